@@ -1,0 +1,2 @@
+//! The lease state machine.
+#![no_std]
