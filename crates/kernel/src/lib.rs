@@ -1,2 +1,78 @@
-//! The lease state machine.
+//! The lease state machine of lockd.
+//!
+//! One entry point, [`Kernel::apply`], decides one command after the other; queries read; a
+//! [`Snapshot`] holds the whole state as plain data. The same log gives the same state, always.
+//!
+//! **What is absent.** No I/O, no clock, no randomness, no threads, no floats, and nothing that
+//! depends on the order of a hash table. Time and LSNs come with each command. There are no secrets
+//! here: credentials are verified before a command is made of them. There are no waiters either: the
+//! kernel says who is in the way, and others decide who waits.
+//!
+//! The modules are listed in the order in which a newcomer should read them.
 #![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+// The vocabulary.
+mod bundle;
+mod command;
+mod limits;
+mod outcome;
+mod predicate;
+mod resource;
+mod text;
+mod units;
+
+// The state machine: decide, begin, write.
+mod authority;
+mod conflict;
+mod documents;
+mod expiry;
+mod grant;
+mod holder;
+mod kernel;
+mod lifecycle;
+mod operator;
+mod parties;
+mod waitdie;
+
+// What it keeps.
+mod chain;
+mod history;
+mod holders;
+mod lease;
+mod node;
+mod party;
+mod requests;
+mod slab;
+mod statehash;
+mod table;
+
+// Looking at it.
+pub mod invariants;
+mod snapshot;
+mod view;
+
+pub use bundle::{Bundle, BundleError, Member};
+pub use command::{
+    Action, AgentNews, Command, Commit, Grant, Held, OnExpiry, Open, Party, Pause, Paused, Relocation,
+    Removal, Renewal, Request, RequestKey, Retraction, Scope, SetQuota, Store, Write,
+};
+pub use history::{Details, End};
+pub use kernel::{KERNEL_VERSION, Kernel, Tenure};
+pub use lease::Phase;
+pub use limits::{Limits, Quota};
+pub use node::Document;
+pub use outcome::{
+    Answer, Conflict, DocumentTag, Event, Granted, Live, Misplaced, Outcome, Rejection, State, Table,
+};
+pub use party::{Policy, Restart};
+pub use predicate::Predicate;
+pub use requests::Entry;
+pub use resource::{ResourceError, ResourceName};
+pub use snapshot::{AgentData, KeyData, LeaseData, NamespaceData, PastData, RestoreError, Snapshot};
+pub use text::{AgentName, Identity, Metadata, Namespace, Owner, Reason, SessionName, TextError};
+pub use units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Shard, Span, Time, Token, Version};
+pub use view::{AgentState, AgentView, Counts, Ended, KeyView, LeaseView};
+pub use waitdie::{Verdict, judge};

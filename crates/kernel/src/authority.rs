@@ -1,0 +1,152 @@
+//! Does this credential have authority now? Every holder's command asks here.
+//!
+//! The refusals are tried in a fixed order, and the first that applies is given: no such lease, or
+//! retired; another identity's; revoked; expired; released; an older epoch.
+
+use crate::command::Held;
+use crate::expiry::Standing;
+use crate::history::End;
+use crate::kernel::{Kernel, Whereabouts};
+use crate::lease::{Lease, LeaseRef};
+use crate::outcome::{Answer, Granted, Live, Rejection, State};
+use crate::party::{Account, Space};
+use crate::predicate::Predicate;
+use crate::resource::ResourceName;
+use crate::slab::Id;
+use crate::table::{RowId, Scope};
+use crate::text::{Identity, Namespace};
+use crate::units::{LeaseId, Lsn, Time};
+
+impl Kernel {
+    /// May the holder of this credential read what is kept beside `resource`? Any member will do.
+    pub fn may_read(
+        &self,
+        now: Time,
+        identity: &Identity,
+        held: Held,
+        resource: &ResourceName,
+    ) -> Result<(), Rejection> {
+        let lease = self.authority(now, identity, held)?;
+        self.covering(lease, resource).ok_or(Rejection::NotHeld)?;
+        self.not_reserved(lease)
+    }
+
+    /// The lease that this credential has authority over; it may still be reserved.
+    pub(crate) fn authority(
+        &self,
+        now: Time,
+        identity: &Identity,
+        held: Held,
+    ) -> Result<LeaseRef, Rejection> {
+        let lease = match self.whereabouts(held.lease)? {
+            Whereabouts::Live(lease) => lease,
+            Whereabouts::Past(past) => {
+                let past = self.history.get(past);
+                self.belongs(past.account, identity)?;
+                return Err(match past.end {
+                    End::Revoked => Rejection::LeaseRevoked,
+                    End::Expired => Rejection::LeaseExpired,
+                    End::Released => Rejection::NotHeld,
+                });
+            }
+        };
+        let row = &self.leases[lease];
+        self.belongs(row.account, identity)?;
+        match self.standing(row, now) {
+            Standing::Revoking => Err(Rejection::LeaseRevoked),
+            Standing::Held { .. } | Standing::Over => Err(Rejection::LeaseExpired),
+            Standing::Reserved | Standing::Active if held.epoch < row.epoch => {
+                Err(Rejection::StaleEpoch { current: row.epoch })
+            }
+            // Nobody was ever issued an epoch to come.
+            Standing::Reserved | Standing::Active if held.epoch > row.epoch => Err(Rejection::NotHeld),
+            Standing::Reserved | Standing::Active => Ok(lease),
+        }
+    }
+
+    pub(crate) fn not_reserved(&self, lease: LeaseRef) -> Result<(), Rejection> {
+        match self.leases[lease].state() {
+            State::Reserved => Err(Rejection::InvalidState(State::Reserved)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The predicate with which a lease covers exactly this resource.
+    pub(crate) fn covering(&self, lease: LeaseRef, resource: &ResourceName) -> Option<Predicate> {
+        let row = &self.leases[lease];
+        let space = self.accounts[row.account].scope;
+        let node = self.nodes.find(space, resource.as_str())?;
+        let member = row.members.as_slice().iter().find(|member| member.node == node && !member.subtree)?;
+        Some(member.predicate)
+    }
+
+    pub(crate) fn belongs(&self, account: RowId<Account>, identity: &Identity) -> Result<(), Rejection> {
+        if *self.accounts[account].text == *identity.as_str() { Ok(()) } else { Err(Rejection::NotHeld) }
+    }
+
+    /// Never issued is told from issued and forgotten by the last LSN.
+    pub(crate) fn whereabouts(&self, lease: LeaseId) -> Result<Whereabouts, Rejection> {
+        if lease.shard != self.lease_id(lease.lsn).shard || lease.lsn > self.last {
+            return Err(Rejection::NotFound);
+        }
+        self.index.get(&lease.lsn).copied().ok_or(Rejection::Retired)
+    }
+
+    pub(crate) fn live(&self, lsn: Lsn) -> Option<LeaseRef> {
+        match self.index.get(&lsn) {
+            Some(Whereabouts::Live(lease)) => Some(*lease),
+            _ => None,
+        }
+    }
+
+    /// A kept answer, given again: with the time that remains now, or the refusal if none does.
+    pub(crate) fn answer_again(
+        &self,
+        now: Time,
+        identity: &Identity,
+        answer: &Answer,
+    ) -> Result<Answer, Rejection> {
+        let again = |lease, epoch| self.authority(now, identity, Held { lease, epoch });
+        Ok(match answer {
+            Answer::Granted(granted) => {
+                Answer::Granted(self.granted(&self.leases[again(granted.lease, granted.epoch)?]))
+            }
+            Answer::Live(live) => {
+                Answer::Live(self.live_answer(&self.leases[again(live.lease, live.epoch)?]))
+            }
+            other => other.clone(),
+        })
+    }
+
+    pub(crate) fn granted(&self, row: &Lease) -> Granted {
+        Granted {
+            lease: self.lease_id(row.lsn),
+            epoch: row.epoch,
+            token: row.token,
+            granted_at: row.granted_at,
+            deadline: row.deadline,
+            ttl: row.ttl,
+        }
+    }
+
+    pub(crate) fn live_answer(&self, row: &Lease) -> Live {
+        Live { lease: self.lease_id(row.lsn), epoch: row.epoch, deadline: row.deadline }
+    }
+
+    pub(crate) fn space_mut(&mut self, scope: Scope) -> &mut Space {
+        &mut self.spaces[space_of(scope)].value
+    }
+
+    pub(crate) fn namespace_of(&self, scope: Scope) -> Namespace {
+        Namespace::from_shared(&self.spaces[space_of(scope)].text)
+    }
+
+    pub(crate) fn identity_of(&self, account: RowId<Account>) -> Identity {
+        Identity::from_shared(&self.accounts[account].text)
+    }
+}
+
+/// The namespace that a row of another table is in.
+fn space_of(scope: Scope) -> RowId<Space> {
+    Id::from_number(scope.expect("resources, accounts and agents are in a namespace"))
+}

@@ -1,0 +1,196 @@
+//! Who is in the way of a bundle.
+//!
+//! **Invariant.** Live members of different leases are pairwise compatible. Each member claims a few
+//! places, and meets a few: whatever two members overlap, what the later one meets includes a place
+//! that the earlier one claimed. The cost is a look-up for each directory above a path.
+//!
+//! | | claims | meets |
+//! |---|---|---|
+//! | a name that is no path | *at* itself | *at* itself |
+//! | `/a/b` | *at* itself; *beneath* `/`, `/a`, `/a/b` | *at* itself; *subtree* of `/`, `/a`, `/a/b` |
+//! | `/a/b/*` | *subtree* of `/a/b`; *beneath* `/`, `/a` | *subtree* of `/`, `/a`, `/a/b`; *beneath* `/a/b` |
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::bundle::Bundle;
+use crate::expiry::Standing;
+use crate::kernel::Kernel;
+use crate::lease::LeaseRef;
+use crate::node::{Node, Part};
+use crate::outcome::{Conflict, Rejection};
+use crate::party::{Session, Space};
+use crate::predicate::Class;
+use crate::resource::{lineage, path_of};
+use crate::table::{RowId, Scope};
+use crate::text::Namespace;
+use crate::units::{Age, LeaseId, Lsn, Time};
+
+impl Kernel {
+    /// Leases that are in the way of a bundle at a moment, or `None` if it could be granted.
+    pub fn conflict(&self, namespace: &Namespace, bundle: &Bundle, now: Time) -> Option<Conflict> {
+        let space = self.spaces.find(None, namespace.as_str())?;
+        match self.in_the_way(space, bundle, now) {
+            Ok(_) => None,
+            Err(Blocked) => Some(self.describe(space, bundle, now)),
+        }
+    }
+
+    /// Nothing live is in the way: the leases that are over and must be ended first. Or else why not.
+    pub(crate) fn find_room(
+        &self,
+        space: RowId<Space>,
+        bundle: &Bundle,
+        session: Option<RowId<Session>>,
+        now: Time,
+    ) -> Result<Vec<LeaseRef>, Rejection> {
+        self.in_the_way(space, bundle, now).map_err(|Blocked| {
+            let own = session.and_then(|session| self.held_by_session(space, bundle, session, now));
+            match own {
+                Some(lease) => Rejection::AlreadyHeld(lease),
+                None => Rejection::Conflict(Box::new(self.describe(space, bundle, now))),
+            }
+        })
+    }
+
+    /// The leases in the way that are over, in the order of their ends. More than a command may end
+    /// are in the way themselves: ticks will have cleared them soon.
+    fn in_the_way(&self, space: RowId<Space>, bundle: &Bundle, now: Time) -> Result<Vec<LeaseRef>, Blocked> {
+        let mut over: Vec<LeaseRef> = Vec::new();
+        for (node, part, class) in self.meets(space, bundle) {
+            for lease in self.nodes[node].value.holders(part).against(class) {
+                if self.standing(&self.leases[lease], now) != Standing::Over {
+                    return Err(Blocked);
+                }
+                if !over.contains(&lease) {
+                    over.push(lease);
+                }
+                if over.len() > Kernel::EXPIRE_MAX {
+                    return Err(Blocked);
+                }
+            }
+        }
+        over.sort_unstable_by_key(|lease| (self.leases[*lease].timer(), self.leases[*lease].lsn));
+        Ok(over)
+    }
+
+    /// A few of the leases in the way, and the age of the oldest of all.
+    fn describe(&self, space: RowId<Space>, bundle: &Bundle, now: Time) -> Conflict {
+        let mut conflict = Conflict { holders: Vec::new(), oldest: Age::YOUNGEST };
+        for (node, part, class) in self.meets(space, bundle) {
+            for held in Class::ALL.into_iter().filter(|held| class.conflicts_with(*held)) {
+                let claims = self.nodes[node].value.holders(part).of_class(held);
+                self.describe_class(claims, now, &mut conflict);
+            }
+        }
+        conflict
+    }
+
+    /// Claims come the oldest first. Those that are over are passed by, but only so many: after that
+    /// the next one counts as it is, and an attempt is told to die rather than to wait wrongly.
+    fn describe_class(&self, claims: impl Iterator<Item = LeaseRef>, now: Time, conflict: &mut Conflict) {
+        let mut oldest_found = false;
+        for (seen, lease) in claims.enumerate() {
+            let row = &self.leases[lease];
+            if seen > Kernel::EXPIRE_MAX {
+                conflict.oldest = conflict.oldest.min(row.wait_age());
+                return;
+            }
+            if self.standing(row, now) == Standing::Over {
+                continue;
+            }
+            let (age, id) = (self.wait_age_at(lease, now), self.lease_id(row.lsn));
+            conflict.oldest = conflict.oldest.min(age);
+            oldest_found |= age == row.wait_age();
+            if conflict.holders.len() < Conflict::SHOWN_MAX && !conflict.holders.contains(&id) {
+                conflict.holders.push(id);
+            }
+            if oldest_found && conflict.holders.len() >= Conflict::SHOWN_MAX {
+                return;
+            }
+        }
+    }
+
+    /// The lease by which a session is in its own way: the first that it was granted.
+    fn held_by_session(
+        &self,
+        space: RowId<Space>,
+        bundle: &Bundle,
+        session: RowId<Session>,
+        now: Time,
+    ) -> Option<LeaseId> {
+        let mut first: Option<Lsn> = None;
+        for (node, part, class) in self.meets(space, bundle) {
+            for held in Class::ALL.into_iter().filter(|held| class.conflicts_with(*held)) {
+                let place = (node.number(), part, held);
+                let from = (session.number(), place, Lsn(0));
+                let to = (session.number(), place, first.unwrap_or(Lsn::MAX));
+                let own = self.session_claims.range(from..=to).map(|(.., lsn)| *lsn);
+                let live = own.take(Kernel::EXPIRE_MAX).find(|lsn| self.is_in_the_way(*lsn, now));
+                first = live.or(first);
+            }
+        }
+        first.map(|lsn| self.lease_id(lsn))
+    }
+
+    fn is_in_the_way(&self, lsn: Lsn, now: Time) -> bool {
+        self.live(lsn).is_some_and(|lease| self.standing(&self.leases[lease], now) != Standing::Over)
+    }
+
+    /// How old wait-die takes a lease to be, by its standing rather than its row.
+    fn wait_age_at(&self, lease: LeaseRef, now: Time) -> Age {
+        let row = &self.leases[lease];
+        match self.standing(row, now) {
+            Standing::Held { until: Time::NEVER, .. } => Age::YOUNGEST,
+            _ => row.wait_age(),
+        }
+    }
+
+    /// Every set of claims that a bundle has to look at, with the class that it would come with.
+    fn meets<'a>(
+        &'a self,
+        space: RowId<Space>,
+        bundle: &'a Bundle,
+    ) -> impl Iterator<Item = (RowId<Node>, Part, Class)> + 'a {
+        bundle.members().iter().flat_map(move |member| {
+            let class = member.predicate.class();
+            let (text, subtree) = member.resource.node();
+            self.meets_of(space.scope(), text, subtree).map(move |(node, part)| (node, part, class))
+        })
+    }
+
+    /// The sets of claims that a name meets: see the table above.
+    pub(crate) fn meets_of<'a>(
+        &'a self,
+        space: Scope,
+        text: &'a str,
+        subtree: bool,
+    ) -> impl Iterator<Item = (RowId<Node>, Part)> + 'a {
+        let own = if subtree { Part::Beneath } else { Part::At };
+        let above = path_of(text).into_iter().flat_map(lineage).map(|dir| (dir, Part::Subtree));
+        self.nodes_at(space, above.chain(core::iter::once((text, own))))
+    }
+
+    /// The sets of claims that a name is in: see the table above.
+    pub(crate) fn claims_of<'a>(
+        &'a self,
+        space: Scope,
+        text: &'a str,
+        subtree: bool,
+    ) -> impl Iterator<Item = (RowId<Node>, Part)> + 'a {
+        let own = if subtree { Part::Subtree } else { Part::At };
+        let dirs = path_of(text).into_iter().flat_map(lineage).filter(move |dir| !subtree || *dir != text);
+        self.nodes_at(space, core::iter::once((text, own)).chain(dirs.map(|dir| (dir, Part::Beneath))))
+    }
+
+    fn nodes_at<'a>(
+        &'a self,
+        space: Scope,
+        texts: impl Iterator<Item = (&'a str, Part)> + 'a,
+    ) -> impl Iterator<Item = (RowId<Node>, Part)> + 'a {
+        texts.filter_map(move |(text, part)| Some((self.nodes.find(space, text)?, part)))
+    }
+}
+
+/// Something live is in the way, or too much that is over.
+struct Blocked;

@@ -1,0 +1,185 @@
+//! How time ends leases.
+//!
+//! **Invariant.** Authority ends the moment `now > deadline`, whatever the row says: every decision
+//! asks [`Kernel::standing`], never the row's phase alone. Rows follow in bounded steps: a command
+//! first settles the leases that it touches, then at most [`Kernel::EXPIRE_MAX`] others that are due,
+//! in the order of `(moment, lease id)`.
+//!
+//! **What would break it.** A million leases run out in one millisecond; the sweep has done a hundred
+//! when a renewal of the last one arrives. Judged by the row it would be revived, after its resource
+//! was due for somebody else.
+
+use crate::command::OnExpiry;
+use crate::history::End;
+use crate::kernel::{Handled, Kernel, Stamp, Stop, Whereabouts};
+use crate::lease::{Lease, LeaseRef, Phase};
+use crate::outcome::{Answer, Event, State};
+use crate::units::{Span, Time};
+
+/// What holds for a lease at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Reserved,
+    Active,
+    /// Expired, and held for its holder.
+    Held {
+        until: Time,
+        rebindable: bool,
+    },
+    /// Revoked, and not yet reclaimed.
+    Revoking,
+    /// Expired, and its resources are free.
+    Over,
+}
+
+impl Standing {
+    pub(crate) fn state(self) -> State {
+        match self {
+            Standing::Reserved => State::Reserved,
+            Standing::Active => State::Active,
+            Standing::Held { .. } | Standing::Revoking => State::Revoking,
+            Standing::Over => State::Expired,
+        }
+    }
+}
+
+impl Kernel {
+    /// The most leases that one command ends beyond those it touches.
+    pub const EXPIRE_MAX: usize = 128;
+    /// The most ended leases that one command retires.
+    pub const RETIRE_MAX: usize = 4 * Kernel::EXPIRE_MAX;
+    /// The grace of an agent that said that it restarts.
+    pub const RESTART_GRACE: Span = Span(15_000);
+
+    pub(crate) fn standing(&self, lease: &Lease, now: Time) -> Standing {
+        match lease.phase {
+            Phase::Reserved if now > lease.deadline => Standing::Over,
+            Phase::Reserved => Standing::Reserved,
+            Phase::Active if now > lease.deadline => match self.hold_after(lease) {
+                Some(until) if now <= until => Standing::Held { until, rebindable: !lease.capped },
+                _ => Standing::Over,
+            },
+            Phase::Active => Standing::Active,
+            Phase::Held { until, .. } if now > until => Standing::Over,
+            Phase::Held { until, rebindable } => Standing::Held { until, rebindable },
+            Phase::Revoking => Standing::Revoking,
+        }
+    }
+
+    /// Until when an active lease is held for its holder once it runs out.
+    fn hold_after(&self, lease: &Lease) -> Option<Time> {
+        let restart = lease.agent().and_then(|agent| self.agents[agent].value.restart);
+        let grace = restart.filter(|restart| restart.covers(lease.deadline)).map(|_| Kernel::RESTART_GRACE);
+        let hold = match lease.on_expiry() {
+            OnExpiry::Manual => return Some(Time::NEVER),
+            OnExpiry::Hold(span) => Some(span),
+            OnExpiry::Free => None,
+        };
+        hold.max(grace).map(|span| lease.deadline.after(span))
+    }
+
+    pub(crate) fn tick(&mut self, stamp: Stamp) -> Handled {
+        let due = self.next_due().is_some_and(|due| due <= stamp.now);
+        let upkeep = self.next_upkeep().is_some_and(|due| due <= stamp.now);
+        if !due && !upkeep {
+            return Err(Stop::Unchanged(Answer::Ticked));
+        }
+        self.begin(stamp, &[]);
+        Ok(Answer::Ticked)
+    }
+
+    /// The first moment at which some lease has to change: a tick then has something to do.
+    pub fn next_due(&self) -> Option<Time> {
+        self.timers.first_key_value().map(|((at, _), _)| at.after(Span(1)))
+    }
+
+    /// The first moment at which something can be forgotten. Nothing is wrong if that comes late.
+    pub fn next_upkeep(&self) -> Option<Time> {
+        let past = self.history.oldest().map(|past| past.ended_at.after(self.limits().history_window));
+        let overfull = self.history.len() > self.limits().history_max as usize;
+        let request = self.requests.oldest().map(|entry| entry.lapses_at);
+        let agent = self.quiet.first_key_value().map(|((at, _), _)| *at);
+        let next = [past, request, agent].into_iter().flatten().min().map(|at| at.after(Span(1)));
+        if overfull { Some(self.now) } else { next }
+    }
+
+    /// A bounded part of what is due. History first, so that what ends now can still be read after.
+    pub(crate) fn upkeep(&mut self) {
+        self.retire();
+        self.requests.lapse(self.now);
+        self.forget_agents();
+        for _ in 0..Kernel::EXPIRE_MAX {
+            match self.timers.first_key_value() {
+                Some(((at, _), lease)) if *at < self.now => self.step(*lease),
+                _ => break,
+            }
+        }
+    }
+
+    /// Brings a row to where the deadline says that it is: at most two steps.
+    pub(crate) fn settle(&mut self, lease: LeaseRef) {
+        let lsn = self.leases[lease].lsn;
+        while self.is_due(lease) {
+            self.step(lease);
+            if !matches!(self.index.get(&lsn), Some(Whereabouts::Live(_))) {
+                break;
+            }
+        }
+    }
+
+    fn is_due(&self, lease: LeaseRef) -> bool {
+        self.leases[lease].timer().is_some_and(|at| at < self.now)
+    }
+
+    /// One transition that time makes: authority ends, or a hold does.
+    fn step(&mut self, lease: LeaseRef) {
+        let row = &self.leases[lease];
+        let id = self.lease_id(row.lsn);
+        assert!(self.is_due(lease), "expiry is never early: {id}");
+        match row.phase {
+            Phase::Reserved => self.expire_free(lease),
+            Phase::Active => match self.hold_after(row) {
+                None => self.expire_free(lease),
+                Some(until) => self.expire_into_hold(lease, until),
+            },
+            Phase::Held { .. } => {
+                self.events.push(Event::Reclaimed(id));
+                self.end(lease, End::Expired);
+            }
+            Phase::Revoking => unreachable!("a revoked lease has no timer: {id}"),
+        }
+    }
+
+    fn expire_free(&mut self, lease: LeaseRef) {
+        let id = self.lease_id(self.leases[lease].lsn);
+        self.events.push(Event::Expired { lease: id, held_until: None });
+        self.end(lease, End::Expired);
+    }
+
+    fn expire_into_hold(&mut self, lease: LeaseRef, until: Time) {
+        let id = self.lease_id(self.leases[lease].lsn);
+        self.events.push(Event::Expired { lease: id, held_until: Some(until) });
+        self.change(lease, |row| {
+            row.end_authority();
+            row.phase = Phase::Held { until, rebindable: !row.capped };
+        });
+    }
+
+    /// Drops history that is too old or too much.
+    fn retire(&mut self) {
+        let (window, max) = (self.limits().history_window, self.limits().history_max as usize);
+        for _ in 0..Kernel::RETIRE_MAX {
+            let over = self.history.len() > max;
+            match self.history.oldest() {
+                Some(past) if over || past.ended_at.after(window) < self.now => self.retire_oldest(),
+                _ => break,
+            }
+        }
+    }
+
+    fn retire_oldest(&mut self) {
+        let past = self.history.pop_oldest().expect("the caller looked at it");
+        self.index.remove(&past.lsn);
+        self.drop_referrer(past.account);
+    }
+}

@@ -1,0 +1,117 @@
+//! Leases that have ended: readable for a while, then retired.
+//!
+//! They are kept in the order of their ends. Nothing here can become a live lease again.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use crate::bundle::Member;
+use crate::command::OnExpiry;
+use crate::lease::Few;
+use crate::outcome::State;
+use crate::party::Account;
+use crate::slab::{Id, Slab};
+use crate::table::RowId;
+use crate::text::{AgentName, Metadata, Owner, Reason, SessionName};
+use crate::units::{Age, Epoch, Lsn, Span, Time, Token};
+
+pub(crate) type PastRef = Id<Past>;
+
+#[derive(Default)]
+pub(crate) struct History {
+    rows: Slab<Past>,
+    order: VecDeque<PastRef>,
+}
+
+/// A lease that has ended.
+pub(crate) struct Past {
+    pub(crate) lsn: Lsn,
+    pub(crate) epoch: Epoch,
+    pub(crate) token: Token,
+    pub(crate) granted_at: Time,
+    pub(crate) deadline: Time,
+    pub(crate) ttl: Span,
+    pub(crate) end: End,
+    pub(crate) ended_at: Time,
+    pub(crate) ended_lsn: Lsn,
+    pub(crate) account: RowId<Account>,
+    pub(crate) members: Few<Member>,
+    pub(crate) details: Option<Box<Details>>,
+}
+
+/// How a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum End {
+    /// Its holder gave it back.
+    Released,
+    /// It ran out.
+    Expired,
+    /// An operator took it back.
+    Revoked,
+}
+
+impl From<End> for State {
+    fn from(end: End) -> State {
+        match end {
+            End::Released => State::Released,
+            End::Expired => State::Expired,
+            End::Revoked => State::Revoked,
+        }
+    }
+}
+
+/// What a grant may leave out, and mostly does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// What happens to the resources when the lease runs out.
+    pub on_expiry: OnExpiry,
+    /// The age of the attempt it was granted for.
+    pub age: Option<Age>,
+    /// The agent on whose behalf.
+    pub agent: Option<AgentName>,
+    /// The session.
+    pub session: Option<SessionName>,
+    /// For people to read.
+    pub owner: Option<Owner>,
+    /// Why it was wanted.
+    pub reason: Option<Reason>,
+    /// The holder's own.
+    pub metadata: Option<Metadata>,
+}
+
+impl Details {
+    /// Nothing is set.
+    pub fn is_default(&self) -> bool {
+        *self == Details::default()
+    }
+}
+
+impl History {
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(crate) fn get(&self, past: PastRef) -> &Past {
+        &self.rows[past]
+    }
+
+    pub(crate) fn push(&mut self, past: Past) -> PastRef {
+        let id = self.rows.insert(past);
+        self.order.push_back(id);
+        id
+    }
+
+    /// The one that ended first.
+    pub(crate) fn oldest(&self) -> Option<&Past> {
+        self.order.front().map(|id| &self.rows[*id])
+    }
+
+    pub(crate) fn pop_oldest(&mut self) -> Option<Past> {
+        self.order.pop_front().map(|id| self.rows.remove(id))
+    }
+
+    /// In the order of their ends.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Past> {
+        self.order.iter().map(|id| &self.rows[*id])
+    }
+}

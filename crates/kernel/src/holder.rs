@@ -1,0 +1,225 @@
+//! What holders do with a lease they have: activate, renew, touch, release, rebind.
+
+use alloc::vec::Vec;
+
+use crate::command::{Action, Held, Renewal, RequestKey, Retraction};
+use crate::expiry::Standing;
+use crate::grant::Deadline;
+use crate::history::End;
+use crate::kernel::{Handled, Kernel, Stamp, Stop, Whereabouts};
+use crate::lease::{LeaseRef, Phase};
+use crate::limits::Quota;
+use crate::outcome::{Answer, Event, Live, Rejection};
+use crate::text::Identity;
+use crate::units::{LeaseId, Span, Time, Token};
+
+impl Kernel {
+    /// Reserved → active. The deadline stays as it was told.
+    pub(crate) fn activate(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> Handled {
+        let lease = self.authority(stamp.now, identity, held)?;
+        if self.leases[lease].phase != Phase::Reserved {
+            return Err(Rejection::InvalidState(self.leases[lease].state()).into());
+        }
+        self.begin(stamp, &[]);
+        self.change_phase(lease, |row| {
+            row.phase = Phase::Active;
+            row.used = true;
+        });
+        self.events.push(Event::Activated(held.lease));
+        Ok(Answer::Live(self.live_answer(&self.leases[lease])))
+    }
+
+    pub(crate) fn renew(&mut self, stamp: Stamp, identity: &Identity, renewals: &[Renewal]) -> Handled {
+        if renewals.is_empty() || renewals.len() > Action::MAX_BATCH {
+            return Err(Rejection::InvalidBatch.into());
+        }
+        let decide = |renewal| self.decide_renewal(stamp.now, identity, renewal);
+        let decided: Vec<Result<(LeaseRef, Span), Rejection>> = renewals.iter().map(decide).collect();
+        if decided.iter().all(Result::is_err) {
+            let refused = decided.into_iter().map(|result| Err(result.expect_err("all were refused")));
+            return Err(Stop::Unchanged(Answer::Renewed(refused.collect())));
+        }
+        self.begin(stamp, &[]);
+        let mut extend = |(lease, ttl)| self.extend(lease, ttl);
+        Ok(Answer::Renewed(decided.into_iter().map(|result| result.map(&mut extend)).collect()))
+    }
+
+    fn decide_renewal(
+        &self,
+        now: Time,
+        identity: &Identity,
+        renewal: &Renewal,
+    ) -> Result<(LeaseRef, Span), Rejection> {
+        let lease = self.authority(now, identity, renewal.held)?;
+        self.not_reserved(lease)?;
+        let ttl = renewal.ttl.unwrap_or(self.leases[lease].ttl);
+        let max = self.limits().ttl_max;
+        if renewal.ttl.is_some() && (ttl.0 == 0 || ttl > max) {
+            return Err(Rejection::InvalidTtl { max });
+        }
+        Ok((lease, ttl))
+    }
+
+    /// Never shortens.
+    fn extend(&mut self, lease: LeaseRef, ttl: Span) -> Live {
+        let (quota, now) = (self.quota_of(lease), self.now);
+        self.change(lease, |row| {
+            row.used = true;
+            let ttl_until = row.ttl_until.max(now.after(ttl));
+            row.set_deadline(Deadline::new(
+                ttl_until,
+                quota.cap(row.granted_at, row.active_at),
+                row.deadline,
+            ));
+        });
+        if let Some(agent) = self.leases[lease].agent() {
+            self.agent_is_back(agent);
+        }
+        self.live_answer(&self.leases[lease])
+    }
+
+    pub(crate) fn touch(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> Handled {
+        let lease = self.authority(stamp.now, identity, held)?;
+        self.not_reserved(lease)?;
+        self.begin(stamp, &[]);
+        self.note_activity(lease);
+        Ok(Answer::Live(self.live_answer(&self.leases[lease])))
+    }
+
+    /// The resource was used: the idle clock starts again, and the TTL counts as far as it reaches.
+    pub(crate) fn note_activity(&mut self, lease: LeaseRef) {
+        let (quota, now) = (self.quota_of(lease), self.now);
+        self.change(lease, |row| {
+            row.used = true;
+            row.active_at = now;
+            row.set_deadline(Deadline::new(row.ttl_until, quota.cap(row.granted_at, now), row.deadline));
+        });
+    }
+
+    /// With the credential issued last: frees what is held or in an expiry hold; anything else that
+    /// the holder once had is as released as it can be.
+    pub(crate) fn release(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> Handled {
+        let nothing_to_do = Err(Stop::Unchanged(Answer::Released));
+        let lease = match self.whereabouts(held.lease) {
+            Err(Rejection::Retired) => return nothing_to_do,
+            Err(rejection) => return Err(rejection.into()),
+            Ok(Whereabouts::Past(past)) => {
+                let past = self.history.get(past);
+                self.belongs(past.account, identity)?;
+                let last = held.epoch == past.epoch.issued();
+                return if last { nothing_to_do } else { Err(Rejection::NotHeld.into()) };
+            }
+            Ok(Whereabouts::Live(lease)) => lease,
+        };
+        let row = &self.leases[lease];
+        self.belongs(row.account, identity)?;
+        let (standing, issued) = (self.standing(row, stamp.now), row.epoch.issued());
+        let live = matches!(standing, Standing::Reserved | Standing::Active);
+        if live && held.epoch < issued {
+            return Err(Rejection::StaleEpoch { current: row.epoch }.into());
+        }
+        if held.epoch != issued {
+            return Err(Rejection::NotHeld.into());
+        }
+        if matches!(standing, Standing::Revoking | Standing::Over) {
+            return nothing_to_do;
+        }
+        self.begin(stamp, &[lease]);
+        self.release_now(lease);
+        Ok(Answer::Released)
+    }
+
+    pub(crate) fn release_now(&mut self, lease: LeaseRef) {
+        let id = self.lease_id(self.leases[lease].lsn);
+        self.events.push(Event::Released(id));
+        self.end(lease, End::Released);
+    }
+
+    /// Takes an expired lease back while it is held for its holder: new epoch, new token.
+    pub(crate) fn rebind(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> Handled {
+        let lease = self.decide_rebind(stamp.now, identity, held)?;
+        let quota = self.quota_of(lease);
+        let (lsn, now) = (stamp.lsn, stamp.now);
+        self.begin(stamp, &[lease]);
+        self.change_phase(lease, |row| {
+            row.epoch = row.epoch.next();
+            row.token = Token::from(lsn);
+            row.phase = Phase::Active;
+            row.active_at = now;
+            row.used = true;
+            row.set_deadline(Deadline::new(now.after(row.ttl), quota.cap(row.granted_at, now), now));
+        });
+        if let Some(agent) = self.leases[lease].agent() {
+            self.agent_is_back(agent);
+        }
+        let granted = self.granted(&self.leases[lease]);
+        self.events.push(Event::Rebound(granted.lease, granted.token));
+        self.assert_granted(lease);
+        Ok(Answer::Granted(granted))
+    }
+
+    fn decide_rebind(&self, now: Time, identity: &Identity, held: Held) -> Result<LeaseRef, Rejection> {
+        let lease = match self.authority(now, identity, held) {
+            Ok(lease) => return Err(Rejection::InvalidState(self.leases[lease].state())),
+            Err(Rejection::LeaseExpired) => self.live(held.lease.lsn).ok_or(Rejection::LeaseExpired)?,
+            Err(rejection) => return Err(rejection),
+        };
+        let row = &self.leases[lease];
+        match self.standing(row, now) {
+            Standing::Held { rebindable: true, .. } => {}
+            _ => return Err(Rejection::LeaseExpired),
+        }
+        if held.epoch != row.epoch.issued() {
+            return Err(Rejection::NotHeld);
+        }
+        let namespace = self.namespace_of(self.accounts[row.account].scope);
+        let agent_paused = row.agent().is_some_and(|agent| self.agents[agent].value.paused);
+        if agent_paused || self.policies.resolve(&namespace, identity).paused {
+            return Err(Rejection::Paused);
+        }
+        // A lease that has lived as long as it may ends for good.
+        let total = self.quota_of(lease).total_max;
+        if total.is_some_and(|total| row.granted_at.after(total) < now) {
+            return Err(Rejection::LeaseExpired);
+        }
+        Ok(lease)
+    }
+
+    /// The answer to a grant reached nobody. What was used since reached somebody after all.
+    pub(crate) fn retract(&mut self, stamp: Stamp, retraction: Retraction) -> Handled {
+        let not_undone = Err(Stop::Unchanged(Answer::Retracted { undone: false }));
+        let Ok(Whereabouts::Live(lease)) = self.whereabouts(retraction.lease) else { return not_undone };
+        let row = &self.leases[lease];
+        let live = matches!(self.standing(row, stamp.now), Standing::Reserved | Standing::Active);
+        if row.used || !live {
+            return not_undone;
+        }
+        let identity = self.identity_of(row.account);
+        self.begin(stamp, &[]);
+        if let Some(key) = retraction.request {
+            self.forget_request(&identity, key, retraction.lease);
+        }
+        self.release_now(lease);
+        Ok(Answer::Retracted { undone: true })
+    }
+
+    /// The key may have been used again since: only the entry of this very grant goes.
+    fn forget_request(&mut self, identity: &Identity, key: RequestKey, lease: LeaseId) {
+        let entry = self.requests.find(identity, key, self.now);
+        if entry
+            .is_some_and(|entry| matches!(entry.answer, Answer::Granted(granted) if granted.lease == lease))
+        {
+            self.requests.remove(identity, key);
+        }
+    }
+
+    /// What the lease's holder may use.
+    pub(crate) fn quota_of(&self, lease: LeaseRef) -> Quota {
+        if self.policies.0.is_empty() {
+            return Quota::default();
+        }
+        let account = self.leases[lease].account;
+        let namespace = self.namespace_of(self.accounts[account].scope);
+        self.policies.resolve(&namespace, &self.identity_of(account)).quota
+    }
+}

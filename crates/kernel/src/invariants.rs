@@ -1,0 +1,165 @@
+//! What must hold of every state, checked in full.
+//!
+//! [`check`] looks at everything and is for tests and the simulator. What a command touched is also
+//! asserted where it is touched, in release builds too.
+
+use alloc::format;
+use alloc::string::String;
+
+use crate::kernel::{Kernel, Whereabouts};
+use crate::lease::{Lease, LeaseRef, Phase};
+use crate::table::{Row, RowId};
+
+/// The first thing that does not hold, if any.
+pub fn check(kernel: &Kernel) -> Result<(), String> {
+    for (id, lease) in kernel.leases.iter() {
+        kernel.check_lease(id, lease).map_err(|what| format!("{what}: lsn={}", lease.lsn.0))?;
+    }
+    kernel.check_counts()?;
+    kernel.check_nodes()?;
+    kernel.check_accounts()?;
+    kernel.check_agents()?;
+    kernel.check_history()?;
+    kernel.check_bounds()
+}
+
+fn ensure(holds: bool, what: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what.into()) }
+}
+
+impl Kernel {
+    /// After a grant or rebind: nothing live is in the way of what was given, and the token is new.
+    pub(crate) fn assert_granted(&self, lease: LeaseRef) {
+        let row = &self.leases[lease];
+        assert!(row.token.0 == self.last.0, "a token is the LSN of its grant");
+        assert!(row.epoch.is_authority(), "a grant gives authority");
+        assert!(row.deadline >= self.now, "a grant is not over when it is made");
+        assert!(self.is_compatible(lease), "no two holders: {}", self.lease_id(row.lsn));
+    }
+
+    /// Is no other lease in the way of this one?
+    fn is_compatible(&self, lease: LeaseRef) -> bool {
+        let row = &self.leases[lease];
+        let space = self.accounts[row.account].scope;
+        row.members.as_slice().iter().all(|member| {
+            let class = member.predicate.class();
+            let node = &self.nodes[member.node];
+            self.meets_of(space, &node.text, member.subtree).all(|(node, part)| {
+                let mut others = self.nodes[node].value.holders(part).against(class);
+                others.all(|other| other == lease)
+            })
+        })
+    }
+
+    fn check_lease(&self, id: LeaseRef, lease: &Lease) -> Result<(), String> {
+        ensure(self.is_compatible(id), "live members of different leases are compatible")?;
+        let has_authority = matches!(lease.phase, Phase::Reserved | Phase::Active);
+        ensure(lease.epoch.is_authority() == has_authority, "an odd epoch goes with authority")?;
+        ensure(
+            lease.token.0 >= lease.lsn.0 && lease.token.0 <= self.last.0,
+            "a token is the LSN of a grant",
+        )?;
+        ensure(lease.deadline <= lease.ttl_until, "a deadline is not beyond the TTL")?;
+        ensure(lease.capped == (lease.deadline < lease.ttl_until), "capped says what the deadline shows")?;
+        let timer = lease.timer().map(|at| self.timers.get(&(at, lease.lsn)) == Some(&id));
+        ensure(timer != Some(false), "a lease that time changes has a timer")?;
+        let indexed = matches!(self.index.get(&lease.lsn), Some(Whereabouts::Live(found)) if *found == id);
+        ensure(indexed, "a live lease is found by its id")?;
+        ensure(self.holds_all_places(id, lease), "a bundle is whole: every member is claimed")
+    }
+
+    fn holds_all_places(&self, id: LeaseRef, lease: &Lease) -> bool {
+        lease.members.as_slice().iter().all(|member| {
+            let row = &self.nodes[member.node];
+            self.claims_of(row.scope, &row.text, member.subtree).all(|(node, part)| {
+                let mut claims = self.nodes[node].value.holders(part).of_class(member.predicate.class());
+                claims.any(|claimant| claimant == id)
+            })
+        })
+    }
+
+    fn check_counts(&self) -> Result<(), String> {
+        let timed = self.leases.iter().filter(|(_, lease)| lease.timer().is_some()).count();
+        ensure(self.timers.len() == timed, "no timer without its lease")?;
+        ensure(self.index.len() == self.leases.len() + self.history.len(), "no id without its lease")?;
+        let documents = self.nodes.iter().filter(|(_, row)| row.value.document.is_some()).count();
+        ensure(self.documents as usize == documents, "documents are counted")?;
+        let in_session = |id| self.leases.iter().filter(|(_, lease)| lease.session() == Some(id)).count();
+        let sessions = self
+            .sessions
+            .iter()
+            .all(|(id, row)| row.value.leases > 0 && row.value.leases as usize == in_session(id));
+        ensure(sessions, "sessions count their leases, and go with the last")?;
+        let in_space = |id: RowId<crate::party::Space>| {
+            let of = |lease: &Lease| self.accounts[lease.account].scope == id.scope();
+            self.leases.iter().filter(|(_, lease)| of(lease)).count()
+        };
+        let spaces = self.spaces.iter().all(|(id, row)| row.value.leases as usize == in_space(id));
+        ensure(spaces, "namespaces count their leases")
+    }
+
+    fn check_nodes(&self) -> Result<(), String> {
+        for (_, row) in self.nodes.iter() {
+            let text = &row.text;
+            ensure(
+                row.value.is_claimed() || row.value.document.is_some(),
+                "nothing is kept for unused names",
+            )?;
+            let key = text.starts_with("KEY:");
+            ensure(key || row.value.document.is_none(), "only keys have documents")?;
+            ensure(row.value.document.is_none() || row.value.version.0 > 0, "a document has a version")?;
+        }
+        Ok(())
+    }
+
+    fn check_accounts(&self) -> Result<(), String> {
+        for (id, row) in self.accounts.iter() {
+            let leases = self.leases.iter().filter(|(_, lease)| lease.account == id).count();
+            let past = self.history.iter().filter(|past| past.account == id).count();
+            let agents = self.agents.iter().filter(|(_, agent)| agent.value.account == id).count();
+            ensure(row.value.leases as usize == leases, "accounts count their leases")?;
+            ensure(
+                row.value.referrers as usize == leases + past + agents,
+                "accounts count what refers to them",
+            )?;
+            ensure(row.value.referrers > 0, "accounts go with the last referrer")?;
+        }
+        Ok(())
+    }
+
+    fn check_agents(&self) -> Result<(), String> {
+        for (id, row) in self.agents.iter() {
+            let agent: &Row<_> = row;
+            let leases = self.leases.iter().filter(|(_, lease)| lease.agent() == Some(id)).count();
+            ensure(agent.value.leases as usize == leases, "agents count their leases")?;
+            let idle = agent.value.leases == 0 && !agent.value.paused;
+            ensure(agent.value.forget_at.is_some() == idle, "an idle agent will be forgotten")?;
+            let timed =
+                agent.value.forget_at.is_none_or(|at| self.quiet.contains_key(&(at, agent.value.since)));
+            ensure(timed, "an idle agent has its timer")?;
+        }
+        let idle = self.agents.iter().filter(|(_, row)| row.value.forget_at.is_some()).count();
+        ensure(self.quiet.len() == idle, "no timer without its agent")
+    }
+
+    fn check_history(&self) -> Result<(), String> {
+        let mut before = crate::units::Lsn(0);
+        for past in self.history.iter() {
+            ensure(!past.epoch.is_authority(), "an ended lease has no authority")?;
+            ensure(past.ended_lsn >= before, "history is in the order of ends")?;
+            ensure(past.ended_lsn >= past.lsn, "a lease ends after its grant")?;
+            before = past.ended_lsn;
+            let indexed = matches!(self.index.get(&past.lsn), Some(Whereabouts::Past(_)));
+            ensure(indexed, "an ended lease is found by its id, as ended")?;
+        }
+        Ok(())
+    }
+
+    /// Limits that were lowered do not count: nothing is removed for them.
+    fn check_bounds(&self) -> Result<(), String> {
+        let ends_max = 2 * Kernel::EXPIRE_MAX + crate::command::Action::MAX_BATCH + 1;
+        let history_max = self.limits().history_max as usize + ends_max.max(Kernel::RETIRE_MAX);
+        ensure(self.history.len() <= history_max || self.tenure.is_none(), "history is bounded")?;
+        ensure(self.events.is_empty(), "events are handed out with the outcome")
+    }
+}

@@ -1,0 +1,256 @@
+//! The state machine: one entry point, one path.
+//!
+//! [`Kernel::apply`] checks everything first and only then writes, so a refusal leaves no trace. What
+//! a command changes is a function of the state, the command, its LSN and its stamp; recovery is the
+//! same calls in the same order.
+//!
+//! Each kind of command has its own file beside this one; all follow one shape: *decide* (reads only),
+//! then [`Kernel::begin`] (moves time, ends what is due), then *write*.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+
+use crate::command::{Action, Command, Open, Store};
+use crate::history::{History, PastRef};
+use crate::lease::{LeaseRef, Leases, Phase};
+use crate::limits::Limits;
+use crate::node::{Node, Part, Place};
+use crate::outcome::{Answer, Event, Misplaced, Outcome, Rejection, Table as Bounded};
+use crate::party::{Account, Agent, Policies, Session, Space};
+use crate::predicate::Class;
+use crate::requests::{Entry, Requests};
+use crate::statehash::StateHash;
+use crate::table::{RowId, Table};
+use crate::text::Identity;
+use crate::units::{LeaseId, Lsn, Time};
+
+/// The rules that this build decides by. Older logs are replayed by the rules they name.
+pub const KERNEL_VERSION: u32 = 1;
+
+/// The lease state machine of one shard.
+#[derive(Default)]
+pub struct Kernel {
+    pub(crate) tenure: Option<Tenure>,
+    pub(crate) last: Lsn,
+    pub(crate) now: Time,
+    pub(crate) hash: StateHash,
+
+    pub(crate) leases: Leases,
+    /// Every lease that can be named: live ones and history.
+    pub(crate) index: BTreeMap<Lsn, Whereabouts>,
+    /// When live leases change by themselves: deadlines, and ends of holds.
+    pub(crate) timers: BTreeMap<(Time, Lsn), LeaseRef>,
+    pub(crate) history: History,
+
+    pub(crate) spaces: Table<Space>,
+    pub(crate) nodes: Table<Node>,
+    /// How many nodes have a document.
+    pub(crate) documents: u32,
+
+    pub(crate) accounts: Table<Account>,
+    pub(crate) agents: Table<Agent>,
+    /// When agents without leases are forgotten.
+    pub(crate) quiet: BTreeMap<(Time, Lsn), RowId<Agent>>,
+    pub(crate) sessions: Table<Session>,
+    /// The places that each session claims, by session.
+    pub(crate) session_claims: BTreeSet<(NonZeroU32, Place, Lsn)>,
+    pub(crate) policies: Policies,
+    pub(crate) requests: Requests,
+
+    /// What the command under way has caused so far.
+    pub(crate) events: Vec<Event>,
+    /// Room for a lease's places, kept to spare an allocation a command.
+    pub(crate) places: Vec<(RowId<Node>, Part, Class)>,
+}
+
+/// Who writes the log, by which rules and within which limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenure {
+    /// As in the last `open`.
+    pub open: Open,
+    /// Where it was.
+    pub opened_lsn: Lsn,
+    /// When it was.
+    pub opened_at: Time,
+}
+
+/// Where to find a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whereabouts {
+    Live(LeaseRef),
+    Past(PastRef),
+}
+
+/// The place and moment of a record.
+#[derive(Clone, Copy)]
+pub(crate) struct Stamp {
+    pub(crate) lsn: Lsn,
+    pub(crate) now: Time,
+}
+
+/// Why a command comes to nothing: there is an answer already, or a refusal.
+pub(crate) enum Stop {
+    Unchanged(Answer),
+    Rejected(Rejection),
+}
+
+impl From<Rejection> for Stop {
+    fn from(rejection: Rejection) -> Stop {
+        Stop::Rejected(rejection)
+    }
+}
+
+/// What a handler comes to. On `Err` it has changed nothing.
+pub(crate) type Handled = Result<Answer, Stop>;
+
+impl Kernel {
+    /// A kernel before the first record of its log. It takes nothing but an `open`.
+    pub fn new() -> Kernel {
+        Kernel::default()
+    }
+
+    /// Decides one command, and carries it out unless it is refused.
+    ///
+    /// Never panics on any input. Only [`Outcome::Applied`] has changed anything.
+    pub fn apply(&mut self, lsn: Lsn, now: Time, command: &Command) -> Outcome {
+        let stamp = Stamp { lsn, now };
+        match self.admit(stamp, command).and_then(|()| self.dispatch(stamp, command)) {
+            Ok(answer) => {
+                self.keep_answer(command, &answer);
+                let events = core::mem::take(&mut self.events);
+                self.hash.record(lsn, now, &events);
+                Outcome::Applied(answer, events)
+            }
+            Err(Stop::Unchanged(answer)) => Outcome::Unchanged(answer),
+            Err(Stop::Rejected(rejection)) => Outcome::Rejected(rejection),
+        }
+    }
+
+    fn dispatch(&mut self, stamp: Stamp, command: &Command) -> Handled {
+        let by = || command.identity.as_ref().ok_or(Rejection::Misplaced(Misplaced::NoIdentity));
+        match &command.action {
+            Action::Open(open) => self.open(stamp, open),
+            Action::Tick => self.tick(stamp),
+            Action::Acquire(grant) => self.acquire(stamp, by()?, grant, Phase::Active),
+            Action::Reserve(grant) => self.acquire(stamp, by()?, grant, Phase::Reserved),
+            Action::Activate(held) => self.activate(stamp, by()?, *held),
+            Action::Renew(renewals) => self.renew(stamp, by()?, renewals),
+            Action::Release(held) => self.release(stamp, by()?, *held),
+            Action::Rebind(held) => self.rebind(stamp, by()?, *held),
+            Action::Touch(held) => self.touch(stamp, by()?, *held),
+            Action::Commit(commit) => self.commit(stamp, by()?, commit),
+            Action::Remove(removal) => self.remove(stamp, by()?, removal),
+            Action::Relocate(relocation) => self.relocate(stamp, relocation),
+            Action::Revoke(lease) => self.revoke(stamp, *lease),
+            Action::RevokeAll(party) => self.revoke_all(stamp, party),
+            Action::Reclaim(lease) => self.reclaim(stamp, *lease),
+            Action::Pause(pause) => self.pause(stamp, pause),
+            Action::SetQuota(set) => self.set_quota(stamp, set),
+            Action::Agent(news) => self.agent_news(stamp, by()?, news),
+            Action::Retract(retraction) => self.retract(stamp, *retraction),
+        }
+    }
+
+    /// What every command must pass: its place in the log, and its idempotency key.
+    fn admit(&self, stamp: Stamp, command: &Command) -> Result<(), Stop> {
+        let misplaced = |why| Err(Stop::Rejected(Rejection::Misplaced(why)));
+        if stamp.lsn <= self.last || stamp.lsn > Lsn::MAX {
+            return misplaced(Misplaced::Lsn { last: self.last });
+        }
+        if stamp.now < self.now || stamp.now > Time::MAX {
+            return misplaced(Misplaced::Time { last: self.now });
+        }
+        if self.tenure.is_none() && !matches!(command.action, Action::Open(_)) {
+            return misplaced(Misplaced::NotOpen);
+        }
+        self.admit_request(stamp.now, command)
+    }
+
+    /// A retry is answered from its entry; a new request needs room for one.
+    fn admit_request(&self, now: Time, command: &Command) -> Result<(), Stop> {
+        let Some((identity, request)) = entry_of(command) else { return Ok(()) };
+        match self.requests.find(identity, request.key, now) {
+            Some(entry) if entry.request != *request => Err(Rejection::RequestMismatch.into()),
+            Some(entry) => Err(Stop::Unchanged(self.answer_again(now, identity, &entry.answer)?)),
+            None if !self.requests.has_room(identity, self.limits(), now) => {
+                Err(Rejection::Full(Bounded::Requests).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn keep_answer(&mut self, command: &Command, answer: &Answer) {
+        let Some((identity, request)) = entry_of(command) else { return };
+        let lapses_at = self.now.after(self.limits().request_window);
+        let (identity, answer) = (identity.clone(), answer.clone());
+        self.requests.insert(Entry { identity, request: *request, lapses_at, answer });
+    }
+
+    /// The point of no return: the command will be carried out.
+    ///
+    /// Ends what is due among `touched`, then does a bounded part of what else is due.
+    pub(crate) fn begin(&mut self, stamp: Stamp, touched: &[LeaseRef]) {
+        self.last = stamp.lsn;
+        self.now = stamp.now;
+        for lease in touched {
+            self.settle(*lease);
+        }
+        self.upkeep();
+    }
+
+    fn open(&mut self, stamp: Stamp, open: &Open) -> Handled {
+        let misplaced = |why| Err(Stop::Rejected(Rejection::Misplaced(why)));
+        if stamp.lsn > Lsn::MAX_OPEN {
+            return misplaced(Misplaced::Lsn { last: self.last });
+        }
+        if !open.limits.are_valid() {
+            return misplaced(Misplaced::Limits);
+        }
+        let oldest = self.tenure.as_ref().map_or(1, |tenure| tenure.open.kernel_version);
+        if !(oldest..=KERNEL_VERSION).contains(&open.kernel_version) {
+            return misplaced(Misplaced::KernelVersion { newest: KERNEL_VERSION });
+        }
+        match &self.tenure {
+            Some(tenure) if tenure.open.store != open.store => return misplaced(Misplaced::Store),
+            Some(tenure) if tenure.open.term >= open.term => {
+                return misplaced(Misplaced::Term { last: tenure.open.term });
+            }
+            Some(_) => {}
+            None if open.store.shard.0 >= open.store.shards => return misplaced(Misplaced::Store),
+            None => self.seed_indexes(open.store),
+        }
+        self.tenure = Some(Tenure { open: open.clone(), opened_lsn: stamp.lsn, opened_at: stamp.now });
+        self.begin(stamp, &[]);
+        self.hash.words([open.term, u64::from(open.kernel_version)]);
+        Ok(Answer::Opened)
+    }
+
+    /// The tables are still empty.
+    pub(crate) fn seed_indexes(&mut self, store: Store) {
+        let seed = store.hash_seed;
+        self.spaces = Table::new(seed);
+        self.nodes = Table::new(seed);
+        self.accounts = Table::new(seed);
+        self.agents = Table::new(seed);
+        self.sessions = Table::new(seed);
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        static CLOSED: Limits = Limits::NONE;
+        self.tenure.as_ref().map_or(&CLOSED, |tenure| &tenure.open.limits)
+    }
+
+    pub(crate) fn lease_id(&self, lsn: Lsn) -> LeaseId {
+        let shard = self.tenure.as_ref().map(|tenure| tenure.open.store.shard).unwrap_or_default();
+        LeaseId { shard, lsn }
+    }
+}
+
+/// The key under which an answer is kept. Renewals and releases are safe to repeat and keep none.
+fn entry_of(command: &Command) -> Option<(&Identity, &crate::command::Request)> {
+    match command.action {
+        Action::Renew(_) | Action::Release(_) => None,
+        _ => Some((command.identity.as_ref()?, command.request.as_ref()?)),
+    }
+}

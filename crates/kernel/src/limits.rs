@@ -1,0 +1,114 @@
+//! A number for everything that can grow, and what each identity may use of it.
+
+use crate::units::Span;
+
+/// The limits in force between one `open` and the next.
+///
+/// A lowered limit refuses new entries and removes none, but for history, which shrinks to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest TTL; longer ones are refused, not trimmed.
+    pub ttl_max: Span,
+    /// The longest hold after expiry.
+    pub hold_max: Span,
+    /// Leases that still cover resources.
+    pub leases_max: u32,
+    /// The same for each identity in one namespace, where no quota says otherwise.
+    pub leases_per_identity_max: u32,
+    /// Namespaces ever used.
+    pub namespaces_max: u32,
+    /// Keys with a document.
+    pub documents_max: u32,
+    /// Agents remembered.
+    pub agents_max: u32,
+    /// Scopes with a quota or a pause of their own.
+    pub policies_max: u32,
+    /// Ended leases that stay readable.
+    pub history_max: u32,
+    /// For how long they do.
+    pub history_window: Span,
+    /// Idempotency entries.
+    pub requests_max: u32,
+    /// The same for each identity.
+    pub requests_per_identity_max: u32,
+    /// For how long an entry answers a retry.
+    pub request_window: Span,
+}
+
+impl Limits {
+    /// The longest that any span among the limits may be: about 49 days.
+    pub const SPAN_MAX: Span = Span(u32::MAX as u64);
+
+    /// Nothing may grow: before the first `open`.
+    pub(crate) const NONE: Limits = Limits {
+        ttl_max: Span(0),
+        hold_max: Span(0),
+        leases_max: 0,
+        leases_per_identity_max: 0,
+        namespaces_max: 0,
+        documents_max: 0,
+        agents_max: 0,
+        policies_max: 0,
+        history_max: 0,
+        history_window: Span(0),
+        requests_max: 0,
+        requests_per_identity_max: 0,
+        request_window: Span(0),
+    };
+
+    pub(crate) fn are_valid(&self) -> bool {
+        let spans = [self.ttl_max, self.hold_max, self.history_window, self.request_window];
+        self.ttl_max.0 > 0 && spans.iter().all(|span| *span <= Limits::SPAN_MAX)
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            ttl_max: Span(300_000),
+            hold_max: Span(86_400_000),
+            leases_max: 20_000_000,
+            leases_per_identity_max: 1_000_000,
+            namespaces_max: 100_000,
+            documents_max: 20_000_000,
+            agents_max: 1_000_000,
+            policies_max: 100_000,
+            history_max: 100_000,
+            history_window: Span(600_000),
+            requests_max: 1_000_000,
+            requests_per_identity_max: 100_000,
+            request_window: Span(60_000),
+        }
+    }
+}
+
+/// What an identity may use in a namespace. What is missing is taken from the next wider scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Leases it may hold at once.
+    pub leases_max: Option<u32>,
+    /// How long one lease may live, renewals included.
+    pub total_max: Option<Span>,
+    /// How long a lease may go without a commit or a touch. Renewals do not count.
+    pub idle_max: Option<Span>,
+    /// Kept here for the engine, which counts attempts, refused ones too.
+    pub acquires_per_second: Option<u32>,
+}
+
+impl Quota {
+    /// Nothing is set.
+    pub fn is_empty(&self) -> bool {
+        *self == Quota::default()
+    }
+
+    /// What is set here, and where nothing is, what `wider` says.
+    #[must_use]
+    pub fn or(self, wider: Quota) -> Quota {
+        Quota {
+            leases_max: self.leases_max.or(wider.leases_max),
+            total_max: self.total_max.or(wider.total_max),
+            idle_max: self.idle_max.or(wider.idle_max),
+            acquires_per_second: self.acquires_per_second.or(wider.acquires_per_second),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! One name that something is known about: who claims it, and the document beside it.
+//!
+//! A node is there while a lease claims it or something beneath it, or while it has a document. When
+//! the last reason goes, so does the node: nothing is kept for names that are gone.
+
+use alloc::boxed::Box;
+use core::num::NonZeroU32;
+
+use crate::holders::Holders;
+use crate::outcome::DocumentTag;
+use crate::predicate::Class;
+use crate::units::{Etag, Location, Time, Version};
+
+#[derive(Default)]
+pub(crate) struct Node {
+    /// Of a key's document, present or not. Begins at the namespace's floor.
+    pub(crate) version: Version,
+    pub(crate) document: Option<Box<Document>>,
+    at: Holders,
+    dir: Option<Box<Dir>>,
+}
+
+/// What only a path can have.
+#[derive(Default)]
+struct Dir {
+    subtree: Holders,
+    beneath: Holders,
+}
+
+/// The document beside a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// The hash of its content.
+    pub etag: Etag,
+    /// Its length.
+    pub bytes: u64,
+    /// Where it is.
+    pub location: Location,
+    /// When it was committed.
+    pub committed_at: Time,
+}
+
+/// Which of a node's sets of claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// Leases on the name itself.
+    At,
+    /// Leases on `name/*`.
+    Subtree,
+    /// Leases on the name itself or on anything beneath it, `name/*` left out.
+    Beneath,
+}
+
+/// A set of claims as a key: the node's number, the part, the class.
+pub(crate) type Place = (NonZeroU32, Part, Class);
+
+impl Node {
+    pub(crate) fn new(version: Version, document: Option<Document>) -> Node {
+        Node { version, document: document.map(Box::new), ..Node::default() }
+    }
+
+    pub(crate) fn holders(&self, part: Part) -> &Holders {
+        static NOBODY: Holders = Holders::None;
+        match (part, &self.dir) {
+            (Part::At, _) => &self.at,
+            (Part::Subtree, Some(dir)) => &dir.subtree,
+            (Part::Beneath, Some(dir)) => &dir.beneath,
+            (Part::Subtree | Part::Beneath, None) => &NOBODY,
+        }
+    }
+
+    pub(crate) fn holders_mut(&mut self, part: Part) -> &mut Holders {
+        match part {
+            Part::At => &mut self.at,
+            Part::Subtree => &mut self.dir.get_or_insert_default().subtree,
+            Part::Beneath => &mut self.dir.get_or_insert_default().beneath,
+        }
+    }
+
+    pub(crate) fn is_claimed(&self) -> bool {
+        [Part::At, Part::Subtree, Part::Beneath].into_iter().any(|part| !self.holders(part).is_empty())
+    }
+
+    pub(crate) fn tag(&self) -> DocumentTag {
+        DocumentTag { version: self.version, etag: self.document.as_ref().map(|document| document.etag) }
+    }
+}

@@ -1,0 +1,146 @@
+//! What operators do: take leases back, in two stages, and set who may use how much.
+//!
+//! **Invariant.** A revoke withdraws authority and frees nothing; only a reclaim frees. The old holder
+//! may still be at work out there, and late reuse is fine where early reuse never is.
+
+use alloc::vec::Vec;
+
+use crate::chain::{Thread, by_account, by_agent};
+use crate::command::{Action, Party, Pause, Paused, Scope, SetQuota};
+use crate::expiry::Standing;
+use crate::history::End;
+use crate::kernel::{Handled, Kernel, Stamp, Stop, Whereabouts};
+use crate::lease::{LeaseRef, Phase};
+use crate::outcome::{Answer, Event, Rejection, Table as Bounded};
+use crate::party::Policy;
+use crate::units::{LeaseId, Time};
+
+impl Kernel {
+    pub(crate) fn revoke(&mut self, stamp: Stamp, id: LeaseId) -> Handled {
+        let (lease, standing) = self.find_standing(stamp.now, id)?;
+        match standing {
+            Standing::Reserved | Standing::Active | Standing::Held { .. } => {}
+            Standing::Revoking | Standing::Over => {
+                return Err(Rejection::InvalidState(standing.state()).into());
+            }
+        }
+        self.begin(stamp, &[lease]);
+        self.revoke_now(lease);
+        Ok(Answer::Revoking(id))
+    }
+
+    /// In an expiry hold authority is over already, and the epoch does not rise again.
+    fn revoke_now(&mut self, lease: LeaseRef) {
+        let id = self.lease_id(self.leases[lease].lsn);
+        self.change_phase(lease, |row| {
+            if row.epoch.is_authority() {
+                row.end_authority();
+            }
+            row.phase = Phase::Revoking;
+        });
+        self.events.push(Event::Revoked(id));
+    }
+
+    pub(crate) fn revoke_all(&mut self, stamp: Stamp, party: &Party) -> Handled {
+        let leases = self.first_revocable(party);
+        if leases.is_empty() {
+            return Err(Stop::Unchanged(Answer::RevokedAll { revoked: 0, more: false }));
+        }
+        let lsns: Vec<_> = leases.iter().map(|lease| self.leases[*lease].lsn).collect();
+        self.begin(stamp, &leases);
+        let mut revoked = 0;
+        for lsn in lsns {
+            // Those that were over have ended instead.
+            if let Some(lease) = self.live(lsn) {
+                self.revoke_now(lease);
+                revoked += 1;
+            }
+        }
+        Ok(Answer::RevokedAll { revoked, more: !self.first_revocable(party).is_empty() })
+    }
+
+    /// The first leases of a party that are not under revoke yet.
+    fn first_revocable(&mut self, party: &Party) -> Vec<LeaseRef> {
+        let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = party;
+        let space = self.spaces.find(None, namespace.as_str());
+        let chain = space.and_then(|space| match party {
+            Party::Identity(_, identity) => {
+                let account = self.accounts.find(space.scope(), identity.as_str())?;
+                Some((self.accounts[account].value.revocable, by_account as Thread))
+            }
+            Party::Agent(_, name) => {
+                let agent = self.agents.find(space.scope(), name.as_str())?;
+                Some((self.agents[agent].value.revocable, by_agent as Thread))
+            }
+        });
+        chain
+            .map(|(chain, thread)| chain.take(Action::MAX_BATCH, thread, &mut self.leases))
+            .unwrap_or_default()
+    }
+
+    /// Ends a revoke as revoked, and an expiry hold as expired.
+    pub(crate) fn reclaim(&mut self, stamp: Stamp, id: LeaseId) -> Handled {
+        let (lease, standing) = self.find_standing(stamp.now, id)?;
+        let end = match standing {
+            Standing::Revoking => End::Revoked,
+            Standing::Held { .. } => End::Expired,
+            Standing::Reserved | Standing::Active | Standing::Over => {
+                return Err(Rejection::InvalidState(standing.state()).into());
+            }
+        };
+        self.begin(stamp, &[lease]);
+        self.events.push(Event::Reclaimed(id));
+        self.end(lease, end);
+        Ok(Answer::Reclaimed(id))
+    }
+
+    fn find_standing(&self, now: Time, id: LeaseId) -> Result<(LeaseRef, Standing), Rejection> {
+        match self.whereabouts(id)? {
+            Whereabouts::Live(lease) => Ok((lease, self.standing(&self.leases[lease], now))),
+            Whereabouts::Past(past) => Err(Rejection::InvalidState(self.history.get(past).end.into())),
+        }
+    }
+
+    pub(crate) fn pause(&mut self, stamp: Stamp, pause: &Pause) -> Handled {
+        match &pause.whom {
+            Paused::Scope(scope) => {
+                let policy = Policy { paused: pause.paused, ..self.policy(scope) };
+                self.set_policy(stamp, scope, policy)
+            }
+            Paused::Agent(namespace, name) => {
+                let agent = self.find_agent(stamp.now, namespace, name)?;
+                if self.agents[agent].value.paused == pause.paused {
+                    return Err(Stop::Unchanged(Answer::Done));
+                }
+                self.begin(stamp, &[]);
+                self.agents[agent].value.paused = pause.paused;
+                self.reset_forgetting(agent);
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    pub(crate) fn set_quota(&mut self, stamp: Stamp, set: &SetQuota) -> Handled {
+        let policy = Policy { quota: set.quota, ..self.policy(&set.scope) };
+        self.set_policy(stamp, &set.scope, policy)
+    }
+
+    fn set_policy(&mut self, stamp: Stamp, scope: &Scope, policy: Policy) -> Handled {
+        if self.policy(scope) == policy {
+            return Err(Stop::Unchanged(Answer::Done));
+        }
+        let is_new = !self.policies.0.contains_key(scope);
+        if is_new && self.policies.0.len() >= self.limits().policies_max as usize {
+            return Err(Rejection::Full(Bounded::Policies).into());
+        }
+        self.begin(stamp, &[]);
+        self.policies.set(scope, policy);
+        self.hash.words([u64::from(policy.paused), self.policies.0.len() as u64]);
+        Ok(Answer::Done)
+    }
+
+    /// What was set for exactly this scope.
+    pub fn policy(&self, scope: &Scope) -> Policy {
+        self.policies.0.get(scope).copied().unwrap_or_default()
+    }
+}

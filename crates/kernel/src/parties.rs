@@ -1,0 +1,161 @@
+//! Accounts, agents and sessions come and go with what refers to them.
+
+use crate::command::AgentNews;
+use crate::kernel::{Handled, Kernel, Stamp, Stop};
+use crate::outcome::{Answer, Rejection};
+use crate::party::{Account, Agent, Restart, Session, Space};
+use crate::table::RowId;
+use crate::text::{AgentName, Identity, Namespace, SessionName};
+use crate::units::{Span, Time};
+
+impl Kernel {
+    /// The most agents that one command forgets.
+    pub const FORGET_MAX: usize = 128;
+    /// How long an agent without leases is remembered.
+    pub const AGENT_WINDOW: Span = Span(300_000);
+
+    pub(crate) fn ensure_space(&mut self, namespace: &Namespace) -> RowId<Space> {
+        match self.spaces.find(None, namespace.as_str()) {
+            Some(space) => space,
+            None => self.spaces.insert(None, namespace.shared(), Space::default()),
+        }
+    }
+
+    pub(crate) fn ensure_account(&mut self, space: RowId<Space>, identity: &Identity) -> RowId<Account> {
+        match self.accounts.find(space.scope(), identity.as_str()) {
+            Some(account) => account,
+            None => self.accounts.insert(space.scope(), identity.shared(), Account::default()),
+        }
+    }
+
+    pub(crate) fn ensure_session(&mut self, account: RowId<Account>, name: &SessionName) -> RowId<Session> {
+        match self.sessions.find(account.scope(), name.as_str()) {
+            Some(session) => session,
+            None => self.sessions.insert(account.scope(), name.shared(), Session::default()),
+        }
+    }
+
+    pub(crate) fn ensure_agent(
+        &mut self,
+        space: RowId<Space>,
+        account: RowId<Account>,
+        name: &AgentName,
+    ) -> RowId<Agent> {
+        if let Some(agent) = self.known_agent(self.now, space, name) {
+            return agent;
+        }
+        // One whose time is over may still have its row.
+        if let Some(agent) = self.agents.find(space.scope(), name.as_str()) {
+            self.forget(agent);
+        }
+        self.insert_agent(space, name, Agent::new(self.last, account))
+    }
+
+    pub(crate) fn insert_agent(
+        &mut self,
+        space: RowId<Space>,
+        name: &AgentName,
+        agent: Agent,
+    ) -> RowId<Agent> {
+        self.accounts[agent.account].value.referrers += 1;
+        self.agents.insert(space.scope(), name.shared(), agent)
+    }
+
+    /// One thing less refers to an account; the last one takes it along.
+    pub(crate) fn drop_referrer(&mut self, account: RowId<Account>) {
+        let referrers = &mut self.accounts[account].value.referrers;
+        *referrers -= 1;
+        if *referrers == 0 {
+            self.accounts.remove(account);
+        }
+    }
+
+    /// An agent, or an operator for it, says that it restarts or is back.
+    pub(crate) fn agent_news(&mut self, stamp: Stamp, identity: &Identity, news: &AgentNews) -> Handled {
+        let agent = self.find_agent(stamp.now, &news.namespace, &news.agent)?;
+        let row = &self.agents[agent].value;
+        if !news.operator {
+            self.belongs(row.account, identity).map_err(|_| Rejection::AgentTaken)?;
+        }
+        if row.is_restarting() == news.restarting {
+            return Err(Stop::Unchanged(Answer::Done));
+        }
+        // Leases that ran out before the agent was last back have not all been settled: their grace
+        // would be lost with the record of that restart.
+        let earlier = row.restart.and_then(|restart| restart.until);
+        let behind = self.timers.first_key_value().map(|((at, _), _)| *at);
+        if news.restarting && behind.is_some_and(|at| earlier.is_some_and(|until| at < until)) {
+            return Err(Rejection::Behind.into());
+        }
+        self.begin(stamp, &[]);
+        if news.restarting {
+            self.agents[agent].value.restart = Some(Restart { since: self.now, until: None });
+        } else {
+            self.agent_is_back(agent);
+        }
+        self.reset_forgetting(agent);
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn find_agent(
+        &self,
+        now: Time,
+        namespace: &Namespace,
+        name: &AgentName,
+    ) -> Result<RowId<Agent>, Rejection> {
+        let space = self.spaces.find(None, namespace.as_str()).ok_or(Rejection::NotFound)?;
+        self.known_agent(now, space, name).ok_or(Rejection::NotFound)
+    }
+
+    /// An agent that is remembered at a moment, whether or not its row is gone by then.
+    pub(crate) fn known_agent(
+        &self,
+        now: Time,
+        space: RowId<Space>,
+        name: &AgentName,
+    ) -> Option<RowId<Agent>> {
+        let agent = self.agents.find(space.scope(), name.as_str())?;
+        let forgotten = self.agents[agent].value.forget_at.is_some_and(|at| at < now);
+        (!forgotten).then_some(agent)
+    }
+
+    /// It asked for something, so it runs.
+    pub(crate) fn agent_is_back(&mut self, agent: RowId<Agent>) {
+        let now = self.now;
+        if let Some(restart) = &mut self.agents[agent].value.restart {
+            restart.until.get_or_insert(now);
+        }
+    }
+
+    /// An agent without leases is forgotten after a while, unless an operator paused it.
+    pub(crate) fn reset_forgetting(&mut self, agent: RowId<Agent>) {
+        let row = &self.agents[agent].value;
+        let idle = row.leases == 0 && !row.paused;
+        let (was, since) = (row.forget_at, row.since);
+        if let Some(at) = was {
+            self.quiet.remove(&(at, since));
+        }
+        let forget_at = idle.then(|| self.now.after(Kernel::AGENT_WINDOW));
+        if let Some(at) = forget_at {
+            self.quiet.insert((at, since), agent);
+        }
+        self.agents[agent].value.forget_at = forget_at;
+    }
+
+    pub(crate) fn forget_agents(&mut self) {
+        for _ in 0..Kernel::FORGET_MAX {
+            match self.quiet.first_key_value() {
+                Some(((at, _), agent)) if *at < self.now => self.forget(*agent),
+                _ => break,
+            }
+        }
+    }
+
+    fn forget(&mut self, agent: RowId<Agent>) {
+        let row = self.agents.remove(agent).value;
+        if let Some(at) = row.forget_at {
+            self.quiet.remove(&(at, row.since));
+        }
+        self.drop_referrer(row.account);
+    }
+}

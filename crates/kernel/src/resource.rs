@@ -1,0 +1,336 @@
+//! Names of resources: a kind, a colon, a name, in one canonical spelling.
+//!
+//! Equal resources have equal spellings, so a name can be compared and hashed as text. Names of kind
+//! `FILE` are paths, normalised lexically: nobody looks at a disk, and links are not followed.
+//! `FILE:/dir/*` stands for `/dir` and everything beneath it; every other kind is flat.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::text::{TextError, check_text};
+
+/// A canonical `KIND:name`. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceName(Arc<str>);
+
+/// Why a name is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResourceError {
+    /// A kind is 1 to 32 of `A-Z`, `0-9` and `_`, beginning with a letter.
+    Kind,
+    /// The name is empty, too long or has control characters.
+    Name(TextError),
+    /// A relative path and no root that it belongs to, or a root that is not absolute.
+    Relative,
+    /// `..` leads above the root.
+    AboveRoot,
+    /// `*` somewhere else than as the whole last segment of a path.
+    Star,
+    /// More segments than a path may have.
+    TooDeep,
+}
+
+impl fmt::Display for ResourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ResourceError::Kind => write!(f, "a kind is 1 to 32 of A-Z, 0-9 and _, beginning with a letter"),
+            ResourceError::Name(error) => write!(f, "name {error}"),
+            ResourceError::Relative => write!(f, "a relative path needs an absolute root"),
+            ResourceError::AboveRoot => write!(f, "'..' leads above the root"),
+            ResourceError::Star => write!(f, "'*' may only be the whole last segment of a path"),
+            ResourceError::TooDeep => write!(f, "too many segments: max={}", ResourceName::MAX_SEGMENTS),
+        }
+    }
+}
+
+impl core::error::Error for ResourceError {}
+
+impl ResourceName {
+    /// The most bytes a name may have, its kind not counted.
+    pub const MAX_NAME_BYTES: usize = 512;
+    /// The most bytes a kind may have.
+    pub const MAX_KIND_BYTES: usize = 32;
+    /// The most segments a path may have: a lease on a file marks every directory above it.
+    pub const MAX_SEGMENTS: usize = 64;
+
+    /// The kind of plain lockd keys, the only one that has documents.
+    pub const KEY: &'static str = "KEY";
+    /// The kind whose names are paths.
+    pub const FILE: &'static str = "FILE";
+
+    /// A plain lockd key. Any character but control characters is data, never a path.
+    pub fn key(name: &str) -> Result<ResourceName, ResourceError> {
+        ResourceName::new(ResourceName::KEY, name)
+    }
+
+    /// The resource of that kind and name; a path must be absolute.
+    pub fn new(kind: &str, name: &str) -> Result<ResourceName, ResourceError> {
+        ResourceName::with_root(kind, name, None)
+    }
+
+    /// Likewise, but a relative path belongs to `root`, and may not leave it.
+    pub fn with_root(kind: &str, name: &str, root: Option<&str>) -> Result<ResourceName, ResourceError> {
+        check_kind(kind)?;
+        check_text(name, ResourceName::MAX_NAME_BYTES).map_err(ResourceError::Name)?;
+        if kind != ResourceName::FILE {
+            return Ok(ResourceName(spell(kind, name)));
+        }
+        let path = normalise(name, root)?;
+        check_text(&path, ResourceName::MAX_NAME_BYTES).map_err(ResourceError::Name)?;
+        Ok(ResourceName(spell(kind, &path)))
+    }
+
+    /// Reads `KIND:name`, as manifests spell it.
+    pub fn parse(text: &str, root: Option<&str>) -> Result<ResourceName, ResourceError> {
+        let (kind, name) = text.split_once(':').ok_or(ResourceError::Kind)?;
+        ResourceName::with_root(kind, name, root)
+    }
+
+    /// The whole of it: `KIND:name`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What stands before the colon.
+    pub fn kind(&self) -> &str {
+        self.split().0
+    }
+
+    /// What stands after the colon.
+    pub fn name(&self) -> &str {
+        self.split().1
+    }
+
+    /// Is it a plain lockd key?
+    pub fn is_key(&self) -> bool {
+        self.kind() == ResourceName::KEY
+    }
+
+    /// Do the two have something in common? Equal names do; so does `/dir/*` with all beneath `/dir`.
+    pub fn overlaps(&self, other: &ResourceName) -> bool {
+        let ((mine, all_mine), (theirs, all_theirs)) = (self.node(), other.node());
+        mine == theirs || (all_mine && is_within(theirs, mine)) || (all_theirs && is_within(mine, theirs))
+    }
+
+    /// The name under which it is kept, and whether it stands for all beneath that.
+    pub(crate) fn node(&self) -> (&str, bool) {
+        let text = self.as_str();
+        match path_of(text).and_then(|path| path.strip_suffix("/*")) {
+            Some(ROOT_PREFIX) => (ROOT, true),
+            Some(dir) => (dir, true),
+            None => (text, false),
+        }
+    }
+
+    /// The name of everything beneath `dir`, which is spelled `FILE:/…`.
+    pub(crate) fn subtree_of(dir: &str) -> ResourceName {
+        let mut text = String::from(dir.strip_suffix('/').unwrap_or(dir));
+        text.push_str("/*");
+        ResourceName(text.into())
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<str> {
+        &self.0
+    }
+
+    pub(crate) fn from_shared(text: &Arc<str>) -> ResourceName {
+        ResourceName(Arc::clone(text))
+    }
+
+    fn split(&self) -> (&str, &str) {
+        self.0.split_once(':').expect("every name is spelled with its kind and a colon")
+    }
+}
+
+impl fmt::Debug for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+const ROOT: &str = "FILE:/";
+const ROOT_PREFIX: &str = "FILE:";
+
+/// The text, if it is a path: spelled with its kind, like `FILE:/a/b`.
+pub(crate) fn path_of(text: &str) -> Option<&str> {
+    text.starts_with(ROOT_PREFIX).then_some(text)
+}
+
+/// The path and its ancestors, from the root down: `FILE:/`, `FILE:/a`, `FILE:/a/b`.
+pub(crate) fn lineage(path: &str) -> impl Iterator<Item = &str> {
+    let below_root =
+        path.bytes().enumerate().skip(ROOT.len()).filter(|(_, b)| *b == b'/').map(|(at, _)| &path[..at]);
+    let whole = (path != ROOT).then_some(path);
+    core::iter::once(ROOT).chain(below_root).chain(whole)
+}
+
+/// Is `path` the directory `dir` or beneath it?
+fn is_within(path: &str, dir: &str) -> bool {
+    let dir = dir.strip_suffix('/').unwrap_or(dir);
+    path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn check_kind(kind: &str) -> Result<(), ResourceError> {
+    let plain = kind.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
+    let starts = kind.bytes().next().is_some_and(|b| b.is_ascii_uppercase());
+    if plain && starts && kind.len() <= ResourceName::MAX_KIND_BYTES {
+        Ok(())
+    } else {
+        Err(ResourceError::Kind)
+    }
+}
+
+fn spell(kind: &str, name: &str) -> Arc<str> {
+    let mut text = String::with_capacity(kind.len() + 1 + name.len());
+    text.push_str(kind);
+    text.push(':');
+    text.push_str(name);
+    text.into()
+}
+
+/// `.` and `//` vanish, `..` takes back one segment, a slash at the end means nothing.
+fn normalise(path: &str, root: Option<&str>) -> Result<String, ResourceError> {
+    let mut segments = Vec::new();
+    let mut floor = 0;
+    if !path.starts_with('/') {
+        let root = root.filter(|root| root.starts_with('/')).ok_or(ResourceError::Relative)?;
+        walk(&mut segments, root, 0)?;
+        floor = segments.len();
+    }
+    walk(&mut segments, path, floor)?;
+    if segments.len() > ResourceName::MAX_SEGMENTS {
+        return Err(ResourceError::TooDeep);
+    }
+    let above = segments.len().saturating_sub(1);
+    let stray = segments[..above].iter().any(|segment| segment.contains('*'));
+    let partial = segments.last().is_some_and(|last| last.contains('*') && *last != "*");
+    if stray || partial {
+        return Err(ResourceError::Star);
+    }
+    let mut text = String::from("/");
+    text.push_str(&segments.join("/"));
+    Ok(text)
+}
+
+fn walk<'a>(segments: &mut Vec<&'a str>, path: &'a str, floor: usize) -> Result<(), ResourceError> {
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." if segments.len() <= floor => return Err(ResourceError::AboveRoot),
+            ".." => drop(segments.pop()),
+            _ => segments.push(segment),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    fn file(path: &str) -> Result<ResourceName, ResourceError> {
+        ResourceName::new("FILE", path)
+    }
+
+    #[test]
+    fn paths_are_spelled_in_one_way() {
+        for (path, canonical) in [
+            ("/a/b", "FILE:/a/b"),
+            ("//a///b/", "FILE:/a/b"),
+            ("/a/./b/.", "FILE:/a/b"),
+            ("/a/x/../b", "FILE:/a/b"),
+            ("/", "FILE:/"),
+            ("/..a/b...", "FILE:/..a/b..."),
+            ("/a/*", "FILE:/a/*"),
+            ("/*", "FILE:/*"),
+            ("/a/b/../*", "FILE:/a/*"),
+        ] {
+            assert_eq!(file(path).unwrap().as_str(), canonical, "{path}");
+        }
+    }
+
+    #[test]
+    fn bad_paths_are_refused_each_for_its_reason() {
+        for (path, error) in [
+            ("a/b", ResourceError::Relative),
+            ("/..", ResourceError::AboveRoot),
+            ("/a/../../b", ResourceError::AboveRoot),
+            ("/a*", ResourceError::Star),
+            ("/*/b", ResourceError::Star),
+            ("/a/**", ResourceError::Star),
+            ("", ResourceError::Name(TextError::Empty)),
+            ("/a\0b", ResourceError::Name(TextError::Control)),
+        ] {
+            assert_eq!(file(path), Err(error), "{path}");
+        }
+        assert_eq!(file(&"/d".repeat(65)), Err(ResourceError::TooDeep));
+        assert!(file(&"/d".repeat(64)).is_ok());
+    }
+
+    #[test]
+    fn relative_paths_stay_within_their_root() {
+        let at = |path, root| ResourceName::with_root("FILE", path, Some(root));
+        assert_eq!(at("src/../lib.rs", "/repo").unwrap().as_str(), "FILE:/repo/lib.rs");
+        assert_eq!(at("/etc", "/repo").unwrap().as_str(), "FILE:/etc");
+        assert_eq!(at("../other", "/repo"), Err(ResourceError::AboveRoot));
+        assert_eq!(at("a", "repo"), Err(ResourceError::Relative));
+        let long = "/".to_string() + &"r".repeat(510);
+        assert_eq!(at("ab", &long), Err(ResourceError::Name(TextError::TooLong { max: 512 })));
+    }
+
+    #[test]
+    fn keys_are_data_and_never_paths() {
+        assert_eq!(ResourceName::key("../../etc/*").unwrap().as_str(), "KEY:../../etc/*");
+        assert_eq!(
+            ResourceName::key(&"k".repeat(513)),
+            Err(ResourceError::Name(TextError::TooLong { max: 512 }))
+        );
+        assert_eq!(ResourceName::new("key", "k"), Err(ResourceError::Kind));
+        assert_eq!(ResourceName::parse("nocolon", None), Err(ResourceError::Kind));
+        assert_eq!(ResourceName::parse("TABLE:a:b", None).unwrap().name(), "a:b");
+    }
+
+    #[test]
+    fn a_subtree_meets_its_directory_and_all_beneath_it_and_nothing_else() {
+        let overlaps = |a: &str, b: &str| {
+            let (a, b) = (file(a).unwrap(), file(b).unwrap());
+            assert_eq!(a.overlaps(&b), b.overlaps(&a));
+            a.overlaps(&b)
+        };
+        for inside in ["/dir", "/dir/a", "/dir/a/b", "/dir/*", "/dir/a/*", "/*"] {
+            assert!(overlaps("/dir/*", inside), "{inside}");
+        }
+        for outside in ["/", "/dirt", "/di", "/other/dir", "/dirt/*"] {
+            assert!(!overlaps("/dir/*", outside), "{outside}");
+        }
+        assert!(overlaps("/*", "/") && overlaps("/*", "/x"));
+        let key = ResourceName::key("/dir/a").unwrap();
+        assert!(!key.overlaps(&file("/dir/*").unwrap()) && !file("/dir/a").unwrap().overlaps(&key));
+    }
+
+    #[test]
+    fn lineage_runs_from_the_root_to_the_path() {
+        let of = |path| lineage(path).collect::<Vec<_>>();
+        assert_eq!(of("FILE:/"), ["FILE:/"]);
+        assert_eq!(of("FILE:/a"), ["FILE:/", "FILE:/a"]);
+        assert_eq!(of("FILE:/a/bc/d"), ["FILE:/", "FILE:/a", "FILE:/a/bc", "FILE:/a/bc/d"]);
+    }
+
+    #[test]
+    fn a_subtree_is_named_back_from_its_directory() {
+        for path in ["/*", "/a/*", "/a/b/*"] {
+            let name = file(path).unwrap();
+            let (dir, subtree) = name.node();
+            assert!(subtree && ResourceName::subtree_of(dir) == name, "{path}");
+        }
+    }
+}

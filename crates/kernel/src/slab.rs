@@ -1,0 +1,151 @@
+//! Rows in numbered places that are used again when a row goes.
+//!
+//! Rows never move, and growing copies at most one chunk: a table of ten million rows grows as
+//! quickly as one of ten. A place number means nothing outside the process: what may be observed
+//! must not depend on it, since a restored kernel numbers its rows anew.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::marker::PhantomData;
+use core::num::NonZeroU32;
+use core::ops::{Index, IndexMut};
+
+const CHUNK_BITS: u32 = 10;
+const CHUNK_ROWS: usize = 1 << CHUNK_BITS;
+
+pub(crate) struct Slab<T> {
+    chunks: Vec<Vec<Option<T>>>,
+    free: Vec<u32>,
+}
+
+/// The place of a row. An `Option` of it is as small as itself.
+pub(crate) struct Id<T>(NonZeroU32, PhantomData<fn() -> T>);
+
+impl<T> Default for Slab<T> {
+    fn default() -> Slab<T> {
+        Slab::new()
+    }
+}
+
+impl<T> Slab<T> {
+    pub(crate) const fn new() -> Slab<T> {
+        Slab { chunks: Vec::new(), free: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let full = self.chunks.len().saturating_sub(1) * CHUNK_ROWS;
+        full + self.chunks.last().map_or(0, Vec::len) - self.free.len()
+    }
+
+    pub(crate) fn insert(&mut self, row: T) -> Id<T> {
+        if let Some(place) = self.free.pop() {
+            *self.place(place) = Some(row);
+            return Id::new(place);
+        }
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_ROWS) {
+            self.chunks.push(Vec::new());
+        }
+        let before = (self.chunks.len() - 1) * CHUNK_ROWS;
+        let chunk = self.chunks.last_mut().expect("a chunk with room was just made sure of");
+        let place = u32::try_from(before + chunk.len()).expect("limits keep tables below 2^32 rows");
+        chunk.push(Some(row));
+        Id::new(place)
+    }
+
+    pub(crate) fn remove(&mut self, id: Id<T>) -> T {
+        let row = self.place(id.place()).take().expect("a place in use names a row");
+        self.free.push(id.place());
+        row
+    }
+
+    /// In the order of their places: for sums and checks, whose result does not depend on it.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
+        let rows = self.chunks.iter().flatten().enumerate();
+        rows.filter_map(|(place, row)| {
+            let place = u32::try_from(place).expect("limits keep tables below 2^32 rows");
+            row.as_ref().map(|row| (Id::new(place), row))
+        })
+    }
+
+    fn place(&mut self, place: u32) -> &mut Option<T> {
+        &mut self.chunks[(place >> CHUNK_BITS) as usize][place as usize & (CHUNK_ROWS - 1)]
+    }
+}
+
+impl<T> Index<Id<T>> for Slab<T> {
+    type Output = T;
+
+    fn index(&self, id: Id<T>) -> &T {
+        let chunk = &self.chunks[(id.place() >> CHUNK_BITS) as usize];
+        chunk[id.place() as usize & (CHUNK_ROWS - 1)].as_ref().expect("a place in use names a row")
+    }
+}
+
+impl<T> IndexMut<Id<T>> for Slab<T> {
+    fn index_mut(&mut self, id: Id<T>) -> &mut T {
+        self.place(id.place()).as_mut().expect("a place in use names a row")
+    }
+}
+
+impl<T> Id<T> {
+    fn new(place: u32) -> Id<T> {
+        Id(NonZeroU32::MIN.saturating_add(place), PhantomData)
+    }
+
+    fn place(self) -> u32 {
+        self.0.get() - 1
+    }
+
+    /// As the scope of rows in another table.
+    pub(crate) fn scope(self) -> Option<NonZeroU32> {
+        Some(self.0)
+    }
+
+    /// The inverse of [`Id::number`].
+    pub(crate) fn from_number(number: NonZeroU32) -> Id<T> {
+        Id(number, PhantomData)
+    }
+
+    /// A number that is not zero, for keys that several kinds of rows share.
+    pub(crate) fn number(self) -> NonZeroU32 {
+        self.0
+    }
+}
+
+impl<T> Clone for Id<T> {
+    fn clone(&self) -> Id<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Id<T> {}
+
+impl<T> PartialEq for Id<T> {
+    fn eq(&self, other: &Id<T>) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<T> Eq for Id<T> {}
+
+impl<T> fmt::Debug for Id<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_used_again_and_rows_stay_where_they_are() {
+        let mut slab = Slab::new();
+        let ids: Vec<_> = (0..3000u32).map(|n| slab.insert(n)).collect();
+        assert_eq!(slab.remove(ids[1500]), 1500);
+        assert_eq!(slab.len(), 2999);
+        let again = slab.insert(9);
+        assert_eq!((again, slab[again], slab[ids[2999]]), (ids[1500], 9, 2999));
+        assert_eq!(slab.iter().count(), 3000);
+    }
+}

@@ -1,0 +1,388 @@
+//! The whole state as plain data, in one canonical order, and back.
+//!
+//! **Invariant.** A restored kernel goes on exactly as the one that was taken down: what is not in the
+//! snapshot (indexes, timers, claims, chains, places of rows) follows from what is.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::bundle::{Bundle, Member};
+use crate::chain::Links;
+use crate::history::{Details, End, Past};
+use crate::kernel::{Kernel, Tenure, Whereabouts};
+use crate::lease::{Extra, Lease, Phase};
+use crate::node::{Document, Node};
+use crate::party::{Account, Agent, Policy, Restart, Space};
+use crate::requests::Entry;
+use crate::resource::ResourceName;
+use crate::statehash::StateHash;
+use crate::table::{Row, RowId};
+use crate::text::{AgentName, Identity, Namespace};
+use crate::units::{Epoch, Lsn, Span, Time, Token, Version};
+
+/// Everything a kernel knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// `None` before the first `open`; then all else is empty.
+    pub tenure: Option<Tenure>,
+    /// The last record in it.
+    pub last: Lsn,
+    /// That record's stamp.
+    pub now: Time,
+    /// The running hash after that record.
+    pub state_hash: u64,
+    /// By name.
+    pub namespaces: Vec<NamespaceData>,
+    /// By scope.
+    pub policies: Vec<(crate::command::Scope, Policy)>,
+    /// By namespace and name.
+    pub agents: Vec<AgentData>,
+    /// Keys with a document or under a lease, by namespace and name.
+    pub keys: Vec<KeyData>,
+    /// Leases that cover resources, by LSN.
+    pub leases: Vec<LeaseData>,
+    /// Ended leases, in the order of their ends.
+    pub history: Vec<PastData>,
+    /// Idempotency entries, in the order in which they came.
+    pub requests: Vec<Entry>,
+}
+
+/// A namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamespaceData {
+    /// Its name.
+    pub name: Namespace,
+    /// Keys that are made anew start here.
+    pub floor: Version,
+}
+
+/// An agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentData {
+    /// Where.
+    pub namespace: Namespace,
+    /// Its name there.
+    pub name: AgentName,
+    /// Whose it is.
+    pub identity: Identity,
+    /// The grant that first named it.
+    pub since: Lsn,
+    /// An operator stopped its grants.
+    pub paused: bool,
+    /// The last time that it said it would restart.
+    pub restart: Option<Restart>,
+    /// When it is forgotten, if it has no leases.
+    pub forget_at: Option<Time>,
+}
+
+/// A key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyData {
+    /// Where.
+    pub namespace: Namespace,
+    /// Its name there.
+    pub key: ResourceName,
+    /// Its version.
+    pub version: Version,
+    /// Its document.
+    pub document: Option<Document>,
+}
+
+/// A lease that covers resources.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseData {
+    /// Of its grant.
+    pub lsn: Lsn,
+    /// Where.
+    pub namespace: Namespace,
+    /// Whose.
+    pub identity: Identity,
+    /// Where it is in its life, by the row.
+    pub phase: Phase,
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The fencing token.
+    pub token: Token,
+    /// When it was granted.
+    pub granted_at: Time,
+    /// Its TTL.
+    pub ttl: Span,
+    /// As far as the TTL reaches.
+    pub ttl_until: Time,
+    /// The last use of it.
+    pub active_at: Time,
+    /// When authority ends.
+    pub deadline: Time,
+    /// A quota made the deadline.
+    pub capped: bool,
+    /// Used since it was granted.
+    pub used: bool,
+    /// What it covers.
+    pub members: Vec<Member>,
+    /// What its grant added.
+    pub details: Details,
+}
+
+/// A lease that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastData {
+    /// Of its grant.
+    pub lsn: Lsn,
+    /// Where.
+    pub namespace: Namespace,
+    /// Whose.
+    pub identity: Identity,
+    /// How it ended.
+    pub end: End,
+    /// When.
+    pub ended_at: Time,
+    /// By which record.
+    pub ended_lsn: Lsn,
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The fencing token.
+    pub token: Token,
+    /// When it was granted.
+    pub granted_at: Time,
+    /// When authority ended at the latest.
+    pub deadline: Time,
+    /// Its TTL.
+    pub ttl: Span,
+    /// What it covered.
+    pub members: Vec<Member>,
+    /// What its grant added.
+    pub details: Details,
+}
+
+/// Data that no kernel can have written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestoreError(&'static str);
+
+impl fmt::Display for RestoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "snapshot makes no sense: {}", self.0)
+    }
+}
+
+impl core::error::Error for RestoreError {}
+
+impl Kernel {
+    /// Writes the whole state down.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut namespaces: Vec<_> = self.spaces.iter().map(|(_, row)| namespace_data(row)).collect();
+        namespaces.sort_unstable();
+        let mut agents: Vec<_> = self.agents.iter().map(|(_, row)| self.agent_data(row)).collect();
+        agents.sort_unstable_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        let keys = self.nodes.iter().filter_map(|(_, row)| self.key_data(row));
+        let mut keys: Vec<_> = keys.collect();
+        keys.sort_unstable_by(|a, b| (&a.namespace, &a.key).cmp(&(&b.namespace, &b.key)));
+        let live = self.index.values().filter_map(|found| match found {
+            Whereabouts::Live(lease) => Some(self.lease_data(&self.leases[*lease])),
+            Whereabouts::Past(_) => None,
+        });
+        Snapshot {
+            tenure: self.tenure.clone(),
+            last: self.last,
+            now: self.now,
+            state_hash: self.hash.0,
+            namespaces,
+            policies: self.policies.0.iter().map(|(scope, policy)| (scope.clone(), *policy)).collect(),
+            agents,
+            keys,
+            leases: live.collect(),
+            history: self.history.iter().map(|past| self.past_data(past)).collect(),
+            requests: self.requests.iter().cloned().collect(),
+        }
+    }
+
+    /// The kernel that a snapshot was taken of.
+    pub fn restore(snapshot: &Snapshot) -> Result<Kernel, RestoreError> {
+        let mut kernel = Kernel::new();
+        kernel.tenure.clone_from(&snapshot.tenure);
+        if let Some(tenure) = &snapshot.tenure {
+            kernel.seed_indexes(tenure.open.store);
+        }
+        kernel.last = snapshot.last;
+        kernel.now = snapshot.now;
+        kernel.restore_parties(snapshot)?;
+        snapshot.keys.iter().try_for_each(|key| kernel.restore_key(key))?;
+        snapshot.leases.iter().try_for_each(|lease| kernel.restore_lease(lease))?;
+        snapshot.history.iter().try_for_each(|past| kernel.restore_past(past))?;
+        snapshot.requests.iter().for_each(|entry| kernel.requests.insert(entry.clone()));
+        kernel.hash = StateHash(snapshot.state_hash);
+        Ok(kernel)
+    }
+
+    fn restore_parties(&mut self, snapshot: &Snapshot) -> Result<(), RestoreError> {
+        for NamespaceData { name, floor } in &snapshot.namespaces {
+            let space = self.ensure_space(name);
+            self.spaces[space].value.floor = *floor;
+        }
+        self.policies.0.extend(snapshot.policies.iter().cloned());
+        for data in &snapshot.agents {
+            let space = self.find_space(&data.namespace)?;
+            let account = self.ensure_account(space, &data.identity);
+            let mut agent = Agent::new(data.since, account);
+            (agent.paused, agent.restart, agent.forget_at) = (data.paused, data.restart, data.forget_at);
+            let id = self.insert_agent(space, &data.name, agent);
+            if let Some(at) = data.forget_at {
+                self.quiet.insert((at, data.since), id);
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_key(&mut self, data: &KeyData) -> Result<(), RestoreError> {
+        let space = self.find_space(&data.namespace)?;
+        if !data.key.is_key() || self.nodes.find(space.scope(), data.key.as_str()).is_some() {
+            return Err(RestoreError("a key that is none, or is there twice"));
+        }
+        let node = Node::new(data.version, data.document);
+        self.documents += u32::from(data.document.is_some());
+        self.nodes.insert(space.scope(), data.key.shared(), node);
+        Ok(())
+    }
+
+    fn restore_lease(&mut self, data: &LeaseData) -> Result<(), RestoreError> {
+        let space = self.find_space(&data.namespace)?;
+        if data.lsn > self.last || self.index.contains_key(&data.lsn) {
+            return Err(RestoreError("a lease of the future, or the same lease twice"));
+        }
+        let bundle = Bundle::new(data.members.clone()).map_err(|_| RestoreError("a lease over no bundle"))?;
+        let account = self.ensure_account(space, &data.identity);
+        let extra = self.restore_extra(space, account, &data.details)?;
+        let members = bundle.members().iter().map(|member| self.ensure_nodes(space, member)).collect();
+        self.enter(Lease {
+            lsn: data.lsn,
+            epoch: data.epoch,
+            token: data.token,
+            granted_at: data.granted_at,
+            ttl: data.ttl,
+            ttl_until: data.ttl_until,
+            active_at: data.active_at,
+            deadline: data.deadline,
+            phase: data.phase,
+            account,
+            account_links: Links::default(),
+            capped: data.capped,
+            used: data.used,
+            members,
+            extra,
+        });
+        Ok(())
+    }
+
+    fn restore_extra(
+        &mut self,
+        space: RowId<Space>,
+        account: RowId<Account>,
+        details: &Details,
+    ) -> Result<Option<Box<Extra>>, RestoreError> {
+        if details.is_default() {
+            return Ok(None);
+        }
+        let known = |name: &AgentName| self.agents.find(space.scope(), name.as_str());
+        let agent = match &details.agent {
+            Some(name) => Some(known(name).ok_or(RestoreError("a lease of an agent that is not there"))?),
+            None => None,
+        };
+        let session = details.session.as_ref().map(|name| self.ensure_session(account, name));
+        let details = details.clone();
+        Ok(Some(Box::new(Extra { details, agent, agent_links: Links::default(), session })))
+    }
+
+    fn restore_past(&mut self, data: &PastData) -> Result<(), RestoreError> {
+        let space = self.find_space(&data.namespace)?;
+        if data.lsn > self.last || self.index.contains_key(&data.lsn) || data.members.is_empty() {
+            return Err(RestoreError("an ended lease that never was, or is there twice"));
+        }
+        let account = self.ensure_account(space, &data.identity);
+        self.accounts[account].value.referrers += 1;
+        let details = (!data.details.is_default()).then(|| Box::new(data.details.clone()));
+        let past = self.history.push(Past {
+            lsn: data.lsn,
+            epoch: data.epoch,
+            token: data.token,
+            granted_at: data.granted_at,
+            deadline: data.deadline,
+            ttl: data.ttl,
+            end: data.end,
+            ended_at: data.ended_at,
+            ended_lsn: data.ended_lsn,
+            account,
+            members: data.members.iter().cloned().collect(),
+            details,
+        });
+        self.index.insert(data.lsn, Whereabouts::Past(past));
+        Ok(())
+    }
+
+    fn find_space(&self, namespace: &Namespace) -> Result<RowId<Space>, RestoreError> {
+        self.spaces.find(None, namespace.as_str()).ok_or(RestoreError("a namespace that is not there"))
+    }
+
+    fn agent_data(&self, row: &Row<Agent>) -> AgentData {
+        AgentData {
+            namespace: self.namespace_of(row.scope),
+            name: AgentName::from_shared(&row.text),
+            identity: self.identity_of(row.value.account),
+            since: row.value.since,
+            paused: row.value.paused,
+            restart: row.value.restart,
+            forget_at: row.value.forget_at,
+        }
+    }
+
+    fn key_data(&self, row: &Row<Node>) -> Option<KeyData> {
+        let key = ResourceName::from_shared(&row.text);
+        key.is_key().then(|| KeyData {
+            namespace: self.namespace_of(row.scope),
+            key,
+            version: row.value.version,
+            document: row.value.document.as_deref().copied(),
+        })
+    }
+
+    fn lease_data(&self, row: &Lease) -> LeaseData {
+        LeaseData {
+            lsn: row.lsn,
+            namespace: self.namespace_of(self.accounts[row.account].scope),
+            identity: self.identity_of(row.account),
+            phase: row.phase,
+            epoch: row.epoch,
+            token: row.token,
+            granted_at: row.granted_at,
+            ttl: row.ttl,
+            ttl_until: row.ttl_until,
+            active_at: row.active_at,
+            deadline: row.deadline,
+            capped: row.capped,
+            used: row.used,
+            members: row.members.as_slice().iter().map(|member| self.member(*member)).collect(),
+            details: row.extra.as_ref().map(|extra| extra.details.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn past_data(&self, past: &Past) -> PastData {
+        PastData {
+            lsn: past.lsn,
+            namespace: self.namespace_of(self.accounts[past.account].scope),
+            identity: self.identity_of(past.account),
+            end: past.end,
+            ended_at: past.ended_at,
+            ended_lsn: past.ended_lsn,
+            epoch: past.epoch,
+            token: past.token,
+            granted_at: past.granted_at,
+            deadline: past.deadline,
+            ttl: past.ttl,
+            members: past.members.as_slice().to_vec(),
+            details: past.details.as_deref().cloned().unwrap_or_default(),
+        }
+    }
+}
+
+fn namespace_data(row: &Row<Space>) -> NamespaceData {
+    NamespaceData { name: Namespace::from_shared(&row.text), floor: row.value.floor }
+}

@@ -1,0 +1,309 @@
+//! Read-only queries. All judge by the deadline: a lease that has run out is shown so, whether or not
+//! a command has ended it yet.
+
+use alloc::vec::Vec;
+
+use crate::bundle::Member;
+use crate::expiry::Standing;
+use crate::history::{Details, Past};
+use crate::kernel::{Kernel, Tenure, Whereabouts};
+use crate::lease::{Lease, LeaseRef};
+use crate::node::{Document, Part};
+use crate::outcome::{Rejection, State};
+use crate::party::{Agent, Policy};
+use crate::resource::ResourceName;
+use crate::table::{Row, Scope};
+use crate::text::{AgentName, Identity, Namespace};
+use crate::units::{Age, Epoch, LeaseId, Lsn, Span, Time, Token, Version};
+
+/// A lease as anybody may see it: no secret is in it, since the kernel has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseView {
+    /// Its public id.
+    pub id: LeaseId,
+    /// Where.
+    pub namespace: Namespace,
+    /// Whose.
+    pub identity: Identity,
+    /// Where it is in its life.
+    pub state: State,
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The fencing token.
+    pub token: Token,
+    /// What it covers, or covered.
+    pub members: Vec<Member>,
+    /// Its TTL.
+    pub ttl: Span,
+    /// When it was granted.
+    pub granted_at: Time,
+    /// When authority ends, or ended at the latest.
+    pub deadline: Time,
+    /// While it is held after expiry: until when, which may be never.
+    pub held_until: Option<Time>,
+    /// How old wait-die takes it to be.
+    pub age: Age,
+    /// What its grant added.
+    pub details: Details,
+    /// Once it has ended.
+    pub ended: Option<Ended>,
+}
+
+/// The end of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// When.
+    pub at: Time,
+    /// By which record.
+    pub lsn: Lsn,
+    /// It can be read at least until this has passed, if history is not full.
+    pub retire_after: Time,
+}
+
+/// A key and the document beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyView {
+    /// The key's version, whether or not it has a document.
+    pub version: Version,
+    /// The document.
+    pub document: Option<Document>,
+}
+
+/// What an agent is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentState {
+    /// It asks and is answered.
+    Alive,
+    /// It said that it restarts, and has not been back.
+    Restarting,
+    /// An operator stopped its grants.
+    Paused,
+}
+
+/// An agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentView {
+    /// Its name.
+    pub name: AgentName,
+    /// Whose it is.
+    pub identity: Identity,
+    /// What it is doing.
+    pub state: AgentState,
+    /// How many leases it has that cover resources.
+    pub leases: u32,
+}
+
+/// How full the tables are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Leases that cover resources.
+    pub leases: usize,
+    /// Ended leases that can be read.
+    pub history: usize,
+    /// Namespaces.
+    pub namespaces: usize,
+    /// Names that something is known about.
+    pub nodes: usize,
+    /// Keys with a document.
+    pub documents: usize,
+    /// Identities in namespaces.
+    pub accounts: usize,
+    /// Agents.
+    pub agents: usize,
+    /// Sessions with leases.
+    pub sessions: usize,
+    /// Scopes with a quota or a pause.
+    pub policies: usize,
+    /// Idempotency entries.
+    pub requests: usize,
+}
+
+impl Kernel {
+    /// The position of the last record that was applied.
+    pub fn last_lsn(&self) -> Lsn {
+        self.last
+    }
+
+    /// The stamp of the last record that was applied.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The tenure in force; `None` before the first `open`.
+    pub fn tenure(&self) -> Option<&Tenure> {
+        self.tenure.as_ref()
+    }
+
+    /// A running hash over every change of the state: equal for equal logs.
+    pub fn state_hash(&self) -> u64 {
+        self.hash.0
+    }
+
+    /// One lease, live or ended. The refusals tell apart what never was and what is retired.
+    pub fn lease(&self, id: LeaseId, now: Time) -> Result<LeaseView, Rejection> {
+        Ok(self.view(self.whereabouts(id)?, now))
+    }
+
+    /// Leases, live and ended, by id, from the first above `after`.
+    pub fn leases_after(&self, after: Lsn, now: Time) -> impl Iterator<Item = LeaseView> {
+        let above = Lsn(after.0.saturating_add(1))..;
+        self.index.range(above).map(move |(_, found)| self.view(*found, now))
+    }
+
+    /// Leases on a resource: on its very name, or on a subtree that it is in. The oldest come first.
+    pub fn holders(
+        &self,
+        namespace: &Namespace,
+        resource: &ResourceName,
+        now: Time,
+    ) -> impl Iterator<Item = LeaseView> {
+        let space = self.spaces.find(None, namespace.as_str());
+        let found = space.into_iter().flat_map(move |space| self.covering_leases(space.scope(), resource));
+        let live = found.filter(move |lease| self.standing(&self.leases[*lease], now) != Standing::Over);
+        live.map(move |lease| self.view(Whereabouts::Live(lease), now))
+    }
+
+    /// Does a live lease with this token cover the resource? Information, never a guard.
+    pub fn is_current(
+        &self,
+        namespace: &Namespace,
+        resource: &ResourceName,
+        token: Token,
+        now: Time,
+    ) -> bool {
+        self.holders(namespace, resource, now)
+            .any(|lease| lease.token == token && lease.state == State::Active)
+    }
+
+    /// A key, if anything is known about it.
+    pub fn key(&self, namespace: &Namespace, key: &ResourceName) -> Option<KeyView> {
+        let space = self.spaces.find(None, namespace.as_str())?;
+        let node = &self.nodes[self.nodes.find(space.scope(), key.as_str())?].value;
+        Some(KeyView { version: node.version, document: node.document.as_deref().copied() })
+    }
+
+    /// An agent that is remembered.
+    pub fn agent(&self, namespace: &Namespace, name: &AgentName, now: Time) -> Option<AgentView> {
+        let agent = self.find_agent(now, namespace, name).ok()?;
+        Some(self.agent_view(&self.agents[agent]))
+    }
+
+    /// A namespace's agents, by name. Costs a look at all agents.
+    pub fn agents(&self, namespace: &Namespace, now: Time) -> Vec<AgentView> {
+        let Some(space) = self.spaces.find(None, namespace.as_str()) else { return Vec::new() };
+        let rows = self.agents.iter().map(|(_, row)| row).filter(|row| row.scope == space.scope());
+        let known = rows.filter(|row| row.value.forget_at.is_none_or(|at| now <= at));
+        let mut views: Vec<AgentView> = known.map(|row| self.agent_view(row)).collect();
+        views.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+
+    /// All namespaces ever used, by name.
+    pub fn namespaces(&self) -> Vec<Namespace> {
+        let mut names: Vec<_> =
+            self.spaces.iter().map(|(_, row)| Namespace::from_shared(&row.text)).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// What an identity may use in a namespace, and whether it is paused.
+    pub fn resolved_policy(&self, namespace: &Namespace, identity: &Identity) -> Policy {
+        self.policies.resolve(namespace, identity)
+    }
+
+    /// How full the tables are.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            leases: self.leases.len(),
+            history: self.history.len(),
+            namespaces: self.spaces.len(),
+            nodes: self.nodes.len(),
+            documents: self.documents as usize,
+            accounts: self.accounts.len(),
+            agents: self.agents.len(),
+            sessions: self.sessions.len(),
+            policies: self.policies.0.len(),
+            requests: self.requests.len(),
+        }
+    }
+
+    /// Those on the name itself, and on the subtrees that it is in.
+    fn covering_leases(&self, space: Scope, resource: &ResourceName) -> Vec<LeaseRef> {
+        let (text, subtree) = resource.node();
+        let met = self.meets_of(space, text, subtree).filter(|(_, part)| *part != Part::Beneath);
+        let holders = met.flat_map(|(node, part)| self.nodes[node].value.holders(part).iter());
+        let mut leases: Vec<LeaseRef> = holders.map(|(_, lease)| lease).collect();
+        leases.sort_unstable_by_key(|lease| (self.leases[*lease].wait_age(), self.leases[*lease].lsn));
+        leases.dedup();
+        leases
+    }
+
+    fn view(&self, found: Whereabouts, now: Time) -> LeaseView {
+        match found {
+            Whereabouts::Live(lease) => self.live_view(&self.leases[lease], now),
+            Whereabouts::Past(past) => self.past_view(self.history.get(past)),
+        }
+    }
+
+    fn live_view(&self, row: &Lease, now: Time) -> LeaseView {
+        let account = &self.accounts[row.account];
+        let standing = self.standing(row, now);
+        let has_authority = matches!(standing, Standing::Reserved | Standing::Active);
+        let unsettled = row.epoch.is_authority() && !has_authority;
+        let held_until = match standing {
+            Standing::Held { until, .. } => Some(until),
+            _ => None,
+        };
+        LeaseView {
+            id: self.lease_id(row.lsn),
+            namespace: self.namespace_of(account.scope),
+            identity: self.identity_of(row.account),
+            state: standing.state(),
+            epoch: if unsettled { row.epoch.next() } else { row.epoch },
+            token: row.token,
+            members: row.members.as_slice().iter().map(|member| self.member(*member)).collect(),
+            ttl: row.ttl,
+            granted_at: row.granted_at,
+            deadline: row.deadline,
+            held_until,
+            age: if held_until == Some(Time::NEVER) { Age::YOUNGEST } else { row.wait_age() },
+            details: row.extra.as_ref().map(|extra| extra.details.clone()).unwrap_or_default(),
+            ended: None,
+        }
+    }
+
+    fn past_view(&self, past: &Past) -> LeaseView {
+        let details = past.details.as_deref().cloned().unwrap_or_default();
+        let retire_after = past.ended_at.after(self.limits().history_window);
+        LeaseView {
+            id: self.lease_id(past.lsn),
+            namespace: self.namespace_of(self.accounts[past.account].scope),
+            identity: self.identity_of(past.account),
+            state: past.end.into(),
+            epoch: past.epoch,
+            token: past.token,
+            members: past.members.as_slice().to_vec(),
+            ttl: past.ttl,
+            granted_at: past.granted_at,
+            deadline: past.deadline,
+            held_until: None,
+            age: details.age.unwrap_or(Age { at: past.granted_at, tie: past.lsn.0 }),
+            details,
+            ended: Some(Ended { at: past.ended_at, lsn: past.ended_lsn, retire_after }),
+        }
+    }
+
+    fn agent_view(&self, row: &Row<Agent>) -> AgentView {
+        let state = match &row.value {
+            agent if agent.paused => AgentState::Paused,
+            agent if agent.is_restarting() => AgentState::Restarting,
+            _ => AgentState::Alive,
+        };
+        AgentView {
+            name: AgentName::from_shared(&row.text),
+            identity: self.identity_of(row.value.account),
+            state,
+            leases: row.value.leases,
+        }
+    }
+}
