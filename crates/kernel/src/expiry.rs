@@ -103,11 +103,8 @@ impl Kernel {
         if overfull { Some(self.now) } else { next }
     }
 
-    /// A bounded part of what is due. History first, so that what ends now can still be read after.
-    pub(crate) fn upkeep(&mut self) {
-        self.retire();
-        self.requests.lapse(self.now);
-        self.forget_agents();
+    /// A bounded part of what is due, the earliest first.
+    pub(crate) fn expire_due(&mut self) {
         for _ in 0..Kernel::EXPIRE_MAX {
             match self.timers.first_key_value() {
                 Some(((at, _), lease)) if *at < self.now => self.step(*lease),
@@ -159,14 +156,14 @@ impl Kernel {
     fn expire_into_hold(&mut self, lease: LeaseRef, until: Time) {
         let id = self.lease_id(self.leases[lease].lsn);
         self.events.push(Event::Expired { lease: id, held_until: Some(until) });
-        self.change(lease, |row| {
+        self.change_phase(lease, |row| {
             row.end_authority();
             row.phase = Phase::Held { until, rebindable: !row.capped };
         });
     }
 
     /// Drops history that is too old or too much.
-    fn retire(&mut self) {
+    pub(crate) fn retire(&mut self) {
         let (window, max) = (self.limits().history_window, self.limits().history_max as usize);
         for _ in 0..Kernel::RETIRE_MAX {
             let over = self.history.len() > max;

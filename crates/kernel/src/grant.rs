@@ -17,6 +17,8 @@ use crate::units::{Age, Epoch, Span, Time, Token};
 
 /// What a decision to grant found out.
 struct Room {
+    /// The namespace, unless nobody has used it yet.
+    space: Option<RowId<Space>>,
     /// Leases in the way that are over, to be ended first.
     over: Vec<LeaseRef>,
     quota: Quota,
@@ -60,7 +62,7 @@ impl Kernel {
     ) -> Handled {
         let room = self.decide_grant(stamp.now, identity, grant)?;
         self.begin(stamp, &room.over);
-        let lease = self.grant(identity, grant, phase, &room.quota);
+        let lease = self.grant(identity, grant, phase, &room);
         let granted = self.granted(&self.leases[lease]);
         self.events.push(Event::Granted(granted.lease, granted.token));
         self.assert_granted(lease);
@@ -81,7 +83,7 @@ impl Kernel {
         }
         let Some(space) = self.spaces.find(None, grant.namespace.as_str()) else {
             self.decide_first_grant(&policy.quota, grant)?;
-            return Ok(Room { over: Vec::new(), quota: policy.quota });
+            return Ok(Room { space: None, over: Vec::new(), quota: policy.quota });
         };
         self.decide_agent(now, space, identity, grant)?;
         let account = self.accounts.find(space.scope(), identity.as_str());
@@ -90,7 +92,7 @@ impl Kernel {
         let found = self.find_room(space, &grant.bundle, session, now);
         let over = found.as_ref().map_or(&[] as &[_], Vec::as_slice);
         self.decide_counts(&policy.quota, account, over)?;
-        Ok(Room { over: found?, quota: policy.quota })
+        Ok(Room { space: Some(space), over: found?, quota: policy.quota })
     }
 
     /// In a namespace that nobody has used nothing can be in the way.
@@ -140,13 +142,13 @@ impl Kernel {
         if held >= max as usize { Err(Rejection::QuotaExceeded { max }) } else { Ok(()) }
     }
 
-    fn grant(&mut self, identity: &Identity, grant: &Grant, phase: Phase, quota: &Quota) -> LeaseRef {
+    fn grant(&mut self, identity: &Identity, grant: &Grant, phase: Phase, room: &Room) -> LeaseRef {
         let (lsn, now) = (self.last, self.now);
-        let space = self.ensure_space(&grant.namespace);
+        let space = room.space.unwrap_or_else(|| self.ensure_space(&grant.namespace));
         let account = self.ensure_account(space, identity);
         let members = grant.bundle.members().iter().map(|member| self.ensure_nodes(space, member)).collect();
         let extra = self.extra(space, account, grant);
-        let deadline = Deadline::new(now.after(grant.ttl), quota.cap(now, now), now);
+        let deadline = Deadline::new(now.after(grant.ttl), room.quota.cap(now, now), now);
         self.enter(Lease {
             lsn,
             epoch: Epoch::FIRST,

@@ -8,6 +8,8 @@ use alloc::string::String;
 
 use crate::kernel::{Kernel, Whereabouts};
 use crate::lease::{Lease, LeaseRef, Phase};
+use crate::node::{Node, Part};
+use crate::resource::path_of;
 use crate::table::{Row, RowId};
 
 /// The first thing that does not hold, if any.
@@ -43,11 +45,13 @@ impl Kernel {
         let space = self.accounts[row.account].scope;
         row.members.as_slice().iter().all(|member| {
             let class = member.predicate.class();
-            let node = &self.nodes[member.node];
-            self.meets_of(space, &node.text, member.subtree).all(|(node, part)| {
-                let mut others = self.nodes[node].value.holders(part).against(class);
-                others.all(|other| other == lease)
-            })
+            let row = &self.nodes[member.node];
+            let is_alone = |node: &Node, part| node.holders(part).against(class).all(|other| other == lease);
+            if path_of(&row.text).is_none() {
+                return is_alone(&row.value, Part::At);
+            }
+            let mut met = self.meets_of(space, &row.text, member.subtree);
+            met.all(|(node, part)| is_alone(&self.nodes[node].value, part))
         })
     }
 

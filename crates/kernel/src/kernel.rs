@@ -189,14 +189,18 @@ impl Kernel {
 
     /// The point of no return: the command will be carried out.
     ///
-    /// Ends what is due among `touched`, then does a bounded part of what else is due.
+    /// Forgets what may be forgotten, ends what is due among `touched`, then what else is due: a
+    /// bounded part of each. Forgetting comes first, so that what ends now can still be read after.
     pub(crate) fn begin(&mut self, stamp: Stamp, touched: &[LeaseRef]) {
         self.last = stamp.lsn;
         self.now = stamp.now;
+        self.retire();
+        self.requests.lapse(self.now);
+        self.forget_agents();
         for lease in touched {
             self.settle(*lease);
         }
-        self.upkeep();
+        self.expire_due();
     }
 
     fn open(&mut self, stamp: Stamp, open: &Open) -> Handled {

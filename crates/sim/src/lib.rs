@@ -1,0 +1,28 @@
+//! A seeded world around the kernel: what is tried in it depends on the seed alone.
+//!
+//! **What is absent.** No clock, no threads, no randomness but the seed's. Nothing of lockd depends on
+//! this crate but its tests.
+//!
+//! The modules in reading order: [`transcript`] is the text in which runs are written and read;
+//! [`model`] is the kernel once more, obviously right and slow; [`hostile`] makes up commands;
+//! [`trial`] runs both against each other; [`shrink`] makes a failure small.
+
+pub mod hostile;
+pub mod model;
+pub mod rng;
+pub mod shrink;
+pub mod transcript;
+pub mod trial;
+
+use kernel::{Command, Lsn, Time};
+
+/// One record that is tried: where in the log, when, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its position.
+    pub lsn: Lsn,
+    /// Its stamp.
+    pub now: Time,
+    /// What it asks.
+    pub command: Command,
+}

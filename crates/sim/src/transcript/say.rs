@@ -1,0 +1,171 @@
+//! What comes of a line, as lines.
+
+use kernel::{
+    Age, Answer, Conflict, Event, KeyView, LeaseView, Live, Outcome, Rejection, Time, Verdict, judge,
+};
+
+use super::Names;
+
+pub(super) fn outcome(outcome: &Outcome, names: &Names) -> Vec<String> {
+    match outcome {
+        Outcome::Applied(answer, events) => {
+            let first = format!("= {}", say_answer(answer, names));
+            std::iter::once(first)
+                .chain(events.iter().map(|event| format!("+ {}", say_event(event, names))))
+                .collect()
+        }
+        Outcome::Unchanged(answer) => vec![format!("~ {}", say_answer(answer, names))],
+        Outcome::Rejected(rejection) => vec![format!("! {}", say_rejection(rejection, names))],
+    }
+}
+
+fn say_answer(answer: &Answer, names: &Names) -> String {
+    match answer {
+        Answer::Opened => "opened".into(),
+        Answer::Ticked => "ticked".into(),
+        Answer::Granted(granted) => format!(
+            "granted {} epoch={} token={} deadline={}",
+            names.of(granted.lease),
+            granted.epoch.0,
+            granted.token.0,
+            granted.deadline.0
+        ),
+        Answer::Live(live) => say_live(live, names),
+        Answer::Renewed(results) => {
+            let each = |result: &Result<Live, Rejection>| match result {
+                Ok(live) => say_live(live, names),
+                Err(rejection) => say_rejection(rejection, names),
+            };
+            format!("renewed: {}", results.iter().map(each).collect::<Vec<_>>().join("; "))
+        }
+        Answer::Released => "released".into(),
+        Answer::Revoking(lease) => format!("revoking {}", names.of(*lease)),
+        Answer::RevokedAll { revoked, more } => format!("revoked-all count={revoked} more={more}"),
+        Answer::Reclaimed(lease) => format!("reclaimed {}", names.of(*lease)),
+        Answer::Committed(version) => format!("committed version={}", version.0),
+        Answer::Removed { removed, version } => format!("removed={removed} version={}", version.0),
+        Answer::Relocated { moved } => format!("relocated moved={moved}"),
+        Answer::Done => "done".into(),
+        Answer::Retracted { undone } => format!("retracted undone={undone}"),
+    }
+}
+
+fn say_live(live: &Live, names: &Names) -> String {
+    format!("live {} epoch={} deadline={}", names.of(live.lease), live.epoch.0, live.deadline.0)
+}
+
+fn say_rejection(rejection: &Rejection, names: &Names) -> String {
+    match rejection {
+        Rejection::Misplaced(why) => format!("misplaced {why:?}"),
+        Rejection::InvalidTtl { max } => format!("invalid_ttl max={}", max.0),
+        Rejection::InvalidHold { max } => format!("invalid_hold max={}", max.0),
+        Rejection::InvalidBatch => "invalid_batch".into(),
+        Rejection::RequestMismatch => "idempotency_mismatch".into(),
+        Rejection::NotFound => "not_found".into(),
+        Rejection::Retired => "retired".into(),
+        Rejection::NotHeld => "not_held".into(),
+        Rejection::LeaseRevoked => "lease_revoked".into(),
+        Rejection::LeaseExpired => "lease_expired".into(),
+        Rejection::StaleEpoch { current } => format!("stale_epoch current={}", current.0),
+        Rejection::FencingMismatch { current } => format!("fencing_mismatch current={}", current.0),
+        Rejection::InvalidState(state) => format!("invalid_state state={}", state.as_str()),
+        Rejection::AgentTaken => "agent_taken".into(),
+        Rejection::Behind => "behind".into(),
+        Rejection::Conflict(conflict) => say_conflict(conflict, names),
+        Rejection::AlreadyHeld(lease) => format!("already_held {}", names.of(*lease)),
+        Rejection::VersionConflict(tag) => format!("version_conflict current={}", tag.version.0),
+        Rejection::EtagMismatch(tag) => format!("etag_mismatch current={}", say_etag(tag.etag)),
+        Rejection::Paused => "paused".into(),
+        Rejection::QuotaExceeded { max } => format!("quota_exceeded max={max}"),
+        Rejection::Full(table) => format!("full table={table:?}"),
+    }
+}
+
+fn say_conflict(conflict: &Conflict, names: &Names) -> String {
+    let holders: Vec<String> = conflict.holders.iter().map(|lease| names.of(*lease)).collect();
+    format!("conflict holders={} oldest={}", holders.join(","), say_age(conflict.oldest))
+}
+
+fn say_event(event: &Event, names: &Names) -> String {
+    match event {
+        Event::Granted(lease, _) => format!("granted {}", names.of(*lease)),
+        Event::Activated(lease) => format!("activated {}", names.of(*lease)),
+        Event::Rebound(lease, token) => format!("rebound {} token={}", names.of(*lease), token.0),
+        Event::Released(lease) => format!("released {}", names.of(*lease)),
+        Event::Expired { lease, held_until: None } => format!("expired {}", names.of(*lease)),
+        Event::Expired { lease, held_until: Some(until) } => {
+            format!("expired {} held_until={}", names.of(*lease), say_time(*until))
+        }
+        Event::Revoked(lease) => format!("revoked {}", names.of(*lease)),
+        Event::Reclaimed(lease) => format!("reclaimed {}", names.of(*lease)),
+        Event::Committed { lease, key, version, .. } => {
+            format!("committed {key} version={} by={}", version.0, names.of(*lease))
+        }
+        Event::Removed { lease, key, version, .. } => {
+            format!("removed {key} version={} by={}", version.0, names.of(*lease))
+        }
+    }
+}
+
+pub(super) fn lease(view: &Result<LeaseView, Rejection>, names: &Names) -> String {
+    let view = match view {
+        Ok(view) => view,
+        Err(rejection) => return format!("> {}", say_rejection(rejection, names)),
+    };
+    let members: Vec<String> = view
+        .members
+        .iter()
+        .map(|member| format!("{}:{}", member.predicate.as_str(), member.resource))
+        .collect();
+    format!(
+        "> {} {} of {} epoch={} token={} deadline={} {}",
+        names.of(view.id),
+        view.state.as_str(),
+        view.identity,
+        view.epoch.0,
+        view.token.0,
+        view.deadline.0,
+        members.join(" ")
+    )
+}
+
+pub(super) fn key(view: Option<&KeyView>) -> String {
+    match view {
+        None => "> unknown".into(),
+        Some(KeyView { version, document: None }) => format!("> version={} no document", version.0),
+        Some(KeyView { version, document: Some(document) }) => {
+            format!("> version={} etag={} bytes={}", version.0, say_etag(Some(document.etag)), document.bytes)
+        }
+    }
+}
+
+pub(super) fn verdict(attempt: Age, conflict: Option<&Conflict>, waiters: &[Age], names: &Names) -> String {
+    let holders = conflict.map(|conflict| conflict.oldest);
+    if conflict.is_none() && waiters.is_empty() {
+        return "> nobody is in the way".into();
+    }
+    let verdict = match judge(attempt, holders, waiters.iter().copied()) {
+        Verdict::Wait => "wait",
+        Verdict::Die => "die",
+    };
+    match conflict {
+        Some(conflict) => format!("> {verdict}: {}", say_conflict(conflict, names)),
+        None => format!("> {verdict}: waiters alone"),
+    }
+}
+
+pub(super) fn due(due: Option<Time>) -> String {
+    due.map_or_else(|| "> nothing is due".into(), |due| format!("> due at {}", due.0))
+}
+
+fn say_time(time: Time) -> String {
+    if time == Time::NEVER { "never".into() } else { time.0.to_string() }
+}
+
+fn say_age(age: Age) -> String {
+    if age == Age::YOUNGEST { "youngest".into() } else { format!("{}.{}", age.at.0, age.tie) }
+}
+
+fn say_etag(etag: Option<kernel::Etag>) -> String {
+    etag.map_or_else(|| "none".into(), |etag| format!("{:02x}", etag.0[0]))
+}

@@ -1,0 +1,241 @@
+//! A step as one line of a transcript, with its LSN and stamp, so that it stands on its own.
+
+use std::fmt::{Display, Write as _};
+
+use kernel::{
+    Action, Age, Bundle, Command, Etag, Grant, Held, LeaseId, Limits, Metadata, Namespace, OnExpiry, Open,
+    Party, Paused, Quota, Scope, Span, Write,
+};
+
+use crate::Step;
+
+/// The line that reads back as this step.
+pub fn write_step(step: &Step) -> String {
+    let Command { identity, request, action } = &step.command;
+    let who = identity.as_ref().map_or_else(|| "-".to_string(), |identity| quote(identity.as_str()));
+    let mut line = Words(format!("#{} @{} {who}:", step.lsn.0, step.now.0));
+    line.action(action);
+    if let Some(request) = request {
+        line.set("request", format!("{}/{}", hex(&request.key.0), hex(&request.fingerprint)));
+    }
+    line.0
+}
+
+struct Words(String);
+
+impl Words {
+    fn word(&mut self, word: impl Display) {
+        write!(self.0, " {word}").expect("writing to a string");
+    }
+
+    fn set(&mut self, name: &str, value: impl Display) {
+        write!(self.0, " {name}={value}").expect("writing to a string");
+    }
+
+    fn maybe(&mut self, name: &str, value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.set(name, value);
+        }
+    }
+
+    fn action(&mut self, action: &Action) {
+        match action {
+            Action::Open(open) => self.open(open),
+            Action::Tick => self.word("tick"),
+            Action::Acquire(grant) => self.grant("acquire", grant),
+            Action::Reserve(grant) => self.grant("reserve", grant),
+            Action::Activate(held) => self.held("activate", *held),
+            Action::Release(held) => self.held("release", *held),
+            Action::Rebind(held) => self.held("rebind", *held),
+            Action::Touch(held) => self.held("touch", *held),
+            Action::Renew(renewals) => {
+                self.word("renew");
+                for renewal in renewals {
+                    let ttl = renewal.ttl.map_or_else(String::new, |ttl| format!(":{}", ttl.0));
+                    self.word(format!("{}{ttl}", credential(renewal.held)));
+                }
+            }
+            Action::Commit(commit) => {
+                self.write("commit", &commit.write);
+                self.set("etag", etag(commit.etag));
+                self.set("bytes", commit.bytes);
+                self.set("at", commit.location.0);
+            }
+            Action::Remove(removal) => self.write("remove", &removal.write),
+            Action::Relocate(relocation) => {
+                self.word("relocate");
+                self.word(quote(relocation.key.as_str()));
+                self.namespace(&relocation.namespace);
+                self.set("version", relocation.version.0);
+                self.set("at", relocation.location.0);
+            }
+            Action::Revoke(lease) => self.word(format!("revoke {}", reference(*lease))),
+            Action::Reclaim(lease) => self.word(format!("reclaim {}", reference(*lease))),
+            Action::RevokeAll(party) => {
+                self.word("revoke-all");
+                match party {
+                    Party::Identity(namespace, identity) => {
+                        self.namespace(namespace);
+                        self.set("identity", quote(identity.as_str()));
+                    }
+                    Party::Agent(namespace, agent) => {
+                        self.namespace(namespace);
+                        self.set("agent", quote(agent.as_str()));
+                    }
+                }
+            }
+            Action::Pause(pause) => {
+                self.word(if pause.paused { "pause" } else { "resume" });
+                match &pause.whom {
+                    Paused::Scope(scope) => self.scope(scope),
+                    Paused::Agent(namespace, agent) => {
+                        self.namespace(namespace);
+                        self.set("agent", quote(agent.as_str()));
+                    }
+                }
+            }
+            Action::SetQuota(set) => {
+                self.word("quota");
+                self.scope(&set.scope);
+                self.quota(&set.quota);
+            }
+            Action::Agent(news) => {
+                self.word(if news.restarting { "restarting" } else { "alive" });
+                self.namespace(&news.namespace);
+                self.set("agent", quote(news.agent.as_str()));
+                if news.operator {
+                    self.word("operator");
+                }
+            }
+            Action::Retract(retraction) => {
+                self.word(format!("retract {}", reference(retraction.lease)));
+                self.maybe("of", retraction.request.map(|key| hex(&key.0)));
+            }
+        }
+    }
+
+    fn open(&mut self, open: &Open) {
+        self.word("open");
+        self.set("term", open.term);
+        self.set("version", open.kernel_version);
+        self.set("shard", open.store.shard.0);
+        self.set("shards", open.store.shards);
+        self.set("seed", open.store.hash_seed);
+        self.set("writer", open.writer);
+        self.set("boot_id", open.boot_id);
+        self.set("boot_clock", open.boot_clock.0);
+        let standard = Limits::default();
+        for (name, value, usual) in
+            limits(&open.limits).into_iter().zip(limits(&standard)).map(|(a, b)| (a.0, a.1, b.1))
+        {
+            if value != usual {
+                self.set(name, value);
+            }
+        }
+    }
+
+    fn grant(&mut self, verb: &str, grant: &Grant) {
+        self.word(verb);
+        self.bundle(&grant.bundle);
+        self.namespace(&grant.namespace);
+        self.set("ttl", grant.ttl.0);
+        match grant.on_expiry {
+            OnExpiry::Free => {}
+            OnExpiry::Hold(Span(ms)) => self.set("hold", ms),
+            OnExpiry::Manual => self.word("manual"),
+        }
+        self.maybe("owner", grant.owner.as_ref().map(|owner| quote(owner.as_str())));
+        self.maybe("agent", grant.agent.as_ref().map(|agent| quote(agent.as_str())));
+        self.maybe("session", grant.session.as_ref().map(|session| quote(session.as_str())));
+        self.maybe("attempt", grant.attempt.map(age));
+        self.maybe("reason", grant.reason.as_ref().map(|reason| quote(reason.as_str())));
+        self.maybe("metadata", grant.metadata.as_ref().map(Metadata::as_bytes).map(hex));
+    }
+
+    fn bundle(&mut self, bundle: &Bundle) {
+        for member in bundle.members() {
+            self.word(quote(&format!("{}:{}", member.predicate.as_str(), member.resource)));
+        }
+    }
+
+    fn held(&mut self, verb: &str, held: Held) {
+        self.word(format!("{verb} {}", credential(held)));
+    }
+
+    fn write(&mut self, verb: &str, write: &Write) {
+        self.held(verb, write.held);
+        self.word(quote(write.key.as_str()));
+        self.maybe("token", write.token.map(|token| token.0));
+        self.maybe("if_version", write.if_version.map(|version| version.0));
+        self.maybe("if_etag", write.if_etag.map(|tag| tag.map_or_else(|| "none".into(), etag)));
+        if write.release {
+            self.word("release");
+        }
+    }
+
+    fn namespace(&mut self, namespace: &Namespace) {
+        if namespace.as_str() != "default" {
+            self.set("ns", quote(namespace.as_str()));
+        }
+    }
+
+    fn scope(&mut self, scope: &Scope) {
+        self.maybe("ns", scope.namespace.as_ref().map(|namespace| quote(namespace.as_str())));
+        self.maybe("identity", scope.identity.as_ref().map(|identity| quote(identity.as_str())));
+    }
+
+    fn quota(&mut self, quota: &Quota) {
+        self.maybe("leases", quota.leases_max);
+        self.maybe("total", quota.total_max.map(|span| span.0));
+        self.maybe("idle", quota.idle_max.map(|span| span.0));
+        self.maybe("rate", quota.acquires_per_second);
+    }
+}
+
+/// Every limit by its name.
+pub(super) fn limits(limits: &Limits) -> [(&'static str, u64); 13] {
+    [
+        ("ttl_max", limits.ttl_max.0),
+        ("hold_max", limits.hold_max.0),
+        ("leases_max", limits.leases_max.into()),
+        ("leases_per_identity_max", limits.leases_per_identity_max.into()),
+        ("namespaces_max", limits.namespaces_max.into()),
+        ("documents_max", limits.documents_max.into()),
+        ("agents_max", limits.agents_max.into()),
+        ("policies_max", limits.policies_max.into()),
+        ("history_max", limits.history_max.into()),
+        ("history_window", limits.history_window.0),
+        ("requests_max", limits.requests_max.into()),
+        ("requests_per_identity_max", limits.requests_per_identity_max.into()),
+        ("request_window", limits.request_window.0),
+    ]
+}
+
+fn reference(lease: LeaseId) -> String {
+    format!("L{}/{}", lease.lsn.0, lease.shard.0)
+}
+
+fn credential(held: Held) -> String {
+    format!("L{}.{}/{}", held.lease.lsn.0, held.epoch.0, held.lease.shard.0)
+}
+
+fn age(age: Age) -> String {
+    format!("{}.{}", age.at.0, age.tie)
+}
+
+fn etag(etag: Etag) -> String {
+    hex(&etag.0)
+}
+
+/// Bytes in hexadecimal; equal bytes, which tests like to use, as one.
+fn hex(bytes: &[u8]) -> String {
+    let same = bytes.len() > 2 && bytes.windows(2).all(|pair| pair[0] == pair[1]);
+    let bytes = if same { &bytes[..1] } else { bytes };
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// As it is where it has no blanks or quotes, else between quotes.
+fn quote(text: &str) -> String {
+    let plain = text.chars().all(|c| !c.is_whitespace() && !matches!(c, '"' | '='));
+    if plain { text.to_string() } else { format!("{text:?}") }
+}

@@ -1,0 +1,75 @@
+//! Random commands are worth what they reach: every answer, every refusal and every event must occur.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use std::collections::BTreeMap;
+
+use kernel::{Answer, Outcome, Rejection};
+use sim::hostile::Hostile;
+use sim::trial::Trial;
+
+/// The name of a variant: what `Debug` prints up to the first bracket.
+fn variant(value: &impl std::fmt::Debug) -> String {
+    format!("{value:?}").split(['(', '{', ' ']).next().unwrap_or_default().to_string()
+}
+
+fn note(counts: &mut BTreeMap<String, u64>, kind: &str, value: &impl std::fmt::Debug) {
+    *counts.entry(format!("{kind} {}", variant(value))).or_default() += 1;
+}
+
+fn note_rejection(counts: &mut BTreeMap<String, u64>, rejection: &Rejection) {
+    note(counts, "refused", rejection);
+    match rejection {
+        Rejection::Misplaced(why) => note(counts, "misplaced", why),
+        Rejection::Full(table) => note(counts, "full", table),
+        _ => {}
+    }
+}
+
+fn note_outcome(counts: &mut BTreeMap<String, u64>, outcome: &Outcome) {
+    match outcome {
+        Outcome::Applied(answer, events) => {
+            note(counts, "applied", answer);
+            events.iter().for_each(|event| note(counts, "event", event));
+            if let Answer::Renewed(results) = answer {
+                results
+                    .iter()
+                    .filter_map(|result| result.as_ref().err())
+                    .for_each(|r| note_rejection(counts, r));
+            }
+        }
+        Outcome::Unchanged(answer) => note(counts, "unchanged", answer),
+        Outcome::Rejected(rejection) => note_rejection(counts, rejection),
+    }
+}
+
+const MUST_OCCUR: &str = "
+    applied Opened Ticked Granted Live Renewed Released Revoking RevokedAll Reclaimed Committed Removed Relocated Done Retracted
+    unchanged Ticked Granted Live Renewed Released RevokedAll Committed Removed Relocated Done Retracted
+    refused Misplaced InvalidTtl InvalidHold InvalidBatch RequestMismatch NotFound Retired NotHeld LeaseRevoked
+    refused LeaseExpired StaleEpoch FencingMismatch InvalidState AgentTaken Conflict AlreadyHeld VersionConflict
+    refused EtagMismatch Paused QuotaExceeded Full
+    misplaced Lsn Time NotOpen Term Store KernelVersion Limits NoIdentity
+    full Leases Namespaces Documents Agents Policies Requests
+    event Granted Activated Rebound Released Expired Revoked Reclaimed Committed Removed";
+
+#[test]
+fn hostile_commands_reach_every_outcome() {
+    let mut counts = BTreeMap::new();
+    for seed in 0..60 {
+        let (mut hostile, mut trial) = (Hostile::new(seed), Trial::default());
+        for _ in 0..1000 {
+            let step = hostile.step(&trial.kernel);
+            let outcome = trial.step(&step).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+            note_outcome(&mut counts, &outcome);
+            hostile.heard(&step, &outcome);
+        }
+    }
+    for line in MUST_OCCUR.lines().filter(|line| !line.trim().is_empty()) {
+        let mut words = line.split_whitespace();
+        let kind = words.next().expect("a line has a kind");
+        for name in words {
+            let found = counts.get(&format!("{kind} {name}")).copied().unwrap_or(0);
+            assert!(found > 0, "{kind} {name} never occurred:\n{counts:#?}");
+        }
+    }
+}
