@@ -106,7 +106,11 @@ impl Kernel {
         identity: &Identity,
         answer: &Answer,
     ) -> Result<Answer, Rejection> {
-        let again = |lease, epoch| self.authority(now, identity, Held { lease, epoch });
+        // An entry may outlive the history of its lease, but the lease has ended either way.
+        let again = |lease, epoch| match self.authority(now, identity, Held { lease, epoch }) {
+            Err(Rejection::Retired) => Err(Rejection::LeaseExpired),
+            other => other,
+        };
         Ok(match answer {
             Answer::Granted(granted) => {
                 Answer::Granted(self.granted(&self.leases[again(granted.lease, granted.epoch)?]))

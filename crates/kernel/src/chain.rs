@@ -2,6 +2,8 @@
 //!
 //! A lease joins a chain when it is granted and never again, so the order is that of lease ids.
 
+use alloc::vec::Vec;
+
 use crate::lease::{Lease, LeaseRef, Leases};
 
 /// The two ends of a chain.
@@ -52,7 +54,7 @@ impl Chain {
     }
 
     /// The first so many.
-    pub(crate) fn take(&self, most: usize, thread: Thread, leases: &mut Leases) -> alloc::vec::Vec<LeaseRef> {
+    pub(crate) fn take(self, most: usize, thread: Thread, leases: &mut Leases) -> Vec<LeaseRef> {
         core::iter::successors(self.head, |lease| thread(&mut leases[*lease]).next).take(most).collect()
     }
 }

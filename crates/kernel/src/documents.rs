@@ -11,6 +11,7 @@ use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::LeaseRef;
 use crate::node::{Document, Node};
 use crate::outcome::{Answer, Event, Rejection, Table as Bounded};
+use crate::predicate::Predicate;
 use crate::table::RowId;
 use crate::text::Identity;
 use crate::units::Time;
@@ -94,7 +95,7 @@ impl Kernel {
         if write.token.is_some_and(|token| token != row.token) {
             return Err(Rejection::FencingMismatch { current: row.token });
         }
-        let may_write = self.covering(lease, &write.key).is_some_and(|predicate| predicate.may_write());
+        let may_write = self.covering(lease, &write.key).is_some_and(Predicate::may_write);
         if !may_write || !write.key.is_key() {
             return Err(Rejection::NotHeld);
         }
@@ -120,13 +121,11 @@ impl Kernel {
 
     fn note_document(&mut self, node: RowId<Node>) {
         let row = &self.nodes[node].value;
-        let (bytes, location) = row.document.as_ref().map_or((0, 0), |doc| (doc.bytes, doc.location.0));
-        self.hash.words([row.version.0, bytes, location as u64, (location >> 64) as u64]);
+        self.hash.word(row.version.0);
         if let Some(document) = &row.document {
-            let etag = document.etag.0;
-            for word in etag.chunks_exact(8) {
-                self.hash.word(u64::from_le_bytes(word.try_into().expect("a chunk has eight bytes")));
-            }
+            self.hash.word(document.bytes);
+            self.hash.bytes(&document.location.0.to_le_bytes());
+            self.hash.bytes(&document.etag.0);
         }
     }
 }

@@ -97,6 +97,7 @@ impl<T> Id<T> {
     }
 
     /// As the scope of rows in another table.
+    #[expect(clippy::unnecessary_wraps, reason = "a scope may be missing, but not where there is a row")]
     pub(crate) fn scope(self) -> Option<NonZeroU32> {
         Some(self.0)
     }

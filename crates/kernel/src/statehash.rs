@@ -23,7 +23,16 @@ impl StateHash {
     }
 
     pub(crate) fn words<const N: usize>(&mut self, words: [u64; N]) {
-        words.into_iter().for_each(|word| self.word(word));
+        for word in words {
+            self.word(word);
+        }
+    }
+
+    /// Of a length that is a multiple of eight.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        for word in bytes.chunks_exact(8) {
+            self.word(u64::from_le_bytes(word.try_into().expect("a chunk has eight bytes")));
+        }
     }
 
     pub(crate) fn record(&mut self, lsn: Lsn, now: Time, events: &[Event]) {

@@ -88,10 +88,12 @@ impl<T> Table<T> {
         self.rows.iter()
     }
 
+    /// The part comes from the high bits, what is kept from the low ones.
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
     fn address(&self, scope: Scope, text: &str) -> (usize, u32) {
         let hash = hash(self.seed, scope, text.as_bytes());
         let part = (hash >> (u64::BITS - PART_BITS)) as usize;
-        (part, (hash & u64::from(u32::MAX)) as u32)
+        (part, hash as u32)
     }
 }
 
@@ -131,6 +133,7 @@ fn hash(seed: u64, scope: Scope, text: &[u8]) -> u64 {
 }
 
 /// Both halves of the product, folded into one: every bit of either factor reaches every bit of it.
+#[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
 pub(crate) fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)

@@ -38,13 +38,13 @@ fn tight(rng: &mut Rng) -> Limits {
     Limits {
         ttl_max: Span(1000),
         hold_max: Span(2000),
-        leases_max: 6 + rng.below(8) as u32,
-        leases_per_identity_max: 3 + rng.below(4) as u32,
+        leases_max: 6 + u32::from(rng.small(8)),
+        leases_per_identity_max: 3 + u32::from(rng.small(4)),
         namespaces_max: 2,
         documents_max: 2,
         agents_max: 3,
         policies_max: 3,
-        history_max: rng.below(8) as u32,
+        history_max: u32::from(rng.small(8)),
         history_window: Span(rng.below(600)),
         requests_max: 6,
         requests_per_identity_max: 3,
@@ -212,7 +212,7 @@ impl Hostile {
     }
 
     fn bundle(&mut self) -> Bundle {
-        let size = [1, 1, 1, 2, 3][self.rng.below(5) as usize];
+        let size = [1, 1, 1, 2, 3][usize::from(self.rng.small(5))];
         let members = (0..size).map(|_| self.member()).collect();
         Bundle::merged(members).expect("one to three members")
     }
@@ -365,10 +365,10 @@ impl Hostile {
 
     fn quota(&mut self) -> Quota {
         Quota {
-            leases_max: self.rng.one_in(6).then(|| self.rng.below(5) as u32),
+            leases_max: self.rng.one_in(6).then(|| u32::from(self.rng.small(5))),
             total_max: self.rng.one_in(5).then(|| Span(self.rng.below(500))),
             idle_max: self.rng.one_in(5).then(|| Span(self.rng.below(300))),
-            acquires_per_second: self.rng.one_in(9).then(|| self.rng.below(9) as u32),
+            acquires_per_second: self.rng.one_in(9).then(|| u32::from(self.rng.small(9))),
         }
     }
 
@@ -382,11 +382,11 @@ impl Hostile {
     }
 
     fn request(&mut self) -> Request {
-        Request { key: RequestKey([self.rng.below(5) as u8; 16]), fingerprint: [self.rng.below(2) as u8; 16] }
+        Request { key: RequestKey([self.rng.small(5); 16]), fingerprint: [self.rng.small(2); 16] }
     }
 
     fn etag(&mut self) -> Etag {
-        Etag([self.rng.below(3) as u8; 32])
+        Etag([self.rng.small(3); 32])
     }
 
     fn namespace(&mut self) -> Namespace {

@@ -3,7 +3,7 @@
 //! **What is absent.** No clock, no threads, no randomness but the seed's. Nothing of lockd depends on
 //! this crate but its tests.
 //!
-//! The modules in reading order: [`transcript`] is the text in which runs are written and read;
+//! The modules in reading order: [`world`] is a kernel with a log to stamp; [`transcript`] is the text in which runs are written and read;
 //! [`model`] is the kernel once more, obviously right and slow; [`hostile`] makes up commands;
 //! [`trial`] runs both against each other; [`shrink`] makes a failure small.
 
@@ -13,6 +13,7 @@ pub mod rng;
 pub mod shrink;
 pub mod transcript;
 pub mod trial;
+pub mod world;
 
 use kernel::{Command, Lsn, Time};
 

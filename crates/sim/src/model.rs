@@ -808,7 +808,9 @@ impl Model {
         }
         self.pass_time(lsn, now, &leases);
         leases.retain(|lease| self.live(*lease).is_some());
-        leases.iter().for_each(|lease| self.withdraw(*lease));
+        for lease in &leases {
+            self.withdraw(*lease);
+        }
         let more = self.leases.iter().any(|lease| of(&lease));
         Ok(Answer::RevokedAll { revoked: u32::try_from(leases.len()).expect("at most 256"), more })
     }
@@ -829,13 +831,11 @@ impl Model {
 
     fn stand_of(&self, now: Time, id: LeaseId) -> Result<Stand, Rejection> {
         self.exists(id)?;
-        match self.live(id.lsn) {
-            Some(lease) => Ok(self.stand(lease, now)),
-            None => {
-                let past = self.history.iter().find(|past| past.lsn == id.lsn).expect("it exists");
-                Err(Rejection::InvalidState(past.end.into()))
-            }
+        if let Some(lease) = self.live(id.lsn) {
+            return Ok(self.stand(lease, now));
         }
+        let past = self.history.iter().find(|past| past.lsn == id.lsn).expect("it exists");
+        Err(Rejection::InvalidState(past.end.into()))
     }
 
     fn pause(&mut self, lsn: Lsn, now: Time, pause: &Pause) -> Did {
@@ -980,18 +980,18 @@ impl Model {
     }
 
     fn again(&self, now: Time, who: &Identity, answer: &Answer) -> Result<Answer, Rejection> {
-        Ok(match answer {
-            Answer::Granted(old) => {
-                let lsn = self.authority(now, who, Held { lease: old.lease, epoch: old.epoch })?;
-                Answer::Granted(granted(old.lease, self.live(lsn).expect("it has authority")))
+        let (lease, epoch) = match answer {
+            Answer::Granted(Granted { lease, epoch, .. }) | Answer::Live(Live { lease, epoch, .. }) => {
+                (*lease, *epoch)
             }
-            Answer::Live(old) => Answer::Live(self.answer_live(self.authority(
-                now,
-                who,
-                Held { lease: old.lease, epoch: old.epoch },
-            )?)),
-            other => other.clone(),
-        })
+            other => return Ok(other.clone()),
+        };
+        match (self.authority(now, who, Held { lease, epoch }), answer) {
+            (Err(Rejection::Retired), _) => Err(Rejection::LeaseExpired),
+            (Err(rejection), _) => Err(rejection),
+            (Ok(lsn), Answer::Live(_)) => Ok(Answer::Live(self.answer_live(lsn))),
+            (Ok(lsn), _) => Ok(Answer::Granted(granted(lease, self.live(lsn).expect("it has authority")))),
+        }
     }
 
     fn answer_live(&self, lsn: Lsn) -> Live {

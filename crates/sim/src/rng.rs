@@ -1,6 +1,6 @@
 //! Chance from a seed: the same seed gives the same numbers on every machine.
 
-/// A generator of 64-bit numbers (SplitMix64).
+/// A generator of 64-bit numbers (`SplitMix64`).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -22,6 +22,11 @@ impl Rng {
     /// A number below `bound`, which is not zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.number() % bound
+    }
+
+    /// The same for numbers that are small anyway.
+    pub fn small(&mut self, bound: u8) -> u8 {
+        u8::try_from(self.below(u64::from(bound))).expect("it is below a byte")
     }
 
     /// True once in so many times.

@@ -119,7 +119,7 @@ impl Trial {
             "a restored kernel has another hash".into()
         })?;
         self.steps += 1;
-        if self.steps % 16 == 0 {
+        if self.steps.is_multiple_of(16) {
             self.twin = Kernel::restore(&snapshot).map_err(|error| error.to_string())?;
             ensure(self.twin.snapshot() == snapshot, || "a snapshot does not survive its restore".into())?;
         }

@@ -42,10 +42,10 @@ pub fn rerun(text: &str) -> Result<String, ReadError> {
         out.push_str(line);
         out.push('\n');
         let said = run.line(line).map_err(|what| what.at_line(n + 1))?;
-        said.iter().for_each(|line| {
-            out.push_str(line);
+        for line in said {
+            out.push_str(&line);
             out.push('\n');
-        });
+        }
     }
     Ok(out)
 }
@@ -135,7 +135,7 @@ mod tests {
             match reader.line(&text) {
                 Ok(Line::Step { lsn, now, command, .. }) => {
                     assert_eq!((lsn, now), (Some(step.lsn), Some(step.now)), "{text}");
-                    assert_eq!(command, step.command, "{text}");
+                    assert_eq!(*command, step.command, "{text}");
                 }
                 other => panic!("{text} reads as {other:?}"),
             }

@@ -231,7 +231,11 @@ fn etag(etag: Etag) -> String {
 fn hex(bytes: &[u8]) -> String {
     let same = bytes.len() > 2 && bytes.windows(2).all(|pair| pair[0] == pair[1]);
     let bytes = if same { &bytes[..1] } else { bytes };
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut text = String::new();
+    for byte in bytes {
+        write!(text, "{byte:02x}").expect("writing to a string");
+    }
+    text
 }
 
 /// As it is where it has no blanks or quotes, else between quotes.

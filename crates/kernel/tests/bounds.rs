@@ -1,0 +1,169 @@
+//! Everything that can grow has a limit, and nothing costs more because there is much of it.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use kernel::{
+    Action, Age, AgentName, Answer, Bundle, Kernel, Limits, Outcome, Predicate, Rejection, Renewal,
+    SessionName, Span, State, Time,
+};
+use sim::world::{World, default_namespace, grant, held, key, one};
+
+/// Runs ticks until nothing is due; each must be bounded by what one command may end.
+fn settle(world: &mut World) -> usize {
+    let mut steps = 0;
+    while world.kernel.next_due().is_some_and(|due| due <= world.now) {
+        match world.tick() {
+            Outcome::Applied(Answer::Ticked, events) => assert!(events.len() <= Kernel::EXPIRE_MAX),
+            other => panic!("something is due: {other:?}"),
+        }
+        steps += 1;
+    }
+    steps
+}
+
+#[test]
+fn a_storm_of_expiries_takes_bounded_steps_and_none_is_honoured_late() {
+    let storm = 100_000;
+    let mut world = World::new(Limits { history_max: 1000, ..Limits::default() });
+    let leases: Vec<_> =
+        (0..storm).map(|n| world.acquire("ada", key(&format!("k{n}")), Span(1000)).expect("free")).collect();
+    world.now = Time(1001);
+
+    // Not one has been settled, and not one has authority.
+    let (first, last) = (&leases[0], &leases[leases.len() - 1]);
+    for lease in [first, last] {
+        assert_eq!(world.kernel.lease(lease.lease, world.now).expect("known").state, State::Expired);
+        let renewal = Action::Renew(vec![Renewal { held: held(lease), ttl: None }]);
+        let refused = Answer::Renewed(vec![Err(Rejection::LeaseExpired)]);
+        assert_eq!(world.by("ada", renewal), Outcome::Unchanged(refused));
+    }
+    // A command settles what it touches, whatever else is due before it.
+    assert!(world.acquire("bob", key(&format!("k{}", storm - 1)), Span(60_000)).is_ok());
+    let steps = settle(&mut world);
+    assert_eq!(steps, (storm - 1 - Kernel::EXPIRE_MAX).div_ceil(Kernel::EXPIRE_MAX));
+    assert_eq!(world.kernel.counts().leases, 1);
+    kernel::invariants::check(&world.kernel).expect("all invariants hold");
+}
+
+/// The rule that a command settles what it touches must not undo the rule that a command is bounded.
+#[test]
+fn more_expired_holders_than_one_command_may_end_are_in_the_way_until_ticks_have_ended_them() {
+    let mut world = World::new(Limits::default());
+    for _ in 0..2 * Kernel::EXPIRE_MAX {
+        world.acquire("reader", one(Predicate::Consumes, "FILE:/shared"), Span(1000)).expect("readers share");
+    }
+    world.now = Time(1001);
+    let before = world.kernel.snapshot();
+    let refused = world.acquire("writer", one(Predicate::Mutates, "FILE:/*"), Span(1000));
+    let Err(Rejection::Conflict(conflict)) = refused else { panic!("too many to end at once: {refused:?}") };
+    assert!(conflict.holders.is_empty(), "nobody who is over is shown as a holder");
+    assert_ne!(conflict.oldest, Age::YOUNGEST, "not all were looked at: wait-die is cautious");
+    assert_eq!(world.kernel.snapshot(), before);
+
+    world.tick();
+    assert!(world.acquire("writer", one(Predicate::Mutates, "FILE:/*"), Span(1000)).is_ok());
+    settle(&mut world);
+    assert_eq!(world.kernel.counts().leases, 1);
+}
+
+#[test]
+fn whatever_clients_do_what_they_leave_behind_is_bounded() {
+    let mut world = World::new(Limits { history_max: 100, history_window: Span(5000), ..Limits::default() });
+    for n in 0..5000_u64 {
+        let mut wanted =
+            grant(one(Predicate::Mutates, &format!("FILE:/d{}/e{}/f{n}", n % 7, n % 31)), Span(50));
+        wanted.agent = Some(AgentName::new(&format!("agent-{n}")).expect("valid"));
+        wanted.session = Some(SessionName::new(&format!("session-{n}")).expect("valid"));
+        let outcome = world.by(&format!("identity-{n}"), Action::Acquire(wanted));
+        assert!(matches!(outcome, Outcome::Applied(..)), "{outcome:?}");
+        world.acquire("ada", key(&format!("key-{n}")), Span(50)).expect("free");
+        world.now = world.now.after(Span(100));
+    }
+    settle(&mut world);
+    let counts = world.kernel.counts();
+    assert_eq!((counts.leases, counts.nodes, counts.sessions), (0, 0, 0), "{counts:?}");
+    assert!(counts.history <= 100 + 2 * Kernel::EXPIRE_MAX, "{counts:?}");
+    assert!(counts.agents <= 3001, "silent agents are forgotten after five minutes: {counts:?}");
+
+    // Time alone clears the rest.
+    world.now = world.now.after(Span(600_000));
+    for _ in 0..100 {
+        world.tick();
+    }
+    let counts = world.kernel.counts();
+    assert_eq!((counts.history, counts.agents, counts.accounts), (0, 0, 0), "{counts:?}");
+}
+
+#[test]
+fn versions_go_on_rising_though_nothing_is_kept_for_deleted_keys() {
+    let mut world = World::new(Limits::default());
+    let mut last = 0;
+    for _ in 0..50 {
+        let lease = world.acquire("ada", key("reborn"), Span(1000)).expect("free");
+        let write = kernel::Write {
+            held: held(&lease),
+            key: kernel::ResourceName::key("reborn").expect("valid"),
+            token: None,
+            if_version: None,
+            if_etag: None,
+            release: false,
+        };
+        let (etag, location) = (kernel::Etag([1; 32]), kernel::Location(1));
+        let commit = kernel::Commit { write: write.clone(), etag, bytes: 2, location };
+        let Outcome::Applied(Answer::Committed(version), _) = world.by("ada", Action::Commit(commit)) else {
+            panic!("the holder commits")
+        };
+        assert!(version.0 > last, "{version:?} after {last}");
+        last = version.0;
+        let gone = kernel::Removal { write: kernel::Write { release: true, ..write } };
+        assert!(matches!(world.by("ada", Action::Remove(gone)), Outcome::Applied(..)));
+        assert_eq!(world.kernel.counts().nodes, 0);
+    }
+}
+
+#[test]
+fn many_readers_share_and_the_oldest_of_them_is_known() {
+    let mut world = World::new(Limits::default());
+    world.now = Time(1_000_000);
+    for n in 0..5000_u64 {
+        let mut reader = grant(one(Predicate::Consumes, "FILE:/a/b/shared"), Span(60_000));
+        reader.attempt = Some(Age { at: Time(500_000 + n * 7919 % 5000), tie: n });
+        assert!(matches!(world.by("reader", Action::Acquire(reader)), Outcome::Applied(..)));
+    }
+    let oldest = |world: &World, resource: &str| {
+        let wanted = one(Predicate::Mutates, resource);
+        let conflict =
+            world.kernel.conflict(&default_namespace(), &wanted, world.now).expect("readers are there");
+        assert_eq!(conflict.holders.len(), kernel::Conflict::SHOWN_MAX);
+        conflict.oldest.at
+    };
+    for resource in ["FILE:/a/b/shared", "FILE:/a/b/*", "FILE:/a/*", "FILE:/*"] {
+        assert_eq!(oldest(&world, resource), Time(500_000));
+    }
+    assert!(world.acquire("provider", one(Predicate::Provides, "FILE:/a/b/shared"), Span(1000)).is_ok());
+}
+
+#[test]
+fn a_full_table_refuses_the_next_and_loses_nothing() {
+    let mut world = World::new(Limits { leases_max: 2, leases_per_identity_max: 1, ..Limits::default() });
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("room");
+    assert_eq!(world.acquire("ada", key("b"), Span(1000)), Err(Rejection::QuotaExceeded { max: 1 }));
+    world.acquire("bob", key("b"), Span(1000)).expect("room");
+    assert_eq!(world.acquire("eve", key("c"), Span(1000)), Err(Rejection::Full(kernel::Table::Leases)));
+    // What is in the way and over does not count: it ends in the same step.
+    world.now = Time(1001);
+    assert!(world.acquire("eve", key("a"), Span(1000)).is_ok());
+    assert_eq!(world.kernel.lease(a.lease, world.now).expect("history").state, State::Expired);
+}
+
+#[test]
+fn a_bundle_of_deep_paths_is_granted_and_leaves_nothing_behind() {
+    let mut world = World::new(Limits::default());
+    let deep = |n: usize| format!("FILE:/{n}{}", "/d".repeat(kernel::ResourceName::MAX_SEGMENTS - 1));
+    let members = (0..Bundle::MAX_MEMBERS).map(|n| sim::world::member(Predicate::Mutates, &deep(n)));
+    let bundle = Bundle::new(members.collect()).expect("as many as there may be");
+    let granted = world.acquire("ada", bundle.clone(), Span(1000)).expect("free");
+    assert!(matches!(world.acquire("bob", bundle, Span(1000)), Err(Rejection::Conflict(_))));
+    kernel::invariants::check(&world.kernel).expect("all invariants hold");
+    world.by("ada", Action::Release(held(&granted)));
+    assert_eq!(world.kernel.counts().nodes, 0);
+}

@@ -1,0 +1,231 @@
+//! Faults known in this field, each with its story. None of them may come back.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use kernel::{
+    Action, Age, Answer, Bundle, Command, Held, Kernel, Limits, Misplaced, OnExpiry, Outcome, Predicate,
+    Rejection, Renewal, Span, State, Time, Verdict, judge,
+};
+use sim::world::{World, default_namespace, grant, held, identity, key, member, one};
+
+fn world() -> World {
+    let mut world = World::new(Limits::default());
+    world.now = Time(10_000);
+    world
+}
+
+fn renewal(held: Held) -> Action {
+    Action::Renew(vec![Renewal { held, ttl: None }])
+}
+
+fn only_result(outcome: &Outcome) -> Result<Time, Rejection> {
+    match outcome {
+        Outcome::Applied(Answer::Renewed(results), _) | Outcome::Unchanged(Answer::Renewed(results)) => {
+            results[0].as_ref().map(|live| live.deadline).map_err(Clone::clone)
+        }
+        other => panic!("not an answer to a renewal: {other:?}"),
+    }
+}
+
+/// Lease ids were made of the holder and the millisecond. A holder that acquired two resources within
+/// one millisecond got the same id twice, and releasing one released the other.
+#[test]
+fn two_acquires_by_one_holder_in_the_same_millisecond_are_two_leases() {
+    let mut world = world();
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
+    let b = world.acquire("ada", key("b"), Span(1000)).expect("free");
+    assert_ne!(a.lease, b.lease);
+    assert!(a.token < b.token);
+    world.by("ada", Action::Release(held(&a)));
+    assert_eq!(world.kernel.lease(b.lease, world.now).expect("known").state, State::Active);
+    assert!(matches!(world.acquire("bob", key("b"), Span(1000)), Err(Rejection::Conflict(_))));
+}
+
+/// A service trusted whatever holder a request named, and let someone who had declared nothing renew
+/// and release by guessing ids.
+#[test]
+fn a_holder_nobody_declared_has_no_authority() {
+    let mut world = world();
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
+    let before = world.kernel.snapshot();
+    for action in [Action::Release(held(&a)), Action::Touch(held(&a)), Action::Rebind(held(&a))] {
+        assert_eq!(world.by("stranger", action), Outcome::Rejected(Rejection::NotHeld));
+    }
+    assert_eq!(only_result(&world.by("stranger", renewal(held(&a)))), Err(Rejection::NotHeld));
+    let nobody = Command { identity: None, request: None, action: Action::Release(held(&a)) };
+    assert_eq!(world.apply(&nobody), Outcome::Rejected(Rejection::Misplaced(Misplaced::NoIdentity)));
+    assert_eq!(world.kernel.snapshot(), before);
+}
+
+/// The writer was compared with the first reader in a list. Whether it waited or died depended on the
+/// order in which the readers had come; when it waited for the older one, a cycle could close.
+#[test]
+fn a_mid_age_writer_against_an_older_and_a_younger_reader_dies_whoever_came_first() {
+    for ages in [[1000, 3000], [3000, 1000]] {
+        let mut world = world();
+        for at in ages {
+            let mut reader = grant(one(Predicate::Consumes, "FILE:/x"), Span(60_000));
+            reader.attempt = Some(Age { at: Time(at), tie: 0 });
+            assert!(matches!(world.by("reader", Action::Acquire(reader)), Outcome::Applied(..)));
+        }
+        let wanted = one(Predicate::Mutates, "FILE:/x");
+        let conflict =
+            world.kernel.conflict(&default_namespace(), &wanted, world.now).expect("readers are there");
+        let judged = |at| judge(Age { at: Time(at), tie: 0 }, [conflict.oldest], []);
+        assert_eq!((judged(500), judged(2000), judged(4000)), (Verdict::Wait, Verdict::Die, Verdict::Die));
+    }
+}
+
+/// Expiry was checked by a sweeper once a second. A heartbeat that came just after the deadline, and
+/// before the sweep, revived a lease whose holder had already been told by its own clock to stop.
+#[test]
+fn a_heartbeat_one_millisecond_after_expiry_is_refused_though_nothing_has_swept() {
+    let mut world = world();
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
+    world.now = a.deadline;
+    assert_eq!(only_result(&world.by("ada", renewal(held(&a)))), Ok(a.deadline.after(Span(1000))));
+    world.now = a.deadline.after(Span(1001));
+    assert_eq!(only_result(&world.by("ada", renewal(held(&a)))), Err(Rejection::LeaseExpired));
+    assert!(world.acquire("bob", key("a"), Span(1000)).is_ok());
+}
+
+/// A refused heartbeat still touched the lease's `last seen`, which kept its agent alive, and counted
+/// against a rate limit. Refusals must leave no trace, not even in time or the log.
+#[test]
+fn a_refused_heartbeat_leaves_no_trace() {
+    let mut world = world();
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
+    let before = world.kernel.snapshot();
+    world.now = a.deadline.after(Span(1));
+    let refused = [
+        world.by("ada", renewal(held(&a))),
+        world.by("bob", renewal(held(&a))),
+        world.by("ada", Action::Renew(vec![])),
+        world.by("ada", renewal(Held { epoch: kernel::Epoch(9), ..held(&a) })),
+    ];
+    assert!(refused.iter().all(|outcome| !matches!(outcome, Outcome::Applied(..))), "{refused:?}");
+    assert_eq!(world.kernel.snapshot(), before);
+}
+
+/// `now + ttl` wrapped around for a TTL of `u64::MAX`, and the lease was over before it began; elsewhere
+/// it panicked, and took the service with it.
+#[test]
+fn a_ttl_of_u64_max_is_refused_everywhere_and_overflows_nowhere() {
+    let mut world = world();
+    let refused = world.acquire("ada", key("a"), Span(u64::MAX));
+    assert_eq!(refused, Err(Rejection::InvalidTtl { max: Limits::default().ttl_max }));
+    assert_eq!(world.acquire("ada", key("a"), Span(0)), Err(Rejection::InvalidTtl { max: Span(300_000) }));
+    let mut endless = grant(key("a"), Span(1000));
+    endless.on_expiry = OnExpiry::Hold(Span(u64::MAX));
+    assert!(matches!(
+        world.by("ada", Action::Acquire(endless)),
+        Outcome::Rejected(Rejection::InvalidHold { .. })
+    ));
+
+    let a = world.acquire("ada", key("a"), Span(300_000)).expect("the cap itself is fine");
+    let longest = Action::Renew(vec![Renewal { held: held(&a), ttl: Some(Span(u64::MAX)) }]);
+    assert!(matches!(only_result(&world.by("ada", longest)), Err(Rejection::InvalidTtl { .. })));
+
+    // At the end of time itself nothing overflows either.
+    world.now = Time::MAX;
+    let last = world.acquire("ada", key("b"), Span(300_000)).expect("free");
+    assert_eq!(last.deadline, Time::MAX.after(Span(300_000)));
+}
+
+/// A clock was set back by an hour. Leases that had run out were live again, and two holders worked on
+/// one resource until the clock had caught up.
+#[test]
+fn time_that_goes_back_and_positions_that_do_not_rise_are_refused() {
+    let mut world = world();
+    world.acquire("ada", key("a"), Span(1000)).expect("free");
+    let before = world.kernel.snapshot();
+    let tick = Command::by(&identity("ada"), Action::Acquire(grant(key("b"), Span(1000))));
+    let misplaced = |why| Outcome::Rejected(Rejection::Misplaced(why));
+    let last = world.kernel.last_lsn();
+
+    let back = world.kernel.apply(kernel::Lsn(last.0 + 1), Time(9_999), &tick);
+    assert_eq!(back, misplaced(Misplaced::Time { last: Time(10_000) }));
+    for lsn in [last.0, last.0 - 1, 0, u64::MAX] {
+        let again = world.kernel.apply(kernel::Lsn(lsn), world.now, &tick);
+        assert_eq!(again, misplaced(Misplaced::Lsn { last }));
+    }
+    let beyond = world.kernel.apply(kernel::Lsn(last.0 + 1), Time(u64::MAX), &tick);
+    assert_eq!(beyond, misplaced(Misplaced::Time { last: Time(10_000) }));
+    assert_eq!(world.kernel.snapshot(), before);
+}
+
+/// A client whose release timed out sent it again. The second one released the lease of whoever had
+/// got the resource in between.
+#[test]
+fn a_release_repeated_is_fine_and_touches_nobody_else() {
+    let mut world = world();
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
+    assert!(matches!(world.by("ada", Action::Release(held(&a))), Outcome::Applied(Answer::Released, _)));
+    let b = world.acquire("ada", key("a"), Span(1000)).expect("free again");
+    for _ in 0..3 {
+        assert_eq!(world.by("ada", Action::Release(held(&a))), Outcome::Unchanged(Answer::Released));
+    }
+    assert_eq!(world.kernel.lease(b.lease, world.now).expect("known").state, State::Active);
+
+    // Also when its history is gone.
+    world.by("ada", Action::Release(held(&b)));
+    world.now = world.now.after(Span(600_001));
+    world.tick();
+    assert_eq!(world.kernel.lease(a.lease, world.now), Err(Rejection::Retired));
+    assert_eq!(world.by("ada", Action::Release(held(&a))), Outcome::Unchanged(Answer::Released));
+}
+
+/// One waiter in the queue that the story below needs.
+struct Waiter {
+    age: Age,
+    bundle: Bundle,
+}
+
+/// Three agents and two resources. `B` holds `y` and the youngest, `C`, holds `x`; `A` is the oldest. `A`
+/// queues for `x`, and `B` behind it: older than the holder `C`, and nobody looked at the waiters.
+/// `C` releases, `A` gets `x` and asks for `y`; older than `B`, it waits. `A` waits for `B`, `B` for `A`.
+#[test]
+fn wait_die_looks_at_waiters_too_so_three_agents_cannot_deadlock() {
+    let (a, b, c) = (Age { at: Time(1), tie: 0 }, Age { at: Time(2), tie: 0 }, Age { at: Time(3), tie: 0 });
+    let mut world = world();
+    let hold = |world: &mut World, who: &str, resource: &str, age| {
+        let mut wanted = grant(one(Predicate::Mutates, resource), Span(60_000));
+        wanted.attempt = Some(age);
+        match world.by(who, Action::Acquire(wanted)) {
+            Outcome::Applied(Answer::Granted(granted), _) => granted,
+            other => panic!("not granted: {other:?}"),
+        }
+    };
+    hold(&mut world, "B", "FILE:/y", b);
+    let x = hold(&mut world, "C", "FILE:/x", c);
+
+    let mut queue: Vec<Waiter> = Vec::new();
+    let asks = |kernel: &Kernel, queue: &[Waiter], now, age, resource: &str| {
+        let bundle = one(Predicate::Mutates, resource);
+        let holders = kernel.conflict(&default_namespace(), &bundle, now).map(|conflict| conflict.oldest);
+        let waiters =
+            queue.iter().filter(|waiter| waiter.bundle.conflicts_with(&bundle)).map(|waiter| waiter.age);
+        judge(age, holders, waiters)
+    };
+    assert_eq!(asks(&world.kernel, &queue, world.now, a, "FILE:/x"), Verdict::Wait);
+    queue.push(Waiter { age: a, bundle: one(Predicate::Mutates, "FILE:/x") });
+    // Older than the holder, but not than the waiter: this is where the cycle is broken.
+    assert_eq!(asks(&world.kernel, &queue, world.now, b, "FILE:/x"), Verdict::Die);
+    assert_eq!(judge(b, [c], []), Verdict::Wait, "by the holders alone it would have waited");
+
+    world.by("C", Action::Release(held(&x)));
+    queue.clear();
+    hold(&mut world, "A", "FILE:/x", a);
+    assert_eq!(asks(&world.kernel, &queue, world.now, a, "FILE:/y"), Verdict::Wait);
+}
+
+/// A bundle over a directory and a file in it was in its own way, and could never be granted.
+#[test]
+fn a_bundle_is_never_in_its_own_way() {
+    let mut world = world();
+    let members = vec![member(Predicate::Mutates, "FILE:/dir/*"), member(Predicate::Consumes, "FILE:/dir/a")];
+    let bundle = Bundle::new(members).expect("two different resources");
+    let granted = world.acquire("ada", bundle, Span(1000)).expect("free");
+    assert!(matches!(world.acquire("bob", one(Predicate::Consumes, "FILE:/dir/a"), Span(1)), Err(_)));
+    world.by("ada", Action::Release(held(&granted)));
+    assert!(world.acquire("bob", one(Predicate::Mutates, "FILE:/*"), Span(1000)).is_ok());
+}
