@@ -6,7 +6,7 @@
 use crate::command::Held;
 use crate::expiry::Standing;
 use crate::history::End;
-use crate::kernel::{Kernel, Whereabouts};
+use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef};
 use crate::outcome::{Answer, Granted, Live, Rejection, State};
 use crate::party::{Account, Space};
@@ -16,6 +16,7 @@ use crate::slab::Id;
 use crate::table::{RowId, Scope};
 use crate::text::{Identity, Namespace};
 use crate::units::{LeaseId, Lsn, Time};
+use crate::whereabouts::Whereabouts;
 
 impl Kernel {
     /// May the holder of this credential read what is kept beside `resource`? Any member will do.
@@ -89,13 +90,13 @@ impl Kernel {
         if lease.shard != self.lease_id(lease.lsn).shard || lease.lsn > self.last {
             return Err(Rejection::NotFound);
         }
-        self.index.get(&lease.lsn).copied().ok_or(Rejection::Retired)
+        self.index.get(lease.lsn).ok_or(Rejection::Retired)
     }
 
     pub(crate) fn live(&self, lsn: Lsn) -> Option<LeaseRef> {
-        match self.index.get(&lsn) {
-            Some(Whereabouts::Live(lease)) => Some(*lease),
-            _ => None,
+        match self.index.get(lsn)? {
+            Whereabouts::Live(lease) => Some(lease),
+            Whereabouts::Past(_) => None,
         }
     }
 

@@ -11,7 +11,7 @@
 
 use crate::command::OnExpiry;
 use crate::history::End;
-use crate::kernel::{Handled, Kernel, Stamp, Stop, Whereabouts};
+use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::outcome::{Answer, Event, State};
 use crate::units::{Span, Time};
@@ -116,11 +116,8 @@ impl Kernel {
     /// Brings a row to where the deadline says that it is: at most two steps.
     pub(crate) fn settle(&mut self, lease: LeaseRef) {
         let lsn = self.leases[lease].lsn;
-        while self.is_due(lease) {
+        while self.live(lsn).is_some_and(|lease| self.is_due(lease)) {
             self.step(lease);
-            if !matches!(self.index.get(&lsn), Some(Whereabouts::Live(_))) {
-                break;
-            }
         }
     }
 
@@ -176,7 +173,7 @@ impl Kernel {
 
     fn retire_oldest(&mut self) {
         let past = self.history.pop_oldest().expect("the caller looked at it");
-        self.index.remove(&past.lsn);
+        self.index.remove(past.lsn);
         self.drop_referrer(past.account);
     }
 }

@@ -6,12 +6,13 @@ use crate::command::{Action, Held, Renewal, RequestKey, Retraction};
 use crate::expiry::Standing;
 use crate::grant::Deadline;
 use crate::history::End;
-use crate::kernel::{Handled, Kernel, Stamp, Stop, Whereabouts};
+use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::{LeaseRef, Phase};
 use crate::limits::Quota;
 use crate::outcome::{Answer, Event, Live, Rejection};
 use crate::text::Identity;
 use crate::units::{LeaseId, Span, Time, Token};
+use crate::whereabouts::Whereabouts;
 
 impl Kernel {
     /// Reserved → active. The deadline stays as it was told.

@@ -6,11 +6,12 @@
 use alloc::format;
 use alloc::string::String;
 
-use crate::kernel::{Kernel, Whereabouts};
+use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::node::{Node, Part};
 use crate::resource::path_of;
 use crate::table::{Row, RowId};
+use crate::whereabouts::Whereabouts;
 
 /// The first thing that does not hold, if any.
 pub fn check(kernel: &Kernel) -> Result<(), String> {
@@ -67,7 +68,7 @@ impl Kernel {
         ensure(lease.capped == (lease.deadline < lease.ttl_until), "capped says what the deadline shows")?;
         let timer = lease.timer().map(|at| self.timers.get(&(at, lease.lsn)) == Some(&id));
         ensure(timer != Some(false), "a lease that time changes has a timer")?;
-        let indexed = matches!(self.index.get(&lease.lsn), Some(Whereabouts::Live(found)) if *found == id);
+        let indexed = matches!(self.index.get(lease.lsn), Some(Whereabouts::Live(found)) if found == id);
         ensure(indexed, "a live lease is found by its id")?;
         ensure(self.holds_all_places(id, lease), "a bundle is whole: every member is claimed")
     }
@@ -153,7 +154,7 @@ impl Kernel {
             ensure(past.ended_lsn >= before, "history is in the order of ends")?;
             ensure(past.ended_lsn >= past.lsn, "a lease ends after its grant")?;
             before = past.ended_lsn;
-            let indexed = matches!(self.index.get(&past.lsn), Some(Whereabouts::Past(_)));
+            let indexed = matches!(self.index.get(past.lsn), Some(Whereabouts::Past(_)));
             ensure(indexed, "an ended lease is found by its id, as ended")?;
         }
         Ok(())

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
 use crate::command::{Action, Command, Open, Store};
-use crate::history::{History, PastRef};
+use crate::history::History;
 use crate::lease::{LeaseRef, Leases, Phase};
 use crate::limits::Limits;
 use crate::node::{Node, Part, Place};
@@ -24,6 +24,7 @@ use crate::statehash::StateHash;
 use crate::table::{RowId, Table};
 use crate::text::Identity;
 use crate::units::{LeaseId, Lsn, Time};
+use crate::whereabouts::LeaseIndex;
 
 /// The rules that this build decides by. Older logs are replayed by the rules they name.
 pub const KERNEL_VERSION: u32 = 1;
@@ -38,7 +39,7 @@ pub struct Kernel {
 
     pub(crate) leases: Leases,
     /// Every lease that can be named: live ones and history.
-    pub(crate) index: BTreeMap<Lsn, Whereabouts>,
+    pub(crate) index: LeaseIndex,
     /// When live leases change by themselves: deadlines, and ends of holds.
     pub(crate) timers: BTreeMap<(Time, Lsn), LeaseRef>,
     pub(crate) history: History,
@@ -73,13 +74,6 @@ pub struct Tenure {
     pub opened_lsn: Lsn,
     /// When it was.
     pub opened_at: Time,
-}
-
-/// Where to find a lease.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Whereabouts {
-    Live(LeaseRef),
-    Past(PastRef),
 }
 
 /// The place and moment of a record.
@@ -233,6 +227,7 @@ impl Kernel {
     /// The tables are still empty.
     pub(crate) fn seed_indexes(&mut self, store: Store) {
         let seed = store.hash_seed;
+        self.index = LeaseIndex::new(seed);
         self.spaces = Table::new(seed);
         self.nodes = Table::new(seed);
         self.accounts = Table::new(seed);

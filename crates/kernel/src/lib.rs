@@ -15,44 +15,45 @@
 extern crate alloc;
 
 // The vocabulary.
-mod bundle;
-mod command;
-mod limits;
-mod outcome;
-mod predicate;
-mod resource;
-mod text;
 mod units;
+mod text;
+mod resource;
+mod predicate;
+mod bundle;
+mod limits;
+mod command;
+mod outcome;
 
 // The state machine: decide, begin, write.
-mod authority;
-mod conflict;
-mod documents;
-mod expiry;
-mod grant;
-mod holder;
 mod kernel;
-mod lifecycle;
+mod expiry;
+mod conflict;
+mod grant;
+mod authority;
+mod holder;
+mod documents;
 mod operator;
 mod parties;
+mod lifecycle;
 mod waitdie;
 
 // What it keeps.
-mod chain;
-mod history;
-mod holders;
 mod lease;
+mod history;
 mod node;
+mod holders;
 mod party;
 mod requests;
+mod chain;
+mod whereabouts;
+mod table;
 mod slab;
 mod statehash;
-mod table;
 
 // Looking at it.
-pub mod invariants;
-mod snapshot;
 mod view;
+mod snapshot;
+pub mod invariants;
 
 pub use bundle::{Bundle, BundleError, Member};
 pub use command::{
@@ -74,5 +75,5 @@ pub use resource::{ResourceError, ResourceName};
 pub use snapshot::{AgentData, KeyData, LeaseData, NamespaceData, PastData, RestoreError, Snapshot};
 pub use text::{AgentName, Identity, Metadata, Namespace, Owner, Reason, SessionName, TextError};
 pub use units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Shard, Span, Time, Token, Version};
-pub use view::{AgentState, AgentView, Counts, Ended, KeyView, LeaseView};
+pub use view::{AgentState, AgentView, Counts, Ended, KeyView, LeaseView, Place};
 pub use waitdie::{Verdict, judge};

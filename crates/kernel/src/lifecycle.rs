@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use crate::bundle::Member;
 use crate::chain::{by_account, by_agent};
 use crate::history::{End, Past};
-use crate::kernel::{Kernel, Whereabouts};
+use crate::kernel::Kernel;
 use crate::lease::{Few, Lease, LeaseRef, MemberRow, Phase};
 use crate::node::{Node, Part};
 use crate::party::Space;
@@ -19,6 +19,7 @@ use crate::predicate::Class;
 use crate::resource::{ResourceName, lineage, path_of};
 use crate::table::RowId;
 use crate::units::{Time, Version};
+use crate::whereabouts::Whereabouts;
 
 impl Kernel {
     /// Puts a new row into every structure that knows leases. Its nodes are there already.
@@ -136,7 +137,7 @@ impl Kernel {
         };
         self.hash.words([past.lsn.0, past.epoch.0, past.end as u64]);
         let past = self.history.push(past);
-        self.index.insert(row.lsn, Whereabouts::Past(past));
+        self.index.move_to(row.lsn, Whereabouts::Past(past));
     }
 
     /// A member's resource and predicate.

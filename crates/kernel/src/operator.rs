@@ -9,11 +9,12 @@ use crate::chain::{Thread, by_account, by_agent};
 use crate::command::{Action, Party, Pause, Paused, Scope, SetQuota};
 use crate::expiry::Standing;
 use crate::history::End;
-use crate::kernel::{Handled, Kernel, Stamp, Stop, Whereabouts};
+use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::{LeaseRef, Phase};
 use crate::outcome::{Answer, Event, Rejection, Table as Bounded};
 use crate::party::Policy;
 use crate::units::{LeaseId, Time};
+use crate::whereabouts::Whereabouts;
 
 impl Kernel {
     pub(crate) fn revoke(&mut self, stamp: Stamp, id: LeaseId) -> Handled {

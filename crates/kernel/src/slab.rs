@@ -60,9 +60,16 @@ impl<T> Slab<T> {
 
     /// In the order of their places: for sums and checks, whose result does not depend on it.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
-        let rows = self.chunks.iter().flatten().enumerate();
-        rows.filter_map(|(place, row)| {
-            let place = u32::try_from(place).expect("limits keep tables below 2^32 rows");
+        self.iter_from(0)
+    }
+
+    /// Likewise, leaving out so many places.
+    pub(crate) fn iter_from(&self, place: u32) -> impl Iterator<Item = (Id<T>, &T)> {
+        let (chunks_out, rows_out) = ((place >> CHUNK_BITS) as usize, place as usize & (CHUNK_ROWS - 1));
+        let first = (chunks_out * CHUNK_ROWS) + rows_out;
+        let rows = self.chunks.iter().skip(chunks_out).flatten().skip(rows_out).enumerate();
+        rows.filter_map(move |(n, row)| {
+            let place = u32::try_from(first + n).expect("limits keep tables below 2^32 rows");
             row.as_ref().map(|row| (Id::new(place), row))
         })
     }
@@ -148,5 +155,8 @@ mod tests {
         let again = slab.insert(9);
         assert_eq!((again, slab[again], slab[ids[2999]]), (ids[1500], 9, 2999));
         assert_eq!(slab.iter().count(), 3000);
+        assert_eq!(slab.iter_from(2047).map(|(_, row)| *row).next(), Some(2047));
+        assert_eq!(slab.iter_from(2999).count(), 1);
+        assert_eq!(slab.iter_from(u32::MAX).count(), 0);
     }
 }

@@ -10,7 +10,7 @@ use core::fmt;
 use crate::bundle::{Bundle, Member};
 use crate::chain::Links;
 use crate::history::{Details, End, Past};
-use crate::kernel::{Kernel, Tenure, Whereabouts};
+use crate::kernel::{Kernel, Tenure};
 use crate::lease::{Extra, Lease, Phase};
 use crate::node::{Document, Node};
 use crate::party::{Account, Agent, Policy, Restart, Space};
@@ -20,6 +20,7 @@ use crate::statehash::StateHash;
 use crate::table::{Row, RowId};
 use crate::text::{AgentName, Identity, Namespace};
 use crate::units::{Epoch, Lsn, Span, Time, Token, Version};
+use crate::whereabouts::Whereabouts;
 
 /// Everything a kernel knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,10 +178,8 @@ impl Kernel {
         let keys = self.nodes.iter().filter_map(|(_, row)| self.key_data(row));
         let mut keys: Vec<_> = keys.collect();
         keys.sort_unstable_by(|a, b| (&a.namespace, &a.key).cmp(&(&b.namespace, &b.key)));
-        let live = self.index.values().filter_map(|found| match found {
-            Whereabouts::Live(lease) => Some(self.lease_data(&self.leases[*lease])),
-            Whereabouts::Past(_) => None,
-        });
+        let mut leases: Vec<_> = self.leases.iter().map(|(_, lease)| self.lease_data(lease)).collect();
+        leases.sort_unstable_by_key(|lease| lease.lsn);
         Snapshot {
             tenure: self.tenure.clone(),
             last: self.last,
@@ -190,7 +189,7 @@ impl Kernel {
             policies: self.policies.0.iter().map(|(scope, policy)| (scope.clone(), *policy)).collect(),
             agents,
             keys,
-            leases: live.collect(),
+            leases,
             history: self.history.iter().map(|past| self.past_data(past)).collect(),
             requests: self.requests.iter().cloned().collect(),
         }
@@ -246,7 +245,7 @@ impl Kernel {
 
     fn restore_lease(&mut self, data: &LeaseData) -> Result<(), RestoreError> {
         let space = self.find_space(&data.namespace)?;
-        if data.lsn > self.last || self.index.contains_key(&data.lsn) {
+        if data.lsn > self.last || self.index.get(data.lsn).is_some() {
             return Err(RestoreError("a lease of the future, or the same lease twice"));
         }
         let bundle = Bundle::new(data.members.clone()).map_err(|_| RestoreError("a lease over no bundle"))?;
@@ -294,7 +293,7 @@ impl Kernel {
 
     fn restore_past(&mut self, data: &PastData) -> Result<(), RestoreError> {
         let space = self.find_space(&data.namespace)?;
-        if data.lsn > self.last || self.index.contains_key(&data.lsn) || data.members.is_empty() {
+        if data.lsn > self.last || self.index.get(data.lsn).is_some() || data.members.is_empty() {
             return Err(RestoreError("an ended lease that never was, or is there twice"));
         }
         let account = self.ensure_account(space, &data.identity);

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::bundle::Member;
 use crate::expiry::Standing;
 use crate::history::{Details, Past};
-use crate::kernel::{Kernel, Tenure, Whereabouts};
+use crate::kernel::{Kernel, Tenure};
 use crate::lease::{Lease, LeaseRef};
 use crate::node::{Document, Part};
 use crate::outcome::{Rejection, State};
@@ -15,6 +15,7 @@ use crate::resource::ResourceName;
 use crate::table::{Row, Scope};
 use crate::text::{AgentName, Identity, Namespace};
 use crate::units::{Age, Epoch, LeaseId, Lsn, Span, Time, Token, Version};
+use crate::whereabouts::Whereabouts;
 
 /// A lease as anybody may see it: no secret is in it, since the kernel has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,10 @@ pub struct LeaseView {
     /// Once it has ended.
     pub ended: Option<Ended>,
 }
+
+/// Where to go on reading a list. Means nothing after a restart, but to begin anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place(pub u32);
 
 /// The end of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,10 +149,18 @@ impl Kernel {
         Ok(self.view(self.whereabouts(id)?, now))
     }
 
-    /// Leases, live and ended, by id, from the first above `after`.
-    pub fn leases_after(&self, after: Lsn, now: Time) -> impl Iterator<Item = LeaseView> {
-        let above = Lsn(after.0.saturating_add(1))..;
-        self.index.range(above).map(move |(_, found)| self.view(*found, now))
+    /// Every lease that covers resources, in no particular order, from a place on.
+    ///
+    /// Each comes with the place to go on from, so that a long list can be read in pages: what stands
+    /// all the while is seen exactly once, what comes or goes meanwhile at most once or not at all.
+    pub fn leases_from(&self, place: Place, now: Time) -> impl Iterator<Item = (Place, LeaseView)> {
+        let rows = self.leases.iter_from(place.0);
+        rows.map(move |(id, row)| (Place(id.number().get()), self.live_view(row, now)))
+    }
+
+    /// Ended leases that can still be read, in the order of their ends.
+    pub fn history(&self) -> impl Iterator<Item = LeaseView> {
+        self.history.iter().map(|past| self.past_view(past))
     }
 
     /// Leases on a resource: on its very name, or on a subtree that it is in. The oldest come first.

@@ -7,13 +7,13 @@
 //! [`model`] is the kernel once more, obviously right and slow; [`hostile`] makes up commands;
 //! [`trial`] runs both against each other; [`shrink`] makes a failure small.
 
-pub mod hostile;
-pub mod model;
-pub mod rng;
-pub mod shrink;
-pub mod transcript;
-pub mod trial;
 pub mod world;
+pub mod transcript;
+pub mod model;
+pub mod hostile;
+pub mod trial;
+pub mod shrink;
+pub mod rng;
 
 use kernel::{Command, Lsn, Time};
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kernel::{
-    Action, Answer, Conflict, Event, Kernel, LeaseId, Lsn, Member, Namespace, Outcome, Rejection,
-    ResourceName, State, Time, Token,
+    Action, Answer, Conflict, Event, Kernel, LeaseId, LeaseView, Member, Namespace, Outcome, Place,
+    Rejection, ResourceName, State, Time, Token,
 };
 
 use crate::Step;
@@ -180,7 +180,7 @@ impl Seen {
             self.answer(answer, step.now)?;
         }
         let now = step.now.max(kernel.now());
-        self.deadlines = kernel.leases_after(Lsn(0), now).map(|view| (view.id, view.deadline)).collect();
+        self.deadlines = leases(kernel, now).map(|view| (view.id, view.deadline)).collect();
         no_two_holders(kernel, now)
     }
 
@@ -228,10 +228,14 @@ impl Seen {
     }
 }
 
+fn leases(kernel: &Kernel, now: Time) -> impl Iterator<Item = LeaseView> {
+    kernel.leases_from(Place::default(), now).map(|(_, view)| view)
+}
+
 /// The promise itself, by brute force: no two leases that still stand have members that clash.
 fn no_two_holders(kernel: &Kernel, now: Time) -> Result<(), String> {
     let stands = |state| matches!(state, State::Reserved | State::Active | State::Revoking);
-    let views: Vec<_> = kernel.leases_after(Lsn(0), now).filter(|view| stands(view.state)).collect();
+    let views: Vec<_> = leases(kernel, now).filter(|view| stands(view.state)).collect();
     for (n, one) in views.iter().enumerate() {
         for other in views[n + 1..].iter().filter(|other| other.namespace == one.namespace) {
             let clash = |a: &Member| other.members.iter().any(|b| a.conflicts_with(b));

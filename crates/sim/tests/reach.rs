@@ -29,12 +29,13 @@ fn note_outcome(counts: &mut BTreeMap<String, u64>, outcome: &Outcome) {
     match outcome {
         Outcome::Applied(answer, events) => {
             note(counts, "applied", answer);
-            events.iter().for_each(|event| note(counts, "event", event));
+            for event in events {
+                note(counts, "event", event);
+            }
             if let Answer::Renewed(results) = answer {
-                results
-                    .iter()
-                    .filter_map(|result| result.as_ref().err())
-                    .for_each(|r| note_rejection(counts, r));
+                for rejection in results.iter().filter_map(|result| result.as_ref().err()) {
+                    note_rejection(counts, rejection);
+                }
             }
         }
         Outcome::Unchanged(answer) => note(counts, "unchanged", answer),

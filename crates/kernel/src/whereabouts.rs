@@ -1,0 +1,105 @@
+//! Finds a lease by its LSN, live or ended: a seeded hash index, never iterated.
+//!
+//! Split into parts that grow on their own, like [`Table`](crate::table::Table)'s.
+
+use alloc::vec::Vec;
+
+use hashbrown::HashTable;
+
+use crate::history::PastRef;
+use crate::lease::LeaseRef;
+use crate::table::fold;
+use crate::units::Lsn;
+
+/// Where to find a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whereabouts {
+    Live(LeaseRef),
+    Past(PastRef),
+}
+
+const PART_BITS: u32 = 6;
+
+pub(crate) struct LeaseIndex {
+    parts: Vec<HashTable<(Lsn, Whereabouts)>>,
+    seed: u64,
+    len: usize,
+}
+
+impl Default for LeaseIndex {
+    fn default() -> LeaseIndex {
+        LeaseIndex::new(0)
+    }
+}
+
+impl LeaseIndex {
+    pub(crate) fn new(seed: u64) -> LeaseIndex {
+        LeaseIndex { parts: (0..1 << PART_BITS).map(|_| HashTable::new()).collect(), seed, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn get(&self, lsn: Lsn) -> Option<Whereabouts> {
+        let (part, hash) = self.address(lsn);
+        self.parts[part].find(hash, |(found, _)| *found == lsn).map(|(_, whereabouts)| *whereabouts)
+    }
+
+    /// The lease is new.
+    pub(crate) fn insert(&mut self, lsn: Lsn, whereabouts: Whereabouts) {
+        let (part, hash) = self.address(lsn);
+        let seed = self.seed;
+        self.parts[part].insert_unique(hash, (lsn, whereabouts), |(lsn, _)| hash_of(seed, *lsn));
+        self.len += 1;
+    }
+
+    /// The lease is known, and is now elsewhere.
+    pub(crate) fn move_to(&mut self, lsn: Lsn, whereabouts: Whereabouts) {
+        let (part, hash) = self.address(lsn);
+        let entry = self.parts[part].find_mut(hash, |(found, _)| *found == lsn);
+        entry.expect("a lease that is to be found has an entry").1 = whereabouts;
+    }
+
+    pub(crate) fn remove(&mut self, lsn: Lsn) {
+        let (part, hash) = self.address(lsn);
+        match self.parts[part].find_entry(hash, |(found, _)| *found == lsn) {
+            Ok(entry) => drop(entry.remove()),
+            Err(_) => unreachable!("a lease that is to be found has an entry"),
+        }
+        self.len -= 1;
+    }
+
+    fn address(&self, lsn: Lsn) -> (usize, u64) {
+        let hash = hash_of(self.seed, lsn);
+        // The table itself takes the lowest bits and the highest; these are in between.
+        let part = (hash >> 40) & ((1 << PART_BITS) - 1);
+        (usize::try_from(part).expect("a few bits"), hash)
+    }
+}
+
+fn hash_of(seed: u64, lsn: Lsn) -> u64 {
+    fold(lsn.0 ^ seed, 0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slab::Id;
+    use core::num::NonZeroU32;
+
+    #[test]
+    fn leases_are_found_until_they_go() {
+        let mut index = LeaseIndex::new(3);
+        let (row, past) = (Id::from_number(NonZeroU32::MIN), Id::from_number(NonZeroU32::MAX));
+        for lsn in 1..5000 {
+            index.insert(Lsn(lsn), Whereabouts::Live(row));
+        }
+        index.move_to(Lsn(7), Whereabouts::Past(past));
+        index.remove(Lsn(8));
+        assert!(matches!(index.get(Lsn(7)), Some(Whereabouts::Past(_))));
+        assert!(matches!(index.get(Lsn(9)), Some(Whereabouts::Live(_))));
+        assert!(index.get(Lsn(8)).is_none() && index.get(Lsn(5000)).is_none());
+        assert_eq!(index.len(), 4998);
+    }
+}
