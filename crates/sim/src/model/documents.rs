@@ -1,0 +1,107 @@
+//! The documents beside keys.
+
+use kernel::{
+    Answer, Commit, Document, DocumentTag, Event, Identity, KeyData, Location, Lsn, Member, Phase, Predicate,
+    Rejection, Relocation, Removal, State, Table, Time, Version, Write,
+};
+
+use super::{Did, Model, No};
+
+impl Model {
+    pub(super) fn may_write(
+        &self,
+        now: Time,
+        who: &Identity,
+        write: &Write,
+    ) -> Result<(Lsn, usize), Rejection> {
+        let lsn = self.authority(now, who, write.held)?;
+        let lease = self.live(lsn).expect("it has authority");
+        if write.token.is_some_and(|token| token != lease.token) {
+            return Err(Rejection::FencingMismatch { current: lease.token });
+        }
+        let covers = |member: &Member| {
+            member.resource == write.key
+                && matches!(member.predicate, Predicate::Mutates | Predicate::Deletes)
+        };
+        if write.key.kind() != "KEY" || !lease.members.iter().any(covers) {
+            return Err(Rejection::NotHeld);
+        }
+        if lease.phase == Phase::Reserved {
+            return Err(Rejection::InvalidState(State::Reserved));
+        }
+        let is_it = |key: &KeyData| key.namespace == lease.namespace && key.key == write.key;
+        let place = self.keys.iter().position(is_it).expect("a leased key is known");
+        let key = &self.keys[place];
+        let tag = DocumentTag { version: key.version, etag: key.document.map(|document| document.etag) };
+        if write.if_version.is_some_and(|version| version != tag.version) {
+            return Err(Rejection::VersionConflict(tag));
+        }
+        if write.if_etag.is_some_and(|etag| etag != tag.etag) {
+            return Err(Rejection::EtagMismatch(tag));
+        }
+        Ok((lsn, place))
+    }
+
+    pub(super) fn commit(&mut self, lsn: Lsn, now: Time, who: &Identity, commit: &Commit) -> Did {
+        let (lease, place) = self.may_write(now, who, &commit.write)?;
+        let documents = self.keys.iter().filter(|key| key.document.is_some()).count();
+        if self.keys[place].document.is_none() && documents >= self.limits().documents_max as usize {
+            return Err(Rejection::Full(Table::Documents).into());
+        }
+        let (namespace, name) = (self.keys[place].namespace.clone(), commit.write.key.clone());
+        self.pass_time(lsn, now, &[]);
+        let is_it = |key: &&mut KeyData| key.namespace == namespace && key.key == name;
+        let key = self.keys.iter_mut().find(is_it).expect("a leased key stays");
+        let superseded = key.document.map(|document| document.location);
+        key.version = Version(key.version.0 + 1);
+        let Commit { etag, bytes, location, .. } = *commit;
+        key.document = Some(Document { etag, bytes, location, committed_at: now });
+        let version = key.version;
+        self.events.push(Event::Committed { lease: commit.write.held.lease, key: name, version, superseded });
+        self.use_it(lease);
+        if commit.write.release {
+            self.give_back(lease);
+        }
+        Ok(Answer::Committed(version))
+    }
+
+    pub(super) fn remove(&mut self, lsn: Lsn, now: Time, who: &Identity, removal: &Removal) -> Did {
+        let write = &removal.write;
+        let (lease, place) = self.may_write(now, who, write)?;
+        let KeyData { namespace, key: name, version, document } = self.keys[place].clone();
+        if document.is_none() && !write.release {
+            return Err(No::Same(Answer::Removed { removed: false, version }));
+        }
+        self.pass_time(lsn, now, &[]);
+        let is_it = |key: &&mut KeyData| key.namespace == namespace && key.key == name;
+        let key = self.keys.iter_mut().find(is_it).expect("a leased key stays");
+        let mut version = key.version;
+        if let Some(Document { location: superseded, .. }) = key.document.take() {
+            key.version = Version(key.version.0 + 1);
+            version = key.version;
+            self.events.push(Event::Removed { lease: write.held.lease, key: name, version, superseded });
+        }
+        self.use_it(lease);
+        if write.release {
+            self.give_back(lease);
+        }
+        Ok(Answer::Removed { removed: document.is_some(), version })
+    }
+
+    pub(super) fn relocate(&mut self, lsn: Lsn, now: Time, relocation: &Relocation) -> Did {
+        let is_it = |key: &KeyData| {
+            key.namespace == relocation.namespace
+                && key.key == relocation.key
+                && key.document.is_some()
+                && key.version == relocation.version
+        };
+        if !self.keys.iter().any(is_it) {
+            return Err(No::Same(Answer::Relocated { moved: false }));
+        }
+        self.pass_time(lsn, now, &[]);
+        let key = self.keys.iter_mut().find(|key| is_it(key)).expect("a document stays");
+        let to: Location = relocation.location;
+        key.document.as_mut().expect("it has a document").location = to;
+        Ok(Answer::Relocated { moved: true })
+    }
+}

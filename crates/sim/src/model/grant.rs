@@ -1,0 +1,222 @@
+//! Acquire and reserve, and who is in the way: every lease is looked at.
+
+use kernel::{
+    Age, AgentData, Answer, Bundle, Conflict, Details, Epoch, Event, Grant, Identity, Kernel, KeyData,
+    LeaseData, Lsn, Member, Namespace, NamespaceData, OnExpiry, Phase, Predicate, Quota, Rejection, Span,
+    Table, Time, Token, Version,
+};
+
+use super::{Did, Model, Stand, cap, come_back, granted, timer};
+
+impl Model {
+    pub(super) fn acquire(
+        &mut self,
+        lsn: Lsn,
+        now: Time,
+        who: &Identity,
+        grant: &Grant,
+        phase: Phase,
+    ) -> Did {
+        let limits = *self.limits();
+        if grant.ttl == Span(0) || grant.ttl > limits.ttl_max {
+            return Err(Rejection::InvalidTtl { max: limits.ttl_max }.into());
+        }
+        if let OnExpiry::Hold(span) = grant.on_expiry
+            && span > limits.hold_max
+        {
+            return Err(Rejection::InvalidHold { max: limits.hold_max }.into());
+        }
+        let policy = self.policy_for(&grant.namespace, who);
+        if policy.paused {
+            return Err(Rejection::Paused.into());
+        }
+        let known = self.namespaces.iter().any(|space| space.name == grant.namespace);
+        if !known && self.namespaces.len() >= limits.namespaces_max as usize {
+            return Err(Rejection::Full(Table::Namespaces).into());
+        }
+        self.may_use_agent(now, who, grant)?;
+        let way = self.in_the_way(now, &grant.namespace, &grant.bundle);
+        let blocked = way.over.len() > Kernel::EXPIRE_MAX || !way.standing.is_empty();
+        let ending: &[Lsn] = if blocked { &[] } else { &way.over };
+        self.counts_allow(who, &grant.namespace, ending, policy.quota)?;
+        if blocked {
+            return Err(self.blocked_by(who, grant, &way).into());
+        }
+        let over = way.over;
+        self.pass_time(lsn, now, &over);
+        self.grant(lsn, who, grant, phase, policy.quota);
+        let granted = granted(self.id(lsn), self.live(lsn).expect("it was just granted"));
+        self.events.push(Event::Granted(granted.lease, granted.token));
+        Ok(Answer::Granted(granted))
+    }
+
+    fn may_use_agent(&self, now: Time, who: &Identity, grant: &Grant) -> Result<(), Rejection> {
+        let Some(name) = &grant.agent else { return Ok(()) };
+        let known = self.agents.iter().find(|agent| {
+            agent.namespace == grant.namespace
+                && agent.name == *name
+                && agent.forget_at.is_none_or(|at| now <= at)
+        });
+        match known {
+            None if self.agents.len() >= self.limits().agents_max as usize => {
+                Err(Rejection::Full(Table::Agents))
+            }
+            Some(agent) if agent.identity != *who => Err(Rejection::AgentTaken),
+            Some(agent) if agent.paused => Err(Rejection::Paused),
+            _ => Ok(()),
+        }
+    }
+
+    fn counts_allow(
+        &self,
+        who: &Identity,
+        space: &Namespace,
+        ending: &[Lsn],
+        quota: Quota,
+    ) -> Result<(), Rejection> {
+        let left = || self.leases.iter().filter(|lease| !ending.contains(&lease.lsn));
+        if left().count() >= self.limits().leases_max as usize {
+            return Err(Rejection::Full(Table::Leases));
+        }
+        let max = quota.leases_max.unwrap_or(self.limits().leases_per_identity_max);
+        let mine = left().filter(|lease| lease.identity == *who && lease.namespace == *space).count();
+        if mine >= max as usize { Err(Rejection::QuotaExceeded { max }) } else { Ok(()) }
+    }
+
+    /// Everyone with an incompatible member, told apart by whether they are over.
+    fn in_the_way(&self, now: Time, space: &Namespace, bundle: &Bundle) -> Way {
+        let clash = |lease: &&LeaseData| {
+            lease.namespace == *space
+                && lease
+                    .members
+                    .iter()
+                    .any(|held| bundle.members().iter().any(|wanted| clashes(held, wanted)))
+        };
+        let clashing: Vec<&LeaseData> = self.leases.iter().filter(clash).collect();
+        let (over, standing): (Vec<_>, Vec<_>) =
+            clashing.into_iter().partition(|lease| self.stand(lease, now) == Stand::Over);
+        let mut over: Vec<(Option<Time>, Lsn)> = over.iter().map(|lease| (timer(lease), lease.lsn)).collect();
+        over.sort();
+        let standing = standing.iter().map(|lease| (lease.lsn, self.wait_age(lease, now))).collect();
+        Way { over: over.into_iter().map(|(_, lsn)| lsn).collect(), standing }
+    }
+
+    fn wait_age(&self, lease: &LeaseData, now: Time) -> Age {
+        match self.stand(lease, now) {
+            Stand::Revoking | Stand::Hold { until: Time::NEVER, .. } => Age::YOUNGEST,
+            _ => lease.details.age.unwrap_or(Age { at: lease.granted_at, tie: lease.lsn.0 }),
+        }
+    }
+
+    fn blocked_by(&self, who: &Identity, grant: &Grant, way: &Way) -> Rejection {
+        let own = |lsn: &Lsn| {
+            let lease = self.live(*lsn).expect("it is in the way");
+            lease.identity == *who && grant.session.is_some() && lease.details.session == grant.session
+        };
+        if let Some(lsn) = way.standing.iter().map(|(lsn, _)| *lsn).filter(own).min() {
+            return Rejection::AlreadyHeld(self.id(lsn));
+        }
+        let oldest = way.standing.iter().map(|(_, age)| *age).min().unwrap_or(Age::YOUNGEST);
+        let holders = way.standing.iter().map(|(lsn, _)| self.id(*lsn)).collect();
+        Rejection::Conflict(Box::new(Conflict { holders, oldest }))
+    }
+
+    fn grant(&mut self, lsn: Lsn, who: &Identity, grant: &Grant, phase: Phase, quota: Quota) {
+        let now = self.now;
+        if !self.namespaces.iter().any(|space| space.name == grant.namespace) {
+            self.namespaces.push(NamespaceData { name: grant.namespace.clone(), floor: Version(0) });
+        }
+        let floor = self.floor(&grant.namespace);
+        for member in grant.bundle.members().iter().filter(|member| member.resource.kind() == "KEY") {
+            if self.key(&grant.namespace, member).is_none() {
+                let (namespace, key) = (grant.namespace.clone(), member.resource.clone());
+                self.keys.push(KeyData { namespace, key, version: floor, document: None });
+            }
+        }
+        self.meet_agent(lsn, who, grant);
+        let young = |age: &Age| age.at <= now && now.0 - age.at.0 <= 3_600_000;
+        let ttl_until = Time(now.0 + grant.ttl.0);
+        let deadline = ttl_until.min(cap(quota, now, now)).max(now);
+        self.leases.push(LeaseData {
+            lsn,
+            namespace: grant.namespace.clone(),
+            identity: who.clone(),
+            phase,
+            epoch: Epoch(1),
+            token: Token(lsn.0),
+            granted_at: now,
+            ttl: grant.ttl,
+            ttl_until,
+            active_at: now,
+            deadline,
+            capped: deadline < ttl_until,
+            used: false,
+            members: grant.bundle.members().to_vec(),
+            details: Details {
+                on_expiry: grant.on_expiry,
+                age: grant.attempt.filter(young),
+                agent: grant.agent.clone(),
+                session: grant.session.clone(),
+                owner: grant.owner.clone(),
+                reason: grant.reason.clone(),
+                metadata: grant.metadata.clone(),
+            },
+        });
+    }
+
+    fn meet_agent(&mut self, lsn: Lsn, who: &Identity, grant: &Grant) {
+        let Some(name) = &grant.agent else { return };
+        let now = self.now;
+        let is_it = |agent: &AgentData| agent.namespace == grant.namespace && agent.name == *name;
+        self.agents.retain(|agent| !(is_it(agent) && agent.forget_at.is_some_and(|at| at < now)));
+        match self.agents.iter_mut().find(|agent| is_it(agent)) {
+            Some(agent) => {
+                agent.forget_at = None;
+                come_back(agent, now);
+            }
+            None => self.agents.push(AgentData {
+                namespace: grant.namespace.clone(),
+                name: name.clone(),
+                identity: who.clone(),
+                since: lsn,
+                paused: false,
+                restart: None,
+                forget_at: None,
+            }),
+        }
+    }
+}
+
+/// Who is in the way of a bundle.
+struct Way {
+    over: Vec<Lsn>,
+    standing: Vec<(Lsn, Age)>,
+}
+
+/// The table of the specification, and paths taken apart into segments.
+fn clashes(a: &Member, b: &Member) -> bool {
+    let shared = |predicate| matches!(predicate, Predicate::Consumes | Predicate::DependsOn);
+    let exclusive =
+        |predicate| matches!(predicate, Predicate::Mutates | Predicate::Deletes | Predicate::Renames);
+    let goes_together =
+        !exclusive(a.predicate) && !exclusive(b.predicate) && (shared(a.predicate) || shared(b.predicate));
+    !goes_together && share_something(a, b)
+}
+
+fn share_something(a: &Member, b: &Member) -> bool {
+    if a.resource.kind() != "FILE" || b.resource.kind() != "FILE" {
+        return a.resource == b.resource;
+    }
+    let segments = |member: &Member| -> Vec<String> {
+        member.resource.name().split('/').filter(|part| !part.is_empty()).map(String::from).collect()
+    };
+    let (a, b) = (segments(a), segments(b));
+    let reaches = |tree: &[String], other: &[String]| match tree.split_last() {
+        Some((last, dir)) if last == "*" => {
+            let other = other.strip_suffix(&["*".to_string()]).unwrap_or(other);
+            other.starts_with(dir)
+        }
+        _ => false,
+    };
+    a == b || reaches(&a, &b) || reaches(&b, &a)
+}

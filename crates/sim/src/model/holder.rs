@@ -1,0 +1,218 @@
+//! What holders do with a lease.
+
+use kernel::{
+    Answer, End, Epoch, Event, Held, Identity, LeaseId, Lsn, Phase, Rejection, Renewal, Retraction, Span,
+    State, Time, Token,
+};
+
+use super::{Did, Model, No, Stand, granted, set_deadline};
+
+impl Model {
+    /// The refusals, in the order in which the rules list them.
+    pub(super) fn authority(&self, now: Time, who: &Identity, held: Held) -> Result<Lsn, Rejection> {
+        self.exists(held.lease)?;
+        let lsn = held.lease.lsn;
+        if let Some(past) = self.history.iter().find(|past| past.lsn == lsn) {
+            return Err(match past.end {
+                _ if past.identity != *who => Rejection::NotHeld,
+                End::Revoked => Rejection::LeaseRevoked,
+                End::Expired => Rejection::LeaseExpired,
+                End::Released => Rejection::NotHeld,
+            });
+        }
+        let lease = self.live(lsn).expect("what exists and is not history is live");
+        if lease.identity != *who {
+            return Err(Rejection::NotHeld);
+        }
+        match self.stand(lease, now) {
+            Stand::Revoking => Err(Rejection::LeaseRevoked),
+            Stand::Hold { .. } | Stand::Over => Err(Rejection::LeaseExpired),
+            Stand::Reserved | Stand::Active => match held.epoch.cmp(&lease.epoch) {
+                std::cmp::Ordering::Less => Err(Rejection::StaleEpoch { current: lease.epoch }),
+                std::cmp::Ordering::Equal => Ok(lsn),
+                std::cmp::Ordering::Greater => Err(Rejection::NotHeld),
+            },
+        }
+    }
+
+    pub(super) fn exists(&self, lease: LeaseId) -> Result<(), Rejection> {
+        if lease.shard != self.id(lease.lsn).shard || lease.lsn > self.last {
+            return Err(Rejection::NotFound);
+        }
+        let live = self.leases.iter().any(|row| row.lsn == lease.lsn);
+        let past = self.history.iter().any(|row| row.lsn == lease.lsn);
+        if live || past { Ok(()) } else { Err(Rejection::Retired) }
+    }
+
+    pub(super) fn active(&self, now: Time, who: &Identity, held: Held) -> Result<Lsn, Rejection> {
+        let lsn = self.authority(now, who, held)?;
+        match self.live(lsn).expect("it has authority").phase {
+            Phase::Reserved => Err(Rejection::InvalidState(State::Reserved)),
+            _ => Ok(lsn),
+        }
+    }
+
+    pub(super) fn activate(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> Did {
+        let lease = self.authority(now, who, held)?;
+        if self.live(lease).expect("it has authority").phase != Phase::Reserved {
+            return Err(Rejection::InvalidState(State::Active).into());
+        }
+        self.pass_time(lsn, now, &[]);
+        let row = self.live_mut(lease);
+        row.phase = Phase::Active;
+        row.used = true;
+        self.events.push(Event::Activated(held.lease));
+        Ok(Answer::Live(self.answer_live(lease)))
+    }
+
+    pub(super) fn renew(&mut self, lsn: Lsn, now: Time, who: &Identity, renewals: &[Renewal]) -> Did {
+        if renewals.is_empty() || renewals.len() > 256 {
+            return Err(Rejection::InvalidBatch.into());
+        }
+        let max = self.limits().ttl_max;
+        let decide = |renewal: &Renewal| {
+            let lease = self.active(now, who, renewal.held)?;
+            match renewal.ttl {
+                Some(ttl) if ttl == Span(0) || ttl > max => Err(Rejection::InvalidTtl { max }),
+                ttl => Ok((lease, ttl.unwrap_or(self.live(lease).expect("it is active").ttl))),
+            }
+        };
+        let decided: Vec<Result<(Lsn, Span), Rejection>> = renewals.iter().map(decide).collect();
+        if decided.iter().all(Result::is_err) {
+            let refusals = decided.into_iter().map(|result| Err(result.expect_err("all are")));
+            return Err(No::Same(Answer::Renewed(refusals.collect())));
+        }
+        self.pass_time(lsn, now, &[]);
+        let mut results = Vec::new();
+        for result in decided {
+            results.push(result.map(|(lease, ttl)| {
+                let quota = self.quota_of(lease);
+                let row = self.live_mut(lease);
+                row.used = true;
+                row.ttl_until = row.ttl_until.max(Time(now.0 + ttl.0));
+                set_deadline(row, quota);
+                let (agent, namespace) = (row.details.agent.clone(), row.namespace.clone());
+                self.agent_back(&namespace, agent.as_ref());
+                self.answer_live(lease)
+            }));
+        }
+        Ok(Answer::Renewed(results))
+    }
+
+    pub(super) fn touch(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> Did {
+        let lease = self.active(now, who, held)?;
+        self.pass_time(lsn, now, &[]);
+        self.use_it(lease);
+        Ok(Answer::Live(self.answer_live(lease)))
+    }
+
+    pub(super) fn use_it(&mut self, lease: Lsn) {
+        let (quota, now) = (self.quota_of(lease), self.now);
+        let row = self.live_mut(lease);
+        row.used = true;
+        row.active_at = now;
+        set_deadline(row, quota);
+    }
+
+    pub(super) fn release(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> Did {
+        match self.exists(held.lease) {
+            Err(Rejection::Retired) => return Err(No::Same(Answer::Released)),
+            other => other?,
+        }
+        let issued = |epoch: Epoch| if epoch.0 % 2 == 1 { epoch } else { Epoch(epoch.0 - 1) };
+        if let Some(past) = self.history.iter().find(|past| past.lsn == held.lease.lsn) {
+            let right = past.identity == *who && held.epoch == issued(past.epoch);
+            return Err(if right { No::Same(Answer::Released) } else { Rejection::NotHeld.into() });
+        }
+        let lease = self.live(held.lease.lsn).expect("what is not history is live");
+        if lease.identity != *who {
+            return Err(Rejection::NotHeld.into());
+        }
+        let stand = self.stand(lease, now);
+        let has_authority = matches!(stand, Stand::Reserved | Stand::Active);
+        if has_authority && held.epoch < lease.epoch {
+            return Err(Rejection::StaleEpoch { current: lease.epoch }.into());
+        }
+        if held.epoch != issued(lease.epoch) {
+            return Err(Rejection::NotHeld.into());
+        }
+        if matches!(stand, Stand::Revoking | Stand::Over) {
+            return Err(No::Same(Answer::Released));
+        }
+        self.pass_time(lsn, now, &[held.lease.lsn]);
+        self.give_back(held.lease.lsn);
+        Ok(Answer::Released)
+    }
+
+    pub(super) fn give_back(&mut self, lease: Lsn) {
+        self.events.push(Event::Released(self.id(lease)));
+        self.end(lease, End::Released);
+    }
+
+    pub(super) fn rebind(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> Did {
+        match self.authority(now, who, held) {
+            Ok(lease) => {
+                let reserved = self.live(lease).expect("it has authority").phase == Phase::Reserved;
+                let state = if reserved { State::Reserved } else { State::Active };
+                return Err(Rejection::InvalidState(state).into());
+            }
+            Err(Rejection::LeaseExpired) => {}
+            Err(rejection) => return Err(rejection.into()),
+        }
+        let Some(lease) = self.live(held.lease.lsn) else { return Err(Rejection::LeaseExpired.into()) };
+        if !matches!(self.stand(lease, now), Stand::Hold { rebindable: true, .. }) {
+            return Err(Rejection::LeaseExpired.into());
+        }
+        let settled = matches!(lease.phase, Phase::Held { .. });
+        let issued = if settled { Epoch(lease.epoch.0 - 1) } else { lease.epoch };
+        if held.epoch != issued {
+            return Err(Rejection::NotHeld.into());
+        }
+        let agent = self.agents.iter().find(|agent| {
+            agent.namespace == lease.namespace && Some(&agent.name) == lease.details.agent.as_ref()
+        });
+        if agent.is_some_and(|agent| agent.paused) || self.policy_for(&lease.namespace, who).paused {
+            return Err(Rejection::Paused.into());
+        }
+        let quota = self.quota_of(lease.lsn);
+        if quota.total_max.is_some_and(|total| now > lease.granted_at.after(total)) {
+            return Err(Rejection::LeaseExpired.into());
+        }
+        let id = lease.lsn;
+        self.pass_time(lsn, now, &[id]);
+        let row = self.live_mut(id);
+        row.epoch = Epoch(row.epoch.0 + 1);
+        row.token = Token(lsn.0);
+        row.phase = Phase::Active;
+        row.active_at = now;
+        row.used = true;
+        row.ttl_until = Time(now.0 + row.ttl.0);
+        row.deadline = now;
+        set_deadline(row, quota);
+        let (agent, namespace) = (row.details.agent.clone(), row.namespace.clone());
+        self.agent_back(&namespace, agent.as_ref());
+        let granted = granted(self.id(id), self.live(id).expect("it was just rebound"));
+        self.events.push(Event::Rebound(granted.lease, granted.token));
+        Ok(Answer::Granted(granted))
+    }
+
+    pub(super) fn retract(&mut self, lsn: Lsn, now: Time, retraction: Retraction) -> Did {
+        let no = Err(No::Same(Answer::Retracted { undone: false }));
+        if self.exists(retraction.lease).is_err() {
+            return no;
+        }
+        let Some(lease) = self.live(retraction.lease.lsn) else { return no };
+        if lease.used || !matches!(self.stand(lease, now), Stand::Reserved | Stand::Active) {
+            return no;
+        }
+        let identity = lease.identity.clone();
+        self.pass_time(lsn, now, &[]);
+        self.requests.retain(|entry| {
+            let same = entry.identity == identity && Some(entry.request.key) == retraction.request;
+            let its = matches!(&entry.answer, Answer::Granted(granted) if granted.lease == retraction.lease);
+            !(same && its && now <= entry.lapses_at)
+        });
+        self.give_back(retraction.lease.lsn);
+        Ok(Answer::Retracted { undone: true })
+    }
+}

@@ -1,0 +1,455 @@
+//! The kernel once more, written to be obviously right: lists of plain rows, linear scans, and a copy
+//! of everything that is thrown away when a command is refused.
+//!
+//! It shares the kernel's vocabulary (names, commands, outcomes, rows of a snapshot) and none of its
+//! code: how long a lease stands, who is in the way and what is due are worked out here again, from
+//! the rules, by looking at every row.
+
+mod documents;
+mod grant;
+mod holder;
+mod operator;
+
+use kernel::{
+    Action, AgentData, Answer, Command, End, Entry, Epoch, Event, Granted, Held, Identity, Kernel, KeyData,
+    LeaseData, LeaseId, Live, Lsn, Member, Misplaced, Namespace, NamespaceData, OnExpiry, Open, Outcome,
+    PastData, Phase, Policy, Quota, Rejection, Restart, Scope, Snapshot, Span, Table, Tenure, Time, Version,
+};
+
+/// The reference.
+#[derive(Clone, Default)]
+pub struct Model {
+    tenure: Option<Tenure>,
+    last: Lsn,
+    now: Time,
+    namespaces: Vec<NamespaceData>,
+    policies: Vec<(Scope, Policy)>,
+    agents: Vec<AgentData>,
+    keys: Vec<KeyData>,
+    leases: Vec<LeaseData>,
+    history: Vec<PastData>,
+    requests: Vec<Entry>,
+    events: Vec<Event>,
+}
+
+/// How a lease stands at a moment, by the rules of time alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stand {
+    Reserved,
+    Active,
+    Hold { until: Time, rebindable: bool },
+    Revoking,
+    Over,
+}
+
+/// Why a command comes to nothing.
+enum No {
+    Same(Answer),
+    Refused(Rejection),
+}
+
+impl From<Rejection> for No {
+    fn from(rejection: Rejection) -> No {
+        No::Refused(rejection)
+    }
+}
+
+type Did = Result<Answer, No>;
+
+impl Model {
+    /// Before the first record.
+    pub fn new() -> Model {
+        Model::default()
+    }
+
+    /// Tries a command on a copy; the copy is kept only if it was accepted and changed something.
+    ///
+    /// A conflict lists *every* lease in the way, not just some.
+    pub fn apply(&mut self, lsn: Lsn, now: Time, command: &Command) -> Outcome {
+        let mut copy = self.clone();
+        copy.events.clear();
+        match copy.attempt(lsn, now, command) {
+            Ok(answer) => {
+                let events = std::mem::take(&mut copy.events);
+                *self = copy;
+                Outcome::Applied(answer, events)
+            }
+            Err(No::Same(answer)) => Outcome::Unchanged(answer),
+            Err(No::Refused(rejection)) => Outcome::Rejected(rejection),
+        }
+    }
+
+    /// The state, as the kernel would write it down.
+    pub fn snapshot(&self, state_hash: u64) -> Snapshot {
+        let mut snapshot = Snapshot {
+            tenure: self.tenure.clone(),
+            last: self.last,
+            now: self.now,
+            state_hash,
+            namespaces: self.namespaces.clone(),
+            policies: self.policies.clone(),
+            agents: self.agents.clone(),
+            keys: self.keys.clone(),
+            leases: self.leases.clone(),
+            history: self.history.clone(),
+            requests: self.requests.clone(),
+        };
+        snapshot.namespaces.sort();
+        snapshot.policies.sort_by(|a, b| a.0.cmp(&b.0));
+        snapshot.agents.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        snapshot.keys.sort_by(|a, b| (&a.namespace, &a.key).cmp(&(&b.namespace, &b.key)));
+        snapshot.leases.sort_by_key(|lease| lease.lsn);
+        snapshot
+    }
+
+    fn attempt(&mut self, lsn: Lsn, now: Time, command: &Command) -> Did {
+        let misplaced = |why| Err(No::Refused(Rejection::Misplaced(why)));
+        if lsn <= self.last || lsn > Lsn::MAX {
+            return misplaced(Misplaced::Lsn { last: self.last });
+        }
+        if now < self.now || now > Time::MAX {
+            return misplaced(Misplaced::Time { last: self.now });
+        }
+        if self.tenure.is_none() && !matches!(command.action, Action::Open(_)) {
+            return misplaced(Misplaced::NotOpen);
+        }
+        let repeatable = matches!(command.action, Action::Renew(_) | Action::Release(_));
+        let kept = command.identity.as_ref().zip(command.request.as_ref()).filter(|_| !repeatable);
+        if let Some((identity, request)) = kept {
+            let same = |entry: &&Entry| entry.identity == *identity && entry.request.key == request.key;
+            if let Some(entry) = self.requests.iter().find(same).filter(|entry| now <= entry.lapses_at) {
+                if entry.request.fingerprint != request.fingerprint {
+                    return Err(Rejection::RequestMismatch.into());
+                }
+                return Err(No::Same(self.again(now, identity, &entry.answer.clone())?));
+            }
+            self.room_for_request(now, identity)?;
+        }
+        let answer = self.act(lsn, now, command)?;
+        if let Some((identity, request)) = kept {
+            let (identity, answer) = (identity.clone(), answer.clone());
+            self.requests.retain(|entry| !(entry.identity == identity && entry.request.key == request.key));
+            let lapses_at = now.after(self.limits().request_window);
+            self.requests.push(Entry { identity, request: *request, lapses_at, answer });
+        }
+        Ok(answer)
+    }
+
+    /// Up to 256 of the oldest entries lapse with the command, if they are due.
+    fn room_for_request(&self, now: Time, identity: &Identity) -> Result<(), Rejection> {
+        let lapsing = self.requests.iter().take(256).take_while(|entry| entry.lapses_at < now).count();
+        let left = &self.requests[lapsing..];
+        let mine = left.iter().filter(|entry| entry.identity == *identity).count();
+        let limits = self.limits();
+        if left.len() >= limits.requests_max as usize || mine >= limits.requests_per_identity_max as usize {
+            return Err(Rejection::Full(Table::Requests));
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, lsn: Lsn, now: Time, command: &Command) -> Did {
+        let by = || command.identity.as_ref().ok_or(Rejection::Misplaced(Misplaced::NoIdentity));
+        match &command.action {
+            Action::Open(open) => self.open(lsn, now, open),
+            Action::Tick => self.tick(lsn, now),
+            Action::Acquire(grant) => self.acquire(lsn, now, by()?, grant, Phase::Active),
+            Action::Reserve(grant) => self.acquire(lsn, now, by()?, grant, Phase::Reserved),
+            Action::Activate(held) => self.activate(lsn, now, by()?, *held),
+            Action::Renew(renewals) => self.renew(lsn, now, by()?, renewals),
+            Action::Release(held) => self.release(lsn, now, by()?, *held),
+            Action::Rebind(held) => self.rebind(lsn, now, by()?, *held),
+            Action::Touch(held) => self.touch(lsn, now, by()?, *held),
+            Action::Commit(commit) => self.commit(lsn, now, by()?, commit),
+            Action::Remove(removal) => self.remove(lsn, now, by()?, removal),
+            Action::Relocate(relocation) => self.relocate(lsn, now, relocation),
+            Action::Revoke(lease) => self.revoke(lsn, now, *lease),
+            Action::RevokeAll(party) => self.revoke_all(lsn, now, party),
+            Action::Reclaim(lease) => self.reclaim(lsn, now, *lease),
+            Action::Pause(pause) => self.pause(lsn, now, pause),
+            Action::SetQuota(set) => self.set_quota(lsn, now, set),
+            Action::Agent(news) => self.agent_news(lsn, now, by()?, news),
+            Action::Retract(retraction) => self.retract(lsn, now, *retraction),
+        }
+    }
+
+    fn open(&mut self, lsn: Lsn, now: Time, open: &Open) -> Did {
+        let misplaced = |why| Err(No::Refused(Rejection::Misplaced(why)));
+        if lsn > Lsn::MAX_OPEN {
+            return misplaced(Misplaced::Lsn { last: self.last });
+        }
+        let limits = &open.limits;
+        let spans = [limits.ttl_max, limits.hold_max, limits.history_window, limits.request_window];
+        if limits.ttl_max == Span(0) || spans.iter().any(|span| span.0 > u64::from(u32::MAX)) {
+            return misplaced(Misplaced::Limits);
+        }
+        let known = self.tenure.as_ref().map_or(1, |tenure| tenure.open.kernel_version);
+        if open.kernel_version < known || open.kernel_version > kernel::KERNEL_VERSION {
+            return misplaced(Misplaced::KernelVersion { newest: kernel::KERNEL_VERSION });
+        }
+        match &self.tenure {
+            Some(tenure) if tenure.open.store != open.store => return misplaced(Misplaced::Store),
+            Some(tenure) if open.term <= tenure.open.term => {
+                return misplaced(Misplaced::Term { last: tenure.open.term });
+            }
+            None if open.store.shard.0 >= open.store.shards => return misplaced(Misplaced::Store),
+            _ => {}
+        }
+        self.tenure = Some(Tenure { open: open.clone(), opened_lsn: lsn, opened_at: now });
+        self.pass_time(lsn, now, &[]);
+        Ok(Answer::Opened)
+    }
+
+    fn tick(&mut self, lsn: Lsn, now: Time) -> Did {
+        let limits = *self.limits();
+        let due = self.leases.iter().any(|lease| timer(lease).is_some_and(|at| at < now));
+        let stale = self.history.len() > limits.history_max as usize
+            || self.history.first().is_some_and(|past| past.ended_at.after(limits.history_window) < now)
+            || self.requests.first().is_some_and(|entry| entry.lapses_at < now)
+            || self.agents.iter().any(|agent| agent.forget_at.is_some_and(|at| at < now));
+        if !due && !stale {
+            return Err(No::Same(Answer::Ticked));
+        }
+        self.pass_time(lsn, now, &[]);
+        Ok(Answer::Ticked)
+    }
+
+    /// What every accepted command does first: forget, end what is touched and over, end what is due.
+    fn pass_time(&mut self, lsn: Lsn, now: Time, touched: &[Lsn]) {
+        (self.last, self.now) = (lsn, now);
+        let limits = *self.limits();
+        for _ in 0..Kernel::RETIRE_MAX {
+            let over = self.history.len() > limits.history_max as usize;
+            let Some(oldest) = self.history.first() else { break };
+            if !over && now <= oldest.ended_at.after(limits.history_window) {
+                break;
+            }
+            self.history.remove(0);
+        }
+        let lapsing = self.requests.iter().take(256).take_while(|entry| entry.lapses_at < now).count();
+        self.requests.drain(..lapsing);
+        self.forget_agents();
+        for lease in touched {
+            while self.live(*lease).and_then(timer).is_some_and(|at| at < now) {
+                self.time_step(*lease);
+            }
+        }
+        for _ in 0..Kernel::EXPIRE_MAX {
+            let due = self.leases.iter().filter_map(|lease| Some((timer(lease)?, lease.lsn)));
+            match due.filter(|(at, _)| *at < now).min() {
+                Some((_, lease)) => self.time_step(lease),
+                None => break,
+            }
+        }
+    }
+
+    fn forget_agents(&mut self) {
+        for _ in 0..Kernel::FORGET_MAX {
+            let due = self.agents.iter().filter_map(|agent| Some((agent.forget_at?, agent.since)));
+            let Some((_, since)) = due.filter(|(at, _)| *at < self.now).min() else { break };
+            self.agents.retain(|agent| agent.since != since || agent.forget_at.is_none());
+        }
+    }
+
+    /// One thing that happens to a lease by itself.
+    fn time_step(&mut self, lsn: Lsn) {
+        let id = self.id(lsn);
+        let lease = self.live(lsn).expect("it was found").clone();
+        match (lease.phase, self.hold_until(&lease)) {
+            (Phase::Active, Some(until)) => {
+                self.events.push(Event::Expired { lease: id, held_until: Some(until) });
+                let row = self.live_mut(lsn);
+                row.epoch = Epoch(row.epoch.0 + 1);
+                row.phase = Phase::Held { until, rebindable: !row.capped };
+            }
+            (Phase::Held { .. }, _) => {
+                self.events.push(Event::Reclaimed(id));
+                self.end(lsn, End::Expired);
+            }
+            (Phase::Reserved | Phase::Active, _) => {
+                self.events.push(Event::Expired { lease: id, held_until: None });
+                self.end(lsn, End::Expired);
+            }
+            (Phase::Revoking, _) => unreachable!("nothing happens to a revoked lease by itself"),
+        }
+    }
+
+    /// Until when a lease is held for its holder after it ran out while active.
+    fn hold_until(&self, lease: &LeaseData) -> Option<Time> {
+        let agent = self.agents.iter().find(|agent| {
+            agent.namespace == lease.namespace && Some(&agent.name) == lease.details.agent.as_ref()
+        });
+        let restarting_then = agent.and_then(|agent| agent.restart).is_some_and(|restart| {
+            lease.deadline >= restart.since && restart.until.is_none_or(|back| lease.deadline < back)
+        });
+        let grace = if restarting_then { 15_000 } else { 0 };
+        match lease.details.on_expiry {
+            OnExpiry::Manual => Some(Time::NEVER),
+            OnExpiry::Hold(span) => Some(lease.deadline.after(Span(span.0.max(grace)))),
+            OnExpiry::Free if restarting_then => Some(lease.deadline.after(Span(grace))),
+            OnExpiry::Free => None,
+        }
+    }
+
+    fn stand(&self, lease: &LeaseData, now: Time) -> Stand {
+        match lease.phase {
+            Phase::Revoking => Stand::Revoking,
+            Phase::Held { until, .. } if now > until => Stand::Over,
+            Phase::Held { until, rebindable } => Stand::Hold { until, rebindable },
+            Phase::Reserved if now <= lease.deadline => Stand::Reserved,
+            Phase::Active if now <= lease.deadline => Stand::Active,
+            Phase::Reserved => Stand::Over,
+            Phase::Active => match self.hold_until(lease) {
+                Some(until) if now <= until => Stand::Hold { until, rebindable: !lease.capped },
+                _ => Stand::Over,
+            },
+        }
+    }
+
+    /// The lease goes to history; keys that nothing needs go, and leave their version to the floor.
+    fn end(&mut self, lsn: Lsn, end: End) {
+        let place = self.leases.iter().position(|lease| lease.lsn == lsn).expect("it is live");
+        let lease = self.leases.remove(place);
+        let covered = |key: &KeyData| {
+            let by = |lease: &LeaseData| {
+                lease.namespace == key.namespace
+                    && lease.members.iter().any(|member| member.resource == key.key)
+            };
+            self.leases.iter().any(by)
+        };
+        for key in self.keys.iter().filter(|key| key.document.is_none() && !covered(key)) {
+            for space in self.namespaces.iter_mut().filter(|space| space.name == key.namespace) {
+                space.floor = space.floor.max(key.version);
+            }
+        }
+        let kept = self.keys.iter().filter(|key| key.document.is_some() || covered(key)).cloned().collect();
+        self.keys = kept;
+        let mine = |agent: &&AgentData| {
+            agent.namespace == lease.namespace && Some(&agent.name) == lease.details.agent.as_ref()
+        };
+        if let Some(since) = self.agents.iter().find(mine).map(|agent| agent.since) {
+            self.tend_agent(since);
+        }
+        self.history.push(PastData {
+            lsn,
+            namespace: lease.namespace,
+            identity: lease.identity,
+            end,
+            ended_at: self.now,
+            ended_lsn: self.last,
+            epoch: Epoch(lease.epoch.0 + lease.epoch.0 % 2),
+            token: lease.token,
+            granted_at: lease.granted_at,
+            deadline: lease.deadline,
+            ttl: lease.ttl,
+            members: lease.members,
+            details: lease.details,
+        });
+    }
+
+    fn again(&self, now: Time, who: &Identity, answer: &Answer) -> Result<Answer, Rejection> {
+        let (lease, epoch) = match answer {
+            Answer::Granted(Granted { lease, epoch, .. }) | Answer::Live(Live { lease, epoch, .. }) => {
+                (*lease, *epoch)
+            }
+            other => return Ok(other.clone()),
+        };
+        match (self.authority(now, who, Held { lease, epoch }), answer) {
+            (Err(Rejection::Retired), _) => Err(Rejection::LeaseExpired),
+            (Err(rejection), _) => Err(rejection),
+            (Ok(lsn), Answer::Live(_)) => Ok(Answer::Live(self.answer_live(lsn))),
+            (Ok(lsn), _) => Ok(Answer::Granted(granted(lease, self.live(lsn).expect("it has authority")))),
+        }
+    }
+
+    fn answer_live(&self, lsn: Lsn) -> Live {
+        let lease = self.live(lsn).expect("the caller looked");
+        Live { lease: self.id(lsn), epoch: lease.epoch, deadline: lease.deadline }
+    }
+
+    fn policy_at(&self, scope: &Scope) -> Policy {
+        self.policies.iter().find(|(at, _)| at == scope).map(|(_, policy)| *policy).unwrap_or_default()
+    }
+
+    fn policy_for(&self, space: &Namespace, who: &Identity) -> Policy {
+        let at = |namespace: Option<&Namespace>, identity: Option<&Identity>| {
+            self.policy_at(&Scope { namespace: namespace.cloned(), identity: identity.cloned() })
+        };
+        let scopes = [at(Some(space), Some(who)), at(Some(space), None), at(None, Some(who)), at(None, None)];
+        let first = |field: fn(&Quota) -> Option<u64>| scopes.iter().find_map(|policy| field(&policy.quota));
+        let small = |n: u64| u32::try_from(n).expect("it was one");
+        Policy {
+            paused: scopes.iter().any(|policy| policy.paused),
+            quota: Quota {
+                leases_max: first(|quota| quota.leases_max.map(u64::from)).map(small),
+                total_max: first(|quota| quota.total_max.map(|span| span.0)).map(Span),
+                idle_max: first(|quota| quota.idle_max.map(|span| span.0)).map(Span),
+                acquires_per_second: first(|quota| quota.acquires_per_second.map(u64::from)).map(small),
+            },
+        }
+    }
+
+    fn quota_of(&self, lsn: Lsn) -> Quota {
+        let lease = self.live(lsn).expect("the caller looked");
+        self.policy_for(&lease.namespace, &lease.identity).quota
+    }
+
+    fn key(&self, space: &Namespace, member: &Member) -> Option<&KeyData> {
+        self.keys.iter().find(|key| key.namespace == *space && key.key == member.resource)
+    }
+
+    fn floor(&self, space: &Namespace) -> Version {
+        self.namespaces.iter().find(|row| row.name == *space).map(|row| row.floor).unwrap_or_default()
+    }
+
+    fn live(&self, lsn: Lsn) -> Option<&LeaseData> {
+        self.leases.iter().find(|lease| lease.lsn == lsn)
+    }
+
+    fn live_mut(&mut self, lsn: Lsn) -> &mut LeaseData {
+        self.leases.iter_mut().find(|lease| lease.lsn == lsn).expect("the caller looked")
+    }
+
+    fn id(&self, lsn: Lsn) -> LeaseId {
+        let shard = self.tenure.as_ref().map(|tenure| tenure.open.store.shard).unwrap_or_default();
+        LeaseId { shard, lsn }
+    }
+
+    fn limits(&self) -> &kernel::Limits {
+        &self.tenure.as_ref().expect("only an open comes before the first open").open.limits
+    }
+}
+
+/// When something happens to a lease by itself.
+fn timer(lease: &LeaseData) -> Option<Time> {
+    match lease.phase {
+        Phase::Reserved | Phase::Active => Some(lease.deadline),
+        Phase::Held { until, .. } => Some(until).filter(|until| *until != Time::NEVER),
+        Phase::Revoking => None,
+    }
+}
+
+fn cap(quota: Quota, granted_at: Time, active_at: Time) -> Time {
+    let total = quota.total_max.map_or(u64::MAX, |span| granted_at.0.saturating_add(span.0));
+    let idle = quota.idle_max.map_or(u64::MAX, |span| active_at.0.saturating_add(span.0));
+    Time(total.min(idle))
+}
+
+/// As far as the TTL and the quota let it, and never back.
+fn set_deadline(row: &mut LeaseData, quota: Quota) {
+    let reach = row.ttl_until.min(cap(quota, row.granted_at, row.active_at));
+    row.deadline = row.deadline.max(reach);
+    row.capped = row.deadline < row.ttl_until;
+}
+
+fn come_back(agent: &mut AgentData, now: Time) {
+    if let Some(Restart { until, .. }) = &mut agent.restart
+        && until.is_none()
+    {
+        *until = Some(now);
+    }
+}
+
+fn granted(lease: LeaseId, row: &LeaseData) -> Granted {
+    let LeaseData { epoch, token, granted_at, deadline, ttl, .. } = *row;
+    Granted { lease, epoch, token, granted_at, deadline, ttl }
+}

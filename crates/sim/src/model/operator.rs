@@ -1,0 +1,176 @@
+//! What operators do, and what agents say.
+
+use kernel::{
+    AgentData, AgentNews, Answer, End, Epoch, Event, Identity, LeaseData, LeaseId, Lsn, Namespace, Party,
+    Pause, Paused, Phase, Policy, Rejection, Restart, Scope, SetQuota, Span, State, Table, Time,
+};
+
+use super::{Did, Model, No, Stand, come_back, timer};
+
+impl Model {
+    pub(super) fn revoke(&mut self, lsn: Lsn, now: Time, id: LeaseId) -> Did {
+        match self.stand_of(now, id)? {
+            Stand::Reserved | Stand::Active | Stand::Hold { .. } => {}
+            Stand::Revoking => return Err(Rejection::InvalidState(State::Revoking).into()),
+            Stand::Over => return Err(Rejection::InvalidState(State::Expired).into()),
+        }
+        self.pass_time(lsn, now, &[id.lsn]);
+        self.withdraw(id.lsn);
+        Ok(Answer::Revoking(id))
+    }
+
+    pub(super) fn withdraw(&mut self, lsn: Lsn) {
+        let row = self.live_mut(lsn);
+        row.epoch = Epoch(row.epoch.0 + row.epoch.0 % 2);
+        row.phase = Phase::Revoking;
+        self.events.push(Event::Revoked(self.id(lsn)));
+    }
+
+    pub(super) fn revoke_all(&mut self, lsn: Lsn, now: Time, party: &Party) -> Did {
+        let of = |lease: &&LeaseData| {
+            lease.phase != Phase::Revoking
+                && match party {
+                    Party::Identity(space, who) => lease.namespace == *space && lease.identity == *who,
+                    Party::Agent(space, agent) => {
+                        lease.namespace == *space && lease.details.agent.as_ref() == Some(agent)
+                    }
+                }
+        };
+        let mut leases: Vec<Lsn> = self.leases.iter().filter(of).map(|lease| lease.lsn).collect();
+        leases.sort();
+        leases.truncate(256);
+        if leases.is_empty() {
+            return Err(No::Same(Answer::RevokedAll { revoked: 0, more: false }));
+        }
+        self.pass_time(lsn, now, &leases);
+        leases.retain(|lease| self.live(*lease).is_some());
+        for lease in &leases {
+            self.withdraw(*lease);
+        }
+        let more = self.leases.iter().any(|lease| of(&lease));
+        Ok(Answer::RevokedAll { revoked: u32::try_from(leases.len()).expect("at most 256"), more })
+    }
+
+    pub(super) fn reclaim(&mut self, lsn: Lsn, now: Time, id: LeaseId) -> Did {
+        let end = match self.stand_of(now, id)? {
+            Stand::Revoking => End::Revoked,
+            Stand::Hold { .. } => End::Expired,
+            Stand::Reserved => return Err(Rejection::InvalidState(State::Reserved).into()),
+            Stand::Active => return Err(Rejection::InvalidState(State::Active).into()),
+            Stand::Over => return Err(Rejection::InvalidState(State::Expired).into()),
+        };
+        self.pass_time(lsn, now, &[id.lsn]);
+        self.events.push(Event::Reclaimed(id));
+        self.end(id.lsn, end);
+        Ok(Answer::Reclaimed(id))
+    }
+
+    pub(super) fn stand_of(&self, now: Time, id: LeaseId) -> Result<Stand, Rejection> {
+        self.exists(id)?;
+        if let Some(lease) = self.live(id.lsn) {
+            return Ok(self.stand(lease, now));
+        }
+        let past = self.history.iter().find(|past| past.lsn == id.lsn).expect("it exists");
+        Err(Rejection::InvalidState(past.end.into()))
+    }
+
+    pub(super) fn pause(&mut self, lsn: Lsn, now: Time, pause: &Pause) -> Did {
+        match &pause.whom {
+            Paused::Scope(scope) => {
+                let policy = Policy { paused: pause.paused, ..self.policy_at(scope) };
+                self.set_policy(lsn, now, scope, policy)
+            }
+            Paused::Agent(space, name) => {
+                let agent = self.known_agent(now, space, name)?;
+                if agent.paused == pause.paused {
+                    return Err(No::Same(Answer::Done));
+                }
+                let since = agent.since;
+                self.pass_time(lsn, now, &[]);
+                self.agents.iter_mut().filter(|agent| agent.since == since).for_each(|agent| {
+                    agent.paused = pause.paused;
+                });
+                self.tend_agent(since);
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    pub(super) fn set_quota(&mut self, lsn: Lsn, now: Time, set: &SetQuota) -> Did {
+        let policy = Policy { quota: set.quota, ..self.policy_at(&set.scope) };
+        self.set_policy(lsn, now, &set.scope, policy)
+    }
+
+    pub(super) fn set_policy(&mut self, lsn: Lsn, now: Time, scope: &Scope, policy: Policy) -> Did {
+        if self.policy_at(scope) == policy {
+            return Err(No::Same(Answer::Done));
+        }
+        let is_new = !self.policies.iter().any(|(at, _)| at == scope);
+        if is_new && self.policies.len() >= self.limits().policies_max as usize {
+            return Err(Rejection::Full(Table::Policies).into());
+        }
+        self.pass_time(lsn, now, &[]);
+        self.policies.retain(|(at, _)| at != scope);
+        if policy != Policy::default() {
+            self.policies.push((scope.clone(), policy));
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn agent_news(&mut self, lsn: Lsn, now: Time, who: &Identity, news: &AgentNews) -> Did {
+        let agent = self.known_agent(now, &news.namespace, &news.agent)?.clone();
+        if !news.operator && agent.identity != *who {
+            return Err(Rejection::AgentTaken.into());
+        }
+        let restarting = agent.restart.is_some_and(|restart| restart.until.is_none());
+        if restarting == news.restarting {
+            return Err(No::Same(Answer::Done));
+        }
+        let behind = self.leases.iter().filter_map(timer).min();
+        let back = agent.restart.and_then(|restart| restart.until);
+        if news.restarting && behind.zip(back).is_some_and(|(at, back)| at < back) {
+            return Err(Rejection::Behind.into());
+        }
+        self.pass_time(lsn, now, &[]);
+        for agent in self.agents.iter_mut().filter(|row| row.since == agent.since) {
+            if news.restarting {
+                agent.restart = Some(Restart { since: now, until: None });
+            } else {
+                come_back(agent, now);
+            }
+        }
+        self.tend_agent(agent.since);
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn known_agent(
+        &self,
+        now: Time,
+        space: &Namespace,
+        name: &kernel::AgentName,
+    ) -> Result<&AgentData, Rejection> {
+        let is_it = |agent: &&AgentData| {
+            agent.namespace == *space && agent.name == *name && agent.forget_at.is_none_or(|at| now <= at)
+        };
+        self.agents.iter().find(is_it).ok_or(Rejection::NotFound)
+    }
+
+    pub(super) fn agent_back(&mut self, space: &Namespace, name: Option<&kernel::AgentName>) {
+        let now = self.now;
+        let is_it = |agent: &&mut AgentData| agent.namespace == *space && Some(&agent.name) == name;
+        if let Some(agent) = self.agents.iter_mut().find(is_it) {
+            come_back(agent, now);
+        }
+    }
+
+    /// Sets when an agent is forgotten: five minutes from now, unless it has leases or is paused.
+    pub(super) fn tend_agent(&mut self, since: Lsn) {
+        let now = self.now;
+        for agent in self.agents.iter_mut().filter(|agent| agent.since == since) {
+            let has_lease = self.leases.iter().any(|lease| {
+                lease.namespace == agent.namespace && lease.details.agent.as_ref() == Some(&agent.name)
+            });
+            agent.forget_at = (!has_lease && !agent.paused).then(|| now.after(Span(300_000)));
+        }
+    }
+}
