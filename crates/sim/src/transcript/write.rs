@@ -69,6 +69,17 @@ impl Words {
                 self.set("version", relocation.version.0);
                 self.set("at", relocation.location.0);
             }
+            Action::Retract(retraction) => {
+                self.word(format!("retract {}", reference(retraction.lease)));
+                self.maybe("of", retraction.request.map(|key| hex(&key.0)));
+            }
+            other => self.administration(other),
+        }
+    }
+
+    /// What operators do, and what agents say.
+    fn administration(&mut self, action: &Action) {
+        match action {
             Action::Revoke(lease) => self.word(format!("revoke {}", reference(*lease))),
             Action::Reclaim(lease) => self.word(format!("reclaim {}", reference(*lease))),
             Action::RevokeAll(party) => {
@@ -107,10 +118,7 @@ impl Words {
                     self.word("operator");
                 }
             }
-            Action::Retract(retraction) => {
-                self.word(format!("retract {}", reference(retraction.lease)));
-                self.maybe("of", retraction.request.map(|key| hex(&key.0)));
-            }
+            other => unreachable!("written elsewhere: {other:?}"),
         }
     }
 
