@@ -1,0 +1,132 @@
+//! What every adapter has to pass. An adapter's tests call these with stores of their own making.
+//!
+//! Each panics at the first thing that is not as the port says.
+
+use crate::port::{BlobName, BlobStore, ErrorKind, LogStore, Lsns, Seq, StoreError};
+
+fn lsns(seq: u64) -> Lsns {
+    Lsns { first: seq * 10, last: seq * 10 + 9 }
+}
+
+/// Of varied length, and different for every batch.
+fn payload(seq: u64) -> Vec<u8> {
+    let length = usize::try_from(seq * 37 % 300).expect("small");
+    let first = u8::try_from(seq % 251).expect("below 251");
+    (0..length).map(|n| first.wrapping_add(u8::try_from(n % 256).expect("a byte"))).collect()
+}
+
+fn kind<T>(result: Result<T, StoreError>) -> ErrorKind {
+    result.err().expect("it must fail").kind
+}
+
+/// Appends batches up to, not including, `to`.
+pub fn fill(log: &mut dyn LogStore, to: u64) {
+    for seq in log.bounds().next.0..to {
+        let payload = payload(seq);
+        log.reserve(payload.len() as u64).expect("room");
+        log.append(Seq(seq), lsns(seq), &payload).expect("the next number");
+    }
+}
+
+/// Checks that exactly the batches within the bounds can be read, in order, backwards and at random.
+pub fn check(log: &dyn LogStore) {
+    let bounds = log.bounds();
+    let mut reader = log.reader();
+    let forwards = bounds.floor.0..bounds.next.0;
+    let backwards = forwards.clone().rev();
+    let hopping = forwards.clone().step_by(7).chain(forwards.clone().step_by(3));
+    for seq in forwards.clone().chain(backwards).chain(hopping) {
+        let batch = reader.read(Seq(seq)).unwrap_or_else(|error| panic!("batch {seq}: {error}"));
+        assert_eq!(
+            (batch.seq, batch.lsns, batch.payload),
+            (Seq(seq), lsns(seq), payload(seq)),
+            "batch {seq}"
+        );
+    }
+    if bounds.floor > Seq(0) {
+        assert_eq!(kind(reader.read(Seq(bounds.floor.0 - 1))), ErrorKind::Gone);
+    }
+}
+
+/// A log from its beginning. `reopen` closes it and opens it again.
+pub fn log<L: LogStore>(mut log: L, mut reopen: impl FnMut(L) -> L) {
+    assert_eq!(log.bounds().next, Seq(0), "a new log is empty");
+    for wrong in [1, 7] {
+        assert_eq!(kind(log.append(Seq(wrong), lsns(wrong), b"x")), ErrorKind::Taken);
+    }
+    fill(&mut log, 100);
+    check(&log);
+    assert_eq!(kind(log.append(Seq(99), lsns(99), b"x")), ErrorKind::Taken, "a number is used once");
+    let huge = vec![0; crate::frame::PAYLOAD_MAX + 1];
+    assert_eq!(kind(log.append(Seq(100), lsns(100), &huge)), ErrorKind::TooLarge);
+    fill(&mut log, 101);
+
+    let mut log = reopen(log);
+    assert_eq!(log.bounds().next, Seq(101));
+    check(&log);
+
+    log.raise_floor(Seq(60)).expect("within the log");
+    assert_eq!(log.bounds().floor, Seq(60));
+    log.raise_floor(Seq(10)).expect("it never sinks");
+    assert_eq!(log.bounds().floor, Seq(60));
+    assert_eq!(kind(log.raise_floor(Seq(102))), ErrorKind::Refused);
+    check(&log);
+
+    let mut log = reopen(log);
+    assert_eq!(log.bounds(), crate::port::Bounds { floor: Seq(60), next: Seq(101) });
+    fill(&mut log, 200);
+    check(&log);
+    log.raise_floor(Seq(200)).expect("all of it");
+    let mut log = reopen(log);
+    assert_eq!(log.bounds(), crate::port::Bounds { floor: Seq(200), next: Seq(200) });
+    fill(&mut log, 210);
+    check(&log);
+}
+
+/// A reader sees what is appended after it was made.
+pub fn reads_while_appending(mut log: impl LogStore) {
+    fill(&mut log, 5);
+    let mut reader = log.reader();
+    for seq in 0..300 {
+        fill(&mut log, seq + 1);
+        assert_eq!(reader.read(Seq(seq)).expect("durable").payload, payload(seq));
+    }
+}
+
+/// Blobs from an empty store.
+pub fn blobs(blobs: &dyn BlobStore) {
+    let name = |text: &str| BlobName::new(text).expect("a valid name");
+    let (one, two) = (name("doc/7-1"), name("doc/7-2"));
+    assert_eq!(kind(blobs.len(&one)), ErrorKind::Gone);
+    assert_eq!(kind(blobs.read(&one, 0, 10)), ErrorKind::Gone);
+    blobs.delete(&one).expect("it is fine if there is none");
+
+    let mut writer = blobs.create(&one).expect("a new blob");
+    writer.write(b"hello ").expect("room");
+    assert_eq!(kind(blobs.len(&one)), ErrorKind::Gone, "nothing can be seen before the end");
+    writer.write(b"world").expect("room");
+    assert_eq!(writer.finish().expect("a free name"), 11);
+    assert_eq!(blobs.len(&one).expect("there"), 11);
+    assert_eq!(blobs.read(&one, 0, 100).expect("there"), b"hello world");
+    assert_eq!(blobs.read(&one, 6, 3).expect("there"), b"wor");
+    assert_eq!(blobs.read(&one, 11, 3).expect("there"), b"");
+    assert_eq!(blobs.read(&one, 99, 3).expect("there"), b"");
+
+    let mut again = blobs.create(&one).expect("begun");
+    again.write(b"other").expect("room");
+    assert_eq!(kind(again.finish()), ErrorKind::Taken, "blobs are written once");
+    assert_eq!(blobs.read(&one, 0, 100).expect("there"), b"hello world");
+
+    let mut dropped = blobs.create(&two).expect("begun");
+    dropped.write(b"nobody finishes this").expect("room");
+    drop(dropped);
+    assert_eq!(kind(blobs.len(&two)), ErrorKind::Gone);
+    assert_eq!(blobs.create(&two).expect("begun").finish().expect("an empty blob"), 0);
+    blobs.create(&name("snapshot/0/1")).expect("begun").finish().expect("a free name");
+
+    assert_eq!(blobs.list("doc/").expect("a list"), [one.clone(), two.clone()]);
+    assert_eq!(blobs.list("").expect("a list").len(), 3);
+    assert_eq!(blobs.list("none").expect("a list"), []);
+    blobs.delete(&one).expect("there");
+    assert_eq!(blobs.list("doc/").expect("a list"), [two]);
+}

@@ -1,0 +1,160 @@
+//! A file for each blob, made under another name and linked to its own when it is whole.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::fs::{File, Fs};
+use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
+
+/// Blobs below a directory.
+pub struct DiskBlobs<F: Fs> {
+    fs: F,
+    dir: PathBuf,
+    /// Names files under way.
+    made: AtomicU64,
+}
+
+const TMP: &str = "tmp";
+
+impl<F: Fs> DiskBlobs<F> {
+    /// Opens the directory, or makes it, and removes what was under way when it was last in use.
+    pub fn open(fs: F, dir: &Path) -> Result<DiskBlobs<F>, StoreError> {
+        let opened = || -> io::Result<()> {
+            fs.create_dir(dir)?;
+            fs.create_dir(&dir.join(TMP))?;
+            fs.sync_dir(dir)?;
+            for name in fs.list(&dir.join(TMP))? {
+                fs.remove(&dir.join(TMP).join(name))?;
+            }
+            Ok(())
+        };
+        opened().map_err(|error| StoreError::io(&error, "opening the blobs' directory"))?;
+        Ok(DiskBlobs { fs, dir: dir.to_path_buf(), made: AtomicU64::new(0) })
+    }
+
+    fn path(&self, name: &BlobName) -> PathBuf {
+        self.dir.join("by-name").join(name.as_str())
+    }
+
+    fn open_blob(&self, name: &BlobName) -> Result<F::File, StoreError> {
+        self.fs.open(&self.path(name)).map_err(|error| StoreError::io(&error, format!("opening blob {name}")))
+    }
+
+    /// Names below a directory, in depth.
+    fn collect(&self, below: &str, names: &mut Vec<String>) -> io::Result<()> {
+        let dir = self.dir.join("by-name").join(below);
+        let listed = match self.fs.list(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        for name in listed {
+            let whole = if below.is_empty() { name } else { format!("{below}/{name}") };
+            match self.fs.list(&self.dir.join("by-name").join(&whole)) {
+                Ok(_) => self.collect(&whole, names)?,
+                Err(_) => names.push(whole),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<F: Fs> BlobStore for DiskBlobs<F> {
+    fn create(&self, name: &BlobName) -> Result<Box<dyn BlobWriter>, StoreError> {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let tmp = self.dir.join(TMP).join(format!("{number:016x}"));
+        let file =
+            self.fs.create(&tmp).map_err(|error| StoreError::io(&error, format!("beginning blob {name}")))?;
+        let (fs, path) = (self.fs.clone(), self.path(name));
+        Ok(Box::new(DiskWriter { fs, dir: self.dir.clone(), tmp, path, file, length: 0 }))
+    }
+
+    fn len(&self, name: &BlobName) -> Result<u64, StoreError> {
+        self.open_blob(name)?.length().map_err(|error| StoreError::io(&error, format!("reading blob {name}")))
+    }
+
+    fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        let mut bytes = vec![0; length];
+        let read = self.open_blob(name)?.read_at(&mut bytes, offset);
+        bytes.truncate(read.map_err(|error| StoreError::io(&error, format!("reading blob {name}")))?);
+        Ok(bytes)
+    }
+
+    fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
+        let path = self.path(name);
+        let removed = match self.fs.remove(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.and_then(|()| self.fs.sync_dir(path.parent().expect("a blob is in a directory"))),
+        };
+        removed.map_err(|error| StoreError::io(&error, format!("deleting blob {name}")))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError> {
+        let mut names = Vec::new();
+        self.collect("", &mut names).map_err(|error| StoreError::io(&error, "listing blobs"))?;
+        let mut names: Vec<BlobName> = names
+            .iter()
+            .filter(|name| name.starts_with(prefix))
+            .filter_map(|name| BlobName::new(name))
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+struct DiskWriter<F: Fs> {
+    fs: F,
+    dir: PathBuf,
+    tmp: PathBuf,
+    path: PathBuf,
+    file: F::File,
+    length: u64,
+}
+
+impl<F: Fs> DiskWriter<F> {
+    /// The directories of a name, each synced into the one above it.
+    fn make_way(&self) -> io::Result<()> {
+        let below = self.path.strip_prefix(&self.dir).expect("a blob is below the directory");
+        let mut dir = self.dir.clone();
+        for part in below.parent().expect("a blob has a name").components() {
+            let above = dir.clone();
+            dir.push(part);
+            self.fs.create_dir(&dir)?;
+            self.fs.sync_dir(&above)?;
+        }
+        Ok(())
+    }
+
+    /// Whole and synced under its other name, and only then linked: a link fails if the name is in use.
+    fn publish(&self) -> io::Result<()> {
+        self.file.sync()?;
+        self.make_way()?;
+        self.fs.link(&self.tmp, &self.path)?;
+        self.fs.sync_dir(self.path.parent().expect("a blob is in a directory"))
+    }
+}
+
+impl<F: Fs> BlobWriter for DiskWriter<F> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file.write_at(bytes, self.length).map_err(|error| StoreError::io(&error, "writing a blob"))?;
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<u64, StoreError> {
+        match self.publish() {
+            Ok(()) => Ok(self.length),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(StoreError::new(ErrorKind::Taken, "a blob of this name is there already"))
+            }
+            Err(error) => Err(StoreError::io(&error, "finishing a blob")),
+        }
+    }
+}
+
+impl<F: Fs> Drop for DiskWriter<F> {
+    /// If this fails, the file goes when the store is opened next.
+    fn drop(&mut self) {
+        let _ = self.fs.remove(&self.tmp);
+    }
+}

@@ -1,0 +1,141 @@
+//! The directory of a store: one process at a time, and not on a network filesystem by accident.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{DiskBlobs, DiskLog, LogOptions};
+use crate::disk::Cut;
+use crate::fs::RealFs;
+use crate::port::{Damage, ErrorKind, StoreError};
+
+/// What is fixed when a store is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreFile {
+    /// Tells this store from every other.
+    pub store_id: u128,
+    /// How many logs it has.
+    pub shards: u32,
+}
+
+/// A store that this process has open. Others are kept out until it is dropped.
+pub struct DiskDir {
+    path: PathBuf,
+    file: StoreFile,
+    _lock: File,
+}
+
+impl DiskDir {
+    /// Opens the store in a directory, or makes it as `fresh` says.
+    ///
+    /// Refuses a directory that another process has open, and one on a network filesystem unless that
+    /// is allowed: such filesystems may lie about what is durable, and about locks.
+    pub fn open(path: &Path, fresh: StoreFile, allow_network: bool) -> Result<DiskDir, StoreError> {
+        let doing =
+            |error: &io::Error| StoreError::io(error, format!("opening the store in {}", path.display()));
+        std::fs::create_dir_all(path).map_err(|error| doing(&error))?;
+        if !allow_network && is_network(path).map_err(|error| doing(&error))? {
+            let what = "the data folder is on a network filesystem; use a local disk, or allow it: path=";
+            return Err(StoreError::new(ErrorKind::Refused, format!("{what}{}", path.display())));
+        }
+        let lock = File::create(path.join("lock")).map_err(|error| doing(&error))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let what = format!("another process has the store open: path={}", path.display());
+                return Err(StoreError::new(ErrorKind::Refused, what));
+            }
+            Err(TryLockError::Error(error)) => return Err(doing(&error)),
+        }
+        let file = read_or_make(path, fresh)?;
+        Ok(DiskDir { path: path.to_path_buf(), file, _lock: lock })
+    }
+
+    /// What was fixed when the store was made.
+    pub fn file(&self) -> StoreFile {
+        self.file
+    }
+
+    /// The log of one shard.
+    pub fn log(&self, shard: u32, segment_bytes: u64) -> Result<(DiskLog<RealFs>, Option<Cut>), StoreError> {
+        assert!(shard < self.file.shards, "a store has as many logs as shards");
+        let options = LogOptions { shard, store_id: self.file.store_id, segment_bytes };
+        let logs = self.path.join("log");
+        std::fs::create_dir_all(&logs)
+            .map_err(|error| StoreError::io(&error, "making the logs' directory"))?;
+        sync_dir(&self.path).map_err(|error| StoreError::io(&error, "syncing the store's directory"))?;
+        DiskLog::open(RealFs, &logs.join(shard.to_string()), options)
+    }
+
+    /// The blobs.
+    pub fn blobs(&self) -> Result<DiskBlobs<RealFs>, StoreError> {
+        DiskBlobs::open(RealFs, &self.path.join("blob"))
+    }
+}
+
+const STORE_BYTES: usize = 36;
+const STORE_MAGIC: &[u8; 8] = b"lockdsto";
+const STORE_VERSION: u32 = 1;
+
+/// Magic, version, number of shards, store id, CRC32C of it all.
+fn encode(file: StoreFile) -> [u8; STORE_BYTES] {
+    let mut bytes = [0; STORE_BYTES];
+    bytes[..8].copy_from_slice(STORE_MAGIC);
+    bytes[8..12].copy_from_slice(&STORE_VERSION.to_le_bytes());
+    bytes[12..16].copy_from_slice(&file.shards.to_le_bytes());
+    bytes[16..32].copy_from_slice(&file.store_id.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..32]);
+    bytes[32..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<StoreFile> {
+    let bytes: &[u8; STORE_BYTES] = bytes.try_into().ok()?;
+    let file = StoreFile {
+        shards: u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes")),
+        store_id: u128::from_le_bytes(bytes[16..32].try_into().expect("sixteen bytes")),
+    };
+    (*bytes == encode(file)).then_some(file)
+}
+
+fn read_or_make(dir: &Path, fresh: StoreFile) -> Result<StoreFile, StoreError> {
+    let path = dir.join("store");
+    match std::fs::read(&path) {
+        Ok(bytes) => {
+            let what = "not the file of a store that this build knows";
+            decode(&bytes).ok_or_else(|| Damage { file: path, offset: 0, what }.into())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make(dir, fresh).map_err(|error| StoreError::io(&error, "making the store"))?;
+            Ok(fresh)
+        }
+        Err(error) => Err(StoreError::io(&error, format!("reading {}", path.display()))),
+    }
+}
+
+fn make(dir: &Path, fresh: StoreFile) -> io::Result<()> {
+    let tmp = dir.join("store.tmp");
+    std::fs::write(&tmp, encode(fresh))?;
+    File::open(&tmp)?.sync_all()?;
+    std::fs::rename(&tmp, dir.join("store"))?;
+    sync_dir(dir)
+}
+
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// By the type that the kernel gives for it.
+fn is_network(path: &Path) -> io::Result<bool> {
+    const NFS: u64 = 0x6969;
+    const SMB: u64 = 0x517b;
+    const SMB2: u64 = 0xfe53_4d42;
+    const CIFS: u64 = 0xff53_4d42;
+    const FUSE: u64 = 0x6573_5546;
+    const CEPH: u64 = 0x00c3_6400;
+    const AFS: u64 = 0x5346_414f;
+    const P9: u64 = 0x0102_1997;
+    let kind = rustix::fs::statfs(path)?.f_type;
+    let kind = u64::try_from(kind).unwrap_or_default() & u64::from(u32::MAX);
+    Ok([NFS, SMB, SMB2, CIFS, FUSE, CEPH, AFS, P9].contains(&kind))
+}

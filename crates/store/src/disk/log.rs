@@ -1,0 +1,349 @@
+//! One shard's log in a directory of its own.
+//!
+//! **Invariant.** What was appended is in the files, in order, each frame chained to the one before;
+//! behind the last frame there are only zeros. A frame is written when its predecessor is durable, so
+//! after a crash only the last can be torn.
+//!
+//! **What would break it.** To take any bad frame for a torn tail: damage in the middle would silently
+//! cut off everything behind it. So a bad frame is cut only if no whole frame follows it in the last
+//! segment. To leave the torn bytes where they are: a later, shorter frame would leave half of them
+//! behind itself. So they are overwritten with zeros, and synced, before anything else is written.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::reader::{DiskReader, Segments};
+use crate::frame::{
+    FRAME_HEADER, FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, SegmentHeader, decode_frame, encode_frame,
+    frame_len, holds_a_frame,
+};
+use crate::fs::{File, Fs};
+use crate::port::{Bounds, Damage, ErrorKind, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+
+/// What a log is opened with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Which shard's log it is.
+    pub shard: u32,
+    /// Which store it belongs to.
+    pub store_id: u128,
+    /// The length of a segment.
+    pub segment_bytes: u64,
+}
+
+impl LogOptions {
+    /// The usual length of a segment.
+    pub const SEGMENT_BYTES: u64 = 64 << 20;
+    /// The shortest: a frame with the largest payload must fit.
+    pub const SEGMENT_BYTES_MIN: u64 = (SEGMENT_HEADER + FRAME_HEADER + 4096) as u64;
+}
+
+/// A torn tail that was cut off when the log was opened. Nobody had been told that it was durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The segment.
+    pub file: PathBuf,
+    /// From where on.
+    pub offset: u64,
+    /// The number of the batch.
+    pub seq: Seq,
+    /// What was in it, if its header can be read.
+    pub lsns: Option<Lsns>,
+}
+
+/// The log.
+pub struct DiskLog<F: Fs> {
+    fs: F,
+    dir: PathBuf,
+    options: LogOptions,
+    bounds: Bounds,
+    /// The first batches of the segments, in order.
+    segments: Vec<Seq>,
+    /// The last segment, and where its frames end.
+    current: Option<(F::File, u64)>,
+    /// The checksum of the last frame.
+    chain: u32,
+    /// A zeroed segment is ready.
+    spare: bool,
+    /// An append failed: nobody knows what is on disk.
+    broken: bool,
+}
+
+const SPARE: &str = "spare";
+const FLOOR: &str = "floor";
+const FLOOR_TMP: &str = "floor.tmp";
+
+impl<F: Fs> DiskLog<F> {
+    /// Opens a log, or begins one. Cuts a torn tail, and refuses anything else that is not as written.
+    pub fn open(fs: F, dir: &Path, options: LogOptions) -> Result<(DiskLog<F>, Option<Cut>), StoreError> {
+        assert!(options.segment_bytes >= LogOptions::SEGMENT_BYTES_MIN, "a segment holds at least one batch");
+        fs.create_dir(dir).map_err(|error| StoreError::io(&error, "making the log's directory"))?;
+        if let Some(parent) = dir.parent() {
+            fs.sync_dir(parent)
+                .map_err(|error| StoreError::io(&error, "syncing the directory above the log"))?;
+        }
+        let mut log = DiskLog {
+            fs,
+            dir: dir.to_path_buf(),
+            options,
+            bounds: Bounds::default(),
+            segments: Vec::new(),
+            current: None,
+            chain: 0,
+            spare: false,
+            broken: false,
+        };
+        log.clear_leftovers()?;
+        let floor = log.read_floor()?;
+        log.segments = log.files().list()?;
+        log.bounds = Bounds { floor, next: floor };
+        let cut = log.open_last()?;
+        log.drop_below_floor()?;
+        Ok((log, cut))
+    }
+
+    /// What a crash may leave that means nothing.
+    fn clear_leftovers(&self) -> Result<(), StoreError> {
+        for name in [SPARE, FLOOR_TMP] {
+            match self.fs.remove(&self.dir.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(StoreError::io(&error, format!("removing {name}")));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn open_last(&mut self) -> Result<Option<Cut>, StoreError> {
+        let Some(first) = self.segments.last().copied() else { return Ok(None) };
+        let path = self.files().path(first);
+        let (file, bytes) = self.files().read_whole(first)?;
+        let header = self.files().check_header(first, &bytes)?;
+        let mut at = SEGMENT_HEADER;
+        (self.bounds.next, self.chain) = (header.first, header.chain);
+        while let Some((frame, _)) = decode_frame(&bytes[at..]).filter(|(frame, _)| self.follows(frame)) {
+            at += frame_len(frame.length);
+            (self.bounds.next, self.chain) = (frame.seq.next(), frame.crc);
+        }
+        let cut = self.judge_tail(&path, &bytes, at)?;
+        if cut.is_some() {
+            let zeros = vec![0; bytes.len() - at];
+            let wipe = file.write_at(&zeros, at as u64).and_then(|()| file.sync());
+            wipe.map_err(|error| StoreError::io(&error, "cutting a torn tail"))?;
+        }
+        if self.bounds.next < self.bounds.floor {
+            let what = "the log ends before its floor";
+            return Err(Damage { file: path, offset: at as u64, what }.into());
+        }
+        self.current = Some((file, at as u64));
+        Ok(cut)
+    }
+
+    fn follows(&self, frame: &FrameHeader) -> bool {
+        frame.seq == self.bounds.next && frame.chain == self.chain
+    }
+
+    /// Behind the last good frame: nothing, a torn frame, or damage.
+    fn judge_tail(&self, path: &Path, bytes: &[u8], at: usize) -> Result<Option<Cut>, StoreError> {
+        let tail = &bytes[at..];
+        if tail.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let damaged = |what| Err(Damage { file: path.to_path_buf(), offset: at as u64, what }.into());
+        if holds_a_frame(tail) {
+            return damaged("a damaged frame with whole ones behind it");
+        }
+        let header = FrameHeader::decode(tail).filter(|header| self.follows(header));
+        let torn_end = header.map_or(tail.len(), |header| frame_len(header.length).min(tail.len()));
+        if tail[torn_end..].iter().any(|byte| *byte != 0) {
+            return damaged("something behind the last frame that no append has written");
+        }
+        let (seq, lsns) = (self.bounds.next, header.map(|header| header.lsns));
+        Ok(Some(Cut { file: path.to_path_buf(), offset: at as u64, seq, lsns }))
+    }
+
+    fn write_frame(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+        let (bytes, crc) = encode_frame(seq, lsns, payload, self.chain);
+        let full = self
+            .current
+            .as_ref()
+            .is_none_or(|(_, end)| end + bytes.len() as u64 > self.options.segment_bytes);
+        if full {
+            self.begin_segment(seq)?;
+        }
+        let (file, end) = self.current.as_mut().expect("a segment was just made sure of");
+        let written = file.write_at(&bytes, *end).and_then(|()| file.sync());
+        written.map_err(|error| StoreError::io(&error, format!("appending batch {}", seq.0)))?;
+        *end += bytes.len() as u64;
+        self.chain = crc;
+        self.bounds.next = seq.next();
+        Ok(())
+    }
+
+    /// The header is durable before the segment has its name, so a segment that is there is whole.
+    fn begin_segment(&mut self, first: Seq) -> Result<(), StoreError> {
+        self.make_spare()?;
+        let LogOptions { shard, store_id, .. } = self.options;
+        let header = SegmentHeader { shard, store_id, first, chain: self.chain }.encode();
+        let (spare, path) = (self.dir.join(SPARE), self.files().path(first));
+        let begun = self.fs.open(&spare).and_then(|file| {
+            file.write_at(&header, 0)?;
+            file.sync()?;
+            self.fs.rename(&spare, &path)?;
+            self.fs.sync_dir(&self.dir)?;
+            Ok(file)
+        });
+        let file =
+            begun.map_err(|error| StoreError::io(&error, format!("beginning segment {}", path.display())))?;
+        self.spare = false;
+        self.segments.push(first);
+        self.current = Some((file, SEGMENT_HEADER as u64));
+        Ok(())
+    }
+
+    /// Zeroed and synced, so that an append changes neither length nor allocation.
+    fn make_spare(&mut self) -> Result<(), StoreError> {
+        if self.spare {
+            return Ok(());
+        }
+        let path = self.dir.join(SPARE);
+        let made = self.fs.create(&path).and_then(|file| fill_with_zeros(&file, self.options.segment_bytes));
+        if let Err(error) = made {
+            // What was made of it takes up the room that is missing.
+            let _ = self.fs.remove(&path);
+            return Err(StoreError::io(&error, "making room for the log"));
+        }
+        self.spare = true;
+        Ok(())
+    }
+
+    fn drop_below_floor(&mut self) -> Result<(), StoreError> {
+        let mut dropped = false;
+        while self.segments.get(1).is_some_and(|second| *second <= self.bounds.floor) {
+            let path = self.files().path(self.segments[0]);
+            self.fs.remove(&path).map_err(|error| StoreError::io(&error, "dropping a segment"))?;
+            self.segments.remove(0);
+            dropped = true;
+        }
+        if dropped {
+            self.fs
+                .sync_dir(&self.dir)
+                .map_err(|error| StoreError::io(&error, "syncing the log's directory"))?;
+        }
+        Ok(())
+    }
+
+    fn read_floor(&self) -> Result<Seq, StoreError> {
+        let path = self.dir.join(FLOOR);
+        let mut bytes = [0; FLOOR_BYTES];
+        let read = match self.fs.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Seq(0)),
+            other => other.and_then(|file| file.read_at(&mut bytes, 0)),
+        };
+        let read = read.map_err(|error| StoreError::io(&error, "reading the log's floor"))?;
+        decode_floor(&bytes[..read])
+            .ok_or_else(|| Damage { file: path, offset: 0, what: "a damaged floor" }.into())
+    }
+
+    fn write_floor(&self, floor: Seq) -> io::Result<()> {
+        let tmp = self.dir.join(FLOOR_TMP);
+        let file = self.fs.create(&tmp)?;
+        file.write_at(&encode_floor(floor), 0)?;
+        file.sync()?;
+        self.fs.rename(&tmp, &self.dir.join(FLOOR))?;
+        self.fs.sync_dir(&self.dir)
+    }
+
+    fn files(&self) -> Segments<F> {
+        Segments { fs: self.fs.clone(), dir: self.dir.clone(), options: self.options }
+    }
+}
+
+impl<F: Fs> LogStore for DiskLog<F> {
+    fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+        if self.broken {
+            return Err(StoreError::new(ErrorKind::Io, "an earlier append failed; open the log again"));
+        }
+        if seq != self.bounds.next {
+            let what = format!("the next batch is another one: seq={} next={}", seq.0, self.bounds.next.0);
+            return Err(StoreError::new(ErrorKind::Taken, what));
+        }
+        let longest = self.options.segment_bytes - SEGMENT_HEADER as u64;
+        if payload.len() > PAYLOAD_MAX || frame_len(payload.len()) as u64 > longest {
+            return Err(StoreError::new(
+                ErrorKind::TooLarge,
+                format!("batch too large: bytes={}", payload.len()),
+            ));
+        }
+        let done = self.write_frame(seq, lsns, payload);
+        self.broken = done.is_err();
+        done
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError> {
+        if self.room().bytes < bytes || !self.room().spare {
+            self.make_spare()?;
+        }
+        Ok(())
+    }
+
+    fn room(&self) -> Room {
+        let whole = self.options.segment_bytes - (SEGMENT_HEADER + FRAME_HEADER + 8) as u64;
+        let left = self.current.as_ref().map_or(0, |(_, end)| self.options.segment_bytes - end);
+        let left = left.saturating_sub((FRAME_HEADER + 8) as u64);
+        let bytes = if self.spare { whole } else { left };
+        Room { bytes: bytes.min(PAYLOAD_MAX as u64), spare: self.spare }
+    }
+
+    fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
+        if floor <= self.bounds.floor {
+            return Ok(());
+        }
+        if floor > self.bounds.next {
+            let what = format!("a floor above the log: floor={} next={}", floor.0, self.bounds.next.0);
+            return Err(StoreError::new(ErrorKind::Refused, what));
+        }
+        self.write_floor(floor).map_err(|error| StoreError::io(&error, "raising the log's floor"))?;
+        self.bounds.floor = floor;
+        self.drop_below_floor()
+    }
+
+    fn reader(&self) -> Box<dyn LogReader> {
+        Box::new(DiskReader::new(self.files(), self.bounds.floor))
+    }
+}
+
+fn fill_with_zeros(file: &impl File, length: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < length {
+        let part = usize::try_from(length - at).unwrap_or(usize::MAX).min(zeros.len());
+        file.write_at(&zeros[..part], at)?;
+        at += part as u64;
+    }
+    file.sync()
+}
+
+/// Magic, the number, a checksum of both.
+const FLOOR_BYTES: usize = 20;
+const FLOOR_MAGIC: &[u8; 8] = b"lockdflr";
+
+fn encode_floor(floor: Seq) -> [u8; FLOOR_BYTES] {
+    let mut bytes = [0; FLOOR_BYTES];
+    bytes[..8].copy_from_slice(FLOOR_MAGIC);
+    bytes[8..16].copy_from_slice(&floor.0.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..16]);
+    bytes[16..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn decode_floor(bytes: &[u8]) -> Option<Seq> {
+    let bytes: &[u8; FLOOR_BYTES] = bytes.try_into().ok()?;
+    let floor = Seq(u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")));
+    (*bytes == encode_floor(floor)).then_some(floor)
+}

@@ -1,0 +1,230 @@
+//! A store that fails on purpose, around any other: what its callers do then can be tested.
+//!
+//! Which call fails, and how, is up to a [`Plan`], so a run can be repeated. Torn and lost writes are
+//! the filesystem's doing and are made below, by a simulated [`Fs`](crate::fs::Fs).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::port::{
+    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, LogReader, LogStore, Lsns, Room, Seq,
+    StoreError,
+};
+
+/// Which call is about to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    /// A batch is appended.
+    Append,
+    /// Room is reserved.
+    Reserve,
+    /// The floor is raised.
+    RaiseFloor,
+    /// A batch is read.
+    ReadBatch,
+    /// A blob is begun.
+    CreateBlob,
+    /// A part of a blob is written.
+    WriteBlob,
+    /// A blob is finished.
+    FinishBlob,
+    /// A blob is read.
+    ReadBlob,
+    /// A blob is deleted.
+    DeleteBlob,
+    /// Blobs are listed.
+    ListBlobs,
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It does what it should.
+    None,
+    /// It does nothing, and says what went wrong.
+    Before(ErrorKind),
+    /// It does what it should, and says that it failed.
+    After(ErrorKind),
+    /// What it reads has one bit turned over: the bit of this number, modulo the length.
+    Flip(usize),
+}
+
+/// Decides the fate of each call.
+pub type Plan = Box<dyn FnMut(Call) -> Fault + Send>;
+
+/// A store with a plan.
+pub struct Faulty<S> {
+    inner: S,
+    plan: SharedPlan,
+}
+
+#[derive(Clone)]
+struct SharedPlan(Arc<Mutex<Plan>>);
+
+impl SharedPlan {
+    fn next(&self, call: Call) -> Fault {
+        (self.0.lock().unwrap_or_else(PoisonError::into_inner))(call)
+    }
+
+    fn run<T>(&self, call: Call, act: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        match self.next(call) {
+            Fault::None | Fault::Flip(_) => act(),
+            Fault::Before(kind) => Err(StoreError::new(kind, format!("planned to fail before {call:?}"))),
+            Fault::After(kind) => {
+                act()?;
+                Err(StoreError::new(kind, format!("planned to fail after {call:?}")))
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        call: Call,
+        act: impl FnOnce() -> Result<Vec<u8>, StoreError>,
+    ) -> Result<Vec<u8>, StoreError> {
+        let fault = self.next(call);
+        let failed = |kind| Err(StoreError::new(kind, format!("planned to fail at {call:?}")));
+        match fault {
+            Fault::Before(kind) | Fault::After(kind) => failed(kind),
+            Fault::None => act(),
+            Fault::Flip(bit) => act().map(|bytes| flipped(bytes, bit)),
+        }
+    }
+}
+
+fn flipped(mut bytes: Vec<u8>, bit: usize) -> Vec<u8> {
+    if !bytes.is_empty() {
+        let bit = bit % (bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    bytes
+}
+
+impl<S> Faulty<S> {
+    /// The store, with a plan for what goes wrong.
+    pub fn new(inner: S, plan: Plan) -> Faulty<S> {
+        Faulty { inner, plan: SharedPlan(Arc::new(Mutex::new(plan))) }
+    }
+}
+
+impl<S: LogStore> LogStore for Faulty<S> {
+    fn bounds(&self) -> Bounds {
+        self.inner.bounds()
+    }
+
+    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+        self.plan.run(Call::Append, || self.inner.append(seq, lsns, payload))
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError> {
+        self.plan.run(Call::Reserve, || self.inner.reserve(bytes))
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
+    }
+
+    fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
+        self.plan.run(Call::RaiseFloor, || self.inner.raise_floor(floor))
+    }
+
+    fn reader(&self) -> Box<dyn LogReader> {
+        Box::new(FaultyReader { inner: self.inner.reader(), plan: self.plan.clone() })
+    }
+}
+
+struct FaultyReader {
+    inner: Box<dyn LogReader>,
+    plan: SharedPlan,
+}
+
+impl LogReader for FaultyReader {
+    fn read(&mut self, seq: Seq) -> Result<Batch, StoreError> {
+        let mut batch = None;
+        let payload = self.plan.read(Call::ReadBatch, || {
+            let read = self.inner.read(seq)?;
+            let payload = read.payload.clone();
+            batch = Some(read);
+            Ok(payload)
+        })?;
+        let batch = batch.expect("a payload comes with its batch");
+        Ok(Batch { payload, ..batch })
+    }
+}
+
+impl<S: BlobStore> BlobStore for Faulty<S> {
+    fn create(&self, name: &BlobName) -> Result<Box<dyn BlobWriter>, StoreError> {
+        let inner = self.plan.run(Call::CreateBlob, || self.inner.create(name))?;
+        Ok(Box::new(FaultyWriter { inner, plan: self.plan.clone() }))
+    }
+
+    fn len(&self, name: &BlobName) -> Result<u64, StoreError> {
+        self.inner.len(name)
+    }
+
+    fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        self.plan.read(Call::ReadBlob, || self.inner.read(name, offset, length))
+    }
+
+    fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
+        self.plan.run(Call::DeleteBlob, || self.inner.delete(name))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError> {
+        self.plan.run(Call::ListBlobs, || self.inner.list(prefix))
+    }
+}
+
+struct FaultyWriter {
+    inner: Box<dyn BlobWriter>,
+    plan: SharedPlan,
+}
+
+impl BlobWriter for FaultyWriter {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.plan.run(Call::WriteBlob, || self.inner.write(bytes))
+    }
+
+    fn finish(self: Box<Self>) -> Result<u64, StoreError> {
+        let FaultyWriter { inner, plan } = *self;
+        plan.run(Call::FinishBlob, || inner.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemoryBlobs, MemoryLog};
+
+    fn once(at: Call, fault: Fault) -> Plan {
+        let mut left = Some(fault);
+        Box::new(move |call| if call == at { left.take().unwrap_or(Fault::None) } else { Fault::None })
+    }
+
+    #[test]
+    fn an_append_that_failed_before_is_not_there_and_one_that_failed_after_is() {
+        for (fault, next) in [(Fault::Before(ErrorKind::Io), 0), (Fault::After(ErrorKind::Io), 1)] {
+            let mut log = Faulty::new(MemoryLog::default(), once(Call::Append, fault));
+            let failed = log.append(Seq(0), Lsns::default(), b"batch").expect_err("as planned");
+            assert_eq!(failed.kind, ErrorKind::Io);
+            assert_eq!(log.bounds().next, Seq(next));
+        }
+    }
+
+    #[test]
+    fn a_planned_bit_is_turned_over() {
+        let mut log = Faulty::new(MemoryLog::default(), once(Call::ReadBatch, Fault::Flip(9)));
+        log.append(Seq(0), Lsns::default(), &[0, 0]).expect("nothing planned");
+        assert_eq!(log.reader().read(Seq(0)).expect("there").payload, [0, 2]);
+        assert_eq!(log.reader().read(Seq(0)).expect("there").payload, [0, 0]);
+    }
+
+    #[test]
+    fn a_blob_whose_finish_reports_failure_may_be_there() {
+        let blobs = Faulty::new(MemoryBlobs::default(), once(Call::FinishBlob, Fault::After(ErrorKind::Io)));
+        let name = BlobName::new("doc/1").expect("a name");
+        let mut writer = blobs.create(&name).expect("nothing planned");
+        writer.write(b"bytes").expect("nothing planned");
+        assert!(writer.finish().is_err());
+        assert_eq!(blobs.read(&name, 0, 9).expect("there").len(), 5);
+    }
+}

@@ -1,0 +1,118 @@
+//! The calls to a filesystem that a store on disk is made of, and nothing else.
+//!
+//! They are a port, so that a simulator can put a crash between any two of them. What the disk adapter
+//! assumes of an implementation: bytes written are durable once the file is synced; a name that was
+//! made, changed or removed is durable once its directory is synced; anything else may or may not
+//! survive, in any order, and a write may survive in part.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// A filesystem.
+pub trait Fs: Clone + Send + Sync + 'static {
+    /// An open file.
+    type File: File;
+
+    /// Makes a directory; it is fine if it is there.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// The names in a directory, in order.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Opens a file that is there, to read and write.
+    fn open(&self, path: &Path) -> io::Result<Self::File>;
+    /// Makes a file that is not there.
+    fn create(&self, path: &Path) -> io::Result<Self::File>;
+    /// Gives a file another name, in place of what had it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file a second name; fails if that is in use.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a name.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes what happened to a directory's names durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+}
+
+/// An open file. Offsets are explicit: there is no cursor.
+pub trait File: Send + Sync {
+    /// How long it is.
+    fn length(&self) -> io::Result<u64>;
+    /// Reads as much as there is, up to the length of `bytes`.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of it.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes what was written durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// The filesystem of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealFs;
+
+impl Fs for RealFs {
+    type File = std::fs::File;
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Self::File> {
+        OpenOptions::new().read(true).write(true).open(path)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Self::File> {
+        OpenOptions::new().read(true).write(true).create_new(true).open(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::hard_link(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        std::fs::File::open(dir)?.sync_all()
+    }
+}
+
+impl File for std::fs::File {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match FileExt::read_at(self, &mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}

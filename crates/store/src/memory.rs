@@ -1,0 +1,152 @@
+//! A store that is gone with the process: for tests and trials.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::frame::PAYLOAD_MAX;
+use crate::port::{
+    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, LogReader, LogStore, Lsns, Room, Seq,
+    StoreError,
+};
+
+/// A log in memory. Clones share what is in it, as two openings of one log would.
+#[derive(Clone, Default)]
+pub struct MemoryLog(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    batches: BTreeMap<Seq, Batch>,
+    bounds: Bounds,
+}
+
+impl MemoryLog {
+    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LogStore for MemoryLog {
+    fn bounds(&self) -> Bounds {
+        self.kept().bounds
+    }
+
+    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+        let mut kept = self.kept();
+        if seq != kept.bounds.next {
+            return Err(StoreError::new(
+                ErrorKind::Taken,
+                format!("the next batch is another one: seq={}", seq.0),
+            ));
+        }
+        if payload.len() > PAYLOAD_MAX {
+            return Err(StoreError::new(
+                ErrorKind::TooLarge,
+                format!("batch too large: bytes={}", payload.len()),
+            ));
+        }
+        kept.batches.insert(seq, Batch { seq, lsns, payload: payload.to_vec() });
+        kept.bounds.next = seq.next();
+        Ok(())
+    }
+
+    fn reserve(&mut self, _bytes: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn room(&self) -> Room {
+        Room { bytes: PAYLOAD_MAX as u64, spare: true }
+    }
+
+    fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
+        let mut kept = self.kept();
+        if floor > kept.bounds.next {
+            return Err(StoreError::new(
+                ErrorKind::Refused,
+                format!("a floor above the log: floor={}", floor.0),
+            ));
+        }
+        kept.bounds.floor = kept.bounds.floor.max(floor);
+        let floor = kept.bounds.floor;
+        kept.batches.retain(|seq, _| *seq >= floor);
+        Ok(())
+    }
+
+    fn reader(&self) -> Box<dyn LogReader> {
+        Box::new(self.clone())
+    }
+}
+
+impl LogReader for MemoryLog {
+    fn read(&mut self, seq: Seq) -> Result<Batch, StoreError> {
+        let found = self.kept().batches.get(&seq).cloned();
+        found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("batch {} is not in the log", seq.0)))
+    }
+}
+
+/// Blobs in memory. Clones share them.
+#[derive(Clone, Default)]
+pub struct MemoryBlobs(Arc<Mutex<BTreeMap<BlobName, Arc<[u8]>>>>);
+
+impl MemoryBlobs {
+    fn kept(&self) -> std::sync::MutexGuard<'_, BTreeMap<BlobName, Arc<[u8]>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, name: &BlobName) -> Result<Arc<[u8]>, StoreError> {
+        let found = self.kept().get(name).cloned();
+        found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("no such blob: name={name}")))
+    }
+}
+
+impl BlobStore for MemoryBlobs {
+    fn create(&self, name: &BlobName) -> Result<Box<dyn BlobWriter>, StoreError> {
+        Ok(Box::new(MemoryWriter { blobs: self.clone(), name: name.clone(), bytes: Vec::new() }))
+    }
+
+    fn len(&self, name: &BlobName) -> Result<u64, StoreError> {
+        Ok(self.get(name)?.len() as u64)
+    }
+
+    fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        let bytes = self.get(name)?;
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let to = from.saturating_add(length).min(bytes.len());
+        Ok(bytes[from..to].to_vec())
+    }
+
+    fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
+        self.kept().remove(name);
+        Ok(())
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError> {
+        Ok(self.kept().keys().filter(|name| name.as_str().starts_with(prefix)).cloned().collect())
+    }
+}
+
+struct MemoryWriter {
+    blobs: MemoryBlobs,
+    name: BlobName,
+    bytes: Vec<u8>,
+}
+
+impl BlobWriter for MemoryWriter {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<u64, StoreError> {
+        let MemoryWriter { blobs, name, bytes } = *self;
+        let length = bytes.len() as u64;
+        let mut kept = blobs.kept();
+        if kept.contains_key(&name) {
+            return Err(StoreError::new(
+                ErrorKind::Taken,
+                format!("a blob of this name is there: name={name}"),
+            ));
+        }
+        kept.insert(name, bytes.into());
+        Ok(length)
+    }
+}

@@ -1,0 +1,168 @@
+//! What a log does when its files are not as it left them.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use store::conformance::{check, fill};
+use store::disk::{Cut, DiskDir, DiskLog, LogOptions, StoreFile};
+use store::fs::RealFs;
+use store::{ErrorKind, LogStore, Lsns, Seq, StoreError};
+
+const OPTIONS: LogOptions = LogOptions { shard: 0, store_id: 1, segment_bytes: 16 << 10 };
+
+fn open(dir: &Path) -> Result<(DiskLog<RealFs>, Option<Cut>), StoreError> {
+    DiskLog::open(RealFs, dir, OPTIONS)
+}
+
+/// A log of so many batches, closed again, and its segments.
+fn written(dir: &Path, batches: u64) -> Vec<PathBuf> {
+    let (mut log, _) = open(dir).expect("an empty log");
+    fill(&mut log, batches);
+    let names = std::fs::read_dir(dir).expect("there").map(|entry| entry.expect("readable").path());
+    let mut segments: Vec<PathBuf> =
+        names.filter(|path| path.extension().is_some_and(|e| e == "seg")).collect();
+    segments.sort();
+    segments
+}
+
+/// Where the frames of a segment begin, and where they end.
+fn frames(segment: &Path) -> Vec<usize> {
+    let bytes = std::fs::read(segment).expect("readable");
+    let mut at = store::frame::SEGMENT_HEADER;
+    let mut places = vec![at];
+    while let Some((header, _)) = store::frame::decode_frame(&bytes[at..]) {
+        at += store::frame::frame_len(header.length);
+        places.push(at);
+    }
+    places
+}
+
+fn overwrite(file: &Path, offset: usize, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(file).expect("there");
+    file.write_all_at(bytes, offset as u64).expect("writable");
+}
+
+/// Power failed while the last batch was being written: any part of it may be missing.
+#[test]
+fn a_tail_torn_at_any_byte_is_cut_and_named_and_the_log_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let segment = written(dir.path(), 12).pop().expect("a segment");
+    let whole = std::fs::read(&segment).expect("readable");
+    let places = frames(&segment);
+    let (last, end) = (places[places.len() - 2], places[places.len() - 1]);
+    // Padding is zeros anyway: without it nothing is torn.
+    let content =
+        last + whole[last..end].iter().rposition(|byte| *byte != 0).expect("a frame is not empty") + 1;
+    for torn in (last..content).step_by(5) {
+        std::fs::write(&segment, &whole).expect("writable");
+        overwrite(&segment, torn, &vec![0; end - torn]);
+        let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
+        assert_eq!(log.bounds().next, Seq(11), "torn at {torn}");
+        // If no byte of it is left, nothing was torn.
+        assert_eq!(cut.is_some(), torn > last, "torn at {torn}");
+        if let Some(cut) = cut {
+            let named = (torn >= last + store::frame::FRAME_HEADER).then_some(Lsns { first: 110, last: 119 });
+            assert_eq!((cut.seq, cut.offset), (Seq(11), last as u64));
+            assert!(cut.lsns == named || torn < last + store::frame::FRAME_HEADER, "torn at {torn}: {cut:?}");
+        }
+        fill(&mut log, 14);
+        check(&log);
+        let (log, cut) = open(dir.path()).expect("sound again");
+        assert_eq!((log.bounds().next, cut), (Seq(14), None));
+    }
+}
+
+/// Sectors of one write may reach the disk in any order: the end may be there, and the beginning not.
+#[test]
+fn a_tail_whose_beginning_is_missing_is_cut_too() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let segment = written(dir.path(), 12).pop().expect("a segment");
+    let places = frames(&segment);
+    let (last, end) = (places[places.len() - 2], places[places.len() - 1]);
+    overwrite(&segment, last, &vec![0; (end - last) / 2]);
+    let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
+    assert_eq!(cut.map(|cut| (cut.seq, cut.lsns)), Some((Seq(11), None)));
+    fill(&mut log, 20);
+    check(&log);
+}
+
+/// A disk turned over a bit in the middle of the log. Taken for a torn tail, it would have cut off every
+/// batch behind it, each of which had been acknowledged.
+#[test]
+fn damage_before_the_last_frame_is_refused_with_file_and_offset() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let segment = written(dir.path(), 12).pop().expect("a segment");
+    let whole = std::fs::read(&segment).expect("readable");
+    let places = frames(&segment);
+    for at in (places[1]..places[places.len() - 2]).step_by(11) {
+        overwrite(&segment, at, &[whole[at] ^ 0x10]);
+        let error = open(dir.path()).err().unwrap_or_else(|| panic!("byte {at} is damaged"));
+        assert_eq!(error.kind, ErrorKind::Damaged);
+        let place = places.iter().rfind(|place| **place <= at).expect("in a frame");
+        assert!(error.what.contains(&format!("offset={place}")), "{error}");
+        assert!(error.what.contains(".seg") && error.what.contains("restore"), "{error}");
+        overwrite(&segment, at, &[whole[at]]);
+    }
+    assert!(open(dir.path()).is_ok());
+}
+
+#[test]
+fn damage_in_an_earlier_segment_is_refused_by_whoever_reads_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let segments = written(dir.path(), 300);
+    assert!(segments.len() > 2, "{segments:?}");
+    let places = frames(&segments[0]);
+    overwrite(&segments[0], places[3] + 20, &[0xee]);
+    let (log, _) = open(dir.path()).expect("the end is sound");
+    let mut reader = log.reader();
+    let error = (0..300).find_map(|seq| reader.read(Seq(seq)).err()).expect("one frame is damaged");
+    assert_eq!(error.kind, ErrorKind::Damaged);
+}
+
+/// A segment was lost, or came back from an older backup: the chain of checksums does not close.
+#[test]
+fn a_missing_or_foreign_segment_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let segments = written(dir.path(), 300);
+    let kept = std::fs::read(&segments[1]).expect("readable");
+    std::fs::remove_file(&segments[1]).expect("removable");
+    let (log, _) = open(dir.path()).expect("the end is sound");
+    let mut reader = log.reader();
+    let error = (0..300).find_map(|seq| reader.read(Seq(seq)).err()).expect("a segment is missing");
+    assert_eq!(error.kind, ErrorKind::Damaged);
+    drop(log);
+
+    std::fs::write(&segments[1], kept).expect("writable");
+    let other = LogOptions { store_id: 2, ..OPTIONS };
+    let refused = DiskLog::open(RealFs, dir.path(), other).err().expect("another store's log");
+    assert_eq!(refused.kind, ErrorKind::Damaged);
+}
+
+#[test]
+fn a_damaged_floor_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    written(dir.path(), 50);
+    open(dir.path()).expect("sound").0.raise_floor(Seq(20)).expect("within the log");
+    overwrite(&dir.path().join("floor"), 9, &[0xff]);
+    assert_eq!(open(dir.path()).err().expect("a damaged floor").kind, ErrorKind::Damaged);
+}
+
+#[test]
+fn a_store_is_open_in_one_place_at_a_time_and_keeps_what_it_was_made_with() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let made = StoreFile { store_id: 5, shards: 2 };
+    let first = DiskDir::open(dir.path(), made, false).expect("a local directory");
+    let second = DiskDir::open(dir.path(), made, false).err().expect("it is open already");
+    assert_eq!(second.kind, ErrorKind::Refused);
+    drop(first);
+    let other = StoreFile { store_id: 6, shards: 9 };
+    let again = DiskDir::open(dir.path(), other, false).expect("nobody has it");
+    assert_eq!(again.file(), made);
+    let (mut log, _) = again.log(1, LogOptions::SEGMENT_BYTES_MIN).expect("a new log");
+    fill(&mut log, 3);
+    drop(again);
+    overwrite(&dir.path().join("store"), 14, &[9]);
+    assert_eq!(DiskDir::open(dir.path(), made, false).err().expect("damaged").kind, ErrorKind::Damaged);
+}
