@@ -5,7 +5,8 @@
 //!
 //! The modules in reading order: [`world`] is a kernel with a log to stamp; [`transcript`] is the text in which runs are written and read;
 //! [`model`] is the kernel once more, obviously right and slow; [`hostile`] makes up commands;
-//! [`trial`] runs both against each other; [`shrink`] makes a failure small.
+//! [`trial`] runs both against each other; [`shrink`] makes a failure small; [`disk`] is a disk that
+//! forgets what was not synced.
 
 pub mod world;
 pub mod transcript;
@@ -13,6 +14,7 @@ pub mod model;
 pub mod hostile;
 pub mod trial;
 pub mod shrink;
+pub mod disk;
 pub mod rng;
 
 use kernel::{Command, Lsn, Time};

@@ -2,17 +2,21 @@
 //!
 //! Each panics at the first thing that is not as the port says.
 
-use crate::port::{BlobName, BlobStore, ErrorKind, LogStore, Lsns, Seq, StoreError};
+use crate::port::{Batch, BlobName, BlobStore, ErrorKind, LogStore, Lsns, Seq, StoreError};
 
-fn lsns(seq: u64) -> Lsns {
-    Lsns { first: seq * 10, last: seq * 10 + 9 }
+/// What the suite puts into a batch: of varied length, and different for every number.
+pub fn batch(seq: Seq) -> Batch {
+    let length = usize::try_from(seq.0 * 37 % 300).expect("small");
+    let first = u8::try_from(seq.0 % 251).expect("below 251");
+    let payload = (0..length).map(|n| first.wrapping_add(u8::try_from(n % 256).expect("a byte"))).collect();
+    Batch { seq, lsns: Lsns { first: seq.0 * 10, last: seq.0 * 10 + 9 }, payload }
 }
 
-/// Of varied length, and different for every batch.
-fn payload(seq: u64) -> Vec<u8> {
-    let length = usize::try_from(seq * 37 % 300).expect("small");
-    let first = u8::try_from(seq % 251).expect("below 251");
-    (0..length).map(|n| first.wrapping_add(u8::try_from(n % 256).expect("a byte"))).collect()
+/// Appends the next batch.
+pub fn append_next(log: &mut dyn LogStore) -> Result<(), StoreError> {
+    let Batch { seq, lsns, payload } = batch(log.bounds().next);
+    log.reserve(payload.len() as u64)?;
+    log.append(seq, lsns, &payload)
 }
 
 fn kind<T>(result: Result<T, StoreError>) -> ErrorKind {
@@ -21,10 +25,8 @@ fn kind<T>(result: Result<T, StoreError>) -> ErrorKind {
 
 /// Appends batches up to, not including, `to`.
 pub fn fill(log: &mut dyn LogStore, to: u64) {
-    for seq in log.bounds().next.0..to {
-        let payload = payload(seq);
-        log.reserve(payload.len() as u64).expect("room");
-        log.append(Seq(seq), lsns(seq), &payload).expect("the next number");
+    while log.bounds().next < Seq(to) {
+        append_next(log).expect("room for the next batch");
     }
 }
 
@@ -36,12 +38,8 @@ pub fn check(log: &dyn LogStore) {
     let backwards = forwards.clone().rev();
     let hopping = forwards.clone().step_by(7).chain(forwards.clone().step_by(3));
     for seq in forwards.clone().chain(backwards).chain(hopping) {
-        let batch = reader.read(Seq(seq)).unwrap_or_else(|error| panic!("batch {seq}: {error}"));
-        assert_eq!(
-            (batch.seq, batch.lsns, batch.payload),
-            (Seq(seq), lsns(seq), payload(seq)),
-            "batch {seq}"
-        );
+        let read = reader.read(Seq(seq)).unwrap_or_else(|error| panic!("batch {seq}: {error}"));
+        assert_eq!(read, batch(Seq(seq)));
     }
     if bounds.floor > Seq(0) {
         assert_eq!(kind(reader.read(Seq(bounds.floor.0 - 1))), ErrorKind::Gone);
@@ -52,13 +50,13 @@ pub fn check(log: &dyn LogStore) {
 pub fn log<L: LogStore>(mut log: L, mut reopen: impl FnMut(L) -> L) {
     assert_eq!(log.bounds().next, Seq(0), "a new log is empty");
     for wrong in [1, 7] {
-        assert_eq!(kind(log.append(Seq(wrong), lsns(wrong), b"x")), ErrorKind::Taken);
+        assert_eq!(kind(log.append(Seq(wrong), Lsns::default(), b"x")), ErrorKind::Taken);
     }
     fill(&mut log, 100);
     check(&log);
-    assert_eq!(kind(log.append(Seq(99), lsns(99), b"x")), ErrorKind::Taken, "a number is used once");
+    assert_eq!(kind(log.append(Seq(99), Lsns::default(), b"x")), ErrorKind::Taken, "a number is used once");
     let huge = vec![0; crate::frame::PAYLOAD_MAX + 1];
-    assert_eq!(kind(log.append(Seq(100), lsns(100), &huge)), ErrorKind::TooLarge);
+    assert_eq!(kind(log.append(Seq(100), Lsns::default(), &huge)), ErrorKind::TooLarge);
     fill(&mut log, 101);
 
     let mut log = reopen(log);
@@ -89,7 +87,7 @@ pub fn reads_while_appending(mut log: impl LogStore) {
     let mut reader = log.reader();
     for seq in 0..300 {
         fill(&mut log, seq + 1);
-        assert_eq!(reader.read(Seq(seq)).expect("durable").payload, payload(seq));
+        assert_eq!(reader.read(Seq(seq)).expect("durable"), batch(Seq(seq)));
     }
 }
 

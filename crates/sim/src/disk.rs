@@ -1,0 +1,325 @@
+//! A disk that forgets what was not synced.
+//!
+//! Every call can be the last: the world ends there, and [`SimFs::after_crash`] is what is found when
+//! the power is back. Of the writes since a file's last sync each may have survived, in whole, in part
+//! or not at all, in any order; of the changes to a directory since its last sync, any. What was
+//! synced is there. Directories themselves are there once they are made.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use store::fs::{File, Fs};
+
+use crate::rng::Rng;
+
+/// The unit in which a write survives or not.
+const SECTOR: usize = 64;
+
+/// A simulated filesystem. Clones are the same disk.
+#[derive(Clone, Default)]
+pub struct SimFs(Arc<Mutex<Disk>>);
+
+/// What happens to the calls of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fate {
+    /// The call of this number, and all after it, do not happen: the power is off.
+    pub crash_at: Option<u64>,
+    /// The call of this number fails with this error of the operating system, and does nothing.
+    pub fail_at: Option<(u64, i32)>,
+}
+
+#[derive(Clone, Default)]
+struct Disk {
+    fate: Fate,
+    calls: u64,
+    files: Vec<Contents>,
+    names: BTreeMap<PathBuf, usize>,
+    durable_names: BTreeMap<PathBuf, usize>,
+    dirs: Vec<PathBuf>,
+    /// Changes to names since their directory was synced, in order.
+    changes: Vec<Change>,
+}
+
+/// A file's bytes, those that are safe, and the writes in between.
+#[derive(Clone, Default)]
+struct Contents {
+    bytes: Vec<u8>,
+    durable: Vec<u8>,
+    writes: Vec<(usize, Vec<u8>)>,
+}
+
+#[derive(Clone)]
+enum Change {
+    Set(PathBuf, usize),
+    Remove(PathBuf),
+    /// One step: the new name is there exactly if the old one is gone.
+    Rename(PathBuf, PathBuf, usize),
+}
+
+impl Change {
+    fn is_in(&self, dir: &Path) -> bool {
+        let (Change::Set(path, _) | Change::Remove(path) | Change::Rename(_, path, _)) = self;
+        path.parent() == Some(dir)
+    }
+
+    fn apply(&self, names: &mut BTreeMap<PathBuf, usize>) {
+        match self {
+            Change::Set(path, file) => drop(names.insert(path.clone(), *file)),
+            Change::Remove(path) => drop(names.remove(path)),
+            Change::Rename(from, to, file) => {
+                names.remove(from);
+                names.insert(to.clone(), *file);
+            }
+        }
+    }
+}
+
+impl SimFs {
+    /// An empty disk.
+    pub fn new(fate: Fate) -> SimFs {
+        SimFs(Arc::new(Mutex::new(Disk { fate, ..Disk::default() })))
+    }
+
+    /// How many calls were made.
+    pub fn calls(&self) -> u64 {
+        self.disk().calls
+    }
+
+    /// What is on the disk after the power was off: chance decides what of the rest survived.
+    #[must_use]
+    pub fn after_crash(&self, rng: &mut Rng, fate: Fate) -> SimFs {
+        let mut disk = self.disk().clone();
+        disk.settle(rng);
+        (disk.fate, disk.calls) = (fate, 0);
+        SimFs(Arc::new(Mutex::new(disk)))
+    }
+
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call, and lets it happen or not.
+    fn call(&self) -> io::Result<MutexGuard<'_, Disk>> {
+        let mut disk = self.disk();
+        let number = disk.calls;
+        disk.calls += 1;
+        if disk.fate.crash_at.is_some_and(|at| number >= at) {
+            return Err(io::Error::other("the power is off"));
+        }
+        match disk.fate.fail_at {
+            Some((at, code)) if at == number => Err(io::Error::from_raw_os_error(code)),
+            _ => Ok(disk),
+        }
+    }
+}
+
+impl Disk {
+    fn settle(&mut self, rng: &mut Rng) {
+        let luck = rng.below(3);
+        let survives = |rng: &mut Rng| match luck {
+            0 => false,
+            1 => true,
+            _ => rng.one_in(2),
+        };
+        let mut names = self.durable_names.clone();
+        for change in std::mem::take(&mut self.changes) {
+            if survives(rng) {
+                change.apply(&mut names);
+            }
+        }
+        for file in &mut self.files {
+            for (offset, bytes) in std::mem::take(&mut file.writes) {
+                for (n, sector) in bytes.chunks(SECTOR).enumerate() {
+                    if survives(rng) {
+                        put(&mut file.durable, offset + n * SECTOR, sector);
+                    }
+                }
+            }
+            file.bytes = file.durable.clone();
+        }
+        (self.names, self.durable_names) = (names.clone(), names);
+    }
+
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.names);
+        self.changes.push(change);
+    }
+
+    fn find(&self, path: &Path) -> io::Result<usize> {
+        self.names.get(path).copied().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, offset: usize, part: &[u8]) {
+    let end = offset + part.len();
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[offset..end].copy_from_slice(part);
+}
+
+impl Fs for SimFs {
+    type File = SimFile;
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let mut disk = self.call()?;
+        if !disk.dirs.iter().any(|dir| dir == path) {
+            disk.dirs.push(path.to_path_buf());
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let disk = self.call()?;
+        if !disk.dirs.iter().any(|known| known == dir) {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        }
+        let below = disk.names.keys().chain(&disk.dirs).filter(|path| path.parent() == Some(dir));
+        let names = below.filter_map(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
+        let mut names: Vec<String> = names.collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<SimFile> {
+        let file = self.call()?.find(path)?;
+        Ok(SimFile { fs: self.clone(), file })
+    }
+
+    fn create(&self, path: &Path) -> io::Result<SimFile> {
+        let mut disk = self.call()?;
+        if disk.names.contains_key(path) {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        }
+        disk.files.push(Contents::default());
+        let file = disk.files.len() - 1;
+        disk.change(Change::Set(path.to_path_buf(), file));
+        Ok(SimFile { fs: self.clone(), file })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut disk = self.call()?;
+        let file = disk.find(from)?;
+        disk.change(Change::Rename(from.to_path_buf(), to.to_path_buf(), file));
+        Ok(())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut disk = self.call()?;
+        let file = disk.find(from)?;
+        if disk.names.contains_key(to) {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        }
+        disk.change(Change::Set(to.to_path_buf(), file));
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut disk = self.call()?;
+        disk.find(path)?;
+        disk.change(Change::Remove(path.to_path_buf()));
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut disk = self.call()?;
+        let (synced, left): (Vec<Change>, Vec<Change>) =
+            std::mem::take(&mut disk.changes).into_iter().partition(|change| change.is_in(dir));
+        disk.changes = left;
+        for change in synced {
+            change.apply(&mut disk.durable_names);
+        }
+        Ok(())
+    }
+}
+
+/// A file on a simulated disk.
+pub struct SimFile {
+    fs: SimFs,
+    file: usize,
+}
+
+impl File for SimFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.fs.call()?.files[self.file].bytes.len() as u64)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let disk = self.fs.call()?;
+        let have = &disk.files[self.file].bytes;
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(have.len());
+        let read = (have.len() - from).min(bytes.len());
+        bytes[..read].copy_from_slice(&have[from..from + read]);
+        Ok(read)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut disk = self.fs.call()?;
+        let file = &mut disk.files[self.file];
+        let offset = usize::try_from(offset).expect("a simulated file is small");
+        put(&mut file.bytes, offset, bytes);
+        file.writes.push((offset, bytes.to_vec()));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut disk = self.fs.call()?;
+        let file = &mut disk.files[self.file];
+        file.durable = file.bytes.clone();
+        file.writes.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of(fs: &SimFs, path: &str) -> Option<Vec<u8>> {
+        let file = fs.open(Path::new(path)).ok()?;
+        let mut bytes = vec![0; usize::try_from(file.length().ok()?).ok()?];
+        file.read_at(&mut bytes, 0).ok()?;
+        Some(bytes)
+    }
+
+    /// What may be found after a crash, over many of them.
+    fn outcomes(fs: &SimFs, path: &str) -> Vec<Option<Vec<u8>>> {
+        let mut found: Vec<_> = (0..200)
+            .map(|seed| bytes_of(&fs.after_crash(&mut Rng::new(seed), Fate::default()), path))
+            .collect();
+        found.sort();
+        found.dedup();
+        found
+    }
+
+    #[test]
+    fn what_was_synced_is_there_and_the_rest_may_or_may_not_be() {
+        let fs = SimFs::new(Fate::default());
+        let file = fs.create(Path::new("/d/a")).expect("new");
+        file.write_at(b"safe", 0).expect("written");
+        file.sync().expect("synced");
+        assert_eq!(outcomes(&fs, "/d/a"), [None, Some(b"safe".to_vec())], "the name was not synced");
+        fs.sync_dir(Path::new("/d")).expect("synced");
+        assert_eq!(outcomes(&fs, "/d/a"), [Some(b"safe".to_vec())]);
+        file.write_at(b"lost", 0).expect("written");
+        assert_eq!(outcomes(&fs, "/d/a"), [Some(b"lost".to_vec()), Some(b"safe".to_vec())]);
+    }
+
+    #[test]
+    fn a_long_write_may_survive_in_part() {
+        let fs = SimFs::new(Fate::default());
+        let file = fs.create(Path::new("/d/a")).expect("new");
+        fs.sync_dir(Path::new("/d")).expect("synced");
+        file.write_at(&[7; 3 * SECTOR], 0).expect("written");
+        assert!(outcomes(&fs, "/d/a").len() > 4, "torn in several ways");
+    }
+
+    #[test]
+    fn nothing_happens_after_the_crash() {
+        let fs = SimFs::new(Fate { crash_at: Some(1), fail_at: None });
+        let file = fs.create(Path::new("/d/a")).expect("before it");
+        assert!(file.write_at(b"x", 0).is_err() && fs.sync_dir(Path::new("/d")).is_err());
+    }
+}
