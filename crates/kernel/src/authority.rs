@@ -9,12 +9,11 @@ use crate::history::End;
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef};
 use crate::outcome::{Answer, Granted, Live, Rejection, State};
-use crate::party::{Account, Space};
+use crate::party::Account;
 use crate::predicate::Predicate;
 use crate::resource::ResourceName;
-use crate::slab::Id;
-use crate::table::{RowId, Scope};
-use crate::text::{Identity, Namespace};
+use crate::table::RowId;
+use crate::text::Identity;
 use crate::units::{LeaseId, Lsn, Time};
 use crate::whereabouts::Whereabouts;
 
@@ -28,8 +27,7 @@ impl Kernel {
         resource: &ResourceName,
     ) -> Result<(), Rejection> {
         let lease = self.authority(now, identity, held)?;
-        self.covering(lease, resource).ok_or(Rejection::NotHeld)?;
-        self.not_reserved(lease)
+        self.covering(lease, resource).map(drop).ok_or(Rejection::NotHeld)
     }
 
     /// The lease that this credential has authority over; it may still be reserved.
@@ -107,10 +105,11 @@ impl Kernel {
         identity: &Identity,
         answer: &Answer,
     ) -> Result<Answer, Rejection> {
-        // An entry may outlive the history of its lease, but the lease has ended either way.
+        // Whatever ended it, but a revoke: what that retry was once granted is over.
         let again = |lease, epoch| match self.authority(now, identity, Held { lease, epoch }) {
-            Err(Rejection::Retired) => Err(Rejection::LeaseExpired),
-            other => other,
+            Err(Rejection::LeaseRevoked) => Err(Rejection::LeaseRevoked),
+            Err(_) => Err(Rejection::LeaseExpired),
+            Ok(lease) => Ok(lease),
         };
         Ok(match answer {
             Answer::Granted(granted) => {
@@ -137,21 +136,4 @@ impl Kernel {
     pub(crate) fn live_answer(&self, row: &Lease) -> Live {
         Live { lease: self.lease_id(row.lsn), epoch: row.epoch, deadline: row.deadline }
     }
-
-    pub(crate) fn space_mut(&mut self, scope: Scope) -> &mut Space {
-        &mut self.spaces[space_of(scope)].value
-    }
-
-    pub(crate) fn namespace_of(&self, scope: Scope) -> Namespace {
-        Namespace::from_shared(&self.spaces[space_of(scope)].text)
-    }
-
-    pub(crate) fn identity_of(&self, account: RowId<Account>) -> Identity {
-        Identity::from_shared(&self.accounts[account].text)
-    }
-}
-
-/// The namespace that a row of another table is in.
-fn space_of(scope: Scope) -> RowId<Space> {
-    Id::from_number(scope.expect("resources, accounts and agents are in a namespace"))
 }

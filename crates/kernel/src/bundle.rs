@@ -95,6 +95,11 @@ impl Bundle {
         &self.0
     }
 
+    /// How many places a lease over this would claim: each member, and each directory above it.
+    pub(crate) fn weight(&self) -> usize {
+        self.0.iter().map(|member| member.resource.weight()).sum()
+    }
+
     /// Would two leases with these bundles be in each other's way?
     pub fn conflicts_with(&self, other: &Bundle) -> bool {
         self.0.iter().any(|mine| other.0.iter().any(|theirs| mine.conflicts_with(theirs)))

@@ -104,6 +104,11 @@ pub enum Action {
 impl Action {
     /// The most entries one command may have, where it takes several.
     pub const MAX_BATCH: usize = 256;
+
+    /// Is it the engine's own doing? Everything else is somebody's, and the log says whose.
+    pub fn is_internal(&self) -> bool {
+        matches!(self, Action::Open(_) | Action::Tick | Action::Relocate(_) | Action::Retract(_))
+    }
 }
 
 /// The beginning of a tenure.

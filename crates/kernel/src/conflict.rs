@@ -11,12 +11,14 @@
 //! | `/a/b/*` | *subtree* of `/a/b`; *beneath* `/`, `/a` | *subtree* of `/`, `/a`, `/a/b`; *beneath* `/a/b` |
 
 use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 use crate::bundle::Bundle;
 use crate::expiry::Standing;
 use crate::kernel::Kernel;
-use crate::lease::LeaseRef;
+use crate::lease::{Lease, LeaseRef};
 use crate::node::{Node, Part};
 use crate::outcome::{Conflict, Rejection};
 use crate::party::{Session, Space};
@@ -25,8 +27,13 @@ use crate::resource::{lineage, path_of};
 use crate::table::{RowId, Scope};
 use crate::text::Namespace;
 use crate::units::{Age, LeaseId, Lsn, Time};
+use crate::view::LeaseView;
 
 impl Kernel {
+    /// The most claims that are passed by, because their leases are over, before the rest counts as it
+    /// is. It decides which refusal is given, never whether.
+    const LOOK_MAX: usize = 1024;
+
     /// Leases that are in the way of a bundle at a moment, or `None` if it could be granted.
     pub fn conflict(&self, namespace: &Namespace, bundle: &Bundle, now: Time) -> Option<Conflict> {
         let space = self.spaces.find(None, namespace.as_str())?;
@@ -34,6 +41,24 @@ impl Kernel {
             Ok(_) => None,
             Err(Blocked) => Some(self.describe(space, bundle, now)),
         }
+    }
+
+    /// Every lease that is in the way of a bundle at a moment, each once. There may be very many.
+    pub fn conflicts<'a>(
+        &'a self,
+        namespace: &Namespace,
+        bundle: &'a Bundle,
+        now: Time,
+    ) -> impl Iterator<Item = LeaseView> + 'a {
+        let space = self.spaces.find(None, namespace.as_str());
+        let met = space.into_iter().flat_map(move |space| self.meets(space, bundle));
+        let leases = met.flat_map(|(node, part, class)| self.nodes[node].value.holders(part).against(class));
+        let mut seen = BTreeSet::new();
+        let standing = leases.filter(move |lease| {
+            let row = &self.leases[*lease];
+            self.standing(row, now) != Standing::Over && seen.insert(row.lsn)
+        });
+        standing.map(move |lease| self.live_view(&self.leases[lease], now))
     }
 
     /// Nothing live is in the way: the leases that are over and must be ended first. Or else why not.
@@ -53,25 +78,26 @@ impl Kernel {
         })
     }
 
-    /// The leases in the way that are over, in the order of their ends. More than a command may end
-    /// are in the way themselves: ticks will have cleared them soon.
+    /// The leases in the way that are over, in the order of their ends. If they are more than a command
+    /// may work through, they are in the way themselves: ticks will have cleared them soon.
     fn in_the_way(&self, space: RowId<Space>, bundle: &Bundle, now: Time) -> Result<Vec<LeaseRef>, Blocked> {
-        let mut over: Vec<LeaseRef> = Vec::new();
+        let mut over: BTreeMap<(Option<Time>, Lsn), LeaseRef> = BTreeMap::new();
+        let mut work = 0;
         for (node, part, class) in self.meets(space, bundle) {
             for lease in self.nodes[node].value.holders(part).against(class) {
-                if self.standing(&self.leases[lease], now) != Standing::Over {
+                let row = &self.leases[lease];
+                if self.standing(row, now) != Standing::Over {
                     return Err(Blocked);
                 }
-                if !over.contains(&lease) {
-                    over.push(lease);
-                }
-                if over.len() > Kernel::EXPIRE_MAX {
-                    return Err(Blocked);
+                if over.insert((row.timer(), row.lsn), lease).is_none() {
+                    work += row.weight;
+                    if over.len() > 1 && work > self.limits().step_max {
+                        return Err(Blocked);
+                    }
                 }
             }
         }
-        over.sort_unstable_by_key(|lease| (self.leases[*lease].timer(), self.leases[*lease].lsn));
-        Ok(over)
+        Ok(over.into_values().collect())
     }
 
     /// A few of the leases in the way, and the age of the oldest of all.
@@ -92,14 +118,14 @@ impl Kernel {
         let mut oldest_found = false;
         for (seen, lease) in claims.enumerate() {
             let row = &self.leases[lease];
-            if seen > Kernel::EXPIRE_MAX {
+            if seen > Kernel::LOOK_MAX {
                 conflict.oldest = conflict.oldest.min(row.wait_age());
                 return;
             }
             if self.standing(row, now) == Standing::Over {
                 continue;
             }
-            let (age, id) = (self.wait_age_at(lease, now), self.lease_id(row.lsn));
+            let (age, id) = (self.wait_age_at(row, now), self.lease_id(row.lsn));
             conflict.oldest = conflict.oldest.min(age);
             oldest_found |= age == row.wait_age();
             if conflict.holders.len() < Conflict::SHOWN_MAX && !conflict.holders.contains(&id) {
@@ -126,7 +152,7 @@ impl Kernel {
                 let from = (session.number(), place, Lsn(0));
                 let to = (session.number(), place, first.unwrap_or(Lsn::MAX));
                 let own = self.session_claims.range(from..=to).map(|(.., lsn)| *lsn);
-                let live = own.take(Kernel::EXPIRE_MAX).find(|lsn| self.is_in_the_way(*lsn, now));
+                let live = own.take(Kernel::LOOK_MAX).find(|lsn| self.is_in_the_way(*lsn, now));
                 first = live.or(first);
             }
         }
@@ -138,25 +164,30 @@ impl Kernel {
     }
 
     /// How old wait-die takes a lease to be, by its standing rather than its row.
-    fn wait_age_at(&self, lease: LeaseRef, now: Time) -> Age {
-        let row = &self.leases[lease];
+    pub(crate) fn wait_age_at(&self, row: &Lease, now: Time) -> Age {
         match self.standing(row, now) {
-            Standing::Held { until: Time::NEVER, .. } => Age::YOUNGEST,
+            Standing::Held { until: Time::NEVER, .. } | Standing::Held { rebindable: false, .. } => {
+                Age::YOUNGEST
+            }
             _ => row.wait_age(),
         }
     }
 
-    /// Every set of claims that a bundle has to look at, with the class that it would come with.
+    /// Every set of claims that a bundle has to look at, with the class that it would come with: each
+    /// once, in the order in which the members come to it.
     fn meets<'a>(
         &'a self,
         space: RowId<Space>,
         bundle: &'a Bundle,
     ) -> impl Iterator<Item = (RowId<Node>, Part, Class)> + 'a {
-        bundle.members().iter().flat_map(move |member| {
+        let mut seen: BTreeSet<(NonZeroU32, Part, Class)> = BTreeSet::new();
+        let several = bundle.members().len() > 1;
+        let all = bundle.members().iter().flat_map(move |member| {
             let class = member.predicate.class();
             let (text, subtree) = member.resource.node();
             self.meets_of(space.scope(), text, subtree).map(move |(node, part)| (node, part, class))
-        })
+        });
+        all.filter(move |(node, part, class)| !several || seen.insert((node.number(), *part, *class)))
     }
 
     /// The sets of claims that a name meets: see the table above.

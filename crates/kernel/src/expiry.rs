@@ -2,8 +2,8 @@
 //!
 //! **Invariant.** Authority ends the moment `now > deadline`, whatever the row says: every decision
 //! asks [`Kernel::standing`], never the row's phase alone. Rows follow in bounded steps: a command
-//! first settles the leases that it touches, then at most [`Kernel::EXPIRE_MAX`] others that are due,
-//! in the order of `(moment, lease id)`.
+//! first settles the leases that it touches, then others that are due, in the order of `(moment, lease
+//! id)`, until it has worked through [`Limits::step_max`](crate::Limits) places that they claim.
 //!
 //! **What would break it.** A million leases run out in one millisecond; the sweep has done a hundred
 //! when a renewal of the last one arrives. Judged by the row it would be revived, after its resource
@@ -44,10 +44,8 @@ impl Standing {
 }
 
 impl Kernel {
-    /// The most leases that one command ends beyond those it touches.
-    pub const EXPIRE_MAX: usize = 128;
-    /// The most ended leases that one command retires.
-    pub const RETIRE_MAX: usize = 4 * Kernel::EXPIRE_MAX;
+    /// How many times as much as it ends a command retires: history must shrink faster than it grows.
+    pub const RETIRE_STEPS: usize = 4;
     /// The grace of an agent that said that it restarts.
     pub const RESTART_GRACE: Span = Span(15_000);
 
@@ -96,7 +94,7 @@ impl Kernel {
     /// The first moment at which something can be forgotten. Nothing is wrong if that comes late.
     pub fn next_upkeep(&self) -> Option<Time> {
         let past = self.history.oldest().map(|past| past.ended_at.after(self.limits().history_window));
-        let overfull = self.history.len() > self.limits().history_max as usize;
+        let overfull = self.history.is_overfull(self.limits());
         let request = self.requests.oldest().map(|entry| entry.lapses_at);
         let agent = self.quiet.first_key_value().map(|((at, _), _)| *at);
         let next = [past, request, agent].into_iter().flatten().min().map(|at| at.after(Span(1)));
@@ -105,9 +103,14 @@ impl Kernel {
 
     /// A bounded part of what is due, the earliest first.
     pub(crate) fn expire_due(&mut self) {
-        for _ in 0..Kernel::EXPIRE_MAX {
+        let mut work = 0;
+        while work < self.limits().step_max {
             match self.timers.first_key_value() {
-                Some(((at, _), lease)) if *at < self.now => self.step(*lease),
+                Some(((at, _), lease)) if *at < self.now => {
+                    let lease = *lease;
+                    work += self.leases[lease].weight;
+                    self.step(lease);
+                }
                 _ => break,
             }
         }
@@ -161,11 +164,15 @@ impl Kernel {
 
     /// Drops history that is too old or too much.
     pub(crate) fn retire(&mut self) {
-        let (window, max) = (self.limits().history_window, self.limits().history_max as usize);
-        for _ in 0..Kernel::RETIRE_MAX {
-            let over = self.history.len() > max;
+        let (window, step) = (self.limits().history_window, self.limits().step_max as usize);
+        let mut work = 0;
+        while work < Kernel::RETIRE_STEPS * step {
+            let over = self.history.is_overfull(self.limits());
             match self.history.oldest() {
-                Some(past) if over || past.ended_at.after(window) < self.now => self.retire_oldest(),
+                Some(past) if over || past.ended_at.after(window) < self.now => {
+                    work += past.members.as_slice().len();
+                    self.retire_oldest();
+                }
                 _ => break,
             }
         }

@@ -8,10 +8,12 @@ use alloc::collections::VecDeque;
 use crate::bundle::Member;
 use crate::command::OnExpiry;
 use crate::lease::Few;
+use crate::limits::Limits;
 use crate::outcome::State;
 use crate::party::Account;
 use crate::slab::{Id, Slab};
-use crate::table::RowId;
+use crate::statehash::StateHash;
+use crate::table::{RowId, fold};
 use crate::text::{AgentName, Metadata, Owner, Reason, SessionName};
 use crate::units::{Age, Epoch, Lsn, Span, Time, Token};
 
@@ -21,6 +23,8 @@ pub(crate) type PastRef = Id<Past>;
 pub(crate) struct History {
     rows: Slab<Past>,
     order: VecDeque<PastRef>,
+    /// Of all of them.
+    members: usize,
 }
 
 /// A lease that has ended.
@@ -84,11 +88,41 @@ impl Details {
     pub fn is_default(&self) -> bool {
         *self == Details::default()
     }
+
+    /// Folds it into the state's hash.
+    pub(crate) fn note(&self, hash: &mut StateHash) {
+        let expiry = match self.on_expiry {
+            OnExpiry::Free => 0,
+            OnExpiry::Manual => 1,
+            OnExpiry::Hold(span) => 2 + span.0,
+        };
+        hash.word(expiry);
+        hash.words(self.age.map_or([0, 0], |age| [age.at.0 + 1, age.tie]));
+        let texts = [
+            self.agent.as_ref().map(AgentName::as_str),
+            self.session.as_ref().map(SessionName::as_str),
+            self.owner.as_ref().map(Owner::as_str),
+            self.reason.as_ref().map(Reason::as_str),
+        ];
+        for text in texts {
+            hash.text(text.unwrap_or_default());
+        }
+        let metadata = self.metadata.as_ref().map_or(&[][..], Metadata::as_bytes);
+        hash.word(
+            metadata.iter().fold(metadata.len() as u64, |sum, byte| fold(sum ^ u64::from(*byte), PRIME)),
+        );
+    }
 }
+
+const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl History {
     pub(crate) fn len(&self) -> usize {
         self.order.len()
+    }
+
+    pub(crate) fn members(&self) -> usize {
+        self.members
     }
 
     pub(crate) fn get(&self, past: PastRef) -> &Past {
@@ -96,6 +130,7 @@ impl History {
     }
 
     pub(crate) fn push(&mut self, past: Past) -> PastRef {
+        self.members += past.members.as_slice().len();
         let id = self.rows.insert(past);
         self.order.push_back(id);
         id
@@ -107,7 +142,14 @@ impl History {
     }
 
     pub(crate) fn pop_oldest(&mut self) -> Option<Past> {
-        self.order.pop_front().map(|id| self.rows.remove(id))
+        let past = self.order.pop_front().map(|id| self.rows.remove(id))?;
+        self.members -= past.members.as_slice().len();
+        Some(past)
+    }
+
+    /// Is there more than may be kept?
+    pub(crate) fn is_overfull(&self, limits: &Limits) -> bool {
+        self.len() > limits.history_max as usize || self.members > limits.history_members_max as usize
     }
 
     /// In the order of their ends.

@@ -4,10 +4,9 @@ use alloc::vec::Vec;
 
 use crate::command::{Action, Held, Renewal, RequestKey, Retraction};
 use crate::expiry::Standing;
-use crate::grant::Deadline;
 use crate::history::End;
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
-use crate::lease::{LeaseRef, Phase};
+use crate::lease::{Deadline, LeaseRef, Phase};
 use crate::limits::Quota;
 use crate::outcome::{Answer, Event, Live, Rejection};
 use crate::text::Identity;
@@ -51,14 +50,13 @@ impl Kernel {
         identity: &Identity,
         renewal: &Renewal,
     ) -> Result<(LeaseRef, Span), Rejection> {
-        let lease = self.authority(now, identity, renewal.held)?;
-        self.not_reserved(lease)?;
-        let ttl = renewal.ttl.unwrap_or(self.leases[lease].ttl);
         let max = self.limits().ttl_max;
-        if renewal.ttl.is_some() && (ttl.0 == 0 || ttl > max) {
+        if renewal.ttl.is_some_and(|ttl| ttl.0 == 0 || ttl > max) {
             return Err(Rejection::InvalidTtl { max });
         }
-        Ok((lease, ttl))
+        let lease = self.authority(now, identity, renewal.held)?;
+        self.not_reserved(lease)?;
+        Ok((lease, renewal.ttl.unwrap_or(self.leases[lease].ttl)))
     }
 
     /// Never shortens.
@@ -146,9 +144,9 @@ impl Kernel {
             row.epoch = row.epoch.next();
             row.token = Token::from(lsn);
             row.phase = Phase::Active;
-            row.active_at = now;
             row.used = true;
-            row.set_deadline(Deadline::new(now.after(row.ttl), quota.cap(row.granted_at, now), now));
+            let cap = quota.cap(row.granted_at, row.active_at);
+            row.set_deadline(Deadline::new(now.after(row.ttl), cap, now));
         });
         if let Some(agent) = self.leases[lease].agent() {
             self.agent_is_back(agent);
@@ -178,9 +176,8 @@ impl Kernel {
         if agent_paused || self.policies.resolve(&namespace, identity).paused {
             return Err(Rejection::Paused);
         }
-        // A lease that has lived as long as it may ends for good.
-        let total = self.quota_of(lease).total_max;
-        if total.is_some_and(|total| row.granted_at.after(total) < now) {
+        // A lease that has lived, or lain idle, as long as it may ends for good.
+        if self.quota_of(lease).cap(row.granted_at, row.active_at) < now {
             return Err(Rejection::LeaseExpired);
         }
         Ok(lease)

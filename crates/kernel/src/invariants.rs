@@ -10,7 +10,7 @@ use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::node::{Node, Part};
 use crate::resource::path_of;
-use crate::table::{Row, RowId};
+use crate::table::Row;
 use crate::whereabouts::Whereabouts;
 
 /// The first thing that does not hold, if any.
@@ -41,7 +41,7 @@ impl Kernel {
     }
 
     /// Is no other lease in the way of this one?
-    fn is_compatible(&self, lease: LeaseRef) -> bool {
+    pub(crate) fn is_compatible(&self, lease: LeaseRef) -> bool {
         let row = &self.leases[lease];
         let space = self.accounts[row.account].scope;
         row.members.as_slice().iter().all(|member| {
@@ -65,7 +65,10 @@ impl Kernel {
             "a token is the LSN of a grant",
         )?;
         ensure(lease.deadline <= lease.ttl_until, "a deadline is not beyond the TTL")?;
-        ensure(lease.capped == (lease.deadline < lease.ttl_until), "capped says what the deadline shows")?;
+        ensure(
+            lease.capped || lease.deadline == lease.ttl_until,
+            "only a quota ends a lease before its TTL",
+        )?;
         let timer = lease.timer().map(|at| self.timers.get(&(at, lease.lsn)) == Some(&id));
         ensure(timer != Some(false), "a lease that time changes has a timer")?;
         let indexed = matches!(self.index.get(lease.lsn), Some(Whereabouts::Live(found)) if found == id);
@@ -95,12 +98,16 @@ impl Kernel {
             .iter()
             .all(|(id, row)| row.value.leases > 0 && row.value.leases as usize == in_session(id));
         ensure(sessions, "sessions count their leases, and go with the last")?;
-        let in_space = |id: RowId<crate::party::Space>| {
-            let of = |lease: &Lease| self.accounts[lease.account].scope == id.scope();
-            self.leases.iter().filter(|(_, lease)| of(lease)).count()
+        let scopes = || {
+            let nodes = self.nodes.iter().map(|(_, row)| row.scope);
+            let accounts = self.accounts.iter().map(|(_, row)| row.scope);
+            nodes.chain(accounts).chain(self.agents.iter().map(|(_, row)| row.scope))
         };
-        let spaces = self.spaces.iter().all(|(id, row)| row.value.leases as usize == in_space(id));
-        ensure(spaces, "namespaces count their leases")
+        let spaces = self.spaces.iter().all(|(id, row)| {
+            let within = scopes().filter(|scope| *scope == id.scope()).count();
+            within > 0 && row.value.referrers as usize == within
+        });
+        ensure(spaces, "namespaces count what is in them, and go with the last")
     }
 
     fn check_nodes(&self) -> Result<(), String> {
@@ -128,6 +135,7 @@ impl Kernel {
                 "accounts count what refers to them",
             )?;
             ensure(row.value.referrers > 0, "accounts go with the last referrer")?;
+            ensure(row.value.agents as usize == agents, "accounts count their agents")?;
         }
         Ok(())
     }
@@ -160,11 +168,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Limits that were lowered do not count: nothing is removed for them.
+    /// History may be over its limit by what one command ends, and by what a lowered limit has left.
     fn check_bounds(&self) -> Result<(), String> {
-        let ends_max = 2 * Kernel::EXPIRE_MAX + crate::command::Action::MAX_BATCH + 1;
-        let history_max = self.limits().history_max as usize + ends_max.max(Kernel::RETIRE_MAX);
-        ensure(self.history.len() <= history_max || self.tenure.is_none(), "history is bounded")?;
+        let members: usize = self.history.iter().map(|past| past.members.as_slice().len()).sum();
+        ensure(members == self.history.members(), "history counts its members")?;
         ensure(self.events.is_empty(), "events are handed out with the outcome")
     }
 }

@@ -23,7 +23,7 @@ use crate::requests::{Entry, Requests};
 use crate::statehash::StateHash;
 use crate::table::{RowId, Table};
 use crate::text::Identity;
-use crate::units::{LeaseId, Lsn, Time};
+use crate::units::{LeaseId, Lsn, Time, Version};
 use crate::whereabouts::LeaseIndex;
 
 /// The rules that this build decides by. Older logs are replayed by the rules they name.
@@ -45,6 +45,8 @@ pub struct Kernel {
     pub(crate) history: History,
 
     pub(crate) spaces: Table<Space>,
+    /// At least the floor of every namespace that is gone.
+    pub(crate) floor: Version,
     pub(crate) nodes: Table<Node>,
     /// How many nodes have a document.
     pub(crate) documents: u32,
@@ -158,6 +160,9 @@ impl Kernel {
         if self.tenure.is_none() && !matches!(command.action, Action::Open(_)) {
             return misplaced(Misplaced::NotOpen);
         }
+        if command.identity.is_none() && !command.action.is_internal() {
+            return misplaced(Misplaced::NoIdentity);
+        }
         self.admit_request(stamp.now, command)
     }
 
@@ -178,6 +183,9 @@ impl Kernel {
         let Some((identity, request)) = entry_of(command) else { return };
         let lapses_at = self.now.after(self.limits().request_window);
         let (identity, answer) = (identity.clone(), answer.clone());
+        self.hash.bytes(&request.key.0);
+        self.hash.bytes(&request.fingerprint);
+        self.hash.word(lapses_at.0);
         self.requests.insert(Entry { identity, request: *request, lapses_at, answer });
     }
 
@@ -189,7 +197,7 @@ impl Kernel {
         self.last = stamp.lsn;
         self.now = stamp.now;
         self.retire();
-        self.requests.lapse(self.now);
+        self.requests.lapse(self.now, self.limits().step_max as usize);
         self.forget_agents();
         for lease in touched {
             self.settle(*lease);
@@ -220,7 +228,10 @@ impl Kernel {
         }
         self.tenure = Some(Tenure { open: open.clone(), opened_lsn: stamp.lsn, opened_at: stamp.now });
         self.begin(stamp, &[]);
-        self.hash.words([open.term, u64::from(open.kernel_version)]);
+        self.hash.words([open.term, u64::from(open.kernel_version), open.boot_clock.0]);
+        self.hash.bytes(&open.writer.to_le_bytes());
+        self.hash.bytes(&open.boot_id.to_le_bytes());
+        self.hash.words(open.limits.named().map(|(_, limit)| limit));
         Ok(Answer::Opened)
     }
 

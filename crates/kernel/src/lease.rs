@@ -6,7 +6,6 @@ use alloc::boxed::Box;
 
 use crate::chain::Links;
 use crate::command::OnExpiry;
-use crate::grant::Deadline;
 use crate::history::Details;
 use crate::node::Node;
 use crate::outcome::State;
@@ -28,7 +27,7 @@ pub(crate) struct Lease {
     pub(crate) ttl: Span,
     /// As far as the TTL reaches by the last renewal.
     pub(crate) ttl_until: Time,
-    /// The last commit, touch or grant.
+    /// The grant, or the last commit or touch.
     pub(crate) active_at: Time,
     /// Authority ends once this has passed: `ttl_until`, or sooner by a quota.
     pub(crate) deadline: Time,
@@ -39,6 +38,8 @@ pub(crate) struct Lease {
     pub(crate) capped: bool,
     /// Renewed, activated, touched or written under: its grant cannot be retracted any more.
     pub(crate) used: bool,
+    /// How many places it claims.
+    pub(crate) weight: u32,
     pub(crate) members: Few<MemberRow>,
     /// What most leases have not.
     pub(crate) extra: Option<Box<Extra>>,
@@ -77,6 +78,21 @@ pub(crate) struct Extra {
     pub(crate) agent: Option<RowId<Agent>>,
     pub(crate) agent_links: Links,
     pub(crate) session: Option<RowId<Session>>,
+}
+
+/// The end of authority, and whether a quota made it.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline {
+    ttl_until: Time,
+    at: Time,
+    capped: bool,
+}
+
+impl Deadline {
+    /// `ttl_until`, or sooner by a quota's `cap`; never before `floor`, since nothing shortens a lease.
+    pub(crate) fn new(ttl_until: Time, cap: Time, floor: Time) -> Deadline {
+        Deadline { ttl_until, at: ttl_until.min(cap).max(floor), capped: cap <= ttl_until }
+    }
 }
 
 /// One of something without a heap allocation, or several.
@@ -125,11 +141,13 @@ impl Lease {
         self.extra.as_ref().and_then(|extra| extra.details.age).unwrap_or(grant)
     }
 
-    /// How old wait-die takes it to be. What waits for an operator waits for nobody else, so no cycle
-    /// can lead through it, and whoever meets it may wait.
+    /// How old wait-die takes it to be. What waits for an operator or for its own end waits for nobody
+    /// else: no cycle can lead through it, and whoever meets it may wait.
     pub(crate) fn wait_age(&self) -> Age {
         match self.phase {
-            Phase::Revoking | Phase::Held { until: Time::NEVER, .. } => Age::YOUNGEST,
+            Phase::Revoking
+            | Phase::Held { until: Time::NEVER, .. }
+            | Phase::Held { rebindable: false, .. } => Age::YOUNGEST,
             Phase::Reserved | Phase::Active | Phase::Held { .. } => self.age(),
         }
     }

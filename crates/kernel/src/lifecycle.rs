@@ -14,6 +14,7 @@ use crate::history::{End, Past};
 use crate::kernel::Kernel;
 use crate::lease::{Few, Lease, LeaseRef, MemberRow, Phase};
 use crate::node::{Node, Part};
+use crate::parties::space_of;
 use crate::party::Space;
 use crate::predicate::Class;
 use crate::resource::{ResourceName, lineage, path_of};
@@ -33,8 +34,6 @@ impl Kernel {
         let owner = &mut self.accounts[account].value;
         owner.leases += 1;
         owner.referrers += 1;
-        let space = self.accounts[account].scope;
-        self.space_mut(space).leases += 1;
         if let Some(agent) = agent {
             self.agents[agent].value.leases += 1;
             self.reset_forgetting(agent);
@@ -45,6 +44,7 @@ impl Kernel {
         if self.leases[lease].phase != Phase::Revoking {
             self.join_chains(lease);
         }
+        self.note_grant(lease);
         self.note(lease);
         lease
     }
@@ -97,6 +97,9 @@ impl Kernel {
             row.end_authority();
         }
         self.drop_unused_nodes(places);
+        let space = self.accounts[row.account].scope;
+        let floor = self.space_mut(space).floor;
+        self.hash.word(floor.0);
         self.settle_parties(&row);
         self.remember(row, end, members);
     }
@@ -104,8 +107,6 @@ impl Kernel {
     /// The account stays, since history refers to it now.
     fn settle_parties(&mut self, row: &Lease) {
         self.accounts[row.account].value.leases -= 1;
-        let space = self.accounts[row.account].scope;
-        self.space_mut(space).leases -= 1;
         if let Some(agent) = row.agent() {
             self.agents[agent].value.leases -= 1;
             self.reset_forgetting(agent);
@@ -194,14 +195,19 @@ impl Kernel {
         let (text, subtree) = member.resource.node();
         for dir in path_of(text).into_iter().flat_map(lineage) {
             if self.nodes.find(space.scope(), dir).is_none() {
-                self.nodes.insert(space.scope(), &Arc::from(dir), Node::default());
+                self.insert_node(space, &Arc::from(dir), Node::default());
             }
         }
         let node = match self.nodes.find(space.scope(), text) {
             Some(node) => node,
-            None => self.nodes.insert(space.scope(), member.resource.shared(), self.new_node(space, text)),
+            None => self.insert_node(space, member.resource.shared(), self.new_node(space, text)),
         };
         MemberRow { node, predicate: member.predicate, subtree }
+    }
+
+    pub(crate) fn insert_node(&mut self, space: RowId<Space>, text: &Arc<str>, node: Node) -> RowId<Node> {
+        self.join_space(space);
+        self.nodes.insert(space.scope(), text, node)
     }
 
     /// A key that is made anew starts at its namespace's floor.
@@ -232,6 +238,7 @@ impl Kernel {
             let floor = &mut self.space_mut(row.scope).floor;
             *floor = (*floor).max(row.value.version);
         }
+        self.leave_space(space_of(row.scope));
     }
 
     fn join_chains(&mut self, lease: LeaseRef) {
@@ -257,6 +264,20 @@ impl Kernel {
         }
     }
 
+    /// Folds what never changes about a lease into the state's hash.
+    fn note_grant(&mut self, lease: LeaseRef) {
+        let row = &self.leases[lease];
+        self.hash.words([row.granted_at.0, row.ttl.0]);
+        self.hash.text(&self.accounts[row.account].text);
+        for member in row.members.as_slice() {
+            self.hash.words([member.predicate as u64, u64::from(member.subtree)]);
+            self.hash.text(&self.nodes[member.node].text);
+        }
+        if let Some(extra) = &row.extra {
+            extra.details.note(&mut self.hash);
+        }
+    }
+
     /// Folds a row, as it is now, into the state's hash.
     fn note(&mut self, lease: LeaseRef) {
         let row = &self.leases[lease];
@@ -266,8 +287,17 @@ impl Kernel {
             Phase::Revoking => 3,
             Phase::Held { until: Time(until), rebindable } => 4 + u64::from(rebindable) + (until << 3),
         };
-        let words =
-            [row.lsn.0, row.epoch.0, row.token.0, row.deadline.0, row.ttl_until.0, row.active_at.0, phase];
+        let flags = u64::from(row.capped) + 2 * u64::from(row.used);
+        let words = [
+            row.lsn.0,
+            row.epoch.0,
+            row.token.0,
+            row.deadline.0,
+            row.ttl_until.0,
+            row.active_at.0,
+            phase,
+            flags,
+        ];
         self.hash.words(words);
     }
 }

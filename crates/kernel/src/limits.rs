@@ -1,6 +1,6 @@
 //! A number for everything that can grow, and what each identity may use of it.
 
-use crate::units::Span;
+use crate::units::{Span, Time};
 
 /// The limits in force between one `open` and the next.
 ///
@@ -17,14 +17,20 @@ pub struct Limits {
     pub leases_per_identity_max: u32,
     /// Namespaces ever used.
     pub namespaces_max: u32,
+    /// Names that are leased or have a document, and the directories above them.
+    pub nodes_max: u32,
     /// Keys with a document.
     pub documents_max: u32,
     /// Agents remembered.
     pub agents_max: u32,
+    /// The same for each identity in one namespace.
+    pub agents_per_identity_max: u32,
     /// Scopes with a quota or a pause of their own.
     pub policies_max: u32,
     /// Ended leases that stay readable.
     pub history_max: u32,
+    /// The members of all of them.
+    pub history_members_max: u32,
     /// For how long they do.
     pub history_window: Span,
     /// Idempotency entries.
@@ -33,6 +39,9 @@ pub struct Limits {
     pub requests_per_identity_max: u32,
     /// For how long an entry answers a retry.
     pub request_window: Span,
+    /// How much of what is due one command does: leases ended, by the places that they claim. Logged
+    /// with the rest, so that a log replays in the steps in which it ran.
+    pub step_max: u32,
 }
 
 impl Limits {
@@ -46,19 +55,46 @@ impl Limits {
         leases_max: 0,
         leases_per_identity_max: 0,
         namespaces_max: 0,
+        nodes_max: 0,
         documents_max: 0,
         agents_max: 0,
+        agents_per_identity_max: 0,
         policies_max: 0,
         history_max: 0,
+        history_members_max: 0,
         history_window: Span(0),
         requests_max: 0,
         requests_per_identity_max: 0,
         request_window: Span(0),
+        step_max: 0,
     };
+
+    /// Every limit by its name, spans in milliseconds.
+    pub fn named(&self) -> [(&'static str, u64); 17] {
+        [
+            ("ttl_max", self.ttl_max.0),
+            ("hold_max", self.hold_max.0),
+            ("leases_max", self.leases_max.into()),
+            ("leases_per_identity_max", self.leases_per_identity_max.into()),
+            ("namespaces_max", self.namespaces_max.into()),
+            ("nodes_max", self.nodes_max.into()),
+            ("documents_max", self.documents_max.into()),
+            ("agents_max", self.agents_max.into()),
+            ("agents_per_identity_max", self.agents_per_identity_max.into()),
+            ("policies_max", self.policies_max.into()),
+            ("history_max", self.history_max.into()),
+            ("history_members_max", self.history_members_max.into()),
+            ("history_window", self.history_window.0),
+            ("requests_max", self.requests_max.into()),
+            ("requests_per_identity_max", self.requests_per_identity_max.into()),
+            ("request_window", self.request_window.0),
+            ("step_max", self.step_max.into()),
+        ]
+    }
 
     pub(crate) fn are_valid(&self) -> bool {
         let spans = [self.ttl_max, self.hold_max, self.history_window, self.request_window];
-        self.ttl_max.0 > 0 && spans.iter().all(|span| *span <= Limits::SPAN_MAX)
+        self.ttl_max.0 > 0 && self.step_max > 0 && spans.iter().all(|span| *span <= Limits::SPAN_MAX)
     }
 }
 
@@ -70,14 +106,18 @@ impl Default for Limits {
             leases_max: 20_000_000,
             leases_per_identity_max: 1_000_000,
             namespaces_max: 100_000,
+            nodes_max: 40_000_000,
             documents_max: 20_000_000,
             agents_max: 1_000_000,
+            agents_per_identity_max: 100_000,
             policies_max: 100_000,
             history_max: 100_000,
+            history_members_max: 200_000,
             history_window: Span(600_000),
             requests_max: 1_000_000,
             requests_per_identity_max: 100_000,
             request_window: Span(60_000),
+            step_max: 256,
         }
     }
 }
@@ -99,6 +139,13 @@ impl Quota {
     /// Nothing is set.
     pub fn is_empty(&self) -> bool {
         *self == Quota::default()
+    }
+
+    /// The latest moment that a lease may live to.
+    pub(crate) fn cap(&self, granted_at: Time, active_at: Time) -> Time {
+        let total = self.total_max.map_or(Time::NEVER, |span| granted_at.after(span));
+        let idle = self.idle_max.map_or(Time::NEVER, |span| active_at.after(span));
+        total.min(idle)
     }
 
     /// What is set here, and where nothing is, what `wider` says.

@@ -54,6 +54,9 @@ pub(crate) enum Part {
 /// A set of claims as a key: the node's number, the part, the class.
 pub(crate) type Place = (NonZeroU32, Part, Class);
 
+/// Sorts before every other.
+pub(crate) const FIRST_PLACE: Place = (NonZeroU32::MIN, Part::At, Class::Shared);
+
 impl Node {
     pub(crate) fn new(version: Version, document: Option<Document>) -> Node {
         Node { version, document: document.map(Box::new), ..Node::default() }

@@ -13,6 +13,7 @@ use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::{LeaseRef, Phase};
 use crate::outcome::{Answer, Event, Rejection, Table as Bounded};
 use crate::party::Policy;
+use crate::text::{Identity, Namespace};
 use crate::units::{LeaseId, Time};
 use crate::whereabouts::Whereabouts;
 
@@ -60,7 +61,7 @@ impl Kernel {
         Ok(Answer::RevokedAll { revoked, more: !self.first_revocable(party).is_empty() })
     }
 
-    /// The first leases of a party that are not under revoke yet.
+    /// The first leases of a party that are not under revoke yet: as many as make one step.
     fn first_revocable(&mut self, party: &Party) -> Vec<LeaseRef> {
         let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = party;
         let space = self.spaces.find(None, namespace.as_str());
@@ -136,7 +137,17 @@ impl Kernel {
         }
         self.begin(stamp, &[]);
         self.policies.set(scope, policy);
-        self.hash.words([u64::from(policy.paused), self.policies.0.len() as u64]);
+        self.hash.text(scope.namespace.as_ref().map_or("", Namespace::as_str));
+        self.hash.text(scope.identity.as_ref().map_or("", Identity::as_str));
+        let quota = policy.quota;
+        let number = |number: Option<u64>| number.map_or(0, |number| number.saturating_add(1));
+        self.hash.words([
+            u64::from(policy.paused),
+            number(quota.leases_max.map(u64::from)),
+            number(quota.total_max.map(|span| span.0)),
+            number(quota.idle_max.map(|span| span.0)),
+            number(quota.acquires_per_second.map(u64::from)),
+        ]);
         Ok(Answer::Done)
     }
 

@@ -228,9 +228,11 @@ pub enum Table {
     Leases,
     /// Namespaces.
     Namespaces,
+    /// Names that something is known about.
+    Nodes,
     /// Keys with a document.
     Documents,
-    /// Agents.
+    /// Agents, of all or of this identity.
     Agents,
     /// Scopes with a quota or a pause.
     Policies,

@@ -4,27 +4,54 @@ use crate::command::AgentNews;
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::outcome::{Answer, Rejection};
 use crate::party::{Account, Agent, Restart, Session, Space};
-use crate::table::RowId;
+use crate::slab::Id;
+use crate::table::{RowId, Scope};
 use crate::text::{AgentName, Identity, Namespace, SessionName};
 use crate::units::{Span, Time};
 
 impl Kernel {
-    /// The most agents that one command forgets.
-    pub const FORGET_MAX: usize = 128;
     /// How long an agent without leases is remembered.
     pub const AGENT_WINDOW: Span = Span(300_000);
 
+    /// A namespace that is made anew starts where those that are gone left off.
     pub(crate) fn ensure_space(&mut self, namespace: &Namespace) -> RowId<Space> {
+        let floor = self.floor;
         match self.spaces.find(None, namespace.as_str()) {
             Some(space) => space,
-            None => self.spaces.insert(None, namespace.shared(), Space::default()),
+            None => self.spaces.insert(None, namespace.shared(), Space { floor, referrers: 0 }),
+        }
+    }
+
+    pub(crate) fn join_space(&mut self, space: RowId<Space>) {
+        self.spaces[space].value.referrers += 1;
+    }
+
+    /// One thing less is in a namespace; the last one takes it along, and leaves its floor to the shard.
+    pub(crate) fn leave_space(&mut self, space: RowId<Space>) {
+        let row = &mut self.spaces[space].value;
+        row.referrers -= 1;
+        if row.referrers == 0 {
+            self.floor = self.floor.max(row.floor);
+            self.hash.word(self.floor.0);
+            self.spaces.remove(space);
         }
     }
 
     pub(crate) fn ensure_account(&mut self, space: RowId<Space>, identity: &Identity) -> RowId<Account> {
-        match self.accounts.find(space.scope(), identity.as_str()) {
-            Some(account) => account,
-            None => self.accounts.insert(space.scope(), identity.shared(), Account::default()),
+        if let Some(account) = self.accounts.find(space.scope(), identity.as_str()) {
+            return account;
+        }
+        self.join_space(space);
+        self.accounts.insert(space.scope(), identity.shared(), Account::default())
+    }
+
+    /// One thing less refers to an account; the last one takes it along.
+    pub(crate) fn drop_referrer(&mut self, account: RowId<Account>) {
+        let referrers = &mut self.accounts[account].value.referrers;
+        *referrers -= 1;
+        if *referrers == 0 {
+            let row = self.accounts.remove(account);
+            self.leave_space(space_of(row.scope));
         }
     }
 
@@ -41,14 +68,10 @@ impl Kernel {
         account: RowId<Account>,
         name: &AgentName,
     ) -> RowId<Agent> {
-        if let Some(agent) = self.known_agent(self.now, space, name) {
-            return agent;
+        match self.agents.find(space.scope(), name.as_str()) {
+            Some(agent) => agent,
+            None => self.insert_agent(space, name, Agent::new(self.last, account)),
         }
-        // One whose time is over may still have its row.
-        if let Some(agent) = self.agents.find(space.scope(), name.as_str()) {
-            self.forget(agent);
-        }
-        self.insert_agent(space, name, Agent::new(self.last, account))
     }
 
     pub(crate) fn insert_agent(
@@ -57,16 +80,21 @@ impl Kernel {
         name: &AgentName,
         agent: Agent,
     ) -> RowId<Agent> {
-        self.accounts[agent.account].value.referrers += 1;
+        let owner = &mut self.accounts[agent.account].value;
+        owner.referrers += 1;
+        owner.agents += 1;
+        self.join_space(space);
         self.agents.insert(space.scope(), name.shared(), agent)
     }
 
-    /// One thing less refers to an account; the last one takes it along.
-    pub(crate) fn drop_referrer(&mut self, account: RowId<Account>) {
-        let referrers = &mut self.accounts[account].value.referrers;
-        *referrers -= 1;
-        if *referrers == 0 {
-            self.accounts.remove(account);
+    /// One whose time is over may still have its row.
+    pub(crate) fn forget_if_due(&mut self, namespace: &Namespace, name: &AgentName) {
+        let space = self.spaces.find(None, namespace.as_str());
+        let Some(agent) = space.and_then(|space| self.agents.find(space.scope(), name.as_str())) else {
+            return;
+        };
+        if self.agents[agent].value.forget_at.is_some_and(|at| at < self.now) {
+            self.forget(agent);
         }
     }
 
@@ -122,8 +150,9 @@ impl Kernel {
     /// It asked for something, so it runs.
     pub(crate) fn agent_is_back(&mut self, agent: RowId<Agent>) {
         let now = self.now;
-        if let Some(restart) = &mut self.agents[agent].value.restart {
-            restart.until.get_or_insert(now);
+        if let Some(Restart { until: until @ None, .. }) = &mut self.agents[agent].value.restart {
+            *until = Some(now);
+            self.note_agent(agent);
         }
     }
 
@@ -140,10 +169,22 @@ impl Kernel {
             self.quiet.insert((at, since), agent);
         }
         self.agents[agent].value.forget_at = forget_at;
+        self.note_agent(agent);
+    }
+
+    /// Folds a row, as it is now, into the state's hash.
+    fn note_agent(&mut self, agent: RowId<Agent>) {
+        let row = &self.agents[agent];
+        self.hash.text(&row.text);
+        let agent = &row.value;
+        let restart =
+            agent.restart.map_or([0, 0], |restart| [restart.since.0, restart.until.map_or(0, |at| at.0 + 1)]);
+        self.hash.words(restart);
+        self.hash.words([agent.since.0, u64::from(agent.paused), agent.forget_at.map_or(0, |at| at.0 + 1)]);
     }
 
     pub(crate) fn forget_agents(&mut self) {
-        for _ in 0..Kernel::FORGET_MAX {
+        for _ in 0..self.limits().step_max {
             match self.quiet.first_key_value() {
                 Some(((at, _), agent)) if *at < self.now => self.forget(*agent),
                 _ => break,
@@ -152,10 +193,30 @@ impl Kernel {
     }
 
     fn forget(&mut self, agent: RowId<Agent>) {
-        let row = self.agents.remove(agent).value;
-        if let Some(at) = row.forget_at {
-            self.quiet.remove(&(at, row.since));
+        let row = self.agents.remove(agent);
+        let agent = row.value;
+        if let Some(at) = agent.forget_at {
+            self.quiet.remove(&(at, agent.since));
         }
-        self.drop_referrer(row.account);
+        self.accounts[agent.account].value.agents -= 1;
+        self.leave_space(space_of(row.scope));
+        self.drop_referrer(agent.account);
     }
+
+    pub(crate) fn space_mut(&mut self, scope: Scope) -> &mut Space {
+        &mut self.spaces[space_of(scope)].value
+    }
+
+    pub(crate) fn namespace_of(&self, scope: Scope) -> Namespace {
+        Namespace::from_shared(&self.spaces[space_of(scope)].text)
+    }
+
+    pub(crate) fn identity_of(&self, account: RowId<Account>) -> Identity {
+        Identity::from_shared(&self.accounts[account].text)
+    }
+}
+
+/// The namespace that a row of another table is in.
+pub(crate) fn space_of(scope: Scope) -> RowId<Space> {
+    Id::from_number(scope.expect("resources, accounts and agents are in a namespace"))
 }

@@ -12,13 +12,13 @@ use crate::table::RowId;
 use crate::text::{Identity, Namespace};
 use crate::units::{Lsn, Time, Version};
 
-/// One namespace's row. Never removed: its floor keeps versions from being used again.
+/// One namespace's row. It is there while something is in it; its floor outlives it in the shard's.
 #[derive(Default)]
 pub(crate) struct Space {
     /// No key that is made anew may have a version of one that is gone.
     pub(crate) floor: Version,
-    /// Leases that cover resources in it.
-    pub(crate) leases: u32,
+    /// Nodes, accounts and agents in it.
+    pub(crate) referrers: u32,
 }
 
 /// An identity in a namespace.
@@ -28,6 +28,8 @@ pub(crate) struct Account {
     pub(crate) leases: u32,
     /// Those of them that an operator may still revoke.
     pub(crate) revocable: Chain,
+    /// Agents that belong to it.
+    pub(crate) agents: u32,
     /// Leases, ended leases and agents that refer to this row.
     pub(crate) referrers: u32,
 }

@@ -1,10 +1,10 @@
 //! Idempotency: answers kept so that a retried request is applied once.
 //!
 //! Only accepted commands leave an entry. An entry answers until it lapses and is never dropped before,
-//! whatever the pressure: a full table refuses new requests instead. Entries lapse in the order in
-//! which they came, a bounded number per command.
+//! whatever the pressure: a full table refuses new requests instead. Entries lapse in the order of
+//! their time, which need not be that in which they came: an `open` may shorten the window.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 
 use crate::command::{Request, RequestKey};
 use crate::limits::Limits;
@@ -14,12 +14,12 @@ use crate::units::Time;
 
 #[derive(Default)]
 pub(crate) struct Requests {
-    /// `None` where an entry was taken out before its time.
-    queue: VecDeque<Option<Entry>>,
-    /// The number of the first in the queue; numbers go up by one.
-    first: u64,
-    index: BTreeMap<(Identity, RequestKey), u64>,
+    /// By when they lapse; among equals, in the order in which they came.
+    entries: BTreeMap<(Time, u64), Entry>,
+    index: BTreeMap<(Identity, RequestKey), (Time, u64)>,
     per_identity: BTreeMap<Identity, u32>,
+    /// The number of the next one.
+    next: u64,
 }
 
 /// One kept answer.
@@ -36,19 +36,14 @@ pub struct Entry {
 }
 
 impl Requests {
-    /// The most entries that lapse with one command.
-    pub(crate) const LAPSE_MAX: usize = 256;
-
     pub(crate) fn len(&self) -> usize {
-        self.index.len()
+        self.entries.len()
     }
 
     /// The entry that answers this key now.
     pub(crate) fn find(&self, identity: &Identity, key: RequestKey, now: Time) -> Option<&Entry> {
-        let number = self.index.get(&(identity.clone(), key))?;
-        let entry =
-            self.queue[self.position(*number)].as_ref().expect("the index names entries in the queue");
-        (now <= entry.lapses_at).then_some(entry)
+        let place = self.index.get(&(identity.clone(), key))?;
+        self.entries.get(place).filter(|entry| now <= entry.lapses_at)
     }
 
     /// Would there be room for one more, once what is due has lapsed?
@@ -58,14 +53,15 @@ impl Requests {
         if self.len() < all_max && mine < mine_max {
             return true;
         }
-        let lapsing = self.lapsing(now).count();
-        let lapsing_mine = self.lapsing(now).filter(|entry| entry.identity == *identity).count();
+        let step = limits.step_max as usize;
+        let lapsing = self.lapsing(now, step).count();
+        let lapsing_mine = self.lapsing(now, step).filter(|entry| entry.identity == *identity).count();
         self.len() - lapsing < all_max && mine - lapsing_mine < mine_max
     }
 
-    /// Drops what is due, up to [`Requests::LAPSE_MAX`].
-    pub(crate) fn lapse(&mut self, now: Time) {
-        for _ in 0..self.lapsing(now).count() {
+    /// Drops what is due, up to so many.
+    pub(crate) fn lapse(&mut self, now: Time, most: usize) {
+        for _ in 0..self.lapsing(now, most).count() {
             let (identity, key) = self.oldest().map(Entry::key).expect("it was just counted");
             self.remove(&identity, key);
         }
@@ -74,19 +70,15 @@ impl Requests {
     pub(crate) fn insert(&mut self, entry: Entry) {
         self.remove(&entry.identity, entry.request.key);
         *self.per_identity.entry(entry.identity.clone()).or_default() += 1;
-        let number = self.first + self.queue.len() as u64;
-        self.index.insert(entry.key(), number);
-        self.queue.push_back(Some(entry));
+        let place = (entry.lapses_at, self.next);
+        self.next += 1;
+        self.index.insert(entry.key(), place);
+        self.entries.insert(place, entry);
     }
 
     pub(crate) fn remove(&mut self, identity: &Identity, key: RequestKey) {
-        let Some(number) = self.index.remove(&(identity.clone(), key)) else { return };
-        let position = self.position(number);
-        self.queue[position] = None;
-        while let Some(None) = self.queue.front() {
-            self.queue.pop_front();
-            self.first += 1;
-        }
+        let Some(place) = self.index.remove(&(identity.clone(), key)) else { return };
+        self.entries.remove(&place);
         let count = self.per_identity.get_mut(identity).expect("an identity with entries is counted");
         *count -= 1;
         if *count == 0 {
@@ -94,23 +86,19 @@ impl Requests {
         }
     }
 
-    /// The one that came first.
+    /// The one that lapses first.
     pub(crate) fn oldest(&self) -> Option<&Entry> {
-        self.iter().next()
+        self.entries.first_key_value().map(|(_, entry)| entry)
     }
 
-    /// In the order in which they came.
+    /// In the order in which they lapse.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.queue.iter().flatten()
+        self.entries.values()
     }
 
-    /// Those at the front that are due, as many as may lapse at once.
-    fn lapsing(&self, now: Time) -> impl Iterator<Item = &Entry> {
-        self.iter().take(Requests::LAPSE_MAX).take_while(move |entry| entry.lapses_at < now)
-    }
-
-    fn position(&self, number: u64) -> usize {
-        usize::try_from(number - self.first).expect("a queue is shorter than memory")
+    /// Those that are due, as many as may lapse at once.
+    fn lapsing(&self, now: Time, most: usize) -> impl Iterator<Item = &Entry> {
+        self.iter().take(most).take_while(move |entry| entry.lapses_at < now)
     }
 }
 

@@ -131,6 +131,13 @@ impl ResourceName {
         ResourceName(text.into())
     }
 
+    /// How many places it claims: itself, and each directory that it is beneath.
+    pub(crate) fn weight(&self) -> usize {
+        let (text, subtree) = self.node();
+        let dirs = path_of(text).map_or(0, |path| lineage(path).count());
+        1 + dirs - usize::from(subtree)
+    }
+
     pub(crate) fn shared(&self) -> &Arc<str> {
         &self.0
     }

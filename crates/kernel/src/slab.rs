@@ -1,7 +1,7 @@
 //! Rows in numbered places that are used again when a row goes.
 //!
-//! Rows never move, and growing copies at most one chunk: a table of ten million rows grows as
-//! quickly as one of ten. A place number means nothing outside the process: what may be observed
+//! Rows never move, and growing copies at most one chunk and the list of chunks: a table of ten million
+//! rows grows as quickly as one of ten. A place number means nothing outside the process: what may be observed
 //! must not depend on it, since a restored kernel numbers its rows anew.
 
 use alloc::vec::Vec;

@@ -33,6 +33,8 @@ pub struct Snapshot {
     pub now: Time,
     /// The running hash after that record.
     pub state_hash: u64,
+    /// At least the floor of every namespace that is gone.
+    pub floor: Version,
     /// By name.
     pub namespaces: Vec<NamespaceData>,
     /// By scope.
@@ -45,7 +47,7 @@ pub struct Snapshot {
     pub leases: Vec<LeaseData>,
     /// Ended leases, in the order of their ends.
     pub history: Vec<PastData>,
-    /// Idempotency entries, in the order in which they came.
+    /// Idempotency entries, in the order in which they lapse.
     pub requests: Vec<Entry>,
 }
 
@@ -185,6 +187,7 @@ impl Kernel {
             last: self.last,
             now: self.now,
             state_hash: self.hash.0,
+            floor: self.floor,
             namespaces,
             policies: self.policies.0.iter().map(|(scope, policy)| (scope.clone(), *policy)).collect(),
             agents,
@@ -204,11 +207,15 @@ impl Kernel {
         }
         kernel.last = snapshot.last;
         kernel.now = snapshot.now;
+        kernel.floor = snapshot.floor;
         kernel.restore_parties(snapshot)?;
         snapshot.keys.iter().try_for_each(|key| kernel.restore_key(key))?;
         snapshot.leases.iter().try_for_each(|lease| kernel.restore_lease(lease))?;
         snapshot.history.iter().try_for_each(|past| kernel.restore_past(past))?;
         snapshot.requests.iter().for_each(|entry| kernel.requests.insert(entry.clone()));
+        if kernel.spaces.iter().any(|(_, row)| row.value.referrers == 0) {
+            return Err(RestoreError("a namespace with nothing in it"));
+        }
         kernel.hash = StateHash(snapshot.state_hash);
         Ok(kernel)
     }
@@ -221,6 +228,9 @@ impl Kernel {
         self.policies.0.extend(snapshot.policies.iter().cloned());
         for data in &snapshot.agents {
             let space = self.find_space(&data.namespace)?;
+            if self.agents.find(space.scope(), data.name.as_str()).is_some() {
+                return Err(RestoreError("the same agent twice"));
+            }
             let account = self.ensure_account(space, &data.identity);
             let mut agent = Agent::new(data.since, account);
             (agent.paused, agent.restart, agent.forget_at) = (data.paused, data.restart, data.forget_at);
@@ -239,7 +249,7 @@ impl Kernel {
         }
         let node = Node::new(data.version, data.document);
         self.documents += u32::from(data.document.is_some());
-        self.nodes.insert(space.scope(), data.key.shared(), node);
+        self.insert_node(space, data.key.shared(), node);
         Ok(())
     }
 
@@ -248,11 +258,14 @@ impl Kernel {
         if data.lsn > self.last || self.index.get(data.lsn).is_some() {
             return Err(RestoreError("a lease of the future, or the same lease twice"));
         }
+        if data.epoch.is_authority() != matches!(data.phase, Phase::Reserved | Phase::Active) {
+            return Err(RestoreError("a lease whose epoch does not go with its phase"));
+        }
         let bundle = Bundle::new(data.members.clone()).map_err(|_| RestoreError("a lease over no bundle"))?;
         let account = self.ensure_account(space, &data.identity);
         let extra = self.restore_extra(space, account, &data.details)?;
         let members = bundle.members().iter().map(|member| self.ensure_nodes(space, member)).collect();
-        self.enter(Lease {
+        let lease = self.enter(Lease {
             lsn: data.lsn,
             epoch: data.epoch,
             token: data.token,
@@ -266,10 +279,11 @@ impl Kernel {
             account_links: Links::default(),
             capped: data.capped,
             used: data.used,
+            weight: u32::try_from(bundle.weight()).expect("a bundle is bounded"),
             members,
             extra,
         });
-        Ok(())
+        if self.is_compatible(lease) { Ok(()) } else { Err(RestoreError("two holders of one resource")) }
     }
 
     fn restore_extra(

@@ -35,6 +35,16 @@ impl StateHash {
         }
     }
 
+    pub(crate) fn text(&mut self, text: &str) {
+        let mut words = text.as_bytes().chunks_exact(8);
+        for word in words.by_ref() {
+            self.word(u64::from_le_bytes(word.try_into().expect("a chunk has eight bytes")));
+        }
+        let mut last = [0; 8];
+        last[..words.remainder().len()].copy_from_slice(words.remainder());
+        self.words([u64::from_le_bytes(last), text.len() as u64]);
+    }
+
     pub(crate) fn record(&mut self, lsn: Lsn, now: Time, events: &[Event]) {
         self.words([lsn.0, now.0, events.len() as u64]);
     }

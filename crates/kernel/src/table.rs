@@ -88,6 +88,11 @@ impl<T> Table<T> {
         self.rows.iter()
     }
 
+    /// Likewise, leaving out so many places.
+    pub(crate) fn iter_from(&self, place: u32) -> impl Iterator<Item = (RowId<T>, &Row<T>)> {
+        self.rows.iter_from(place)
+    }
+
     /// The part comes from the high bits, what is kept from the low ones.
     #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
     fn address(&self, scope: Scope, text: &str) -> (usize, u32) {

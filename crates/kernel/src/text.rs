@@ -102,7 +102,7 @@ label!(
     AgentName, 256
 );
 label!(
-    /// A run of a program: what it holds already is not in the way of others but of itself.
+    /// A run of a program, of one identity: told when what it holds already is in its own way.
     SessionName, 256
 );
 label!(

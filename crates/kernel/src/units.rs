@@ -1,7 +1,8 @@
 //! The kernel's units: log positions, kernel time, epochs, tokens, ages.
 //!
-//! Each is a type of its own, so that a deadline cannot be passed where a duration is meant. All are
-//! bounded far below `u64::MAX`, and arithmetic on them saturates: no input can overflow one.
+//! Each is a type of its own, so that a deadline cannot be passed where a duration is meant. LSNs and
+//! times are bounded far below `u64::MAX`, and arithmetic on times saturates; epochs and versions only
+//! ever count records, of which there are fewer than 2^53.
 
 use core::fmt;
 
@@ -61,7 +62,7 @@ impl Epoch {
     /// The epoch of the credential that was issued last.
     #[must_use]
     pub fn issued(self) -> Epoch {
-        if self.is_authority() { self } else { Epoch(self.0 - 1) }
+        if self.is_authority() { self } else { Epoch(self.0.saturating_sub(1)) }
     }
 
     #[must_use]
@@ -99,6 +100,13 @@ impl LeaseId {
         u128::from(self.shard.0) << 64 | u128::from(self.lsn.0)
     }
 
+    /// The id that is spelled `L-` and 32 hexadecimal digits.
+    pub fn parse(text: &str) -> Option<LeaseId> {
+        let digits = text.strip_prefix("L-").filter(|digits| digits.len() == 32)?;
+        let plain = digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        LeaseId::from_u128(u128::from_str_radix(digits, 16).ok().filter(|_| plain)?)
+    }
+
     /// The inverse of [`LeaseId::to_u128`]; `None` for a number that no kernel issues.
     pub fn from_u128(number: u128) -> Option<LeaseId> {
         let shard = Shard(u32::try_from(number >> 64).ok()?);
@@ -125,6 +133,14 @@ pub struct Age {
 impl Age {
     /// Younger than everything: whoever meets it may wait.
     pub const YOUNGEST: Age = Age { at: Time::NEVER, tie: u64::MAX };
+    /// An attempt older than this counts as new.
+    pub const ATTEMPT_MAX: Span = Span(3_600_000);
+
+    /// Does an attempt of this age count as such? One that is too old, or of a time that has not come,
+    /// counts as new: it is as old as its arrival.
+    pub fn counts_at(self, now: Time) -> bool {
+        self.at <= now && self.at.until(now) <= Age::ATTEMPT_MAX
+    }
 }
 
 /// Counts the commits to one key. Never reused, not even after the key was deleted.
@@ -156,6 +172,13 @@ mod tests {
         let id = LeaseId { shard: Shard(3), lsn: Lsn(0xabc) };
         assert_eq!(id.to_string(), "L-00000000000000030000000000000abc");
         assert_eq!(LeaseId::from_u128(id.to_u128()), Some(id));
+        assert_eq!(LeaseId::parse("L-00000000000000030000000000000abc"), Some(id));
+        for bad in
+            ["", "L-", "L-abc", "l-00000000000000030000000000000abc", "L-0000000000000003000000000000+abc"]
+        {
+            assert_eq!(LeaseId::parse(bad), None, "{bad}");
+        }
+        assert_eq!(LeaseId::parse("L-00000000000000030000000000000ABC"), None, "there is one spelling");
     }
 
     #[test]

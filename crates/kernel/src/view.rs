@@ -4,16 +4,17 @@
 use alloc::vec::Vec;
 
 use crate::bundle::Member;
+use crate::command;
 use crate::expiry::Standing;
 use crate::history::{Details, Past};
 use crate::kernel::{Kernel, Tenure};
 use crate::lease::{Lease, LeaseRef};
-use crate::node::{Document, Part};
+use crate::node::{Document, FIRST_PLACE, Part};
 use crate::outcome::{Rejection, State};
 use crate::party::{Agent, Policy};
 use crate::resource::ResourceName;
 use crate::table::{Row, Scope};
-use crate::text::{AgentName, Identity, Namespace};
+use crate::text::{AgentName, Identity, Namespace, SessionName};
 use crate::units::{Age, Epoch, LeaseId, Lsn, Span, Time, Token, Version};
 use crate::whereabouts::Whereabouts;
 
@@ -184,8 +185,55 @@ impl Kernel {
         token: Token,
         now: Time,
     ) -> bool {
-        self.holders(namespace, resource, now)
-            .any(|lease| lease.token == token && lease.state == State::Active)
+        let (text, subtree) = resource.node();
+        let space = self.spaces.find(None, namespace.as_str());
+        let met = space.into_iter().flat_map(|space| self.meets_of(space.scope(), text, subtree));
+        let covering = met.filter(|(_, part)| *part != Part::Beneath);
+        let mut leases = covering.flat_map(|(node, part)| self.nodes[node].value.holders(part).iter());
+        leases.any(|(_, lease)| {
+            let row = &self.leases[lease];
+            row.token == token && self.standing(row, now) == Standing::Active
+        })
+    }
+
+    /// The leases that a session has, in the order of their grants: what it may have to give back.
+    pub fn leases_of_session(
+        &self,
+        namespace: &Namespace,
+        identity: &Identity,
+        session: &SessionName,
+        now: Time,
+    ) -> Vec<LeaseView> {
+        let space = self.spaces.find(None, namespace.as_str());
+        let account = space.and_then(|space| self.accounts.find(space.scope(), identity.as_str()));
+        let session = account.and_then(|account| self.sessions.find(account.scope(), session.as_str()));
+        let Some(session) = session else { return Vec::new() };
+        let claims = self.session_claims.range((session.number(), FIRST_PLACE, Lsn(0))..);
+        let mut lsns: Vec<Lsn> =
+            claims.take_while(|(number, ..)| *number == session.number()).map(|(.., lsn)| *lsn).collect();
+        lsns.sort_unstable();
+        lsns.dedup();
+        let live = lsns.into_iter().filter_map(|lsn| self.live(lsn)).map(|lease| &self.leases[lease]);
+        let standing = live.filter(|row| self.standing(row, now) != Standing::Over);
+        standing.map(|row| self.live_view(row, now)).collect()
+    }
+
+    /// Every document, in no particular order, from a place on; see [`Kernel::leases_from`].
+    pub fn documents_from(
+        &self,
+        place: Place,
+    ) -> impl Iterator<Item = (Place, Namespace, ResourceName, KeyView)> {
+        self.nodes.iter_from(place.0).filter_map(|(id, row)| {
+            let document = row.value.document.as_deref().copied()?;
+            let view = KeyView { version: row.value.version, document: Some(document) };
+            let (namespace, key) = (self.namespace_of(row.scope), ResourceName::from_shared(&row.text));
+            Some((Place(id.number().get()), namespace, key, view))
+        })
+    }
+
+    /// Every scope with a quota or a pause.
+    pub fn policies(&self) -> impl Iterator<Item = (&command::Scope, &Policy)> {
+        self.policies.0.iter()
     }
 
     /// A key, if anything is known about it.
@@ -258,7 +306,7 @@ impl Kernel {
         }
     }
 
-    fn live_view(&self, row: &Lease, now: Time) -> LeaseView {
+    pub(crate) fn live_view(&self, row: &Lease, now: Time) -> LeaseView {
         let account = &self.accounts[row.account];
         let standing = self.standing(row, now);
         let has_authority = matches!(standing, Standing::Reserved | Standing::Active);
@@ -279,7 +327,7 @@ impl Kernel {
             granted_at: row.granted_at,
             deadline: row.deadline,
             held_until,
-            age: if held_until == Some(Time::NEVER) { Age::YOUNGEST } else { row.wait_age() },
+            age: self.wait_age_at(row, now),
             details: row.extra.as_ref().map(|extra| extra.details.clone()).unwrap_or_default(),
             ended: None,
         }

@@ -2,17 +2,20 @@
 #![allow(missing_docs, reason = "a test has no public items")]
 
 use kernel::{
-    Action, Age, AgentName, Answer, Bundle, Kernel, Limits, Outcome, Predicate, Rejection, Renewal,
-    SessionName, Span, State, Time,
+    Action, Age, AgentName, Answer, Bundle, Limits, Outcome, Predicate, Rejection, Renewal, SessionName,
+    Span, State, Time,
 };
 use sim::world::{World, default_namespace, grant, held, key, one};
+
+/// How many plain leases one command ends beside those that it touches.
+const STEP: usize = 256;
 
 /// Runs ticks until nothing is due; each must be bounded by what one command may end.
 fn settle(world: &mut World) -> usize {
     let mut steps = 0;
     while world.kernel.next_due().is_some_and(|due| due <= world.now) {
         match world.tick() {
-            Outcome::Applied(Answer::Ticked, events) => assert!(events.len() <= Kernel::EXPIRE_MAX),
+            Outcome::Applied(Answer::Ticked, events) => assert!(events.len() <= STEP),
             other => panic!("something is due: {other:?}"),
         }
         steps += 1;
@@ -39,7 +42,7 @@ fn a_storm_of_expiries_takes_bounded_steps_and_none_is_honoured_late() {
     // A command settles what it touches, whatever else is due before it.
     assert!(world.acquire("bob", key(&format!("k{}", storm - 1)), Span(60_000)).is_ok());
     let steps = settle(&mut world);
-    assert_eq!(steps, (storm - 1 - Kernel::EXPIRE_MAX).div_ceil(Kernel::EXPIRE_MAX));
+    assert_eq!(steps, (storm - 1 - STEP).div_ceil(STEP));
     assert_eq!(world.kernel.counts().leases, 1);
     kernel::invariants::check(&world.kernel).expect("all invariants hold");
 }
@@ -48,19 +51,19 @@ fn a_storm_of_expiries_takes_bounded_steps_and_none_is_honoured_late() {
 #[test]
 fn more_expired_holders_than_one_command_may_end_are_in_the_way_until_ticks_have_ended_them() {
     let mut world = World::new(Limits::default());
-    for _ in 0..2 * Kernel::EXPIRE_MAX {
-        world.acquire("reader", one(Predicate::Consumes, "FILE:/shared"), Span(1000)).expect("readers share");
+    for _ in 0..STEP + 10 {
+        world.acquire("reader", one(Predicate::Consumes, "KEY:shared"), Span(1000)).expect("readers share");
     }
     world.now = Time(1001);
     let before = world.kernel.snapshot();
-    let refused = world.acquire("writer", one(Predicate::Mutates, "FILE:/*"), Span(1000));
+    let refused = world.acquire("writer", one(Predicate::Mutates, "KEY:shared"), Span(1000));
     let Err(Rejection::Conflict(conflict)) = refused else { panic!("too many to end at once: {refused:?}") };
     assert!(conflict.holders.is_empty(), "nobody who is over is shown as a holder");
-    assert_ne!(conflict.oldest, Age::YOUNGEST, "not all were looked at: wait-die is cautious");
+    assert_eq!(conflict.oldest, Age::YOUNGEST, "and whoever comes may wait for them");
     assert_eq!(world.kernel.snapshot(), before);
 
     world.tick();
-    assert!(world.acquire("writer", one(Predicate::Mutates, "FILE:/*"), Span(1000)).is_ok());
+    assert!(world.acquire("writer", one(Predicate::Mutates, "KEY:shared"), Span(1000)).is_ok());
     settle(&mut world);
     assert_eq!(world.kernel.counts().leases, 1);
 }
@@ -81,7 +84,7 @@ fn whatever_clients_do_what_they_leave_behind_is_bounded() {
     settle(&mut world);
     let counts = world.kernel.counts();
     assert_eq!((counts.leases, counts.nodes, counts.sessions), (0, 0, 0), "{counts:?}");
-    assert!(counts.history <= 100 + 2 * Kernel::EXPIRE_MAX, "{counts:?}");
+    assert!(counts.history <= 100 + 2 * STEP, "{counts:?}");
     assert!(counts.agents <= 3001, "silent agents are forgotten after five minutes: {counts:?}");
 
     // Time alone clears the rest.
@@ -90,7 +93,83 @@ fn whatever_clients_do_what_they_leave_behind_is_bounded() {
         world.tick();
     }
     let counts = world.kernel.counts();
-    assert_eq!((counts.history, counts.agents, counts.accounts), (0, 0, 0), "{counts:?}");
+    assert_eq!(
+        (counts.history, counts.agents, counts.accounts, counts.namespaces),
+        (0, 0, 0, 0),
+        "{counts:?}"
+    );
+}
+
+/// A limit on leases alone let one client with bundles of deep paths take gigabytes, and one tick over
+/// them take half a second: what a lease weighs has to count, in memory and in work.
+#[test]
+fn heavy_leases_count_by_what_they_weigh() {
+    let deep = |n: usize| {
+        let path = |m: usize| format!("FILE:/{n}/{m}{}", "/d".repeat(kernel::ResourceName::MAX_SEGMENTS - 2));
+        let members = (0..Bundle::MAX_MEMBERS).map(|m| sim::world::member(Predicate::Mutates, &path(m)));
+        Bundle::new(members.collect()).expect("as many as there may be")
+    };
+    let mut world = World::new(Limits { nodes_max: 40_000, ..Limits::default() });
+    let granted = (0..100).map_while(|n| world.acquire("ada", deep(n), Span(1000)).ok()).count();
+    assert!((3..10).contains(&granted), "{granted}");
+    assert_eq!(world.acquire("ada", deep(99), Span(1000)), Err(Rejection::Full(kernel::Table::Nodes)));
+
+    world.now = Time(1001);
+    let Outcome::Applied(_, events) = world.tick() else { panic!("all of them are due") };
+    assert_eq!(events.len(), 1, "one heavy lease is a step");
+    assert_eq!(settle(&mut world), granted - 1);
+
+    let mut world = World::new(Limits { history_members_max: 300, ..Limits::default() });
+    for n in 0..10 {
+        let granted = world.acquire("ada", deep(n), Span(1000)).expect("room");
+        world.by("ada", Action::Release(held(&granted)));
+    }
+    assert!(world.kernel.counts().history <= 3, "{:?}", world.kernel.counts());
+}
+
+/// Everyone with the right to any namespace could use them up for good, one short lease in each.
+#[test]
+fn a_namespace_goes_with_what_was_in_it_and_its_versions_are_not_used_again() {
+    let limits = Limits { namespaces_max: 2, history_window: Span(100), ..Limits::default() };
+    let mut world = World::new(limits);
+    let in_space = |name: &str| {
+        let mut wanted = grant(key("k"), Span(1000));
+        wanted.namespace = kernel::Namespace::new(name).expect("a valid name");
+        wanted
+    };
+    let mut versions = Vec::new();
+    for n in 0..10 {
+        let outcome = world.by("ada", Action::Acquire(in_space(&format!("space-{n}"))));
+        let Outcome::Applied(Answer::Granted(granted), _) = outcome else { panic!("room: {outcome:?}") };
+        let write = write_of(&granted, "k");
+        let commit = kernel::Commit {
+            write: write.clone(),
+            etag: kernel::Etag([1; 32]),
+            bytes: 1,
+            location: kernel::Location(1),
+        };
+        let Outcome::Applied(Answer::Committed(version), _) = world.by("ada", Action::Commit(commit)) else {
+            panic!("the holder commits")
+        };
+        versions.push(version);
+        let removal = kernel::Removal { write: kernel::Write { release: true, ..write } };
+        assert!(matches!(world.by("ada", Action::Remove(removal)), Outcome::Applied(..)));
+        world.now = world.now.after(Span(101));
+        world.tick();
+        assert_eq!(world.kernel.namespaces(), [], "nothing is left in it");
+    }
+    assert!(versions.windows(2).all(|pair| pair[0] < pair[1]), "{versions:?}");
+}
+
+fn write_of(granted: &kernel::Granted, name: &str) -> kernel::Write {
+    kernel::Write {
+        held: held(granted),
+        key: kernel::ResourceName::key(name).expect("a valid key"),
+        token: None,
+        if_version: None,
+        if_etag: None,
+        release: false,
+    }
 }
 
 #[test]
@@ -99,14 +178,7 @@ fn versions_go_on_rising_though_nothing_is_kept_for_deleted_keys() {
     let mut last = 0;
     for _ in 0..50 {
         let lease = world.acquire("ada", key("reborn"), Span(1000)).expect("free");
-        let write = kernel::Write {
-            held: held(&lease),
-            key: kernel::ResourceName::key("reborn").expect("valid"),
-            token: None,
-            if_version: None,
-            if_etag: None,
-            release: false,
-        };
+        let write = write_of(&lease, "reborn");
         let (etag, location) = (kernel::Etag([1; 32]), kernel::Location(1));
         let commit = kernel::Commit { write: write.clone(), etag, bytes: 2, location };
         let Outcome::Applied(Answer::Committed(version), _) = world.by("ada", Action::Commit(commit)) else {

@@ -229,3 +229,112 @@ fn a_bundle_is_never_in_its_own_way() {
     world.by("ada", Action::Release(held(&granted)));
     assert!(world.acquire("bob", one(Predicate::Mutates, "FILE:/*"), Span(1000)).is_ok());
 }
+
+/// A grant looked up its account, then dropped an agent whose time was over, and with it, since nothing
+/// else referred to it any more, that very account. The next line used it. It took more agents than one
+/// command forgets, so nothing that stayed below that had ever met it.
+#[test]
+fn an_agent_that_comes_back_after_it_was_due_to_be_forgotten_is_simply_new() {
+    let limits = Limits { step_max: 1, history_max: 0, ..Limits::default() };
+    let mut world = World::new(limits);
+    let with_agent = |who: &str, n: u64| {
+        let mut wanted = grant(key(&format!("{who}-{n}")), Span(10));
+        wanted.agent = Some(kernel::AgentName::new(who).expect("a valid name"));
+        wanted
+    };
+    for who in ["ada", "bob", "eve", "zoe"] {
+        assert!(matches!(world.by(who, Action::Acquire(with_agent(who, 1))), Outcome::Applied(..)));
+    }
+    world.now = Time(11);
+    while matches!(world.tick(), Outcome::Applied(..)) {}
+    world.now = Time(11 + 300_001);
+    let outcome = world.by("zoe", Action::Acquire(with_agent("zoe", 2)));
+    assert!(matches!(outcome, Outcome::Applied(..)), "{outcome:?}");
+    kernel::invariants::check(&world.kernel).expect("all invariants hold");
+}
+
+/// Idleness ends a lease for good. But a lease that ran out by its TTL could be rebound, and a rebind
+/// counted as use: a squatter with a short TTL and a long hold lay idle for ever.
+#[test]
+fn a_rebind_is_no_activity_so_idleness_ends_a_squatter_that_only_rebinds() {
+    let mut world = world();
+    let quota = kernel::Quota { idle_max: Some(Span(1000)), ..kernel::Quota::default() };
+    let scope = kernel::Scope::default();
+    assert!(matches!(
+        world.by("root", Action::SetQuota(kernel::SetQuota { scope, quota })),
+        Outcome::Applied(..)
+    ));
+    let mut wanted = grant(key("desk"), Span(300));
+    wanted.on_expiry = OnExpiry::Hold(Span(60_000));
+    let Outcome::Applied(Answer::Granted(mut granted), _) = world.by("idler", Action::Acquire(wanted)) else {
+        panic!("it is free")
+    };
+    let mut rebinds = 0;
+    loop {
+        world.now = granted.deadline.after(Span(1));
+        match world.by("idler", Action::Rebind(held(&granted))) {
+            Outcome::Applied(Answer::Granted(again), _) => granted = again,
+            Outcome::Rejected(Rejection::LeaseExpired) => break,
+            other => panic!("granted or over: {other:?}"),
+        }
+        rebinds += 1;
+        assert!(rebinds < 10, "idle for ever");
+    }
+    assert!(world.now <= Time(10_000 + 1001));
+}
+
+/// Each retracted grant left a hole in the queue of kept answers, behind the first that was still good:
+/// clients that only connected and went away filled the memory.
+#[test]
+fn retracted_grants_leave_nothing_behind_among_the_kept_answers() {
+    let mut world = World::new(Limits { requests_max: 3, ..Limits::default() });
+    let request = |n: u8| kernel::Request { key: kernel::RequestKey([n; 16]), fingerprint: [0; 16] };
+    let acquire = |name: &str, n: u8| {
+        let action = Action::Acquire(grant(key(name), Span(60_000)));
+        Command::by(&identity("ada"), action).with_request(request(n))
+    };
+    assert!(matches!(world.apply(&acquire("kept", 1)), Outcome::Applied(..)));
+    for _ in 0..1000 {
+        let Outcome::Applied(Answer::Granted(granted), _) = world.apply(&acquire("gone", 2)) else {
+            panic!("there is room")
+        };
+        let retraction = kernel::Retraction { lease: granted.lease, request: Some(request(2).key) };
+        assert!(matches!(world.apply(&Command::internal(Action::Retract(retraction))), Outcome::Applied(..)));
+        assert_eq!(world.kernel.counts().requests, 1);
+    }
+    assert_eq!(world.kernel.snapshot().requests.len(), 1);
+}
+
+/// An operator's identity was optional, and so the audit trail could not say who had revoked a lease.
+#[test]
+fn what_operators_do_is_somebodys() {
+    let mut world = world();
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
+    for action in [Action::Revoke(a.lease), Action::Reclaim(a.lease)] {
+        let nobody = Command { identity: None, request: None, action };
+        assert_eq!(world.apply(&nobody), Outcome::Rejected(Rejection::Misplaced(Misplaced::NoIdentity)));
+    }
+}
+
+/// A snapshot that was put together wrongly came back as a kernel with two holders of one key.
+#[test]
+fn a_snapshot_that_no_kernel_wrote_is_refused() {
+    let mut world = world();
+    world.acquire("ada", key("a"), Span(1000)).expect("free");
+    world.acquire("bob", key("b"), Span(1000)).expect("free");
+    let good = world.kernel.snapshot();
+    assert!(Kernel::restore(&good).is_ok());
+
+    let mut two_holders = good.clone();
+    two_holders.leases[1].members = two_holders.leases[0].members.clone();
+    assert!(Kernel::restore(&two_holders).is_err());
+    let mut twice = good.clone();
+    twice.leases[1].lsn = twice.leases[0].lsn;
+    assert!(Kernel::restore(&twice).is_err());
+    let mut no_authority = good.clone();
+    no_authority.leases[0].epoch = kernel::Epoch(2);
+    assert!(Kernel::restore(&no_authority).is_err());
+    let mut homeless = good;
+    homeless.namespaces.clear();
+    assert!(Kernel::restore(&homeless).is_err());
+}

@@ -41,14 +41,19 @@ fn tight(rng: &mut Rng) -> Limits {
         leases_max: 6 + u32::from(rng.small(8)),
         leases_per_identity_max: 3 + u32::from(rng.small(4)),
         namespaces_max: 2,
+        nodes_max: 10 + u32::from(rng.small(40)),
         documents_max: 2,
         agents_max: 3,
+        agents_per_identity_max: 2,
         policies_max: 3,
         history_max: u32::from(rng.small(8)),
+        history_members_max: u32::from(rng.small(12)),
         history_window: Span(rng.below(600)),
         requests_max: 6,
         requests_per_identity_max: 3,
         request_window: Span(rng.below(2000)),
+        // Small steps, so that what is due is often behind.
+        step_max: if rng.one_in(4) { 256 } else { 1 + u32::from(rng.small(4)) },
     }
 }
 

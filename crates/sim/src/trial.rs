@@ -37,14 +37,14 @@ pub struct Tally {
 
 /// Tries so many random steps from a seed. A failure comes back small, as a text that names the seed.
 pub fn run(seed: u64, steps: u64) -> Result<Tally, String> {
-    random(seed, steps).map_err(|failure| report(seed, &failure))
+    random(seed, steps).map_err(|failure| report(seed, steps, &failure))
 }
 
 /// One after the other, what it takes to go wrong left out piece by piece.
-fn report(seed: u64, failure: &Failure) -> String {
+fn report(seed: u64, steps: u64, failure: &Failure) -> String {
     let small = shrink(&failure.steps, |steps| replay(steps).is_err());
     let what = replay(&small).err().map_or_else(|| failure.what.clone(), |again| again.what);
-    let mut text = format!("{what}\nseed {seed}; repeat with: cargo run -p sim -- --seed {seed}\n");
+    let mut text = format!("{what}\nrepeat with: cargo run -p sim -- --seed {seed} --steps {steps}\n");
     for step in &small {
         writeln!(text, "{}", transcript::write_step(step)).expect("writing to a string");
     }

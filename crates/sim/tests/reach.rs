@@ -48,9 +48,9 @@ const MUST_OCCUR: &str = "
     unchanged Ticked Granted Live Renewed Released RevokedAll Committed Removed Relocated Done Retracted
     refused Misplaced InvalidTtl InvalidHold InvalidBatch RequestMismatch NotFound Retired NotHeld LeaseRevoked
     refused LeaseExpired StaleEpoch FencingMismatch InvalidState AgentTaken Conflict AlreadyHeld VersionConflict
-    refused EtagMismatch Paused QuotaExceeded Full
+    refused EtagMismatch Paused QuotaExceeded Full Behind
     misplaced Lsn Time NotOpen Term Store KernelVersion Limits NoIdentity
-    full Leases Namespaces Documents Agents Policies Requests
+    full Leases Namespaces Nodes Documents Agents Policies Requests
     event Granted Activated Rebound Released Expired Revoked Reclaimed Committed Removed";
 
 #[test]

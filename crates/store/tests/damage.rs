@@ -88,6 +88,26 @@ fn a_tail_whose_beginning_is_missing_is_cut_too() {
     check(&log);
 }
 
+/// The torn bytes were left where they were. The next batch was shorter, and half of the old one stood
+/// behind it: at the next start that looked like damage.
+#[test]
+fn nothing_of_a_torn_tail_is_left_behind_the_shorter_batch_that_follows() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut log, _) = open(dir.path()).expect("an empty log");
+    log.append(Seq(0), Lsns::default(), b"first").expect("room");
+    log.append(Seq(1), Lsns::default(), &[7; 3000]).expect("room");
+    drop(log);
+    let segment = dir.path().join(format!("{:016x}.seg", 0));
+    let places = frames(&segment);
+    overwrite(&segment, places[1] + 1000, &[0; 8]);
+    let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
+    assert!(cut.is_some());
+    log.append(Seq(1), Lsns::default(), b"x").expect("room");
+    drop(log);
+    let (log, cut) = open(dir.path()).expect("sound");
+    assert_eq!((log.bounds().next, cut), (Seq(2), None));
+}
+
 /// A disk turned over a bit in the middle of the log. Taken for a torn tail, it would have cut off every
 /// batch behind it, each of which had been acknowledged.
 #[test]

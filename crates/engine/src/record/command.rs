@@ -109,12 +109,16 @@ fn encode_open(open: &Open, to: &mut Writer<'_>) {
         limits.leases_max,
         limits.leases_per_identity_max,
         limits.namespaces_max,
+        limits.nodes_max,
         limits.documents_max,
         limits.agents_max,
+        limits.agents_per_identity_max,
         limits.policies_max,
         limits.history_max,
+        limits.history_members_max,
         limits.requests_max,
         limits.requests_per_identity_max,
+        limits.step_max,
     ] {
         to.number(u64::from(count));
     }
@@ -320,12 +324,16 @@ fn decode_open(from: &mut Reader<'_>) -> Read<Open> {
             leases_max: from.small()?,
             leases_per_identity_max: from.small()?,
             namespaces_max: from.small()?,
+            nodes_max: from.small()?,
             documents_max: from.small()?,
             agents_max: from.small()?,
+            agents_per_identity_max: from.small()?,
             policies_max: from.small()?,
             history_max: from.small()?,
+            history_members_max: from.small()?,
             requests_max: from.small()?,
             requests_per_identity_max: from.small()?,
+            step_max: from.small()?,
         },
     })
 }

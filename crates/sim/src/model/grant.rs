@@ -1,12 +1,14 @@
 //! Acquire and reserve, and who is in the way: every lease is looked at.
 
+use std::collections::BTreeSet;
+
 use kernel::{
-    Age, AgentData, Answer, Bundle, Conflict, Details, Epoch, Event, Grant, Identity, Kernel, KeyData,
-    LeaseData, Lsn, Member, Namespace, NamespaceData, OnExpiry, Phase, Predicate, Quota, Rejection, Span,
-    Table, Time, Token, Version,
+    Age, AgentData, Answer, Bundle, Conflict, Details, Epoch, Event, Grant, Identity, KeyData, LeaseData,
+    Lsn, Member, Namespace, NamespaceData, OnExpiry, Phase, Predicate, Quota, Rejection, Span, Table, Time,
+    Token,
 };
 
-use super::{Did, Model, Stand, cap, come_back, granted, timer};
+use super::{Did, Model, Stand, cap, come_back, granted, timer, weight};
 
 impl Model {
     pub(super) fn acquire(
@@ -36,9 +38,11 @@ impl Model {
         }
         self.may_use_agent(now, who, grant)?;
         let way = self.in_the_way(now, &grant.namespace, &grant.bundle);
-        let blocked = way.over.len() > Kernel::EXPIRE_MAX || !way.standing.is_empty();
+        let blocked = self.is_too_much(&way.over) || !way.standing.is_empty();
         let ending: &[Lsn] = if blocked { &[] } else { &way.over };
-        self.counts_allow(who, &grant.namespace, ending, policy.quota)?;
+        let counts = self.counts_allow(who, grant, ending, policy.quota);
+        let behind = self.leases.iter().filter_map(timer).any(|at| at < now);
+        counts.map_err(|full| if behind { Rejection::Behind } else { full })?;
         if blocked {
             return Err(self.blocked_by(who, grant, &way).into());
         }
@@ -57,10 +61,14 @@ impl Model {
                 && agent.name == *name
                 && agent.forget_at.is_none_or(|at| now <= at)
         });
+        let mine = |agent: &&AgentData| agent.namespace == grant.namespace && agent.identity == *who;
+        let full = self.agents.len() >= self.limits().agents_max as usize
+            || self.agents.iter().filter(mine).count() >= self.limits().agents_per_identity_max as usize;
         match known {
-            None if self.agents.len() >= self.limits().agents_max as usize => {
-                Err(Rejection::Full(Table::Agents))
+            None if full && self.agents.iter().any(|agent| agent.forget_at.is_some_and(|at| at < now)) => {
+                Err(Rejection::Behind)
             }
+            None if full => Err(Rejection::Full(Table::Agents)),
             Some(agent) if agent.identity != *who => Err(Rejection::AgentTaken),
             Some(agent) if agent.paused => Err(Rejection::Paused),
             _ => Ok(()),
@@ -70,7 +78,7 @@ impl Model {
     fn counts_allow(
         &self,
         who: &Identity,
-        space: &Namespace,
+        grant: &Grant,
         ending: &[Lsn],
         quota: Quota,
     ) -> Result<(), Rejection> {
@@ -78,9 +86,43 @@ impl Model {
         if left().count() >= self.limits().leases_max as usize {
             return Err(Rejection::Full(Table::Leases));
         }
+        if self.names_known() + weight(grant.bundle.members()) > self.limits().nodes_max as usize {
+            return Err(Rejection::Full(Table::Nodes));
+        }
         let max = quota.leases_max.unwrap_or(self.limits().leases_per_identity_max);
-        let mine = left().filter(|lease| lease.identity == *who && lease.namespace == *space).count();
+        let mine =
+            left().filter(|lease| lease.identity == *who && lease.namespace == grant.namespace).count();
         if mine >= max as usize { Err(Rejection::QuotaExceeded { max }) } else { Ok(()) }
+    }
+
+    /// Keys with a document, leased names, and the directories above those.
+    fn names_known(&self) -> usize {
+        let mut names: BTreeSet<(&Namespace, String)> = BTreeSet::new();
+        for key in &self.keys {
+            names.insert((&key.namespace, key.key.to_string()));
+        }
+        for lease in &self.leases {
+            for member in &lease.members {
+                if member.resource.kind() != "FILE" {
+                    names.insert((&lease.namespace, member.resource.to_string()));
+                    continue;
+                }
+                let mut path = String::from("FILE:");
+                names.insert((&lease.namespace, path.clone()));
+                for part in member.resource.name().split('/').filter(|part| !part.is_empty() && *part != "*")
+                {
+                    path = format!("{path}/{part}");
+                    names.insert((&lease.namespace, path.clone()));
+                }
+            }
+        }
+        names.len()
+    }
+
+    /// One may always be ended; several only if they make no more than one step.
+    fn is_too_much(&self, over: &[Lsn]) -> bool {
+        let weigh = |lsn: &Lsn| weight(&self.live(*lsn).expect("it is in the way").members);
+        over.len() > 1 && over.iter().map(weigh).sum::<usize>() > self.limits().step_max as usize
     }
 
     /// Everyone with an incompatible member, told apart by whether they are over.
@@ -103,7 +145,9 @@ impl Model {
 
     fn wait_age(&self, lease: &LeaseData, now: Time) -> Age {
         match self.stand(lease, now) {
-            Stand::Revoking | Stand::Hold { until: Time::NEVER, .. } => Age::YOUNGEST,
+            Stand::Revoking
+            | Stand::Hold { until: Time::NEVER, .. }
+            | Stand::Hold { rebindable: false, .. } => Age::YOUNGEST,
             _ => lease.details.age.unwrap_or(Age { at: lease.granted_at, tie: lease.lsn.0 }),
         }
     }
@@ -123,8 +167,15 @@ impl Model {
 
     fn grant(&mut self, lsn: Lsn, who: &Identity, grant: &Grant, phase: Phase, quota: Quota) {
         let now = self.now;
+        let stale = |agent: &AgentData| {
+            agent.namespace == grant.namespace
+                && Some(&agent.name) == grant.agent.as_ref()
+                && agent.forget_at.is_some_and(|at| at < now)
+        };
+        self.agents.retain(|agent| !stale(agent));
+        self.drop_empty_namespaces();
         if !self.namespaces.iter().any(|space| space.name == grant.namespace) {
-            self.namespaces.push(NamespaceData { name: grant.namespace.clone(), floor: Version(0) });
+            self.namespaces.push(NamespaceData { name: grant.namespace.clone(), floor: self.floor });
         }
         let floor = self.floor(&grant.namespace);
         for member in grant.bundle.members().iter().filter(|member| member.resource.kind() == "KEY") {
@@ -136,7 +187,8 @@ impl Model {
         self.meet_agent(lsn, who, grant);
         let young = |age: &Age| age.at <= now && now.0 - age.at.0 <= 3_600_000;
         let ttl_until = Time(now.0 + grant.ttl.0);
-        let deadline = ttl_until.min(cap(quota, now, now)).max(now);
+        let cap = cap(quota, now, now);
+        let deadline = ttl_until.min(cap).max(now);
         self.leases.push(LeaseData {
             lsn,
             namespace: grant.namespace.clone(),
@@ -149,7 +201,7 @@ impl Model {
             ttl_until,
             active_at: now,
             deadline,
-            capped: deadline < ttl_until,
+            capped: cap <= ttl_until,
             used: false,
             members: grant.bundle.members().to_vec(),
             details: Details {
@@ -168,7 +220,6 @@ impl Model {
         let Some(name) = &grant.agent else { return };
         let now = self.now;
         let is_it = |agent: &AgentData| agent.namespace == grant.namespace && agent.name == *name;
-        self.agents.retain(|agent| !(is_it(agent) && agent.forget_at.is_some_and(|at| at < now)));
         match self.agents.iter_mut().find(|agent| is_it(agent)) {
             Some(agent) => {
                 agent.forget_at = None;

@@ -5,7 +5,7 @@ use kernel::{
     State, Time, Token,
 };
 
-use super::{Did, Model, No, Stand, granted, set_deadline};
+use super::{Did, Model, No, Stand, cap, granted, set_deadline};
 
 impl Model {
     /// The refusals, in the order in which the rules list them.
@@ -71,11 +71,11 @@ impl Model {
         }
         let max = self.limits().ttl_max;
         let decide = |renewal: &Renewal| {
-            let lease = self.active(now, who, renewal.held)?;
-            match renewal.ttl {
-                Some(ttl) if ttl == Span(0) || ttl > max => Err(Rejection::InvalidTtl { max }),
-                ttl => Ok((lease, ttl.unwrap_or(self.live(lease).expect("it is active").ttl))),
+            if renewal.ttl.is_some_and(|ttl| ttl == Span(0) || ttl > max) {
+                return Err(Rejection::InvalidTtl { max });
             }
+            let lease = self.active(now, who, renewal.held)?;
+            Ok((lease, renewal.ttl.unwrap_or(self.live(lease).expect("it is active").ttl)))
         };
         let decided: Vec<Result<(Lsn, Span), Rejection>> = renewals.iter().map(decide).collect();
         if decided.iter().all(Result::is_err) {
@@ -175,7 +175,7 @@ impl Model {
             return Err(Rejection::Paused.into());
         }
         let quota = self.quota_of(lease.lsn);
-        if quota.total_max.is_some_and(|total| now > lease.granted_at.after(total)) {
+        if now > cap(quota, lease.granted_at, lease.active_at) {
             return Err(Rejection::LeaseExpired.into());
         }
         let id = lease.lsn;
@@ -184,7 +184,6 @@ impl Model {
         row.epoch = Epoch(row.epoch.0 + 1);
         row.token = Token(lsn.0);
         row.phase = Phase::Active;
-        row.active_at = now;
         row.used = true;
         row.ttl_until = Time(now.0 + row.ttl.0);
         row.deadline = now;

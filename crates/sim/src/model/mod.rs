@@ -11,7 +11,7 @@ mod holder;
 mod operator;
 
 use kernel::{
-    Action, AgentData, Answer, Command, End, Entry, Epoch, Event, Granted, Held, Identity, Kernel, KeyData,
+    Action, AgentData, Answer, Command, End, Entry, Epoch, Event, Granted, Held, Identity, KeyData,
     LeaseData, LeaseId, Live, Lsn, Member, Misplaced, Namespace, NamespaceData, OnExpiry, Open, Outcome,
     PastData, Phase, Policy, Quota, Rejection, Restart, Scope, Snapshot, Span, Table, Tenure, Time, Version,
 };
@@ -22,6 +22,7 @@ pub struct Model {
     tenure: Option<Tenure>,
     last: Lsn,
     now: Time,
+    floor: Version,
     namespaces: Vec<NamespaceData>,
     policies: Vec<(Scope, Policy)>,
     agents: Vec<AgentData>,
@@ -86,6 +87,7 @@ impl Model {
             last: self.last,
             now: self.now,
             state_hash,
+            floor: self.floor,
             namespaces: self.namespaces.clone(),
             policies: self.policies.clone(),
             agents: self.agents.clone(),
@@ -113,6 +115,13 @@ impl Model {
         if self.tenure.is_none() && !matches!(command.action, Action::Open(_)) {
             return misplaced(Misplaced::NotOpen);
         }
+        let engine = matches!(
+            command.action,
+            Action::Open(_) | Action::Tick | Action::Relocate(_) | Action::Retract(_)
+        );
+        if command.identity.is_none() && !engine {
+            return misplaced(Misplaced::NoIdentity);
+        }
         let repeatable = matches!(command.action, Action::Renew(_) | Action::Release(_));
         let kept = command.identity.as_ref().zip(command.request.as_ref()).filter(|_| !repeatable);
         if let Some((identity, request)) = kept {
@@ -131,13 +140,14 @@ impl Model {
             self.requests.retain(|entry| !(entry.identity == identity && entry.request.key == request.key));
             let lapses_at = now.after(self.limits().request_window);
             self.requests.push(Entry { identity, request: *request, lapses_at, answer });
+            self.requests.sort_by_key(|entry| entry.lapses_at);
         }
         Ok(answer)
     }
 
-    /// Up to 256 of the oldest entries lapse with the command, if they are due.
+    /// A step's worth of entries lapses with the command, if they are due.
     fn room_for_request(&self, now: Time, identity: &Identity) -> Result<(), Rejection> {
-        let lapsing = self.requests.iter().take(256).take_while(|entry| entry.lapses_at < now).count();
+        let lapsing = self.lapsing(now);
         let left = &self.requests[lapsing..];
         let mine = left.iter().filter(|entry| entry.identity == *identity).count();
         let limits = self.limits();
@@ -179,7 +189,10 @@ impl Model {
         }
         let limits = &open.limits;
         let spans = [limits.ttl_max, limits.hold_max, limits.history_window, limits.request_window];
-        if limits.ttl_max == Span(0) || spans.iter().any(|span| span.0 > u64::from(u32::MAX)) {
+        if limits.ttl_max == Span(0)
+            || limits.step_max == 0
+            || spans.iter().any(|span| span.0 > u64::from(u32::MAX))
+        {
             return misplaced(Misplaced::Limits);
         }
         let known = self.tenure.as_ref().map_or(1, |tenure| tenure.open.kernel_version);
@@ -202,7 +215,7 @@ impl Model {
     fn tick(&mut self, lsn: Lsn, now: Time) -> Did {
         let limits = *self.limits();
         let due = self.leases.iter().any(|lease| timer(lease).is_some_and(|at| at < now));
-        let stale = self.history.len() > limits.history_max as usize
+        let stale = self.history_is_overfull()
             || self.history.first().is_some_and(|past| past.ended_at.after(limits.history_window) < now)
             || self.requests.first().is_some_and(|entry| entry.lapses_at < now)
             || self.agents.iter().any(|agent| agent.forget_at.is_some_and(|at| at < now));
@@ -217,37 +230,64 @@ impl Model {
     fn pass_time(&mut self, lsn: Lsn, now: Time, touched: &[Lsn]) {
         (self.last, self.now) = (lsn, now);
         let limits = *self.limits();
-        for _ in 0..Kernel::RETIRE_MAX {
-            let over = self.history.len() > limits.history_max as usize;
+        let mut work = 0;
+        while work < 4 * limits.step_max as usize {
             let Some(oldest) = self.history.first() else { break };
-            if !over && now <= oldest.ended_at.after(limits.history_window) {
+            if !self.history_is_overfull() && now <= oldest.ended_at.after(limits.history_window) {
                 break;
             }
+            work += oldest.members.len();
             self.history.remove(0);
+            self.drop_empty_namespaces();
         }
-        let lapsing = self.requests.iter().take(256).take_while(|entry| entry.lapses_at < now).count();
-        self.requests.drain(..lapsing);
+        self.requests.drain(..self.lapsing(now));
         self.forget_agents();
         for lease in touched {
             while self.live(*lease).and_then(timer).is_some_and(|at| at < now) {
                 self.time_step(*lease);
             }
         }
-        for _ in 0..Kernel::EXPIRE_MAX {
+        let mut work = 0;
+        while work < limits.step_max as usize {
             let due = self.leases.iter().filter_map(|lease| Some((timer(lease)?, lease.lsn)));
-            match due.filter(|(at, _)| *at < now).min() {
-                Some((_, lease)) => self.time_step(lease),
-                None => break,
-            }
+            let Some((_, lease)) = due.filter(|(at, _)| *at < now).min() else { break };
+            work += weight(&self.live(lease).expect("it is due").members);
+            self.time_step(lease);
         }
     }
 
+    fn lapsing(&self, now: Time) -> usize {
+        let step = self.limits().step_max as usize;
+        self.requests.iter().take(step).take_while(|entry| entry.lapses_at < now).count()
+    }
+
+    fn history_is_overfull(&self) -> bool {
+        let members: usize = self.history.iter().map(|past| past.members.len()).sum();
+        self.history.len() > self.limits().history_max as usize
+            || members > self.limits().history_members_max as usize
+    }
+
     fn forget_agents(&mut self) {
-        for _ in 0..Kernel::FORGET_MAX {
+        for _ in 0..self.limits().step_max {
             let due = self.agents.iter().filter_map(|agent| Some((agent.forget_at?, agent.since)));
             let Some((_, since)) = due.filter(|(at, _)| *at < self.now).min() else { break };
             self.agents.retain(|agent| agent.since != since || agent.forget_at.is_none());
+            self.drop_empty_namespaces();
         }
+    }
+
+    /// A namespace with nothing in it goes, and what is made anew starts above its versions.
+    fn drop_empty_namespaces(&mut self) {
+        let used = |name: &Namespace| {
+            self.leases.iter().any(|lease| lease.namespace == *name)
+                || self.history.iter().any(|past| past.namespace == *name)
+                || self.agents.iter().any(|agent| agent.namespace == *name)
+                || self.keys.iter().any(|key| key.namespace == *name)
+        };
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            self.namespaces.iter().cloned().partition(|space| used(&space.name));
+        self.floor = gone.iter().map(|space| space.floor).fold(self.floor, Version::max);
+        self.namespaces = kept;
     }
 
     /// One thing that happens to a lease by itself.
@@ -354,8 +394,8 @@ impl Model {
             other => return Ok(other.clone()),
         };
         match (self.authority(now, who, Held { lease, epoch }), answer) {
-            (Err(Rejection::Retired), _) => Err(Rejection::LeaseExpired),
-            (Err(rejection), _) => Err(rejection),
+            (Err(Rejection::LeaseRevoked), _) => Err(Rejection::LeaseRevoked),
+            (Err(_), _) => Err(Rejection::LeaseExpired),
             (Ok(lsn), Answer::Live(_)) => Ok(Answer::Live(self.answer_live(lsn))),
             (Ok(lsn), _) => Ok(Answer::Granted(granted(lease, self.live(lsn).expect("it has authority")))),
         }
@@ -436,9 +476,23 @@ fn cap(quota: Quota, granted_at: Time, active_at: Time) -> Time {
 
 /// As far as the TTL and the quota let it, and never back.
 fn set_deadline(row: &mut LeaseData, quota: Quota) {
-    let reach = row.ttl_until.min(cap(quota, row.granted_at, row.active_at));
-    row.deadline = row.deadline.max(reach);
-    row.capped = row.deadline < row.ttl_until;
+    let cap = cap(quota, row.granted_at, row.active_at);
+    row.deadline = row.deadline.max(row.ttl_until.min(cap));
+    row.capped = cap <= row.ttl_until;
+}
+
+/// How many places members claim: each its own, and one for each directory above it.
+fn weight(members: &[Member]) -> usize {
+    let of = |member: &Member| {
+        let segments = member.resource.name().split('/').filter(|part| !part.is_empty()).count();
+        let subtree = member.resource.name().ends_with("/*");
+        match member.resource.kind() {
+            "FILE" if subtree => segments,
+            "FILE" => segments + 2,
+            _ => 1,
+        }
+    };
+    members.iter().map(of).sum()
 }
 
 fn come_back(agent: &mut AgentData, now: Time) {

@@ -5,7 +5,7 @@ use kernel::{
     Pause, Paused, Phase, Policy, Rejection, Restart, Scope, SetQuota, Span, State, Table, Time,
 };
 
-use super::{Did, Model, No, Stand, come_back, timer};
+use super::{Did, Model, No, Stand, come_back, timer, weight};
 
 impl Model {
     pub(super) fn revoke(&mut self, lsn: Lsn, now: Time, id: LeaseId) -> Did {
@@ -39,6 +39,13 @@ impl Model {
         let mut leases: Vec<Lsn> = self.leases.iter().filter(of).map(|lease| lease.lsn).collect();
         leases.sort();
         leases.truncate(256);
+        let mut work = 0;
+        let light = leases.iter().take_while(|lsn| {
+            let before = work;
+            work += weight(&self.live(**lsn).expect("it is live").members);
+            before < 256
+        });
+        leases = light.copied().collect();
         if leases.is_empty() {
             return Err(No::Same(Answer::RevokedAll { revoked: 0, more: false }));
         }

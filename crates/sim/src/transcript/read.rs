@@ -199,7 +199,7 @@ impl Reader<'_> {
 
 fn open(words: &mut Words) -> Read<Open> {
     let mut limits = Limits::default();
-    for (name, _) in super::write::limits(&Limits::default()) {
+    for (name, _) in Limits::default().named() {
         if let Some(value) = words.number(name)? {
             set_limit(&mut limits, name, value)?;
         }
@@ -229,10 +229,14 @@ fn set_limit(limits: &mut Limits, name: &str, value: u64) -> Read<()> {
         "leases_max" => limits.leases_max = small()?,
         "leases_per_identity_max" => limits.leases_per_identity_max = small()?,
         "namespaces_max" => limits.namespaces_max = small()?,
+        "nodes_max" => limits.nodes_max = small()?,
         "documents_max" => limits.documents_max = small()?,
         "agents_max" => limits.agents_max = small()?,
+        "agents_per_identity_max" => limits.agents_per_identity_max = small()?,
         "policies_max" => limits.policies_max = small()?,
         "history_max" => limits.history_max = small()?,
+        "history_members_max" => limits.history_members_max = small()?,
+        "step_max" => limits.step_max = small()?,
         "requests_max" => limits.requests_max = small()?,
         "requests_per_identity_max" => limits.requests_per_identity_max = small()?,
         other => return Err(ReadError::new(format!("no such limit: {other}"))),

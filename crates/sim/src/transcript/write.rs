@@ -132,10 +132,7 @@ impl Words {
         self.set("writer", open.writer);
         self.set("boot_id", open.boot_id);
         self.set("boot_clock", open.boot_clock.0);
-        let standard = Limits::default();
-        for (name, value, usual) in
-            limits(&open.limits).into_iter().zip(limits(&standard)).map(|(a, b)| (a.0, a.1, b.1))
-        {
+        for ((name, value), (_, usual)) in open.limits.named().into_iter().zip(Limits::default().named()) {
             if value != usual {
                 self.set(name, value);
             }
@@ -198,25 +195,6 @@ impl Words {
         self.maybe("idle", quota.idle_max.map(|span| span.0));
         self.maybe("rate", quota.acquires_per_second);
     }
-}
-
-/// Every limit by its name.
-pub(super) fn limits(limits: &Limits) -> [(&'static str, u64); 13] {
-    [
-        ("ttl_max", limits.ttl_max.0),
-        ("hold_max", limits.hold_max.0),
-        ("leases_max", limits.leases_max.into()),
-        ("leases_per_identity_max", limits.leases_per_identity_max.into()),
-        ("namespaces_max", limits.namespaces_max.into()),
-        ("documents_max", limits.documents_max.into()),
-        ("agents_max", limits.agents_max.into()),
-        ("policies_max", limits.policies_max.into()),
-        ("history_max", limits.history_max.into()),
-        ("history_window", limits.history_window.0),
-        ("requests_max", limits.requests_max.into()),
-        ("requests_per_identity_max", limits.requests_per_identity_max.into()),
-        ("request_window", limits.request_window.0),
-    ]
 }
 
 fn reference(lease: LeaseId) -> String {
