@@ -53,7 +53,7 @@ impl Kernel {
         self.belongs(row.account, identity)?;
         match self.standing(row, now) {
             Standing::Revoking => Err(Rejection::LeaseRevoked),
-            Standing::Held { .. } | Standing::Over => Err(Rejection::LeaseExpired),
+            Standing::OnHold { .. } | Standing::Over => Err(Rejection::LeaseExpired),
             Standing::Reserved | Standing::Active if held.epoch < row.epoch => {
                 Err(Rejection::StaleEpoch { current: row.epoch })
             }
@@ -73,7 +73,7 @@ impl Kernel {
     /// The predicate with which a lease covers exactly this resource.
     pub(crate) fn covering(&self, lease: LeaseRef, resource: &ResourceName) -> Option<Predicate> {
         let row = &self.leases[lease];
-        let space = self.accounts[row.account].scope;
+        let space = self.accounts[row.account].parent;
         let node = self.nodes.find(space, resource.as_str())?;
         let member = row.members.as_slice().iter().find(|member| member.node == node && !member.subtree)?;
         Some(member.predicate)

@@ -24,7 +24,7 @@ use crate::outcome::{Conflict, Rejection};
 use crate::party::{Session, Space};
 use crate::predicate::Class;
 use crate::resource::{lineage, path_of};
-use crate::table::{RowId, Scope};
+use crate::table::{Parent, RowId};
 use crate::text::Namespace;
 use crate::units::{Age, LeaseId, Lsn, Time};
 use crate::view::LeaseView;
@@ -166,7 +166,7 @@ impl Kernel {
     /// How old wait-die takes a lease to be, by its standing rather than its row.
     pub(crate) fn wait_age_at(&self, row: &Lease, now: Time) -> Age {
         match self.standing(row, now) {
-            Standing::Held { until: Time::NEVER, .. } | Standing::Held { rebindable: false, .. } => {
+            Standing::OnHold { until: Time::NEVER, .. } | Standing::OnHold { rebindable: false, .. } => {
                 Age::YOUNGEST
             }
             _ => row.wait_age(),
@@ -185,7 +185,7 @@ impl Kernel {
         let all = bundle.members().iter().flat_map(move |member| {
             let class = member.predicate.class();
             let (text, subtree) = member.resource.node();
-            self.meets_of(space.scope(), text, subtree).map(move |(node, part)| (node, part, class))
+            self.meets_of(space.as_parent(), text, subtree).map(move |(node, part)| (node, part, class))
         });
         all.filter(move |(node, part, class)| !several || seen.insert((node.number(), *part, *class)))
     }
@@ -193,7 +193,7 @@ impl Kernel {
     /// The sets of claims that a name meets: see the table above.
     pub(crate) fn meets_of<'a>(
         &'a self,
-        space: Scope,
+        space: Parent,
         text: &'a str,
         subtree: bool,
     ) -> impl Iterator<Item = (RowId<Node>, Part)> + 'a {
@@ -205,7 +205,7 @@ impl Kernel {
     /// The sets of claims that a name is in: see the table above.
     pub(crate) fn claims_of<'a>(
         &'a self,
-        space: Scope,
+        space: Parent,
         text: &'a str,
         subtree: bool,
     ) -> impl Iterator<Item = (RowId<Node>, Part)> + 'a {
@@ -216,7 +216,7 @@ impl Kernel {
 
     fn nodes_at<'a>(
         &'a self,
-        space: Scope,
+        space: Parent,
         texts: impl Iterator<Item = (&'a str, Part)> + 'a,
     ) -> impl Iterator<Item = (RowId<Node>, Part)> + 'a {
         texts.filter_map(move |(text, part)| Some((self.nodes.find(space, text)?, part)))

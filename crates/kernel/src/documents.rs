@@ -10,7 +10,7 @@ use crate::command::{Commit, Relocation, Removal, Write};
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::LeaseRef;
 use crate::node::{Document, Node};
-use crate::outcome::{Answer, Event, Rejection, Table as Bounded};
+use crate::outcome::{Answer, Bounded, Event, Rejection};
 use crate::predicate::Predicate;
 use crate::table::RowId;
 use crate::text::Identity;
@@ -68,7 +68,7 @@ impl Kernel {
     /// The bytes of a version have moved. Nothing, if that version is not the current one any more.
     pub(crate) fn relocate(&mut self, stamp: Stamp, relocation: &Relocation) -> Handled {
         let space = self.spaces.find(None, relocation.namespace.as_str());
-        let node = space.and_then(|space| self.nodes.find(space.scope(), relocation.key.as_str()));
+        let node = space.and_then(|space| self.nodes.find(space.as_parent(), relocation.key.as_str()));
         let current = node.filter(|node| {
             let row = &self.nodes[*node].value;
             row.document.is_some() && row.version == relocation.version
@@ -100,7 +100,7 @@ impl Kernel {
             return Err(Rejection::NotHeld);
         }
         self.not_reserved(lease)?;
-        let space = self.accounts[row.account].scope;
+        let space = self.accounts[row.account].parent;
         let node = self.nodes.find(space, write.key.as_str()).expect("a key under lease has a node");
         let tag = self.nodes[node].value.tag();
         if write.if_version.is_some_and(|version| version != tag.version) {

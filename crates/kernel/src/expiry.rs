@@ -22,7 +22,7 @@ pub(crate) enum Standing {
     Reserved,
     Active,
     /// Expired, and held for its holder.
-    Held {
+    OnHold {
         until: Time,
         rebindable: bool,
     },
@@ -37,7 +37,7 @@ impl Standing {
         match self {
             Standing::Reserved => State::Reserved,
             Standing::Active => State::Active,
-            Standing::Held { .. } | Standing::Revoking => State::Revoking,
+            Standing::OnHold { .. } | Standing::Revoking => State::Revoking,
             Standing::Over => State::Expired,
         }
     }
@@ -54,12 +54,12 @@ impl Kernel {
             Phase::Reserved if now > lease.deadline => Standing::Over,
             Phase::Reserved => Standing::Reserved,
             Phase::Active if now > lease.deadline => match self.hold_after(lease) {
-                Some(until) if now <= until => Standing::Held { until, rebindable: !lease.capped },
+                Some(until) if now <= until => Standing::OnHold { until, rebindable: !lease.capped },
                 _ => Standing::Over,
             },
             Phase::Active => Standing::Active,
-            Phase::Held { until, .. } if now > until => Standing::Over,
-            Phase::Held { until, rebindable } => Standing::Held { until, rebindable },
+            Phase::OnHold { until, .. } if now > until => Standing::Over,
+            Phase::OnHold { until, rebindable } => Standing::OnHold { until, rebindable },
             Phase::Revoking => Standing::Revoking,
         }
     }
@@ -139,7 +139,7 @@ impl Kernel {
                 None => self.expire_free(lease),
                 Some(until) => self.expire_into_hold(lease, until),
             },
-            Phase::Held { .. } => {
+            Phase::OnHold { .. } => {
                 self.events.push(Event::Reclaimed(id));
                 self.end(lease, End::Expired);
             }
@@ -158,7 +158,7 @@ impl Kernel {
         self.events.push(Event::Expired { lease: id, held_until: Some(until) });
         self.change_phase(lease, |row| {
             row.end_authority();
-            row.phase = Phase::Held { until, rebindable: !row.capped };
+            row.phase = Phase::OnHold { until, rebindable: !row.capped };
         });
     }
 

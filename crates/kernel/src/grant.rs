@@ -10,7 +10,7 @@ use crate::history::Details;
 use crate::kernel::{Handled, Kernel, Stamp};
 use crate::lease::{Deadline, Extra, Lease, LeaseRef, Phase};
 use crate::limits::Quota;
-use crate::outcome::{Answer, Event, Rejection, Table as Bounded};
+use crate::outcome::{Answer, Bounded, Event, Rejection};
 use crate::party::{Account, Space};
 use crate::table::RowId;
 use crate::text::Identity;
@@ -56,10 +56,11 @@ impl Kernel {
         if space.is_none() && self.spaces.len() >= limits.namespaces_max as usize {
             return Err(Rejection::Full(Bounded::Namespaces));
         }
-        let account = space.and_then(|space| self.accounts.find(space.scope(), identity.as_str()));
+        let account = space.and_then(|space| self.accounts.find(space.as_parent(), identity.as_str()));
         self.decide_agent(now, space, account, grant)?;
         let session = account.zip(grant.session.as_ref());
-        let session = session.and_then(|(account, name)| self.sessions.find(account.scope(), name.as_str()));
+        let session =
+            session.and_then(|(account, name)| self.sessions.find(account.as_parent(), name.as_str()));
         let found = space.map_or(Ok(Vec::new()), |space| self.find_room(space, &grant.bundle, session, now));
         let over = found.as_ref().map_or(&[] as &[_], Vec::as_slice);
         self.decide_counts(&policy.quota, account, over, &grant.bundle).map_err(|full| {

@@ -165,13 +165,13 @@ impl Kernel {
         };
         let row = &self.leases[lease];
         match self.standing(row, now) {
-            Standing::Held { rebindable: true, .. } => {}
+            Standing::OnHold { rebindable: true, .. } => {}
             _ => return Err(Rejection::LeaseExpired),
         }
         if held.epoch != row.epoch.issued() {
             return Err(Rejection::NotHeld);
         }
-        let namespace = self.namespace_of(self.accounts[row.account].scope);
+        let namespace = self.namespace_of(self.accounts[row.account].parent);
         let agent_paused = row.agent().is_some_and(|agent| self.agents[agent].value.paused);
         if agent_paused || self.policies.resolve(&namespace, identity).paused {
             return Err(Rejection::Paused);
@@ -217,7 +217,7 @@ impl Kernel {
             return Quota::default();
         }
         let account = self.leases[lease].account;
-        let namespace = self.namespace_of(self.accounts[account].scope);
+        let namespace = self.namespace_of(self.accounts[account].parent);
         self.policies.resolve(&namespace, &self.identity_of(account)).quota
     }
 }

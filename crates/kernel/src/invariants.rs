@@ -43,7 +43,7 @@ impl Kernel {
     /// Is no other lease in the way of this one?
     pub(crate) fn is_compatible(&self, lease: LeaseRef) -> bool {
         let row = &self.leases[lease];
-        let space = self.accounts[row.account].scope;
+        let space = self.accounts[row.account].parent;
         row.members.as_slice().iter().all(|member| {
             let class = member.predicate.class();
             let row = &self.nodes[member.node];
@@ -79,7 +79,7 @@ impl Kernel {
     fn holds_all_places(&self, id: LeaseRef, lease: &Lease) -> bool {
         lease.members.as_slice().iter().all(|member| {
             let row = &self.nodes[member.node];
-            self.claims_of(row.scope, &row.text, member.subtree).all(|(node, part)| {
+            self.claims_of(row.parent, &row.text, member.subtree).all(|(node, part)| {
                 let mut claims = self.nodes[node].value.holders(part).of_class(member.predicate.class());
                 claims.any(|claimant| claimant == id)
             })
@@ -99,12 +99,12 @@ impl Kernel {
             .all(|(id, row)| row.value.leases > 0 && row.value.leases as usize == in_session(id));
         ensure(sessions, "sessions count their leases, and go with the last")?;
         let scopes = || {
-            let nodes = self.nodes.iter().map(|(_, row)| row.scope);
-            let accounts = self.accounts.iter().map(|(_, row)| row.scope);
-            nodes.chain(accounts).chain(self.agents.iter().map(|(_, row)| row.scope))
+            let nodes = self.nodes.iter().map(|(_, row)| row.parent);
+            let accounts = self.accounts.iter().map(|(_, row)| row.parent);
+            nodes.chain(accounts).chain(self.agents.iter().map(|(_, row)| row.parent))
         };
         let spaces = self.spaces.iter().all(|(id, row)| {
-            let within = scopes().filter(|scope| *scope == id.scope()).count();
+            let within = scopes().filter(|scope| *scope == id.as_parent()).count();
             within > 0 && row.value.referrers as usize == within
         });
         ensure(spaces, "namespaces count what is in them, and go with the last")

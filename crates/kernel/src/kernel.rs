@@ -16,7 +16,7 @@ use crate::history::History;
 use crate::lease::{LeaseRef, Leases, Phase};
 use crate::limits::Limits;
 use crate::node::{Node, Part, Place};
-use crate::outcome::{Answer, Event, Misplaced, Outcome, Rejection, Table as Bounded};
+use crate::outcome::{Answer, Bounded, Event, Misplaced, Outcome, Rejection};
 use crate::party::{Account, Agent, Policies, Session, Space};
 use crate::predicate::Class;
 use crate::requests::{Entry, Requests};

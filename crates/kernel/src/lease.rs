@@ -53,7 +53,7 @@ pub enum Phase {
     /// The holder has authority.
     Active,
     /// Expired, and held for its holder.
-    Held {
+    OnHold {
         /// The hold is over once this has passed.
         until: Time,
         /// The holder may take it back.
@@ -146,9 +146,9 @@ impl Lease {
     pub(crate) fn wait_age(&self) -> Age {
         match self.phase {
             Phase::Revoking
-            | Phase::Held { until: Time::NEVER, .. }
-            | Phase::Held { rebindable: false, .. } => Age::YOUNGEST,
-            Phase::Reserved | Phase::Active | Phase::Held { .. } => self.age(),
+            | Phase::OnHold { until: Time::NEVER, .. }
+            | Phase::OnHold { rebindable: false, .. } => Age::YOUNGEST,
+            Phase::Reserved | Phase::Active | Phase::OnHold { .. } => self.age(),
         }
     }
 
@@ -156,8 +156,8 @@ impl Lease {
     pub(crate) fn timer(&self) -> Option<Time> {
         match self.phase {
             Phase::Reserved | Phase::Active => Some(self.deadline),
-            Phase::Held { until: Time::NEVER, .. } | Phase::Revoking => None,
-            Phase::Held { until, .. } => Some(until),
+            Phase::OnHold { until: Time::NEVER, .. } | Phase::Revoking => None,
+            Phase::OnHold { until, .. } => Some(until),
         }
     }
 
@@ -166,7 +166,7 @@ impl Lease {
         match self.phase {
             Phase::Reserved => State::Reserved,
             Phase::Active => State::Active,
-            Phase::Held { .. } | Phase::Revoking => State::Revoking,
+            Phase::OnHold { .. } | Phase::Revoking => State::Revoking,
         }
     }
 

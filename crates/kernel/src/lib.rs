@@ -66,7 +66,7 @@ pub use lease::Phase;
 pub use limits::{Limits, Quota};
 pub use node::Document;
 pub use outcome::{
-    Answer, Conflict, DocumentTag, Event, Granted, Live, Misplaced, Outcome, Rejection, State, Table,
+    Answer, Bounded, Conflict, DocumentTag, Event, Granted, Live, Misplaced, Outcome, Rejection, State,
 };
 pub use party::{Policy, Restart};
 pub use predicate::Predicate;
@@ -75,5 +75,5 @@ pub use resource::{ResourceError, ResourceName};
 pub use snapshot::{AgentData, KeyData, LeaseData, NamespaceData, PastData, RestoreError, Snapshot};
 pub use text::{AgentName, Identity, Metadata, Namespace, Owner, Reason, SessionName, TextError};
 pub use units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Shard, Span, Time, Token, Version};
-pub use view::{AgentState, AgentView, Counts, Ended, KeyView, LeaseView, Place};
+pub use view::{AgentState, AgentView, Counts, Cursor, Ended, KeyView, LeaseView};
 pub use waitdie::{Verdict, judge};

@@ -97,7 +97,7 @@ impl Kernel {
             row.end_authority();
         }
         self.drop_unused_nodes(places);
-        let space = self.accounts[row.account].scope;
+        let space = self.accounts[row.account].parent;
         let floor = self.space_mut(space).floor;
         self.hash.word(floor.0);
         self.settle_parties(&row);
@@ -184,7 +184,7 @@ impl Kernel {
                 places.push((member.node, Part::At, class));
                 continue;
             }
-            let claims = self.claims_of(row.scope, &row.text, member.subtree);
+            let claims = self.claims_of(row.parent, &row.text, member.subtree);
             places.extend(claims.map(|(node, part)| (node, part, class)));
         }
         places
@@ -194,11 +194,11 @@ impl Kernel {
     pub(crate) fn ensure_nodes(&mut self, space: RowId<Space>, member: &Member) -> MemberRow {
         let (text, subtree) = member.resource.node();
         for dir in path_of(text).into_iter().flat_map(lineage) {
-            if self.nodes.find(space.scope(), dir).is_none() {
+            if self.nodes.find(space.as_parent(), dir).is_none() {
                 self.insert_node(space, &Arc::from(dir), Node::default());
             }
         }
-        let node = match self.nodes.find(space.scope(), text) {
+        let node = match self.nodes.find(space.as_parent(), text) {
             Some(node) => node,
             None => self.insert_node(space, member.resource.shared(), self.new_node(space, text)),
         };
@@ -207,7 +207,7 @@ impl Kernel {
 
     pub(crate) fn insert_node(&mut self, space: RowId<Space>, text: &Arc<str>, node: Node) -> RowId<Node> {
         self.join_space(space);
-        self.nodes.insert(space.scope(), text, node)
+        self.nodes.insert(space.as_parent(), text, node)
     }
 
     /// A key that is made anew starts at its namespace's floor.
@@ -235,10 +235,10 @@ impl Kernel {
         }
         let row = self.nodes.remove(node);
         if is_key(&row.text) {
-            let floor = &mut self.space_mut(row.scope).floor;
+            let floor = &mut self.space_mut(row.parent).floor;
             *floor = (*floor).max(row.value.version);
         }
-        self.leave_space(space_of(row.scope));
+        self.leave_space(space_of(row.parent));
     }
 
     fn join_chains(&mut self, lease: LeaseRef) {
@@ -285,7 +285,7 @@ impl Kernel {
             Phase::Reserved => 1,
             Phase::Active => 2,
             Phase::Revoking => 3,
-            Phase::Held { until: Time(until), rebindable } => 4 + u64::from(rebindable) + (until << 3),
+            Phase::OnHold { until: Time(until), rebindable } => 4 + u64::from(rebindable) + (until << 3),
         };
         let flags = u64::from(row.capped) + 2 * u64::from(row.used);
         let words = [

@@ -11,7 +11,7 @@ use crate::expiry::Standing;
 use crate::history::End;
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::{LeaseRef, Phase};
-use crate::outcome::{Answer, Event, Rejection, Table as Bounded};
+use crate::outcome::{Answer, Bounded, Event, Rejection};
 use crate::party::Policy;
 use crate::text::{Identity, Namespace};
 use crate::units::{LeaseId, Time};
@@ -21,7 +21,7 @@ impl Kernel {
     pub(crate) fn revoke(&mut self, stamp: Stamp, id: LeaseId) -> Handled {
         let (lease, standing) = self.find_standing(stamp.now, id)?;
         match standing {
-            Standing::Reserved | Standing::Active | Standing::Held { .. } => {}
+            Standing::Reserved | Standing::Active | Standing::OnHold { .. } => {}
             Standing::Revoking | Standing::Over => {
                 return Err(Rejection::InvalidState(standing.state()).into());
             }
@@ -67,11 +67,11 @@ impl Kernel {
         let space = self.spaces.find(None, namespace.as_str());
         let chain = space.and_then(|space| match party {
             Party::Identity(_, identity) => {
-                let account = self.accounts.find(space.scope(), identity.as_str())?;
+                let account = self.accounts.find(space.as_parent(), identity.as_str())?;
                 Some((self.accounts[account].value.revocable, by_account as Thread))
             }
             Party::Agent(_, name) => {
-                let agent = self.agents.find(space.scope(), name.as_str())?;
+                let agent = self.agents.find(space.as_parent(), name.as_str())?;
                 Some((self.agents[agent].value.revocable, by_agent as Thread))
             }
         });
@@ -85,7 +85,7 @@ impl Kernel {
         let (lease, standing) = self.find_standing(stamp.now, id)?;
         let end = match standing {
             Standing::Revoking => End::Revoked,
-            Standing::Held { .. } => End::Expired,
+            Standing::OnHold { .. } => End::Expired,
             Standing::Reserved | Standing::Active | Standing::Over => {
                 return Err(Rejection::InvalidState(standing.state()).into());
             }

@@ -162,7 +162,7 @@ pub enum Rejection {
         max: u32,
     },
     /// A table has as many entries as it may.
-    Full(Table),
+    Full(Bounded),
 }
 
 /// Why a command has no place in the log. The engine's bug or a damaged log; never a client's doing.
@@ -223,7 +223,7 @@ pub struct DocumentTag {
 
 /// A bounded table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
+pub enum Bounded {
     /// Leases that cover resources.
     Leases,
     /// Namespaces.

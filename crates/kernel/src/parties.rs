@@ -5,7 +5,7 @@ use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::outcome::{Answer, Rejection};
 use crate::party::{Account, Agent, Restart, Session, Space};
 use crate::slab::Id;
-use crate::table::{RowId, Scope};
+use crate::table::{Parent, RowId};
 use crate::text::{AgentName, Identity, Namespace, SessionName};
 use crate::units::{Span, Time};
 
@@ -38,11 +38,11 @@ impl Kernel {
     }
 
     pub(crate) fn ensure_account(&mut self, space: RowId<Space>, identity: &Identity) -> RowId<Account> {
-        if let Some(account) = self.accounts.find(space.scope(), identity.as_str()) {
+        if let Some(account) = self.accounts.find(space.as_parent(), identity.as_str()) {
             return account;
         }
         self.join_space(space);
-        self.accounts.insert(space.scope(), identity.shared(), Account::default())
+        self.accounts.insert(space.as_parent(), identity.shared(), Account::default())
     }
 
     /// One thing less refers to an account; the last one takes it along.
@@ -51,14 +51,14 @@ impl Kernel {
         *referrers -= 1;
         if *referrers == 0 {
             let row = self.accounts.remove(account);
-            self.leave_space(space_of(row.scope));
+            self.leave_space(space_of(row.parent));
         }
     }
 
     pub(crate) fn ensure_session(&mut self, account: RowId<Account>, name: &SessionName) -> RowId<Session> {
-        match self.sessions.find(account.scope(), name.as_str()) {
+        match self.sessions.find(account.as_parent(), name.as_str()) {
             Some(session) => session,
-            None => self.sessions.insert(account.scope(), name.shared(), Session::default()),
+            None => self.sessions.insert(account.as_parent(), name.shared(), Session::default()),
         }
     }
 
@@ -68,7 +68,7 @@ impl Kernel {
         account: RowId<Account>,
         name: &AgentName,
     ) -> RowId<Agent> {
-        match self.agents.find(space.scope(), name.as_str()) {
+        match self.agents.find(space.as_parent(), name.as_str()) {
             Some(agent) => agent,
             None => self.insert_agent(space, name, Agent::new(self.last, account)),
         }
@@ -84,13 +84,13 @@ impl Kernel {
         owner.referrers += 1;
         owner.agents += 1;
         self.join_space(space);
-        self.agents.insert(space.scope(), name.shared(), agent)
+        self.agents.insert(space.as_parent(), name.shared(), agent)
     }
 
     /// One whose time is over may still have its row.
     pub(crate) fn forget_if_due(&mut self, namespace: &Namespace, name: &AgentName) {
         let space = self.spaces.find(None, namespace.as_str());
-        let Some(agent) = space.and_then(|space| self.agents.find(space.scope(), name.as_str())) else {
+        let Some(agent) = space.and_then(|space| self.agents.find(space.as_parent(), name.as_str())) else {
             return;
         };
         if self.agents[agent].value.forget_at.is_some_and(|at| at < self.now) {
@@ -142,7 +142,7 @@ impl Kernel {
         space: RowId<Space>,
         name: &AgentName,
     ) -> Option<RowId<Agent>> {
-        let agent = self.agents.find(space.scope(), name.as_str())?;
+        let agent = self.agents.find(space.as_parent(), name.as_str())?;
         let forgotten = self.agents[agent].value.forget_at.is_some_and(|at| at < now);
         (!forgotten).then_some(agent)
     }
@@ -199,15 +199,15 @@ impl Kernel {
             self.quiet.remove(&(at, agent.since));
         }
         self.accounts[agent.account].value.agents -= 1;
-        self.leave_space(space_of(row.scope));
+        self.leave_space(space_of(row.parent));
         self.drop_referrer(agent.account);
     }
 
-    pub(crate) fn space_mut(&mut self, scope: Scope) -> &mut Space {
+    pub(crate) fn space_mut(&mut self, scope: Parent) -> &mut Space {
         &mut self.spaces[space_of(scope)].value
     }
 
-    pub(crate) fn namespace_of(&self, scope: Scope) -> Namespace {
+    pub(crate) fn namespace_of(&self, scope: Parent) -> Namespace {
         Namespace::from_shared(&self.spaces[space_of(scope)].text)
     }
 
@@ -217,6 +217,6 @@ impl Kernel {
 }
 
 /// The namespace that a row of another table is in.
-pub(crate) fn space_of(scope: Scope) -> RowId<Space> {
+pub(crate) fn space_of(scope: Parent) -> RowId<Space> {
     Id::from_number(scope.expect("resources, accounts and agents are in a namespace"))
 }

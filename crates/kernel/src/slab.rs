@@ -103,9 +103,9 @@ impl<T> Id<T> {
         self.0.get() - 1
     }
 
-    /// As the scope of rows in another table.
-    #[expect(clippy::unnecessary_wraps, reason = "a scope may be missing, but not where there is a row")]
-    pub(crate) fn scope(self) -> Option<NonZeroU32> {
+    /// As the parent of rows in another table.
+    #[expect(clippy::unnecessary_wraps, reason = "a parent may be missing, but not where there is a row")]
+    pub(crate) fn as_parent(self) -> Option<NonZeroU32> {
         Some(self.0)
     }
 

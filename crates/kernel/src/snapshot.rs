@@ -228,7 +228,7 @@ impl Kernel {
         self.policies.0.extend(snapshot.policies.iter().cloned());
         for data in &snapshot.agents {
             let space = self.find_space(&data.namespace)?;
-            if self.agents.find(space.scope(), data.name.as_str()).is_some() {
+            if self.agents.find(space.as_parent(), data.name.as_str()).is_some() {
                 return Err(RestoreError("the same agent twice"));
             }
             let account = self.ensure_account(space, &data.identity);
@@ -244,7 +244,7 @@ impl Kernel {
 
     fn restore_key(&mut self, data: &KeyData) -> Result<(), RestoreError> {
         let space = self.find_space(&data.namespace)?;
-        if !data.key.is_key() || self.nodes.find(space.scope(), data.key.as_str()).is_some() {
+        if !data.key.is_key() || self.nodes.find(space.as_parent(), data.key.as_str()).is_some() {
             return Err(RestoreError("a key that is none, or is there twice"));
         }
         let node = Node::new(data.version, data.document);
@@ -295,7 +295,7 @@ impl Kernel {
         if details.is_default() {
             return Ok(None);
         }
-        let known = |name: &AgentName| self.agents.find(space.scope(), name.as_str());
+        let known = |name: &AgentName| self.agents.find(space.as_parent(), name.as_str());
         let agent = match &details.agent {
             Some(name) => Some(known(name).ok_or(RestoreError("a lease of an agent that is not there"))?),
             None => None,
@@ -337,7 +337,7 @@ impl Kernel {
 
     fn agent_data(&self, row: &Row<Agent>) -> AgentData {
         AgentData {
-            namespace: self.namespace_of(row.scope),
+            namespace: self.namespace_of(row.parent),
             name: AgentName::from_shared(&row.text),
             identity: self.identity_of(row.value.account),
             since: row.value.since,
@@ -350,7 +350,7 @@ impl Kernel {
     fn key_data(&self, row: &Row<Node>) -> Option<KeyData> {
         let key = ResourceName::from_shared(&row.text);
         key.is_key().then(|| KeyData {
-            namespace: self.namespace_of(row.scope),
+            namespace: self.namespace_of(row.parent),
             key,
             version: row.value.version,
             document: row.value.document.as_deref().copied(),
@@ -360,7 +360,7 @@ impl Kernel {
     fn lease_data(&self, row: &Lease) -> LeaseData {
         LeaseData {
             lsn: row.lsn,
-            namespace: self.namespace_of(self.accounts[row.account].scope),
+            namespace: self.namespace_of(self.accounts[row.account].parent),
             identity: self.identity_of(row.account),
             phase: row.phase,
             epoch: row.epoch,
@@ -380,7 +380,7 @@ impl Kernel {
     fn past_data(&self, past: &Past) -> PastData {
         PastData {
             lsn: past.lsn,
-            namespace: self.namespace_of(self.accounts[past.account].scope),
+            namespace: self.namespace_of(self.accounts[past.account].parent),
             identity: self.identity_of(past.account),
             end: past.end,
             ended_at: past.ended_at,

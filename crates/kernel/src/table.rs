@@ -1,4 +1,4 @@
-//! Rows found by a text within a scope: resources in a namespace, agents, accounts, sessions.
+//! Rows found by a text below a parent: resources in a namespace, agents, accounts, sessions.
 //!
 //! The index is a seeded hash table that is never iterated. It is split into parts that grow on their
 //! own, and keeps each row's hash, so that the longest step of growing touches one part and no row.
@@ -23,13 +23,13 @@ pub(crate) struct Table<T> {
 /// A row's key and what is kept under it.
 pub(crate) struct Row<T> {
     /// The row above it, if any: a namespace for a resource, an account for a session.
-    pub(crate) scope: Scope,
+    pub(crate) parent: Parent,
     pub(crate) text: Arc<str>,
     pub(crate) value: T,
 }
 
 /// The number of a row in another table, whatever its type.
-pub(crate) type Scope = Option<NonZeroU32>;
+pub(crate) type Parent = Option<NonZeroU32>;
 
 pub(crate) type RowId<T> = Id<Row<T>>;
 
@@ -54,28 +54,28 @@ impl<T> Table<T> {
         self.rows.len()
     }
 
-    pub(crate) fn find(&self, scope: Scope, text: &str) -> Option<RowId<T>> {
-        let (part, hash) = self.address(scope, text);
+    pub(crate) fn find(&self, parent: Parent, text: &str) -> Option<RowId<T>> {
+        let (part, hash) = self.address(parent, text);
         let found = self.parts[part].find(spread(hash), |slot| {
             slot.hash == hash && {
                 let row = &self.rows[slot.row];
-                row.scope == scope && *row.text == *text
+                row.parent == parent && *row.text == *text
             }
         });
         found.map(|slot| slot.row)
     }
 
     /// The key must not be there yet.
-    pub(crate) fn insert(&mut self, scope: Scope, text: &Arc<str>, value: T) -> RowId<T> {
-        let (part, hash) = self.address(scope, text);
-        let row = self.rows.insert(Row { scope, text: Arc::clone(text), value });
+    pub(crate) fn insert(&mut self, parent: Parent, text: &Arc<str>, value: T) -> RowId<T> {
+        let (part, hash) = self.address(parent, text);
+        let row = self.rows.insert(Row { parent, text: Arc::clone(text), value });
         self.parts[part].insert_unique(spread(hash), Slot { hash, row }, |slot| spread(slot.hash));
         row
     }
 
     pub(crate) fn remove(&mut self, id: RowId<T>) -> Row<T> {
         let row = self.rows.remove(id);
-        let (part, hash) = self.address(row.scope, &row.text);
+        let (part, hash) = self.address(row.parent, &row.text);
         match self.parts[part].find_entry(spread(hash), |slot| slot.row == id) {
             Ok(entry) => drop(entry.remove()),
             Err(_) => unreachable!("every row is in the index"),
@@ -95,8 +95,8 @@ impl<T> Table<T> {
 
     /// The part comes from the high bits, what is kept from the low ones.
     #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
-    fn address(&self, scope: Scope, text: &str) -> (usize, u32) {
-        let hash = hash(self.seed, scope, text.as_bytes());
+    fn address(&self, parent: Parent, text: &str) -> (usize, u32) {
+        let hash = hash(self.seed, parent, text.as_bytes());
         let part = (hash >> (u64::BITS - PART_BITS)) as usize;
         (part, hash as u32)
     }
@@ -121,10 +121,10 @@ fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn hash(seed: u64, scope: Scope, text: &[u8]) -> u64 {
+fn hash(seed: u64, parent: Parent, text: &[u8]) -> u64 {
     let mut state = fold(
         seed ^ 0x2545_f491_4f6c_dd1d,
-        u64::from(scope.map_or(0, NonZeroU32::get)) ^ 0x9e37_79b9_7f4a_7c15,
+        u64::from(parent.map_or(0, NonZeroU32::get)) ^ 0x9e37_79b9_7f4a_7c15,
     );
     let mut words = text.chunks_exact(8);
     for word in words.by_ref() {
@@ -149,22 +149,22 @@ mod tests {
     use super::*;
     use alloc::format;
 
-    fn scope(number: u32) -> Scope {
+    fn parent(number: u32) -> Parent {
         NonZeroU32::new(number)
     }
 
     #[test]
-    fn rows_are_found_by_scope_and_text_until_they_go() {
+    fn rows_are_found_by_parent_and_text_until_they_go() {
         let mut table = Table::new(7);
         let ids: Vec<_> =
-            (0..10_000u32).map(|n| table.insert(scope(n % 3), &format!("k{n}").into(), n)).collect();
-        assert_eq!(table.find(scope(1), "k4"), Some(ids[4]));
-        assert_eq!(table.find(scope(2), "k4"), None);
+            (0..10_000u32).map(|n| table.insert(parent(n % 3), &format!("k{n}").into(), n)).collect();
+        assert_eq!(table.find(parent(1), "k4"), Some(ids[4]));
+        assert_eq!(table.find(parent(2), "k4"), None);
         assert_eq!(table.remove(ids[4]).value, 4);
-        assert_eq!(table.find(scope(1), "k4"), None);
+        assert_eq!(table.find(parent(1), "k4"), None);
         assert!(
             (0..10_000)
-                .all(|n| n == 4 || table.find(scope(n % 3), &format!("k{n}")) == Some(ids[n as usize]))
+                .all(|n| n == 4 || table.find(parent(n % 3), &format!("k{n}")) == Some(ids[n as usize]))
         );
     }
 
@@ -175,7 +175,7 @@ mod tests {
         assert_ne!(of("abcdefgh"), of("abcdefgi"));
         assert_ne!(of("abcdefgh"), of("abcdefgh\0"));
         assert_ne!(hash(1, None, b"a"), hash(2, None, b"a"));
-        assert_ne!(hash(1, None, b"a"), hash(1, scope(1), b"a"));
+        assert_ne!(hash(1, None, b"a"), hash(1, parent(1), b"a"));
     }
 
     #[test]

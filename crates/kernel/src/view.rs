@@ -13,7 +13,7 @@ use crate::node::{Document, FIRST_PLACE, Part};
 use crate::outcome::{Rejection, State};
 use crate::party::{Agent, Policy};
 use crate::resource::ResourceName;
-use crate::table::{Row, Scope};
+use crate::table::{Parent, Row};
 use crate::text::{AgentName, Identity, Namespace, SessionName};
 use crate::units::{Age, Epoch, LeaseId, Lsn, Span, Time, Token, Version};
 use crate::whereabouts::Whereabouts;
@@ -53,7 +53,7 @@ pub struct LeaseView {
 
 /// Where to go on reading a list. Means nothing after a restart, but to begin anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(pub u32);
+pub struct Cursor(pub u32);
 
 /// The end of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,13 +150,13 @@ impl Kernel {
         Ok(self.view(self.whereabouts(id)?, now))
     }
 
-    /// Every lease that covers resources, in no particular order, from a place on.
+    /// Every lease that covers resources, in no particular order, from a cursor on.
     ///
-    /// Each comes with the place to go on from, so that a long list can be read in pages: what stands
+    /// Each comes with the cursor to go on from, so that a long list can be read in pages: what stands
     /// all the while is seen exactly once, what comes or goes meanwhile at most once or not at all.
-    pub fn leases_from(&self, place: Place, now: Time) -> impl Iterator<Item = (Place, LeaseView)> {
-        let rows = self.leases.iter_from(place.0);
-        rows.map(move |(id, row)| (Place(id.number().get()), self.live_view(row, now)))
+    pub fn leases_from(&self, cursor: Cursor, now: Time) -> impl Iterator<Item = (Cursor, LeaseView)> {
+        let rows = self.leases.iter_from(cursor.0);
+        rows.map(move |(id, row)| (Cursor(id.number().get()), self.live_view(row, now)))
     }
 
     /// Ended leases that can still be read, in the order of their ends.
@@ -172,7 +172,8 @@ impl Kernel {
         now: Time,
     ) -> impl Iterator<Item = LeaseView> {
         let space = self.spaces.find(None, namespace.as_str());
-        let found = space.into_iter().flat_map(move |space| self.covering_leases(space.scope(), resource));
+        let found =
+            space.into_iter().flat_map(move |space| self.covering_leases(space.as_parent(), resource));
         let live = found.filter(move |lease| self.standing(&self.leases[*lease], now) != Standing::Over);
         live.map(move |lease| self.view(Whereabouts::Live(lease), now))
     }
@@ -187,7 +188,7 @@ impl Kernel {
     ) -> bool {
         let (text, subtree) = resource.node();
         let space = self.spaces.find(None, namespace.as_str());
-        let met = space.into_iter().flat_map(|space| self.meets_of(space.scope(), text, subtree));
+        let met = space.into_iter().flat_map(|space| self.meets_of(space.as_parent(), text, subtree));
         let covering = met.filter(|(_, part)| *part != Part::Beneath);
         let mut leases = covering.flat_map(|(node, part)| self.nodes[node].value.holders(part).iter());
         leases.any(|(_, lease)| {
@@ -205,8 +206,8 @@ impl Kernel {
         now: Time,
     ) -> Vec<LeaseView> {
         let space = self.spaces.find(None, namespace.as_str());
-        let account = space.and_then(|space| self.accounts.find(space.scope(), identity.as_str()));
-        let session = account.and_then(|account| self.sessions.find(account.scope(), session.as_str()));
+        let account = space.and_then(|space| self.accounts.find(space.as_parent(), identity.as_str()));
+        let session = account.and_then(|account| self.sessions.find(account.as_parent(), session.as_str()));
         let Some(session) = session else { return Vec::new() };
         let claims = self.session_claims.range((session.number(), FIRST_PLACE, Lsn(0))..);
         let mut lsns: Vec<Lsn> =
@@ -218,16 +219,16 @@ impl Kernel {
         standing.map(|row| self.live_view(row, now)).collect()
     }
 
-    /// Every document, in no particular order, from a place on; see [`Kernel::leases_from`].
+    /// Every document, in no particular order, from a cursor on; see [`Kernel::leases_from`].
     pub fn documents_from(
         &self,
-        place: Place,
-    ) -> impl Iterator<Item = (Place, Namespace, ResourceName, KeyView)> {
-        self.nodes.iter_from(place.0).filter_map(|(id, row)| {
+        cursor: Cursor,
+    ) -> impl Iterator<Item = (Cursor, Namespace, ResourceName, KeyView)> {
+        self.nodes.iter_from(cursor.0).filter_map(|(id, row)| {
             let document = row.value.document.as_deref().copied()?;
             let view = KeyView { version: row.value.version, document: Some(document) };
-            let (namespace, key) = (self.namespace_of(row.scope), ResourceName::from_shared(&row.text));
-            Some((Place(id.number().get()), namespace, key, view))
+            let (namespace, key) = (self.namespace_of(row.parent), ResourceName::from_shared(&row.text));
+            Some((Cursor(id.number().get()), namespace, key, view))
         })
     }
 
@@ -239,7 +240,7 @@ impl Kernel {
     /// A key, if anything is known about it.
     pub fn key(&self, namespace: &Namespace, key: &ResourceName) -> Option<KeyView> {
         let space = self.spaces.find(None, namespace.as_str())?;
-        let node = &self.nodes[self.nodes.find(space.scope(), key.as_str())?].value;
+        let node = &self.nodes[self.nodes.find(space.as_parent(), key.as_str())?].value;
         Some(KeyView { version: node.version, document: node.document.as_deref().copied() })
     }
 
@@ -252,7 +253,7 @@ impl Kernel {
     /// A namespace's agents, by name. Costs a look at all agents.
     pub fn agents(&self, namespace: &Namespace, now: Time) -> Vec<AgentView> {
         let Some(space) = self.spaces.find(None, namespace.as_str()) else { return Vec::new() };
-        let rows = self.agents.iter().map(|(_, row)| row).filter(|row| row.scope == space.scope());
+        let rows = self.agents.iter().map(|(_, row)| row).filter(|row| row.parent == space.as_parent());
         let known = rows.filter(|row| row.value.forget_at.is_none_or(|at| now <= at));
         let mut views: Vec<AgentView> = known.map(|row| self.agent_view(row)).collect();
         views.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -289,7 +290,7 @@ impl Kernel {
     }
 
     /// Those on the name itself, and on the subtrees that it is in.
-    fn covering_leases(&self, space: Scope, resource: &ResourceName) -> Vec<LeaseRef> {
+    fn covering_leases(&self, space: Parent, resource: &ResourceName) -> Vec<LeaseRef> {
         let (text, subtree) = resource.node();
         let met = self.meets_of(space, text, subtree).filter(|(_, part)| *part != Part::Beneath);
         let holders = met.flat_map(|(node, part)| self.nodes[node].value.holders(part).iter());
@@ -312,12 +313,12 @@ impl Kernel {
         let has_authority = matches!(standing, Standing::Reserved | Standing::Active);
         let unsettled = row.epoch.is_authority() && !has_authority;
         let held_until = match standing {
-            Standing::Held { until, .. } => Some(until),
+            Standing::OnHold { until, .. } => Some(until),
             _ => None,
         };
         LeaseView {
             id: self.lease_id(row.lsn),
-            namespace: self.namespace_of(account.scope),
+            namespace: self.namespace_of(account.parent),
             identity: self.identity_of(row.account),
             state: standing.state(),
             epoch: if unsettled { row.epoch.next() } else { row.epoch },
@@ -338,7 +339,7 @@ impl Kernel {
         let retire_after = past.ended_at.after(self.limits().history_window);
         LeaseView {
             id: self.lease_id(past.lsn),
-            namespace: self.namespace_of(self.accounts[past.account].scope),
+            namespace: self.namespace_of(self.accounts[past.account].parent),
             identity: self.identity_of(past.account),
             state: past.end.into(),
             epoch: past.epoch,

@@ -112,7 +112,7 @@ fn heavy_leases_count_by_what_they_weigh() {
     let mut world = World::new(Limits { nodes_max: 40_000, ..Limits::default() });
     let granted = (0..100).map_while(|n| world.acquire("ada", deep(n), Span(1000)).ok()).count();
     assert!((3..10).contains(&granted), "{granted}");
-    assert_eq!(world.acquire("ada", deep(99), Span(1000)), Err(Rejection::Full(kernel::Table::Nodes)));
+    assert_eq!(world.acquire("ada", deep(99), Span(1000)), Err(Rejection::Full(kernel::Bounded::Nodes)));
 
     world.now = Time(1001);
     let Outcome::Applied(_, events) = world.tick() else { panic!("all of them are due") };
@@ -220,7 +220,7 @@ fn a_full_table_refuses_the_next_and_loses_nothing() {
     let a = world.acquire("ada", key("a"), Span(1000)).expect("room");
     assert_eq!(world.acquire("ada", key("b"), Span(1000)), Err(Rejection::QuotaExceeded { max: 1 }));
     world.acquire("bob", key("b"), Span(1000)).expect("room");
-    assert_eq!(world.acquire("eve", key("c"), Span(1000)), Err(Rejection::Full(kernel::Table::Leases)));
+    assert_eq!(world.acquire("eve", key("c"), Span(1000)), Err(Rejection::Full(kernel::Bounded::Leases)));
     // What is in the way and over does not count: it ends in the same step.
     world.now = Time(1001);
     assert!(world.acquire("eve", key("a"), Span(1000)).is_ok());

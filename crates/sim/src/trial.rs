@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kernel::{
-    Action, Answer, Conflict, Event, Kernel, LeaseId, LeaseView, Member, Namespace, Outcome, Place,
+    Action, Answer, Conflict, Cursor, Event, Kernel, LeaseId, LeaseView, Member, Namespace, Outcome,
     Rejection, ResourceName, State, Time, Token,
 };
 
@@ -229,7 +229,7 @@ impl Seen {
 }
 
 fn leases(kernel: &Kernel, now: Time) -> impl Iterator<Item = LeaseView> {
-    kernel.leases_from(Place::default(), now).map(|(_, view)| view)
+    kernel.leases_from(Cursor::default(), now).map(|(_, view)| view)
 }
 
 /// The promise itself, by brute force: no two leases that still stand have members that clash.

@@ -1,8 +1,8 @@
 //! The documents beside keys.
 
 use kernel::{
-    Answer, Commit, Document, DocumentTag, Event, Identity, KeyData, Location, Lsn, Member, Phase, Predicate,
-    Rejection, Relocation, Removal, State, Table, Time, Version, Write,
+    Answer, Bounded, Commit, Document, DocumentTag, Event, Identity, KeyData, Location, Lsn, Member, Phase,
+    Predicate, Rejection, Relocation, Removal, State, Time, Version, Write,
 };
 
 use super::{Did, Model, No};
@@ -46,7 +46,7 @@ impl Model {
         let (lease, place) = self.may_write(now, who, &commit.write)?;
         let documents = self.keys.iter().filter(|key| key.document.is_some()).count();
         if self.keys[place].document.is_none() && documents >= self.limits().documents_max as usize {
-            return Err(Rejection::Full(Table::Documents).into());
+            return Err(Rejection::Full(Bounded::Documents).into());
         }
         let (namespace, name) = (self.keys[place].namespace.clone(), commit.write.key.clone());
         self.pass_time(lsn, now, &[]);

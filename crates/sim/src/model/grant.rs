@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use kernel::{
-    Age, AgentData, Answer, Bundle, Conflict, Details, Epoch, Event, Grant, Identity, KeyData, LeaseData,
-    Lsn, Member, Namespace, NamespaceData, OnExpiry, Phase, Predicate, Quota, Rejection, Span, Table, Time,
-    Token,
+    Age, AgentData, Answer, Bounded, Bundle, Conflict, Details, Epoch, Event, Grant, Identity, KeyData,
+    LeaseData, Lsn, Member, Namespace, NamespaceData, OnExpiry, Phase, Predicate, Quota, Rejection, Span,
+    Time, Token,
 };
 
 use super::{Did, Model, Stand, cap, come_back, granted, timer, weight};
@@ -34,7 +34,7 @@ impl Model {
         }
         let known = self.namespaces.iter().any(|space| space.name == grant.namespace);
         if !known && self.namespaces.len() >= limits.namespaces_max as usize {
-            return Err(Rejection::Full(Table::Namespaces).into());
+            return Err(Rejection::Full(Bounded::Namespaces).into());
         }
         self.may_use_agent(now, who, grant)?;
         let way = self.in_the_way(now, &grant.namespace, &grant.bundle);
@@ -68,7 +68,7 @@ impl Model {
             None if full && self.agents.iter().any(|agent| agent.forget_at.is_some_and(|at| at < now)) => {
                 Err(Rejection::Behind)
             }
-            None if full => Err(Rejection::Full(Table::Agents)),
+            None if full => Err(Rejection::Full(Bounded::Agents)),
             Some(agent) if agent.identity != *who => Err(Rejection::AgentTaken),
             Some(agent) if agent.paused => Err(Rejection::Paused),
             _ => Ok(()),
@@ -84,10 +84,10 @@ impl Model {
     ) -> Result<(), Rejection> {
         let left = || self.leases.iter().filter(|lease| !ending.contains(&lease.lsn));
         if left().count() >= self.limits().leases_max as usize {
-            return Err(Rejection::Full(Table::Leases));
+            return Err(Rejection::Full(Bounded::Leases));
         }
         if self.names_known() + weight(grant.bundle.members()) > self.limits().nodes_max as usize {
-            return Err(Rejection::Full(Table::Nodes));
+            return Err(Rejection::Full(Bounded::Nodes));
         }
         let max = quota.leases_max.unwrap_or(self.limits().leases_per_identity_max);
         let mine =

@@ -163,7 +163,7 @@ impl Model {
         if !matches!(self.stand(lease, now), Stand::Hold { rebindable: true, .. }) {
             return Err(Rejection::LeaseExpired.into());
         }
-        let settled = matches!(lease.phase, Phase::Held { .. });
+        let settled = matches!(lease.phase, Phase::OnHold { .. });
         let issued = if settled { Epoch(lease.epoch.0 - 1) } else { lease.epoch };
         if held.epoch != issued {
             return Err(Rejection::NotHeld.into());

@@ -11,9 +11,9 @@ mod holder;
 mod operator;
 
 use kernel::{
-    Action, AgentData, Answer, Command, End, Entry, Epoch, Event, Granted, Held, Identity, KeyData,
+    Action, AgentData, Answer, Bounded, Command, End, Entry, Epoch, Event, Granted, Held, Identity, KeyData,
     LeaseData, LeaseId, Live, Lsn, Member, Misplaced, Namespace, NamespaceData, OnExpiry, Open, Outcome,
-    PastData, Phase, Policy, Quota, Rejection, Restart, Scope, Snapshot, Span, Table, Tenure, Time, Version,
+    PastData, Phase, Policy, Quota, Rejection, Restart, Scope, Snapshot, Span, Tenure, Time, Version,
 };
 
 /// The reference.
@@ -152,7 +152,7 @@ impl Model {
         let mine = left.iter().filter(|entry| entry.identity == *identity).count();
         let limits = self.limits();
         if left.len() >= limits.requests_max as usize || mine >= limits.requests_per_identity_max as usize {
-            return Err(Rejection::Full(Table::Requests));
+            return Err(Rejection::Full(Bounded::Requests));
         }
         Ok(())
     }
@@ -299,9 +299,9 @@ impl Model {
                 self.events.push(Event::Expired { lease: id, held_until: Some(until) });
                 let row = self.live_mut(lsn);
                 row.epoch = Epoch(row.epoch.0 + 1);
-                row.phase = Phase::Held { until, rebindable: !row.capped };
+                row.phase = Phase::OnHold { until, rebindable: !row.capped };
             }
-            (Phase::Held { .. }, _) => {
+            (Phase::OnHold { .. }, _) => {
                 self.events.push(Event::Reclaimed(id));
                 self.end(lsn, End::Expired);
             }
@@ -333,8 +333,8 @@ impl Model {
     fn stand(&self, lease: &LeaseData, now: Time) -> Stand {
         match lease.phase {
             Phase::Revoking => Stand::Revoking,
-            Phase::Held { until, .. } if now > until => Stand::Over,
-            Phase::Held { until, rebindable } => Stand::Hold { until, rebindable },
+            Phase::OnHold { until, .. } if now > until => Stand::Over,
+            Phase::OnHold { until, rebindable } => Stand::Hold { until, rebindable },
             Phase::Reserved if now <= lease.deadline => Stand::Reserved,
             Phase::Active if now <= lease.deadline => Stand::Active,
             Phase::Reserved => Stand::Over,
@@ -463,7 +463,7 @@ impl Model {
 fn timer(lease: &LeaseData) -> Option<Time> {
     match lease.phase {
         Phase::Reserved | Phase::Active => Some(lease.deadline),
-        Phase::Held { until, .. } => Some(until).filter(|until| *until != Time::NEVER),
+        Phase::OnHold { until, .. } => Some(until).filter(|until| *until != Time::NEVER),
         Phase::Revoking => None,
     }
 }

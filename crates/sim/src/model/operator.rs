@@ -1,8 +1,8 @@
 //! What operators do, and what agents say.
 
 use kernel::{
-    AgentData, AgentNews, Answer, End, Epoch, Event, Identity, LeaseData, LeaseId, Lsn, Namespace, Party,
-    Pause, Paused, Phase, Policy, Rejection, Restart, Scope, SetQuota, Span, State, Table, Time,
+    AgentData, AgentNews, Answer, Bounded, End, Epoch, Event, Identity, LeaseData, LeaseId, Lsn, Namespace,
+    Party, Pause, Paused, Phase, Policy, Rejection, Restart, Scope, SetQuota, Span, State, Time,
 };
 
 use super::{Did, Model, No, Stand, come_back, timer, weight};
@@ -114,7 +114,7 @@ impl Model {
         }
         let is_new = !self.policies.iter().any(|(at, _)| at == scope);
         if is_new && self.policies.len() >= self.limits().policies_max as usize {
-            return Err(Rejection::Full(Table::Policies).into());
+            return Err(Rejection::Full(Bounded::Policies).into());
         }
         self.pass_time(lsn, now, &[]);
         self.policies.retain(|(at, _)| at != scope);
