@@ -98,6 +98,9 @@ impl Kernel {
             .iter()
             .all(|(id, row)| row.value.leases > 0 && row.value.leases as usize == in_session(id));
         ensure(sessions, "sessions count their leases, and go with the last")?;
+        let claimed = |lsn| self.live(lsn).is_some_and(|lease| self.leases[lease].session().is_some());
+        let claims = self.session_claims.iter().all(|(.., lsn)| claimed(*lsn));
+        ensure(claims, "no claim of a session without its lease")?;
         let scopes = || {
             let nodes = self.nodes.iter().map(|(_, row)| row.parent);
             let accounts = self.accounts.iter().map(|(_, row)| row.parent);

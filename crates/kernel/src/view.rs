@@ -173,7 +173,7 @@ impl Kernel {
     ) -> impl Iterator<Item = LeaseView> {
         let space = self.spaces.find(None, namespace.as_str());
         let found =
-            space.into_iter().flat_map(move |space| self.covering_leases(space.as_parent(), resource));
+            space.into_iter().flat_map(move |space| self.covering_leases(space.as_parent(), resource, now));
         let live = found.filter(move |lease| self.standing(&self.leases[*lease], now) != Standing::Over);
         live.map(move |lease| self.view(Whereabouts::Live(lease), now))
     }
@@ -290,12 +290,15 @@ impl Kernel {
     }
 
     /// Those on the name itself, and on the subtrees that it is in.
-    fn covering_leases(&self, space: Parent, resource: &ResourceName) -> Vec<LeaseRef> {
+    fn covering_leases(&self, space: Parent, resource: &ResourceName, now: Time) -> Vec<LeaseRef> {
         let (text, subtree) = resource.node();
         let met = self.meets_of(space, text, subtree).filter(|(_, part)| *part != Part::Beneath);
         let holders = met.flat_map(|(node, part)| self.nodes[node].value.holders(part).iter());
         let mut leases: Vec<LeaseRef> = holders.map(|(_, lease)| lease).collect();
-        leases.sort_unstable_by_key(|lease| (self.leases[*lease].wait_age(), self.leases[*lease].lsn));
+        leases.sort_unstable_by_key(|lease| {
+            let row = &self.leases[*lease];
+            (self.wait_age_at(row, now), row.lsn)
+        });
         leases.dedup();
         leases
     }

@@ -36,7 +36,7 @@ struct Issued {
 /// Limits small enough to be met all the time.
 fn tight(rng: &mut Rng) -> Limits {
     Limits {
-        ttl_max: Span(1000),
+        ttl_max: Span(if rng.one_in(4) { 150 } else { 1000 }),
         hold_max: Span(2000),
         leases_max: 6 + u32::from(rng.small(8)),
         leases_per_identity_max: 3 + u32::from(rng.small(4)),
@@ -181,12 +181,16 @@ impl Hostile {
         };
         let shard = Shard(if self.rng.one_in(30) { 7 } else { 1 });
         Action::Open(Open {
-            store: Store { shard, shards: 4, hash_seed: 5 },
+            store: Store {
+                shard,
+                shards: if self.rng.one_in(40) { 8 } else { 4 },
+                hash_seed: if self.rng.one_in(40) { 6 } else { 5 },
+            },
             writer: u128::from(self.rng.below(3)),
             term: self.term,
             boot_id: 9,
             boot_clock: Span(self.now),
-            kernel_version: if self.rng.one_in(30) { 2 } else { 1 },
+            kernel_version: if self.rng.one_in(30) { 2 * u32::from(self.rng.small(2)) } else { 1 },
             limits,
         })
     }
@@ -327,7 +331,7 @@ impl Hostile {
         Write {
             held,
             key: key.expect("a valid name"),
-            token: self.rng.one_in(4).then_some(Token(held.lease.lsn.0)),
+            token: self.rng.one_in(4).then(|| Token(held.lease.lsn.0 + u64::from(self.rng.one_in(6)))),
             if_version: self.rng.one_in(4).then(|| Version(self.rng.below(6))),
             if_etag: self.rng.one_in(6).then(|| self.rng.one_in(2).then_some(etag)),
             release: self.rng.one_in(4),

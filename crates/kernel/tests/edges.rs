@@ -1,0 +1,180 @@
+//! Where valid turns invalid, to the unit: what random commands hardly ever hit.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use kernel::{
+    Action, AgentName, Answer, Command, Commit, Etag, KERNEL_VERSION, Kernel, Limits, Location, Lsn,
+    Misplaced, OnExpiry, Open, Outcome, Rejection, Renewal, ResourceName, Shard, Span, Store, Time, Token,
+    Write,
+};
+use sim::world::{World, default_namespace, grant, held, key};
+
+fn open(term: u64) -> Open {
+    Open {
+        store: Store { shard: Shard(1), shards: 2, hash_seed: 5 },
+        writer: 1,
+        term,
+        boot_id: 0,
+        boot_clock: Span(0),
+        kernel_version: KERNEL_VERSION,
+        limits: Limits::default(),
+    }
+}
+
+fn try_open(kernel: &mut Kernel, lsn: Lsn, open: Open) -> Result<(), Misplaced> {
+    match kernel.apply(lsn, Time(0), &Command::internal(Action::Open(open))) {
+        Outcome::Applied(Answer::Opened, _) => Ok(()),
+        Outcome::Rejected(Rejection::Misplaced(why)) => Err(why),
+        other => panic!("not an answer to an open: {other:?}"),
+    }
+}
+
+#[test]
+fn a_log_is_opened_for_a_shard_of_its_store_by_known_rules_within_sensible_limits() {
+    let refused = |open| try_open(&mut Kernel::new(), Lsn(1), open);
+    let with_store =
+        |shard, shards| Open { store: Store { shard: Shard(shard), shards, hash_seed: 5 }, ..open(1) };
+    assert_eq!(refused(with_store(1, 2)), Ok(()));
+    assert_eq!(refused(with_store(2, 2)), Err(Misplaced::Store));
+    for kernel_version in [0, KERNEL_VERSION + 1] {
+        let why = Misplaced::KernelVersion { newest: KERNEL_VERSION };
+        assert_eq!(refused(Open { kernel_version, ..open(1) }), Err(why));
+    }
+    for span_of in [
+        (|limits| &mut limits.ttl_max) as fn(&mut Limits) -> &mut Span,
+        |limits| &mut limits.hold_max,
+        |limits| &mut limits.history_window,
+        |limits| &mut limits.request_window,
+    ] {
+        let with_span = |span| {
+            let mut open = open(1);
+            *span_of(&mut open.limits) = span;
+            open
+        };
+        assert_eq!(refused(with_span(Limits::SPAN_MAX)), Ok(()));
+        assert_eq!(refused(with_span(Span(Limits::SPAN_MAX.0 + 1))), Err(Misplaced::Limits));
+    }
+}
+
+#[test]
+fn a_log_is_opened_again_only_for_the_very_same_store() {
+    let mut kernel = Kernel::new();
+    try_open(&mut kernel, Lsn(1), open(1)).expect("the first");
+    let same = open(2).store;
+    for store in
+        [Store { shards: 3, ..same }, Store { hash_seed: 6, ..same }, Store { shard: Shard(0), ..same }]
+    {
+        assert_eq!(try_open(&mut kernel, Lsn(2), Open { store, ..open(2) }), Err(Misplaced::Store));
+    }
+    assert_eq!(try_open(&mut kernel, Lsn(2), open(2)), Ok(()));
+}
+
+#[test]
+fn a_log_is_opened_in_the_first_half_of_its_positions_and_written_to_the_last() {
+    let mut kernel = Kernel::new();
+    let beyond = Lsn(Lsn::MAX_OPEN.0 + 1);
+    assert_eq!(try_open(&mut kernel, beyond, open(1)), Err(Misplaced::Lsn { last: Lsn(0) }));
+    assert_eq!(try_open(&mut kernel, Lsn::MAX_OPEN, open(1)), Ok(()));
+    let acquire = Command::by(&sim::world::identity("ada"), Action::Acquire(grant(key("a"), Span(1000))));
+    assert!(matches!(kernel.apply(Lsn::MAX, Time(0), &acquire), Outcome::Applied(..)));
+}
+
+#[test]
+fn a_batch_of_renewals_may_be_full() {
+    let mut world = World::new(Limits::default());
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
+    let renew = |count| Action::Renew(vec![Renewal { held: held(&a), ttl: None }; count]);
+    assert!(matches!(world.by("ada", renew(Action::MAX_BATCH)), Outcome::Applied(..)));
+    let refused = world.by("ada", renew(Action::MAX_BATCH + 1));
+    assert_eq!(refused, Outcome::Rejected(Rejection::InvalidBatch));
+}
+
+#[test]
+fn a_lease_is_renewed_for_up_to_the_longest_ttl() {
+    let mut world = World::new(Limits::default());
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
+    let max = Limits::default().ttl_max;
+    for (ttl, is_fine) in [(Span(0), false), (Span(1), true), (max, true), (Span(max.0 + 1), false)] {
+        let renewed = world.by("ada", Action::Renew(vec![Renewal { held: held(&a), ttl: Some(ttl) }]));
+        let refused = Answer::Renewed(vec![Err(Rejection::InvalidTtl { max })]);
+        assert_eq!(renewed == Outcome::Unchanged(refused), !is_fine, "{ttl:?}: {renewed:?}");
+    }
+}
+
+/// A lowered limit refuses new entries and takes nothing away: a lease goes on by the TTL it was given.
+#[test]
+fn a_lease_is_renewed_by_its_own_ttl_though_the_limit_is_lower_now() {
+    let mut world = World::new(Limits::default());
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
+    let mut tenure = world.kernel.tenure().expect("opened").open.clone();
+    tenure.term += 1;
+    tenure.limits.ttl_max = Span(999);
+    assert!(matches!(world.apply(&Command::internal(Action::Open(tenure))), Outcome::Applied(..)));
+    world.now = Time(500);
+    let renew = |ttl| Action::Renew(vec![Renewal { held: held(&a), ttl }]);
+    let refused = Answer::Renewed(vec![Err(Rejection::InvalidTtl { max: Span(999) })]);
+    assert_eq!(world.by("ada", renew(Some(Span(1000)))), Outcome::Unchanged(refused));
+    let Outcome::Applied(Answer::Renewed(renewed), _) = world.by("ada", renew(None)) else {
+        panic!("a lease may be renewed")
+    };
+    assert_eq!(renewed[0].as_ref().map(|live| live.deadline), Ok(Time(1500)));
+}
+
+#[test]
+fn a_hold_may_be_as_long_as_the_limit() {
+    let mut world = World::new(Limits { hold_max: Span(2000), ..Limits::default() });
+    let mut hold = |span| {
+        let mut wanted = grant(key(&format!("k{span}")), Span(1000));
+        wanted.on_expiry = OnExpiry::Hold(Span(span));
+        world.by("ada", Action::Acquire(wanted))
+    };
+    assert!(matches!(hold(2000), Outcome::Applied(..)));
+    assert_eq!(hold(2001), Outcome::Rejected(Rejection::InvalidHold { max: Span(2000) }));
+}
+
+/// Whoever names a token that is yet to come is as wrong as whoever names an old one.
+#[test]
+fn a_write_under_any_other_token_is_refused() {
+    let mut world = World::new(Limits::default());
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
+    let mut commit = |token| {
+        let write = Write {
+            held: held(&a),
+            key: ResourceName::key("a").expect("valid"),
+            token: Some(token),
+            if_version: None,
+            if_etag: None,
+            release: false,
+        };
+        world
+            .by("ada", Action::Commit(Commit { write, etag: Etag([1; 32]), bytes: 2, location: Location(3) }))
+    };
+    for other in [a.token.0 - 1, a.token.0 + 1] {
+        let mismatch = Rejection::FencingMismatch { current: a.token };
+        assert_eq!(commit(Token(other)), Outcome::Rejected(mismatch));
+    }
+    assert!(matches!(commit(a.token), Outcome::Applied(..)));
+}
+
+#[test]
+fn an_agent_is_remembered_to_the_last_millisecond() {
+    let mut world = World::new(Limits::default());
+    let name = AgentName::new("coder").expect("valid");
+    let mut wanted = grant(key("a"), Span(1000));
+    wanted.agent = Some(name.clone());
+    let Outcome::Applied(Answer::Granted(a), _) = world.by("ada", Action::Acquire(wanted)) else {
+        panic!("free")
+    };
+    world.by("ada", Action::Release(held(&a)));
+    let is_known = |world: &World| {
+        let listed = world.kernel.agents(&default_namespace(), world.now).len() == 1;
+        assert_eq!(world.kernel.agent(&default_namespace(), &name, world.now).is_some(), listed);
+        listed
+    };
+    world.now = Time(Kernel::AGENT_WINDOW.0);
+    world.acquire("eve", key("b"), Span(1000)).expect("free");
+    assert_eq!((is_known(&world), world.kernel.counts().agents), (true, 1));
+    world.now = Time(Kernel::AGENT_WINDOW.0 + 1);
+    assert!(!is_known(&world), "though its row is still there");
+    world.acquire("eve", key("c"), Span(1000)).expect("free");
+    assert_eq!(world.kernel.counts().agents, 0);
+}

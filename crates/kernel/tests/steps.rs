@@ -1,0 +1,207 @@
+//! What one command does of what is due, and what holds while the rest is behind.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use kernel::{
+    Action, Age, AgentName, Answer, Bundle, Command, Limits, Outcome, Predicate, Rejection, SessionName,
+    Span, State, Time,
+};
+use sim::world::{World, default_namespace, grant, held, identity, key, one};
+
+/// How many plain leases one command ends beside those that it touches.
+const STEP: usize = 256;
+/// How many expired claims a refusal passes by before it takes the next as it is.
+const LOOK: usize = 1024;
+
+/// Leases over one resource that run out at 1000, the oldest first.
+fn expiring(world: &mut World, count: usize, bundle: &Bundle) {
+    for _ in 0..count {
+        world.acquire("reader", bundle.clone(), Span(1000)).expect("readers share");
+    }
+}
+
+fn conflict(world: &World, resource: &str) -> kernel::Conflict {
+    let wanted = one(Predicate::Mutates, resource);
+    world.kernel.conflict(&default_namespace(), &wanted, world.now).expect("somebody is in the way")
+}
+
+#[test]
+fn as_many_expired_holders_as_are_passed_by_do_not_hide_a_live_one() {
+    let mut world = World::new(Limits::default());
+    let shared = one(Predicate::Consumes, "FILE:/shared");
+    expiring(&mut world, LOOK, &shared);
+    let live = world.acquire("reader", shared, Span(60_000)).expect("readers share");
+    world.now = Time(1001);
+    let found = conflict(&world, "FILE:/shared");
+    assert_eq!((found.holders, found.oldest.tie), (vec![live.lease], live.lease.lsn.0));
+}
+
+/// How many are passed by is counted for each place and class, not for all of them together.
+#[test]
+fn expired_holders_of_another_class_or_place_do_not_count() {
+    let more = LOOK + 1;
+    let mut world = World::new(Limits::default());
+    expiring(&mut world, more, &one(Predicate::Consumes, "FILE:/shared"));
+    expiring(&mut world, 1, &one(Predicate::Provides, "FILE:/shared"));
+    expiring(&mut world, more, &one(Predicate::Consumes, "FILE:/dir/*"));
+    expiring(&mut world, 1, &one(Predicate::Consumes, "FILE:/dir/file"));
+    world.now = Time(1001);
+    for resource in ["FILE:/shared", "FILE:/dir/*"] {
+        let found = conflict(&world, resource);
+        assert_eq!((found.holders, found.oldest), (vec![], Age::YOUNGEST), "{resource}");
+    }
+}
+
+#[test]
+fn the_oldest_is_found_behind_more_holders_than_are_shown() {
+    let mut world = World::new(Limits::default());
+    // Nobody waits for these once they have run out, though no command has noticed that yet.
+    for _ in 0..kernel::Conflict::SHOWN_MAX {
+        let mut manual = grant(one(Predicate::Consumes, "FILE:/shared"), Span(1000));
+        manual.on_expiry = kernel::OnExpiry::Manual;
+        assert!(matches!(world.by("reader", Action::Acquire(manual)), Outcome::Applied(..)));
+    }
+    let live = world
+        .acquire("reader", one(Predicate::Consumes, "FILE:/shared"), Span(60_000))
+        .expect("readers share");
+    world.acquire("maker", one(Predicate::Provides, "FILE:/shared"), Span(60_000)).expect("beside readers");
+    world.now = Time(1001);
+    let found = conflict(&world, "FILE:/shared");
+    assert_eq!(found.holders.len(), kernel::Conflict::SHOWN_MAX);
+    assert_eq!(found.oldest.tie, live.lease.lsn.0);
+}
+
+#[test]
+fn a_session_meets_itself_however_often_it_held_this_before() {
+    let in_session = |bundle, ttl| {
+        let mut wanted = grant(bundle, Span(ttl));
+        wanted.session = Some(SessionName::new("s").expect("valid"));
+        Action::Acquire(wanted)
+    };
+    let granted = |outcome: Outcome| match outcome {
+        Outcome::Applied(Answer::Granted(granted), _) => granted,
+        other => panic!("not granted: {other:?}"),
+    };
+    let mut world = World::new(Limits::default());
+    granted(world.by("ada", in_session(key("kept"), 60_000)));
+    for _ in 0..2 * LOOK {
+        let lease = granted(world.by("ada", in_session(key("again"), 60_000)));
+        world.by("ada", Action::Release(held(&lease)));
+    }
+    let last = granted(world.by("ada", in_session(key("again"), 60_000)));
+    let again = world.by("ada", in_session(key("again"), 60_000));
+    assert_eq!(again, Outcome::Rejected(Rejection::AlreadyHeld(last.lease)));
+
+    // Its own that are over are passed by, but only so many.
+    for (over, is_found) in [(LOOK - 1, true), (LOOK, false)] {
+        let mut world = World::new(Limits::default());
+        let shared = one(Predicate::Consumes, "FILE:/shared");
+        for _ in 0..over {
+            granted(world.by("ada", in_session(shared.clone(), 1000)));
+        }
+        granted(world.by("ada", in_session(shared, 60_000)));
+        world.now = Time(1001);
+        let refused = world.by("ada", in_session(one(Predicate::Mutates, "FILE:/shared"), 1000));
+        let found = matches!(refused, Outcome::Rejected(Rejection::AlreadyHeld(_)));
+        assert_eq!(found, is_found, "{over}: {refused:?}");
+    }
+}
+
+#[test]
+fn one_command_retires_lapses_and_forgets_only_so_much() {
+    let mut world = World::new(Limits::default());
+    for n in 0..8 * STEP as u64 {
+        let mut wanted = grant(key("hot"), Span(1000));
+        wanted.agent = Some(AgentName::new(&format!("agent-{n}")).expect("valid"));
+        let request =
+            kernel::Request { key: kernel::RequestKey(u128::from(n).to_le_bytes()), fingerprint: [0; 16] };
+        let acquire = Command::by(&identity("ada"), Action::Acquire(wanted)).with_request(request);
+        let Outcome::Applied(Answer::Granted(lease), _) = world.apply(&acquire) else { panic!("free") };
+        world.by("ada", Action::Release(held(&lease)));
+    }
+    let before = world.kernel.counts();
+    world.now = Time(1_000_000);
+    world.tick();
+    let after = world.kernel.counts();
+    assert_eq!(before.history - after.history, 4 * STEP);
+    assert_eq!(before.requests - after.requests, STEP);
+    assert_eq!(before.agents - after.agents, STEP);
+
+    // An agent whose time is over is nobody's, also while its row is still there.
+    let mut wanted = grant(key("hot"), Span(1000));
+    wanted.agent = Some(AgentName::new(&format!("agent-{}", before.agents - 1)).expect("valid"));
+    assert!(matches!(world.by("eve", Action::Acquire(wanted)), Outcome::Applied(..)));
+    assert_eq!(world.kernel.counts().agents, after.agents - STEP);
+    kernel::invariants::check(&world.kernel).expect("all invariants hold");
+}
+
+fn coder() -> AgentName {
+    AgentName::new("coder").expect("valid")
+}
+
+fn news(restarting: bool) -> Action {
+    let (namespace, agent) = (default_namespace(), coder());
+    Action::Agent(kernel::AgentNews { namespace, agent, restarting, operator: false })
+}
+
+/// More leases of an agent that run out at 1000 than one command may end; the last of them.
+fn crowd(world: &mut World) -> kernel::LeaseId {
+    let mut last = None;
+    for n in 0..=STEP {
+        let mut wanted = grant(key(&format!("k{n}")), Span(1000));
+        wanted.agent = Some(coder());
+        match world.by("ada", Action::Acquire(wanted)) {
+            Outcome::Applied(Answer::Granted(granted), _) => last = Some(granted.lease),
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+    last.expect("more than none")
+}
+
+#[test]
+fn an_agent_cannot_announce_another_restart_while_leases_of_the_last_are_unsettled() {
+    let mut world = World::new(Limits::default());
+    let last = crowd(&mut world);
+    world.acquire("ada", key("until the return"), Span(1500)).expect("free");
+    world.now = Time(500);
+    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
+    world.now = Time(1500);
+    assert!(matches!(world.by("ada", news(false)), Outcome::Applied(Answer::Done, _)));
+
+    // The last one ran out while the agent was away, and that is only noticed now that it is back.
+    let held_until = |world: &World| world.kernel.lease(last, world.now).expect("known").held_until;
+    assert_eq!(held_until(&world), Some(Time(16_000)));
+    assert_eq!(world.by("ada", news(true)), Outcome::Rejected(Rejection::Behind));
+    world.tick();
+    assert_eq!(held_until(&world), Some(Time(16_000)));
+    assert_eq!(world.kernel.next_due(), Some(Time(1501)), "what ran out before the return is settled");
+    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
+}
+
+#[test]
+fn an_announcement_comes_too_late_also_for_what_has_not_been_settled() {
+    let mut world = World::new(Limits::default());
+    let last = crowd(&mut world);
+    world.now = Time(1500);
+    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
+    assert_eq!(world.kernel.counts().leases, 1, "one is not settled");
+    assert_eq!(world.kernel.lease(last, world.now).expect("known").state, State::Expired);
+    world.tick();
+    assert_eq!(world.kernel.counts().leases, 0);
+}
+
+#[test]
+fn a_party_is_revoked_batch_by_batch() {
+    let mut world = World::new(Limits::default());
+    for n in 0..=Action::MAX_BATCH {
+        world.acquire("ada", key(&format!("k{n}")), Span(1000)).expect("free");
+    }
+    let all = Action::RevokeAll(kernel::Party::Identity(default_namespace(), identity("ada")));
+    for (count, left) in [(256, true), (1, false)] {
+        match world.by("root", all.clone()) {
+            Outcome::Applied(Answer::RevokedAll { revoked, more }, _) => {
+                assert_eq!((revoked, more), (count, left));
+            }
+            other => panic!("there is something to revoke: {other:?}"),
+        }
+    }
+}
