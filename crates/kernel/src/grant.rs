@@ -11,13 +11,16 @@ use crate::kernel::{Handled, Kernel, Stamp};
 use crate::lease::{Deadline, Extra, Lease, LeaseRef, Phase};
 use crate::limits::Quota;
 use crate::outcome::{Answer, Bounded, Event, Rejection};
+use crate::parties::space_of;
 use crate::party::{Account, Space};
 use crate::table::RowId;
-use crate::text::Identity;
+use crate::text::{Identity, Namespace};
 use crate::units::{Epoch, Time, Token};
 
 /// What a decision to grant found out.
 struct Room {
+    /// The account, if there is one.
+    account: Option<RowId<Account>>,
     /// Leases in the way that are over, to be ended first.
     over: Vec<LeaseRef>,
     quota: Quota,
@@ -32,8 +35,15 @@ impl Kernel {
         phase: Phase,
     ) -> Handled {
         let room = self.decide_grant(stamp.now, identity, grant)?;
+        let departures = self.departures;
         self.begin(stamp, &room.over);
-        let lease = self.grant(identity, grant, phase, &room);
+        // Before the account is looked for: an agent may be the last to refer to one.
+        if let Some(agent) = &grant.agent {
+            self.forget_if_due(&grant.namespace, agent);
+        }
+        let account = room.account.filter(|_| self.departures == departures);
+        let account = account.unwrap_or_else(|| self.open_account(&grant.namespace, identity));
+        let lease = self.grant(account, grant, phase, &room.quota);
         let granted = self.granted(&self.leases[lease]);
         self.events.push(Event::Granted(granted.lease, granted.token));
         self.assert_granted(lease);
@@ -67,7 +77,7 @@ impl Kernel {
             // What is due still counts, though it should not: better to ask again than to be refused.
             if self.next_due().is_some_and(|due| due <= now) { Rejection::Behind } else { full }
         })?;
-        Ok(Room { over: found?, quota: policy.quota })
+        Ok(Room { account, over: found?, quota: policy.quota })
     }
 
     /// An agent belongs to the identity that first used it.
@@ -118,17 +128,17 @@ impl Kernel {
         if held >= max as usize { Err(Rejection::QuotaExceeded { max }) } else { Ok(()) }
     }
 
-    fn grant(&mut self, identity: &Identity, grant: &Grant, phase: Phase, room: &Room) -> LeaseRef {
+    fn open_account(&mut self, namespace: &Namespace, identity: &Identity) -> RowId<Account> {
+        let space = self.ensure_space(namespace);
+        self.ensure_account(space, identity)
+    }
+
+    fn grant(&mut self, account: RowId<Account>, grant: &Grant, phase: Phase, quota: &Quota) -> LeaseRef {
         let (lsn, now) = (self.last, self.now);
-        // Before the account is looked for: an agent may be the last to refer to one.
-        if let Some(agent) = &grant.agent {
-            self.forget_if_due(&grant.namespace, agent);
-        }
-        let space = self.ensure_space(&grant.namespace);
-        let account = self.ensure_account(space, identity);
+        let space = space_of(self.accounts[account].parent);
         let members = grant.bundle.members().iter().map(|member| self.ensure_nodes(space, member)).collect();
         let extra = self.extra(space, account, grant);
-        let deadline = Deadline::new(now.after(grant.ttl), room.quota.cap(now, now), now);
+        let deadline = Deadline::new(now.after(grant.ttl), quota.cap(now, now), now);
         let mut lease = Lease {
             lsn,
             epoch: Epoch::FIRST,

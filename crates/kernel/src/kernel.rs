@@ -52,6 +52,8 @@ pub struct Kernel {
     pub(crate) documents: u32,
 
     pub(crate) accounts: Table<Account>,
+    /// How many accounts and namespaces have gone: what was found of them is good while this stays.
+    pub(crate) departures: u64,
     pub(crate) agents: Table<Agent>,
     /// When agents without leases are forgotten.
     pub(crate) quiet: BTreeMap<(Time, Lsn), RowId<Agent>>,

@@ -33,6 +33,7 @@ impl Kernel {
         if row.referrers == 0 {
             self.floor = self.floor.max(row.floor);
             self.hash.word(self.floor.0);
+            self.departures += 1;
             self.spaces.remove(space);
         }
     }
@@ -50,6 +51,7 @@ impl Kernel {
         let referrers = &mut self.accounts[account].value.referrers;
         *referrers -= 1;
         if *referrers == 0 {
+            self.departures += 1;
             let row = self.accounts.remove(account);
             self.leave_space(space_of(row.parent));
         }

@@ -19,35 +19,42 @@ impl Default for StateHash {
 
 impl StateHash {
     pub(crate) fn word(&mut self, word: u64) {
-        self.0 = fold(self.0 ^ word, 0x9e37_79b9_7f4a_7c15) ^ self.0.rotate_left(29);
+        self.pair(word, 0);
     }
 
     pub(crate) fn words<const N: usize>(&mut self, words: [u64; N]) {
-        for word in words {
-            self.word(word);
+        for pair in words.chunks(2) {
+            self.pair(pair[0], pair.get(1).copied().unwrap_or(0));
         }
     }
 
-    /// Of a length that is a multiple of eight.
+    /// Any bytes, with their length.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
-        for word in bytes.chunks_exact(8) {
-            self.word(u64::from_le_bytes(word.try_into().expect("a chunk has eight bytes")));
+        let mut pairs = bytes.chunks_exact(16);
+        for pair in pairs.by_ref() {
+            self.pair(word_of(&pair[..8]), word_of(&pair[8..]));
         }
+        let mut last = [0; 16];
+        last[..pairs.remainder().len()].copy_from_slice(pairs.remainder());
+        self.pair(word_of(&last[..8]) ^ (bytes.len() as u64).rotate_left(56), word_of(&last[8..]));
     }
 
     pub(crate) fn text(&mut self, text: &str) {
-        let mut words = text.as_bytes().chunks_exact(8);
-        for word in words.by_ref() {
-            self.word(u64::from_le_bytes(word.try_into().expect("a chunk has eight bytes")));
-        }
-        let mut last = [0; 8];
-        last[..words.remainder().len()].copy_from_slice(words.remainder());
-        self.words([u64::from_le_bytes(last), text.len() as u64]);
+        self.bytes(text.as_bytes());
+    }
+
+    /// Two words with one multiplication: each has its own constant, so they cannot change places.
+    fn pair(&mut self, a: u64, b: u64) {
+        self.0 = fold(self.0 ^ a, b ^ 0x9e37_79b9_7f4a_7c15) ^ self.0.rotate_left(29);
     }
 
     pub(crate) fn record(&mut self, lsn: Lsn, now: Time, events: &[Event]) {
         self.words([lsn.0, now.0, events.len() as u64]);
     }
+}
+
+fn word_of(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
 #[cfg(test)]
@@ -64,5 +71,19 @@ mod tests {
         assert_ne!(of([1, 2, 3]), of([2, 1, 3]));
         assert_ne!(of([1, 2, 3]), of([1, 2, 4]));
         assert_ne!(of([0, 0, 1]), of([0, 1, 0]));
+    }
+
+    #[test]
+    fn texts_differ_by_every_byte_and_by_their_length() {
+        let of = |text: &str| {
+            let mut hash = StateHash::default();
+            hash.text(text);
+            hash
+        };
+        let texts =
+            ["", "\0", "a", "a\0", "ab", "abcdefgh", "abcdefgh\0", "abcdefghijklmnop", "abcdefghijklmnopq"];
+        for (n, one) in texts.iter().enumerate() {
+            assert!(texts[n + 1..].iter().all(|other| of(one) != of(other)), "{one:?}");
+        }
     }
 }
