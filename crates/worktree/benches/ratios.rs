@@ -1,0 +1,2 @@
+//! Ratios to bare system calls.
+fn main() {}
