@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::env::Env;
 use crate::fs::Durability;
-use crate::holder;
+use crate::holder::Maker;
 use crate::ids::random_hex;
 
 /// Permission bits of records, before the user's umask.
@@ -74,19 +74,12 @@ pub(crate) fn replace(
 
 /// A name in `dir` that nobody else uses.
 pub(crate) fn temp_name(env: &Env, dir: &Path) -> PathBuf {
-    let pid = std::process::id();
-    let start = holder::start_time(pid).unwrap_or(0);
-    let space = holder::pid_space(&env.clock.boot_id());
-    dir.join(format!("{space}.{pid}.{start}.{}", random_hex(&*env.entropy, 8)))
+    dir.join(format!("{}.{}", env.maker, random_hex(&*env.entropy, 8)))
 }
 
 /// Whether the process that made a temporary name has certainly ended; `None` if that cannot be known here.
 pub(crate) fn maker_is_gone(env: &Env, name: &str) -> Option<bool> {
-    let mut parts = name.split('.');
-    let space = parts.next()?;
-    let pid = parts.next()?.parse().ok()?;
-    let start = parts.next()?.parse().ok()?;
-    (space == holder::pid_space(&env.clock.boot_id())).then(|| !holder::may_run(pid, start))
+    Maker::from_name(name)?.is_gone(&env.maker)
 }
 
 pub(crate) fn parent(path: &Path) -> &Path {

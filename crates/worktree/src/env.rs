@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
 use crate::fs::{Fs, RealFs};
+use crate::holder::Maker;
 use crate::ids::{Entropy, SystemEntropy};
 use crate::session::SessionStore;
 
@@ -18,16 +19,21 @@ pub struct Env {
     pub entropy: Arc<dyn Entropy>,
     /// The secrets of the locks that this user holds.
     pub sessions: SessionStore,
+    /// This process, as its temporary files name it.
+    pub maker: Maker,
 }
 
 impl Env {
     /// The real machine, with sessions kept in `sessions`.
     pub fn system(sessions: SessionStore) -> Self {
+        let clock = SystemClock::new();
+        let maker = Maker::this_process(&clock.boot_id());
         Self {
             fs: Arc::new(RealFs),
-            clock: Arc::new(SystemClock::new()),
+            clock: Arc::new(clock),
             entropy: Arc::new(SystemEntropy),
             sessions,
+            maker,
         }
     }
 }

@@ -93,16 +93,51 @@ impl Whereabouts {
             Some(_) => Self::PidReused,
         }
     }
+}
 
-    /// True if the process certainly does nothing any more.
-    pub fn is_gone(self) -> bool {
-        matches!(self, Self::Ended | Self::PidReused)
+/// A process, as the temporary files that it makes name it: `<pid space>.<pid>.<start time>`.
+///
+/// The pid space is this boot seen from this process's pid namespace, hashed. It keeps `doctor` from taking
+/// a process of another container for a dead one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Maker {
+    space: String,
+    pid: u32,
+    start_time: u64,
+}
+
+impl Maker {
+    /// This process.
+    pub fn this_process(boot_id: &BootId) -> Self {
+        let pid = std::process::id();
+        Self { space: pid_space(boot_id), pid, start_time: start_time(pid).unwrap_or(0) }
+    }
+
+    /// A process of this boot that has ended, or will have by the time anyone asks.
+    pub fn of_process(boot_id: &BootId, pid: u32, start_time: u64) -> Self {
+        Self { space: pid_space(boot_id), pid, start_time }
+    }
+
+    /// The maker that a name begins with.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let mut parts = name.split('.');
+        let space = parts.next()?.to_owned();
+        Some(Self { space, pid: parts.next()?.parse().ok()?, start_time: parts.next()?.parse().ok()? })
+    }
+
+    /// Whether this process has certainly ended; `None` if `observer` cannot know.
+    pub fn is_gone(&self, observer: &Self) -> Option<bool> {
+        (self.space == observer.space).then(|| start_time(self.pid) != Some(self.start_time))
     }
 }
 
-/// Where pids mean what they mean here: this boot, seen from this process's pid namespace. Temporary files
-/// carry it, so that `doctor` never takes a process of another container for a dead one.
-pub fn pid_space(boot_id: &BootId) -> String {
+impl fmt::Display for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.space, self.pid, self.start_time)
+    }
+}
+
+fn pid_space(boot_id: &BootId) -> String {
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let whole = format!("{boot_id}:{}", namespace.display());
     Digest::of(whole.as_bytes()).to_string()[..8].to_owned()
@@ -123,13 +158,8 @@ fn user_name() -> String {
     known.unwrap_or_else(|| format!("uid{uid}"))
 }
 
-/// True unless the process `pid` that began at `start` has certainly ended.
-pub(crate) fn may_run(pid: u32, start: u64) -> bool {
-    start_time(pid) == Some(start)
-}
-
 /// The 22nd field of `/proc/<pid>/stat`; the second is a name in parentheses that may hold anything.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
+fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let after_name = &stat[stat.rfind(')')? + 1..];
     after_name.split_whitespace().nth(19)?.parse().ok()

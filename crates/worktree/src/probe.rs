@@ -26,7 +26,8 @@ pub struct Reading {
 impl Reading {
     /// How far the local clock is from the filesystem's, at least: a slow probe is no sign of a wrong clock.
     pub fn skew_ms(&self) -> Millis {
-        self.wall_before.since(self.now.fs).max(self.now.fs.since(self.wall_after))
+        let behind = self.wall_before.since(self.now.fs.plus(FILE_TIME_STEP_MS));
+        behind.max(self.now.fs.since(self.wall_after))
     }
 
     /// Refuses to go on with a clock that is further off than `max_skew_ms`.
@@ -46,6 +47,9 @@ impl Reading {
         .with("max_clock_skew_ms", max_skew_ms))
     }
 }
+
+/// File times advance in steps of up to this, so they lag behind the clock they are taken from.
+const FILE_TIME_STEP_MS: Millis = 10;
 
 /// Reads the filesystem's clock and the local ones.
 pub fn read(env: &Env, layout: &Layout) -> Result<Reading> {

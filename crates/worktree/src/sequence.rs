@@ -80,6 +80,10 @@ impl<'a> Sequence<'a> {
     /// Tries to be the one that writes `entry` at its number.
     pub fn append(&self, entry: &Entry) -> Result<Appended> {
         let path = self.path(entry.n);
+        // The writer before may have died between its link and its sync. Were this entry to survive a power
+        // cut that its predecessor does not, the numbers would have a hole.
+        let dir = self.layout.sequence(self.worktree);
+        self.env.fs.sync_dir(&dir).doing("sync", &dir)?;
         let created = atomic::create(self.env, &self.layout.tmp(), &path, &encode(entry))
             .doing("append entry", &path)
             .map_err(|error| error.with("indeterminate", true))?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::atomic::{self, DIR_MODE, FILE_MODE};
+use crate::atomic::{DIR_MODE, FILE_MODE};
 use crate::clock::UnixMs;
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, absent_is_none};
@@ -183,13 +183,12 @@ impl Repo {
 
     fn begin(&self, worktree: &Worktree, authority: &Authority, began: UnixMs) -> Result<Intent> {
         let snapshot_id = SnapshotId::new(&began.rfc3339(), &*self.env.entropy);
-        let maker = atomic::temp_name(&self.env, "".as_ref()).display().to_string();
         let intent = Intent {
             v: FORMAT,
             snapshot_id,
             worktree_id: worktree.worktree_id.clone(),
             fencing_token: authority.token(),
-            maker,
+            maker: self.env.maker.to_string(),
             created_at: began,
         };
         create_json(&self.env, &self.layout, &self.layout.intent(&intent.snapshot_id), &intent)?;

@@ -3,4 +3,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod clocks;
+mod crash;
+mod fold;
+mod interleave;
 mod paused;
+mod power;
+mod processes;
+mod torn;
+mod trees;

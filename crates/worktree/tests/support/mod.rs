@@ -1,5 +1,8 @@
 //! A world to attack: a repository in a temporary directory, with clocks that lie on command.
-#![allow(dead_code, reason = "each test program uses its own part of this")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
+
+pub mod layer;
+pub mod sim;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +13,7 @@ use worktree::clock::{BootId, BootMs, Clock, Millis, MonoMs, SystemClock, UnixMs
 use worktree::env::Env;
 use worktree::error::{Class, Result};
 use worktree::fs::{Fs, RealFs};
-use worktree::holder::HolderId;
+use worktree::holder::{HolderId, Maker};
 use worktree::ids::{SessionId, SystemEntropy};
 use worktree::lock::{Grant, Request};
 use worktree::policy::{Policy, PolicyChanges};
@@ -93,7 +96,7 @@ impl World {
     }
 
     pub fn with_mode(mode: Mode) -> Self {
-        let dir = tempfile::tempdir().expect("a directory for the test");
+        let dir = scratch();
         let clock = Arc::new(LyingClock::new());
         let env = env(dir.path(), Arc::new(RealFs), clock.clone());
         let root = dir.path().join("repo");
@@ -106,6 +109,14 @@ impl World {
     /// The same repository, seen with another filesystem layer and clock.
     pub fn seen_by(&self, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>) -> Repo {
         Repo::open(env(self.dir.path(), fs, clock), self.repo.layout().root()).expect("it exists")
+    }
+
+    /// The same repository, seen by a process that will be found dead.
+    pub fn seen_by_the_dead(&self, fs: Arc<dyn Fs>) -> Repo {
+        let mut env = env(self.dir.path(), fs, self.clock.clone());
+        // One more than the largest pid that Linux gives out.
+        env.maker = Maker::of_process(&self.clock.boot_id(), 4_194_305, 1);
+        Repo::open(env, self.repo.layout().root()).expect("it exists")
     }
 
     pub fn payload(&self, name: &str) -> PathBuf {
@@ -127,9 +138,17 @@ impl World {
     }
 }
 
+/// A directory in memory if there is one: thousands of syncs would wear out patience and disk.
+pub fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
+        .expect("a directory for the test")
+}
+
 pub fn env(dir: &Path, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>) -> Env {
     let sessions = SessionStore::new(fs.clone(), dir.join("sessions"));
-    Env { fs, clock, entropy: Arc::new(SystemEntropy), sessions }
+    let maker = Maker::this_process(&clock.boot_id());
+    Env { fs, clock, entropy: Arc::new(SystemEntropy), sessions, maker }
 }
 
 pub fn new_worktree(name: &str, mode: Mode) -> NewWorktree {
