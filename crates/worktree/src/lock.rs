@@ -120,7 +120,8 @@ impl<'a> Lock<'a> {
         session.fencing_token = lock.fencing_token;
         session.counted = lock.boot.clone();
         self.save(&session)?;
-        self.require_time_left(&session.counted)?;
+        self.require_time_left(&session.counted)
+            .map_err(|error| error.with("session_id", &session.session_id))?;
         self.copy_for_readers(&lock);
         Ok(Grant { lock, session, stolen_from })
     }

@@ -92,6 +92,18 @@ pub(crate) enum Command {
         #[arg(long)]
         repair: bool,
     },
+    #[command(hide = true)]
+    RunChild(RunChild),
+}
+
+/// How `jvs run` starts its command: see `run`.
+#[derive(clap::Args)]
+pub(crate) struct RunChild {
+    /// The process that must still be there.
+    pub(crate) parent: i32,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, num_args = 1..)]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(clap::Args)]

@@ -38,12 +38,14 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(args: &Args) -> Result<Answer, Error> {
-    if let Command::Init(init) = &args.command {
-        return commands::init(init);
+    match &args.command {
+        Command::Init(init) => return commands::init(init),
+        Command::RunChild(child) => return Ok(run::become_child(child)),
+        _ => {}
     }
     let context = Context::open(args)?;
     match &args.command {
-        Command::Init(_) => unreachable!("handled above"),
+        Command::Init(_) | Command::RunChild(_) => unreachable!("handled above"),
         Command::Worktree { command } => commands::worktree(&context, command),
         Command::Lock { command } => commands::lock(&context, command),
         Command::Run(run) => run::run(&context, run),

@@ -4,8 +4,11 @@
 //! lease is renewed by another thread, because a renewal may hang with the filesystem; this thread only
 //! waits, with the expiry as its deadline, so a hang ends the command in time.
 //!
+//! The command is started by way of this program again, which puts the signal mask right and asks the
+//! kernel to kill it if jvs dies, before it becomes the command.
+//!
 //! What remains: processes that leave the group (`setsid`) are not reached, and if jvs itself is killed
-//! with SIGKILL the command goes on without a lock. Fencing refuses what they would publish.
+//! with SIGKILL only the command dies with it, not its children. Fencing refuses what they would publish.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -17,7 +20,9 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal as Mask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, waitpid};
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, kill_process_group, set_parent_process_death_signal, waitpid,
+};
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
 use serde_json::json;
 use worktree::clock::{BootMs, Clock};
@@ -27,15 +32,14 @@ use worktree::lock::{Grant, Request};
 use worktree::worktree::Worktree;
 
 use crate::answer::Answer;
-use crate::args::Run;
+use crate::args::{Run, RunChild};
 use crate::commands::announce_watch;
 use crate::context::Context;
 
 /// Runs the command under the lock, and passes its exit code on.
 pub(crate) fn run(context: &Context, args: &Run) -> Result<Answer> {
     let worktree = context.worktree(&args.target)?;
-    // Blocked before any thread exists, so that every signal arrives through the descriptor; the command
-    // itself starts with nothing blocked.
+    // Blocked before any thread exists, so that every signal arrives through the descriptor.
     let signals = take_signals()?;
     let grant = context.repo.acquire(
         &worktree,
@@ -64,16 +68,36 @@ enum Renewed {
 }
 
 fn start(context: &Context, worktree: &Worktree, grant: &Grant, args: &Run) -> Result<Child> {
-    let (program, arguments) = args.command.split_first().expect("clap asks for at least one");
-    std::process::Command::new(program)
-        .args(arguments)
+    std::process::Command::new("/proc/self/exe")
+        .args(["run-child", &std::process::id().to_string(), "--"])
+        .args(&args.command)
         .env("JVS_FENCING_TOKEN", grant.lock.fencing_token.to_string())
         .env("JVS_SESSION_ID", grant.session.session_id.as_str())
         .env("JVS_WORKTREE", worktree.worktree_id.as_str())
         .env("JVS_REPO", context.repo.layout().root())
         .process_group(0)
         .spawn()
-        .map_err(|cause| Error::io("start the command", program.as_ref(), &cause))
+        .map_err(|cause| Error::io("start", "/proc/self/exe".as_ref(), &cause))
+}
+
+/// Becomes the command: nothing blocked, and killed when the process that renews its lock is gone. Returns
+/// only if it cannot, with the exit code that a shell would give.
+pub(crate) fn become_child(args: &RunChild) -> Answer {
+    let (program, arguments) = args.command.split_first().expect("clap asks for at least one");
+    let ready = SigSet::empty().thread_set_mask().is_ok()
+        && set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
+    // If the parent went before the kernel was asked, nobody would ever be told.
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    if !ready || parent != args.parent {
+        return Answer::new(json!({}), "").with_exit_code(126);
+    }
+    let cause = std::process::Command::new(program).args(arguments).exec();
+    eprintln!("jvs: could not start the command: {cause} command={}", program.display());
+    Answer::new(json!({}), "").with_exit_code(if cause.kind() == std::io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    })
 }
 
 /// Keeps the lease and the command together until one of them ends.
