@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench -p worktree                      # everything, in the system's temporary directory
 //! cargo bench -p worktree -- --small           # a tenth of the files, for a quick look
+//! cargo bench -p worktree -- lock large-file   # only these; also: status, small-files
 //! TMPDIR=/mnt/disk cargo bench -p worktree     # on another filesystem
 //! ```
 //!
@@ -30,15 +31,26 @@ use worktree::tree::Quiet;
 use worktree::worktree::{Mode, Worktree};
 
 fn main() {
-    let small = std::env::args().any(|arg| arg == "--small");
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let small = args.iter().any(|arg| arg == "--small");
+    let names: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| *wanted == name);
     let dir = std::env::temp_dir().join(format!("jvs-bench-{}", std::process::id()));
     fs::create_dir_all(&dir).expect("a writable temporary directory");
     let bench = Bench::new(&dir);
-    bench.lock_and_release();
-    bench.status();
     let scale = if small { 10 } else { 1 };
-    bench.snapshot_of("small files", |payload| many_files(payload, 100_000 / scale), 3);
-    bench.snapshot_of("one large file", |payload| large_file(payload, 1_000 / scale), 3);
+    if wanted("lock") {
+        bench.lock_and_release();
+    }
+    if wanted("status") {
+        bench.status();
+    }
+    if wanted("small-files") {
+        bench.snapshot_of("small files", |payload| many_files(payload, 100_000 / scale), 3);
+    }
+    if wanted("large-file") {
+        bench.snapshot_of("one large file", |payload| large_file(payload, 1_000 / scale), 5);
+    }
     fs::remove_dir_all(&dir).expect("our own directory");
 }
 

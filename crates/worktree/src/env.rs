@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
 use crate::fs::{Fs, RealFs};
-use crate::holder::Maker;
+use crate::holder::{HolderId, Maker};
 use crate::ids::{Entropy, SystemEntropy};
 use crate::session::SessionStore;
 
@@ -21,6 +21,8 @@ pub struct Env {
     pub sessions: SessionStore,
     /// This process, as its temporary files name it.
     pub maker: Maker,
+    /// This process, as the audit names it.
+    pub process: HolderId,
 }
 
 impl Env {
@@ -34,6 +36,7 @@ impl Env {
             entropy: Arc::new(SystemEntropy),
             sessions,
             maker,
+            process: HolderId::this_process(),
         }
     }
 }

@@ -27,12 +27,12 @@
 //! publish them.
 
 use crate::atomic;
-use crate::clock::{BootId, BootMs, Millis, UnixMs};
+use crate::clock::{BootId, BootMs, Millis};
 use crate::env::Env;
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, absent_is_none};
 use crate::holder::HolderId;
-use crate::ids::{FencingToken, LockId, Nonce, RepoId, SessionId, random_hex};
+use crate::ids::{EntryNumber, FencingToken, LockId, Nonce, RepoId, SessionId, random_hex};
 use crate::layout::Layout;
 use crate::lease::{self, Standing};
 use crate::policy::Policy;
@@ -89,8 +89,8 @@ pub enum Released {
 /// An entry that was accepted.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// When it was written.
-    pub at: UnixMs,
+    /// Its number.
+    pub n: EntryNumber,
     /// What holds since.
     pub state: State,
 }
@@ -108,7 +108,7 @@ impl<'a> Lock<'a> {
         // Saved first: a lock whose secret was lost in a crash could be released by nobody.
         self.save(&session)?;
         let mut granted = None;
-        let committed = self.commit(|view| {
+        let committed = self.commit(None, |view| {
             let (event, lock, stolen_from) = self.grant_event(view, request, &session)?;
             granted = Some((lock, stolen_from));
             Ok(event)
@@ -161,13 +161,13 @@ impl<'a> Lock<'a> {
             }
             other => other?,
         };
-        self.commit(|view| {
+        let committed = self.commit(Some(session.fencing_token), |view| {
             let lock = self.require_held_by(view, &session)?;
             Ok(Event::Release { fencing_token: lock.fencing_token })
         })?;
         self.remove_copies(session.fencing_token);
         self.env.sessions.remove(session_id)?;
-        self.fold();
+        self.fold(committed.n);
         Ok(Released::Now)
     }
 
@@ -177,7 +177,7 @@ impl<'a> Lock<'a> {
         session: &Session,
         event: impl Fn(&View, FencingToken) -> Event,
     ) -> Result<Committed> {
-        self.commit(|view| {
+        self.commit(Some(session.fencing_token), |view| {
             let lock = self.require_token(view, session)?;
             self.require_time_left(&session.counted)?;
             Ok(event(view, lock.fencing_token))
@@ -193,14 +193,22 @@ impl<'a> Lock<'a> {
     }
 
     /// Appends what `decide` makes of the newest state, looking again whenever someone else was first.
-    pub fn commit(&self, mut decide: impl FnMut(&View) -> Result<Event>) -> Result<Committed> {
+    /// `own` is a grant of the caller's, which it knows to be durable.
+    pub fn commit(
+        &self,
+        own: Option<FencingToken>,
+        mut decide: impl FnMut(&View) -> Result<Event>,
+    ) -> Result<Committed> {
         let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
         for _ in 0..ROUNDS {
             let view = self.look()?;
             let event = decide(&view)?;
             let entry = self.entry_after(&view, event)?;
+            if own.map(FencingToken::entry) != Some(view.newest.n) {
+                sequence.sync()?;
+            }
             if sequence.append(&entry)? == Appended::Ours {
-                return Ok(Committed { at: entry.at, state: entry.state });
+                return Ok(Committed { n: entry.n, state: entry.state });
             }
         }
         Err(Error::new(
@@ -348,7 +356,7 @@ impl<'a> Lock<'a> {
             n,
             prev: view.digest,
             at,
-            by: HolderId::this_process(),
+            by: self.env.process.clone(),
             attempt: random_hex(&*self.env.entropy, 8),
             state,
             event,
@@ -455,10 +463,11 @@ impl<'a> Lock<'a> {
         }
     }
 
-    /// Folding saves space and decides nothing, so it may fail; the next release tries again.
-    fn fold(&self) {
-        let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-        if let Ok(Some(newest)) = sequence.newest() {
+    /// Folding saves space and decides nothing, so it is tried now and then, and may fail.
+    fn fold(&self, newest: EntryNumber) {
+        // Two in sixteen: acquire and release take turns, so one alone might never be seen.
+        if newest.0 % 16 < 2 {
+            let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
             drop(sequence.fold_below(newest));
         }
     }

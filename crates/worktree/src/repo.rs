@@ -14,7 +14,6 @@ use crate::clock::UnixMs;
 use crate::env::Env;
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, Kind, absent_is_none, ensure_dir};
-use crate::holder::HolderId;
 use crate::ids::{Digest, EntryNumber, RepoId, WorktreeId, random_hex};
 use crate::layout::Layout;
 use crate::lock::Lock;
@@ -171,7 +170,7 @@ impl Repo {
     pub fn remove_worktree(&self, id: &WorktreeId) -> Result<Worktree> {
         let worktree = self.worktree(id)?;
         let lock = self.lock(&worktree);
-        let removed = lock.commit(|view| match &view.lock {
+        let removed = lock.commit(None, |view| match &view.lock {
             None => Ok(Event::Remove),
             Some(held) => Err(Error::new(
                 Class::LockConflict,
@@ -247,9 +246,10 @@ impl Repo {
             }
             let event = Event::Create;
             let state = before.after(n, &event).expect("a closed sequence can be opened");
-            let by = HolderId::this_process();
+            let by = self.env.process.clone();
             let attempt = random_hex(&*self.env.entropy, 8);
             let entry = Entry { v: FORMAT, n, prev, at, by, attempt, state, event };
+            sequence.sync()?;
             if sequence.append(&entry)? == Appended::Ours {
                 return Ok(());
             }

@@ -205,7 +205,7 @@ impl Repo {
             Some(session) => lock
                 .session(&session.session_id)
                 .and_then(|session| lock.commit_under(&session, |_, token| event(Some(token)))),
-            None => lock.commit(|_| Ok(event(None))),
+            None => lock.commit(None, |_| Ok(event(None))),
         };
         committed.map(drop)
     }

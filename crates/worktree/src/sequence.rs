@@ -77,13 +77,17 @@ impl<'a> Sequence<'a> {
         Ok(self.read_line(n)?.0)
     }
 
-    /// Tries to be the one that writes `entry` at its number.
+    /// Makes the names that are there survive a power cut. Before an append, because the writer before may
+    /// have died between its link and its sync: were the new entry to survive a power cut that its
+    /// predecessor does not, the numbers would have a hole.
+    pub fn sync(&self) -> Result<()> {
+        let dir = self.layout.sequence(self.worktree);
+        self.env.fs.sync_dir(&dir).doing("sync", &dir)
+    }
+
+    /// Tries to be the one that writes `entry` at its number; all before it must be durable.
     pub fn append(&self, entry: &Entry) -> Result<Appended> {
         let path = self.path(entry.n);
-        // The writer before may have died between its link and its sync. Were this entry to survive a power
-        // cut that its predecessor does not, the numbers would have a hole.
-        let dir = self.layout.sequence(self.worktree);
-        self.env.fs.sync_dir(&dir).doing("sync", &dir)?;
         let created = atomic::create(self.env, &self.layout.tmp(), &path, &encode(entry))
             .doing("append entry", &path)
             .map_err(|error| error.with("indeterminate", true))?;
@@ -114,8 +118,7 @@ impl<'a> Sequence<'a> {
             fs.rename(&name, &self.path(EntryNumber(n))).doing("fold", &name)?;
         }
         fs.remove_file(&folded).doing("remove", &folded)?;
-        let dir = self.layout.sequence(self.worktree);
-        fs.sync_dir(&dir).doing("sync", &dir)
+        self.sync()
     }
 
     /// The entry and its bytes, which folding keeps as they are.

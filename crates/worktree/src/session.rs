@@ -63,10 +63,14 @@ impl SessionStore {
     /// Writes a session, in place of its earlier self.
     pub fn save(&self, session: &Session, entropy: &dyn Entropy) -> Result<()> {
         let path = self.file(&session.session_id);
-        self.make_dir().doing("make the session directory", &self.dir)?;
         let temp = self.dir.join(format!(".{}", random_hex(entropy, 8)));
         let bytes = serde_json::to_vec(session).expect("a session is plain data");
-        self.fs.write_new(&temp, &bytes, 0o600, Durability::Lazy).doing("write the session", &temp)?;
+        let write = || self.fs.write_new(&temp, &bytes, 0o600, Durability::Lazy);
+        let written = match write() {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => self.make_dir().and_then(|()| write()),
+            other => other,
+        };
+        written.doing("write the session", &temp)?;
         self.fs.rename(&temp, &path).doing("write the session", &path)
     }
 
@@ -104,7 +108,6 @@ impl SessionStore {
     /// Waits for this session's turn to renew, until its lease has run out.
     pub(crate) fn take_turn(&self, session: &Session, clock: &dyn Clock) -> Result<Turn> {
         let path = self.guard(&session.session_id);
-        self.make_dir().doing("make the session directory", &self.dir)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(open(&path, flags, Mode::from_raw_mode(0o600)).doing("open", &path)?);
         loop {

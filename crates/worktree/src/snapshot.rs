@@ -226,7 +226,7 @@ impl Repo {
             risk: best_effort.then(|| RISK.to_owned()),
             changed_while_read: copied.changed.iter().map(ToString::to_string).collect(),
             fencing_token: authority.token(),
-            by: HolderId::this_process(),
+            by: self.env.process.clone(),
             created_at: intent.created_at,
             content_hash: manifest.content_hash(),
             files,
@@ -328,8 +328,8 @@ impl Repo {
                 let session = lock.session(&session.session_id)?;
                 lock.commit_under(&session, |view, token| event(view, Some(token), true))
             }
-            Authority::Shared => lock.commit(|view| Ok(event(view, None, true))),
-            Authority::Beside => lock.commit(|view| Ok(event(view, None, false))),
+            Authority::Shared => lock.commit(None, |view| Ok(event(view, None, true))),
+            Authority::Beside => lock.commit(None, |view| Ok(event(view, None, false))),
         }?;
         let is_head = committed.state.head.as_ref() == Some(&descriptor.snapshot_id);
         Ok(Published { descriptor, is_head })

@@ -12,6 +12,7 @@
 mod beneath;
 mod copy;
 mod durable;
+mod large;
 mod manifest;
 mod remove;
 mod scan;

@@ -13,6 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, read, write};
 
+use super::large;
 use super::scan::{Fingerprint, Item, Shape};
 use super::{Content, Progress, Record, RelPath, Root};
 use crate::error::{Class, Error, Result};
@@ -178,6 +179,8 @@ impl Job<'_> {
             hash_data(&copy, path, buffer)
         } else if before.blocks * 512 < before.size {
             copy_sparse(file, &copy, path, buffer)
+        } else if before.size >= large::LARGE {
+            large::copy(file, &copy, path, buffer)
         } else {
             copy_dense(file, &copy, path, buffer)
         }?;
@@ -243,7 +246,12 @@ fn hash_data(file: &OwnedFd, path: &RelPath, buffer: &mut [u8]) -> Result<(u64, 
     copy_data(file, path, buffer, |_| Ok(()))
 }
 
-fn copy_dense(file: &OwnedFd, copy: &OwnedFd, path: &RelPath, buffer: &mut [u8]) -> Result<(u64, Digest)> {
+pub(super) fn copy_dense(
+    file: &OwnedFd,
+    copy: &OwnedFd,
+    path: &RelPath,
+    buffer: &mut [u8],
+) -> Result<(u64, Digest)> {
     copy_data(file, path, buffer, |bytes| write_all(copy, bytes, path))
 }
 
@@ -409,6 +417,6 @@ fn step(fs: &dyn Fs, path: &RelPath) -> Result<()> {
     fs.step().map_err(|cause| Error::io("change", path.to_string().as_ref(), &cause))
 }
 
-fn failed(path: &RelPath, action: &str, cause: Errno) -> Error {
+pub(super) fn failed(path: &RelPath, action: &str, cause: Errno) -> Error {
     Error::io(action, path.to_string().as_ref(), &cause.into())
 }

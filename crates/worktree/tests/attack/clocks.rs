@@ -24,7 +24,7 @@ fn acquire_renew_and_steal_refuse_a_clock_that_is_too_far_off() {
         let refused = there.acquire(&world.main, &request()).expect_err("nothing is stolen");
         assert_eq!(refused.class(), Class::ClockSkewExceeded);
         let skew = refused.facts()["skew_ms"].as_u64().expect("a number");
-        assert!((4_900..=5_100).contains(&skew) || skew > 5_100, "at least what it is off: {skew}");
+        assert!(skew >= 4_900, "about what it is off, or more on a slow machine: {skew}");
     }
     let lock = world.repo.status(&world.main).expect("readable").lock.expect("still held");
     assert_eq!(lock.session_id, session, "and the lock is as it was");

@@ -30,7 +30,7 @@ fn folded_entries_share_a_file_and_the_audit_still_holds() {
     let session = world.acquire().expect("a free lock").session.session_id;
     world.snapshot(&session).expect("ours");
     world.repo.lock(&world.main).release(&session).expect("ours");
-    grow(&world, FOLD * 2 + 3);
+    grow(&world, FOLD * 2 + 20);
     assert_eq!(inode(&world, 1), inode(&world, FOLD));
     assert_eq!(inode(&world, FOLD + 1), inode(&world, FOLD * 2));
     assert_ne!(inode(&world, FOLD), inode(&world, FOLD + 1));
@@ -48,7 +48,7 @@ fn a_writer_that_slept_through_a_fold_still_finds_its_number_taken() {
     let sequence = Sequence::new(world.repo.env(), world.repo.layout(), &world.main.worktree_id);
     let mut stale = sequence.read(EntryNumber(1)).expect("readable").entry;
     stale.n = EntryNumber(2);
-    grow(&world, FOLD + 3);
+    grow(&world, FOLD + 20);
     assert_eq!(inode(&world, 2), inode(&world, FOLD), "entry 2 has been folded");
     assert_eq!(sequence.append(&stale).expect("decided"), Appended::Taken);
 }

@@ -10,7 +10,7 @@ use worktree::clock::Clock;
 use worktree::doctor::DoctorRequest;
 use worktree::error::Result;
 use worktree::fs::{Fs, RealFs};
-use worktree::holder::Maker;
+use worktree::holder::{HolderId, Maker};
 use worktree::ids::{Digest, SystemEntropy};
 use worktree::policy::Policy;
 use worktree::record::Event;
@@ -59,6 +59,7 @@ fn env(disk: &SimFs, sessions: &Path, clock: Arc<LyingClock>) -> worktree::env::
         entropy: Arc::new(SystemEntropy),
         sessions,
         maker,
+        process: HolderId::this_process(),
     }
 }
 

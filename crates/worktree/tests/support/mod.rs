@@ -148,7 +148,7 @@ pub fn scratch() -> tempfile::TempDir {
 pub fn env(dir: &Path, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>) -> Env {
     let sessions = SessionStore::new(fs.clone(), dir.join("sessions"));
     let maker = Maker::this_process(&clock.boot_id());
-    Env { fs, clock, entropy: Arc::new(SystemEntropy), sessions, maker }
+    Env { fs, clock, entropy: Arc::new(SystemEntropy), sessions, maker, process: HolderId::this_process() }
 }
 
 pub fn new_worktree(name: &str, mode: Mode) -> NewWorktree {
