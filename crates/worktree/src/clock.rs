@@ -149,9 +149,30 @@ fn this_boot() -> BootId {
     let Ok(uuid) = std::fs::read_to_string("/proc/sys/kernel/random/boot_id") else {
         return BootId(crate::ids::random_hex(&crate::ids::SystemEntropy, 16));
     };
-    let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
-    let number: String = namespace.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
-    BootId(format!("{}/{number}", uuid.trim()))
+    match boot_clock_offset() {
+        Some(offset) => BootId(format!("{}/{offset}", uuid.trim())),
+        None => BootId(crate::ids::random_hex(&crate::ids::SystemEntropy, 16)),
+    }
+}
+
+/// How far this process's boot clock is set off from the kernel's, by its time namespace. Namespaces with
+/// one offset have one clock; their numbers say nothing, because the kernel gives them out again.
+fn boot_clock_offset() -> Option<String> {
+    let [ours, childrens] =
+        ["time", "time_for_children"].map(|name| std::fs::read_link(format!("/proc/self/ns/{name}")));
+    match (ours, childrens) {
+        // The kernel has no time namespaces, or hides them: then there is one boot clock.
+        (Err(_), Err(_)) => Some("0".to_owned()),
+        // The offsets that can be read are those of the children's namespace, which is another one.
+        (ours, childrens) if ours.as_ref().ok() != childrens.as_ref().ok() => None,
+        _ => offset_in(&std::fs::read_to_string("/proc/self/timens_offsets").ok()?),
+    }
+}
+
+/// The boot clock's line is `boottime <seconds> <nanoseconds>`.
+fn offset_in(table: &str) -> Option<String> {
+    let line = table.lines().find_map(|line| line.trim().strip_prefix("boottime"))?;
+    Some(line.split_whitespace().collect::<Vec<_>>().join("."))
 }
 
 #[cfg(test)]
@@ -171,6 +192,16 @@ mod tests {
         assert_eq!(BootMs(5).plus(u64::MAX), BootMs(i64::MAX));
         assert_eq!(BootMs(5).since(BootMs(9)), 0);
         assert_eq!(BootMs(9).since(BootMs(5)), 4);
+    }
+
+    /// Two hosts were played by two time namespaces, one after the other. The kernel gave the second the
+    /// number of the first, so their boot clocks passed for one, 8000 s apart; and a lock was stolen while
+    /// its lease ran.
+    #[test]
+    fn boot_clocks_are_told_apart_by_their_offset() {
+        let table = "monotonic           0         0\nboottime         1000         5\n";
+        assert_eq!(offset_in(table).as_deref(), Some("1000.5"));
+        assert_eq!(offset_in("monotonic 0 0\n"), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::atomic::{DIR_MODE, FILE_MODE};
-use crate::clock::UnixMs;
+use crate::clock::{Millis, UnixMs};
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, absent_is_none};
 use crate::holder::HolderId;
@@ -264,22 +264,24 @@ impl Repo {
 
     /// Scans until nothing in the tree was changed just now.
     ///
-    /// File times advance in steps of some milliseconds. A write in the same step as an earlier one leaves
+    /// File times advance in steps of some milliseconds, or a second. A write in the same step as an earlier one leaves
     /// no trace, so a file whose last change is that recent could change again unseen.
     fn scan_at_rest(&self, source: &Root) -> Result<Vec<Item>> {
-        let mut latest = None;
-        for _ in 0..REST_TRIES {
+        let began = self.env.clock.monotonic();
+        loop {
             let now = probe::read(&self.env, &self.layout)?.now.fs;
             let items = tree::scan(source)?;
-            latest = items.iter().max_by_key(|item| item.print.changed).map(|item| item.path.clone());
-            let changed = items.iter().map(|item| item.print.changed).max().unwrap_or((0, 0));
-            let changed_ms = changed.0 * 1000 + i64::try_from(changed.1 / 1_000_000).expect("under 1000");
+            let latest = items.iter().max_by_key(|item| item.print.changed).expect("the root is there");
+            let (seconds, nanos) = latest.print.changed;
+            let changed_ms = seconds * 1000 + i64::try_from(nanos / 1_000_000).expect("under 1000");
             if changed_ms < now.0 - CLOCK_STEP_MS {
                 return Ok(items);
             }
+            if self.env.clock.monotonic().since(began) > REST_MS {
+                return Err(tree::changed_underneath(&latest.path));
+            }
             self.env.clock.wait(CLOCK_STEP_MS.unsigned_abs());
         }
-        Err(tree::changed_underneath(&latest.unwrap_or(tree::RelPath::ROOT)))
     }
 
     /// Does `work` while another thread renews the lease. A renewal that fails ends the renewing; the
@@ -347,8 +349,9 @@ impl Authority {
 
 /// Longer than any kernel's step between two file times.
 const CLOCK_STEP_MS: i64 = 25;
-/// How often a tree may be found changing before it is called restless.
-const REST_TRIES: u32 = 8;
+/// How long a tree may be found changing before it is called restless: longer than the second that is the
+/// step of some network filesystems.
+const REST_MS: Millis = 1_500;
 
 fn totals(copied: &Copied) -> (u64, u64) {
     copied.records.iter().fold((0, 0), |(files, bytes), record| match record.content {
