@@ -51,7 +51,8 @@ impl Repo {
     /// Takes the lock of `worktree`, and finishes what an earlier holder left half done.
     pub fn acquire(&self, worktree: &Worktree, request: &Request<'_>) -> Result<Grant> {
         let grant = self.lock(worktree).acquire(request)?;
-        self.settle(worktree)?;
+        // A lock over files that an earlier holder may still change is worth nothing.
+        self.settle(worktree).inspect_err(|_| drop(self.lock(worktree).release(&grant.session.session_id)))?;
         Ok(grant)
     }
 
