@@ -23,8 +23,10 @@
 //!    paused stealer would still go on. So the holder judges by its session file, which only a renewal
 //!    that counted may change.
 //!
-//! Left out: payload writes. Nothing here can stop a process that writes files; it can only refuse to
-//! publish them.
+//! When a lock may be stolen is in `steal`. Left out: payload writes. Nothing here can stop a process that
+//! writes files; it can only refuse to publish them.
+
+mod steal;
 
 use crate::atomic;
 use crate::clock::{BootId, BootMs, Millis};
@@ -34,7 +36,7 @@ use crate::fs::{Durability, absent_is_none};
 use crate::holder::HolderId;
 use crate::ids::{EntryNumber, FencingToken, LockId, Nonce, RepoId, SessionId, random_hex};
 use crate::layout::Layout;
-use crate::lease::{self, Standing};
+use crate::lease;
 use crate::policy::Policy;
 use crate::probe::{self, Reading};
 use crate::record::{BootStamp, Entry, Event, FORMAT, LockRecord, Renewal, State, with_rfc3339};
@@ -272,46 +274,6 @@ impl<'a> Lock<'a> {
         Ok((event, lock, Some(held.fencing_token)))
     }
 
-    fn permit_steal(&self, view: &View, held: &LockRecord, request: &Request<'_>) -> Result<()> {
-        let bound = held.policy.max_clock_skew_ms().min(request.policy.max_clock_skew_ms());
-        let reading = self.read_clocks(bound)?;
-        match lease::standing(held, &reading.now) {
-            Standing::Live | Standing::Expired => Err(conflict(held)),
-            Standing::Stealable => Ok(()),
-            Standing::StealableAfterWatch { watch_ms } => {
-                (request.on_watch)(watch_ms);
-                self.watch(view, held, watch_ms)
-            }
-            Standing::FromTheFuture { ahead_ms } => Err(Error::new(
-                Class::ClockSkewExceeded,
-                format!(
-                    "the lock was renewed in the future of this filesystem's clock, so one of the clocks is \
-                     wrong; set them right and try again ahead_ms={ahead_ms} max_clock_skew_ms={}",
-                    held.policy.max_clock_skew_ms()
-                ),
-            )
-            .with("ahead_ms", ahead_ms)),
-        }
-    }
-
-    /// Sees the lock stand still for `watch_ms` on the monotonic clock, or refuses.
-    fn watch(&self, view: &View, held: &LockRecord, watch_ms: Millis) -> Result<()> {
-        let began = self.env.clock.monotonic();
-        loop {
-            let passed = self.env.clock.monotonic().since(began);
-            let latest = self.look()?;
-            if latest.newest.n != view.newest.n {
-                // Whatever was appended, the append that follows meets it and looks again.
-                return Ok(());
-            }
-            match &latest.lock {
-                Some(lock) if lock != held => return Err(conflict(lock)),
-                _ if passed > watch_ms => return Ok(()),
-                _ => self.env.clock.wait((watch_ms - passed + 1).min(WATCH_STEP_MS)),
-            }
-        }
-    }
-
     fn new_lock(&self, view: &View, request: &Request<'_>, session: &Session) -> Result<LockRecord> {
         let reading = self.read_clocks(request.policy.max_clock_skew_ms())?;
         let (lease_expires_at, boot) = reading.now.stamp(request.policy.lease_duration_ms());
@@ -473,9 +435,6 @@ impl<'a> Lock<'a> {
     }
 }
 
-/// How long a watcher sleeps between two looks.
-const WATCH_STEP_MS: Millis = 250;
-
 /// The content of `<worktree_id>.lock`.
 pub(crate) fn copy_of(lock: &LockRecord) -> Vec<u8> {
     let value = serde_json::to_value(lock).expect("a lock is plain data");
@@ -486,23 +445,4 @@ pub(crate) fn copy_of(lock: &LockRecord) -> Vec<u8> {
 
 fn is_holder(lock: &LockRecord, session: &Session) -> bool {
     lock.session_id == session.session_id && lock.holder_nonce == session.holder_nonce.digest()
-}
-
-fn conflict(held: &LockRecord) -> Error {
-    let stealable_at = lease::stealable_at(held);
-    Error::new(
-        Class::LockConflict,
-        format!(
-            "the worktree is locked; wait for its holder, or steal the lock once its lease has been over for \
-             long enough holder={} lease_expires_at={} stealable_at={}",
-            held.holder_id,
-            held.lease_expires_at.rfc3339(),
-            stealable_at.rfc3339()
-        ),
-    )
-    .with("holder_id", held.holder_id.as_str())
-    .with("session_id", &held.session_id)
-    .with("fencing_token", held.fencing_token)
-    .with("lease_expires_at", held.lease_expires_at)
-    .with("stealable_at", stealable_at)
 }

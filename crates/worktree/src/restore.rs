@@ -52,7 +52,8 @@ impl Repo {
     pub fn acquire(&self, worktree: &Worktree, request: &Request<'_>) -> Result<Grant> {
         let grant = self.lock(worktree).acquire(request)?;
         // A lock over files that an earlier holder may still change is worth nothing.
-        self.settle(worktree).inspect_err(|_| drop(self.lock(worktree).release(&grant.session.session_id)))?;
+        self.settle(worktree)
+            .inspect_err(|_| drop(self.lock(worktree).release(&grant.session.session_id)))?;
         Ok(grant)
     }
 

@@ -131,7 +131,7 @@ pub(crate) enum WorktreeCommand {
         /// Its name.
         #[arg(value_name = "ID")]
         worktree: WorktreeId,
-        /// Its directory below the repository's root; by default worktrees/<ID>.
+        /// Its directory below the repository's root; by default `worktrees/<ID>`.
         #[arg(long)]
         path: Option<PathBuf>,
         /// Whether it has one writer.
@@ -266,16 +266,16 @@ pub(crate) struct SessionArg {
 #[derive(clap::Args)]
 #[expect(clippy::struct_field_names, reason = "the unit belongs in the name, and the names are the flags")]
 pub(crate) struct PolicyArgs {
-    /// How long a lease lasts without renewal [default: 30000].
+    /// How long a lease lasts without renewal; 30000 unless set before.
     #[arg(long, value_name = "MS")]
     lease_duration_ms: Option<u64>,
-    /// How often the holder renews; at most half the duration [default: 10000].
+    /// How often the holder renews, at most half the duration; 10000 unless set before.
     #[arg(long, value_name = "MS")]
     renew_interval_ms: Option<u64>,
-    /// How far a clock may be off [default: 2000].
+    /// How far a clock may be off; 2000 unless set before.
     #[arg(long, value_name = "MS")]
     max_clock_skew_ms: Option<u64>,
-    /// How long a steal waits after expiry and skew [default: 1000].
+    /// How long a steal waits after expiry and skew; 1000 unless set before.
     #[arg(long, value_name = "MS")]
     steal_grace_ms: Option<u64>,
 }

@@ -43,7 +43,7 @@ fn a_lock_shows_every_field_of_the_specification_and_no_secret() {
     assert_eq!(&copy, lock, "the copy for readers is the same record");
 
     let session = lock["session_id"].as_str().expect("a session");
-    let secret = playground.root().with_file_name("state").join(format!("sessions/{session}.json"));
+    let secret = playground.session_file(&format!("{session}.json"));
     let mode = std::fs::metadata(&secret).expect("the holder's own file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let secret: Value = serde_json::from_slice(&std::fs::read(secret).expect("readable")).expect("JSON");

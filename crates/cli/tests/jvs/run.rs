@@ -60,21 +60,8 @@ fn the_lock_is_renewed_while_the_command_runs() {
 #[test]
 fn losing_the_lock_kills_the_whole_process_group_and_exits_with_the_class() {
     let playground = Playground::new();
-    let script = "sleep 600 & echo $$ $!; wait";
-    let mut run = playground
-        .command()
-        .args(["run", "--lease-duration-ms", "4000", "--renew-interval-ms", "20", "--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let mut line = String::new();
-    let mut output = BufReader::new(run.stdout.take().expect("piped"));
-    output.read_line(&mut line).expect("the command speaks");
-    let pids: Vec<Pid> = line
-        .split_whitespace()
-        .map(|pid| Pid::from_raw(pid.parse().expect("a pid")).expect("a pid"))
-        .collect();
+    let policy = ["--lease-duration-ms", "4000", "--renew-interval-ms", "20"];
+    let (run, pids) = start(&playground, &policy, "sleep 600 & echo $$ $!; wait");
     assert_eq!(pids.len(), 2);
 
     // Its own session gives the lock back behind its back: the next renewal finds that it is gone.
@@ -94,14 +81,14 @@ fn losing_the_lock_kills_the_whole_process_group_and_exits_with_the_class() {
 fn a_run_that_slept_through_its_lease_kills_the_command_when_it_wakes() {
     let playground = Playground::new();
     let policy = ["--lease-duration-ms", "200", "--renew-interval-ms", "100"];
-    let (run, command) = start(&playground, &policy, "echo $$; exec sleep 600");
+    let (run, pids) = start(&playground, &policy, "echo $$; exec sleep 600");
     let jvs = Pid::from_child(&run);
     kill_process(jvs, Signal::STOP).expect("our own child");
     while playground.json(&["lock", "status"])["state"] == "live" {}
     kill_process(jvs, Signal::CONT).expect("our own child");
     let ended = run.wait_with_output().expect("it ends by itself");
     assert_eq!(ended.status.code(), Some(21), "{}", String::from_utf8_lossy(&ended.stderr));
-    assert!(is_gone(command));
+    assert!(is_gone(pids[0]));
 }
 
 /// The command once inherited jvs's blocked signals, and could not be stopped by any of them.
@@ -115,10 +102,26 @@ fn the_command_starts_with_no_signal_blocked() {
 #[test]
 fn the_command_dies_with_a_jvs_that_is_killed() {
     let playground = Playground::new();
-    let (mut run, command) = start(&playground, &[], "echo $$; exec sleep 600");
+    let (mut run, pids) = start(&playground, &[], "echo $$; exec sleep 600");
     run.kill().expect("our own child");
     run.wait().expect("our own child");
-    assert!(is_gone(command));
+    assert!(is_gone(pids[0]));
+}
+
+/// A renewal can hang: here another process keeps the session's turn. The lease runs out all the same, and the
+/// command must not outlive it.
+#[test]
+fn a_renewal_that_never_comes_through_ends_the_command_at_expiry() {
+    let playground = Playground::new();
+    let policy = ["--lease-duration-ms", "2000", "--renew-interval-ms", "1000"];
+    let (run, pids) = start(&playground, &policy, "echo $$; exec sleep 600");
+    let session =
+        playground.json(&["lock", "status"])["lock"]["session_id"].as_str().expect("held").to_owned();
+    let turn = std::fs::File::create(playground.session_file(&format!("{session}.turn"))).expect("writable");
+    rustix::fs::flock(&turn, rustix::fs::FlockOperation::LockExclusive).expect("nobody renews for ever");
+    let ended = run.wait_with_output().expect("it ends by itself");
+    assert_eq!(ended.status.code(), Some(21), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(is_gone(pids[0]));
 }
 
 #[test]
@@ -138,8 +141,8 @@ fn signals_are_passed_on_to_the_command() {
     assert_eq!(playground.json(&["lock", "status"])["state"], "free");
 }
 
-/// Starts a script under the lock; it has to say its pid first.
-fn start(playground: &Playground, policy: &[&str], script: &str) -> (Child, Pid) {
+/// Starts a script under the lock; it has to say first which processes are its own.
+fn start(playground: &Playground, policy: &[&str], script: &str) -> (Child, Vec<Pid>) {
     let mut run = playground
         .command()
         .arg("run")
@@ -152,7 +155,8 @@ fn start(playground: &Playground, policy: &[&str], script: &str) -> (Child, Pid)
     let mut line = String::new();
     let mut output = BufReader::new(run.stdout.take().expect("piped"));
     output.read_line(&mut line).expect("the command speaks");
-    (run, Pid::from_raw(line.trim().parse().expect("a pid")).expect("a pid"))
+    let pid = |text: &str| Pid::from_raw(text.parse().expect("a number")).expect("not zero");
+    (run, line.split_whitespace().map(pid).collect())
 }
 
 /// Waits a bounded while for a killed process to be reaped by whoever inherited it.

@@ -49,6 +49,11 @@ impl Playground {
         self.root().join("main").join(name)
     }
 
+    /// A file of the user's own sessions.
+    pub(crate) fn session_file(&self, name: &str) -> PathBuf {
+        self.dir.path().join("state/sessions").join(name)
+    }
+
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
         std::fs::write(self.file(name), bytes).expect("writable");
     }

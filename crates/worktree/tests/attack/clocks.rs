@@ -105,6 +105,7 @@ fn a_holder_that_renews_while_it_is_watched_keeps_its_lock() {
     clock.set_wall_back_by(-60_000);
     let there = world.seen_by(Arc::new(Layer::with_clock_ahead_by(60_000)), Arc::new(clock));
     let renew = |_: u64| {
+        world.clock.pass(10);
         world.repo.lock(&world.main).renew(&session).expect("it holds the lock");
     };
     let mut hasty = request();

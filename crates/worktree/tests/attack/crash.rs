@@ -231,3 +231,27 @@ fn a_committed_restore_is_finished_by_the_next_holder() {
     );
     assert!(restored.get() > 5, "the attack never came after the commit");
 }
+
+/// Without an exchange of names the worktree's directory is away between two renames. A crash there must not
+/// lose it: the next holder puts it back.
+#[test]
+fn a_restore_by_two_renames_that_dies_between_them_is_put_right_by_the_next_holder() {
+    let mut was_away = false;
+    for at in 0.. {
+        let world = World::new();
+        let before = published(&world);
+        let dying = world.seen_by_the_dead(Arc::new(Layer::poor_and_dying_at(at + CALLS_TO_OPEN)));
+        let request =
+            RestoreRequest { session: before.session.clone(), discard_changes: true, progress: &Quiet };
+        let finished =
+            dying.restore(&world.main, before.published.as_ref().expect("published"), &request).is_ok();
+        was_away |= !world.repo.payload(&world.main).exists();
+        recover(&world, before.newest.max(3), finished);
+        let one = std::fs::read(world.payload("dir/one")).expect("back in its place");
+        assert!([&b"first"[..], b"second"].contains(&&one[..]), "at={at}");
+        if finished {
+            break;
+        }
+    }
+    assert!(was_away, "the attack never came between the two renames");
+}

@@ -77,6 +77,15 @@ impl Layer {
         (layer, calls)
     }
 
+    /// The same on a filesystem that cannot exchange names.
+    pub fn poor_and_dying_at(at: u64) -> Self {
+        let (dying, _) = Self::dying_at(at, 2);
+        Self::new(move |call, path| match (dying.hook)(call, path) {
+            Verdict::Go if call == Call::Exchange => Verdict::Fail(io::ErrorKind::Unsupported.into()),
+            verdict => verdict,
+        })
+    }
+
     fn ask(&self, call: Call, path: &Path) -> io::Result<()> {
         match (self.hook)(call, path) {
             Verdict::Go => Ok(()),
