@@ -22,6 +22,9 @@
 //!    expiry in the future. If the next renewal took that as the lease before it, it would count, and the
 //!    paused stealer would still go on. So the holder judges by its session file, which only a renewal
 //!    that counted may change.
+//! 5. *Look, then read the clock.* A stealer sees a lease that runs, and pauses; the holder renews in time; the
+//!    stealer wakes, reads the clock, and finds the expiry that it saw long past. Renewals take no number, so
+//!    its entry would go through. So the lock is looked at again after the clock was read.
 //!
 //! When a lock may be stolen is in `steal`. Left out: payload writes. Nothing here can stop a process that
 //! writes files; it can only refuse to publish them.
@@ -264,7 +267,7 @@ impl<'a> Lock<'a> {
             return Ok((Event::Acquire { lock: lock.clone() }, lock, None));
         };
         self.permit_steal(view, held, request)?;
-        // The clocks are read after a watch, which may have taken longer than a lease.
+        // Read anew: a watch may have taken longer than a lease.
         let lock = self.new_lock(view, request, session)?;
         let event = Event::Steal {
             lock: lock.clone(),

@@ -65,15 +65,16 @@ impl Repo {
         request: &RestoreRequest<'_>,
     ) -> Result<()> {
         let session = self.restorer(worktree, request)?;
-        if !request.discard_changes {
-            self.refuse_unsaved(worktree, request.progress)?;
-        }
-        if worktree.mode == Mode::Shared {
-            self.settle(worktree)?;
-        }
         let restore_id = RestoreId::random(&*self.env.entropy);
         let stage = self.layout.restore(&worktree.worktree_id, &restore_id);
         let staged = self.while_held(worktree, session.as_ref(), || {
+            if !request.discard_changes {
+                self.refuse_unsaved(worktree, request.progress)?;
+            }
+            // Without a lock there is no acquire that would have done it.
+            if worktree.mode == Mode::Shared {
+                self.settle(worktree)?;
+            }
             self.stage(worktree, snapshot, &restore_id, request.progress)
         });
         let committed =

@@ -1,10 +1,12 @@
 //! A model of the sequence, checked in every interleaving: a holder that renews and publishes, and two
 //! stealers, over one clock that advances at any moment.
 //!
-//! The model has the steps that real processes can be paused between: look, decide, append; and for a
-//! renewal: check, write, check again, count. The judgement of a lease is the real one, `worktree::lease`.
+//! The model has the steps that real processes can be paused between: for a steal, read the clock, look,
+//! append; for a renewal, check, write, check again, count. The judgement of a lease is the real one, `worktree::lease`.
 //! Each property is also shown to fail for a protocol with one of the safeguards left out, so that it is
 //! known to be able to fail.
+
+use std::sync::LazyLock;
 
 use stateright::{Checker, Model, Property};
 
@@ -28,12 +30,14 @@ enum Protocol {
     RenewalNotCheckedAgain,
     /// A renewal extends what was last written, whether that counted or not.
     RenewalExtendsWhatIsWritten,
+    /// A stealer reads the clock after it has looked at the lock.
+    ClockAfterLook,
 }
 
 /// A lease lasts four ticks and may be stolen two after its end.
 const LEASE: u64 = 4;
-const LAST_TICK: i64 = 11;
-const MOST_ENTRIES: usize = 5;
+const LAST_TICK: i64 = 10;
+const MOST_ENTRIES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Entry {
@@ -65,6 +69,15 @@ enum Holding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Stealing {
     Idle,
+    /// It has read the clock, and will look at the lock.
+    KnowsTime {
+        now: i64,
+    },
+    /// It has looked at the lock, and will read the clock.
+    KnowsLease {
+        until: i64,
+        seen: usize,
+    },
     /// It has judged the lease stealable, having seen so many entries.
     Decided {
         seen: usize,
@@ -98,7 +111,8 @@ enum Action {
     CountRenewal,
     CheckPublish,
     Publish,
-    Look { stealer: usize },
+    BeginSteal { stealer: usize },
+    Decide { stealer: usize },
     Steal { stealer: usize },
 }
 
@@ -134,7 +148,10 @@ impl Model for Sequence {
         }
         for (stealer, doing) in world.stealers.iter().enumerate() {
             match doing {
-                Stealing::Idle => actions.push(Action::Look { stealer }),
+                Stealing::Idle => actions.push(Action::BeginSteal { stealer }),
+                Stealing::KnowsTime { .. } | Stealing::KnowsLease { .. } => {
+                    actions.push(Action::Decide { stealer });
+                }
                 Stealing::Decided { .. } => actions.push(Action::Steal { stealer }),
                 Stealing::Won { .. } | Stealing::Lost => {}
             }
@@ -150,7 +167,8 @@ impl Model for Sequence {
             Action::CountRenewal => self.count_renewal(&mut next),
             Action::CheckPublish => next.check_publish(),
             Action::Publish => self.publish(&mut next),
-            Action::Look { stealer } => next.look(stealer),
+            Action::BeginSteal { stealer } => self.begin_steal(&mut next, stealer),
+            Action::Decide { stealer } => next.decide(stealer),
             Action::Steal { stealer } => self.steal(&mut next, stealer),
         }
         (next.entries.len() <= MOST_ENTRIES).then_some(next)
@@ -208,6 +226,15 @@ impl Sequence {
             _ if held && in_time => world.count(until),
             _ => world.holder = Holding::Stopped,
         }
+    }
+
+    fn begin_steal(&self, world: &mut World, stealer: usize) {
+        world.stealers[stealer] = match self.0 {
+            Protocol::ClockAfterLook => {
+                Stealing::KnowsLease { until: world.written, seen: world.entries.len() }
+            }
+            _ => Stealing::KnowsTime { now: world.now },
+        };
     }
 
     fn publish(&self, world: &mut World) {
@@ -268,15 +295,21 @@ impl World {
         self.holder = if may { Holding::Publishing { seen: self.entries.len() } } else { Holding::Stopped };
     }
 
-    fn look(&mut self, stealer: usize) {
-        if self.token() != 1 {
-            self.stealers[stealer] = Stealing::Lost;
-            return;
-        }
-        let now = Now { fs: UnixMs(self.now), boot: BootMs(self.now), boot_id: boot() };
-        if standing(&lock(self.written), &now) == Standing::Stealable {
-            self.stealers[stealer] = Stealing::Decided { seen: self.entries.len() };
-        }
+    /// The second half of a stealer's decision: whatever it did not read first.
+    fn decide(&mut self, stealer: usize) {
+        let (now, until, seen) = match self.stealers[stealer] {
+            Stealing::KnowsTime { now } => (now, self.written, self.entries.len()),
+            Stealing::KnowsLease { until, seen } => (self.now, until, seen),
+            _ => return,
+        };
+        let now = Now { fs: UnixMs(now), boot: BootMs(now), boot_id: boot() };
+        self.stealers[stealer] = if self.token() != 1 {
+            Stealing::Lost
+        } else if standing(&lock(until), &now) == Standing::Stealable {
+            Stealing::Decided { seen }
+        } else {
+            Stealing::Idle
+        };
     }
 
     fn publishes_are_current(&self) -> bool {
@@ -309,6 +342,14 @@ fn stamp(until: i64) -> BootStamp {
 }
 
 fn lock(until: i64) -> LockRecord {
+    let mut lock = GRANTED.clone();
+    lock.lease_expires_at = UnixMs(until);
+    lock.boot = stamp(until);
+    lock
+}
+
+/// Made once: finding out who this process is takes longer than a step of the model.
+static GRANTED: LazyLock<LockRecord> = LazyLock::new(|| {
     let changes = PolicyChanges {
         lease_duration_ms: Some(LEASE),
         renew_interval_ms: Some(1),
@@ -325,11 +366,11 @@ fn lock(until: i64) -> LockRecord {
         created_at: UnixMs(0),
         last_renewed_at: UnixMs(0),
         policy: Policy::DEFAULT.with(&changes).expect("valid"),
-        lease_expires_at: UnixMs(until),
+        lease_expires_at: UnixMs(0),
         fencing_token: FencingToken(1),
-        boot: stamp(until),
+        boot: stamp(0),
     }
-}
+});
 
 fn broken(protocol: Protocol) -> Vec<&'static str> {
     let checker = Sequence(protocol).checker().spawn_bfs().join();
@@ -369,4 +410,10 @@ fn without_the_holders_own_count_a_renewal_that_did_not_count_revives_the_lease(
         broken(Protocol::RenewalExtendsWhatIsWritten),
         ["nobody is granted the lock while the holder may act"]
     );
+}
+
+/// The first version of the protocol did this, and its model looked and read the clock in one step.
+#[test]
+fn with_the_clock_read_after_the_look_a_lease_that_runs_is_stolen() {
+    assert_eq!(broken(Protocol::ClockAfterLook), ["nobody is granted the lock while the holder may act"]);
 }

@@ -15,6 +15,16 @@ impl Lock<'_> {
     pub(super) fn permit_steal(&self, view: &View, held: &LockRecord, request: &Request<'_>) -> Result<()> {
         let bound = held.policy.max_clock_skew_ms().min(request.policy.max_clock_skew_ms());
         let reading = self.read_clocks(bound)?;
+        // Renewals take no number. One that came after the look and before the clock was read would go
+        // unseen, and a lease that runs would be judged by an expiry that is no longer its own.
+        let latest = self.look()?;
+        if latest.newest.n != view.newest.n {
+            // Whatever was appended, the append that follows meets it and looks again.
+            return Ok(());
+        }
+        if let Some(renewed) = latest.lock.as_ref().filter(|lock| *lock != held) {
+            return Err(conflict(renewed));
+        }
         match lease::standing(held, &reading.now) {
             Standing::Live | Standing::Expired => Err(conflict(held)),
             Standing::Stealable => Ok(()),

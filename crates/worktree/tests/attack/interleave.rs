@@ -98,6 +98,29 @@ fn a_renewal_that_did_not_count_is_no_basis_for_the_next() {
     assert_eq!(class(world.snapshot(&session)), Class::LockExpired);
 }
 
+/// A stealer looks at a lease that runs, and pauses before it reads the clock. The holder renews in time. When
+/// the stealer wakes, the expiry that it saw is long past; renewals take no number, so its entry would go
+/// through, and two would hold the lock.
+#[test]
+fn a_steal_is_not_decided_by_a_look_from_before_the_clock_was_read() {
+    let world = World::new();
+    let session = world.acquire().expect("a free lock").session.session_id;
+    let (repo, main, clock) = (world.repo.clone(), world.main.clone(), world.clock.clone());
+    let renewing = session.clone();
+    let tmp = world.repo.layout().tmp();
+    let thief = just_before(
+        &world,
+        move |call, path| call == Call::WriteNew && path.starts_with(&tmp),
+        move || {
+            clock.pass(25_000);
+            repo.lock(&main).renew(&renewing).expect("in time");
+            clock.pass(10_000);
+        },
+    );
+    assert_eq!(class(thief.acquire(&world.main, &request())), Class::LockConflict);
+    world.repo.lock(&world.main).renew(&session).expect("the lease runs, undisturbed");
+}
+
 /// A commits a restore and pauses before the swap. B steals and starts to work. If A's swap still went
 /// through, it would put B's files away.
 #[test]
