@@ -1,10 +1,12 @@
 //! The interleavings that the protocol is there for, each forced at the exact call where it hurts.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
+use worktree::clock::{BootId, BootMs, Clock, Millis, MonoMs, UnixMs};
 use worktree::error::Class;
+use worktree::fs::RealFs;
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::Consistency;
@@ -107,18 +109,47 @@ fn a_steal_is_not_decided_by_a_look_from_before_the_clock_was_read() {
     let session = world.acquire().expect("a free lock").session.session_id;
     let (repo, main, clock) = (world.repo.clone(), world.main.clone(), world.clock.clone());
     let renewing = session.clone();
-    let tmp = world.repo.layout().tmp();
-    let thief = just_before(
-        &world,
-        move |call, path| call == Call::WriteNew && path.starts_with(&tmp),
-        move || {
-            clock.pass(25_000);
-            repo.lock(&main).renew(&renewing).expect("in time");
-            clock.pass(10_000);
-        },
-    );
+    let deed = move || {
+        clock.pass(25_000);
+        repo.lock(&main).renew(&renewing).expect("in time");
+        clock.pass(10_000);
+    };
+    let pausing = PausingClock { clock: world.clock.clone(), deed: Mutex::new(Some(Box::new(deed))) };
+    let thief = world.seen_by(Arc::new(RealFs), Arc::new(pausing));
     assert_eq!(class(thief.acquire(&world.main, &request())), Class::LockConflict);
     world.repo.lock(&world.main).renew(&session).expect("the lease runs, undisturbed");
+}
+
+/// A clock that lets something happen before it is first read.
+struct PausingClock {
+    clock: Arc<LyingClock>,
+    deed: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Clock for PausingClock {
+    fn wall(&self) -> UnixMs {
+        let deed = self.deed.lock().expect("one thread").take();
+        if let Some(deed) = deed {
+            deed();
+        }
+        self.clock.wall()
+    }
+
+    fn boot(&self) -> BootMs {
+        self.clock.boot()
+    }
+
+    fn monotonic(&self) -> MonoMs {
+        self.clock.monotonic()
+    }
+
+    fn boot_id(&self) -> BootId {
+        self.clock.boot_id()
+    }
+
+    fn wait(&self, ms: Millis) {
+        self.clock.wait(ms);
+    }
 }
 
 /// A commits a restore and pauses before the swap. B steals and starts to work. If A's swap still went
