@@ -150,6 +150,34 @@ fn what_was_granted_survives_a_power_cut_whatever_was_lost() {
     }
 }
 
+/// One process dies between linking its entry and syncing it; the next one links its own, and the power goes.
+/// Were the second entry to survive and the first not, the numbers would have a hole, and a bisection would
+/// find now one end of it and now the other.
+#[test]
+fn two_deaths_and_a_power_cut_leave_no_hole_in_the_numbers() {
+    let mut cuts = 0;
+    for (first, second) in (0..30).flat_map(|first| (0..30).map(move |second| (first, second))) {
+        let machine = Machine::new();
+        for calls in [first, second] {
+            machine.disk.die_after(calls);
+            drop(machine.repo.acquire(&machine.main, &request()));
+            machine.disk.live();
+            machine.clock.pass(STEALABLE_MS);
+        }
+        let sequence = machine.repo.layout().sequence(&machine.main.worktree_id);
+        for seed in 1..=16 {
+            let after = machine.disk.cut_copy(&mut Chance(seed * 7919 + first * 31 + second));
+            let names = after.list(&sequence).expect("there");
+            let mut numbers: Vec<u64> = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
+            numbers.sort_unstable();
+            let dense: Vec<u64> = (1..=numbers.len() as u64).collect();
+            assert_eq!(numbers, dense, "first={first} second={second} seed={seed}");
+            cuts += u32::from(numbers.len() > 1);
+        }
+    }
+    assert!(cuts > 50, "the attack came too early to hurt");
+}
+
 #[test]
 fn a_publish_that_returned_survives_a_power_cut() {
     for seed in 1..=50 {

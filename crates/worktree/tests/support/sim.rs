@@ -36,7 +36,7 @@ struct File {
     meta: Meta,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct State {
     dirs: BTreeMap<PathBuf, Dir>,
     files: BTreeMap<u64, File>,
@@ -68,6 +68,13 @@ impl SimFs {
     /// Another process comes along.
     pub fn live(&self) {
         self.state().dies_at = None;
+    }
+
+    /// What another disk in the same state would hold after a power cut.
+    pub fn cut_copy(&self, chance: &mut Chance) -> Self {
+        let copy = Self { state: Arc::new(Mutex::new(self.state().clone())) };
+        copy.cut_power(chance);
+        copy
     }
 
     /// What was not synced is lost or not, name by name and file by file.
