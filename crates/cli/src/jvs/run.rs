@@ -39,8 +39,6 @@ use crate::context::Context;
 /// Runs the command under the lock, and passes its exit code on.
 pub(crate) fn run(context: &Context, args: &Run) -> Result<Answer> {
     let worktree = context.worktree(&args.target)?;
-    // Blocked before any thread exists, so that every signal arrives through the descriptor.
-    let signals = take_signals()?;
     let grant = context.repo.acquire(
         &worktree,
         &Request {
@@ -50,10 +48,12 @@ pub(crate) fn run(context: &Context, args: &Run) -> Result<Answer> {
             on_watch: &announce_watch,
         },
     )?;
-    let ended = match start(context, &worktree, &grant, args) {
-        Ok(child) => supervise(context, &worktree, &grant, &signals, &child),
-        Err(error) => Err(error),
-    };
+    // Taken over only now, so that a long wait for the lock can be interrupted; and before there is a command
+    // or another thread, so that every signal from here on arrives through the descriptor.
+    let ended = take_signals().and_then(|signals| {
+        let child = start(context, &worktree, &grant, args)?;
+        supervise(context, &worktree, &grant, &signals, &child)
+    });
     let released = context.repo.lock(&worktree).release(&grant.session.session_id);
     let exit_code = ended?;
     released?;
