@@ -125,17 +125,22 @@ impl<'a> Sequence<'a> {
     fn read_line(&self, n: EntryNumber) -> Result<(Stored, Vec<u8>)> {
         let path = self.path(n);
         let bytes = self.env.fs.read(&path).doing("read entry", &path)?;
-        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let entry: Entry = serde_json::from_slice(line).map_err(|cause| Error::damaged(&path, cause))?;
-            if entry.v != FORMAT {
-                let cause = format!("written by another version of jvs, format={}", entry.v);
-                return Err(Error::damaged(&path, cause));
-            }
-            if entry.n == n {
-                return Ok((Stored { entry, digest: Digest::of(line) }, line.to_vec()));
-            }
+        let lines = || bytes.split_inclusive(|byte| *byte == b'\n');
+        let parse =
+            |line: &[u8]| serde_json::from_slice::<Entry>(line).map_err(|cause| Error::damaged(&path, cause));
+        // A folded block holds consecutive entries, so the first tells where every other one is.
+        let first = parse(lines().next().unwrap_or_default())?;
+        let offset = n.0.checked_sub(first.n.0).and_then(|offset| usize::try_from(offset).ok());
+        let line = offset.and_then(|offset| lines().nth(offset)).unwrap_or_default();
+        let entry = if first.n == n { first } else { parse(line)? };
+        if entry.v != FORMAT {
+            let cause = format!("written by another version of jvs, format={}", entry.v);
+            return Err(Error::damaged(&path, cause));
         }
-        Err(Error::damaged(&path, format!("the file does not hold entry {n}")))
+        if entry.n != n {
+            return Err(Error::damaged(&path, format!("the file does not hold entry {n}")));
+        }
+        Ok((Stored { entry, digest: Digest::of(line) }, line.to_vec()))
     }
 
     fn is_folded(&self, n: EntryNumber) -> Result<bool> {
