@@ -266,6 +266,9 @@ fn list_worktrees(repo: &Repo) -> Result<Answer> {
         value["head"] = json!(status.head);
         data.push(value);
     }
+    if data.is_empty() {
+        text.push_str("no worktrees; add one with `jvs worktree add`");
+    }
     Ok(Answer::new(json!({"worktrees": data}), text))
 }
 
