@@ -1,0 +1,54 @@
+//! What a command says: one JSON object, or a few lines for people.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use worktree::error::Error;
+use worktree::record::with_rfc3339;
+
+/// What a command found or did.
+pub(crate) struct Answer {
+    data: Value,
+    text: String,
+    exit_code: u8,
+}
+
+impl Answer {
+    /// `data` for programs, with readable times put beside the others, and `text` for people.
+    pub(crate) fn new(data: impl Serialize, text: impl Into<String>) -> Self {
+        let data = serde_json::to_value(data).expect("answers are plain data");
+        Self { data: with_rfc3339(data), text: text.into(), exit_code: 0 }
+    }
+
+    /// The same, with an exit code that says more.
+    pub(crate) fn with_exit_code(mut self, exit_code: u8) -> Self {
+        self.exit_code = exit_code;
+        self
+    }
+
+    /// Prints it, and gives the exit code.
+    pub(crate) fn print(&self, json: bool) -> ExitCode {
+        let line = if json { json!({"ok": true, "data": self.data}).to_string() } else { self.text.clone() };
+        if !line.is_empty() {
+            // A reader that has gone away is no reason to fail what was done.
+            drop(writeln!(std::io::stdout(), "{}", line.trim_end_matches('\n')));
+        }
+        ExitCode::from(self.exit_code)
+    }
+}
+
+/// Prints a refusal: as JSON on standard output, or as a line on standard error.
+pub(crate) fn print_error(error: &Error, json: bool, exit_code: u8) -> ExitCode {
+    if json {
+        let mut fields = error.facts().clone();
+        fields.insert("class".into(), error.class().name().into());
+        fields.insert("detail".into(), error.detail().into());
+        let answer = json!({"ok": false, "error": with_rfc3339(Value::Object(fields))});
+        drop(writeln!(std::io::stdout(), "{answer}"));
+    } else {
+        drop(writeln!(std::io::stderr(), "jvs: {error}"));
+    }
+    ExitCode::from(exit_code)
+}

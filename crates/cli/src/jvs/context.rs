@@ -1,0 +1,106 @@
+//! What every command needs: the repository, the user's sessions, and which worktree is meant.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use worktree::env::Env;
+use worktree::error::{Class, Error, Result};
+use worktree::fs::RealFs;
+use worktree::ids::{SessionId, WorktreeId};
+use worktree::repo::Repo;
+use worktree::session::SessionStore;
+use worktree::worktree::Worktree;
+
+use crate::args::{Args, Target};
+
+/// The repository that a command works on.
+pub(crate) struct Context {
+    pub(crate) repo: Repo,
+    pub(crate) json: bool,
+    working_dir: PathBuf,
+}
+
+impl Context {
+    /// Opens the repository that `--repo` names, or the nearest one above the working directory.
+    pub(crate) fn open(args: &Args) -> Result<Self> {
+        let working_dir = working_dir()?;
+        let root = match &args.repo {
+            Some(root) => real_path(root)?,
+            None => Repo::find_root(&working_dir).ok_or_else(|| {
+                Error::not_found(format!(
+                    "there is no repository here or above; run `jvs init`, or name one with --repo path={}",
+                    working_dir.display()
+                ))
+            })?,
+        };
+        let repo = Repo::open(system_env()?, &root)?;
+        Ok(Self { repo, json: args.json, working_dir })
+    }
+
+    /// The worktree that `--worktree` names, the one around the working directory, or `main`.
+    pub(crate) fn worktree(&self, target: &Target) -> Result<Worktree> {
+        if let Some(id) = &target.worktree {
+            return self.repo.worktree(id);
+        }
+        let around = |worktree: &Worktree| self.working_dir.starts_with(self.repo.payload(worktree));
+        match self.repo.worktrees()?.into_iter().find(around) {
+            Some(worktree) => Ok(worktree),
+            None => self.repo.worktree(&default_worktree()).map_err(|error| match error.class() {
+                Class::NotFound => Error::invalid(
+                    "which worktree? name one with --worktree, or stand in its directory; `jvs worktree list` \
+                     names them",
+                ),
+                _ => error,
+            }),
+        }
+    }
+}
+
+/// The components of this machine.
+pub(crate) fn system_env() -> Result<Env> {
+    let sessions = SessionStore::new(Arc::new(RealFs), state_dir()?.join("sessions"));
+    Ok(Env::system(sessions))
+}
+
+/// The worktree that `init` makes, and that is meant when nothing else says which.
+pub(crate) fn default_worktree() -> WorktreeId {
+    "main".parse().expect("a valid name")
+}
+
+/// The session that a command must be given.
+pub(crate) fn required(session: Option<&SessionId>) -> Result<&SessionId> {
+    session.ok_or_else(|| {
+        Error::new(
+            Class::LockNotHeld,
+            "which session? pass --session-id, or set JVS_SESSION_ID to what `jvs lock acquire` printed",
+        )
+    })
+}
+
+/// An existing path, with every link in it resolved.
+pub(crate) fn real_path(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().map_err(|cause| Error::io("find", path, &cause))
+}
+
+fn working_dir() -> Result<PathBuf> {
+    std::env::current_dir()
+        .map_err(|cause| Error::io("find the working directory, from", Path::new("."), &cause))
+        .and_then(|dir| real_path(&dir))
+}
+
+/// `$JVS_STATE_DIR`, else `$XDG_STATE_HOME/jvs`, else `~/.local/state/jvs`.
+fn state_dir() -> Result<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
+    let dir = set("JVS_STATE_DIR")
+        .or_else(|| set("XDG_STATE_HOME").map(|dir| dir.join("jvs")))
+        .or_else(|| set("HOME").map(|dir| dir.join(".local/state/jvs")));
+    match dir {
+        Some(dir) if dir.is_absolute() => Ok(dir),
+        Some(dir) => Err(Error::invalid(format!(
+            "the directory for sessions must be an absolute path; set JVS_STATE_DIR dir={}",
+            dir.display()
+        ))),
+        None => Err(Error::invalid("there is no place for sessions: set JVS_STATE_DIR or HOME")),
+    }
+}

@@ -1,0 +1,68 @@
+//! `jvs`: locks and snapshots for worktrees on a shared filesystem, with no server.
+//!
+//! Everything is decided in the `worktree` crate. Here arguments are parsed, components are put together,
+//! and answers are printed: as text for people, or with `--json` in the shapes that `docs/worktrees.md`
+//! describes. An error's class is the exit code.
+
+mod answer;
+mod args;
+mod commands;
+mod context;
+mod progress;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use worktree::error::Error;
+
+use crate::answer::Answer;
+use crate::args::{Args, Command};
+use crate::context::Context;
+
+fn main() -> ExitCode {
+    // Looked for by hand, because a command line that cannot be parsed may still ask for JSON.
+    let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(refusal) => return refuse_arguments(&refusal, json),
+    };
+    match dispatch(&args) {
+        Ok(answer) => answer.print(args.json),
+        // `doctor` that could not look is told from one that found something.
+        Err(error) if matches!(args.command, Command::Doctor { .. }) => {
+            answer::print_error(&error, args.json, 2)
+        }
+        Err(error) => answer::print_error(&error, args.json, error.class().exit_code()),
+    }
+}
+
+fn dispatch(args: &Args) -> Result<Answer, Error> {
+    match &args.command {
+        Command::Init(init) => return commands::init(init),
+        Command::RunChild(child) => return Ok(run::become_child(child)),
+        _ => {}
+    }
+    let context = Context::open(args)?;
+    match &args.command {
+        Command::Init(_) | Command::RunChild(_) => unreachable!("handled above"),
+        Command::Worktree { command } => commands::worktree(&context, command),
+        Command::Lock { command } => commands::lock(&context, command),
+        Command::Run(run) => run::run(&context, run),
+        Command::Snapshot(snapshot) => commands::snapshot(&context, snapshot),
+        Command::History { target, limit } => commands::history(&context, target, *limit),
+        Command::Info { target, snapshot } => commands::info(&context, target, snapshot),
+        Command::Restore(restore) => commands::restore(&context, restore),
+        Command::Verify { target, snapshot, all } => commands::verify(&context, target, snapshot, *all),
+        Command::Doctor { strict, repair } => commands::doctor(&context, *strict, *repair),
+    }
+}
+
+fn refuse_arguments(refusal: &clap::Error, json: bool) -> ExitCode {
+    if !refusal.use_stderr() || !json {
+        refusal.exit();
+    }
+    let text = refusal.render().to_string();
+    let detail = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    answer::print_error(&Error::invalid(detail.trim_start_matches("error: ")), true, 2)
+}

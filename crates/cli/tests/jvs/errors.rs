@@ -1,0 +1,121 @@
+//! Refusals: a class, an exit code, and what to do next.
+
+use crate::support::{Playground, ran};
+
+#[test]
+fn each_class_has_its_exit_code_and_its_json() {
+    let playground = Playground::new();
+    playground.write("file", b"1");
+    let session = playground.acquire();
+    let wrong = "s-nobody";
+    let cases: [(&[&str], i32, &str); 7] = [
+        (&["lock", "acquire"], 20, "E_LOCK_CONFLICT"),
+        (&["lock", "renew", "--session-id", wrong], 22, "E_LOCK_NOT_HELD"),
+        (&["lock", "release"], 22, "E_LOCK_NOT_HELD"),
+        (&["snapshot"], 22, "E_LOCK_NOT_HELD"),
+        (&["restore", "head", "--session-id", &session], 1, "E_NOT_FOUND"),
+        (&["lock", "acquire", "--worktree", "../evil"], 2, "E_INVALID"),
+        (&["worktree", "add", "main"], 2, "E_INVALID"),
+    ];
+    for (args, code, class) in cases {
+        let json = playground.jvs(&[&["--json"], args].concat());
+        assert_eq!(json.code, code, "{args:?} {}", json.stdout);
+        assert_eq!(json.error()["class"], class, "{args:?}");
+        assert!(json.error()["detail"].as_str().expect("prose").len() > 20);
+        let text = playground.jvs(args);
+        assert_eq!(text.code, code);
+        assert!(text.stdout.is_empty(), "errors go to standard error: {}", text.stdout);
+        assert!(!text.stderr.is_empty());
+    }
+}
+
+#[test]
+fn a_conflict_tells_who_holds_the_lock_and_when_it_may_be_stolen() {
+    let playground = Playground::new();
+    let session = playground.acquire();
+    let error = playground.jvs(&["--json", "lock", "acquire"]).error();
+    assert_eq!(error["session_id"], session.as_str());
+    let expires = error["lease_expires_at"].as_i64().expect("a time");
+    assert_eq!(error["stealable_at"].as_i64().expect("a time"), expires + 3_000);
+    assert!(error["stealable_at_rfc3339"].is_string());
+    assert_eq!(error["holder_id"].as_str().expect("an identity").split(':').count(), 4);
+}
+
+#[test]
+fn an_expired_lease_has_its_own_code() {
+    let playground = Playground::new();
+    let args = ["lock", "acquire", "--lease-duration-ms", "2", "--renew-interval-ms", "1"];
+    let held = playground.jvs(&[&["--json"], &args[..]].concat());
+    // So short a lease may be over before the command that took it returns.
+    if held.code == 21 {
+        return;
+    }
+    let session = held.data()["lock"]["session_id"].as_str().expect("a session").to_owned();
+    let late = playground.jvs(&["--json", "lock", "renew", "--session-id", &session]);
+    assert_eq!((late.code, &late.error()["class"]), (21, &"E_LOCK_EXPIRED".into()));
+}
+
+#[test]
+fn wrong_usage_is_exit_2_and_json_when_asked_for() {
+    let playground = Playground::new();
+    let ran = playground.jvs(&["--json", "lock", "fly"]);
+    assert_eq!((ran.code, &ran.error()["class"]), (2, &"E_INVALID".into()));
+    assert_eq!(playground.jvs(&["lock", "fly"]).code, 2);
+    let policy = playground.jvs(&["--json", "lock", "acquire", "--lease-duration-ms", "10"]);
+    assert_eq!(policy.code, 2, "a policy that cannot be kept");
+    assert!(policy.error()["detail"].as_str().expect("prose").contains("renew_interval_ms"));
+    assert_eq!(playground.jvs(&["run"]).code, 2, "no command to run");
+}
+
+#[test]
+fn outside_any_repository_the_way_in_is_named() {
+    let empty = tempfile::tempdir().expect("a directory for the test");
+    let playground = Playground::new();
+    let ran = playground.jvs_in(empty.path(), &["lock", "status"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.stderr.contains("jvs init"), "{}", ran.stderr);
+    let elsewhere = ran_with_repo(&playground, empty.path());
+    assert_eq!(elsewhere.code, 0, "--repo works from anywhere");
+}
+
+fn ran_with_repo(playground: &Playground, from: &std::path::Path) -> crate::support::Ran {
+    let root = playground.root();
+    ran(playground.command().current_dir(from).arg("--repo").arg(root).args(["lock", "status"]))
+}
+
+#[test]
+fn init_refuses_to_change_a_repository_that_exists() {
+    let playground = Playground::new();
+    let before = std::fs::read(playground.root().join(".jvs/repo.json")).expect("readable");
+    assert_eq!(playground.jvs(&["init", "--lease-duration-ms", "60000"]).code, 2);
+    assert_eq!(std::fs::read(playground.root().join(".jvs/repo.json")).expect("readable"), before);
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let playground = Playground::new();
+    let commands = [
+        "init",
+        "worktree add",
+        "worktree list",
+        "worktree remove",
+        "lock acquire",
+        "lock renew",
+        "lock release",
+        "lock steal",
+        "lock status",
+        "run",
+        "snapshot",
+        "history",
+        "info",
+        "restore",
+        "verify",
+        "doctor",
+    ];
+    for command in commands {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = playground.jvs(&words);
+        assert_eq!(help.code, 0, "{command}");
+        assert!(help.stdout.contains("Example:"), "{command} has no example");
+    }
+}

@@ -1,0 +1,6 @@
+//! The real binary, as a user has it: what it prints, what it exits with, and what it promises.
+
+mod commands;
+mod errors;
+mod run;
+mod support;

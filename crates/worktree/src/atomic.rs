@@ -1,0 +1,87 @@
+//! Records that are whole before anyone can see them.
+//!
+//! Invariant: a name that readers look at is only ever created by `link` or replaced by `rename`, from a
+//! temporary file that was written and synced before. So a reader sees nothing or all of it, and after a
+//! power cut too.
+//!
+//! A temporary name tells who made it (`<pid space>.<pid>.<start time>.<chance>`), so that `doctor` can
+//! tell an orphan from a file in use.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::env::Env;
+use crate::fs::Durability;
+use crate::holder::Maker;
+use crate::ids::random_hex;
+
+/// Permission bits of records, before the user's umask.
+pub(crate) const FILE_MODE: u32 = 0o666;
+/// Permission bits of directories, before the user's umask.
+pub(crate) const DIR_MODE: u32 = 0o777;
+
+/// What came of creating a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Created {
+    /// It holds our bytes.
+    Ours,
+    /// Someone else was first.
+    Taken,
+}
+
+/// Creates `path` with `bytes`, by way of `dir`, unless the name is taken. Durable when it is ours.
+pub(crate) fn create(env: &Env, dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<Created> {
+    let temp = temp_name(env, dir);
+    env.fs.write_new(&temp, bytes, FILE_MODE, Durability::Synced)?;
+    let linked = env.fs.link(&temp, path);
+    let created = match linked {
+        Ok(()) => Ok(Created::Ours),
+        // A lost answer that the client repeated looks like a refusal; the bytes tell whose it is.
+        Err(cause) => match env.fs.read(path) {
+            Ok(found) if found == bytes => Ok(Created::Ours),
+            _ if cause.kind() == io::ErrorKind::AlreadyExists => Ok(Created::Taken),
+            _ => Err(cause),
+        },
+    };
+    let removed = env.fs.remove_file(&temp);
+    if created.as_ref().is_ok_and(|created| *created == Created::Ours) {
+        env.fs.sync_dir(parent(path))?;
+    }
+    // An orphan is harmless, and `doctor` finds it; a failure to remove it must not hide what was decided.
+    drop(removed);
+    created
+}
+
+/// Makes `path` hold `bytes`, by way of `dir`, whatever was there before.
+pub(crate) fn replace(
+    env: &Env,
+    dir: &Path,
+    path: &Path,
+    bytes: &[u8],
+    durability: Durability,
+) -> io::Result<()> {
+    let temp = temp_name(env, dir);
+    env.fs.write_new(&temp, bytes, FILE_MODE, durability)?;
+    if let Err(cause) = env.fs.rename(&temp, path) {
+        drop(env.fs.remove_file(&temp));
+        return Err(cause);
+    }
+    match durability {
+        Durability::Synced => env.fs.sync_dir(parent(path)),
+        Durability::Lazy => Ok(()),
+    }
+}
+
+/// A name in `dir` that nobody else uses.
+pub(crate) fn temp_name(env: &Env, dir: &Path) -> PathBuf {
+    dir.join(format!("{}.{}", env.maker, random_hex(&*env.entropy, 8)))
+}
+
+/// Whether the process that made a temporary name has certainly ended; `None` if that cannot be known here.
+pub(crate) fn maker_is_gone(env: &Env, name: &str) -> Option<bool> {
+    Maker::from_name(name)?.is_gone(&env.maker)
+}
+
+pub(crate) fn parent(path: &Path) -> &Path {
+    path.parent().expect("every path here is below the repository's root")
+}

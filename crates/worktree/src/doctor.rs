@@ -1,0 +1,175 @@
+//! Looking for what is wrong, and mending what can be mended without anyone's word.
+//!
+//! Invariant: a repair removes or rewrites only what decides nothing. Entries of a sequence are never
+//! touched, a published snapshot is never removed, and what a running process may still be using is left
+//! alone: only makers that certainly ended, tokens that are fenced, and files that are very old count.
+
+mod audit;
+mod litter;
+mod locks;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::clock::{Millis, UnixMs};
+use crate::error::{Class, Error, Result};
+use crate::probe;
+use crate::repo::Repo;
+use crate::worktree::Worktree;
+
+/// How hard to look, and whether to mend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DoctorRequest {
+    /// Also look for what was left half done, and at the clock.
+    pub strict: bool,
+    /// Mend what can be mended; looks as hard as `strict`.
+    pub repair: bool,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// What kind of thing, for programs.
+    pub code: &'static str,
+    /// What it is about: a path or an id.
+    pub subject: String,
+    /// What is wrong, and what to do.
+    pub detail: String,
+    /// Whether it has been mended.
+    pub repaired: bool,
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What is wrong.
+    pub findings: Vec<Finding>,
+    /// How many worktrees were looked at.
+    pub worktrees: u64,
+    /// How many entries of their sequences were checked.
+    pub entries: u64,
+    /// How many published snapshots were looked at.
+    pub snapshots: u64,
+    /// How far this machine's clock is from the filesystem's.
+    pub clock_skew_ms: Millis,
+}
+
+impl Report {
+    /// Whether nothing is wrong any more.
+    pub fn is_healthy(&self) -> bool {
+        self.findings.iter().all(|finding| finding.repaired)
+    }
+}
+
+impl Repo {
+    /// Looks for what is wrong.
+    pub fn doctor(&self, request: DoctorRequest) -> Result<Report> {
+        let reading = probe::read(&self.env, &self.layout)?;
+        let mut checkup = Checkup {
+            repo: self,
+            strict: request.strict || request.repair,
+            repair: request.repair,
+            now: reading.now.fs,
+            report: Report {
+                findings: Vec::new(),
+                worktrees: 0,
+                entries: 0,
+                snapshots: 0,
+                clock_skew_ms: reading.skew_ms(),
+            },
+        };
+        let worktrees = self.worktrees()?;
+        for worktree in &worktrees {
+            checkup.report.worktrees += 1;
+            checkup.look_at_audit(worktree)?;
+            checkup.look_at_lock(worktree)?;
+            checkup.look_at_published(worktree)?;
+        }
+        if checkup.strict {
+            checkup.look_at_clock(&worktrees);
+            checkup.look_for_litter(&worktrees)?;
+        }
+        Ok(checkup.report)
+    }
+}
+
+/// One examination.
+struct Checkup<'a> {
+    repo: &'a Repo,
+    strict: bool,
+    repair: bool,
+    now: UnixMs,
+    report: Report,
+}
+
+impl Checkup<'_> {
+    /// Notes what only a person can mend.
+    fn note(&mut self, code: &'static str, subject: impl Into<String>, detail: impl Into<String>) {
+        let finding = Finding { code, subject: subject.into(), detail: detail.into(), repaired: false };
+        self.report.findings.push(finding);
+    }
+
+    /// Notes what can be mended, and mends it if that was asked for.
+    fn note_or_mend(
+        &mut self,
+        code: &'static str,
+        subject: impl Into<String>,
+        detail: &str,
+        mend: impl FnOnce(&Repo) -> Result<()>,
+    ) {
+        let (detail, repaired) = match self.repair.then(|| mend(self.repo)) {
+            None => (format!("{detail}; `jvs doctor --repair` mends it"), false),
+            Some(Ok(())) => (detail.to_owned(), true),
+            Some(Err(error)) => (format!("{detail}; mending it failed: {error}"), false),
+        };
+        self.report.findings.push(Finding { code, subject: subject.into(), detail, repaired });
+    }
+
+    /// A damaged file is a finding, and the examination goes on; a filesystem that refuses ends it.
+    fn damage_is_a_finding<T>(
+        &mut self,
+        code: &'static str,
+        subject: &str,
+        result: Result<T>,
+    ) -> Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if matches!(error.class(), Class::Damaged | Class::NotFound) => {
+                self.note(code, subject, error.detail());
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn look_at_clock(&mut self, worktrees: &[Worktree]) {
+        let policies = worktrees.iter().map(|worktree| worktree.policy);
+        let bounds = policies.chain([self.repo.record.policy]).map(|policy| policy.max_clock_skew_ms());
+        let bound = bounds.min().expect("the repository has a policy of its own");
+        let skew = self.report.clock_skew_ms;
+        if skew > bound / 2 {
+            let detail = format!(
+                "this machine's clock is more than half the allowed skew from the filesystem's; set it right \
+                 before locks are refused skew_ms={skew} max_clock_skew_ms={bound}"
+            );
+            self.note("clock_offset", "clock", detail);
+        }
+    }
+
+    /// Whether something last touched at `at` is too old to be in use anywhere.
+    fn is_ancient(&self, at: UnixMs) -> bool {
+        self.now.since(at) > ANCIENT_MS
+    }
+}
+
+/// A day: how long something of another host's is taken to be in use.
+const ANCIENT_MS: Millis = 24 * 3600 * 1000;
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn is_missing(error: &Error) -> bool {
+    error.class() == Class::NotFound
+}

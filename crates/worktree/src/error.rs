@@ -1,0 +1,163 @@
+//! What can go wrong, as the caller has to act on it.
+//!
+//! The first seven classes are those of the JVS locking and consistency specification, in its order; the
+//! rest are what any tool has. A message says what happened and what to do next; numbers that a program
+//! would want (`stealable_at`) travel beside it in `facts`, so that nobody has to parse prose.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// The result of everything in this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What the caller has to do differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Another session holds the lock.
+    LockConflict,
+    /// The lease ran out before this was done; the lock is not stolen yet.
+    LockExpired,
+    /// The caller does not hold the lock.
+    LockNotHeld,
+    /// The caller's fencing token is no longer the current one.
+    FencingMismatch,
+    /// A clock is further off than the policy allows.
+    ClockSkewExceeded,
+    /// The tree changed while it was read, so no quiesced snapshot of it exists.
+    ConsistencyUnavailable,
+    /// The snapshot exists, but was never finished.
+    PartialSnapshot,
+    /// The request itself is wrong.
+    Invalid,
+    /// The repository, worktree or snapshot does not exist.
+    NotFound,
+    /// What is stored is not what was written.
+    Damaged,
+    /// The filesystem refused.
+    Io,
+}
+
+impl Class {
+    /// The name that scripts match on.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LockConflict => "E_LOCK_CONFLICT",
+            Self::LockExpired => "E_LOCK_EXPIRED",
+            Self::LockNotHeld => "E_LOCK_NOT_HELD",
+            Self::FencingMismatch => "E_FENCING_MISMATCH",
+            Self::ClockSkewExceeded => "E_CLOCK_SKEW_EXCEEDED",
+            Self::ConsistencyUnavailable => "E_CONSISTENCY_UNAVAILABLE",
+            Self::PartialSnapshot => "E_PARTIAL_SNAPSHOT",
+            Self::Invalid => "E_INVALID",
+            Self::NotFound => "E_NOT_FOUND",
+            Self::Damaged => "E_DAMAGED",
+            Self::Io => "E_IO",
+        }
+    }
+
+    /// The exit code of a command that ends this way: 20 to 26 in the specification's order.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::LockConflict => 20,
+            Self::LockExpired => 21,
+            Self::LockNotHeld => 22,
+            Self::FencingMismatch => 23,
+            Self::ClockSkewExceeded => 24,
+            Self::ConsistencyUnavailable => 25,
+            Self::PartialSnapshot => 26,
+            Self::Invalid => 2,
+            Self::NotFound | Self::Damaged | Self::Io => 1,
+        }
+    }
+}
+
+/// A refusal or a failure.
+#[derive(Clone, Debug)]
+pub struct Error {
+    class: Class,
+    detail: String,
+    facts: Map<String, Value>,
+}
+
+impl Error {
+    /// A refusal of `class`, with what happened and what to do next.
+    pub fn new(class: Class, detail: impl Into<String>) -> Self {
+        Self { class, detail: detail.into(), facts: Map::new() }
+    }
+
+    /// The filesystem refused `action` on `path`.
+    pub fn io(action: &str, path: &Path, cause: &io::Error) -> Self {
+        Self::new(Class::Io, format!("could not {action}: {cause} path={}", path.display()))
+    }
+
+    /// The request is wrong; `detail` says how to put it right.
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(Class::Invalid, detail)
+    }
+
+    /// What was asked for does not exist.
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(Class::NotFound, detail)
+    }
+
+    /// What is stored at `path` is not what was written.
+    pub fn damaged(path: &Path, cause: impl fmt::Display) -> Self {
+        Self::new(
+            Class::Damaged,
+            format!("damaged: {cause}; run `jvs doctor --strict` path={}", path.display()),
+        )
+    }
+
+    /// Adds a value that a program would want to read.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Serialize) -> Self {
+        let value = serde_json::to_value(value).expect("facts are plain numbers and strings");
+        self.facts.insert(name.to_owned(), value);
+        self
+    }
+
+    /// What the caller has to do differently.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// What happened, and what to do next.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// Values that a program would want to read, by name.
+    pub fn facts(&self) -> &Map<String, Value> {
+        &self.facts
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.class.name(), self.detail)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Names the action and the path of a failed filesystem call.
+pub(crate) trait Context<T> {
+    /// Turns the failure into an [`Error`] that says what was being done to which path.
+    fn doing(self, action: &str, path: &Path) -> Result<T>;
+}
+
+impl<T> Context<T> for io::Result<T> {
+    fn doing(self, action: &str, path: &Path) -> Result<T> {
+        self.map_err(|cause| Error::io(action, path, &cause))
+    }
+}
+
+impl<T> Context<T> for rustix::io::Result<T> {
+    fn doing(self, action: &str, path: &Path) -> Result<T> {
+        self.map_err(|cause| Error::io(action, path, &cause.into()))
+    }
+}

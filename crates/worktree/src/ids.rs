@@ -1,0 +1,311 @@
+//! Names and numbers that cannot be wrong once they exist.
+//!
+//! Every text that becomes part of a path is parsed here first, so that no id can ever name anything
+//! outside its directory. What leaves this module is trusted everywhere else.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Where unpredictable bytes come from.
+pub trait Entropy: Send + Sync {
+    /// Fills `bytes` with unpredictable ones.
+    fn fill(&self, bytes: &mut [u8]);
+}
+
+/// The kernel's random number generator.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemEntropy;
+
+impl Entropy for SystemEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+                .expect("the kernel's generator is ready once the machine is up");
+        }
+    }
+}
+
+/// `len` unpredictable bytes in hexadecimal.
+pub(crate) fn random_hex(entropy: &dyn Entropy, len: usize) -> String {
+    let mut bytes = vec![0; len];
+    entropy.fill(&mut bytes);
+    hex(&bytes)
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        for nibble in [byte >> 4, byte & 15] {
+            text.push(char::from_digit(u32::from(nibble), 16).expect("a nibble is under 16"));
+        }
+        text
+    })
+}
+
+/// A text id that is safe as one component of a path.
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                safe_component($what, text)?;
+                Ok(Self(text.to_owned()))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Error;
+
+            fn try_from(text: String) -> Result<Self> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+text_id!(
+    /// The name of a worktree, unique in its repository.
+    WorktreeId, "worktree id"
+);
+text_id!(
+    /// One holder's tenure of one lock, from acquire to release.
+    SessionId, "session id"
+);
+text_id!(
+    /// One grant of one lock.
+    LockId, "lock id"
+);
+text_id!(
+    /// One snapshot; sorts by the time it was begun.
+    SnapshotId, "snapshot id"
+);
+text_id!(
+    /// One restore under way.
+    RestoreId, "restore id"
+);
+text_id!(
+    /// One repository, told apart from its copies by nothing but this.
+    RepoId, "repository id"
+);
+
+impl SessionId {
+    pub(crate) fn random(entropy: &dyn Entropy) -> Self {
+        Self(format!("s-{}", random_hex(entropy, 12)))
+    }
+}
+
+impl LockId {
+    pub(crate) fn random(entropy: &dyn Entropy) -> Self {
+        Self(format!("l-{}", random_hex(entropy, 12)))
+    }
+}
+
+impl RestoreId {
+    pub(crate) fn random(entropy: &dyn Entropy) -> Self {
+        Self(format!("r-{}", random_hex(entropy, 12)))
+    }
+}
+
+impl RepoId {
+    pub(crate) fn random(entropy: &dyn Entropy) -> Self {
+        Self(random_hex(entropy, 16))
+    }
+}
+
+impl SnapshotId {
+    /// `began` is an RFC 3339 time; the random part keeps two hosts apart.
+    pub(crate) fn new(began: &str, entropy: &dyn Entropy) -> Self {
+        let stamp: String = began.chars().filter(char::is_ascii_alphanumeric).collect();
+        Self(format!("{}-{}", stamp.to_ascii_lowercase(), random_hex(entropy, 4)))
+    }
+}
+
+fn safe_component(what: &str, text: &str) -> Result<()> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let first = text.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+    if first && text.len() <= 64 && text.chars().all(allowed) && !has_reserved_end(text) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "a {what} is 1 to 64 of a-z A-Z 0-9 . _ -, begins with a letter or digit, and does not end in .d or \
+         .lock; got={text:?}"
+    )))
+}
+
+/// `<id>.d` and `<id>.lock` stand side by side in `.jvs/locks`, so an id must not end like either.
+fn has_reserved_end(text: &str) -> bool {
+    [".d", ".lock"].iter().any(|end| text.ends_with(end))
+}
+
+/// The number of an entry in a worktree's sequence: dense, from 1, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EntryNumber(pub u64);
+
+impl EntryNumber {
+    /// The number after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.checked_add(1).expect("a sequence cannot outgrow u64"))
+    }
+}
+
+impl fmt::Display for EntryNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The number of the acquire or steal entry that began a tenure. A later tenure has a larger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FencingToken(pub u64);
+
+impl FencingToken {
+    /// The entry that this token is the number of.
+    pub fn entry(self) -> EntryNumber {
+        EntryNumber(self.0)
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A BLAKE3 hash, written as 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// What stands before the first entry of a sequence.
+    pub const NONE: Self = Self([0; 32]);
+
+    /// The hash of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(*blake3::hash(bytes).as_bytes())
+    }
+}
+
+impl From<blake3::Hash> for Digest {
+    fn from(hash: blake3::Hash) -> Self {
+        Self(*hash.as_bytes())
+    }
+}
+
+impl FromStr for Digest {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parsed = blake3::Hash::from_hex(text)
+            .map_err(|_| Error::invalid(format!("a hash is 64 hexadecimal digits; got={text:?}")))?;
+        Ok(parsed.into())
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.to_string()
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The holder's secret. Whoever has it is the holder; everyone else sees [`Nonce::digest`].
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Nonce(String);
+
+impl Nonce {
+    pub(crate) fn random(entropy: &dyn Entropy) -> Self {
+        Self(random_hex(entropy, 32))
+    }
+
+    /// What readers may see of it.
+    pub fn digest(&self) -> Digest {
+        Digest::of(self.0.as_bytes())
+    }
+}
+
+impl fmt::Debug for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Nonce(secret)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_could_leave_their_directory_are_refused() {
+        for text in ["", ".", "..", "a/b", "../x", "-x", "a b", "a\n", "x.d", "x.lock", &"a".repeat(65)] {
+            assert!(text.parse::<WorktreeId>().is_err(), "accepted {text:?}");
+        }
+        for text in ["main", "build-7", "a.b_c", &"a".repeat(64)] {
+            assert!(text.parse::<WorktreeId>().is_ok(), "refused {text:?}");
+        }
+    }
+
+    #[test]
+    fn a_digest_survives_its_text_form() {
+        let digest = Digest::of(b"bytes");
+        assert_eq!(digest.to_string().parse::<Digest>().expect("its own text"), digest);
+        assert!("zz".parse::<Digest>().is_err());
+    }
+
+    #[test]
+    fn a_nonce_never_shows_in_debug_output() {
+        let nonce = Nonce::random(&SystemEntropy);
+        assert_eq!(format!("{nonce:?}"), "Nonce(secret)");
+    }
+}

@@ -1,0 +1,152 @@
+//! Where everything is. The only module that spells a name under `.jvs`.
+//!
+//! ```text
+//! .jvs/
+//!   repo.json                        the repository: id, format, policy
+//!   worktrees/<worktree_id>.json     a worktree: path, mode, policy
+//!   locks/<worktree_id>.d/<n>        entry n of the worktree's sequence
+//!   locks/<worktree_id>.d/<n>.renew  the latest renewal of the lock that entry n granted
+//!   locks/<worktree_id>.lock         a copy of the current lock, for readers; proves nothing
+//!   intents/<snapshot_id>.json       a snapshot was begun
+//!   snapshots/<snapshot_id>/tree     its files
+//!   snapshots/<snapshot_id>/manifest its paths, modes and hashes
+//!   snapshots/<snapshot_id>/READY.json  its descriptor; there last, and only when all else is durable
+//!   restores/<worktree_id>/<restore_id>/  a restore under way
+//!   tmp/                             files on their way to one of the names above
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use crate::ids::{EntryNumber, FencingToken, RestoreId, SnapshotId, WorktreeId};
+
+/// The paths of one repository.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// The repository whose `.jvs` is in `root`, which must be absolute.
+    pub fn new(root: PathBuf) -> Self {
+        assert!(root.is_absolute(), "a relative root would change its meaning with the working directory");
+        Self { root }
+    }
+
+    /// The directory that holds `.jvs`.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The directory of the repository's own records.
+    pub fn jvs(&self) -> PathBuf {
+        self.root.join(".jvs")
+    }
+
+    /// The repository's record.
+    pub fn repo_file(&self) -> PathBuf {
+        self.jvs().join("repo.json")
+    }
+
+    /// The records of worktrees.
+    pub fn worktrees(&self) -> PathBuf {
+        self.jvs().join("worktrees")
+    }
+
+    /// The record of one worktree.
+    pub fn worktree_file(&self, id: &WorktreeId) -> PathBuf {
+        self.worktrees().join(format!("{id}.json"))
+    }
+
+    /// The sequences and the copies of current locks.
+    pub fn locks(&self) -> PathBuf {
+        self.jvs().join("locks")
+    }
+
+    /// The sequence of one worktree.
+    pub fn sequence(&self, id: &WorktreeId) -> PathBuf {
+        self.locks().join(format!("{id}.d"))
+    }
+
+    /// One entry of one sequence.
+    pub fn entry(&self, id: &WorktreeId, n: EntryNumber) -> PathBuf {
+        self.sequence(id).join(n.to_string())
+    }
+
+    /// The latest renewal of one lock.
+    pub fn renewal(&self, id: &WorktreeId, token: FencingToken) -> PathBuf {
+        self.sequence(id).join(format!("{token}.renew"))
+    }
+
+    /// The copy of the current lock.
+    pub fn lock_copy(&self, id: &WorktreeId) -> PathBuf {
+        self.locks().join(format!("{id}.lock"))
+    }
+
+    /// Files on their way to their names.
+    pub fn tmp(&self) -> PathBuf {
+        self.jvs().join("tmp")
+    }
+
+    /// Snapshots that were begun.
+    pub fn intents(&self) -> PathBuf {
+        self.jvs().join("intents")
+    }
+
+    /// One snapshot that was begun.
+    pub fn intent(&self, id: &SnapshotId) -> PathBuf {
+        self.intents().join(format!("{id}.json"))
+    }
+
+    /// All snapshots, finished or not.
+    pub fn snapshots(&self) -> PathBuf {
+        self.jvs().join("snapshots")
+    }
+
+    /// One snapshot, finished or not.
+    pub fn snapshot(&self, id: &SnapshotId) -> PathBuf {
+        self.snapshots().join(id.as_str())
+    }
+
+    /// A snapshot's files.
+    pub fn snapshot_tree(&self, id: &SnapshotId) -> PathBuf {
+        self.snapshot(id).join("tree")
+    }
+
+    /// A snapshot's paths, modes and hashes.
+    pub fn snapshot_manifest(&self, id: &SnapshotId) -> PathBuf {
+        self.snapshot(id).join("manifest")
+    }
+
+    /// A snapshot's descriptor, whose presence makes it READY.
+    pub fn snapshot_ready(&self, id: &SnapshotId) -> PathBuf {
+        self.snapshot(id).join("READY.json")
+    }
+
+    /// Restores under way, of all worktrees.
+    pub fn all_restores(&self) -> PathBuf {
+        self.jvs().join("restores")
+    }
+
+    /// Restores under way, of one worktree.
+    pub fn restores(&self, id: &WorktreeId) -> PathBuf {
+        self.all_restores().join(id.as_str())
+    }
+
+    /// One restore under way.
+    pub fn restore(&self, id: &WorktreeId, restore: &RestoreId) -> PathBuf {
+        self.restores(id).join(restore.as_str())
+    }
+
+    /// Everything that `init` makes, parents first.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        vec![
+            self.jvs(),
+            self.worktrees(),
+            self.locks(),
+            self.intents(),
+            self.snapshots(),
+            self.all_restores(),
+            self.tmp(),
+        ]
+    }
+}

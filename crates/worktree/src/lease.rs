@@ -1,0 +1,159 @@
+//! What a lease is worth at a given moment. Pure: times come in, a judgement goes out.
+//!
+//! Invariant: [`may_act`] turns false for the holder strictly before [`standing`] says [`Standing::Stealable`]
+//! to anyone else, as long as clocks differ by no more than `max_clock_skew_ms`; and without any trust in
+//! wall clocks when both look at the same boot clock, or when the stealer watched for `watch_ms`.
+//!
+//! Left out: reading clocks (`clock`, `probe`) and acting on the judgement (`lock`).
+
+use crate::clock::{BootId, BootMs, Millis, UnixMs};
+use crate::record::{BootStamp, LockRecord};
+
+/// One reading of the clocks that judge a lease.
+#[derive(Clone, Debug)]
+pub struct Now {
+    /// The filesystem's time.
+    pub fs: UnixMs,
+    /// The boot clock.
+    pub boot: BootMs,
+    /// Which boot it belongs to.
+    pub boot_id: BootId,
+}
+
+impl Now {
+    /// A lease of `duration_ms` that begins now.
+    pub fn stamp(&self, duration_ms: Millis) -> (UnixMs, BootStamp) {
+        let boot = BootStamp {
+            boot_id: self.boot_id.clone(),
+            renewed_boot_ms: self.boot,
+            expires_boot_ms: self.boot.plus(duration_ms),
+        };
+        (self.fs.plus(duration_ms), boot)
+    }
+}
+
+/// What anyone but the holder may do about a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Its lease runs.
+    Live,
+    /// Its lease has run out, but it is too early to steal it.
+    Expired,
+    /// It may be stolen, once its renewals have been seen to stand still for `watch_ms`.
+    StealableAfterWatch {
+        /// How long to watch.
+        watch_ms: Millis,
+    },
+    /// It may be stolen.
+    Stealable,
+    /// It was renewed in the future, so one of the clocks is wrong and nothing can be said.
+    FromTheFuture {
+        /// By how much.
+        ahead_ms: Millis,
+    },
+}
+
+/// Judges `lock` for those who do not hold it.
+pub fn standing(lock: &LockRecord, now: &Now) -> Standing {
+    if lock.boot.boot_id == now.boot_id {
+        return by_boot_clock(lock, now.boot);
+    }
+    let ahead_ms = lock.last_renewed_at.since(now.fs);
+    if ahead_ms > lock.policy.max_clock_skew_ms() {
+        return Standing::FromTheFuture { ahead_ms };
+    }
+    if now.fs <= lock.lease_expires_at {
+        Standing::Live
+    } else if now.fs <= stealable_at(lock) {
+        Standing::Expired
+    } else {
+        Standing::StealableAfterWatch { watch_ms: lock.policy.watch_ms() }
+    }
+}
+
+fn by_boot_clock(lock: &LockRecord, boot: BootMs) -> Standing {
+    let expires = lock.boot.expires_boot_ms;
+    if boot <= expires {
+        Standing::Live
+    } else if boot <= expires.plus(lock.policy.steal_delay_ms()) {
+        Standing::Expired
+    } else {
+        Standing::Stealable
+    }
+}
+
+/// The last moment at which `lock` may not be stolen.
+pub fn stealable_at(lock: &LockRecord) -> UnixMs {
+    lock.lease_expires_at.plus(lock.policy.steal_delay_ms())
+}
+
+/// Whether the holder may still act on a lease that it was told runs out at `stamp`.
+///
+/// On another boot the answer is no: what has passed since is unknown, and late is fine where early is not.
+pub fn may_act(stamp: &BootStamp, boot_id: &BootId, boot: BootMs) -> bool {
+    stamp.boot_id == *boot_id && boot <= stamp.expires_boot_ms
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::HolderId;
+    use crate::ids::{Digest, FencingToken};
+    use crate::policy::Policy;
+
+    fn now(fs: i64, boot: i64, boot_id: &str) -> Now {
+        Now { fs: UnixMs(fs), boot: BootMs(boot), boot_id: BootId(boot_id.into()) }
+    }
+
+    /// Granted at filesystem time 1,000,000 and boot time 500 of the boot `a`, with the default policy.
+    fn lock() -> LockRecord {
+        let (lease_expires_at, boot) = now(1_000_000, 500, "a").stamp(30_000);
+        LockRecord {
+            lock_id: "l-1".parse().expect("valid"),
+            worktree_id: "main".parse().expect("valid"),
+            holder_id: HolderId::this_process(),
+            holder_nonce: Digest::NONE,
+            session_id: "s-1".parse().expect("valid"),
+            acquire_seq: 1,
+            created_at: UnixMs(1_000_000),
+            last_renewed_at: UnixMs(1_000_000),
+            policy: Policy::DEFAULT,
+            lease_expires_at,
+            fencing_token: FencingToken(2),
+            boot,
+        }
+    }
+
+    #[test]
+    fn a_steal_needs_expiry_and_skew_and_grace_to_have_passed_to_the_millisecond() {
+        let elsewhere = |fs| standing(&lock(), &now(fs, 0, "b"));
+        assert_eq!(elsewhere(1_030_000), Standing::Live);
+        assert_eq!(elsewhere(1_030_001), Standing::Expired);
+        assert_eq!(elsewhere(1_033_000), Standing::Expired);
+        assert_eq!(elsewhere(1_033_001), Standing::StealableAfterWatch { watch_ms: 31_000 });
+    }
+
+    #[test]
+    fn on_the_same_boot_the_wall_clock_says_nothing() {
+        let here = |fs, boot| standing(&lock(), &now(fs, boot, "a"));
+        assert_eq!(here(9_000_000, 30_500), Standing::Live);
+        assert_eq!(here(0, 30_501), Standing::Expired);
+        assert_eq!(here(0, 33_500), Standing::Expired);
+        assert_eq!(here(0, 33_501), Standing::Stealable);
+    }
+
+    #[test]
+    fn a_renewal_in_the_future_is_evidence_of_a_wrong_clock() {
+        let elsewhere = |fs| standing(&lock(), &now(fs, 0, "b"));
+        assert_eq!(elsewhere(998_000), Standing::Live);
+        assert_eq!(elsewhere(997_999), Standing::FromTheFuture { ahead_ms: 2001 });
+    }
+
+    #[test]
+    fn the_holder_stops_at_expiry_and_after_a_reboot() {
+        let stamp = lock().boot;
+        assert!(may_act(&stamp, &BootId("a".into()), BootMs(30_500)));
+        assert!(!may_act(&stamp, &BootId("a".into()), BootMs(30_501)));
+        assert!(!may_act(&stamp, &BootId("b".into()), BootMs(501)));
+    }
+}

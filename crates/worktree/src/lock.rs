@@ -1,0 +1,451 @@
+//! The lock of an exclusive worktree: acquire, steal, renew, release, and commits under the token.
+//!
+//! # The invariant
+//!
+//! **At most one session believes that it may write, and every commit that is accepted was made by the
+//! session that the sequence names at that point.** The second half needs no clock: acquire, steal,
+//! release, publish and restore are entries of one sequence, and a number is given out once. The first
+//! half needs the clocks to be as good as the policy says.
+//!
+//! # What would break it
+//!
+//! 1. *Steal by rename* (as the specification has it). Two stealers read token 7, both write 8, both
+//!    rename; rename never fails, so both have won. Here both try to create entry 8, and one gets `EEXIST`.
+//! 2. *Check, then act.* A holder checks its token, pauses, is stolen from, wakes and publishes. Here the
+//!    publish is the entry after the one that was checked: it meets `EEXIST`, looks again, and is fenced.
+//! 3. *Renewal after the steal was decided.* A stealer reads the expired lease and pauses before its entry;
+//!    the holder wakes and renews; the stealer goes on. A renewal therefore counts only if, after it is
+//!    durable, no newer grant exists *and* the lease before it has still not run out on the holder's boot
+//!    clock. A stealer's look is later than that by `max_clock_skew_ms + steal_grace_ms`, or by a whole
+//!    watched lease; so a renewal that counts was there to be seen.
+//! 4. *A renewal that did not count, renewed.* In 3 the too-late renewal stands in `<n>.renew` with an
+//!    expiry in the future. If the next renewal took that as the lease before it, it would count, and the
+//!    paused stealer would still go on. So the holder judges by its session file, which only a renewal
+//!    that counted may change.
+//! 5. *Look, then read the clock.* A stealer sees a lease that runs, and pauses; the holder renews in time; the
+//!    stealer wakes, reads the clock, and finds the expiry that it saw long past. Renewals take no number, so
+//!    its entry would go through. So the lock is looked at again after the clock was read.
+//!
+//! When a lock may be stolen is in `steal`. Left out: payload writes. Nothing here can stop a process that
+//! writes files; it can only refuse to publish them.
+
+mod steal;
+
+use crate::atomic;
+use crate::clock::{BootId, BootMs, Millis};
+use crate::env::Env;
+use crate::error::{Class, Context, Error, Result};
+use crate::fs::{Durability, absent_is_none};
+use crate::holder::HolderId;
+use crate::ids::{EntryNumber, FencingToken, LockId, Nonce, RepoId, SessionId, random_hex};
+use crate::layout::Layout;
+use crate::lease;
+use crate::policy::Policy;
+use crate::probe::{self, Reading};
+use crate::record::{BootStamp, Entry, Event, FORMAT, LockRecord, Renewal, State, with_rfc3339};
+use crate::sequence::{Appended, Sequence};
+use crate::session::Session;
+use crate::view::View;
+use crate::worktree::{Mode, Worktree};
+
+/// How often an append may lose its number before giving up. Each loss means that someone else got on.
+const ROUNDS: u32 = 1000;
+
+/// The lock of one worktree.
+pub struct Lock<'a> {
+    env: &'a Env,
+    layout: &'a Layout,
+    repo_id: &'a RepoId,
+    worktree: &'a Worktree,
+}
+
+/// How to take a lock.
+pub struct Request<'a> {
+    /// The process that will hold it.
+    pub holder: HolderId,
+    /// How it is renewed and lost.
+    pub policy: Policy,
+    /// Whether a free lock is refused: for `steal`.
+    pub only_steal: bool,
+    /// Told how long the holder's renewals have to be watched first.
+    pub on_watch: &'a dyn Fn(Millis),
+}
+
+/// A lock that was taken.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    /// The lock.
+    pub lock: LockRecord,
+    /// The holder's side of it.
+    pub session: Session,
+    /// The token that was fenced, if it was stolen.
+    pub stolen_from: Option<FencingToken>,
+}
+
+/// What came of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The lock is free now.
+    Now,
+    /// This session had released it before.
+    Before,
+}
+
+/// An entry that was accepted.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// Its number.
+    pub n: EntryNumber,
+    /// What holds since.
+    pub state: State,
+}
+
+impl<'a> Lock<'a> {
+    /// The lock of `worktree`.
+    pub fn new(env: &'a Env, layout: &'a Layout, repo_id: &'a RepoId, worktree: &'a Worktree) -> Self {
+        Self { env, layout, repo_id, worktree }
+    }
+
+    /// Takes the lock if it is free, or steals it if its lease has been over for long enough.
+    pub fn acquire(&self, request: &Request<'_>) -> Result<Grant> {
+        self.require_exclusive()?;
+        let mut session = self.new_session();
+        // Saved first: a lock whose secret was lost in a crash could be released by nobody.
+        self.save(&session)?;
+        let mut granted = None;
+        let committed = self.commit(None, |view| {
+            let (event, lock, stolen_from) = self.grant_event(view, request, &session)?;
+            granted = Some((lock, stolen_from));
+            Ok(event)
+        });
+        if let Err(error) = committed {
+            return Err(self.forget_unless_indeterminate(&session, error));
+        }
+        let (lock, stolen_from) = granted.expect("the accepted event was built from it");
+        session.fencing_token = lock.fencing_token;
+        session.counted = lock.boot.clone();
+        self.save(&session)?;
+        self.require_time_left(&session.counted)
+            .map_err(|error| error.with("session_id", &session.session_id))?;
+        self.copy_for_readers(&lock);
+        Ok(Grant { lock, session, stolen_from })
+    }
+
+    /// Extends the lease by its duration, from now.
+    pub fn renew(&self, session_id: &SessionId) -> Result<LockRecord> {
+        let session = self.session(session_id)?;
+        let _turn = self.env.sessions.take_turn(&session, &*self.env.clock)?;
+        // Another command may have renewed while this one waited for its turn.
+        let mut session = self.session(session_id)?;
+        let lock = self.held_by(&session)?;
+        let reading = self.read_clocks(lock.policy.max_clock_skew_ms())?;
+        self.require_time_left(&session.counted)?;
+        let (lease_expires_at, boot) = reading.now.stamp(lock.policy.lease_duration_ms());
+        let renewal = Renewal {
+            fencing_token: lock.fencing_token,
+            holder_nonce: lock.holder_nonce,
+            last_renewed_at: reading.now.fs,
+            lease_expires_at,
+            boot: boot.clone(),
+        };
+        self.write_renewal(&renewal)?;
+        self.held_by(&session)?;
+        self.require_time_left(&session.counted)?;
+        session.counted = boot;
+        self.save(&session)?;
+        let lock = lock.renewed(renewal);
+        self.copy_for_readers(&lock);
+        Ok(lock)
+    }
+
+    /// Gives the lock back. A lease that has run out is given back too, if nobody has stolen it.
+    pub fn release(&self, session_id: &SessionId) -> Result<Released> {
+        let session = match self.session(session_id) {
+            Err(error) if error.class() == Class::LockNotHeld => {
+                return if self.was_released_by(session_id)? { Ok(Released::Before) } else { Err(error) };
+            }
+            other => other?,
+        };
+        let committed = self.commit(Some(session.fencing_token), |view| {
+            let lock = self.require_held_by(view, &session)?;
+            Ok(Event::Release { fencing_token: lock.fencing_token })
+        })?;
+        self.remove_copies(session.fencing_token);
+        self.env.sessions.remove(session_id)?;
+        self.fold(committed.n);
+        Ok(Released::Now)
+    }
+
+    /// Commits `event` under the session's token: accepted only while that token is the current one.
+    pub fn commit_under(
+        &self,
+        session: &Session,
+        event: impl Fn(&View, FencingToken) -> Event,
+    ) -> Result<Committed> {
+        self.commit(Some(session.fencing_token), |view| {
+            let lock = self.require_token(view, session)?;
+            self.require_time_left(&session.counted)?;
+            Ok(event(view, lock.fencing_token))
+        })
+    }
+
+    /// Refuses unless the session's token is the current one and its lease runs.
+    pub fn check(&self, session: &Session) -> Result<LockRecord> {
+        let view = self.look()?;
+        let lock = self.require_token(&view, session)?.clone();
+        self.require_time_left(&session.counted)?;
+        Ok(lock)
+    }
+
+    /// Appends what `decide` makes of the newest state, looking again whenever someone else was first.
+    /// `own` is a grant of the caller's, which it knows to be durable.
+    pub fn commit(
+        &self,
+        own: Option<FencingToken>,
+        mut decide: impl FnMut(&View) -> Result<Event>,
+    ) -> Result<Committed> {
+        let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
+        for _ in 0..ROUNDS {
+            let view = self.look()?;
+            let event = decide(&view)?;
+            let entry = self.entry_after(&view, event)?;
+            if own.map(FencingToken::entry) != Some(view.newest.n) {
+                sequence.sync()?;
+            }
+            if sequence.append(&entry)? == Appended::Ours {
+                return Ok(Committed { n: entry.n, state: entry.state });
+            }
+        }
+        Err(Error::new(
+            Class::LockConflict,
+            format!("others kept writing to this worktree's sequence; try again attempts={ROUNDS}"),
+        ))
+    }
+
+    /// One look at the worktree's sequence, refused if the worktree was removed.
+    pub fn look(&self) -> Result<View> {
+        let view = View::look(self.env, self.layout, &self.worktree.worktree_id)?;
+        if !view.state().open {
+            return Err(Error::not_found(format!(
+                "the worktree was removed; `jvs worktree list` names those there are worktree={}",
+                self.worktree.worktree_id
+            )));
+        }
+        Ok(view)
+    }
+
+    /// The session `id`, if it is one for this worktree.
+    pub fn session(&self, id: &SessionId) -> Result<Session> {
+        let session = self.env.sessions.load(id)?;
+        if session.repo_id == *self.repo_id && session.worktree_id == self.worktree.worktree_id {
+            return Ok(session);
+        }
+        Err(Error::new(
+            Class::LockNotHeld,
+            format!(
+                "this session is for another worktree; pass its `--worktree`, or acquire this one \
+                 session_worktree={} worktree={}",
+                session.worktree_id, self.worktree.worktree_id
+            ),
+        ))
+    }
+
+    fn grant_event(
+        &self,
+        view: &View,
+        request: &Request<'_>,
+        session: &Session,
+    ) -> Result<(Event, LockRecord, Option<FencingToken>)> {
+        let Some(held) = &view.lock else {
+            if request.only_steal {
+                return Err(Error::new(
+                    Class::LockNotHeld,
+                    "there is nothing to steal: the lock is free; run `jvs lock acquire`",
+                ));
+            }
+            let lock = self.new_lock(view, request, session)?;
+            return Ok((Event::Acquire { lock: lock.clone() }, lock, None));
+        };
+        self.permit_steal(view, held, request)?;
+        // Read anew: a watch may have taken longer than a lease.
+        let lock = self.new_lock(view, request, session)?;
+        let event = Event::Steal {
+            lock: lock.clone(),
+            stolen_from: held.fencing_token,
+            stolen_from_holder: held.holder_id.clone(),
+        };
+        Ok((event, lock, Some(held.fencing_token)))
+    }
+
+    fn new_lock(&self, view: &View, request: &Request<'_>, session: &Session) -> Result<LockRecord> {
+        let reading = self.read_clocks(request.policy.max_clock_skew_ms())?;
+        let (lease_expires_at, boot) = reading.now.stamp(request.policy.lease_duration_ms());
+        Ok(LockRecord {
+            lock_id: LockId::random(&*self.env.entropy),
+            worktree_id: self.worktree.worktree_id.clone(),
+            holder_id: request.holder.clone(),
+            holder_nonce: session.holder_nonce.digest(),
+            session_id: session.session_id.clone(),
+            acquire_seq: view.state().acquire_seq + 1,
+            created_at: reading.now.fs,
+            last_renewed_at: reading.now.fs,
+            policy: request.policy,
+            lease_expires_at,
+            fencing_token: FencingToken(view.next().0),
+            boot,
+        })
+    }
+
+    fn new_session(&self) -> Session {
+        let nowhere =
+            BootStamp { boot_id: BootId::unknown(), renewed_boot_ms: BootMs(0), expires_boot_ms: BootMs(0) };
+        Session {
+            session_id: SessionId::random(&*self.env.entropy),
+            repo_id: self.repo_id.clone(),
+            worktree_id: self.worktree.worktree_id.clone(),
+            holder_nonce: Nonce::random(&*self.env.entropy),
+            fencing_token: FencingToken(0),
+            counted: nowhere,
+        }
+    }
+
+    fn entry_after(&self, view: &View, event: Event) -> Result<Entry> {
+        let n = view.next();
+        let state = view.state().after(n, &event).map_err(|reason| Error::invalid(reason.to_owned()))?;
+        let at = match &event {
+            Event::Acquire { lock } | Event::Steal { lock, .. } => lock.created_at,
+            _ => probe::read(self.env, self.layout)?.now.fs,
+        };
+        Ok(Entry {
+            v: FORMAT,
+            n,
+            prev: view.digest,
+            at,
+            by: self.env.process.clone(),
+            attempt: random_hex(&*self.env.entropy, 8),
+            state,
+            event,
+        })
+    }
+
+    fn held_by(&self, session: &Session) -> Result<LockRecord> {
+        let view = self.look()?;
+        self.require_held_by(&view, session).cloned()
+    }
+
+    fn require_held_by<'v>(&self, view: &'v View, session: &Session) -> Result<&'v LockRecord> {
+        view.lock.as_ref().filter(|lock| is_holder(lock, session)).ok_or_else(|| {
+            Error::new(
+                Class::LockNotHeld,
+                format!(
+                    "this session no longer holds the lock; stop writing, and acquire again session_id={} \
+                     worktree={}",
+                    session.session_id, self.worktree.worktree_id
+                ),
+            )
+        })
+    }
+
+    fn require_token<'v>(&self, view: &'v View, session: &Session) -> Result<&'v LockRecord> {
+        self.require_held_by(view, session).map_err(|_| {
+            Error::new(
+                Class::FencingMismatch,
+                format!(
+                    "the lock has passed to another tenure, so nothing was committed; acquire again and start \
+                     from the current head token={} current={}",
+                    session.fencing_token,
+                    view.lock.as_ref().map_or("none".to_owned(), |lock| lock.fencing_token.to_string()),
+                ),
+            )
+            .with("fencing_token", session.fencing_token)
+            .with("current_fencing_token", view.lock.as_ref().map(|lock| lock.fencing_token))
+        })
+    }
+
+    fn require_time_left(&self, counted: &BootStamp) -> Result<()> {
+        if lease::may_act(counted, &self.env.clock.boot_id(), self.env.clock.boot()) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Class::LockExpired,
+            "the lease ran out before it was renewed (or this machine restarted); stop writing, release it, \
+             and acquire again",
+        ))
+    }
+
+    fn require_exclusive(&self) -> Result<()> {
+        match self.worktree.mode {
+            Mode::Exclusive => Ok(()),
+            Mode::Shared => Err(Error::invalid(format!(
+                "a shared worktree has no lock: anyone may write to it at any time worktree={}",
+                self.worktree.worktree_id
+            ))),
+        }
+    }
+
+    /// Whether the newest entry is the release of `session_id`'s own lock.
+    fn was_released_by(&self, session_id: &SessionId) -> Result<bool> {
+        let Event::Release { fencing_token } = self.look()?.newest.event else { return Ok(false) };
+        let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
+        let granted = sequence.read(fencing_token.entry())?.entry.event;
+        let (Event::Acquire { lock } | Event::Steal { lock, .. }) = granted else { return Ok(false) };
+        Ok(lock.session_id == *session_id)
+    }
+
+    fn read_clocks(&self, max_skew_ms: Millis) -> Result<Reading> {
+        probe::read(self.env, self.layout)?.within(max_skew_ms)
+    }
+
+    fn write_renewal(&self, renewal: &Renewal) -> Result<()> {
+        let path = self.layout.renewal(&self.worktree.worktree_id, renewal.fencing_token);
+        let bytes = serde_json::to_vec(renewal).expect("a renewal is plain data");
+        atomic::replace(self.env, &self.layout.tmp(), &path, &bytes, Durability::Synced).doing("renew", &path)
+    }
+
+    fn save(&self, session: &Session) -> Result<()> {
+        self.env.sessions.save(session, &*self.env.entropy)
+    }
+
+    /// After an error in `link` the entry may yet stand; then its secret is the only way to give it back.
+    fn forget_unless_indeterminate(&self, session: &Session, error: Error) -> Error {
+        if error.facts().contains_key("indeterminate") {
+            return error.with("session_id", &session.session_id);
+        }
+        drop(self.env.sessions.remove(&session.session_id));
+        error
+    }
+
+    /// The copy proves nothing, so failing to write it fails nothing; `doctor` compares it.
+    fn copy_for_readers(&self, lock: &LockRecord) {
+        let path = self.layout.lock_copy(&self.worktree.worktree_id);
+        drop(atomic::replace(self.env, &self.layout.tmp(), &path, &copy_of(lock), Durability::Lazy));
+    }
+
+    fn remove_copies(&self, token: FencingToken) {
+        let renewal = self.layout.renewal(&self.worktree.worktree_id, token);
+        for path in [self.layout.lock_copy(&self.worktree.worktree_id), renewal] {
+            drop(absent_is_none(self.env.fs.remove_file(&path)));
+        }
+    }
+
+    /// Folding saves space and decides nothing, so it is tried now and then, and may fail.
+    fn fold(&self, newest: EntryNumber) {
+        // Two in sixteen: acquire and release take turns, so one alone might never be seen.
+        if newest.0 % 16 < 2 {
+            let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
+            drop(sequence.fold_below(newest));
+        }
+    }
+}
+
+/// The content of `<worktree_id>.lock`.
+pub(crate) fn copy_of(lock: &LockRecord) -> Vec<u8> {
+    let value = serde_json::to_value(lock).expect("a lock is plain data");
+    let mut bytes = serde_json::to_vec_pretty(&with_rfc3339(value)).expect("JSON prints");
+    bytes.push(b'\n');
+    bytes
+}
+
+fn is_holder(lock: &LockRecord, session: &Session) -> bool {
+    lock.session_id == session.session_id && lock.holder_nonce == session.holder_nonce.digest()
+}

@@ -1,0 +1,305 @@
+//! What is written: the entries of a sequence, the lock they grant, and its renewals.
+//!
+//! Each entry carries the state that holds after it, so that a reader needs the newest entry and never the
+//! history. [`State::after`] is the only place that says which event may follow which; writers ask it
+//! before they write, and `doctor` asks it again about everything that was written.
+//!
+//! Every name that ends in `_at` is Unix time in milliseconds by the filesystem's clock.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::clock::{BootId, BootMs, UnixMs};
+use crate::holder::HolderId;
+use crate::ids::{Digest, EntryNumber, FencingToken, LockId, RestoreId, SessionId, SnapshotId, WorktreeId};
+use crate::policy::Policy;
+
+/// The version of everything under `.jvs`.
+pub const FORMAT: u32 = 1;
+
+/// One line of the audit: what happened, and what holds since.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// The version of this shape.
+    pub v: u32,
+    /// Its number, which is also its name.
+    pub n: EntryNumber,
+    /// The hash of the line before it.
+    pub prev: Digest,
+    /// When it was written.
+    pub at: UnixMs,
+    /// The process that wrote it.
+    pub by: HolderId,
+    /// Chance that makes these bytes ours alone: an NFS server may answer a repeated `link` with `EEXIST`.
+    pub attempt: String,
+    /// What holds after it.
+    pub state: State,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// What holds after an entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Whether the worktree exists.
+    pub open: bool,
+    /// How many acquires and steals there were.
+    pub acquire_seq: u64,
+    /// The token of the lock that stands, whether or not its lease has run out.
+    pub held: Option<FencingToken>,
+    /// The snapshot that the worktree last published or restored.
+    pub head: Option<SnapshotId>,
+    /// The newest publish, from which `previous` leads to all others.
+    pub last_publish: Option<EntryNumber>,
+    /// The newest restore, which may still have to be finished.
+    pub last_restore: Option<EntryNumber>,
+}
+
+/// What an entry says happened.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The worktree was added.
+    Create,
+    /// A free lock was taken.
+    Acquire {
+        /// The lock as it was granted.
+        lock: LockRecord,
+    },
+    /// A lock whose lease had run out was taken from its holder.
+    Steal {
+        /// The lock as it was granted.
+        lock: LockRecord,
+        /// The token that this one fences.
+        stolen_from: FencingToken,
+        /// The holder that lost it.
+        stolen_from_holder: HolderId,
+    },
+    /// The holder gave the lock back.
+    Release {
+        /// The token given back.
+        fencing_token: FencingToken,
+    },
+    /// A snapshot became visible.
+    Publish {
+        /// The token it was committed under; none in a shared worktree, or beside another's lock.
+        fencing_token: Option<FencingToken>,
+        /// The snapshot.
+        snapshot_id: SnapshotId,
+        /// Its content hash.
+        content_hash: Digest,
+        /// Whether it became the worktree's head.
+        moves_head: bool,
+        /// The publish before this one.
+        previous: Option<EntryNumber>,
+    },
+    /// The worktree's files are to become those of a snapshot.
+    Restore {
+        /// The token it was committed under; none in a shared worktree.
+        fencing_token: Option<FencingToken>,
+        /// The snapshot.
+        snapshot_id: SnapshotId,
+        /// Names the staged copy that is to be swapped in.
+        restore_id: RestoreId,
+    },
+    /// The worktree was removed.
+    Remove,
+}
+
+impl State {
+    /// What holds after `event` as entry `n`, or why it may not come next.
+    pub fn after(&self, n: EntryNumber, event: &Event) -> Result<Self, &'static str> {
+        let mut next = self.clone();
+        if let Event::Create = event {
+            require(!self.open, "the worktree exists already")?;
+            return Ok(Self { open: true, ..self.without_life() });
+        }
+        require(self.open, "the worktree does not exist")?;
+        match event {
+            Event::Create => unreachable!("handled above"),
+            Event::Acquire { lock } => {
+                require(self.held.is_none(), "the lock is not free")?;
+                next.grant(n, lock)?;
+            }
+            Event::Steal { lock, stolen_from, .. } => {
+                require(self.held == Some(*stolen_from), "the lock that was to be stolen is gone")?;
+                next.grant(n, lock)?;
+            }
+            Event::Release { fencing_token } => {
+                require(self.held == Some(*fencing_token), "another tenure holds the lock")?;
+                next.held = None;
+            }
+            Event::Publish { fencing_token, snapshot_id, moves_head, previous, .. } => {
+                self.require_current(*fencing_token)?;
+                require(*previous == self.last_publish, "the publish before it is another")?;
+                next.last_publish = Some(n);
+                if *moves_head {
+                    next.head = Some(snapshot_id.clone());
+                }
+            }
+            Event::Restore { fencing_token, snapshot_id, .. } => {
+                self.require_current(*fencing_token)?;
+                next.last_restore = Some(n);
+                next.head = Some(snapshot_id.clone());
+            }
+            Event::Remove => {
+                require(self.held.is_none(), "the worktree is locked")?;
+                next = self.without_life();
+            }
+        }
+        Ok(next)
+    }
+
+    /// What outlives the worktree: counting, and the way to its snapshots.
+    fn without_life(&self) -> Self {
+        Self { acquire_seq: self.acquire_seq, last_publish: self.last_publish, ..Self::default() }
+    }
+
+    fn grant(&mut self, n: EntryNumber, lock: &LockRecord) -> Result<(), &'static str> {
+        self.acquire_seq += 1;
+        require(lock.acquire_seq == self.acquire_seq, "acquire_seq does not count up by one")?;
+        require(lock.fencing_token.entry() == n, "the fencing token is not the entry's number")?;
+        self.held = Some(lock.fencing_token);
+        Ok(())
+    }
+
+    fn require_current(&self, fencing_token: Option<FencingToken>) -> Result<(), &'static str> {
+        require(fencing_token.is_none() || self.held == fencing_token, "the fencing token is stale")
+    }
+}
+
+fn require(condition: bool, otherwise: &'static str) -> Result<(), &'static str> {
+    if condition { Ok(()) } else { Err(otherwise) }
+}
+
+/// A lock: every field of the specification, and the boot clock beside its times.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockRecord {
+    /// This grant.
+    pub lock_id: LockId,
+    /// What it locks.
+    pub worktree_id: WorktreeId,
+    /// The process that holds it.
+    pub holder_id: HolderId,
+    /// The hash of the holder's secret.
+    pub holder_nonce: Digest,
+    /// The holder's tenure.
+    pub session_id: SessionId,
+    /// How many acquires and steals there were, this one included.
+    pub acquire_seq: u64,
+    /// When it was granted.
+    pub created_at: UnixMs,
+    /// When it was last renewed.
+    pub last_renewed_at: UnixMs,
+    /// How it is renewed and lost.
+    #[serde(flatten)]
+    pub policy: Policy,
+    /// When the lease runs out unless it is renewed.
+    pub lease_expires_at: UnixMs,
+    /// The number of the entry that granted it.
+    pub fencing_token: FencingToken,
+    /// The last renewal by the holder's boot clock.
+    pub boot: BootStamp,
+}
+
+impl LockRecord {
+    /// The lock as of `renewal`.
+    #[must_use]
+    pub fn renewed(mut self, renewal: Renewal) -> Self {
+        self.last_renewed_at = renewal.last_renewed_at;
+        self.lease_expires_at = renewal.lease_expires_at;
+        self.boot = renewal.boot;
+        self
+    }
+}
+
+/// A moment of renewal and its expiry by the boot clock of the machine that renewed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootStamp {
+    /// Which boot the two times belong to.
+    pub boot_id: BootId,
+    /// When the lease was renewed.
+    pub renewed_boot_ms: BootMs,
+    /// When it runs out.
+    pub expires_boot_ms: BootMs,
+}
+
+/// The content of `<token>.renew`: the latest renewal of the lock that entry `<token>` granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewal {
+    /// The lock that it renews.
+    pub fencing_token: FencingToken,
+    /// The hash of the holder's secret.
+    pub holder_nonce: Digest,
+    /// When it was renewed.
+    pub last_renewed_at: UnixMs,
+    /// When the lease runs out.
+    pub lease_expires_at: UnixMs,
+    /// The same by the boot clock.
+    pub boot: BootStamp,
+}
+
+/// Puts RFC 3339 text beside every time in `value`: `created_at` gets `created_at_rfc3339`.
+pub fn with_rfc3339(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => Value::Object(fields_with_rfc3339(fields)),
+        Value::Array(items) => Value::Array(items.into_iter().map(with_rfc3339).collect()),
+        other => other,
+    }
+}
+
+fn fields_with_rfc3339(fields: Map<String, Value>) -> Map<String, Value> {
+    let mut out = Map::new();
+    for (name, value) in fields {
+        let time = value.as_i64().filter(|_| name == "at" || name.ends_with("_at"));
+        out.insert(name.clone(), with_rfc3339(value));
+        if let Some(ms) = time {
+            out.insert(format!("{name}_rfc3339"), UnixMs(ms).rfc3339().into());
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_worktree_accepts_nothing_but_being_added_again() {
+        let gone = State { acquire_seq: 4, ..State::default() };
+        assert!(gone.after(EntryNumber(9), &Event::Remove).is_err());
+        let release = Event::Release { fencing_token: FencingToken(3) };
+        assert!(gone.after(EntryNumber(9), &release).is_err());
+        let back = gone.after(EntryNumber(9), &Event::Create).expect("it may be added again");
+        assert_eq!(back.acquire_seq, 4, "counting goes on, so that no number comes back");
+        assert!(back.after(EntryNumber(10), &Event::Create).is_err());
+    }
+
+    #[test]
+    fn a_stale_token_changes_nothing() {
+        let held = State { open: true, acquire_seq: 2, held: Some(FencingToken(5)), ..State::default() };
+        let publish = |token| Event::Publish {
+            fencing_token: Some(FencingToken(token)),
+            snapshot_id: "s1".parse().expect("a valid id"),
+            content_hash: Digest::NONE,
+            moves_head: true,
+            previous: None,
+        };
+        assert_eq!(held.after(EntryNumber(7), &publish(4)), Err("the fencing token is stale"));
+        let after = held.after(EntryNumber(7), &publish(5)).expect("the current token");
+        assert_eq!(after.head.map(String::from), Some("s1".to_owned()));
+        let free = State { held: None, ..held };
+        assert!(free.after(EntryNumber(7), &publish(5)).is_err(), "a released token is stale too");
+    }
+
+    #[test]
+    fn times_get_readable_text_beside_them_at_any_depth() {
+        let value = serde_json::json!({"at": 0, "locks": [{"created_at": 1, "n": 2}], "head": null});
+        let expected = serde_json::json!({
+            "at": 0, "at_rfc3339": "1970-01-01T00:00:00.000Z", "head": null,
+            "locks": [{"created_at": 1, "created_at_rfc3339": "1970-01-01T00:00:00.001Z", "n": 2}],
+        });
+        assert_eq!(with_rfc3339(value), expected);
+    }
+}

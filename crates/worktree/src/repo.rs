@@ -1,0 +1,293 @@
+//! A repository: making one, finding one, and its worktrees.
+//!
+//! Invariant: a worktree exists while its record in `worktrees/` does *and* its sequence says it is open.
+//! Adding writes the sequence first and the record last; removing appends `remove` first and deletes the
+//! record last. A crash between leaves a worktree that does not exist, which `add` and `remove` finish.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::atomic::{self, Created, DIR_MODE};
+use crate::clock::UnixMs;
+use crate::env::Env;
+use crate::error::{Class, Context, Error, Result};
+use crate::fs::{Durability, Kind, absent_is_none, ensure_dir};
+use crate::ids::{Digest, EntryNumber, RepoId, WorktreeId, random_hex};
+use crate::layout::Layout;
+use crate::lock::Lock;
+use crate::policy::Policy;
+use crate::probe;
+use crate::record::{Entry, Event, FORMAT, State};
+use crate::sequence::{Appended, Sequence};
+use crate::worktree::{Mode, PayloadPath, Worktree};
+
+/// The repository's record.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RepoRecord {
+    /// The version of everything under `.jvs`.
+    pub v: u32,
+    /// The repository.
+    pub repo_id: RepoId,
+    /// When it was made.
+    pub created_at: UnixMs,
+    /// The policy that new worktrees get.
+    #[serde(flatten)]
+    pub policy: Policy,
+}
+
+/// An open repository.
+#[derive(Clone)]
+pub struct Repo {
+    pub(crate) env: Env,
+    pub(crate) layout: Layout,
+    pub(crate) record: RepoRecord,
+}
+
+/// A worktree to be added.
+#[derive(Clone, Debug)]
+pub struct NewWorktree {
+    /// Its name.
+    pub worktree_id: WorktreeId,
+    /// Its directory, below the repository's root.
+    pub path: PayloadPath,
+    /// Whether it has one writer.
+    pub mode: Mode,
+    /// The policy of its locks.
+    pub policy: Policy,
+}
+
+impl Repo {
+    /// Makes a repository in `root`, which must exist.
+    pub fn init(env: Env, root: &Path, policy: Policy) -> Result<Self> {
+        let layout = Layout::new(root.to_owned());
+        if absent_is_none(env.fs.meta(&layout.repo_file())).doing("look for", &layout.repo_file())?.is_some()
+        {
+            return Err(Error::invalid(format!(
+                "there is a repository here already; nothing was changed path={}",
+                layout.jvs().display()
+            )));
+        }
+        for dir in layout.directories() {
+            ensure_dir(&*env.fs, &dir, DIR_MODE).doing("make", &dir)?;
+        }
+        prove_filesystem(&env, &layout)?;
+        let created_at = probe::read(&env, &layout)?.within(policy.max_clock_skew_ms())?.now.fs;
+        let repo_id = RepoId::random(&*env.entropy);
+        let record = RepoRecord { v: FORMAT, repo_id, created_at, policy };
+        env.fs.sync_dir(&layout.jvs()).doing("sync", &layout.jvs())?;
+        create_json(&env, &layout, &layout.repo_file(), &record)?;
+        env.fs.sync_dir(layout.root()).doing("sync", layout.root())?;
+        Ok(Self { env, layout, record })
+    }
+
+    /// Opens the repository in `root`.
+    pub fn open(env: Env, root: &Path) -> Result<Self> {
+        let layout = Layout::new(root.to_owned());
+        let path = layout.repo_file();
+        let bytes = absent_is_none(env.fs.read(&path)).doing("read", &path)?;
+        let bytes = bytes.ok_or_else(|| {
+            Error::not_found(format!("there is no repository here; run `jvs init` path={}", root.display()))
+        })?;
+        let record: RepoRecord =
+            serde_json::from_slice(&bytes).map_err(|cause| Error::damaged(&path, cause))?;
+        if record.v != FORMAT {
+            return Err(Error::invalid(format!(
+                "this repository was made by another version of jvs; use that one format={} known={FORMAT}",
+                record.v
+            )));
+        }
+        Ok(Self { env, layout, record })
+    }
+
+    /// The nearest directory that holds a repository, from `start` upwards.
+    pub fn find_root(start: &Path) -> Option<PathBuf> {
+        start.ancestors().find(|dir| dir.join(".jvs/repo.json").is_file()).map(Path::to_owned)
+    }
+
+    /// The repository's record.
+    pub fn record(&self) -> &RepoRecord {
+        &self.record
+    }
+
+    /// The repository's paths.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The components that it works with.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// The lock of `worktree`.
+    pub fn lock<'a>(&'a self, worktree: &'a Worktree) -> Lock<'a> {
+        Lock::new(&self.env, &self.layout, &self.record.repo_id, worktree)
+    }
+
+    /// The directory of a worktree's files.
+    pub fn payload(&self, worktree: &Worktree) -> PathBuf {
+        self.layout.root().join(worktree.path.as_path())
+    }
+
+    /// Adds a worktree, and makes its directory unless it is there.
+    pub fn add_worktree(&self, new: NewWorktree) -> Result<Worktree> {
+        self.refuse_overlap(&new)?;
+        self.make_payload(&new.path)?;
+        let created_at = probe::read(&self.env, &self.layout)?.now.fs;
+        let NewWorktree { worktree_id, path, mode, policy } = new;
+        let worktree = Worktree { v: FORMAT, worktree_id, path, mode, policy, created_at };
+        self.open_sequence(&worktree.worktree_id, created_at)?;
+        let path = self.layout.worktree_file(&worktree.worktree_id);
+        create_json(&self.env, &self.layout, &path, &worktree)?;
+        Ok(worktree)
+    }
+
+    /// The worktree `id`.
+    pub fn worktree(&self, id: &WorktreeId) -> Result<Worktree> {
+        let path = self.layout.worktree_file(id);
+        let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
+        let bytes = bytes.ok_or_else(|| {
+            Error::not_found(format!(
+                "there is no such worktree; `jvs worktree list` names them worktree={id}"
+            ))
+        })?;
+        serde_json::from_slice(&bytes).map_err(|cause| Error::damaged(&path, cause))
+    }
+
+    /// All worktrees, by name.
+    pub fn worktrees(&self) -> Result<Vec<Worktree>> {
+        let dir = self.layout.worktrees();
+        let names = self.env.fs.list(&dir).doing("list", &dir)?;
+        let id_of = |name: &std::ffi::OsString| name.to_str()?.strip_suffix(".json")?.parse().ok();
+        let mut ids: Vec<WorktreeId> = names.iter().filter_map(id_of).collect();
+        ids.sort();
+        ids.iter().map(|id| self.worktree(id)).collect()
+    }
+
+    /// Removes a worktree that nobody has locked. Its files, snapshots and audit stay.
+    pub fn remove_worktree(&self, id: &WorktreeId) -> Result<Worktree> {
+        let worktree = self.worktree(id)?;
+        let lock = self.lock(&worktree);
+        let removed = lock.commit(None, |view| match &view.lock {
+            None => Ok(Event::Remove),
+            Some(held) => Err(Error::new(
+                Class::LockConflict,
+                format!("the worktree is locked; release the lock first holder={}", held.holder_id),
+            )),
+        });
+        match removed {
+            // A crash came between the entry and the record: only the record is left to remove.
+            Err(error) if error.class() == Class::NotFound => {}
+            other => drop(other?),
+        }
+        let path = self.layout.worktree_file(id);
+        self.env.fs.remove_file(&path).doing("remove", &path)?;
+        self.env.fs.sync_dir(&self.layout.worktrees()).doing("sync", &self.layout.worktrees())?;
+        Ok(worktree)
+    }
+
+    fn refuse_overlap(&self, new: &NewWorktree) -> Result<()> {
+        for other in self.worktrees()? {
+            if other.worktree_id == new.worktree_id {
+                return Err(Error::invalid(format!(
+                    "there is a worktree of this name already; choose another worktree={}",
+                    other.worktree_id
+                )));
+            }
+            if other.path.overlaps(&new.path) {
+                return Err(Error::invalid(format!(
+                    "the path overlaps with another worktree's; choose another path={} worktree={}",
+                    new.path.as_path().display(),
+                    other.worktree_id
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the worktree's directory below directories that are real ones, on the repository's filesystem.
+    fn make_payload(&self, path: &PayloadPath) -> Result<()> {
+        let home = self.env.fs.meta(&self.layout.jvs()).doing("look at", &self.layout.jvs())?;
+        let mut dir = self.layout.root().to_owned();
+        for part in path.as_path().components() {
+            dir.push(part);
+            ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("make", &dir)?;
+            let meta = self.env.fs.meta(&dir).doing("look at", &dir)?;
+            if meta.kind != Kind::Dir || meta.device != home.device {
+                return Err(Error::invalid(format!(
+                    "a worktree's path leads through real directories on the repository's filesystem only; \
+                     this is not one path={}",
+                    dir.display()
+                )));
+            }
+        }
+        let parent = atomic::parent(&dir);
+        self.env.fs.sync_dir(parent).doing("sync", parent)
+    }
+
+    fn open_sequence(&self, id: &WorktreeId, at: UnixMs) -> Result<()> {
+        let dir = self.layout.sequence(id);
+        ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("make", &dir)?;
+        self.env.fs.sync_dir(&self.layout.locks()).doing("sync", &self.layout.locks())?;
+        let sequence = Sequence::new(&self.env, &self.layout, id);
+        loop {
+            let (n, prev, before) = match sequence.newest()? {
+                None => (EntryNumber(1), Digest::NONE, State::default()),
+                Some(newest) => {
+                    let stored = sequence.read(newest)?;
+                    (newest.next(), stored.digest, stored.entry.state)
+                }
+            };
+            if before.open {
+                // A crash came between the entry and the record, or another add was first: the record decides.
+                return Ok(());
+            }
+            let event = Event::Create;
+            let state = before.after(n, &event).expect("a closed sequence can be opened");
+            let by = self.env.process.clone();
+            let attempt = random_hex(&*self.env.entropy, 8);
+            let entry = Entry { v: FORMAT, n, prev, at, by, attempt, state, event };
+            sequence.sync()?;
+            if sequence.append(&entry)? == Appended::Ours {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Creates a record that must not exist yet.
+pub(crate) fn create_json(env: &Env, layout: &Layout, path: &Path, record: &impl Serialize) -> Result<()> {
+    let mut bytes = serde_json::to_vec_pretty(record).expect("records are plain data");
+    bytes.push(b'\n');
+    match atomic::create(env, &layout.tmp(), path, &bytes).doing("create", path)? {
+        Created::Ours => Ok(()),
+        Created::Taken => Err(Error::invalid(format!(
+            "someone else made this at the same moment; look at what is there path={}",
+            path.display()
+        ))),
+    }
+}
+
+/// Refuses a filesystem on which `link` is not the test-and-set that everything rests on.
+fn prove_filesystem(env: &Env, layout: &Layout) -> Result<()> {
+    let (fs, tmp) = (&env.fs, layout.tmp());
+    let [one, two] = [atomic::temp_name(env, &tmp), atomic::temp_name(env, &tmp)];
+    fs.write_new(&one, b"", atomic::FILE_MODE, Durability::Lazy).doing("create", &one)?;
+    let first = fs.link(&one, &two);
+    let second = fs.link(&one, &two);
+    let dir = fs.sync_dir(&tmp);
+    for path in [&one, &two] {
+        absent_is_none(fs.remove_file(path)).doing("remove", path)?;
+    }
+    first.doing("make a hard link, which locks need,", &two)?;
+    dir.doing("sync", &tmp)?;
+    match second {
+        Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        _ => Err(Error::invalid(format!(
+            "this filesystem lets a name be linked twice, so it cannot keep a lock; use another path={}",
+            tmp.display()
+        ))),
+    }
+}

@@ -1,0 +1,167 @@
+//! The sequence of a worktree: numbered entries, each created once, none ever changed or reused.
+//!
+//! Invariant: names are dense from 1 and never disappear. So the newest entry can be found by bisection,
+//! without listing the directory; and a writer that slept through any number of others still meets
+//! `EEXIST`. This holds across folding too: a fold puts many lines into one file and makes each old name
+//! another name *of that file*, so space is given back and no number ever becomes free.
+//!
+//! The interleaving that would break a sequence that deletes what it folds: A reads that 5 is the newest
+//! and pauses before `link(6)`; others write 6 to 300 and fold 1 to 299 away; A wakes, `link(6)` succeeds,
+//! and A believes that it holds the lock.
+//!
+//! Left out: what an entry means (`record`), and when it may be written (`lock`).
+
+use std::path::PathBuf;
+
+use crate::atomic::{self, Created};
+use crate::env::Env;
+use crate::error::{Context, Error, Result};
+use crate::fs::{Durability, absent_is_none};
+use crate::ids::{Digest, EntryNumber, WorktreeId};
+use crate::layout::Layout;
+use crate::record::{Entry, FORMAT};
+
+/// How many entries one folded file holds.
+pub const FOLD: u64 = 256;
+
+/// The entries of one worktree.
+pub struct Sequence<'a> {
+    env: &'a Env,
+    layout: &'a Layout,
+    worktree: &'a WorktreeId,
+}
+
+/// An entry as it was found.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// What it says.
+    pub entry: Entry,
+    /// The hash of its line, which its successor carries.
+    pub digest: Digest,
+}
+
+/// What came of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// The number is ours, durably.
+    Ours,
+    /// Someone else was first.
+    Taken,
+}
+
+impl<'a> Sequence<'a> {
+    /// The sequence of `worktree`.
+    pub fn new(env: &'a Env, layout: &'a Layout, worktree: &'a WorktreeId) -> Self {
+        Self { env, layout, worktree }
+    }
+
+    /// The number of the newest entry.
+    pub fn newest(&self) -> Result<Option<EntryNumber>> {
+        if !self.exists(1)? {
+            return Ok(None);
+        }
+        let (mut there, mut absent) = (1, 2);
+        while self.exists(absent)? {
+            there = absent;
+            absent = absent.saturating_mul(2);
+        }
+        while absent - there > 1 {
+            let middle = there + (absent - there) / 2;
+            *(if self.exists(middle)? { &mut there } else { &mut absent }) = middle;
+        }
+        Ok(Some(EntryNumber(there)))
+    }
+
+    /// Entry `n`, wherever folding has put it.
+    pub fn read(&self, n: EntryNumber) -> Result<Stored> {
+        Ok(self.read_line(n)?.0)
+    }
+
+    /// Makes the names that are there survive a power cut. Before an append, because the writer before may
+    /// have died between its link and its sync: were the new entry to survive a power cut that its
+    /// predecessor does not, the numbers would have a hole.
+    pub fn sync(&self) -> Result<()> {
+        let dir = self.layout.sequence(self.worktree);
+        self.env.fs.sync_dir(&dir).doing("sync", &dir)
+    }
+
+    /// Tries to be the one that writes `entry` at its number; all before it must be durable.
+    pub fn append(&self, entry: &Entry) -> Result<Appended> {
+        let path = self.path(entry.n);
+        let created = atomic::create(self.env, &self.layout.tmp(), &path, &encode(entry))
+            .doing("append entry", &path)
+            .map_err(|error| error.with("indeterminate", true))?;
+        Ok(match created {
+            Created::Ours => Appended::Ours,
+            Created::Taken => Appended::Taken,
+        })
+    }
+
+    /// Folds the last full block of entries below `newest`, if nobody has yet.
+    pub fn fold_below(&self, newest: EntryNumber) -> Result<()> {
+        // The newest entry stays a file of its own, so a block is full only once its successor exists.
+        let Some(block) = (newest.0.saturating_sub(1) / FOLD).checked_sub(1) else { return Ok(()) };
+        let (first, last) = (block * FOLD + 1, (block + 1) * FOLD);
+        if self.is_folded(EntryNumber(last))? {
+            return Ok(());
+        }
+        let mut lines = Vec::new();
+        for n in first..=last {
+            lines.extend_from_slice(&self.read_line(EntryNumber(n))?.1);
+        }
+        let folded = atomic::temp_name(self.env, &self.layout.tmp());
+        let (fs, tmp) = (&self.env.fs, self.layout.tmp());
+        fs.write_new(&folded, &lines, atomic::FILE_MODE, Durability::Synced).doing("fold into", &folded)?;
+        for n in first..=last {
+            let name = atomic::temp_name(self.env, &tmp);
+            fs.link(&folded, &name).doing("fold", &name)?;
+            fs.rename(&name, &self.path(EntryNumber(n))).doing("fold", &name)?;
+        }
+        fs.remove_file(&folded).doing("remove", &folded)?;
+        self.sync()
+    }
+
+    /// The entry and its bytes, which folding keeps as they are.
+    fn read_line(&self, n: EntryNumber) -> Result<(Stored, Vec<u8>)> {
+        let path = self.path(n);
+        let bytes = self.env.fs.read(&path).doing("read entry", &path)?;
+        let lines = || bytes.split_inclusive(|byte| *byte == b'\n');
+        let parse =
+            |line: &[u8]| serde_json::from_slice::<Entry>(line).map_err(|cause| Error::damaged(&path, cause));
+        // A folded block holds consecutive entries, so the first tells where every other one is.
+        let first = parse(lines().next().unwrap_or_default())?;
+        let offset = n.0.checked_sub(first.n.0).and_then(|offset| usize::try_from(offset).ok());
+        let line = offset.and_then(|offset| lines().nth(offset)).unwrap_or_default();
+        let entry = if first.n == n { first } else { parse(line)? };
+        if entry.v != FORMAT {
+            let cause = format!("written by another version of jvs, format={}", entry.v);
+            return Err(Error::damaged(&path, cause));
+        }
+        if entry.n != n {
+            return Err(Error::damaged(&path, format!("the file does not hold entry {n}")));
+        }
+        Ok((Stored { entry, digest: Digest::of(line) }, line.to_vec()))
+    }
+
+    fn is_folded(&self, n: EntryNumber) -> Result<bool> {
+        let path = self.path(n);
+        let bytes = self.env.fs.read(&path).doing("read entry", &path)?;
+        Ok(bytes.split_inclusive(|byte| *byte == b'\n').nth(1).is_some())
+    }
+
+    fn exists(&self, n: u64) -> Result<bool> {
+        let path = self.path(EntryNumber(n));
+        Ok(absent_is_none(self.env.fs.meta(&path)).doing("look for entry", &path)?.is_some())
+    }
+
+    fn path(&self, n: EntryNumber) -> PathBuf {
+        self.layout.entry(self.worktree, n)
+    }
+}
+
+/// One line of JSON, newline included; the hash of exactly these bytes is what the next entry carries.
+fn encode(entry: &Entry) -> Vec<u8> {
+    let mut line = serde_json::to_vec(entry).expect("an entry is plain data");
+    line.push(b'\n');
+    line
+}

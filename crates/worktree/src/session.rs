@@ -1,0 +1,153 @@
+//! The holder's side of a lock: its secret, and the lease that it may count on.
+//!
+//! One file per session, 0600, in a directory of the user's (never in the repository). It holds the nonce,
+//! and the expiry of the last renewal that *counted*. That is the point: a renewal that was written but
+//! then found too late must not become the basis of the next one (see `lock`), so what `<n>.renew` says is
+//! for others, and what this file says is for the holder.
+//!
+//! Renewals of one session take turns (`flock`), so that `jvs run` and a command inside it cannot put an
+//! older expiry over a newer one. Holder and session are always on one boot, so a local lock is enough.
+//!
+//! Nothing here is synced: after a power cut the boot is another, and the session is worth nothing.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+use crate::error::{Class, Context, Error, Result};
+use crate::fs::{Durability, Fs, absent_is_none};
+use crate::ids::{Entropy, FencingToken, Nonce, RepoId, SessionId, WorktreeId, random_hex};
+use crate::record::BootStamp;
+
+/// A lock that this user took.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Session {
+    /// Names it on the command line.
+    pub session_id: SessionId,
+    /// The repository of the worktree.
+    pub repo_id: RepoId,
+    /// What is locked.
+    pub worktree_id: WorktreeId,
+    /// The holder's secret.
+    pub holder_nonce: Nonce,
+    /// The tenure; 0 until the lock is granted.
+    pub fencing_token: FencingToken,
+    /// The lease, as of the last renewal that counted.
+    pub counted: BootStamp,
+}
+
+/// The sessions of one user.
+#[derive(Clone, Debug)]
+pub struct SessionStore {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+}
+
+impl SessionStore {
+    /// Sessions in `dir`, which is made when it is needed.
+    pub fn new(fs: Arc<dyn Fs>, dir: PathBuf) -> Self {
+        Self { fs, dir }
+    }
+
+    /// Where the sessions are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Writes a session, in place of its earlier self.
+    pub fn save(&self, session: &Session, entropy: &dyn Entropy) -> Result<()> {
+        let path = self.file(&session.session_id);
+        let temp = self.dir.join(format!(".{}", random_hex(entropy, 8)));
+        let bytes = serde_json::to_vec(session).expect("a session is plain data");
+        let write = || self.fs.write_new(&temp, &bytes, 0o600, Durability::Lazy);
+        let written = match write() {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => self.make_dir().and_then(|()| write()),
+            other => other,
+        };
+        written.doing("write the session", &temp)?;
+        self.fs.rename(&temp, &path).doing("write the session", &path)
+    }
+
+    /// The session `id`, or a refusal that says how to name one.
+    pub fn load(&self, id: &SessionId) -> Result<Session> {
+        let path = self.file(id);
+        let bytes = absent_is_none(self.fs.read(&path)).doing("read the session", &path)?;
+        let bytes = bytes.ok_or_else(|| {
+            Error::new(
+                Class::LockNotHeld,
+                format!(
+                    "this user has no such session; use the session_id that `jvs lock acquire` printed \
+                     session_id={id}"
+                ),
+            )
+        })?;
+        serde_json::from_slice(&bytes).map_err(|cause| Error::damaged(&path, cause))
+    }
+
+    /// Forgets a session.
+    pub fn remove(&self, id: &SessionId) -> Result<()> {
+        for path in [self.file(id), self.guard(id)] {
+            absent_is_none(self.fs.remove_file(&path)).doing("remove the session", &path)?;
+        }
+        Ok(())
+    }
+
+    /// All sessions of this user.
+    pub fn ids(&self) -> Result<Vec<SessionId>> {
+        let names = absent_is_none(self.fs.list(&self.dir)).doing("list sessions in", &self.dir)?;
+        let id_of = |name: std::ffi::OsString| name.to_str()?.strip_suffix(".json")?.parse().ok();
+        Ok(names.unwrap_or_default().into_iter().filter_map(id_of).collect())
+    }
+
+    /// Waits for this session's turn to renew, until its lease has run out.
+    pub(crate) fn take_turn(&self, session: &Session, clock: &dyn Clock) -> Result<Turn> {
+        let path = self.guard(&session.session_id);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(open(&path, flags, Mode::from_raw_mode(0o600)).doing("open", &path)?);
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Turn { _file: file }),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+                Err(cause) => return Err(cause).doing("lock", &path),
+            }
+            if !crate::lease::may_act(&session.counted, &clock.boot_id(), clock.boot()) {
+                return Err(Error::new(
+                    Class::LockExpired,
+                    "another command of this session kept renewing until the lease ran out; stop writing now",
+                ));
+            }
+            clock.wait(5);
+        }
+    }
+
+    fn make_dir(&self) -> io::Result<()> {
+        match self.fs.make_dir(&self.dir, 0o700) {
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+                std::fs::create_dir_all(self.dir.parent().unwrap_or(Path::new("/")))?;
+                self.fs.make_dir(&self.dir, 0o700)
+            }
+            other => other,
+        }
+    }
+
+    fn file(&self, id: &SessionId) -> PathBuf {
+        self.dir.join(format!("{id}.json"))
+    }
+
+    fn guard(&self, id: &SessionId) -> PathBuf {
+        self.dir.join(format!("{id}.turn"))
+    }
+}
+
+/// The right to renew a session, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _file: File,
+}

@@ -1,0 +1,361 @@
+//! Taking a snapshot: intent, copy, hash, sync, READY, publish.
+//!
+//! Invariant: a snapshot is visible if and only if an entry of its worktree's sequence publishes it, and
+//! that entry is appended only when all of it is durable. The head is part of the same entry, so a crash
+//! leaves the old head or the new one, and nothing in between can be seen. Whatever comes before the entry
+//! is litter with an intent beside it, which `doctor` finds.
+//!
+//! The interleaving that would break it: the holder copies for longer than its lease, is stolen from, and
+//! publishes. The publish is committed under the token, as the entry after the one that was looked at, so
+//! it is refused; and while it copies, the lease is renewed.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::atomic::{DIR_MODE, FILE_MODE};
+use crate::clock::{Millis, UnixMs};
+use crate::error::{Class, Context, Error, Result};
+use crate::fs::{Durability, absent_is_none};
+use crate::holder::HolderId;
+use crate::ids::{Digest, FencingToken, SessionId, SnapshotId, WorktreeId};
+use crate::probe;
+use crate::record::{Event, FORMAT};
+use crate::repo::{Repo, create_json};
+use crate::session::Session;
+use crate::tree::{self, Content, Copied, Item, Manifest, Progress, Reading, Root};
+use crate::view::View;
+use crate::worktree::{Mode, Worktree};
+
+/// How sure a snapshot is to show one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Consistency {
+    /// Nothing changed while it was taken; in an exclusive worktree the taker held the lock.
+    Quiesced,
+    /// Files may have changed while they were read.
+    BestEffort,
+}
+
+/// The label of a snapshot that may not show any single moment.
+pub const RISK: &str = "best_effort: files may have changed while they were read";
+
+/// What to take.
+pub struct SnapshotRequest<'a> {
+    /// A line for people.
+    pub note: Option<String>,
+    /// How sure it has to be.
+    pub consistency: Consistency,
+    /// The session that holds the lock.
+    pub session: Option<SessionId>,
+    /// Told how the copy gets on.
+    pub progress: &'a dyn Progress,
+}
+
+/// What is known of a finished snapshot: the content of `READY.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// The version of this shape.
+    pub v: u32,
+    /// The snapshot.
+    pub snapshot_id: SnapshotId,
+    /// The worktree that it shows.
+    pub worktree_id: WorktreeId,
+    /// Whether that worktree had one writer.
+    pub mode: Mode,
+    /// The worktree's head when it was begun.
+    pub parent: Option<SnapshotId>,
+    /// A line for people.
+    pub note: Option<String>,
+    /// How sure it is to show one moment.
+    pub consistency: Consistency,
+    /// Set if it may not show any single moment.
+    pub risk: Option<String>,
+    /// Names, escaped, of files that changed or vanished while they were read.
+    pub changed_while_read: Vec<String>,
+    /// The token that it was taken under.
+    pub fencing_token: Option<FencingToken>,
+    /// The process that took it.
+    pub by: HolderId,
+    /// When it was begun.
+    pub created_at: UnixMs,
+    /// The hash of paths, modes, bytes and links.
+    pub content_hash: Digest,
+    /// How many files it holds, further names of one file not counted.
+    pub files: u64,
+    /// How many bytes they hold.
+    pub bytes: u64,
+}
+
+/// A snapshot that was begun: the content of `intents/<snapshot_id>.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Intent {
+    /// The version of this shape.
+    pub v: u32,
+    /// The snapshot.
+    pub snapshot_id: SnapshotId,
+    /// The worktree that it is to show.
+    pub worktree_id: WorktreeId,
+    /// The token that it is taken under.
+    pub fencing_token: Option<FencingToken>,
+    /// Who takes it, as temporary files are named.
+    pub maker: String,
+    /// When it was begun.
+    pub created_at: UnixMs,
+}
+
+/// A snapshot that was published.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// What is known of it.
+    pub descriptor: Descriptor,
+    /// Whether it is the worktree's head now.
+    pub is_head: bool,
+}
+
+/// By what right a snapshot is published.
+#[derive(Clone, Debug)]
+enum Authority {
+    /// The lock of an exclusive worktree.
+    Token(Session),
+    /// A shared worktree: anyone may move its head.
+    Shared,
+    /// Beside another's lock, or none: recorded, but the head stays.
+    Beside,
+}
+
+impl Repo {
+    /// Takes a snapshot of `worktree`, and publishes it.
+    pub fn snapshot(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<Published> {
+        let authority = self.authority(worktree, request)?;
+        let began = probe::read(&self.env, &self.layout)?.now.fs;
+        let intent = self.begin(worktree, &authority, began)?;
+        let id = &intent.snapshot_id;
+        let work = || self.build(worktree, request, &authority, &intent);
+        let built = match &authority {
+            Authority::Token(session) => self.while_renewing(worktree, session, work),
+            Authority::Shared | Authority::Beside => work(),
+        };
+        let published = built.and_then(|descriptor| self.publish(worktree, &authority, descriptor));
+        match published {
+            Ok(published) => {
+                drop(self.env.fs.remove_file(&self.layout.intent(id)));
+                Ok(published)
+            }
+            // The publish may stand: what it names must not be touched. `doctor` looks again.
+            Err(error) if error.facts().contains_key("indeterminate") => Err(error.with("snapshot_id", id)),
+            Err(error) => {
+                drop(self.discard_snapshot(id));
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes what is left of a snapshot that was never published: READY first, the intent last.
+    pub(crate) fn discard_snapshot(&self, id: &SnapshotId) -> Result<()> {
+        let ready = self.layout.snapshot_ready(id);
+        absent_is_none(self.env.fs.remove_file(&ready)).doing("remove", &ready)?;
+        tree::remove(&*self.env.fs, &self.layout.snapshot(id))?;
+        let intent = self.layout.intent(id);
+        absent_is_none(self.env.fs.remove_file(&intent)).doing("remove", &intent)?;
+        Ok(())
+    }
+
+    fn authority(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<Authority> {
+        let lock = self.lock(worktree);
+        lock.look()?;
+        match (worktree.mode, &request.session, request.consistency) {
+            (Mode::Shared, ..) => Ok(Authority::Shared),
+            (Mode::Exclusive, Some(id), _) => {
+                let session = lock.session(id)?;
+                lock.check(&session)?;
+                Ok(Authority::Token(session))
+            }
+            (Mode::Exclusive, None, Consistency::BestEffort) => Ok(Authority::Beside),
+            (Mode::Exclusive, None, Consistency::Quiesced) => Err(Error::new(
+                Class::LockNotHeld,
+                "a quiesced snapshot needs the lock; run `jvs lock acquire` and pass its --session-id, or use \
+                 --consistency best_effort",
+            )),
+        }
+    }
+
+    fn begin(&self, worktree: &Worktree, authority: &Authority, began: UnixMs) -> Result<Intent> {
+        let snapshot_id = SnapshotId::new(&began.rfc3339(), &*self.env.entropy);
+        let intent = Intent {
+            v: FORMAT,
+            snapshot_id,
+            worktree_id: worktree.worktree_id.clone(),
+            fencing_token: authority.token(),
+            maker: self.env.maker.to_string(),
+            created_at: began,
+        };
+        create_json(&self.env, &self.layout, &self.layout.intent(&intent.snapshot_id), &intent)?;
+        Ok(intent)
+    }
+
+    /// Copies the tree, makes the copy durable, and marks it READY.
+    fn build(
+        &self,
+        worktree: &Worktree,
+        request: &SnapshotRequest<'_>,
+        authority: &Authority,
+        intent: &Intent,
+    ) -> Result<Descriptor> {
+        let id = &intent.snapshot_id;
+        let parent = self.lock(worktree).look()?.state().head.clone();
+        let (copied, items) = self.materialise(worktree, request, id)?;
+        let manifest = Manifest::new(&copied.records);
+        let path = self.layout.snapshot_manifest(id);
+        self.env
+            .fs
+            .write_new(&path, manifest.as_text().as_bytes(), FILE_MODE, Durability::Synced)
+            .doing("write", &path)?;
+        tree::make_durable(&*self.env.fs, &Root::open(&self.layout.snapshot_tree(id))?, &items)?;
+        let best_effort = request.consistency == Consistency::BestEffort;
+        let (files, bytes) = totals(&copied);
+        let descriptor = Descriptor {
+            v: FORMAT,
+            snapshot_id: id.clone(),
+            worktree_id: worktree.worktree_id.clone(),
+            mode: worktree.mode,
+            parent,
+            note: request.note.clone(),
+            consistency: request.consistency,
+            risk: best_effort.then(|| RISK.to_owned()),
+            changed_while_read: copied.changed.iter().map(ToString::to_string).collect(),
+            fencing_token: authority.token(),
+            by: self.env.process.clone(),
+            created_at: intent.created_at,
+            content_hash: manifest.content_hash(),
+            files,
+            bytes,
+        };
+        create_json(&self.env, &self.layout, &self.layout.snapshot_ready(id), &descriptor)?;
+        Ok(descriptor)
+    }
+
+    fn materialise(
+        &self,
+        worktree: &Worktree,
+        request: &SnapshotRequest<'_>,
+        id: &SnapshotId,
+    ) -> Result<(Copied, Vec<Item>)> {
+        let fs = &*self.env.fs;
+        for dir in [self.layout.snapshot(id), self.layout.snapshot_tree(id)] {
+            fs.make_dir(&dir, DIR_MODE).doing("make", &dir)?;
+        }
+        fs.sync_dir(&self.layout.snapshots()).doing("sync", &self.layout.snapshots())?;
+        let source = Root::open_below(self.layout.root(), worktree.path.as_path())?;
+        let target = Root::open(&self.layout.snapshot_tree(id))?;
+        if request.consistency == Consistency::BestEffort {
+            let items = tree::scan(&source)?;
+            let copied = tree::copy(fs, &source, &target, &items, Reading::BestEffort, request.progress)?;
+            return Ok((copied, tree::scan(&target)?));
+        }
+        let items = self.scan_at_rest(&source)?;
+        let copied = tree::copy(fs, &source, &target, &items, Reading::Strict, request.progress)?;
+        match tree::first_difference(&items, &tree::scan(&source)?) {
+            Some(path) => Err(tree::changed_underneath(&path)),
+            None => Ok((copied, items)),
+        }
+    }
+
+    /// Scans until nothing in the tree was changed just now.
+    ///
+    /// File times advance in steps of some milliseconds, or a second. A write in the same step as an earlier one leaves
+    /// no trace, so a file whose last change is that recent could change again unseen.
+    fn scan_at_rest(&self, source: &Root) -> Result<Vec<Item>> {
+        let began = self.env.clock.monotonic();
+        loop {
+            let now = probe::read(&self.env, &self.layout)?.now.fs;
+            let items = tree::scan(source)?;
+            let latest = items.iter().max_by_key(|item| item.print.changed).expect("the root is there");
+            let (seconds, nanos) = latest.print.changed;
+            let changed_ms = seconds * 1000 + i64::try_from(nanos / 1_000_000).expect("under 1000");
+            if changed_ms < now.0 - CLOCK_STEP_MS {
+                return Ok(items);
+            }
+            if self.env.clock.monotonic().since(began) > REST_MS {
+                return Err(tree::changed_underneath(&latest.path));
+            }
+            self.env.clock.wait(CLOCK_STEP_MS.unsigned_abs());
+        }
+    }
+
+    /// Does `work` while another thread renews the lease. A renewal that fails ends the renewing; the
+    /// publish then finds out what became of the lock.
+    pub(crate) fn while_renewing<T>(
+        &self,
+        worktree: &Worktree,
+        session: &Session,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let lock = self.lock(worktree);
+        let interval = Duration::from_millis(lock.check(session)?.policy.renew_interval_ms());
+        let (done, is_done) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let is_done = is_done;
+                while is_done.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                    if self.lock(worktree).renew(&session.session_id).is_err() {
+                        return;
+                    }
+                }
+            });
+            let result = work();
+            drop(done);
+            result
+        })
+    }
+
+    fn publish(
+        &self,
+        worktree: &Worktree,
+        authority: &Authority,
+        descriptor: Descriptor,
+    ) -> Result<Published> {
+        let lock = self.lock(worktree);
+        let event = |view: &View, fencing_token, moves_head| Event::Publish {
+            fencing_token,
+            snapshot_id: descriptor.snapshot_id.clone(),
+            content_hash: descriptor.content_hash,
+            moves_head,
+            previous: view.state().last_publish,
+        };
+        let committed = match authority {
+            Authority::Token(session) => {
+                // Read again: it has been renewed while the tree was copied.
+                let session = lock.session(&session.session_id)?;
+                lock.commit_under(&session, |view, token| event(view, Some(token), true))
+            }
+            Authority::Shared => lock.commit(None, |view| Ok(event(view, None, true))),
+            Authority::Beside => lock.commit(None, |view| Ok(event(view, None, false))),
+        }?;
+        let is_head = committed.state.head.as_ref() == Some(&descriptor.snapshot_id);
+        Ok(Published { descriptor, is_head })
+    }
+}
+
+impl Authority {
+    fn token(&self) -> Option<FencingToken> {
+        match self {
+            Self::Token(session) => Some(session.fencing_token),
+            Self::Shared | Self::Beside => None,
+        }
+    }
+}
+
+/// Longer than any kernel's step between two file times.
+const CLOCK_STEP_MS: i64 = 25;
+/// How long a tree may be found changing before it is called restless: longer than the second that is the
+/// step of some network filesystems.
+const REST_MS: Millis = 1_500;
+
+fn totals(copied: &Copied) -> (u64, u64) {
+    copied.records.iter().fold((0, 0), |(files, bytes), record| match record.content {
+        Content::File { size, .. } => (files + 1, bytes + size),
+        _ => (files, bytes),
+    })
+}

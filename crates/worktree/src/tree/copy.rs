@@ -1,0 +1,422 @@
+//! Copying and hashing the files of a tree, several at a time.
+//!
+//! What is hashed is what is written: the bytes go through one buffer (or, where the filesystem shares
+//! blocks, are read back from the copy). So a manifest always describes the copy, even if the source
+//! changed while it was read; whether it changed is found by comparing metadata before and after.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, SeekFrom, Timespec, Timestamps, Uid, chownat, fchmod, fchown, fstat,
+    ftruncate, futimens, ioctl_ficlone, linkat, mkdirat, openat, seek, symlinkat, utimensat,
+};
+use rustix::io::{Errno, read, write};
+
+use super::large;
+use super::scan::{Fingerprint, Item, Shape};
+use super::{Content, Progress, Record, RelPath, Root};
+use crate::error::{Class, Error, Result};
+use crate::fs::Fs;
+use crate::ids::Digest;
+
+/// What to do with a file that changes while it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Refuse.
+    Strict,
+    /// Keep what was read, and say so.
+    BestEffort,
+}
+
+/// What was copied.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    /// The copy, sorted by path.
+    pub(crate) records: Vec<Record>,
+    /// What changed or vanished while it was read.
+    pub(crate) changed: Vec<RelPath>,
+}
+
+/// Copies `items` from `source` into the empty directory `target`.
+pub(crate) fn copy(
+    fs: &dyn Fs,
+    source: &Root,
+    target: &Root,
+    items: &[Item],
+    reading: Reading,
+    progress: &dyn Progress,
+) -> Result<Copied> {
+    for item in items.iter().filter(|item| item.shape == Shape::Dir && item.path != RelPath::ROOT) {
+        step(fs, &item.path)?;
+        mkdirat(target, item.path.as_bytes(), Mode::RWXU)
+            .map_err(|cause| failed(&item.path, "make", cause))?;
+    }
+    let job =
+        Job { fs, source, target: Some(target), reading, progress, shares_blocks: AtomicBool::new(true) };
+    let copied = job.run(items)?;
+    finish_links(fs, target, items, &copied)?;
+    finish_dirs(fs, target, items)?;
+    Ok(copied)
+}
+
+/// Hashes `items` below `source`.
+pub(crate) fn hash(
+    fs: &dyn Fs,
+    source: &Root,
+    items: &[Item],
+    reading: Reading,
+    progress: &dyn Progress,
+) -> Result<Copied> {
+    let job = Job { fs, source, target: None, reading, progress, shares_blocks: AtomicBool::new(false) };
+    job.run(items)
+}
+
+struct Job<'a> {
+    fs: &'a dyn Fs,
+    source: &'a Root,
+    target: Option<&'a Root>,
+    reading: Reading,
+    progress: &'a dyn Progress,
+    shares_blocks: AtomicBool,
+}
+
+/// One file, read.
+struct Done {
+    size: u64,
+    digest: Digest,
+    unchanged: bool,
+}
+
+impl Job<'_> {
+    fn run(&self, items: &[Item]) -> Result<Copied> {
+        let files: Vec<usize> = (0..items.len()).filter(|i| items[*i].shape == Shape::File).collect();
+        let bytes = files.iter().map(|i| items[*i].print.size).sum();
+        self.progress.begin(files.len() as u64, bytes);
+        let mut done = self.read_all(items, &files)?;
+        done.sort_unstable_by_key(|(index, _)| *index);
+        let mut done = done.into_iter().peekable();
+        let mut copied = Copied { records: Vec::with_capacity(items.len()), changed: Vec::new() };
+        for (index, item) in items.iter().enumerate() {
+            let file = done.next_if(|(at, _)| *at == index).and_then(|(_, file)| file);
+            copied.take(item, file);
+        }
+        Ok(copied)
+    }
+
+    /// Reads the files with as many threads as there are cores; the first failure stops them all.
+    fn read_all(&self, items: &[Item], files: &[usize]) -> Result<Vec<(usize, Option<Done>)>> {
+        let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let work = || {
+            let mut buffer = vec![0; BUFFER];
+            let mut done = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let Some(index) = files.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                let file = self.read_one(&items[*index], &mut buffer);
+                stop.fetch_or(file.is_err(), Ordering::Relaxed);
+                done.push((*index, file?));
+            }
+            Ok(done)
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let results: Vec<Result<Vec<_>>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
+        });
+        let mut all = Vec::with_capacity(files.len());
+        for result in results {
+            all.extend(result?);
+        }
+        Ok(all)
+    }
+
+    /// `None` if the file has gone away, which only a best-effort reading allows.
+    fn read_one(&self, item: &Item, buffer: &mut [u8]) -> Result<Option<Done>> {
+        // A pipe put in the file's place must not hang the reader.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = match self.source.open_at(&item.path, flags) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return self.changed(item).map(|()| None),
+            other => other.map_err(|cause| failed(&item.path, "open", cause))?,
+        };
+        let before = fingerprint(&file, &item.path)?;
+        if before.inode != item.print.inode {
+            return self.changed(item).map(|()| None);
+        }
+        let (size, digest) = match self.target {
+            Some(target) => self.copy_one(&file, target, item, &before, buffer)?,
+            None => hash_data(&file, &item.path, buffer)?,
+        };
+        let unchanged = fingerprint(&file, &item.path)?.same(&before) && before.same(&item.print);
+        if !unchanged {
+            self.changed(item)?;
+        }
+        self.progress.file_done(size);
+        Ok(Some(Done { size, digest, unchanged }))
+    }
+
+    fn changed(&self, item: &Item) -> Result<()> {
+        match self.reading {
+            Reading::BestEffort => Ok(()),
+            Reading::Strict => Err(changed_underneath(&item.path)),
+        }
+    }
+
+    fn copy_one(
+        &self,
+        file: &OwnedFd,
+        target: &Root,
+        item: &Item,
+        before: &Fingerprint,
+        buffer: &mut [u8],
+    ) -> Result<(u64, Digest)> {
+        let path = &item.path;
+        step(self.fs, path)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let copy = openat(target, path.as_bytes(), flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|cause| failed(path, "create", cause))?;
+        step(self.fs, path)?;
+        let written = if before.size > 0 && self.share_blocks(&copy, file) {
+            hash_data(&copy, path, buffer)
+        } else if before.blocks * 512 < before.size {
+            copy_sparse(file, &copy, path, buffer)
+        } else if before.size >= large::LARGE {
+            large::copy(file, &copy, path, buffer)
+        } else {
+            copy_dense(file, &copy, path, buffer)
+        }?;
+        step(self.fs, path)?;
+        finish_file(&copy, before).map_err(|cause| failed(path, "set the mode of", cause))?;
+        Ok(written)
+    }
+
+    /// Tries to share the source's blocks; after one refusal nobody tries again.
+    fn share_blocks(&self, copy: &OwnedFd, file: &OwnedFd) -> bool {
+        if !self.shares_blocks.load(Ordering::Relaxed) {
+            return false;
+        }
+        let shared = ioctl_ficlone(copy, file).is_ok();
+        self.shares_blocks.store(shared, Ordering::Relaxed);
+        shared
+    }
+}
+
+impl Copied {
+    fn take(&mut self, item: &Item, file: Option<Done>) {
+        let content = match &item.shape {
+            Shape::Dir => Content::Dir,
+            Shape::Symlink { target } => Content::Symlink { target: target.clone() },
+            Shape::HardLink { first } if self.changed.contains(first) && !self.has(first) => {
+                return self.changed.push(item.path.clone());
+            }
+            Shape::HardLink { first } => Content::HardLink { first: first.clone() },
+            Shape::File => {
+                let Some(done) = file else { return self.changed.push(item.path.clone()) };
+                if !done.unchanged {
+                    self.changed.push(item.path.clone());
+                }
+                Content::File { size: done.size, digest: done.digest }
+            }
+        };
+        self.records.push(Record { path: item.path.clone(), mode: item.print.mode, content });
+    }
+
+    fn has(&self, path: &RelPath) -> bool {
+        self.records.binary_search_by(|record| record.path.cmp(path)).is_ok()
+    }
+}
+
+/// Large enough that system calls do not matter, small enough to stay in a core's cache.
+const BUFFER: usize = 256 * 1024;
+/// More threads than this wait for the disk, not for a core.
+const MOST_THREADS: usize = 8;
+
+/// The refusal of a quiesced reading.
+pub(crate) fn changed_underneath(path: &RelPath) -> Error {
+    Error::new(
+        Class::ConsistencyUnavailable,
+        format!(
+            "the tree changed while it was read, so this is no quiesced snapshot; stop its writers and try \
+             again, or use --consistency best_effort path={path}"
+        ),
+    )
+    .with("path", path.to_string())
+}
+
+fn hash_data(file: &OwnedFd, path: &RelPath, buffer: &mut [u8]) -> Result<(u64, Digest)> {
+    copy_data(file, path, buffer, |_| Ok(()))
+}
+
+pub(super) fn copy_dense(
+    file: &OwnedFd,
+    copy: &OwnedFd,
+    path: &RelPath,
+    buffer: &mut [u8],
+) -> Result<(u64, Digest)> {
+    copy_data(file, path, buffer, |bytes| write_all(copy, bytes, path))
+}
+
+fn copy_data(
+    file: &OwnedFd,
+    path: &RelPath,
+    buffer: &mut [u8],
+    mut sink: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<(u64, Digest)> {
+    let mut hasher = blake3::Hasher::new();
+    loop {
+        let len = read_some(file, path, buffer)?;
+        if len == 0 {
+            return Ok((hasher.count(), hasher.finalize().into()));
+        }
+        hasher.update(&buffer[..len]);
+        sink(&buffer[..len])?;
+    }
+}
+
+/// Copies data and leaves holes as holes; the hash is that of the bytes a reader sees.
+fn copy_sparse(file: &OwnedFd, copy: &OwnedFd, path: &RelPath, buffer: &mut [u8]) -> Result<(u64, Digest)> {
+    let size = fingerprint(file, path)?.size;
+    let mut hasher = blake3::Hasher::new();
+    while hasher.count() < size {
+        let at = hasher.count();
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data.min(size),
+            Err(Errno::NXIO) => size,
+            Err(cause) => return Err(failed(path, "find the data of", cause)),
+        };
+        hash_zeros(&mut hasher, data - at);
+        let end = if data < size {
+            seek(file, SeekFrom::Hole(data))
+                .map_err(|cause| failed(path, "find the holes of", cause))?
+                .min(size)
+        } else {
+            size
+        };
+        for fd in [file, copy] {
+            seek(fd, SeekFrom::Start(data)).map_err(|cause| failed(path, "seek in", cause))?;
+        }
+        while hasher.count() < end {
+            let want = usize::try_from(end - hasher.count()).unwrap_or(BUFFER).min(buffer.len());
+            let len = read_some(file, path, &mut buffer[..want])?;
+            if len == 0 {
+                // Cut shorter meanwhile: the metadata says so, and the caller decides.
+                return finish_sparse(copy, path, &hasher);
+            }
+            hasher.update(&buffer[..len]);
+            write_all(copy, &buffer[..len], path)?;
+        }
+    }
+    finish_sparse(copy, path, &hasher)
+}
+
+fn finish_sparse(copy: &OwnedFd, path: &RelPath, hasher: &blake3::Hasher) -> Result<(u64, Digest)> {
+    ftruncate(copy, hasher.count()).map_err(|cause| failed(path, "set the length of", cause))?;
+    Ok((hasher.count(), hasher.finalize().into()))
+}
+
+fn hash_zeros(hasher: &mut blake3::Hasher, mut count: u64) {
+    const ZEROS: &[u8] = &[0; 64 * 1024];
+    while count > 0 {
+        let len = count.min(ZEROS.len() as u64);
+        hasher.update(&ZEROS[..usize::try_from(len).expect("at most the length of a slice")]);
+        count -= len;
+    }
+}
+
+fn read_some(file: &OwnedFd, path: &RelPath, buffer: &mut [u8]) -> Result<usize> {
+    loop {
+        match read(file, &mut *buffer) {
+            Err(Errno::INTR) => {}
+            other => return other.map_err(|cause| failed(path, "read", cause)),
+        }
+    }
+}
+
+fn write_all(file: &OwnedFd, mut bytes: &[u8], path: &RelPath) -> Result<()> {
+    while !bytes.is_empty() {
+        match write(file, bytes) {
+            Ok(len) => bytes = &bytes[len..],
+            Err(Errno::INTR) => {}
+            Err(cause) => return Err(failed(path, "write", cause)),
+        }
+    }
+    Ok(())
+}
+
+/// Owner before mode, because changing the owner clears set-user-id.
+fn finish_file(copy: &OwnedFd, print: &Fingerprint) -> rustix::io::Result<()> {
+    let (uid, gid) = print.owner;
+    if Fingerprint::of(&fstat(copy)?).owner != print.owner {
+        ignore_refusal(fchown(copy, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))))?;
+    }
+    fchmod(copy, Mode::from_raw_mode(print.mode))?;
+    futimens(copy, &times(print))
+}
+
+fn finish_links(fs: &dyn Fs, target: &Root, items: &[Item], copied: &Copied) -> Result<()> {
+    for item in items {
+        let path = &item.path;
+        match &item.shape {
+            Shape::HardLink { first } if copied.has(path) => {
+                step(fs, path)?;
+                linkat(target, first.as_bytes(), target, path.as_bytes(), AtFlags::empty())
+                    .map_err(|cause| failed(path, "link", cause))?;
+            }
+            Shape::Symlink { target: to } => {
+                step(fs, path)?;
+                symlinkat(&to[..], target, path.as_bytes())
+                    .and_then(|()| finish_symlink(target, item))
+                    .map_err(|cause| failed(path, "make the link", cause))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn finish_symlink(target: &Root, item: &Item) -> rustix::io::Result<()> {
+    let (uid, gid) = item.print.owner;
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+    ignore_refusal(chownat(target, item.path.as_bytes(), owner.0, owner.1, flags))?;
+    utimensat(target, item.path.as_bytes(), &times(&item.print), flags)
+}
+
+/// Innermost first: a directory's time changes with what is made in it, and its mode may forbid making it.
+fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item]) -> Result<()> {
+    for item in items.iter().rev().filter(|item| item.shape == Shape::Dir) {
+        step(fs, &item.path)?;
+        let dir = target
+            .open_at(&item.path, super::beneath::DIRECTORY)
+            .map_err(|cause| failed(&item.path, "open", cause))?;
+        finish_file(&dir, &item.print).map_err(|cause| failed(&item.path, "set the mode of", cause))?;
+    }
+    Ok(())
+}
+
+/// Only root may give files away, and some filesystems have no owners.
+fn ignore_refusal(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match result {
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
+        other => other,
+    }
+}
+
+fn times(print: &Fingerprint) -> Timestamps {
+    let modified = Timespec {
+        tv_sec: print.modified.0,
+        tv_nsec: i64::try_from(print.modified.1).expect("nanoseconds of a second"),
+    };
+    Timestamps { last_access: modified, last_modification: modified }
+}
+
+fn fingerprint(file: impl AsFd, path: &RelPath) -> Result<Fingerprint> {
+    fstat(file).map(|stat| Fingerprint::of(&stat)).map_err(|cause| failed(path, "look at", cause))
+}
+
+fn step(fs: &dyn Fs, path: &RelPath) -> Result<()> {
+    fs.step().map_err(|cause| Error::io("change", path.to_string().as_ref(), &cause))
+}
+
+pub(super) fn failed(path: &RelPath, action: &str, cause: Errno) -> Error {
+    Error::io(action, path.to_string().as_ref(), &cause.into())
+}

@@ -1,0 +1,78 @@
+//! Copying one large file: the kernel copies, another thread hashes what has been copied, and the disk
+//! starts writing before the hash is done.
+//!
+//! The hash is taken from the copy, not from the source, so it describes what is kept even if the source
+//! changes meanwhile.
+
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, Receiver};
+
+use rustix::fs::{copy_file_range, fdatasync};
+use rustix::io::{Errno, pread};
+
+use super::RelPath;
+use super::copy::{copy_dense, failed};
+use crate::error::Result;
+use crate::ids::Digest;
+
+/// From this size on a file is worth two threads.
+pub(super) const LARGE: u64 = 16 << 20;
+/// How much the kernel copies before the hash may follow.
+const CHUNK: usize = 4 << 20;
+
+/// Copies all of `file` into the empty `copy`.
+pub(super) fn copy(
+    file: &OwnedFd,
+    copy: &OwnedFd,
+    path: &RelPath,
+    buffer: &mut [u8],
+) -> Result<(u64, Digest)> {
+    let first = match copy_file_range(file, None, copy, None, CHUNK) {
+        Ok(len) if len > 0 => len,
+        // Some filesystems cannot, and say so in different ways; nothing has been copied yet.
+        _ => return copy_dense(file, copy, path, buffer),
+    };
+    let (copied, to_hash) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let hash = scope.spawn(|| hash_behind(copy, path, to_hash, buffer));
+        let mut len = first;
+        while len > 0 {
+            if copied.send(len).is_err() {
+                break;
+            }
+            len = copy_chunk(file, copy, path)?;
+        }
+        drop(copied);
+        fdatasync(copy).map_err(|cause| failed(path, "sync", cause))?;
+        hash.join().expect("hashing does not panic")
+    })
+}
+
+fn copy_chunk(file: &OwnedFd, copy: &OwnedFd, path: &RelPath) -> Result<usize> {
+    loop {
+        match copy_file_range(file, None, copy, None, CHUNK) {
+            Err(Errno::INTR) => {}
+            other => return other.map_err(|cause| failed(path, "copy", cause)),
+        }
+    }
+}
+
+/// Hashes `copy` as far as it is known to have been written.
+fn hash_behind(
+    copy: &OwnedFd,
+    path: &RelPath,
+    written: Receiver<usize>,
+    buffer: &mut [u8],
+) -> Result<(u64, Digest)> {
+    let (mut hasher, mut end) = (blake3::Hasher::new(), 0);
+    for len in written {
+        end += len as u64;
+        while hasher.count() < end {
+            let want = usize::try_from(end - hasher.count()).unwrap_or(usize::MAX).min(buffer.len());
+            let len = pread(copy, &mut buffer[..want], hasher.count())
+                .map_err(|cause| failed(path, "read back", cause))?;
+            hasher.update(&buffer[..len]);
+        }
+    }
+    Ok((hasher.count(), hasher.finalize().into()))
+}

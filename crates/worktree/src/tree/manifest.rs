@@ -1,0 +1,155 @@
+//! The manifest: what a tree holds, one line per name, and the hash of it all.
+//!
+//! ```text
+//! d 0755 .
+//! f 0644 12 <hash of the bytes> dir/file
+//! h dir/file dir/other-name-of-it
+//! l target%20as%20it%20is dir/symlink
+//! ```
+//!
+//! Lines are sorted by the path's bytes; names are escaped, so a line is a line. The content hash is BLAKE3
+//! of the manifest's bytes: two trees have the same hash if and only if paths, modes, bytes and links agree.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::{RelPath, escape};
+use crate::ids::Digest;
+
+/// What a name in a tree holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A directory.
+    Dir,
+    /// A file of so many bytes, with this hash.
+    File {
+        /// Its length.
+        size: u64,
+        /// The hash of its bytes.
+        digest: Digest,
+    },
+    /// Another name of the file `first`.
+    HardLink {
+        /// The name that sorts first.
+        first: RelPath,
+    },
+    /// A symbolic link.
+    Symlink {
+        /// Where it points, as it is.
+        target: Vec<u8>,
+    },
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The name.
+    pub path: RelPath,
+    /// Permission bits; of no meaning for links.
+    pub mode: u32,
+    /// What it holds.
+    pub content: Content,
+}
+
+/// What a tree holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    text: String,
+}
+
+impl Manifest {
+    /// The manifest of `records`, which are sorted by path.
+    pub fn new<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
+        let mut text = String::new();
+        for Record { path, mode, content } in records {
+            let written = match content {
+                Content::Dir => writeln!(text, "d {mode:04o} {path}"),
+                Content::File { size, digest } => writeln!(text, "f {mode:04o} {size} {digest} {path}"),
+                Content::HardLink { first } => writeln!(text, "h {first} {path}"),
+                Content::Symlink { target } => writeln!(text, "l {} {path}", escape(target)),
+            };
+            written.expect("writing to a string cannot fail");
+        }
+        Self { text }
+    }
+
+    /// A manifest as it was stored.
+    pub fn from_text(text: String) -> Self {
+        Self { text }
+    }
+
+    /// The same tree with nothing in it.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        let root = self.text.find('\n').map_or(0, |end| end + 1);
+        Self { text: self.text[..root].to_owned() }
+    }
+
+    /// Its bytes.
+    pub fn as_text(&self) -> &str {
+        &self.text
+    }
+
+    /// The hash of it all.
+    pub fn content_hash(&self) -> Digest {
+        Digest::of(self.text.as_bytes())
+    }
+
+    /// The paths, escaped, whose lines are not the same in both.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let (ours, theirs) = (self.by_path(), other.by_path());
+        let mut paths: Vec<String> = ours
+            .iter()
+            .filter(|(path, line)| theirs.get(*path) != Some(line))
+            .map(|(path, _)| (*path).to_owned())
+            .collect();
+        paths.extend(theirs.keys().filter(|path| !ours.contains_key(*path)).map(|path| (*path).to_owned()));
+        paths.sort();
+        paths
+    }
+
+    fn by_path(&self) -> BTreeMap<&str, &str> {
+        self.text.lines().map(|line| (line.rsplit(' ').next().unwrap_or(line), line)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &[u8], mode: u32, bytes: &[u8]) -> Record {
+        let content = Content::File { size: bytes.len() as u64, digest: Digest::of(bytes) };
+        Record { path: RelPath::ROOT.join(path), mode, content }
+    }
+
+    #[test]
+    fn path_mode_bytes_and_links_each_change_the_hash() {
+        let base = Manifest::new(&[file(b"a", 0o644, b"x")]).content_hash();
+        let link = Record {
+            path: RelPath::ROOT.join(b"a"),
+            mode: 0o644,
+            content: Content::Symlink { target: b"x".to_vec() },
+        };
+        for other in [file(b"b", 0o644, b"x"), file(b"a", 0o600, b"x"), file(b"a", 0o644, b"y"), link] {
+            assert_ne!(Manifest::new([&other]).content_hash(), base, "{other:?}");
+        }
+        assert_eq!(Manifest::new(&[file(b"a", 0o644, b"x")]).content_hash(), base);
+    }
+
+    #[test]
+    fn a_name_cannot_pretend_to_be_another_line() {
+        let forged = Manifest::new(&[file(b"a\nf 0644 0 0 b", 0o644, b"")]);
+        assert_eq!(forged.as_text().lines().count(), 1);
+        assert!(forged.as_text().ends_with(" a%0af%200644%200%200%20b\n"));
+        let percent = Manifest::new(&[file(b"%0a", 0o644, b"")]);
+        assert!(percent.as_text().ends_with(" %250a\n"));
+    }
+
+    #[test]
+    fn differences_name_what_changed_came_and_went() {
+        let before = Manifest::new(&[file(b"a", 0o644, b"1"), file(b"b", 0o644, b"1")]);
+        let after = Manifest::new(&[file(b"a", 0o644, b"2"), file(b"c", 0o644, b"1")]);
+        assert_eq!(before.differences(&after), ["a", "b", "c"]);
+        assert!(before.differences(&before).is_empty());
+    }
+}

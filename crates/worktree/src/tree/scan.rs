@@ -1,0 +1,167 @@
+//! What is in a tree: every name with its metadata, in order, and nothing read yet.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, Dir, Stat, fstat, readlinkat, statat};
+use rustix::io::Errno;
+
+use super::beneath::DIRECTORY;
+use super::{RelPath, Root};
+use crate::error::{Error, Result};
+use crate::fs::Kind;
+use crate::fs::kind_of;
+
+/// One name in a tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) path: RelPath,
+    pub(crate) shape: Shape,
+    pub(crate) print: Fingerprint,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Dir,
+    File,
+    /// Another name of the file at `first`, which sorts before it.
+    HardLink {
+        first: RelPath,
+    },
+    Symlink {
+        target: Vec<u8>,
+    },
+}
+
+/// Metadata that changes whenever the content does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) mode: u32,
+    pub(crate) owner: (u32, u32),
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) modified: (i64, u64),
+    pub(crate) changed: (i64, u64),
+}
+
+impl Fingerprint {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            mode: stat.st_mode & 0o7777,
+            owner: (stat.st_uid, stat.st_gid),
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            blocks: u64::try_from(stat.st_blocks).unwrap_or(0),
+            modified: (stat.st_mtime, stat.st_mtime_nsec),
+            changed: (stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+
+    /// Whether two looks at a name saw the same, unchanged thing. Block counts are left out: they settle
+    /// only when the filesystem gets round to writing, long after the content was set.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        Self { blocks: 0, ..*self } == Self { blocks: 0, ..*other }
+    }
+}
+
+/// Every name below `root`, and the root itself, sorted by path.
+pub(crate) fn scan(root: &Root) -> Result<Vec<Item>> {
+    let top = fstat(root).map_err(|cause| refused(&RelPath::ROOT, "read", cause))?;
+    let top = Item { path: RelPath::ROOT, shape: Shape::Dir, print: Fingerprint::of(&top) };
+    let device = top.print.device;
+    let mut items = vec![top];
+    let mut next = 0;
+    while next < items.len() {
+        if items[next].shape == Shape::Dir {
+            let path = items[next].path.clone();
+            scan_dir(root, &path, device, &mut items)?;
+        }
+        next += 1;
+    }
+    items.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+    name_hard_links(&mut items);
+    Ok(items)
+}
+
+/// The first path at which two looks at one tree differ.
+pub(crate) fn first_difference(before: &[Item], after: &[Item]) -> Option<RelPath> {
+    let differs = |one: &Item, other: &Item| {
+        one.path != other.path || one.shape != other.shape || !one.print.same(&other.print)
+    };
+    let pair = before.iter().zip(after).find(|(one, other)| differs(one, other));
+    if let Some((one, other)) = pair {
+        return Some(one.path.clone().min(other.path.clone()));
+    }
+    let longer = if before.len() > after.len() { before } else { after };
+    longer.get(before.len().min(after.len())).map(|item| item.path.clone())
+}
+
+fn scan_dir(root: &Root, path: &RelPath, device: u64, items: &mut Vec<Item>) -> Result<()> {
+    // A directory that went away meanwhile shows as a change of its parent.
+    let dir = match root.open_at(path, DIRECTORY) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+        other => other.map_err(|cause| refused(path, "open the directory", cause))?,
+    };
+    let entries = Dir::read_from(&dir).map_err(|cause| refused(path, "list the directory", cause))?;
+    for entry in entries {
+        let entry = entry.map_err(|cause| refused(path, "list the directory", cause))?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        if let Some(item) = look_at(&dir, path.join(name), name, device)? {
+            items.push(item);
+        }
+    }
+    Ok(())
+}
+
+fn look_at(dir: impl AsFd, path: RelPath, name: &[u8], device: u64) -> Result<Option<Item>> {
+    let stat = match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(None),
+        other => other.map_err(|cause| refused(&path, "look at", cause))?,
+    };
+    let print = Fingerprint::of(&stat);
+    if print.device != device {
+        return Err(Error::invalid(format!(
+            "another filesystem is mounted inside the worktree, and would not be restored; unmount it or \
+             move it away path={path}"
+        )));
+    }
+    let shape = match kind_of(&stat) {
+        Kind::Dir => Shape::Dir,
+        Kind::File => Shape::File,
+        Kind::Symlink => match readlinkat(&dir, name, Vec::new()) {
+            Err(Errno::NOENT | Errno::INVAL) => return Ok(None),
+            other => Shape::Symlink {
+                target: other.map_err(|cause| refused(&path, "read the link", cause))?.into_bytes(),
+            },
+        },
+        Kind::Other => {
+            return Err(Error::invalid(format!(
+                "a socket, pipe or device cannot be kept in a snapshot; remove it or move it out of the \
+                 worktree path={path}"
+            )));
+        }
+    };
+    Ok(Some(Item { path, shape, print }))
+}
+
+/// Later names of a file become links to its first.
+fn name_hard_links(items: &mut [Item]) {
+    let mut first_names: BTreeMap<u64, RelPath> = BTreeMap::new();
+    for item in items.iter_mut().filter(|item| item.shape == Shape::File) {
+        match first_names.get(&item.print.inode) {
+            Some(first) => item.shape = Shape::HardLink { first: first.clone() },
+            None => drop(first_names.insert(item.print.inode, item.path.clone())),
+        }
+    }
+}
+
+fn refused(path: &RelPath, action: &str, cause: Errno) -> Error {
+    Error::io(action, std::path::Path::new(&path.to_string()), &cause.into())
+}

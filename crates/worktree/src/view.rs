@@ -1,0 +1,83 @@
+//! One look at a worktree's sequence: the newest entry, and the lock that stands.
+//!
+//! A look is out of date as soon as it is taken. What makes it useful is that an append names the number
+//! after [`View::newest`]: if anything happened since, the append meets `EEXIST`, and one looks again.
+
+use crate::clock::BootId;
+use crate::env::Env;
+use crate::error::{Context, Error, Result};
+use crate::fs::absent_is_none;
+use crate::ids::{Digest, EntryNumber, FencingToken, WorktreeId};
+use crate::layout::Layout;
+use crate::record::{Entry, Event, LockRecord, Renewal, State};
+use crate::sequence::{Sequence, Stored};
+
+/// What was found at one moment.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The newest entry.
+    pub newest: Entry,
+    /// The hash of its line.
+    pub digest: Digest,
+    /// The lock that stands, as of its latest renewal.
+    pub lock: Option<LockRecord>,
+}
+
+impl View {
+    /// Looks at the sequence of `worktree`.
+    pub fn look(env: &Env, layout: &Layout, worktree: &WorktreeId) -> Result<Self> {
+        let sequence = Sequence::new(env, layout, worktree);
+        let newest = sequence.newest()?.ok_or_else(|| {
+            Error::not_found(format!(
+                "there is no such worktree; `jvs worktree list` names them worktree={worktree}"
+            ))
+        })?;
+        let Stored { entry, digest } = sequence.read(newest)?;
+        let lock = match entry.state.held {
+            Some(token) => Some(current_lock(env, layout, worktree, &sequence, token)?),
+            None => None,
+        };
+        Ok(Self { newest: entry, digest, lock })
+    }
+
+    /// What holds now.
+    pub fn state(&self) -> &State {
+        &self.newest.state
+    }
+
+    /// The number that the next entry will have.
+    pub fn next(&self) -> EntryNumber {
+        self.newest.n.next()
+    }
+}
+
+fn current_lock(
+    env: &Env,
+    layout: &Layout,
+    worktree: &WorktreeId,
+    sequence: &Sequence<'_>,
+    token: FencingToken,
+) -> Result<LockRecord> {
+    let granted = sequence.read(token.entry())?;
+    let (Event::Acquire { lock } | Event::Steal { lock, .. }) = granted.entry.event else {
+        let path = layout.entry(worktree, token.entry());
+        return Err(Error::damaged(&path, "the entry that should have granted the lock did not"));
+    };
+    let path = layout.renewal(worktree, token);
+    let Some(bytes) = absent_is_none(env.fs.read(&path)).doing("read the renewal", &path)? else {
+        return Ok(lock);
+    };
+    match serde_json::from_slice::<Renewal>(&bytes) {
+        Ok(renewal) if renewal.holder_nonce == lock.holder_nonce => Ok(lock.renewed(renewal)),
+        // Someone renewed, and the disk lost what was written: believe the file's date, and no boot clock,
+        // so that whoever wants the lock has to watch it stand still.
+        _ => {
+            let modified = env.fs.meta(&path).doing("look at the renewal", &path)?.modified;
+            let mut lock = lock;
+            lock.last_renewed_at = modified;
+            lock.lease_expires_at = modified.plus(lock.policy.lease_duration_ms());
+            lock.boot.boot_id = BootId::unknown();
+            Ok(lock)
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Attacks on the protocol: pauses, crashes, torn files, lying clocks, and many processes at once.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clocks;
+mod crash;
+mod doctor;
+mod fold;
+mod interleave;
+mod paused;
+mod power;
+mod processes;
+mod torn;
+mod trees;

@@ -1,0 +1,419 @@
+//! A model of the sequence, checked in every interleaving: a holder that renews and publishes, and two
+//! stealers, over one clock that advances at any moment.
+//!
+//! The model has the steps that real processes can be paused between: for a steal, read the clock, look,
+//! append; for a renewal, check, write, check again, count. The judgement of a lease is the real one, `worktree::lease`.
+//! Each property is also shown to fail for a protocol with one of the safeguards left out, so that it is
+//! known to be able to fail.
+
+use std::sync::LazyLock;
+
+use stateright::{Checker, Model, Property};
+
+use worktree::clock::{BootId, BootMs, UnixMs};
+use worktree::holder::HolderId;
+use worktree::ids::{Digest, FencingToken};
+use worktree::lease::{Now, Standing, may_act, standing};
+use worktree::policy::{Policy, PolicyChanges};
+use worktree::record::{BootStamp, LockRecord};
+
+/// Which safeguard is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    /// None: what the crate does.
+    Ours,
+    /// A steal replaces the record, whatever stands there by then.
+    StealByRename,
+    /// A publish is checked, and then made without the check being part of it.
+    CheckThenPublish,
+    /// A renewal counts as soon as it is written.
+    RenewalNotCheckedAgain,
+    /// A renewal extends what was last written, whether that counted or not.
+    RenewalExtendsWhatIsWritten,
+    /// A stealer reads the clock after it has looked at the lock.
+    ClockAfterLook,
+}
+
+/// A lease lasts four ticks and may be stolen two after its end.
+const LEASE: u64 = 4;
+const LAST_TICK: i64 = 10;
+const MOST_ENTRIES: usize = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Entry {
+    Grant { to: u8 },
+    Publish { token: usize },
+}
+
+/// What the holder is in the middle of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Holding {
+    Idle,
+    /// It has checked, and will write a renewal that runs out then.
+    Renewing {
+        until: i64,
+    },
+    /// It has written one.
+    Written {
+        until: i64,
+    },
+    /// It has checked its token, having seen so many entries.
+    Publishing {
+        seen: usize,
+    },
+    /// It was told that it lost the lock, or found its lease over.
+    Stopped,
+}
+
+/// What a stealer is in the middle of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Stealing {
+    Idle,
+    /// It has read the clock, and will look at the lock.
+    KnowsTime {
+        now: i64,
+    },
+    /// It has looked at the lock, and will read the clock.
+    KnowsLease {
+        until: i64,
+        seen: usize,
+    },
+    /// It has judged the lease stealable, having seen so many entries.
+    Decided {
+        seen: usize,
+    },
+    /// It holds the lock by the entry of this number.
+    Won {
+        token: usize,
+    },
+    Lost,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct World {
+    now: i64,
+    /// Entry `n` is at `n - 1`.
+    entries: Vec<Entry>,
+    /// When the first grant's lease runs out: as `<n>.renew` says, and as the holder counts.
+    written: i64,
+    counted: i64,
+    holder: Holding,
+    stealers: [Stealing; 2],
+    /// Whether anyone was ever granted the lock while the holder could still act on it.
+    overlapped: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Action {
+    Tick,
+    CheckRenewal,
+    WriteRenewal,
+    CountRenewal,
+    CheckPublish,
+    Publish,
+    BeginSteal { stealer: usize },
+    Decide { stealer: usize },
+    Steal { stealer: usize },
+}
+
+struct Sequence(Protocol);
+
+impl Model for Sequence {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        let until = i64::try_from(LEASE).expect("small");
+        vec![World {
+            now: 0,
+            entries: vec![Entry::Grant { to: 0 }],
+            written: until,
+            counted: until,
+            holder: Holding::Idle,
+            stealers: [Stealing::Idle; 2],
+            overlapped: false,
+        }]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        if world.now < LAST_TICK {
+            actions.push(Action::Tick);
+        }
+        match world.holder {
+            Holding::Idle => actions.extend([Action::CheckRenewal, Action::CheckPublish]),
+            Holding::Renewing { .. } => actions.push(Action::WriteRenewal),
+            Holding::Written { .. } => actions.push(Action::CountRenewal),
+            Holding::Publishing { .. } => actions.push(Action::Publish),
+            Holding::Stopped => {}
+        }
+        for (stealer, doing) in world.stealers.iter().enumerate() {
+            match doing {
+                Stealing::Idle => actions.push(Action::BeginSteal { stealer }),
+                Stealing::KnowsTime { .. } | Stealing::KnowsLease { .. } => {
+                    actions.push(Action::Decide { stealer });
+                }
+                Stealing::Decided { .. } => actions.push(Action::Steal { stealer }),
+                Stealing::Won { .. } | Stealing::Lost => {}
+            }
+        }
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        let mut next = world.clone();
+        match action {
+            Action::Tick => next.now += 1,
+            Action::CheckRenewal => self.check_renewal(&mut next),
+            Action::WriteRenewal => next.write_renewal(),
+            Action::CountRenewal => self.count_renewal(&mut next),
+            Action::CheckPublish => next.check_publish(),
+            Action::Publish => self.publish(&mut next),
+            Action::BeginSteal { stealer } => self.begin_steal(&mut next, stealer),
+            Action::Decide { stealer } => next.decide(stealer),
+            Action::Steal { stealer } => self.steal(&mut next, stealer),
+        }
+        (next.entries.len() <= MOST_ENTRIES).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("of two stealers of one lock at most one wins", |_, world: &World| {
+                let tokens: Vec<_> = world.stealers.iter().filter_map(|stealer| stealer.token()).collect();
+                tokens.len() < 2 || tokens[0] != tokens[1]
+            }),
+            Property::always("nobody is granted the lock while the holder may act", |_, world: &World| {
+                !world.overlapped
+            }),
+            Property::always("a publish carries the token that is current there", |_, world: &World| {
+                world.publishes_are_current()
+            }),
+            Property::sometimes("a steal succeeds", |_, world: &World| world.token() > 1),
+            Property::sometimes("a publish succeeds", |_, world: &World| {
+                world.entries.iter().any(|entry| matches!(entry, Entry::Publish { .. }))
+            }),
+            Property::sometimes("a renewal counts", |_, world: &World| {
+                world.counted > i64::try_from(LEASE).expect("small")
+            }),
+        ]
+    }
+}
+
+impl Sequence {
+    /// The lease that a renewal extends: the holder's own count, or what anyone can read.
+    fn basis(&self, world: &World) -> i64 {
+        match self.0 {
+            Protocol::RenewalExtendsWhatIsWritten => world.written,
+            _ => world.counted,
+        }
+    }
+
+    fn check_renewal(&self, world: &mut World) {
+        let may = world.token() == 1 && world.acts_until(self.basis(world));
+        let until = world.now + i64::try_from(LEASE).expect("small");
+        world.holder = if may { Holding::Renewing { until } } else { Holding::Stopped };
+    }
+
+    fn count_renewal(&self, world: &mut World) {
+        let Holding::Written { until } = world.holder else { return };
+        let in_time = world.acts_until(world.counted);
+        let held = world.token() == 1;
+        match self.0 {
+            Protocol::RenewalNotCheckedAgain => world.count(until),
+            // The holder is told of the failure, and tries again with what is written.
+            Protocol::RenewalExtendsWhatIsWritten if held && !in_time => {
+                let again = world.acts_until(world.written);
+                if again { world.count(until) } else { world.holder = Holding::Stopped }
+            }
+            _ if held && in_time => world.count(until),
+            _ => world.holder = Holding::Stopped,
+        }
+    }
+
+    fn begin_steal(&self, world: &mut World, stealer: usize) {
+        world.stealers[stealer] = match self.0 {
+            Protocol::ClockAfterLook => {
+                Stealing::KnowsLease { until: world.written, seen: world.entries.len() }
+            }
+            _ => Stealing::KnowsTime { now: world.now },
+        };
+    }
+
+    fn publish(&self, world: &mut World) {
+        let Holding::Publishing { seen } = world.holder else { return };
+        let free = world.entries.len() == seen || self.0 == Protocol::CheckThenPublish;
+        if free {
+            world.entries.push(Entry::Publish { token: 1 });
+            world.holder = Holding::Idle;
+        } else if world.token() == 1 {
+            world.holder = Holding::Idle;
+        } else {
+            world.holder = Holding::Stopped;
+        }
+    }
+
+    fn steal(&self, world: &mut World, stealer: usize) {
+        let Stealing::Decided { seen } = world.stealers[stealer] else { return };
+        if world.entries.len() == seen {
+            world.overlapped |= world.holder != Holding::Stopped && world.acts_until(world.counted);
+            world.entries.push(Entry::Grant { to: u8::try_from(stealer + 1).expect("two") });
+            world.stealers[stealer] = Stealing::Won { token: world.entries.len() };
+        } else if self.0 == Protocol::StealByRename {
+            // The rename goes through, with the token that was computed from what was seen.
+            world.stealers[stealer] = Stealing::Won { token: seen + 1 };
+        } else if world.token() == 1 {
+            world.stealers[stealer] = Stealing::Idle;
+        } else {
+            world.stealers[stealer] = Stealing::Lost;
+        }
+    }
+}
+
+impl World {
+    /// The current token: the number of the newest grant.
+    fn token(&self) -> usize {
+        let grant = self.entries.iter().rposition(|entry| matches!(entry, Entry::Grant { .. }));
+        grant.expect("the first entry is one") + 1
+    }
+
+    fn acts_until(&self, until: i64) -> bool {
+        may_act(&stamp(until), &boot(), BootMs(self.now))
+    }
+
+    fn write_renewal(&mut self) {
+        if let Holding::Renewing { until } = self.holder {
+            self.written = until;
+            self.holder = Holding::Written { until };
+        }
+    }
+
+    fn count(&mut self, until: i64) {
+        self.counted = until;
+        self.holder = Holding::Idle;
+    }
+
+    fn check_publish(&mut self) {
+        let may = self.token() == 1 && self.acts_until(self.counted);
+        self.holder = if may { Holding::Publishing { seen: self.entries.len() } } else { Holding::Stopped };
+    }
+
+    /// The second half of a stealer's decision: whatever it did not read first.
+    fn decide(&mut self, stealer: usize) {
+        let (now, until, seen) = match self.stealers[stealer] {
+            Stealing::KnowsTime { now } => (now, self.written, self.entries.len()),
+            Stealing::KnowsLease { until, seen } => (self.now, until, seen),
+            _ => return,
+        };
+        let now = Now { fs: UnixMs(now), boot: BootMs(now), boot_id: boot() };
+        self.stealers[stealer] = if self.token() != 1 {
+            Stealing::Lost
+        } else if standing(&lock(until), &now) == Standing::Stealable {
+            Stealing::Decided { seen }
+        } else {
+            Stealing::Idle
+        };
+    }
+
+    fn publishes_are_current(&self) -> bool {
+        let mut current = 0;
+        self.entries.iter().enumerate().all(|(index, entry)| match entry {
+            Entry::Grant { .. } => {
+                current = index + 1;
+                true
+            }
+            Entry::Publish { token } => *token == current,
+        })
+    }
+}
+
+impl Stealing {
+    fn token(self) -> Option<usize> {
+        match self {
+            Self::Won { token } => Some(token),
+            _ => None,
+        }
+    }
+}
+
+fn boot() -> BootId {
+    BootId("one boot".into())
+}
+
+fn stamp(until: i64) -> BootStamp {
+    BootStamp { boot_id: boot(), renewed_boot_ms: BootMs(0), expires_boot_ms: BootMs(until) }
+}
+
+fn lock(until: i64) -> LockRecord {
+    let mut lock = GRANTED.clone();
+    lock.lease_expires_at = UnixMs(until);
+    lock.boot = stamp(until);
+    lock
+}
+
+/// Made once: finding out who this process is takes longer than a step of the model.
+static GRANTED: LazyLock<LockRecord> = LazyLock::new(|| {
+    let changes = PolicyChanges {
+        lease_duration_ms: Some(LEASE),
+        renew_interval_ms: Some(1),
+        max_clock_skew_ms: Some(1),
+        steal_grace_ms: Some(1),
+    };
+    LockRecord {
+        lock_id: "l-1".parse().expect("valid"),
+        worktree_id: "main".parse().expect("valid"),
+        holder_id: HolderId::this_process(),
+        holder_nonce: Digest::NONE,
+        session_id: "s-1".parse().expect("valid"),
+        acquire_seq: 1,
+        created_at: UnixMs(0),
+        last_renewed_at: UnixMs(0),
+        policy: Policy::DEFAULT.with(&changes).expect("valid"),
+        lease_expires_at: UnixMs(0),
+        fencing_token: FencingToken(1),
+        boot: stamp(0),
+    }
+});
+
+fn broken(protocol: Protocol) -> Vec<&'static str> {
+    let checker = Sequence(protocol).checker().spawn_bfs().join();
+    let found = checker.discoveries();
+    let always = Sequence(protocol).properties().into_iter().take(3);
+    always.map(|property| property.name).filter(|name| found.contains_key(name)).collect()
+}
+
+#[test]
+fn every_interleaving_keeps_the_invariants() {
+    let checker = Sequence(Protocol::Ours).checker().spawn_bfs().join();
+    checker.assert_properties();
+    assert!(checker.unique_state_count() > 1_000, "only {} states", checker.unique_state_count());
+}
+
+#[test]
+fn without_exclusive_creation_two_stealers_win() {
+    assert_eq!(broken(Protocol::StealByRename), ["of two stealers of one lock at most one wins"]);
+}
+
+#[test]
+fn without_a_publish_that_names_its_number_a_stale_token_gets_in() {
+    assert_eq!(broken(Protocol::CheckThenPublish), ["a publish carries the token that is current there"]);
+}
+
+#[test]
+fn without_the_second_check_a_late_renewal_overlaps_with_a_steal() {
+    assert_eq!(
+        broken(Protocol::RenewalNotCheckedAgain),
+        ["nobody is granted the lock while the holder may act"]
+    );
+}
+
+#[test]
+fn without_the_holders_own_count_a_renewal_that_did_not_count_revives_the_lease() {
+    assert_eq!(
+        broken(Protocol::RenewalExtendsWhatIsWritten),
+        ["nobody is granted the lock while the holder may act"]
+    );
+}
+
+/// The first version of the protocol did this, and its model looked and read the clock in one step.
+#[test]
+fn with_the_clock_read_after_the_look_a_lease_that_runs_is_stolen() {
+    assert_eq!(broken(Protocol::ClockAfterLook), ["nobody is granted the lock while the holder may act"]);
+}

@@ -1,0 +1,198 @@
+//! A world to attack: a repository in a temporary directory, with clocks that lie on command.
+#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
+
+pub mod layer;
+pub mod sim;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use worktree::clock::{BootId, BootMs, Clock, Millis, MonoMs, SystemClock, UnixMs};
+use worktree::env::Env;
+use worktree::error::{Class, Result};
+use worktree::fs::{Fs, RealFs};
+use worktree::holder::{HolderId, Maker};
+use worktree::ids::{SessionId, SystemEntropy};
+use worktree::lock::{Grant, Request};
+use worktree::policy::{Policy, PolicyChanges};
+use worktree::repo::{NewWorktree, Repo};
+use worktree::session::SessionStore;
+use worktree::snapshot::{Consistency, Published, SnapshotRequest};
+use worktree::tree::Quiet;
+use worktree::worktree::{Mode, Worktree};
+
+/// Real clocks, moved by an offset; a wait only moves them.
+pub struct LyingClock {
+    real: SystemClock,
+    boot_id: BootId,
+    wall_offset: AtomicI64,
+    elapsed: AtomicI64,
+}
+
+impl LyingClock {
+    /// This machine's time.
+    pub fn new() -> Self {
+        let real = SystemClock::new();
+        let boot_id = real.boot_id();
+        Self { real, boot_id, wall_offset: AtomicI64::new(0), elapsed: AtomicI64::new(0) }
+    }
+
+    /// Time on another machine, whose boot clock began elsewhere.
+    pub fn elsewhere(name: &str) -> Self {
+        let clock = Self { boot_id: BootId(name.to_owned()), ..Self::new() };
+        clock.elapsed.store(7_000_000, Ordering::SeqCst);
+        clock
+    }
+
+    /// `ms` pass, on every clock but the filesystem's.
+    pub fn pass(&self, ms: Millis) {
+        self.elapsed.fetch_add(i64::try_from(ms).expect("a test's time is short"), Ordering::SeqCst);
+    }
+
+    /// Someone sets the wall clock.
+    pub fn set_wall_back_by(&self, ms: i64) {
+        self.wall_offset.fetch_sub(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for LyingClock {
+    /// Does not follow `pass`: the filesystem's clock cannot, and the two are compared.
+    fn wall(&self) -> UnixMs {
+        UnixMs(self.real.wall().0 + self.wall_offset.load(Ordering::SeqCst))
+    }
+
+    fn boot(&self) -> BootMs {
+        BootMs(self.real.boot().0 + self.elapsed.load(Ordering::SeqCst))
+    }
+
+    fn monotonic(&self) -> MonoMs {
+        MonoMs(self.real.monotonic().0 + self.elapsed.load(Ordering::SeqCst))
+    }
+
+    fn boot_id(&self) -> BootId {
+        self.boot_id.clone()
+    }
+
+    fn wait(&self, ms: Millis) {
+        self.pass(ms);
+        // Short waits are for the filesystem's clock to advance, which no test can move.
+        self.real.wait(if ms <= 25 { ms } else { 1 });
+    }
+}
+
+/// A repository with one worktree, `main`.
+pub struct World {
+    pub dir: tempfile::TempDir,
+    pub clock: Arc<LyingClock>,
+    pub repo: Repo,
+    pub main: Worktree,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with_mode(Mode::Exclusive)
+    }
+
+    pub fn with_mode(mode: Mode) -> Self {
+        let dir = scratch();
+        let clock = Arc::new(LyingClock::new());
+        let env = env(dir.path(), Arc::new(RealFs), clock.clone());
+        let root = dir.path().join("repo");
+        std::fs::create_dir(&root).expect("writable");
+        let repo = Repo::init(env, &root, Policy::DEFAULT).expect("an empty directory");
+        let main = repo.add_worktree(new_worktree("main", mode)).expect("a new name");
+        Self { dir, clock, repo, main }
+    }
+
+    /// The same repository, seen with another filesystem layer and clock.
+    pub fn seen_by(&self, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>) -> Repo {
+        Repo::open(env(self.dir.path(), fs, clock), self.repo.layout().root()).expect("it exists")
+    }
+
+    /// The same repository, seen by a process that will be found dead.
+    pub fn seen_by_the_dead(&self, fs: Arc<dyn Fs>) -> Repo {
+        let mut env = env(self.dir.path(), fs, self.clock.clone());
+        // One more than the largest pid that Linux gives out.
+        env.maker = Maker::of_process(&self.clock.boot_id(), 4_194_305, 1);
+        Repo::open(env, self.repo.layout().root()).expect("it exists")
+    }
+
+    pub fn payload(&self, name: &str) -> PathBuf {
+        self.repo.payload(&self.main).join(name)
+    }
+
+    pub fn write(&self, name: &str, bytes: &[u8]) {
+        let path = self.payload(name);
+        std::fs::create_dir_all(path.parent().expect("below the worktree")).expect("writable");
+        std::fs::write(path, bytes).expect("writable");
+    }
+
+    pub fn acquire(&self) -> Result<Grant> {
+        self.repo.acquire(&self.main, &request())
+    }
+
+    pub fn snapshot(&self, session: &SessionId) -> Result<Published> {
+        snapshot(&self.repo, &self.main, Some(session), Consistency::Quiesced)
+    }
+}
+
+/// A directory in memory if there is one: thousands of syncs would wear out patience and disk.
+pub fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
+        .expect("a directory for the test")
+}
+
+pub fn env(dir: &Path, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>) -> Env {
+    let sessions = SessionStore::new(fs.clone(), dir.join("sessions"));
+    let maker = Maker::this_process(&clock.boot_id());
+    Env { fs, clock, entropy: Arc::new(SystemEntropy), sessions, maker, process: HolderId::this_process() }
+}
+
+pub fn new_worktree(name: &str, mode: Mode) -> NewWorktree {
+    NewWorktree {
+        worktree_id: name.parse().expect("a valid name"),
+        path: PathBuf::from(name).try_into().expect("a valid path"),
+        mode,
+        policy: Policy::DEFAULT,
+    }
+}
+
+pub fn request() -> Request<'static> {
+    request_with(Policy::DEFAULT)
+}
+
+pub fn request_with(policy: Policy) -> Request<'static> {
+    Request { holder: HolderId::this_process(), policy, only_steal: false, on_watch: &|_| {} }
+}
+
+/// A lease that is over at once, so that many can be stolen in one test.
+pub fn brief_policy() -> Policy {
+    let changes = PolicyChanges {
+        lease_duration_ms: Some(2),
+        renew_interval_ms: Some(1),
+        steal_grace_ms: Some(0),
+        max_clock_skew_ms: None,
+    };
+    Policy::DEFAULT.with(&changes).expect("a valid policy")
+}
+
+pub fn snapshot(
+    repo: &Repo,
+    worktree: &Worktree,
+    session: Option<&SessionId>,
+    consistency: Consistency,
+) -> Result<Published> {
+    let request = SnapshotRequest { note: None, consistency, session: session.cloned(), progress: &Quiet };
+    repo.snapshot(worktree, &request)
+}
+
+/// The class of a refusal; a success fails the test.
+pub fn class<T: fmt::Debug>(result: Result<T>) -> Class {
+    result.expect_err("this must be refused").class()
+}
+
+/// Past expiry, skew and grace of the default policy.
+pub const STEALABLE_MS: Millis = 30_000 + 2_000 + 1_000 + 10;
