@@ -2,6 +2,13 @@
 //!
 //! **What is absent.** No HTTP, no TLS, no command line. Clocks, chance and stores come in as arguments.
 //!
-//! So far there is the [`record`] format: how commands are written into the log, for ever.
+//! The modules in reading order: [`record`] is how commands are written into the log, for ever; [`clock`]
+//! is where stamps come from; [`decider`] applies commands and gathers them into batches; [`recovery`]
+//! replays a log through the same entry point.
+//!
+//! What is not here yet: the threads that decide and append side by side, waiters, snapshots.
 
 pub mod record;
+pub mod clock;
+pub mod decider;
+pub mod recovery;

@@ -1,0 +1,160 @@
+//! Whatever was answered survives the power cut: decisions, batches, the log on a disk that forgets, and
+//! recovery, in one seeded world.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engine::clock::Clock;
+use engine::decider::{Decider, Opening};
+use engine::recovery::{RecoveryError, replay};
+use kernel::{Kernel, Limits, Snapshot, Span, Store};
+use sim::disk::{Fate, SimFs};
+use sim::hostile::Hostile;
+use sim::rng::Rng;
+use store::disk::{DiskLog, LogOptions};
+use store::{ErrorKind, LogStore, Seq, StoreError};
+
+/// Hands that the test moves. The wall clock jumps about; nothing may notice.
+#[derive(Clone, Default)]
+struct TestClock {
+    boot_clock: Arc<AtomicU64>,
+    boot_id: u128,
+}
+
+impl Clock for TestClock {
+    fn boot_clock(&self) -> Span {
+        Span(self.boot_clock.load(Ordering::Relaxed))
+    }
+
+    fn boot_id(&self) -> u128 {
+        self.boot_id
+    }
+
+    fn unix_micros(&self) -> u64 {
+        let jump = self.boot_clock.load(Ordering::Relaxed) % 5 * 3_600_000_000;
+        1_800_000_000_000_000 + jump
+    }
+}
+
+const OPENING: Opening = Opening {
+    store: Store { shard: kernel::Shard(1), shards: 4, hash_seed: 9 },
+    writer: 3,
+    limits: Limits {
+        ttl_max: Span(1000),
+        hold_max: Span(2000),
+        leases_max: 12,
+        leases_per_identity_max: 6,
+        namespaces_max: 3,
+        nodes_max: 60,
+        documents_max: 3,
+        agents_max: 4,
+        agents_per_identity_max: 3,
+        policies_max: 3,
+        history_max: 6,
+        history_members_max: 12,
+        history_window: Span(400),
+        requests_max: 6,
+        requests_per_identity_max: 4,
+        request_window: Span(300),
+        step_max: 4,
+    },
+};
+
+fn open_log(fs: &SimFs) -> Result<DiskLog<SimFs>, StoreError> {
+    let options = LogOptions { shard: 1, store_id: 9, segment_bytes: LogOptions::SEGMENT_BYTES_MIN * 4 };
+    DiskLog::open(fs.clone(), Path::new("/store/log"), options).map(|(log, _)| log)
+}
+
+fn recover(log: &DiskLog<SimFs>) -> Result<Kernel, RecoveryError> {
+    let mut kernel = Kernel::new();
+    replay(&mut kernel, &mut *log.reader(), Seq(0), log.bounds().next)?;
+    Ok(kernel)
+}
+
+/// What is known for certain: the state when the last batch became durable, and the states after that.
+#[derive(Default)]
+struct Known {
+    durable: Option<Snapshot>,
+    /// After the batch that was being appended when the power failed.
+    perhaps: Option<Snapshot>,
+}
+
+/// One life of a process: recovers, opens, decides and appends, until the power fails.
+fn live(fs: &SimFs, clock: &TestClock, seed: u64, known: &mut Known) -> Result<(), StoreError> {
+    let mut log = open_log(fs)?;
+    let kernel = match recover(&log) {
+        Ok(kernel) => kernel,
+        // The power may fail while the log is read, too.
+        Err(RecoveryError::Store(error)) if error.kind == ErrorKind::Io => return Err(error),
+        Err(error) => panic!("seed {seed}: what was written replays: {error}"),
+    };
+    let found = kernel.snapshot();
+    let expected = [known.durable.as_ref(), known.perhaps.as_ref()];
+    assert!(
+        known.durable.is_none() || expected.into_iter().flatten().any(|state| *state == found),
+        "seed {seed}: recovered\n{found:#?}\nwhich is neither what was durable nor one batch more"
+    );
+    *known = Known { durable: Some(found), perhaps: None };
+    let mut decider =
+        Decider::open(kernel, log.bounds().next, Box::new(clock.clone()), &OPENING).expect("a right clock");
+    let (mut hostile, mut rng) = (Hostile::new(seed), Rng::new(seed));
+    for _ in 0..200 {
+        for _ in 0..=rng.below(6) {
+            clock.boot_clock.fetch_add(rng.below(40), Ordering::Relaxed);
+            let step = hostile.step(decider.kernel());
+            if step.command.action.is_internal() {
+                continue;
+            }
+            let outcome = decider.decide(&step.command, 0, None).outcome;
+            hostile.heard(&step, &outcome);
+        }
+        let Some(sealed) = decider.seal() else { continue };
+        known.perhaps = Some(decider.kernel().snapshot());
+        log.reserve(sealed.payload.len() as u64)?;
+        log.append(sealed.seq, sealed.lsns, &sealed.payload)?;
+        known.durable = known.perhaps.take();
+    }
+    Ok(())
+}
+
+#[test]
+fn every_durable_state_is_recovered_whole_over_many_lives_and_deaths() {
+    let mut deaths = 0;
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let mut clock = TestClock::default();
+        let mut known = Known::default();
+        let mut fs = SimFs::new(Fate { crash_at: Some(rng.below(300)), fail_at: None });
+        for life in 0..6 {
+            deaths += u64::from(live(&fs, &clock, seed * 100 + life, &mut known).is_err());
+            let fate = Fate { crash_at: Some(rng.below(400)), fail_at: None };
+            fs = fs.after_crash(&mut rng, fate);
+            if rng.one_in(2) {
+                clock = TestClock { boot_clock: Arc::default(), boot_id: clock.boot_id + 1 };
+            }
+        }
+        let calm = fs.after_crash(&mut rng, Fate::default());
+        live(&calm, &clock, seed, &mut known).expect("the power stays on");
+    }
+    assert!(deaths > 200, "{deaths}");
+}
+
+/// A store whose log was written by rules that this build does not follow must not start.
+#[test]
+fn a_log_that_replays_otherwise_is_refused() {
+    use engine::record::Record;
+    use kernel::{Action, Command, Lsn, Time};
+    let fs = SimFs::new(Fate::default());
+    let mut log = open_log(&fs).expect("an empty log");
+    let mut batch = Vec::new();
+    let tick = Command::internal(Action::Tick);
+    Record { lsn: Lsn(5), now: Time(0), correlation: 0, command: tick, document: None }.encode(&mut batch);
+    log.append(Seq(0), store::Lsns { first: 5, last: 5 }, &batch).expect("room");
+    let error = recover(&log).err().expect("a tick before any open");
+    assert!(matches!(error, RecoveryError::Diverged { lsn: Lsn(5), .. }), "{error}");
+    let mut log = open_log(&SimFs::new(Fate::default())).expect("an empty log");
+    log.append(Seq(0), store::Lsns::default(), b"not records").expect("room");
+    assert!(matches!(recover(&log).err().expect("no records"), RecoveryError::Decode(Seq(0), _)));
+}
