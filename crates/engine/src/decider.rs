@@ -9,7 +9,7 @@
 //!
 //! Whoever appends the batch must end the process if that fails: the state is ahead of the log then.
 
-use kernel::{Action, Command, Kernel, Limits, Lsn, Open, Outcome, Store, Time};
+use kernel::{Action, Command, Kernel, Limits, Lsn, Open, Outcome, Span, Store, Time};
 use store::{Lsns, Seq};
 
 use crate::clock::{Clock, Stamps, WrongClock, opening_lsn};
@@ -90,12 +90,23 @@ impl Decider {
     ///
     /// `document` is the content that a commit or relocation carries, if it rides in the log.
     pub fn decide(&mut self, command: &Command, correlation: u128, document: Option<Vec<u8>>) -> Decided {
-        let now = self.stamps.now(&*self.clock).max(self.kernel.now());
+        let now = self.now();
         if self.kernel.next_due().is_some_and(|due| due <= now) {
             self.apply(now, &Command::internal(Action::Tick), 0, None);
         }
         let outcome = self.apply(now, command, correlation, document);
         Decided { outcome, reveals: self.kernel.last_lsn() }
+    }
+
+    /// Ends what is due, a step of it, and forgets what may be forgotten.
+    pub fn tick(&mut self) {
+        let now = self.now();
+        self.apply(now, &Command::internal(Action::Tick), 0, None);
+    }
+
+    /// How long until something is due; `None` if nothing ever is.
+    pub fn until_due(&self) -> Option<Span> {
+        Some(self.now().until(self.kernel.next_due()?))
     }
 
     /// The batch so far, to be appended; `None` if nothing changed since the last.
@@ -115,6 +126,10 @@ impl Decider {
     /// The kernel, to look at. What it shows is revealed up to its last LSN.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
+    }
+
+    fn now(&self) -> Time {
+        self.stamps.now(&*self.clock).max(self.kernel.now())
     }
 
     fn apply(

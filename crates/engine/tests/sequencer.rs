@@ -1,0 +1,246 @@
+//! The threads of a shard: what is answered is durable, what fails is fatal, what is full says so.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use engine::clock::MachineClock;
+use engine::decider::{Decider, Opening};
+use engine::recovery::replay;
+use engine::sequencer::{QUEUE_MAX, Sequencer, Unavailable};
+use kernel::{Action, Answer, Command, Granted, Kernel, Limits, Outcome, Rejection, Span, Store};
+use sim::world::{grant, held, identity, key};
+use store::disk::{DiskLog, LogOptions};
+use store::faulty::{Call, Fault, Faulty};
+use store::fs::RealFs;
+use store::memory::MemoryLog;
+use store::{Bounds, ErrorKind, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+
+type Answered = Receiver<Result<Outcome, Unavailable>>;
+
+const OPENING: Opening = Opening {
+    store: Store { shard: kernel::Shard(0), shards: 1, hash_seed: 1 },
+    writer: 1,
+    limits: Limits {
+        ttl_max: Span(300_000),
+        hold_max: Span(300_000),
+        leases_max: 100_000,
+        leases_per_identity_max: 100_000,
+        namespaces_max: 10,
+        nodes_max: 100_000,
+        documents_max: 1000,
+        agents_max: 100,
+        agents_per_identity_max: 100,
+        policies_max: 100,
+        history_max: 1000,
+        history_members_max: 1000,
+        history_window: Span(60_000),
+        requests_max: 1000,
+        requests_per_identity_max: 1000,
+        request_window: Span(60_000),
+        step_max: 256,
+    },
+};
+
+fn decider(kernel: Kernel, next: Seq) -> Decider {
+    let clock = MachineClock::new().expect("Linux");
+    Decider::open(kernel, next, Box::new(clock), &OPENING).expect("a clock that is right")
+}
+
+fn start(log: impl LogStore + 'static) -> Sequencer {
+    let next = log.bounds().next;
+    Sequencer::start(decider(Kernel::new(), next), Box::new(log), Box::new(|error| panic!("{error}")))
+}
+
+fn submit(sequencer: &Sequencer, who: &str, action: Action) -> Answered {
+    let (send, receive) = channel();
+    let command = Command::by(&identity(who), action);
+    // Nobody may be listening any more.
+    sequencer.submit(command, 0, None, Box::new(move |outcome| drop(send.send(outcome))));
+    receive
+}
+
+fn acquire(name: &str) -> Action {
+    Action::Acquire(grant(key(name), Span(60_000)))
+}
+
+fn granted(answered: &Answered) -> Granted {
+    match answered.recv().expect("an answer") {
+        Ok(Outcome::Applied(Answer::Granted(granted), _)) => granted,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+#[test]
+fn whatever_many_callers_were_told_is_in_the_log() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = LogOptions { shard: 0, store_id: 1, segment_bytes: 8 << 20 };
+    let open = || DiskLog::open(RealFs, &dir.path().join("log"), options).expect("a sound log").0;
+    let sequencer = Arc::new(start(open()));
+    let callers: Vec<_> = (0..8)
+        .map(|caller| {
+            let sequencer = Arc::clone(&sequencer);
+            std::thread::spawn(move || {
+                let who = format!("caller-{caller}");
+                for n in 0..50 {
+                    let lease = granted(&submit(&sequencer, &who, acquire(&format!("{who}-{n}"))));
+                    if n % 2 == 0 {
+                        let released = submit(&sequencer, &who, Action::Release(held(&lease)));
+                        assert!(matches!(released.recv(), Ok(Ok(Outcome::Applied(Answer::Released, _)))));
+                    }
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.join().expect("every caller was answered");
+    }
+    drop(sequencer);
+
+    let log = open();
+    let mut kernel = Kernel::new();
+    replay(&mut kernel, &mut *log.reader(), Seq(0), log.bounds().next).expect("what was written replays");
+    assert_eq!(kernel.counts().leases, 8 * 25);
+    kernel::invariants::check(&kernel).expect("all invariants hold");
+}
+
+/// A log whose appends wait until the test lets them go.
+struct Gate {
+    inner: MemoryLog,
+    arrived: SyncSender<()>,
+    open: Mutex<Receiver<()>>,
+}
+
+impl LogStore for Gate {
+    fn bounds(&self) -> Bounds {
+        self.inner.bounds()
+    }
+
+    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+        self.arrived.send(()).expect("the test listens");
+        self.open.lock().expect("one at a time").recv().expect("the test lets it go");
+        self.inner.append(seq, lsns, payload)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError> {
+        self.inner.reserve(bytes)
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
+    }
+
+    fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
+        self.inner.raise_floor(floor)
+    }
+
+    fn reader(&self) -> Box<dyn LogReader> {
+        self.inner.reader()
+    }
+}
+
+fn gate() -> (Gate, Receiver<()>, SyncSender<()>) {
+    let (arrived, has_arrived) = sync_channel(100);
+    let (let_go, open) = sync_channel(100);
+    (Gate { inner: MemoryLog::default(), arrived, open: Mutex::new(open) }, has_arrived, let_go)
+}
+
+/// "Held by ada", said while ada's grant was not on disk: the power failed, and it had never been.
+#[test]
+fn a_refusal_waits_for_the_state_that_it_reveals() {
+    let (log, arrived, let_go) = gate();
+    let sequencer = start(log);
+    arrived.recv().expect("the open");
+    let_go.send(()).expect("open");
+    let grant = submit(&sequencer, "ada", acquire("k"));
+    arrived.recv().expect("the grant is being appended");
+    let refusal = submit(&sequencer, "bob", acquire("k"));
+    assert!(refusal.recv_timeout(Duration::from_millis(200)).is_err(), "told before it is durable");
+    assert!(grant.try_recv().is_err(), "told before it is durable");
+    let_go.send(()).expect("open");
+    granted(&grant);
+    assert!(matches!(refusal.recv(), Ok(Ok(Outcome::Rejected(Rejection::Conflict(_))))));
+}
+
+#[test]
+fn what_comes_in_during_an_append_is_one_batch_together() {
+    let (log, arrived, let_go) = gate();
+    let reader = log.inner.clone();
+    let sequencer = start(log);
+    arrived.recv().expect("the open");
+    let answers: Vec<_> = (0..100).map(|n| submit(&sequencer, "ada", acquire(&format!("k{n}")))).collect();
+    // The first of them may have been decided alone; the rest is waiting by now.
+    for _ in 0..100 {
+        let_go.send(()).expect("open");
+    }
+    for answer in &answers {
+        granted(answer);
+    }
+    assert!(reader.bounds().next <= Seq(4), "{:?}", reader.bounds());
+}
+
+#[test]
+fn a_failed_append_is_fatal_and_answers_nobody() {
+    let mut appends = 0;
+    let plan = move |call| {
+        appends += u64::from(call == Call::Append);
+        if appends == 2 { Fault::After(ErrorKind::Io) } else { Fault::None }
+    };
+    let log = Faulty::new(MemoryLog::default(), Box::new(plan));
+    let (send, failed) = channel();
+    let fatal = Box::new(move |error: StoreError| send.send(error.kind).expect("the test listens"));
+    let sequencer = Sequencer::start(decider(Kernel::new(), Seq(0)), Box::new(log), fatal);
+    let answer = submit(&sequencer, "ada", acquire("k"));
+    assert_eq!(failed.recv(), Ok(ErrorKind::Io));
+    assert!(answer.recv().is_err(), "it may have happened: nobody is told that it did, or did not");
+    // From here on there is nobody to decide.
+    while !matches!(submit(&sequencer, "ada", acquire("k")).recv(), Ok(Err(Unavailable::Stopped))) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn without_room_nothing_new_is_taken_and_what_gives_back_is_until_there_is_room_again() {
+    let full = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let is_full = Arc::clone(&full);
+    let plan = move |call| {
+        let full = call == Call::Reserve && is_full.load(std::sync::atomic::Ordering::Relaxed);
+        if full { Fault::Before(ErrorKind::NoSpace) } else { Fault::None }
+    };
+    let sequencer = start(Faulty::new(MemoryLog::default(), Box::new(plan)));
+    let lease = granted(&submit(&sequencer, "ada", acquire("k")));
+    full.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut tried = 0;
+    let refused = loop {
+        match submit(&sequencer, "ada", acquire(&format!("more-{tried}"))).recv().expect("an answer") {
+            Ok(_) => tried += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(refused, Unavailable::NoSpace);
+    let released = submit(&sequencer, "ada", Action::Release(held(&lease)));
+    assert!(matches!(released.recv(), Ok(Ok(Outcome::Applied(Answer::Released, _)))));
+    full.store(false, std::sync::atomic::Ordering::Relaxed);
+    while submit(&sequencer, "ada", acquire("again")).recv().expect("an answer").is_err() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_full_queue_says_so_at_once() {
+    let (log, arrived, let_go) = gate();
+    let sequencer = start(log);
+    arrived.recv().expect("the open, which waits");
+    let answers: Vec<_> =
+        (0..3 * QUEUE_MAX).map(|n| submit(&sequencer, "ada", acquire(&format!("k{n}")))).collect();
+    let busy =
+        answers.iter().filter(|answer| matches!(answer.try_recv(), Ok(Err(Unavailable::Busy)))).count();
+    assert!(busy >= QUEUE_MAX / 2, "{busy}");
+    // All that was taken is still answered.
+    for _ in 0..100 {
+        let_go.send(()).expect("open");
+    }
+    let taken = answers.len() - busy;
+    assert_eq!(answers.iter().filter(|answer| matches!(answer.recv(), Ok(Ok(_)))).count(), taken);
+}
