@@ -1,0 +1,140 @@
+//! What durable decisions cost, beside a ceiling in the same run: a bare loop that appends the same bytes
+//! in the same batches and syncs each.
+//!
+//! `cargo bench -p engine --bench durable`; set `TMPDIR` to choose the disk.
+#![allow(missing_docs, reason = "a benchmark has no public items")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use engine::clock::MachineClock;
+use engine::decider::{Decider, Opening};
+use engine::recovery::replay;
+use engine::sequencer::Sequencer;
+use kernel::{Action, Answer, Command, Kernel, Limits, Outcome, Span, Store};
+use sim::world::{grant, held, identity, key};
+use store::disk::{DiskLog, LogOptions};
+use store::fs::RealFs;
+use store::{LogStore, Seq};
+
+const SEGMENT: u64 = 256 << 20;
+
+fn main() {
+    for callers in [64, 1] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let rounds = if callers == 1 { 3000 } else { 2000 };
+        let took = run(dir.path(), callers, rounds);
+        let batches = batches(dir.path());
+        let bare = bare_loop(dir.path(), &batches);
+        report(callers, rounds, took, &batches, bare);
+        recovery(dir.path());
+    }
+}
+
+fn open(dir: &Path) -> DiskLog<RealFs> {
+    let options = LogOptions { shard: 0, store_id: 1, segment_bytes: SEGMENT };
+    DiskLog::open(RealFs, &dir.join("log"), options).expect("a sound log").0
+}
+
+/// Every caller acquires a key of its own and releases it, again and again.
+fn run(dir: &Path, callers: usize, rounds: usize) -> Duration {
+    let mut log = open(dir);
+    log.reserve(1).expect("room");
+    let clock = Box::new(MachineClock::new().expect("Linux"));
+    let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
+    let opening = Opening { store, writer: 1, limits: Limits::default() };
+    let decider = Decider::open(Kernel::new(), Seq(0), clock, &opening).expect("a clock that is right");
+    let sequencer = Arc::new(Sequencer::start(decider, Box::new(log), Box::new(|error| panic!("{error}"))));
+    let start = Instant::now();
+    let threads: Vec<_> = (0..callers)
+        .map(|caller| {
+            let sequencer = Arc::clone(&sequencer);
+            std::thread::spawn(move || cycle(&sequencer, caller, rounds))
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("every caller was answered");
+    }
+    start.elapsed()
+}
+
+fn cycle(sequencer: &Sequencer, caller: usize, rounds: usize) {
+    let who = identity(&format!("caller-{caller}"));
+    let acquire = Command::by(&who, Action::Acquire(grant(key(&format!("key-{caller:012}")), Span(60_000))));
+    let (send, receive) = sync_channel(1);
+    let ask = |command: Command| {
+        let send = send.clone();
+        sequencer.submit(
+            command,
+            0,
+            None,
+            Box::new(move |outcome| send.send(outcome).expect("somebody listens")),
+        );
+        receive.recv().expect("an answer")
+    };
+    for _ in 0..rounds {
+        let Ok(Outcome::Applied(Answer::Granted(granted), _)) = ask(acquire.clone()) else {
+            panic!("not granted")
+        };
+        let released = ask(Command::by(&who, Action::Release(held(&granted))));
+        assert!(matches!(released, Ok(Outcome::Applied(..))));
+    }
+}
+
+/// The sizes of the batches that were written.
+fn batches(dir: &Path) -> Vec<usize> {
+    let log = open(dir);
+    let mut reader = log.reader();
+    (0..log.bounds().next.0).map(|seq| reader.read(Seq(seq)).expect("durable").payload.len()).collect()
+}
+
+/// Appends as many bytes in as many steps to a file that was zeroed beforehand.
+fn bare_loop(dir: &Path, batches: &[usize]) -> Duration {
+    let file = File::create(dir.join("bare")).expect("a file");
+    let zeros = vec![0; 1 << 20];
+    let total: usize = batches.iter().map(|bytes| store::frame::frame_len(*bytes)).sum();
+    for part in 0..=total / zeros.len() {
+        file.write_all_at(&zeros, (part * zeros.len()) as u64).expect("room");
+    }
+    file.sync_all().expect("synced");
+    let bytes = vec![7; batches.iter().max().copied().unwrap_or(0) + 64];
+    let start = Instant::now();
+    let mut at = 0;
+    for batch in batches {
+        let length = store::frame::frame_len(*batch);
+        file.write_all_at(&bytes[..length], at).expect("room");
+        file.sync_data().expect("synced");
+        at += length as u64;
+    }
+    start.elapsed()
+}
+
+fn report(callers: usize, rounds: usize, took: Duration, batches: &[usize], bare: Duration) {
+    let cycles = (callers * rounds) as f64;
+    let (ours, ceiling) = (cycles / took.as_secs_f64(), cycles / bare.as_secs_f64());
+    let step = |time: Duration| time.as_secs_f64() / batches.len() as f64 * 1e6;
+    println!(
+        "{callers} callers: {ours:.0} durable acquire + release/s in {} batches; the bare loop {ceiling:.0}/s; ratio {:.2}; \
+         a step {:.0} µs against {:.0} µs",
+        batches.len(),
+        ours / ceiling,
+        step(took),
+        step(bare)
+    );
+}
+
+fn recovery(dir: &Path) {
+    let log = open(dir);
+    let start = Instant::now();
+    let mut kernel = Kernel::new();
+    replay(&mut kernel, &mut *log.reader(), Seq(0), log.bounds().next).expect("what was written replays");
+    let records = kernel.last_lsn().0 - kernel.tenure().expect("opened").opened_lsn.0 + 1;
+    let rate = records as f64 / start.elapsed().as_secs_f64();
+    println!("recovery: {records} records at {:.2} M/s", rate / 1e6);
+}
