@@ -19,11 +19,11 @@ use crate::bundle::Bundle;
 use crate::expiry::Standing;
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef};
-use crate::node::{Node, Part};
+use crate::node::Node;
 use crate::outcome::{Conflict, Rejection};
 use crate::party::{Session, Space};
 use crate::predicate::Class;
-use crate::resource::{lineage, path_of};
+use crate::resource::{Part, claimed, met, path_of};
 use crate::table::{Parent, RowId};
 use crate::text::Namespace;
 use crate::units::{Age, LeaseId, Lsn, Time};
@@ -208,9 +208,7 @@ impl Kernel {
         text: &'a str,
         subtree: bool,
     ) -> impl Iterator<Item = (RowId<Node>, Part)> + 'a {
-        let own = if subtree { Part::Beneath } else { Part::At };
-        let above = path_of(text).into_iter().flat_map(lineage).map(|dir| (dir, Part::Subtree));
-        self.nodes_at(space, above.chain(core::iter::once((text, own))))
+        self.nodes_at(space, met(text, subtree))
     }
 
     /// The sets of claims that a name is in: see the table above.
@@ -220,9 +218,7 @@ impl Kernel {
         text: &'a str,
         subtree: bool,
     ) -> impl Iterator<Item = (RowId<Node>, Part)> + 'a {
-        let own = if subtree { Part::Subtree } else { Part::At };
-        let dirs = path_of(text).into_iter().flat_map(lineage).filter(move |dir| !subtree || *dir != text);
-        self.nodes_at(space, core::iter::once((text, own)).chain(dirs.map(|dir| (dir, Part::Beneath))))
+        self.nodes_at(space, claimed(text, subtree))
     }
 
     fn nodes_at<'a>(

@@ -8,8 +8,8 @@ use alloc::string::String;
 
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, Phase};
-use crate::node::{Node, Part};
-use crate::resource::path_of;
+use crate::node::Node;
+use crate::resource::{Part, path_of};
 use crate::table::Row;
 use crate::whereabouts::Whereabouts;
 

@@ -71,7 +71,7 @@ pub use outcome::{
 pub use party::{Policy, Restart};
 pub use predicate::Predicate;
 pub use requests::Entry;
-pub use resource::{ResourceError, ResourceName};
+pub use resource::{Part, ResourceError, ResourceName};
 pub use snapshot::{AgentData, KeyData, LeaseData, NamespaceData, PastData, RestoreError, Snapshot};
 pub use text::{AgentName, Identity, Metadata, Namespace, Owner, Reason, SessionName, TextError};
 pub use units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Shard, Span, Time, Token, Version};

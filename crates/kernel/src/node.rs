@@ -9,6 +9,7 @@ use core::num::NonZeroU32;
 use crate::holders::Holders;
 use crate::outcome::DocumentTag;
 use crate::predicate::Class;
+use crate::resource::Part;
 use crate::units::{Etag, Location, Time, Version};
 
 #[derive(Default)]
@@ -38,17 +39,6 @@ pub struct Document {
     pub location: Location,
     /// When it was committed.
     pub committed_at: Time,
-}
-
-/// Which of a node's sets of claims.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Part {
-    /// Leases on the name itself.
-    At,
-    /// Leases on `name/*`.
-    Subtree,
-    /// Leases on the name itself or on anything beneath it, `name/*` left out.
-    Beneath,
 }
 
 /// A set of claims as a key: the node's number, the part, the class.

@@ -114,6 +114,18 @@ impl ResourceName {
         mine == theirs || (all_mine && is_within(theirs, mine)) || (all_theirs && is_within(mine, theirs))
     }
 
+    /// The places that a holder, or one who waits for it, claims.
+    pub fn claimed(&self) -> impl Iterator<Item = (&str, Part)> {
+        let (text, subtree) = self.node();
+        claimed(text, subtree)
+    }
+
+    /// The places where others' claims would be in its way.
+    pub fn met(&self) -> impl Iterator<Item = (&str, Part)> {
+        let (text, subtree) = self.node();
+        met(text, subtree)
+    }
+
     /// The name under which it is kept, and whether it stands for all beneath that.
     pub(crate) fn node(&self) -> (&str, bool) {
         let text = self.as_str();
@@ -133,9 +145,7 @@ impl ResourceName {
 
     /// How many places it claims: itself, and each directory that it is beneath.
     pub(crate) fn weight(&self) -> usize {
-        let (text, subtree) = self.node();
-        let dirs = path_of(text).map_or(0, |path| lineage(path).count());
-        1 + dirs - usize::from(subtree)
+        self.claimed().count()
     }
 
     pub(crate) fn shared(&self) -> &Arc<str> {
@@ -165,6 +175,32 @@ impl fmt::Display for ResourceName {
 
 const ROOT: &str = "FILE:/";
 const ROOT_PREFIX: &str = "FILE:";
+
+/// Where claims meet. Whatever two names overlap, what the later one meets includes what the earlier one
+/// claimed; the table is in `conflict.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// On the name itself.
+    At,
+    /// On `name/*`.
+    Subtree,
+    /// On the name itself or on anything beneath it, `name/*` left out.
+    Beneath,
+}
+
+/// The places that a name claims, or the directory `text` with all beneath it.
+pub(crate) fn claimed(text: &str, subtree: bool) -> impl Iterator<Item = (&str, Part)> {
+    let own = if subtree { Part::Subtree } else { Part::At };
+    let dirs = path_of(text).into_iter().flat_map(lineage).filter(move |dir| !subtree || *dir != text);
+    core::iter::once((text, own)).chain(dirs.map(|dir| (dir, Part::Beneath)))
+}
+
+/// The places that a name meets, or the directory `text` with all beneath it.
+pub(crate) fn met(text: &str, subtree: bool) -> impl Iterator<Item = (&str, Part)> {
+    let own = if subtree { Part::Beneath } else { Part::At };
+    let above = path_of(text).into_iter().flat_map(lineage).map(|dir| (dir, Part::Subtree));
+    above.chain(core::iter::once((text, own)))
+}
 
 /// The text, if it is a path: spelled with its kind, like `FILE:/a/b`.
 pub(crate) fn path_of(text: &str) -> Option<&str> {
@@ -322,6 +358,21 @@ mod tests {
         assert!(overlaps("/*", "/") && overlaps("/*", "/x"));
         let key = ResourceName::key("/dir/a").unwrap();
         assert!(!key.overlaps(&file("/dir/*").unwrap()) && !file("/dir/a").unwrap().overlaps(&key));
+    }
+
+    /// The way in which conflicts are found must say what overlapping means, for every pair of shapes.
+    #[test]
+    fn names_overlap_exactly_if_one_meets_what_the_other_claims() {
+        let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/*", "/a/*", "/a/b/*", "/ab/*", "/d/e"];
+        let mut names: Vec<ResourceName> = paths.iter().map(|path| file(path).unwrap()).collect();
+        names.push(ResourceName::key("/a/b").unwrap());
+        names.push(ResourceName::new("TABLE", "/a/*").unwrap());
+        for one in &names {
+            for other in &names {
+                let meets = one.met().any(|place| other.claimed().any(|claim| claim == place));
+                assert_eq!(meets, one.overlaps(other), "{one} and {other}");
+            }
+        }
     }
 
     #[test]
