@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use engine::clock::MachineClock;
 use engine::decider::{Decider, Opening};
 use engine::recovery::replay;
-use engine::sequencer::Sequencer;
+use engine::sequencer::{Sequencer, Submission};
 use kernel::{Action, Answer, Command, Kernel, Limits, Outcome, Span, Store};
 use sim::world::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
@@ -70,12 +70,8 @@ fn cycle(sequencer: &Sequencer, caller: usize, rounds: usize) {
     let (send, receive) = sync_channel(1);
     let ask = |command: Command| {
         let send = send.clone();
-        sequencer.submit(
-            command,
-            0,
-            None,
-            Box::new(move |outcome| send.send(outcome).expect("somebody listens")),
-        );
+        let reply = Box::new(move |outcome| send.send(outcome).expect("somebody listens"));
+        sequencer.submit(Submission { command, correlation: 0, document: None, wait: None, reply });
         receive.recv().expect("an answer")
     };
     for _ in 0..rounds {

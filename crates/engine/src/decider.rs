@@ -8,12 +8,22 @@
 //! The power fails, ada never had it, and whoever was refused was told what never was.
 //!
 //! Whoever appends the batch must end the process if that fails: the state is ahead of the log then.
+//!
+//! Those who wait are served in the turn in which what they wait for becomes free.
 
-use kernel::{Action, Command, Kernel, Limits, Lsn, Open, Outcome, Span, Store, Time};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use kernel::{
+    Action, Age, Command, Conflict, Event, Kernel, Limits, Lsn, Member, Namespace, Open, Outcome, Rejection,
+    Span, Store, Time,
+};
 use store::{Lsns, Seq};
 
 use crate::clock::{Clock, Stamps, WrongClock, opening_lsn};
 use crate::record::Record;
+use crate::waiters::{Ticket, Waiter, Waiters};
 
 /// A kernel, the clock that stamps for it, and the batch under way.
 pub struct Decider {
@@ -24,6 +34,25 @@ pub struct Decider {
     next_seq: Seq,
     batch: Vec<u8>,
     first: Option<Lsn>,
+    waiters: Waiters,
+    /// What became free and has not been offered to anybody yet.
+    freed: VecDeque<(Namespace, Vec<Member>)>,
+    /// Those whose turn has come, and what came of it; nothing for those that were gone.
+    served: Vec<(Ticket, Option<Decided>)>,
+}
+
+/// What came of a request for a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Granted, or refused.
+    Decided(Decided),
+    /// It waits, behind so many who came before it and are in its way.
+    Waiting {
+        /// To be called off with.
+        ticket: Ticket,
+        /// 0: only holders are in its way.
+        position: usize,
+    },
 }
 
 /// Who opens a log, and by which limits.
@@ -78,8 +107,18 @@ impl Decider {
             kernel_version: kernel::KERNEL_VERSION,
             limits: opening.limits,
         };
-        let (batch, first) = (Vec::new(), None);
-        let mut decider = Decider { kernel, clock, stamps, next_lsn: lsn, next_seq, batch, first };
+        let mut decider = Decider {
+            kernel,
+            clock,
+            stamps,
+            next_lsn: lsn,
+            next_seq,
+            batch: Vec::new(),
+            first: None,
+            waiters: Waiters::default(),
+            freed: VecDeque::new(),
+            served: Vec::new(),
+        };
         let command = Command::internal(Action::Open(open));
         let outcome = decider.apply(stamps.opened_at(), &command, 0, None);
         assert!(matches!(outcome, Outcome::Applied(..)), "the limits or the store are wrong: {outcome:?}");
@@ -95,13 +134,91 @@ impl Decider {
             self.apply(now, &Command::internal(Action::Tick), 0, None);
         }
         let outcome = self.apply(now, command, correlation, document);
+        let decided = Decided { outcome, reveals: self.kernel.last_lsn() };
+        self.serve(now);
+        decided
+    }
+
+    /// Asks for a lease. Nobody barges: whoever came earlier and is in the way goes first, even if what is
+    /// wanted is free just now. With `wait`, which is set once nobody listens any more, it waits for it.
+    pub fn ask(&mut self, command: &Command, correlation: u128, wait: Option<&Arc<AtomicBool>>) -> Asked {
+        let (Action::Acquire(grant) | Action::Reserve(grant)) = &command.action else {
+            return Asked::Decided(self.decide(command, correlation, None));
+        };
+        let now = self.now();
+        let ahead = self.waiters.oldest_ahead(&grant.namespace, &grant.bundle);
+        let ahead = ahead.filter(|_| !self.kernel.is_retry(now, command));
+        let decided = match ahead {
+            Some(oldest) => self.behind(oldest),
+            None => self.decide(command, correlation, None),
+        };
+        let in_the_way = matches!(decided.outcome, Outcome::Rejected(Rejection::Conflict(_)));
+        let Some(gone) = wait.filter(|_| in_the_way).cloned() else { return Asked::Decided(decided) };
+        let age = grant.attempt.filter(|age| age.counts_at(now));
+        let age = age.unwrap_or(Age { at: now, tie: self.next_lsn.0 });
+        let (namespace, bundle) = (grant.namespace.clone(), grant.bundle.clone());
+        // Deciding may have served some of those who were ahead.
+        let position = self.waiters.count_ahead(&namespace, &bundle);
+        let command = command.clone();
+        let ticket = self.waiters.push(Waiter { namespace, bundle, age, command, correlation, gone });
+        Asked::Waiting { ticket, position }
+    }
+
+    /// Calls a waiter off: it timed out, or is gone. Those whom it kept waiting may be served by that.
+    pub fn call_off(&mut self, ticket: Ticket) {
+        if let Some(waiter) = self.waiters.remove(ticket) {
+            self.freed.push_back((waiter.namespace, waiter.bundle.members().to_vec()));
+            self.serve(self.now());
+        }
+    }
+
+    /// Those whose turn has come since this was last called, granted or refused; with nothing, those that
+    /// were gone by then.
+    pub fn take_served(&mut self) -> Vec<(Ticket, Option<Decided>)> {
+        std::mem::take(&mut self.served)
+    }
+
+    /// Those who wait.
+    pub fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
+
+    /// Refused, because others wait for it already.
+    fn behind(&self, oldest: Age) -> Decided {
+        let conflict = Conflict { holders: Vec::new(), oldest };
+        let outcome = Outcome::Rejected(Rejection::Conflict(Box::new(conflict)));
         Decided { outcome, reveals: self.kernel.last_lsn() }
+    }
+
+    /// Offers what became free to those who wait for it. A grant may end others that were due, and so free
+    /// more: that comes next.
+    fn serve(&mut self, now: Time) {
+        while let Some((namespace, members)) = self.freed.pop_front() {
+            let mut waiters = std::mem::take(&mut self.waiters);
+            let served = waiters.wake(&namespace, &members, |waiter| self.try_serve(now, waiter));
+            self.waiters = waiters;
+            for (ticket, waiter, decided) in served {
+                if decided.is_none() {
+                    // Those whom it kept waiting elsewhere may be served by its going.
+                    self.freed.push_back((waiter.namespace, waiter.bundle.members().to_vec()));
+                }
+                self.served.push((ticket, decided));
+            }
+        }
+    }
+
+    /// Whatever comes of it is the waiter's answer, but that somebody is still in the way.
+    fn try_serve(&mut self, now: Time, waiter: &Waiter) -> Option<Decided> {
+        let outcome = self.apply(now, &waiter.command, waiter.correlation, None);
+        let waits_on = matches!(outcome, Outcome::Rejected(Rejection::Conflict(_) | Rejection::Behind));
+        (!waits_on).then(|| Decided { outcome, reveals: self.kernel.last_lsn() })
     }
 
     /// Ends what is due, a step of it, and forgets what may be forgotten.
     pub fn tick(&mut self) {
         let now = self.now();
         self.apply(now, &Command::internal(Action::Tick), 0, None);
+        self.serve(now);
     }
 
     /// How long until something is due; `None` if nothing ever is.
@@ -128,7 +245,8 @@ impl Decider {
         &self.kernel
     }
 
-    fn now(&self) -> Time {
+    /// Kernel time now.
+    pub fn now(&self) -> Time {
         self.stamps.now(&*self.clock).max(self.kernel.now())
     }
 
@@ -141,7 +259,13 @@ impl Decider {
     ) -> Outcome {
         let lsn = self.next_lsn;
         let outcome = self.kernel.apply(lsn, now, command);
-        if let Outcome::Applied(..) = outcome {
+        if let Outcome::Applied(_, events) = &outcome {
+            for lease in events.iter().filter_map(Event::freed) {
+                // Ended leases can be read until the next command is applied.
+                if let Ok(view) = self.kernel.lease(lease, now) {
+                    self.freed.push_back((view.namespace, view.members));
+                }
+            }
             Record { lsn, now, correlation, command: command.clone(), document }.encode(&mut self.batch);
             self.first.get_or_insert(lsn);
             self.next_lsn = Lsn(lsn.0 + 1);

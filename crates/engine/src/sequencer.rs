@@ -11,19 +11,23 @@
 //! Room is made before it is needed. Without it new work is refused and what gives back (releases, revokes,
 //! ticks) goes on in what is left.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kernel::{Action, Command, Outcome};
+use kernel::{Action, Command, Outcome, Span, Time};
 use store::{ErrorKind, LogStore, StoreError};
 
-use crate::decider::{Decider, Sealed};
+use crate::decider::{Asked, Decider, Sealed};
+use crate::waiters::Ticket;
 
 /// How many commands may wait to be decided.
 pub const QUEUE_MAX: usize = 4096;
+/// How many may wait for leases; one more is refused as if it did not want to wait.
+pub const WAITERS_MAX: usize = 100_000;
 /// How many commands one batch takes at the most.
 const BATCH_COMMANDS: usize = 1024;
 /// A batch that is this large takes no further commands.
@@ -49,12 +53,35 @@ pub type Reply = Box<dyn FnOnce(Result<Outcome, Unavailable>) + Send>;
 /// What to do when an append fails: end the process, with a message. Called once.
 pub type Fatal = Box<dyn FnOnce(StoreError) + Send>;
 
+/// How long a request for a lease may wait.
+#[derive(Clone, Debug)]
+pub struct Wait {
+    /// At most so long. There is no waiting for ever.
+    pub most: Span,
+    /// To be set once nobody listens any more: the waiter vanishes before it can be granted anything.
+    pub gone: Arc<AtomicBool>,
+}
+
 /// A command on its way.
-struct Submission {
+pub struct Submission {
+    /// What is asked.
+    pub command: Command,
+    /// What the client calls it.
+    pub correlation: u128,
+    /// The content that rides in the log.
+    pub document: Option<Vec<u8>>,
+    /// For a lease that others may be in the way of.
+    pub wait: Option<Wait>,
+    /// Where the outcome goes.
+    pub reply: Reply,
+}
+
+/// A waiter's other half.
+struct Parked {
+    reply: Reply,
     command: Command,
     correlation: u128,
-    document: Option<Vec<u8>>,
-    reply: Reply,
+    until: Time,
 }
 
 /// Decided, to be answered when the batch is durable.
@@ -76,17 +103,17 @@ impl Sequencer {
         // No buffer: the next batch grows until the append before it has finished.
         let (work, batches) = sync_channel(0);
         let room = Arc::new(AtomicBool::new(true));
-        let deciding = Deciding { decider, submissions, work, room: Arc::clone(&room) };
+        let (parked, patience) = (BTreeMap::new(), BTreeSet::new());
+        let deciding = Deciding { decider, submissions, work, room: Arc::clone(&room), parked, patience };
         let appending = Appending { log, batches, room, fatal: Some(fatal) };
         let threads =
             vec![std::thread::spawn(move || deciding.run()), std::thread::spawn(move || appending.run())];
         Sequencer { queue: Some(queue), threads }
     }
 
-    /// Hands in a command; `reply` is called with what came of it, once that is durable. If it cannot be
-    /// taken, `reply` is called at once.
-    pub fn submit(&self, command: Command, correlation: u128, document: Option<Vec<u8>>, reply: Reply) {
-        let submission = Submission { command, correlation, document, reply };
+    /// Hands in a command; its `reply` is called with what came of it, once that is durable. If it cannot be
+    /// taken, that is called at once.
+    pub fn submit(&self, submission: Submission) {
         let Some(queue) = &self.queue else { return (submission.reply)(Err(Unavailable::Stopped)) };
         match queue.try_send(submission) {
             Ok(()) => {}
@@ -111,6 +138,9 @@ struct Deciding {
     submissions: Receiver<Submission>,
     work: SyncSender<Work>,
     room: Arc<AtomicBool>,
+    parked: BTreeMap<Ticket, Parked>,
+    /// When those who wait have waited long enough.
+    patience: BTreeSet<(Time, Ticket)>,
 }
 
 impl Deciding {
@@ -138,35 +168,81 @@ impl Deciding {
         if first.is_none() {
             self.decider.tick();
         }
+        self.end_waits(&mut answers);
         let mut next = first;
         while let Some(submission) = next.take() {
-            answers.extend(self.decide(submission));
+            self.decide(submission, &mut answers);
             let full = answers.len() >= BATCH_COMMANDS || self.decider.batch_bytes() >= BATCH_BYTES;
             next = match self.submissions.try_recv() {
                 Ok(submission) if !full => Some(submission),
                 Ok(submission) => {
-                    answers.extend(self.decide(submission));
+                    self.decide(submission, &mut answers);
                     None
                 }
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
             };
         }
+        self.collect_served(&mut answers);
         Work { sealed: self.decider.seal(), answers }
     }
 
-    fn decide(&mut self, submission: Submission) -> Option<(Reply, Outcome)> {
-        let Submission { command, correlation, document, reply } = submission;
+    fn decide(&mut self, submission: Submission, answers: &mut Vec<(Reply, Outcome)>) {
+        let Submission { command, correlation, document, wait, reply } = submission;
         if !self.room.load(Ordering::Acquire) && !gives_back(&command.action) {
-            reply(Err(Unavailable::NoSpace));
-            return None;
+            return reply(Err(Unavailable::NoSpace));
         }
-        Some((reply, self.decider.decide(&command, correlation, document).outcome))
+        let wait = wait.filter(|_| self.parked.len() < WAITERS_MAX);
+        if !matches!(command.action, Action::Acquire(_) | Action::Reserve(_)) {
+            return answers.push((reply, self.decider.decide(&command, correlation, document).outcome));
+        }
+        match self.decider.ask(&command, correlation, wait.as_ref().map(|wait| &wait.gone)) {
+            Asked::Decided(decided) => answers.push((reply, decided.outcome)),
+            Asked::Waiting { ticket, .. } => {
+                let until = self.decider.now().after(wait.map_or(Span(0), |wait| wait.most));
+                self.patience.insert((until, ticket));
+                self.parked.insert(ticket, Parked { reply, command, correlation, until });
+            }
+        }
+    }
+
+    fn collect_served(&mut self, answers: &mut Vec<(Reply, Outcome)>) {
+        for (ticket, decided) in self.decider.take_served() {
+            let parked = self.unpark(ticket);
+            // Nobody waits for the answers of those that are gone.
+            answers.extend(parked.zip(decided).map(|(parked, decided)| (parked.reply, decided.outcome)));
+        }
+    }
+
+    /// Whoever has waited long enough gets one last try, and then the refusal as it stands.
+    fn end_waits(&mut self, answers: &mut Vec<(Reply, Outcome)>) {
+        self.collect_served(answers);
+        while let Some((until, ticket)) = self.patience.first().copied() {
+            if until >= self.decider.now() {
+                break;
+            }
+            self.decider.call_off(ticket);
+            self.collect_served(answers);
+            let Some(parked) = self.unpark(ticket) else { continue };
+            match self.decider.ask(&parked.command, parked.correlation, None) {
+                Asked::Decided(decided) => answers.push((parked.reply, decided.outcome)),
+                Asked::Waiting { .. } => unreachable!("it was not told to wait"),
+            }
+        }
+    }
+
+    fn unpark(&mut self, ticket: Ticket) -> Option<Parked> {
+        let parked = self.parked.remove(&ticket)?;
+        self.patience.remove(&(parked.until, ticket));
+        Some(parked)
     }
 
     /// Until the next lease is due, but not for ever: the clock may have been asleep.
     fn until_due(&self) -> Duration {
         let due = self.decider.until_due().map_or(Duration::MAX, |span| Duration::from_millis(span.0));
-        due.min(Duration::from_secs(5))
+        let waits = self.parked.values().map(|parked| parked.until).min();
+        let tired =
+            waits.map_or(Duration::MAX, |until| Duration::from_millis(self.decider.now().until(until).0 + 1));
+        due.min(tired).min(Duration::from_secs(5))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::clock::MachineClock;
 use engine::decider::{Decider, Opening};
 use engine::recovery::replay;
-use engine::sequencer::{QUEUE_MAX, Sequencer, Unavailable};
+use engine::sequencer::{QUEUE_MAX, Sequencer, Submission, Unavailable, Wait};
 use kernel::{Action, Answer, Command, Granted, Kernel, Limits, Outcome, Rejection, Span, Store};
 use sim::world::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
@@ -54,11 +54,20 @@ fn start(log: impl LogStore + 'static) -> Sequencer {
 }
 
 fn submit(sequencer: &Sequencer, who: &str, action: Action) -> Answered {
+    submit_waiting(sequencer, who, action, None)
+}
+
+fn submit_waiting(sequencer: &Sequencer, who: &str, action: Action, wait: Option<Wait>) -> Answered {
     let (send, receive) = channel();
     let command = Command::by(&identity(who), action);
     // Nobody may be listening any more.
-    sequencer.submit(command, 0, None, Box::new(move |outcome| drop(send.send(outcome))));
+    let reply = Box::new(move |outcome| drop(send.send(outcome)));
+    sequencer.submit(Submission { command, correlation: 0, document: None, wait, reply });
     receive
+}
+
+fn wait(ms: u64) -> Wait {
+    Wait { most: Span(ms), gone: Arc::default() }
 }
 
 fn acquire(name: &str) -> Action {
@@ -243,4 +252,25 @@ fn a_full_queue_says_so_at_once() {
     }
     let taken = answers.len() - busy;
     assert_eq!(answers.iter().filter(|answer| matches!(answer.recv(), Ok(Ok(_)))).count(), taken);
+}
+
+#[test]
+fn a_lease_is_handed_to_the_next_who_waits_and_the_last_gives_up_in_time() {
+    let sequencer = start(MemoryLog::default());
+    let first = granted(&submit(&sequencer, "ada", acquire("k")));
+    let second = submit_waiting(&sequencer, "bob", acquire("k"), Some(wait(60_000)));
+    let tired = submit_waiting(&sequencer, "eve", acquire("k"), Some(wait(50)));
+    assert!(
+        matches!(tired.recv(), Ok(Ok(Outcome::Rejected(Rejection::Conflict(_))))),
+        "it has waited long enough"
+    );
+    assert!(second.try_recv().is_err(), "it has not");
+    submit(&sequencer, "ada", Action::Release(held(&first))).recv().expect("an answer").expect("taken");
+    let second = granted(&second);
+    assert!(second.token > first.token);
+
+    // A lease that runs out is handed on too, though nobody asks for anything.
+    let short = Action::Acquire(grant(key("short"), Span(50)));
+    granted(&submit(&sequencer, "ada", short));
+    granted(&submit_waiting(&sequencer, "bob", acquire("short"), Some(wait(60_000))));
 }

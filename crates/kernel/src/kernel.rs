@@ -182,6 +182,12 @@ impl Kernel {
         }
     }
 
+    /// Would this be answered from its idempotency entry? Then it asks for nothing new.
+    pub fn is_retry(&self, now: Time, command: &Command) -> bool {
+        entry_of(command)
+            .is_some_and(|(identity, request)| self.requests.find(identity, request.key, now).is_some())
+    }
+
     fn keep_answer(&mut self, command: &Command, answer: &Answer) {
         let Some((identity, request)) = entry_of(command) else { return };
         let lapses_at = self.now.after(self.limits().request_window);
