@@ -207,10 +207,11 @@ impl Decider {
         }
     }
 
-    /// Whatever comes of it is the waiter's answer, but that somebody is still in the way.
+    /// Whatever comes of it is the waiter's answer, but that somebody is still in the way: only then will
+    /// something that becomes free wake it again.
     fn try_serve(&mut self, now: Time, waiter: &Waiter) -> Option<Decided> {
         let outcome = self.apply(now, &waiter.command, waiter.correlation, None);
-        let waits_on = matches!(outcome, Outcome::Rejected(Rejection::Conflict(_) | Rejection::Behind));
+        let waits_on = matches!(outcome, Outcome::Rejected(Rejection::Conflict(_)));
         (!waits_on).then(|| Decided { outcome, reveals: self.kernel.last_lsn() })
     }
 
