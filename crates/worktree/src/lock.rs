@@ -124,7 +124,9 @@ impl<'a> Lock<'a> {
         let (lock, stolen_from) = granted.expect("the accepted event was built from it");
         session.fencing_token = lock.fencing_token;
         session.counted = lock.boot.clone();
-        self.save(&session)?;
+        // The lock stands, and the session that was saved first can still give it back: say which.
+        self.save(&session)
+            .map_err(|error| error.with("indeterminate", true).with("session_id", &session.session_id))?;
         self.require_time_left(&session.counted)
             .map_err(|error| error.with("session_id", &session.session_id))?;
         self.copy_for_readers(&lock);
@@ -306,6 +308,7 @@ impl<'a> Lock<'a> {
             holder_nonce: Nonce::random(&*self.env.entropy),
             fencing_token: FencingToken(0),
             counted: nowhere,
+            maker: self.env.maker.to_string(),
         }
     }
 
