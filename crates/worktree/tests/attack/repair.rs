@@ -15,7 +15,7 @@ use worktree::tree::Quiet;
 use worktree::worktree::Mode;
 
 use crate::support::layer::{Call, Layer, Verdict, crash};
-use crate::support::{LyingClock, World, class, request, snapshot};
+use crate::support::{LyingClock, STEALABLE_MS, World, class, request, snapshot};
 
 /// A view of the world in which `deed` happens once, right before the first call that `is_it`.
 fn just_before(
@@ -202,6 +202,63 @@ fn a_restore_that_runs_in_a_shared_worktree_is_left_alone() {
     assert!(cut_off.restore(&world.main, &old, &request()).is_err());
     let later = world.seen_by(Arc::new(Layer::with_probes_ahead_by(2 * HOUR_MS)), world.clock.clone());
     assert!(repair(&later).iter().any(|finding| finding.code == "restore_left" && finding.repaired));
+}
+
+/// Ways in which a session can come to release a second time.
+fn released_once(world: &World, cut_off: bool) -> SessionId {
+    let session = world.acquire().expect("a free lock").session.session_id;
+    if cut_off {
+        let dying = failing_at(world, |call, path| call == Call::RemoveFile && is_session(path));
+        assert!(dying.lock(&world.main).release(&session).is_err(), "killed after its entry was there");
+    } else {
+        world.repo.lock(&world.main).release(&session).expect("ours");
+    }
+    session
+}
+
+/// A release was killed after its entry was there, and the script that ran it tried again: it was told that
+/// the lock was lost. The same if anyone had taken the lock or a snapshot in between.
+#[test]
+fn releasing_twice_is_fine_whatever_happened_in_between() {
+    for cut_off in [false, true] {
+        let nothing = |_: &World| {};
+        let taken = |world: &World| drop(world.acquire().expect("a free lock"));
+        let passed_on = |world: &World| {
+            let session = world.acquire().expect("a free lock").session.session_id;
+            world.repo.lock(&world.main).release(&session).expect("ours");
+        };
+        let snapped = |world: &World| {
+            snapshot(&world.repo, &world.main, None, Consistency::BestEffort).expect("beside the lock");
+        };
+        let between: [&dyn Fn(&World); 4] = [&nothing, &taken, &passed_on, &snapped];
+        for (case, deed) in between.iter().enumerate() {
+            let world = World::new();
+            world.write("file", b"1");
+            let session = released_once(&world, cut_off);
+            deed(&world);
+            let held = world.repo.status(&world.main).expect("readable").lock.map(|lock| lock.session_id);
+            for _ in 0..2 {
+                let again = world.repo.lock(&world.main).release(&session);
+                assert_eq!(again.expect("released before"), Released::Before, "case {case}");
+            }
+            let holds = world.repo.status(&world.main).expect("readable").lock.map(|lock| lock.session_id);
+            assert_eq!(held, holds, "the next holder keeps its lock");
+        }
+    }
+}
+
+#[test]
+fn releasing_a_lock_that_was_stolen_is_refused_for_ever() {
+    let world = World::new();
+    let session = world.acquire().expect("a free lock").session.session_id;
+    world.clock.pass(STEALABLE_MS);
+    let thief = world.acquire().expect("stealable").session.session_id;
+    let lock = world.repo.lock(&world.main);
+    assert_eq!(class(lock.release(&session)), Class::LockNotHeld);
+    lock.release(&thief).expect("the thief's own");
+    assert_eq!(class(lock.release(&session)), Class::LockNotHeld, "the release was another's");
+    repair(&world.repo);
+    assert_eq!(class(lock.release(&session)), Class::LockNotHeld, "nor is it without its file");
 }
 
 const HOUR_MS: i64 = 3600 * 1000;
