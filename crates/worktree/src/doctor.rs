@@ -3,6 +3,9 @@
 //! Invariant: a repair removes or rewrites only what decides nothing. Entries of a sequence are never
 //! touched, a published snapshot is never removed, and what a running process may still be using is left
 //! alone: only makers that certainly ended, tokens that are fenced, and files that are very old count.
+//!
+//! Others work meanwhile, so the order of looks matters: first whether anyone can still be at work on a thing,
+//! then whether the sequence has it. The other way round, it could be published in between.
 
 mod audit;
 mod litter;

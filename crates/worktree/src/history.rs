@@ -15,6 +15,9 @@ impl Repo {
     /// The published snapshots of `worktree`, newest first, at most `limit`.
     pub fn history(&self, worktree: &Worktree, limit: usize) -> Result<Vec<Descriptor>> {
         let mut found = Vec::new();
+        if limit == 0 {
+            return Ok(found);
+        }
         self.each_published(&worktree.worktree_id, |id| {
             found.push(self.ready(id)?);
             Ok(found.len() < limit)
@@ -73,6 +76,18 @@ impl Repo {
             Ok(!found)
         })?;
         Ok(found)
+    }
+
+    /// The same of any worktree, removed ones too: for a snapshot that cannot tell whose it is.
+    pub(crate) fn is_published_anywhere(&self, id: &SnapshotId) -> Result<bool> {
+        let locks = self.layout.locks();
+        for name in self.env.fs.list(&locks).doing("list", &locks)? {
+            let worktree = name.to_str().and_then(|name| name.strip_suffix(".d")?.parse().ok());
+            if worktree.is_some_and(|worktree| self.is_published(&worktree, id).unwrap_or(true)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Every snapshot that was ever begun and not cleaned away, sorted.

@@ -5,7 +5,10 @@
 //! an early steal, because its children may live on, and a pid seen from a container proves nothing.
 
 use std::fmt;
+use std::path::Path;
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::BootId;
@@ -71,6 +74,8 @@ pub enum Whereabouts {
     Ended,
     /// Its pid now belongs to another process.
     PidReused,
+    /// Its pid belongs to a process that this user may not look at: it may be the same one.
+    Hidden,
     /// It ran on this host before a reboot.
     BeforeReboot,
     /// It runs or ran elsewhere, and nothing is known here.
@@ -87,10 +92,11 @@ impl Whereabouts {
         if boot_id != this_boot {
             return Self::BeforeReboot;
         }
-        match start_time(parts.pid) {
-            None => Self::Ended,
-            Some(start) if start == parts.start_time => Self::Running,
-            Some(_) => Self::PidReused,
+        match Process::with(parts.pid, Path::new(PROC)) {
+            Process::Gone => Self::Ended,
+            Process::Hidden => Self::Hidden,
+            Process::Started(at) if at == parts.start_time => Self::Running,
+            Process::Started(_) => Self::PidReused,
         }
     }
 }
@@ -125,9 +131,18 @@ impl Maker {
         Some(Self { space, pid: parts.next()?.parse().ok()?, start_time: parts.next()?.parse().ok()? })
     }
 
-    /// Whether this process has certainly ended; `None` if `observer` cannot know.
+    /// Whether this process has certainly ended; `None` if `observer` knows nothing of its machine. One that
+    /// is hidden from this user counts as running.
     pub fn is_gone(&self, observer: &Self) -> Option<bool> {
-        (self.space == observer.space).then(|| start_time(self.pid) != Some(self.start_time))
+        (self.space == observer.space).then(|| self.is_gone_from(Path::new(PROC)))
+    }
+
+    fn is_gone_from(&self, proc: &Path) -> bool {
+        match Process::with(self.pid, proc) {
+            Process::Gone => true,
+            Process::Hidden => false,
+            Process::Started(at) => at != self.start_time,
+        }
     }
 }
 
@@ -158,9 +173,38 @@ fn user_name() -> String {
     known.unwrap_or_else(|| format!("uid{uid}"))
 }
 
-/// The 22nd field of `/proc/<pid>/stat`; the second is a name in parentheses that may hold anything.
+const PROC: &str = "/proc";
+
+/// What the kernel tells of a pid.
+enum Process {
+    /// There is none.
+    Gone,
+    /// There is one, and `/proc` does not show it: mounted with `hidepid`, it keeps other users' to itself.
+    Hidden,
+    /// There is one, which started then.
+    Started(u64),
+}
+
+impl Process {
+    fn with(pid: u32, proc: &Path) -> Self {
+        if let Some(at) = start_time_in(proc, pid) {
+            return Self::Started(at);
+        }
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        match pid.map(test_kill_process) {
+            None | Some(Err(Errno::SRCH)) => Self::Gone,
+            Some(_) => Self::Hidden,
+        }
+    }
+}
+
 fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    start_time_in(Path::new(PROC), pid)
+}
+
+/// The 22nd field of `/proc/<pid>/stat`; the second is a name in parentheses that may hold anything.
+fn start_time_in(proc: &Path, pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     let after_name = &stat[stat.rfind(')')? + 1..];
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
@@ -194,6 +238,21 @@ mod tests {
         child.wait().expect("our own child");
         let here = SystemClock::new().boot_id();
         assert_eq!(Whereabouts::of(&holder, &here, &here), Whereabouts::Ended);
+    }
+
+    /// Where `/proc` was mounted with `hidepid=2`, every process of another user looked as if it had ended,
+    /// and `doctor --repair` removed the files that it was using.
+    #[test]
+    fn a_process_that_proc_hides_is_not_taken_for_one_that_ended() {
+        let here = SystemClock::new().boot_id();
+        let hiding = Path::new("/proc/self/fdinfo");
+        let running = Maker::this_process(&here);
+        assert!(!running.is_gone_from(hiding), "hidden, and running all the same");
+        // One more than the largest pid that Linux gives out.
+        let ended = Maker::of_process(&here, 4_194_305, 1);
+        assert!(ended.is_gone_from(hiding));
+        let reused = Maker { start_time: 1, ..running };
+        assert!(reused.is_gone_from(Path::new(PROC)));
     }
 
     #[test]

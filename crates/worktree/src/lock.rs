@@ -51,6 +51,9 @@ use crate::worktree::{Mode, Worktree};
 /// How often an append may lose its number before giving up. Each loss means that someone else got on.
 const ROUNDS: u32 = 1000;
 
+/// How many entries back the lock of a session that is forgotten is looked for.
+const REMEMBERED: u64 = 512;
+
 /// The lock of one worktree.
 pub struct Lock<'a> {
     env: &'a Env,
@@ -124,7 +127,9 @@ impl<'a> Lock<'a> {
         let (lock, stolen_from) = granted.expect("the accepted event was built from it");
         session.fencing_token = lock.fencing_token;
         session.counted = lock.boot.clone();
-        self.save(&session)?;
+        // The lock stands, and the session that was saved first can still give it back: say which.
+        self.save(&session)
+            .map_err(|error| error.with("indeterminate", true).with("session_id", &session.session_id))?;
         self.require_time_left(&session.counted)
             .map_err(|error| error.with("session_id", &session.session_id))?;
         self.copy_for_readers(&lock);
@@ -158,22 +163,38 @@ impl<'a> Lock<'a> {
         Ok(lock)
     }
 
-    /// Gives the lock back. A lease that has run out is given back too, if nobody has stolen it.
+    /// Gives the lock back. A lease that has run out is given back too, if nobody has stolen it. Doing so twice
+    /// is fine, so that a release that was cut off can be repeated, whatever others did in between.
     pub fn release(&self, session_id: &SessionId) -> Result<Released> {
-        let session = match self.session(session_id) {
-            Err(error) if error.class() == Class::LockNotHeld => {
-                return if self.was_released_by(session_id)? { Ok(Released::Before) } else { Err(error) };
-            }
-            other => other?,
-        };
+        let released = self.session(session_id).and_then(|session| self.release_now(&session));
+        match released {
+            Err(error) if error.class() == Class::LockNotHeld => self.released_before(session_id, error),
+            other => other,
+        }
+    }
+
+    fn release_now(&self, session: &Session) -> Result<Released> {
         let committed = self.commit(Some(session.fencing_token), |view| {
-            let lock = self.require_held_by(view, &session)?;
+            let lock = self.require_held_by(view, session)?;
             Ok(Event::Release { fencing_token: lock.fencing_token })
         })?;
         self.remove_copies(session.fencing_token);
-        self.env.sessions.remove(session_id)?;
+        self.env.sessions.remove(&session.session_id)?;
         self.fold(committed.n);
         Ok(Released::Now)
+    }
+
+    /// Tells a lock that was given back from one that was lost, which is refused with `refusal`.
+    fn released_before(&self, session_id: &SessionId, refusal: Error) -> Result<Released> {
+        let Some(token) = self.granted_to(session_id)? else { return Err(refusal) };
+        if !self.ended_by_release(token)? {
+            return Err(refusal);
+        }
+        // Not the copy for readers: it may be the next holder's.
+        let renewal = self.layout.renewal(&self.worktree.worktree_id, token);
+        drop(absent_is_none(self.env.fs.remove_file(&renewal)));
+        self.env.sessions.remove(session_id)?;
+        Ok(Released::Before)
     }
 
     /// Commits `event` under the session's token: accepted only while that token is the current one.
@@ -306,6 +327,7 @@ impl<'a> Lock<'a> {
             holder_nonce: Nonce::random(&*self.env.entropy),
             fencing_token: FencingToken(0),
             counted: nowhere,
+            maker: self.env.maker.to_string(),
         }
     }
 
@@ -383,13 +405,38 @@ impl<'a> Lock<'a> {
         }
     }
 
-    /// Whether the newest entry is the release of `session_id`'s own lock.
-    fn was_released_by(&self, session_id: &SessionId) -> Result<bool> {
-        let Event::Release { fencing_token } = self.look()?.newest.event else { return Ok(false) };
+    /// The token that was granted to `session_id`: from its file, else from the latest entries.
+    fn granted_to(&self, session_id: &SessionId) -> Result<Option<FencingToken>> {
+        if let Ok(session) = self.session(session_id)
+            && session.fencing_token != FencingToken(0)
+        {
+            return Ok(Some(session.fencing_token));
+        }
         let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-        let granted = sequence.read(fencing_token.entry())?.entry.event;
-        let (Event::Acquire { lock } | Event::Steal { lock, .. }) = granted else { return Ok(false) };
-        Ok(lock.session_id == *session_id)
+        let newest = self.look()?.newest.n.0;
+        for n in (newest.saturating_sub(REMEMBERED)..=newest).rev().take_while(|n| *n > 0) {
+            match sequence.read(EntryNumber(n))?.entry.event {
+                Event::Acquire { lock } | Event::Steal { lock, .. } if lock.session_id == *session_id => {
+                    return Ok(Some(lock.fencing_token));
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the tenure of `token` ended by its own release; one that was stolen, or stands, did not.
+    fn ended_by_release(&self, token: FencingToken) -> Result<bool> {
+        let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
+        let newest = self.look()?.newest.n.0;
+        for n in token.entry().0 + 1..=newest {
+            match sequence.read(EntryNumber(n))?.entry.event {
+                Event::Release { fencing_token } => return Ok(fencing_token == token),
+                Event::Steal { .. } | Event::Acquire { .. } => return Ok(false),
+                _ => {}
+            }
+        }
+        Ok(false)
     }
 
     fn read_clocks(&self, max_skew_ms: Millis) -> Result<Reading> {

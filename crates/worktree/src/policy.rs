@@ -122,7 +122,8 @@ impl TryFrom<PolicyValues> for Policy {
         if renew_interval_ms == 0 || renew_interval_ms > lease_duration_ms / 2 {
             return Err(Error::invalid(format!(
                 "renew_interval_ms must be at least 1 and at most half of lease_duration_ms, so that one \
-                 late renewal does not lose the lock; renew_interval_ms={renew_interval_ms} \
+                 late renewal does not lose the lock; pass --renew-interval-ms too \
+                 renew_interval_ms={renew_interval_ms} \
                  lease_duration_ms={lease_duration_ms}"
             )));
         }

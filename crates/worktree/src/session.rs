@@ -19,7 +19,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, UnixMs};
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, Fs, absent_is_none};
 use crate::ids::{Entropy, FencingToken, Nonce, RepoId, SessionId, WorktreeId, random_hex};
@@ -40,6 +40,9 @@ pub struct Session {
     pub fencing_token: FencingToken,
     /// The lease, as of the last renewal that counted.
     pub counted: BootStamp,
+    /// The process that asked for the lock, as temporary files are named.
+    #[serde(default)]
+    pub maker: String,
 }
 
 /// The sessions of one user.
@@ -96,6 +99,13 @@ impl SessionStore {
             absent_is_none(self.fs.remove_file(&path)).doing("remove the session", &path)?;
         }
         Ok(())
+    }
+
+    /// When a session was last written, if it is there.
+    pub(crate) fn modified(&self, id: &SessionId) -> Result<Option<UnixMs>> {
+        let path = self.file(id);
+        let meta = absent_is_none(self.fs.meta(&path)).doing("look at the session", &path)?;
+        Ok(meta.map(|meta| meta.modified))
     }
 
     /// All sessions of this user.

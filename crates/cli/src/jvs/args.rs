@@ -222,6 +222,7 @@ pub(crate) struct Run {
 )]
 pub(crate) struct Snapshot {
     /// A line for people.
+    #[arg(value_parser = one_line)]
     pub(crate) note: Option<String>,
     #[command(flatten)]
     pub(crate) target: Target,
@@ -325,4 +326,12 @@ impl From<ConsistencyArg> for Consistency {
             ConsistencyArg::BestEffort => Self::BestEffort,
         }
     }
+}
+
+/// Lists print a note on one line, and a control character could make a terminal show anything.
+fn one_line(text: &str) -> Result<String, &'static str> {
+    if text.chars().any(char::is_control) {
+        return Err("a note is one line, without control characters");
+    }
+    Ok(text.to_owned())
 }

@@ -26,7 +26,7 @@ impl Context {
     pub(crate) fn open(args: &Args) -> Result<Self> {
         let working_dir = working_dir()?;
         let root = match &args.repo {
-            Some(root) => real_path(root)?,
+            Some(root) => named_root(root)?,
             None => Repo::find_root(&working_dir).ok_or_else(|| {
                 Error::not_found(format!(
                     "there is no repository here or above; run `jvs init`, or name one with --repo path={}",
@@ -76,6 +76,17 @@ pub(crate) fn required(session: Option<&SessionId>) -> Result<&SessionId> {
             "which session? pass --session-id, or set JVS_SESSION_ID to what `jvs lock acquire` printed",
         )
     })
+}
+
+/// The directory that `--repo` or `JVS_REPO` names.
+fn named_root(root: &Path) -> Result<PathBuf> {
+    if root.is_dir() {
+        return real_path(root);
+    }
+    Err(Error::not_found(format!(
+        "there is no such directory; name the one that holds `.jvs` with --repo or JVS_REPO path={}",
+        root.display()
+    )))
 }
 
 /// An existing path, with every link in it resolved.

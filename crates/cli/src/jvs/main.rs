@@ -13,7 +13,8 @@ mod run;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::builder::Resettable;
+use clap::{CommandFactory, FromArgMatches};
 use worktree::error::Error;
 
 use crate::answer::Answer;
@@ -23,7 +24,7 @@ use crate::context::Context;
 fn main() -> ExitCode {
     // Looked for by hand, because a command line that cannot be parsed may still ask for JSON.
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
-    let args = match Args::try_parse() {
+    let args = match parse() {
         Ok(args) => args,
         Err(refusal) => return refuse_arguments(&refusal, json),
     };
@@ -35,6 +36,22 @@ fn main() -> ExitCode {
         }
         Err(error) => answer::print_error(&error, args.json, error.class().exit_code()),
     }
+}
+
+/// The arguments, and what the environment says in their place.
+fn parse() -> Result<Args, clap::Error> {
+    let mut command = without_empty_env(Args::command());
+    let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// A variable that is set to nothing is not set: `JVS_SESSION_ID= jvs …` is how a shell takes one away.
+fn without_empty_env(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let value = arg.get_env().and_then(std::env::var_os);
+        if value.is_some_and(|value| value.is_empty()) { arg.env(Resettable::Reset) } else { arg }
+    });
+    command.mut_subcommands(without_empty_env)
 }
 
 fn dispatch(args: &Args) -> Result<Answer, Error> {

@@ -1,14 +1,16 @@
 //! `jvs run`: a command that runs while, and only while, the lock is held.
 //!
-//! Invariant: when the lease is over on this machine's boot clock, the command's process group is dead. The
-//! lease is renewed by another thread, because a renewal may hang with the filesystem; this thread only
+//! Invariant: while jvs gets to run, the command's process group is dead once the lease is over on this
+//! machine's boot clock. The lease is renewed by another thread, because a renewal may hang with the filesystem; this thread only
 //! waits, with the expiry as its deadline, so a hang ends the command in time.
 //!
 //! The command is started by way of this program again, which puts the signal mask right and asks the
 //! kernel to kill it if jvs dies, before it becomes the command.
 //!
 //! What remains: processes that leave the group (`setsid`) are not reached, and if jvs itself is killed
-//! with SIGKILL only the command dies with it, not its children. Fencing refuses what they would publish.
+//! with SIGKILL only the command dies with it, not its children. If jvs itself is stopped (SIGSTOP, a debugger)
+//! it can neither renew nor kill: the command runs past the loss of the lock, until jvs is continued. Fencing
+//! refuses what they would publish.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -51,8 +53,10 @@ pub(crate) fn run(context: &Context, args: &Run) -> Result<Answer> {
     // Taken over only now, so that a long wait for the lock can be interrupted; and before there is a command
     // or another thread, so that every signal from here on arrives through the descriptor.
     let ended = take_signals().and_then(|signals| {
+        // Made first: once the command runs, nothing may fail before it is watched.
+        let bell = std::io::pipe().map_err(|cause| Error::io("make", "pipe".as_ref(), &cause))?;
         let child = start(context, &worktree, &grant, args)?;
-        supervise(context, &worktree, &grant, &signals, &child)
+        supervise(context, &worktree, &grant, &signals, bell, &child)
     });
     let released = context.repo.lock(&worktree).release(&grant.session.session_id);
     let exit_code = ended?;
@@ -106,18 +110,19 @@ fn supervise(
     worktree: &Worktree,
     grant: &Grant,
     signals: &SignalFd,
+    (rung, bell): (PipeReader, PipeWriter),
     child: &Child,
 ) -> Result<u8> {
     let group = Pid::from_child(child);
     let terminal = Terminal::hand_to(group);
-    let pipe = std::io::pipe().map_err(|cause| Error::io("make", "pipe".as_ref(), &cause));
-    let (rung, bell) = pipe?;
     let (stop, stopped) = mpsc::channel();
     let (report, reports) = mpsc::channel();
     let ended = std::thread::scope(|scope| {
-        scope.spawn(move || renew(context, worktree, grant, &stopped, &report, bell));
+        let renewing = std::thread::Builder::new()
+            .spawn_scoped(scope, move || renew(context, worktree, grant, &stopped, &report, bell))
+            .map_err(|cause| Error::io("start", "thread".as_ref(), &cause));
         let mut watch = Watch { clock: &*context.repo.env().clock, reports, rung, signals, group };
-        let ended = watch.until_the_end(grant.lock.boot.expires_boot_ms);
+        let ended = renewing.and_then(|_| watch.until_the_end(grant.lock.boot.expires_boot_ms));
         // Whatever is left of the group must not write once the lock is another's.
         let _ = kill_process_group(group, Signal::KILL);
         drop(stop);
@@ -163,7 +168,7 @@ impl Watch<'_> {
     /// The command's exit code, or how the lock was lost.
     fn until_the_end(&mut self, mut expires: BootMs) -> Result<u8> {
         loop {
-            if let Some(exit_code) = self.exit_code() {
+            if let Some(exit_code) = self.exit_code()? {
                 return Ok(exit_code);
             }
             for renewed in self.reports.try_iter() {
@@ -207,17 +212,29 @@ impl Watch<'_> {
     }
 
     /// The exit code once the command has ended, as a shell gives it: 128 and the signal that killed it.
-    fn exit_code(&self) -> Option<u8> {
+    fn exit_code(&self) -> Result<Option<u8>> {
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
         while let Ok(Some((_, status))) = waitpid(Some(self.group), options) {
             if let Some(code) = ended_with(status) {
-                return Some(code);
+                return Ok(Some(code));
+            }
+            // Continued, it would ask for the terminal again, and be stopped again, as fast as a core can go.
+            if wants_terminal(status) && !Terminal::belongs_to(self.group) {
+                return Err(Error::invalid(
+                    "the command was ended, because it wanted the terminal, which is another job's; run it in \
+                     the foreground, or with its input from a file or /dev/null",
+                ));
             }
             // A lock cannot be suspended: its lease would run out. So neither can its command.
             let _ = kill_process_group(self.group, Signal::CONT);
         }
-        None
+        Ok(None)
     }
+}
+
+fn wants_terminal(status: WaitStatus) -> bool {
+    let by = status.stopping_signal();
+    [Signal::TTIN, Signal::TTOU].iter().any(|signal| by == Some(signal.as_raw()))
 }
 
 fn ended_with(status: WaitStatus) -> Option<u8> {
@@ -247,6 +264,11 @@ impl Terminal {
         let stdin = std::io::stdin();
         let owner = isatty(&stdin).then(|| tcgetpgrp(&stdin).ok()).flatten()?;
         (owner == rustix::process::getpgrp() && tcsetpgrp(&stdin, group).is_ok()).then_some(Self { owner })
+    }
+
+    /// Whether `group` has it. A command that asked before it was handed over was stopped all the same.
+    fn belongs_to(group: Pid) -> bool {
+        tcgetpgrp(std::io::stdin()) == Ok(group)
     }
 }
 

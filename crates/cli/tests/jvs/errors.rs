@@ -64,7 +64,57 @@ fn wrong_usage_is_exit_2_and_json_when_asked_for() {
     let policy = playground.jvs(&["--json", "lock", "acquire", "--lease-duration-ms", "10"]);
     assert_eq!(policy.code, 2, "a policy that cannot be kept");
     assert!(policy.error()["detail"].as_str().expect("prose").contains("renew_interval_ms"));
+    assert!(policy.error()["detail"].as_str().expect("prose").contains("pass --renew-interval-ms too"));
     assert_eq!(playground.jvs(&["run"]).code, 2, "no command to run");
+}
+
+/// A note with a line break made one snapshot look like two in `jvs history`.
+#[test]
+fn a_note_is_one_line_without_control_characters() {
+    let playground = Playground::new();
+    let session = playground.acquire();
+    for note in ["one\ntwo", "\u{1b}[2Jgone", "tab\there", "\u{85}"] {
+        let refused = playground.jvs(&["--json", "snapshot", note, "--session-id", &session]);
+        assert_eq!((refused.code, &refused.error()["class"]), (2, &"E_INVALID".into()), "{note:?}");
+    }
+    assert_eq!(playground.jvs(&["snapshot", "größer: ✓", "--session-id", &session]).code, 0);
+}
+
+/// `JVS_SESSION_ID= jvs …`, as one types it to take the variable away, was refused as a name that is too short.
+#[test]
+fn a_variable_that_is_set_to_nothing_is_not_set() {
+    let playground = Playground::new();
+    let mut status = playground.command();
+    status.env("JVS_WORKTREE", "").env("JVS_REPO", "").args(["lock", "status"]);
+    assert_eq!(ran(&mut status).code, 0);
+    let mut release = playground.command();
+    release.env("JVS_SESSION_ID", "").args(["lock", "release"]);
+    let refused = ran(&mut release);
+    assert_eq!(refused.code, 22);
+    assert!(refused.stderr.contains("which session?"), "{}", refused.stderr);
+    let mut wrong = playground.command();
+    wrong.env("JVS_WORKTREE", "../evil").args(["lock", "status"]);
+    assert_eq!(ran(&mut wrong).code, 2, "any other value counts");
+}
+
+#[test]
+fn a_repository_that_is_not_there_is_named() {
+    let playground = Playground::new();
+    let refused = playground.jvs(&["--json", "--repo", "/no/such/place", "lock", "status"]);
+    assert_eq!((refused.code, &refused.error()["class"]), (1, &"E_NOT_FOUND".into()));
+    let detail = refused.error()["detail"].as_str().expect("prose").to_owned();
+    assert!(detail.contains("--repo") && detail.contains("/no/such/place"), "{detail}");
+}
+
+#[test]
+fn no_history_is_shown_when_none_is_asked_for() {
+    let playground = Playground::new();
+    playground.write("file", b"1");
+    let session = playground.acquire();
+    playground.json(&["snapshot", "--session-id", &session]);
+    let shown = |limit: &str| playground.json(&["history", "--limit", limit])["snapshots"].clone();
+    assert_eq!(shown("0").as_array().expect("a list").len(), 0);
+    assert_eq!(shown("1").as_array().expect("a list").len(), 1);
 }
 
 #[test]

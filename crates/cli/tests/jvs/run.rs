@@ -1,9 +1,11 @@
 //! `jvs run`: the command lives while the lock does, and no longer.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use worktree::clock::{Clock, SystemClock};
 
 use crate::support::{Playground, ran};
 
@@ -45,22 +47,21 @@ fn another_run_is_refused_while_one_runs() {
     assert_eq!(inner.code, 20, "the inner one's refusal is passed on");
 }
 
-/// Outlives many of its leases, because it renews them.
+/// Without renewals the command would be killed when its first lease ends; it outlives three.
 #[test]
 fn the_lock_is_renewed_while_the_command_runs() {
     let playground = Playground::new();
-    let policy = ["--lease-duration-ms", "4000", "--renew-interval-ms", "50"];
-    let script = "i=0; while [ $i -lt 200 ]; do [ -e \"$JVS_REPO/.jvs/locks/main.d/2.renew\" ] && exit 0; \
-                  sleep 0.1; i=$((i+1)); done; exit 9";
-    let args = [&["run"], &policy[..], &["--", "sh", "-c", script]].concat();
-    assert_eq!(playground.jvs(&args).code, 0);
+    let policy = ["--lease-duration-ms", "3000", "--renew-interval-ms", "100"];
+    let args = [&["run"], &policy[..], &["--", "sh", "-c", "sleep 9.5; exit 5"]].concat();
+    let run = playground.jvs(&args);
+    assert_eq!(run.code, 5, "{}", run.stderr);
 }
 
 /// The lock is lost while the command and its children run: they are all killed at once.
 #[test]
 fn losing_the_lock_kills_the_whole_process_group_and_exits_with_the_class() {
     let playground = Playground::new();
-    let policy = ["--lease-duration-ms", "4000", "--renew-interval-ms", "20"];
+    let policy = ["--lease-duration-ms", "10000", "--renew-interval-ms", "20"];
     let (run, pids) = start(&playground, &policy, "sleep 600 & echo $$ $!; wait");
     assert_eq!(pids.len(), 2);
 
@@ -69,10 +70,10 @@ fn losing_the_lock_kills_the_whole_process_group_and_exits_with_the_class() {
         playground.json(&["lock", "status"])["lock"]["session_id"].as_str().expect("held").to_owned();
     playground.json(&["lock", "release", "--session-id", &session]);
 
-    let ended = run.wait_with_output().expect("it ends by itself");
-    assert_eq!(ended.status.code(), Some(22), "{}", String::from_utf8_lossy(&ended.stderr));
+    let (code, stderr) = run.ended();
+    assert_eq!(code, Some(22), "{stderr}");
     for pid in pids {
-        assert!(is_gone(pid), "{pid:?} outlived the lock");
+        assert_gone(pid);
     }
 }
 
@@ -80,15 +81,37 @@ fn losing_the_lock_kills_the_whole_process_group_and_exits_with_the_class() {
 #[test]
 fn a_run_that_slept_through_its_lease_kills_the_command_when_it_wakes() {
     let playground = Playground::new();
-    let policy = ["--lease-duration-ms", "200", "--renew-interval-ms", "100"];
+    let policy = ["--lease-duration-ms", "2000", "--renew-interval-ms", "200"];
     let (run, pids) = start(&playground, &policy, "echo $$; exec sleep 600");
-    let jvs = Pid::from_child(&run);
+    let jvs = run.pid();
     kill_process(jvs, Signal::STOP).expect("our own child");
-    while playground.json(&["lock", "status"])["state"] == "live" {}
+    until("the lease is over", || playground.json(&["lock", "status"])["state"] != "live");
     kill_process(jvs, Signal::CONT).expect("our own child");
-    let ended = run.wait_with_output().expect("it ends by itself");
-    assert_eq!(ended.status.code(), Some(21), "{}", String::from_utf8_lossy(&ended.stderr));
-    assert!(is_gone(pids[0]));
+    let (code, stderr) = run.ended();
+    assert_eq!(code, Some(21), "{stderr}");
+    assert_gone(pids[0]);
+}
+
+/// `jvs run -- cat &` on a terminal: the command asks for input that is another job's, is stopped, was continued,
+/// asked again, and so on as fast as the machine could.
+#[test]
+fn a_command_in_the_background_that_wants_the_terminal_is_ended() {
+    let playground = Playground::new();
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("there are terminals");
+    grantpt(&master).and_then(|()| unlockpt(&master)).expect("our own");
+    let name = ptsname(&master, Vec::new()).expect("it has a name");
+    let terminal = std::fs::File::options().read(true).write(true).open(name.to_str().expect("a path"));
+    let terminal = terminal.expect("our own");
+    let mut shell = playground.program("setsid");
+    // With -m the shell gives each job a group of its own, as at a prompt.
+    let script = "\"$0\" run -- cat & echo $!; wait $!";
+    shell.args(["--ctty", "--wait", "sh", "-m", "-c", script]).arg(playground.command().get_program());
+    shell.stdin(terminal);
+    let (run, _) = spoken(&mut shell);
+    let (code, stderr) = run.ended();
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("foreground"), "{stderr}");
+    assert_eq!(playground.json(&["lock", "status"])["state"], "free");
 }
 
 /// The command once inherited jvs's blocked signals, and could not be stopped by any of them.
@@ -102,10 +125,10 @@ fn the_command_starts_with_no_signal_blocked() {
 #[test]
 fn the_command_dies_with_a_jvs_that_is_killed() {
     let playground = Playground::new();
-    let (mut run, pids) = start(&playground, &[], "echo $$; exec sleep 600");
-    run.kill().expect("our own child");
-    run.wait().expect("our own child");
-    assert!(is_gone(pids[0]));
+    let (run, pids) = start(&playground, &[], "echo $$; exec sleep 600");
+    kill_process(run.pid(), Signal::KILL).expect("our own child");
+    assert_eq!(run.ended().0, None, "killed");
+    assert_gone(pids[0]);
 }
 
 /// A renewal can hang: here another process keeps the session's turn. The lease runs out all the same, and the
@@ -119,52 +142,98 @@ fn a_renewal_that_never_comes_through_ends_the_command_at_expiry() {
         playground.json(&["lock", "status"])["lock"]["session_id"].as_str().expect("held").to_owned();
     let turn = std::fs::File::create(playground.session_file(&format!("{session}.turn"))).expect("writable");
     rustix::fs::flock(&turn, rustix::fs::FlockOperation::LockExclusive).expect("nobody renews for ever");
-    let ended = run.wait_with_output().expect("it ends by itself");
-    assert_eq!(ended.status.code(), Some(21), "{}", String::from_utf8_lossy(&ended.stderr));
-    assert!(is_gone(pids[0]));
+    let (code, stderr) = run.ended();
+    assert_eq!(code, Some(21), "{stderr}");
+    assert_gone(pids[0]);
 }
 
 #[test]
 fn signals_are_passed_on_to_the_command() {
     let playground = Playground::new();
-    let script = "trap 'exit 33' TERM; echo ready; while :; do sleep 0.05; done";
-    let mut run = playground
-        .command()
-        .args(["run", "--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let mut line = String::new();
-    BufReader::new(run.stdout.take().expect("piped")).read_line(&mut line).expect("the command speaks");
-    kill_process(Pid::from_child(&run), Signal::TERM).expect("our own child");
-    assert_eq!(run.wait().expect("it ends").code(), Some(33));
+    let script = "trap 'exit 33' TERM; echo $$; while :; do sleep 0.05; done";
+    let (run, _) = start(&playground, &[], script);
+    kill_process(run.pid(), Signal::TERM).expect("our own child");
+    let (code, stderr) = run.ended();
+    assert_eq!(code, Some(33), "{stderr}");
     assert_eq!(playground.json(&["lock", "status"])["state"], "free");
 }
 
-/// Starts a script under the lock; it has to say first which processes are its own.
-fn start(playground: &Playground, policy: &[&str], script: &str) -> (Child, Vec<Pid>) {
-    let mut run = playground
-        .command()
-        .arg("run")
-        .args(policy)
-        .args(["--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let mut line = String::new();
-    let mut output = BufReader::new(run.stdout.take().expect("piped"));
-    output.read_line(&mut line).expect("the command speaks");
-    let pid = |text: &str| Pid::from_raw(text.parse().expect("a number")).expect("not zero");
-    (run, line.split_whitespace().map(pid).collect())
+/// Starts a script under the lock, which has to say first which processes are its own.
+fn start(playground: &Playground, policy: &[&str], script: &str) -> (Running, Vec<Pid>) {
+    let mut command = playground.command();
+    command.arg("run").args(policy).args(["--", "sh", "-c", script]);
+    spoken(&mut command)
 }
 
-/// Waits a bounded while for a killed process to be reaped by whoever inherited it.
-fn is_gone(pid: Pid) -> bool {
-    (0..200_000).any(|_| {
+/// Starts something that says first which processes are its own; the first of them leads a group.
+fn spoken(command: &mut Command) -> (Running, Vec<Pid>) {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let mut run = Running::new(child);
+    let mut line = String::new();
+    let mut output = BufReader::new(run.child.stdout.take().expect("piped"));
+    output.read_line(&mut line).expect("the command speaks");
+    let pid = |text: &str| Pid::from_raw(text.parse().expect("a number")).expect("not zero");
+    let pids: Vec<Pid> = line.split_whitespace().map(pid).collect();
+    run.group = pids.first().copied();
+    (run, pids)
+}
+
+/// A jvs that runs. A test that fails leaves neither it nor its command behind, stopped or not.
+struct Running {
+    child: Child,
+    group: Option<Pid>,
+}
+
+impl Running {
+    fn new(child: Child) -> Self {
+        Self { child, group: None }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Waits for its end: its exit code, and what it said about it.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let mut status = None;
+        until("jvs ends by itself", || {
+            status = self.child.try_wait().expect("our own child");
+            status.is_some()
+        });
+        let mut stderr = String::new();
+        self.child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("text");
+        (status.expect("it ended").code(), stderr)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Once it is reaped, its pid may be another's.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.group.map(|group| kill_process_group(group, Signal::KILL));
+            let _ = kill_process(self.pid(), Signal::KILL);
+            let _ = kill_process(self.pid(), Signal::CONT);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Fails if it takes a minute: far more than any machine needs, far less than for ever.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let clock = SystemClock::new();
+    let began = clock.boot();
+    while !is_so() {
+        assert!(clock.boot().since(began) < 60_000, "waited in vain: {what}");
+        clock.wait(5);
+    }
+}
+
+/// Waits for a killed process to be reaped by whoever inherited it.
+fn assert_gone(pid: Pid) {
+    until("the process is gone", || {
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
         let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
         zombie || test_kill_process(pid).is_err()
-    })
+    });
 }

@@ -1,5 +1,6 @@
 //! A repository that the binary made, and the binary to use it with.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -60,7 +61,12 @@ impl Playground {
 
     /// The binary, with nothing of the tester's own environment in the way.
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("jvs"));
+        self.program(assert_cmd::cargo::cargo_bin!("jvs"))
+    }
+
+    /// Another program, in the same surroundings.
+    pub(crate) fn program(&self, name: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(name);
         command.current_dir(self.root()).env("JVS_STATE_DIR", self.dir.path().join("state"));
         for name in ["JVS_SESSION_ID", "JVS_WORKTREE", "JVS_REPO", "JVS_FENCING_TOKEN"] {
             command.env_remove(name);

@@ -2,15 +2,17 @@
 
 use super::{Checkup, shown};
 use crate::atomic;
+use crate::clock::Millis;
 use crate::error::{Context, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{FencingToken, SnapshotId, WorktreeId};
 use crate::lease::{self, Standing};
 use crate::probe;
 use crate::repo::Repo;
+use crate::session::Session;
 use crate::snapshot::Intent;
 use crate::view::View;
-use crate::worktree::Worktree;
+use crate::worktree::{Mode, Worktree};
 
 impl Checkup<'_> {
     /// Looks for everything that only takes up room.
@@ -48,20 +50,23 @@ impl Checkup<'_> {
         let path = repo.layout.intent(id);
         let bytes = absent_is_none(repo.env.fs.read(&path)).doing("read", &path)?;
         let intent = bytes.as_deref().and_then(|bytes| serde_json::from_slice::<Intent>(bytes).ok());
+        // Whether it is over is asked before the sequence too: a snapshot that nobody is taking any more can
+        // only have been published before, while one that is not published yet may be by its live maker.
+        let over = intent.as_ref().is_none_or(|intent| self.is_over(intent));
         let worktree = match &intent {
             Some(intent) => Some(intent.worktree_id.clone()),
             None => repo.ready(id).ok().map(|descriptor| descriptor.worktree_id),
         };
         let published = match &worktree {
             Some(worktree) => repo.is_published(worktree, id)?,
-            None => false,
+            None => repo.is_published_anywhere(id)?,
         };
         if published && bytes.is_some() {
             let detail = "the snapshot was published, and only its intent is left";
             self.note_or_mend("intent_left", id.as_str(), detail, |repo| {
                 absent_is_none(repo.env.fs.remove_file(&path)).doing("remove", &path).map(drop)
             });
-        } else if !published && intent.is_none_or(|intent| self.is_over(&intent)) {
+        } else if !published && over {
             let detail = "the snapshot was begun and never published; it is hidden and takes up room";
             self.note_or_mend("partial_snapshot", id.as_str(), detail, |repo| repo.discard_snapshot(id));
         }
@@ -78,15 +83,21 @@ impl Checkup<'_> {
         fenced || self.is_ancient(intent.created_at)
     }
 
-    /// A restore under a live lock is under way; any other is left over.
+    /// A restore under a live lock is under way, and so may be a recent one without; any other is left over.
     fn look_at_stages(&mut self, worktree: &Worktree) -> Result<()> {
         let repo = self.repo;
         if !repo.has_stages(worktree)? {
             return Ok(());
         }
-        let now = probe::read(&repo.env, &repo.layout)?.now;
-        let view = View::look(&repo.env, &repo.layout, &worktree.worktree_id)?;
-        if view.lock.is_some_and(|lock| lease::standing(&lock, &now) == Standing::Live) {
+        let under_way = match worktree.mode {
+            Mode::Exclusive => {
+                let now = probe::read(&repo.env, &repo.layout)?.now;
+                let view = View::look(&repo.env, &repo.layout, &worktree.worktree_id)?;
+                view.lock.is_some_and(|lock| lease::standing(&lock, &now) == Standing::Live)
+            }
+            Mode::Shared => self.has_recent_stage(worktree)?,
+        };
+        if under_way {
             return Ok(());
         }
         let path = repo.layout.restores(&worktree.worktree_id);
@@ -95,22 +106,61 @@ impl Checkup<'_> {
         Ok(())
     }
 
-    /// Sessions of this user whose lock has passed to others.
+    /// Whether something in a stage was touched so recently that its restore may be running.
+    fn has_recent_stage(&self, worktree: &Worktree) -> Result<bool> {
+        let (fs, dir) = (&self.repo.env.fs, self.repo.layout.restores(&worktree.worktree_id));
+        for stage in fs.list(&dir).doing("list", &dir)? {
+            let stage = dir.join(stage);
+            // The files in a stage are dated as in their snapshot; its own two names are not.
+            for path in [stage.join("tree"), stage.join("stage.json"), stage] {
+                let meta = absent_is_none(fs.meta(&path)).doing("look at", &path)?;
+                if meta.is_some_and(|meta| self.now.since(meta.modified) <= RECENT_MS) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Sessions of this user whose lock has passed to others, or was never granted.
     fn look_at_sessions(&mut self) -> Result<()> {
         let sessions = &self.repo.env.sessions;
         for id in sessions.ids()? {
             let Ok(session) = sessions.load(&id) else { continue };
             let ours = session.repo_id == self.repo.record.repo_id;
-            if ours && !is_current(self.repo, &session.worktree_id, session.fencing_token) {
+            // In this order: once nobody can be granted a lock for it any more, one look at the lock decides.
+            if ours && self.has_its_answer(&session)? && !stands(self.repo, &session) {
                 let detail = "the session's lock is gone, and its secret is of no more use";
                 self.note_or_mend("session_left", id.as_str(), detail, |repo| repo.env.sessions.remove(&id));
             }
         }
         Ok(())
     }
+
+    /// Whether the acquire that made the session is over. Until it has written the token down, it may be
+    /// about to be granted the lock, or have been a moment ago.
+    fn has_its_answer(&self, session: &Session) -> Result<bool> {
+        if session.fencing_token != FencingToken(0) {
+            return Ok(true);
+        }
+        if let Some(gone) = atomic::maker_is_gone(&self.repo.env, &session.maker) {
+            return Ok(gone);
+        }
+        let modified = self.repo.env.sessions.modified(&session.session_id)?;
+        Ok(modified.is_some_and(|at| self.is_ancient(at)))
+    }
 }
+
+/// An hour: how long a restore that nobody can be asked about is taken to be under way.
+const RECENT_MS: Millis = 3600 * 1000;
 
 /// Whether `token` holds the worktree's lock; what cannot be read counts as current, so that it is left alone.
 fn is_current(repo: &Repo, worktree: &WorktreeId, token: FencingToken) -> bool {
     View::look(&repo.env, &repo.layout, worktree).map_or(true, |view| view.state().held == Some(token))
+}
+
+/// Whether the session's lock stands. By its name, because its token may not be written down yet.
+fn stands(repo: &Repo, session: &Session) -> bool {
+    View::look(&repo.env, &repo.layout, &session.worktree_id)
+        .map_or(true, |view| view.lock.is_some_and(|lock| lock.session_id == session.session_id))
 }

@@ -19,7 +19,7 @@ impl Checkup<'_> {
         self.look_at_payload(worktree)?;
         self.look_at_copy(worktree, view.lock.as_ref())?;
         if self.strict {
-            self.look_for_old_renewals(worktree, view.state().held)?;
+            self.look_for_old_renewals(worktree, &view)?;
         }
         Ok(())
     }
@@ -68,11 +68,15 @@ impl Checkup<'_> {
         Ok(())
     }
 
-    fn look_for_old_renewals(&mut self, worktree: &Worktree, held: Option<FencingToken>) -> Result<()> {
+    /// Renewals of tenures that were over when `view` was taken. A token after the newest entry of that look
+    /// is of a lock that was granted since, and may be in use.
+    fn look_for_old_renewals(&mut self, worktree: &Worktree, view: &View) -> Result<()> {
+        let is_over =
+            |token: &FencingToken| token.entry() <= view.newest.n && Some(*token) != view.state().held;
         let dir = self.repo.layout.sequence(&worktree.worktree_id);
         for name in self.repo.env.fs.list(&dir).doing("list", &dir)? {
             let token = name.to_str().and_then(|name| name.strip_suffix(".renew")?.parse().ok());
-            let Some(token) = token.map(FencingToken).filter(|token| Some(*token) != held) else { continue };
+            let Some(token) = token.map(FencingToken).filter(is_over) else { continue };
             let path = self.repo.layout.renewal(&worktree.worktree_id, token);
             let detail = "the renewal belongs to a tenure that is over";
             self.note_or_mend("renewal_left", shown(&path), detail, |repo| {

@@ -11,5 +11,6 @@ mod interleave;
 mod paused;
 mod power;
 mod processes;
+mod repair;
 mod torn;
 mod trees;
