@@ -174,7 +174,7 @@ impl Repo {
         let target = Root::open(&tree)?;
         let items = tree::scan(&source)?;
         let copied = tree::copy(fs, &source, &target, &items, Reading::Strict, progress)?;
-        refuse_differences(&snapshot.snapshot_id, &stored, &Manifest::new(&copied.records))?;
+        refuse_differences(&snapshot.snapshot_id, &stored, &Manifest::new(&copied.as_read()))?;
         tree::make_durable(fs, &target, &items)?;
         let record = Stage {
             restore_id: restore_id.clone(),
