@@ -205,6 +205,10 @@ impl Repo {
         intent: &Intent,
     ) -> Result<Descriptor> {
         let id = &intent.snapshot_id;
+        // A restore that was cut off, possibly of this very session, is not to surface after the snapshot.
+        if !matches!(authority, Authority::Beside) {
+            self.settle(worktree)?;
+        }
         let parent = self.lock(worktree).look()?.state().head.clone();
         let (copied, items) = self.materialise(worktree, request, id)?;
         let manifest = Manifest::new(&copied.records);

@@ -22,7 +22,7 @@ pub(crate) use copy::{Copied, Reading, changed_underneath, copy, hash};
 pub(crate) use durable::make_durable;
 pub use manifest::{Content, Manifest, Record};
 pub(crate) use remove::remove;
-pub(crate) use scan::{Item, first_difference, scan};
+pub(crate) use scan::{Item, fingerprint, first_difference, scan};
 
 use std::fmt;
 

@@ -11,5 +11,6 @@ mod interleave;
 mod paused;
 mod power;
 mod processes;
+mod restoring;
 mod torn;
 mod trees;
