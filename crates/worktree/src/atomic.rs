@@ -20,6 +20,9 @@ pub(crate) const FILE_MODE: u32 = 0o666;
 /// Permission bits of directories, before the user's umask.
 pub(crate) const DIR_MODE: u32 = 0o777;
 
+/// Permission bits of a directory whose final ones are not known yet.
+pub(crate) const OWNER_ONLY: u32 = 0o700;
+
 /// What came of creating a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Created {

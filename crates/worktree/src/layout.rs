@@ -11,12 +11,14 @@
 //!   snapshots/<snapshot_id>/tree     its files
 //!   snapshots/<snapshot_id>/manifest its paths, modes and hashes
 //!   snapshots/<snapshot_id>/READY.json  its descriptor; there last, and only when all else is durable
-//!   restores/<worktree_id>/<restore_id>/  a restore under way
+//!   restores/<worktree_id>/<maker>.<restore_id>/  a restore under way
+//!   restores/<worktree_id>/<maker>.<chance>.taken/  one that `maker` took over from another
 //!   tmp/                             files on their way to one of the names above
 //! ```
 
 use std::path::{Path, PathBuf};
 
+use crate::holder::Maker;
 use crate::ids::{EntryNumber, FencingToken, RestoreId, SnapshotId, WorktreeId};
 
 /// The paths of one repository.
@@ -132,9 +134,14 @@ impl Layout {
         self.all_restores().join(id.as_str())
     }
 
-    /// One restore under way.
-    pub fn restore(&self, id: &WorktreeId, restore: &RestoreId) -> PathBuf {
-        self.restores(id).join(restore.as_str())
+    /// One restore under way. Its name tells who makes it, as those of temporary files do.
+    pub fn restore(&self, id: &WorktreeId, maker: &Maker, restore: &RestoreId) -> PathBuf {
+        self.restores(id).join(format!("{maker}.{restore}"))
+    }
+
+    /// A restore that `maker` takes over under a name that nobody else knows.
+    pub fn taken_restore(&self, id: &WorktreeId, maker: &Maker, chance: &str) -> PathBuf {
+        self.restores(id).join(format!("{maker}.{chance}.taken"))
     }
 
     /// Everything that `init` makes, parents first.

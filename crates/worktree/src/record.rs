@@ -6,7 +6,8 @@
 //!
 //! Every name that ends in `_at` is Unix time in milliseconds by the filesystem's clock.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::clock::{BootId, BootMs, UnixMs};
@@ -16,6 +17,16 @@ use crate::policy::Policy;
 
 /// The version of everything under `.jvs`.
 pub const FORMAT: u32 = 1;
+
+/// Refuses a record of another version, whose fields may mean something else.
+pub(crate) fn known_format<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    match u32::deserialize(deserializer)? {
+        FORMAT => Ok(FORMAT),
+        other => Err(D::Error::custom(format!(
+            "this was written by another version of jvs; use that one format={other} known={FORMAT}"
+        ))),
+    }
+}
 
 /// One line of the audit: what happened, and what holds since.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -133,7 +133,8 @@ impl Repo {
 
     /// Adds a worktree, and makes its directory unless it is there.
     pub fn add_worktree(&self, new: NewWorktree) -> Result<Worktree> {
-        self.refuse_overlap(&new)?;
+        self.refuse_name(&new.worktree_id)?;
+        self.refuse_overlap(&new.path, |_| false)?;
         self.make_payload(&new.path)?;
         let created_at = probe::read(&self.env, &self.layout)?.now.fs;
         let NewWorktree { worktree_id, path, mode, policy } = new;
@@ -141,7 +142,11 @@ impl Repo {
         self.open_sequence(&worktree.worktree_id, created_at)?;
         let path = self.layout.worktree_file(&worktree.worktree_id);
         create_json(&self.env, &self.layout, &path, &worktree)?;
-        Ok(worktree)
+        // Two that were added at the same moment saw neither record: whoever sees both now withdraws its own.
+        match self.refuse_overlap(&worktree.path, |other| *other == worktree.worktree_id) {
+            Ok(()) => Ok(worktree),
+            Err(error) => self.remove_worktree(&worktree.worktree_id).and(Err(error)),
+        }
     }
 
     /// The worktree `id`.
@@ -163,7 +168,9 @@ impl Repo {
         let id_of = |name: &std::ffi::OsString| name.to_str()?.strip_suffix(".json")?.parse().ok();
         let mut ids: Vec<WorktreeId> = names.iter().filter_map(id_of).collect();
         ids.sort();
-        ids.iter().map(|id| self.worktree(id)).collect()
+        let removed_meanwhile = |error: &Error| error.class() == Class::NotFound;
+        let found = ids.iter().map(|id| self.worktree(id));
+        found.filter(|found| !found.as_ref().is_err_and(removed_meanwhile)).collect()
     }
 
     /// Removes a worktree that nobody has locked. Its files, snapshots and audit stay.
@@ -188,23 +195,26 @@ impl Repo {
         Ok(worktree)
     }
 
-    fn refuse_overlap(&self, new: &NewWorktree) -> Result<()> {
-        for other in self.worktrees()? {
-            if other.worktree_id == new.worktree_id {
-                return Err(Error::invalid(format!(
-                    "there is a worktree of this name already; choose another worktree={}",
-                    other.worktree_id
-                )));
-            }
-            if other.path.overlaps(&new.path) {
-                return Err(Error::invalid(format!(
-                    "the path overlaps with another worktree's; choose another path={} worktree={}",
-                    new.path.as_path().display(),
-                    other.worktree_id
-                )));
-            }
+    fn refuse_name(&self, new: &WorktreeId) -> Result<()> {
+        if self.worktrees()?.iter().any(|other| other.worktree_id == *new) {
+            return Err(Error::invalid(format!(
+                "there is a worktree of this name already; choose another worktree={new}"
+            )));
         }
         Ok(())
+    }
+
+    fn refuse_overlap(&self, path: &PayloadPath, is_self: impl Fn(&WorktreeId) -> bool) -> Result<()> {
+        let others = self.worktrees()?;
+        let overlaps = |other: &&Worktree| !is_self(&other.worktree_id) && other.path.overlaps(path);
+        match others.iter().find(overlaps) {
+            None => Ok(()),
+            Some(other) => Err(Error::invalid(format!(
+                "the path overlaps with another worktree's; choose another path={} worktree={}",
+                path.as_path().display(),
+                other.worktree_id
+            ))),
+        }
     }
 
     /// Makes the worktree's directory below directories that are real ones, on the repository's filesystem.

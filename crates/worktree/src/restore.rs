@@ -1,32 +1,39 @@
 //! Making a worktree's files those of a snapshot.
 //!
-//! Invariant: the worktree's directory is the old one or the new one, whole; and once another session's
-//! acquire has returned, no restore of an earlier holder can change it any more.
+//! Invariant: the worktree's directory is the old one or the new one, whole; once another session's acquire
+//! has returned, no restore of an earlier holder can change it any more; and a restore never takes away what
+//! was written after it was committed by someone who knew nothing of it.
 //!
 //! The new files are staged beside it. The restore is committed as an entry under the token; only then are
 //! the two directories swapped. The interleaving that would break it: A commits and pauses before the swap,
 //! B steals and starts to work, A wakes and swaps B's files away. So B, before its acquire returns, *settles*
-//! every stage that it finds: it renames the stage away, which makes A's swap fail, then swaps by itself if
-//! the restore was committed and had not been done, and removes the rest.
+//! every stage that it finds: see [`settle`].
+//!
+//! The other one: A commits and is killed before the swap. Its session lives on, and works. So a stage also
+//! says what it is to replace, and whoever settles it leaves files alone that are not those any more.
 
-use std::io;
+mod place;
+mod settle;
+
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::atomic::{DIR_MODE, FILE_MODE, parent};
+use crate::atomic::{DIR_MODE, FILE_MODE, OWNER_ONLY, parent};
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, absent_is_none, ensure_dir};
-use crate::ids::{FencingToken, RestoreId, SessionId, SnapshotId};
+use crate::ids::{Digest, EntryNumber, FencingToken, RestoreId, SessionId, SnapshotId};
 use crate::lock::{Grant, Request};
 use crate::record::Event;
 use crate::repo::Repo;
-use crate::sequence::Sequence;
 use crate::session::Session;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Manifest, Progress, Reading, Root};
+use crate::tree::{self, Item, Manifest, Progress, Reading, Root};
 use crate::verify::refuse_differences;
+use crate::view::View;
 use crate::worktree::{Mode, Worktree};
+
+use place::Place;
 
 /// What to restore.
 pub struct RestoreRequest<'a> {
@@ -45,15 +52,26 @@ struct Stage {
     snapshot_id: SnapshotId,
     /// The inode of the staged directory, which tells whether it was swapped in.
     tree_inode: u64,
+    /// What the worktree's tree looked like right before the commit; none if that could not be seen.
+    replaces: Option<Digest>,
+}
+
+/// A restore that is ready to be committed.
+struct Staged {
+    path: PathBuf,
+    record: Stage,
+    /// The restore before this one when it began.
+    after: Option<EntryNumber>,
 }
 
 impl Repo {
     /// Takes the lock of `worktree`, and finishes what an earlier holder left half done.
     pub fn acquire(&self, worktree: &Worktree, request: &Request<'_>) -> Result<Grant> {
-        let grant = self.lock(worktree).acquire(request)?;
+        let lock = self.lock(worktree);
+        let mut grant = lock.acquire(request)?;
+        let session_id = grant.session.session_id.clone();
         // A lock over files that an earlier holder may still change is worth nothing.
-        self.settle(worktree)
-            .inspect_err(|_| drop(self.lock(worktree).release(&grant.session.session_id)))?;
+        self.settle_as_holder(worktree, &mut grant).inspect_err(|_| drop(lock.release(&session_id)))?;
         Ok(grant)
     }
 
@@ -66,47 +84,67 @@ impl Repo {
     ) -> Result<()> {
         let session = self.restorer(worktree, request)?;
         let restore_id = RestoreId::random(&*self.env.entropy);
-        let stage = self.layout.restore(&worktree.worktree_id, &restore_id);
+        let stage = self.layout.restore(&worktree.worktree_id, &self.env.maker, &restore_id);
         let staged = self.while_held(worktree, session.as_ref(), || {
-            if !request.discard_changes {
-                self.refuse_unsaved(worktree, request.progress)?;
-            }
-            // Without a lock there is no acquire that would have done it.
-            if worktree.mode == Mode::Shared {
-                self.settle(worktree)?;
-            }
-            self.stage(worktree, snapshot, &restore_id, request.progress)
+            self.prepare(worktree, snapshot, &restore_id, &stage, request)
         });
-        let committed =
-            staged.and_then(|()| self.commit_restore(worktree, session.as_ref(), snapshot, &restore_id));
-        match committed {
-            Ok(()) => {}
+        let committed = staged
+            .and_then(|staged| self.commit_restore(worktree, session.as_ref(), &staged).map(|()| staged));
+        let staged = match committed {
+            Ok(staged) => staged,
             // It may have been committed: whoever acquires next finds out, and needs the stage for it.
             Err(error) if error.facts().contains_key("indeterminate") => return Err(error),
-            Err(error) => return tree::remove(&*self.env.fs, &stage).and(Err(error)),
-        }
-        self.swap_in(&stage, worktree)?;
-        tree::remove(&*self.env.fs, &stage)
-    }
-
-    /// Finishes or undoes restores that were left behind, so that nobody else can any more.
-    pub(crate) fn settle(&self, worktree: &Worktree) -> Result<()> {
-        let dir = self.layout.restores(&worktree.worktree_id);
-        let Some(names) = absent_is_none(self.env.fs.list(&dir)).doing("list", &dir)? else {
-            return Ok(());
+            Err(error) => {
+                drop(self.discard_stage(&stage));
+                return Err(error);
+            }
         };
-        for name in names {
-            let stage = self.take_stage(&dir.join(name))?;
-            self.finish_if_committed(&stage, worktree)?;
-            tree::remove(&*self.env.fs, &stage)?;
+        // One that was committed before, and pauses before its swap, would undo this one when it wakes.
+        if self.is_still_ours(worktree, session.as_ref()) {
+            self.take_others(worktree, &stage)?;
         }
-        Ok(())
+        if !self.swap_in(&stage, worktree)? {
+            return self.taken_over(worktree, session.as_ref(), &staged.record);
+        }
+        self.discard_stage(&stage).map_err(|error| {
+            Error::new(
+                error.class(),
+                format!(
+                    "the files were restored, but not all of the old ones could be removed; `jvs doctor \
+                     --strict` finds what is left: {}",
+                    error.detail()
+                ),
+            )
+        })
     }
 
-    /// Whether anything is left of a restore of `worktree`.
-    pub(crate) fn has_stages(&self, worktree: &Worktree) -> Result<bool> {
-        let dir = self.layout.restores(&worktree.worktree_id);
-        Ok(absent_is_none(self.env.fs.list(&dir)).doing("list", &dir)?.is_some_and(|names| !names.is_empty()))
+    /// Stages the snapshot's files, and makes sure that nothing stands in the way of the swap.
+    fn prepare(
+        &self,
+        worktree: &Worktree,
+        snapshot: &Descriptor,
+        restore_id: &RestoreId,
+        stage: &Path,
+        request: &RestoreRequest<'_>,
+    ) -> Result<Staged> {
+        self.settle(worktree)?;
+        let after = self.lock(worktree).look()?.state().last_restore;
+        let checked = if request.discard_changes {
+            None
+        } else {
+            Some(self.refuse_unsaved(worktree, request.progress)?)
+        };
+        self.stage(snapshot, stage, request.progress)?;
+        let tree = stage.join(TREE);
+        Place::of(self, worktree)?.require_swappable(&*self.env.fs, &tree)?;
+        let record = Stage {
+            restore_id: restore_id.clone(),
+            snapshot_id: snapshot.snapshot_id.clone(),
+            tree_inode: self.env.fs.meta(&tree).doing("look at", &tree)?.inode,
+            replaces: self.about_to_replace(worktree, checked.as_deref())?,
+        };
+        self.write_stage_record(stage, &record)?;
+        Ok(Staged { path: stage.to_owned(), record, after })
     }
 
     fn restorer(&self, worktree: &Worktree, request: &RestoreRequest<'_>) -> Result<Option<Session>> {
@@ -138,16 +176,21 @@ impl Repo {
         }
     }
 
-    /// Refuses to throw away files that no snapshot has.
-    fn refuse_unsaved(&self, worktree: &Worktree, progress: &dyn Progress) -> Result<()> {
+    /// Refuses to throw away files that no snapshot has. Returns what it saw.
+    fn refuse_unsaved(&self, worktree: &Worktree, progress: &dyn Progress) -> Result<Vec<Item>> {
         let root = Root::open_below(self.layout.root(), worktree.path.as_path())?;
-        let found = self.manifest_of(&root, progress)?;
+        let items = self.scan_at_rest(&root).map_err(|error| match error.facts().get("path") {
+            Some(path) => still_written_to(path.as_str().unwrap_or_default()),
+            None => error,
+        })?;
+        let hashed = tree::hash(&*self.env.fs, &root, &items, Reading::Strict, progress)?;
+        let found = Manifest::new(&hashed.records);
         let saved = match self.head(worktree)? {
             Some(head) => self.stored_manifest(&self.ready(&head)?)?,
             None => found.emptied(),
         };
         let unsaved = saved.differences(&found);
-        let Some(first) = unsaved.first() else { return Ok(()) };
+        let Some(first) = unsaved.first() else { return Ok(items) };
         Err(Error::invalid(format!(
             "the worktree has changes that are in no snapshot; take one first, or pass --discard-changes \
              differing={} first={first}",
@@ -155,126 +198,129 @@ impl Repo {
         )))
     }
 
-    fn stage(
-        &self,
-        worktree: &Worktree,
-        snapshot: &Descriptor,
-        restore_id: &RestoreId,
-        progress: &dyn Progress,
-    ) -> Result<()> {
+    /// What the worktree's tree looks like now: that of `checked`, or it has been written to meanwhile.
+    fn about_to_replace(&self, worktree: &Worktree, checked: Option<&[Item]>) -> Result<Option<Digest>> {
+        let now = Root::open_below(self.layout.root(), worktree.path.as_path())
+            .and_then(|root| tree::scan(&root))
+            .map(|now| (tree::fingerprint(&now), now));
+        let Some(checked) = checked else {
+            // All of it is given up, even what cannot be looked at.
+            return Ok(now.ok().map(|(fingerprint, _)| fingerprint));
+        };
+        let (fingerprint, now) = now?;
+        match tree::first_difference(checked, &now) {
+            Some(path) => Err(still_written_to(&path.to_string())),
+            None => Ok(Some(fingerprint)),
+        }
+    }
+
+    fn stage(&self, snapshot: &Descriptor, stage: &Path, progress: &dyn Progress) -> Result<()> {
         let fs = &*self.env.fs;
         let stored = self.stored_manifest(snapshot)?;
-        let stage = self.layout.restore(&worktree.worktree_id, restore_id);
-        ensure_dir(fs, parent(&stage), DIR_MODE).doing("make", &stage)?;
+        ensure_dir(fs, parent(stage), DIR_MODE).doing("make", stage)?;
         let tree = stage.join(TREE);
-        for dir in [&stage, &tree] {
-            fs.make_dir(dir, DIR_MODE).doing("make", dir)?;
+        for (dir, mode) in [(stage, DIR_MODE), (&tree, OWNER_ONLY)] {
+            fs.make_dir(dir, mode).doing("make", dir)?;
         }
         let source = Root::open(&self.layout.snapshot_tree(&snapshot.snapshot_id))?;
         let target = Root::open(&tree)?;
         let items = tree::scan(&source)?;
         let copied = tree::copy(fs, &source, &target, &items, Reading::Strict, progress)?;
-        refuse_differences(&snapshot.snapshot_id, &stored, &Manifest::new(&copied.records))?;
-        tree::make_durable(fs, &target, &items)?;
-        let record = Stage {
-            restore_id: restore_id.clone(),
-            snapshot_id: snapshot.snapshot_id.clone(),
-            tree_inode: fs.meta(&tree).doing("look at", &tree)?.inode,
-        };
-        let path = stage.join(RECORD);
-        let bytes = serde_json::to_vec(&record).expect("a stage is plain data");
+        refuse_differences(&snapshot.snapshot_id, &stored, &Manifest::new(&copied.as_read()))?;
+        tree::make_durable(fs, &target, &items)
+    }
+
+    fn write_stage_record(&self, stage: &Path, record: &Stage) -> Result<()> {
+        let (fs, path) = (&*self.env.fs, stage.join(RECORD));
+        let bytes = serde_json::to_vec(record).expect("a stage is plain data");
         fs.write_new(&path, &bytes, FILE_MODE, Durability::Synced).doing("write", &path)?;
-        for dir in [&*stage, parent(&stage), parent(parent(&stage))] {
+        for dir in [stage, parent(stage), parent(parent(stage))] {
             fs.sync_dir(dir).doing("sync", dir)?;
         }
         Ok(())
     }
 
-    fn commit_restore(
-        &self,
-        worktree: &Worktree,
-        session: Option<&Session>,
-        snapshot: &Descriptor,
-        restore_id: &RestoreId,
-    ) -> Result<()> {
+    fn commit_restore(&self, worktree: &Worktree, session: Option<&Session>, staged: &Staged) -> Result<()> {
         let lock = self.lock(worktree);
         let event = |fencing_token: Option<FencingToken>| Event::Restore {
             fencing_token,
-            snapshot_id: snapshot.snapshot_id.clone(),
-            restore_id: restore_id.clone(),
+            snapshot_id: staged.record.snapshot_id.clone(),
+            restore_id: staged.record.restore_id.clone(),
         };
         let committed = match session {
             // Read again: it has been renewed while the files were staged.
-            Some(session) => lock
-                .session(&session.session_id)
-                .and_then(|session| lock.commit_under(&session, |_, token| event(Some(token)))),
-            None => lock.commit(None, |_| Ok(event(None))),
+            Some(session) => lock.session(&session.session_id).and_then(|session| {
+                lock.check(&session)?;
+                self.require_undisturbed(&lock.look()?, staged)?;
+                lock.commit_under(&session, |_, token| event(Some(token)))
+            }),
+            None => lock.commit(None, |view| {
+                self.require_undisturbed(view, staged)?;
+                Ok(event(None))
+            }),
         };
         committed.map(drop)
     }
 
-    /// Puts the staged directory in the place of the worktree's.
-    fn swap_in(&self, stage: &Path, worktree: &Worktree) -> Result<()> {
-        let (fs, payload, tree) = (&*self.env.fs, self.payload(worktree), stage.join(TREE));
-        let there = absent_is_none(fs.meta(&payload)).doing("look at", &payload)?.is_some();
-        let swapped = match if there { fs.exchange(&tree, &payload) } else { fs.rename(&tree, &payload) } {
-            // Where names cannot be exchanged the directory is away for a moment; `settle` puts it back.
-            Err(cause) if cause.kind() == io::ErrorKind::Unsupported => {
-                fs.rename(&payload, &stage.join("old")).and_then(|()| fs.rename(&tree, &payload))
-            }
-            other => other,
-        };
-        swapped.map_err(|cause| match cause.kind() {
-            io::ErrorKind::NotFound => Error::new(
+    /// Refuses a restore that another one has overtaken.
+    fn require_undisturbed(&self, view: &View, staged: &Staged) -> Result<()> {
+        let record = staged.path.join(RECORD);
+        let ours = absent_is_none(self.env.fs.meta(&record)).doing("look for", &record)?.is_some();
+        if ours && view.state().last_restore == staged.after {
+            return Ok(());
+        }
+        Err(Error::new(
+            Class::LockConflict,
+            "another restore of this worktree was committed while this one was prepared, so this one was not; \
+             look at the files, and try again",
+        ))
+    }
+
+    fn is_still_ours(&self, worktree: &Worktree, session: Option<&Session>) -> bool {
+        let lock = self.lock(worktree);
+        session.is_none_or(|session| {
+            lock.session(&session.session_id).and_then(|session| lock.check(&session)).is_ok()
+        })
+    }
+
+    /// What to say when someone took the stage after the commit.
+    fn taken_over(&self, worktree: &Worktree, session: Option<&Session>, record: &Stage) -> Result<()> {
+        let payload = self.payload(worktree);
+        let there = absent_is_none(self.env.fs.meta(&payload)).doing("look at", &payload)?;
+        let done = there.is_some_and(|meta| meta.inode == record.tree_inode);
+        let (class, detail) = match (self.is_still_ours(worktree, session), done) {
+            (true, true) => return Ok(()),
+            (true, false) => (
+                Class::LockConflict,
+                "the restore was committed, but another one took its place before the files were swapped; \
+                 `jvs info head` tells which",
+            ),
+            (false, true) => (
                 Class::FencingMismatch,
                 "the lock passed to another tenure after the restore was committed, and its holder has \
                  finished the restore; stop writing",
             ),
-            _ => Error::io("swap the restored files into", &payload, &cause),
-        })?;
-        for dir in [parent(&payload), stage] {
-            fs.sync_dir(dir).doing("sync", dir)?;
-        }
-        Ok(())
-    }
-
-    /// Renames a stage away, so that nobody who knew it by its name can use it any more.
-    fn take_stage(&self, stage: &Path) -> Result<PathBuf> {
-        if stage.extension().is_some_and(|extension| extension == TAKEN) {
-            return Ok(stage.to_owned());
-        }
-        let taken = stage.with_extension(TAKEN);
-        self.env.fs.rename(stage, &taken).doing("take over", stage)?;
-        Ok(taken)
-    }
-
-    fn finish_if_committed(&self, stage: &Path, worktree: &Worktree) -> Result<()> {
-        let path = stage.join(RECORD);
-        let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
-        // A stage without its record, or with half of it, was never committed.
-        let record = bytes.and_then(|bytes| serde_json::from_slice::<Stage>(&bytes).ok());
-        let Some(record) = record else { return Ok(()) };
-        if !self.was_committed(worktree, &record.restore_id)? {
-            return Ok(());
-        }
-        let tree = stage.join(TREE);
-        let staged = absent_is_none(self.env.fs.meta(&tree)).doing("look at", &tree)?;
-        match staged {
-            Some(meta) if meta.inode == record.tree_inode => self.swap_in(stage, worktree),
-            _ => Ok(()),
-        }
-    }
-
-    fn was_committed(&self, worktree: &Worktree, restore_id: &RestoreId) -> Result<bool> {
-        let Some(last) = self.lock(worktree).look()?.state().last_restore else { return Ok(false) };
-        let sequence = Sequence::new(&self.env, &self.layout, &worktree.worktree_id);
-        match sequence.read(last)?.entry.event {
-            Event::Restore { restore_id: committed, .. } => Ok(committed == *restore_id),
-            _ => Ok(false),
-        }
+            (false, false) => (
+                Class::FencingMismatch,
+                "the lock passed to another tenure after the restore was committed, and the files are not the \
+                 snapshot's now; stop writing",
+            ),
+        };
+        Err(Error::new(class, detail))
     }
 }
 
+fn still_written_to(path: &str) -> Error {
+    Error::new(
+        Class::ConsistencyUnavailable,
+        format!(
+            "the worktree was written to while the restore was prepared, and that is in no snapshot; stop its \
+             writers and try again, or pass --discard-changes path={path}"
+        ),
+    )
+    .with("path", path)
+}
+
 const TREE: &str = "tree";
+const OLD: &str = "old";
 const RECORD: &str = "stage.json";
-const TAKEN: &str = "taken";

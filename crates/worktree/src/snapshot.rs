@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::atomic::{DIR_MODE, FILE_MODE};
+use crate::atomic::{DIR_MODE, FILE_MODE, OWNER_ONLY};
 use crate::clock::{Millis, UnixMs};
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, absent_is_none};
 use crate::holder::HolderId;
 use crate::ids::{Digest, FencingToken, SessionId, SnapshotId, WorktreeId};
 use crate::probe;
-use crate::record::{Event, FORMAT};
+use crate::record::{Event, FORMAT, known_format};
 use crate::repo::{Repo, create_json};
 use crate::session::Session;
 use crate::tree::{self, Content, Copied, Item, Manifest, Progress, Reading, Root};
@@ -57,6 +57,7 @@ pub struct SnapshotRequest<'a> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Descriptor {
     /// The version of this shape.
+    #[serde(deserialize_with = "known_format")]
     pub v: u32,
     /// The snapshot.
     pub snapshot_id: SnapshotId,
@@ -204,6 +205,10 @@ impl Repo {
         intent: &Intent,
     ) -> Result<Descriptor> {
         let id = &intent.snapshot_id;
+        // A restore that was cut off, possibly of this very session, is not to surface after the snapshot.
+        if !matches!(authority, Authority::Beside) {
+            self.settle(worktree)?;
+        }
         let parent = self.lock(worktree).look()?.state().head.clone();
         let (copied, items) = self.materialise(worktree, request, id)?;
         let manifest = Manifest::new(&copied.records);
@@ -243,11 +248,14 @@ impl Repo {
         id: &SnapshotId,
     ) -> Result<(Copied, Vec<Item>)> {
         let fs = &*self.env.fs;
-        for dir in [self.layout.snapshot(id), self.layout.snapshot_tree(id)] {
-            fs.make_dir(&dir, DIR_MODE).doing("make", &dir)?;
+        let source = Root::open_below(self.layout.root(), worktree.path.as_path())?;
+        // Whoever may not look into the worktree learns no name and no hash from its snapshots either.
+        let dir_mode = OWNER_ONLY | (DIR_MODE & source.mode()?);
+        for (dir, mode) in [(self.layout.snapshot(id), dir_mode), (self.layout.snapshot_tree(id), OWNER_ONLY)]
+        {
+            fs.make_dir(&dir, mode).doing("make", &dir)?;
         }
         fs.sync_dir(&self.layout.snapshots()).doing("sync", &self.layout.snapshots())?;
-        let source = Root::open_below(self.layout.root(), worktree.path.as_path())?;
         let target = Root::open(&self.layout.snapshot_tree(id))?;
         if request.consistency == Consistency::BestEffort {
             let items = tree::scan(&source)?;
@@ -266,7 +274,7 @@ impl Repo {
     ///
     /// File times advance in steps of some milliseconds, or a second. A write in the same step as an earlier one leaves
     /// no trace, so a file whose last change is that recent could change again unseen.
-    fn scan_at_rest(&self, source: &Root) -> Result<Vec<Item>> {
+    pub(crate) fn scan_at_rest(&self, source: &Root) -> Result<Vec<Item>> {
         let began = self.env.clock.monotonic();
         loop {
             let now = probe::read(&self.env, &self.layout)?.now.fs;

@@ -5,8 +5,8 @@
 //! or written, whoever moves things about meanwhile.
 //!
 //! Kept: names of any bytes, symbolic links as they are, hard links among the tree's own names, holes,
-//! permission bits (set-user-id and sticky included), modification times, and owners where that is
-//! permitted. Refused by name: sockets, pipes, devices, and other filesystems mounted inside. Left out:
+//! permission bits (sticky included; set-user-id and set-group-id where the owner is), modification times, and
+//! owners where that is permitted. Refused by name: sockets, pipes, devices, and other filesystems mounted inside. Left out:
 //! extended attributes and access control lists.
 
 mod beneath;
@@ -22,7 +22,7 @@ pub(crate) use copy::{Copied, Reading, changed_underneath, copy, hash};
 pub(crate) use durable::make_durable;
 pub use manifest::{Content, Manifest, Record};
 pub(crate) use remove::remove;
-pub(crate) use scan::{Item, first_difference, scan};
+pub(crate) use scan::{Item, fingerprint, first_difference, scan};
 
 use std::fmt;
 

@@ -8,6 +8,7 @@ use crate::clock::UnixMs;
 use crate::error::{Error, Result};
 use crate::ids::WorktreeId;
 use crate::policy::Policy;
+use crate::record::known_format;
 
 /// Whether a worktree has one writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +24,7 @@ pub enum Mode {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Worktree {
     /// The version of this shape.
+    #[serde(deserialize_with = "known_format")]
     pub v: u32,
     /// Its name.
     pub worktree_id: WorktreeId,

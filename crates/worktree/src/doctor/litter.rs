@@ -2,7 +2,6 @@
 
 use super::{Checkup, shown};
 use crate::atomic;
-use crate::clock::Millis;
 use crate::error::{Context, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{FencingToken, SnapshotId, WorktreeId};
@@ -83,7 +82,7 @@ impl Checkup<'_> {
         fenced || self.is_ancient(intent.created_at)
     }
 
-    /// A restore under a live lock is under way, and so may be a recent one without; any other is left over.
+    /// A restore under a live lock is under way; any other whose maker is gone is left over.
     fn look_at_stages(&mut self, worktree: &Worktree) -> Result<()> {
         let repo = self.repo;
         if !repo.has_stages(worktree)? {
@@ -95,7 +94,8 @@ impl Checkup<'_> {
                 let view = View::look(&repo.env, &repo.layout, &worktree.worktree_id)?;
                 view.lock.is_some_and(|lock| lease::standing(&lock, &now) == Standing::Live)
             }
-            Mode::Shared => self.has_recent_stage(worktree)?,
+            // Only stages whose maker is gone are looked at in the first place.
+            Mode::Shared => false,
         };
         if under_way {
             return Ok(());
@@ -104,22 +104,6 @@ impl Checkup<'_> {
         let detail = "a restore was left unfinished; the next acquire finishes it too";
         self.note_or_mend("restore_left", shown(&path), detail, |repo| repo.settle(worktree));
         Ok(())
-    }
-
-    /// Whether something in a stage was touched so recently that its restore may be running.
-    fn has_recent_stage(&self, worktree: &Worktree) -> Result<bool> {
-        let (fs, dir) = (&self.repo.env.fs, self.repo.layout.restores(&worktree.worktree_id));
-        for stage in fs.list(&dir).doing("list", &dir)? {
-            let stage = dir.join(stage);
-            // The files in a stage are dated as in their snapshot; its own two names are not.
-            for path in [stage.join("tree"), stage.join("stage.json"), stage] {
-                let meta = absent_is_none(fs.meta(&path)).doing("look at", &path)?;
-                if meta.is_some_and(|meta| self.now.since(meta.modified) <= RECENT_MS) {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
     }
 
     /// Sessions of this user whose lock has passed to others, or was never granted.
@@ -150,9 +134,6 @@ impl Checkup<'_> {
         Ok(modified.is_some_and(|at| self.is_ancient(at)))
     }
 }
-
-/// An hour: how long a restore that nobody can be asked about is taken to be under way.
-const RECENT_MS: Millis = 3600 * 1000;
 
 /// Whether `token` holds the worktree's lock; what cannot be read counts as current, so that it is left alone.
 fn is_current(repo: &Repo, worktree: &WorktreeId, token: FencingToken) -> bool {

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
 use rustix::io::Errno;
 
 use super::RelPath;
@@ -31,6 +31,12 @@ impl Root {
             .open_at(&RelPath(path.as_os_str().as_bytes().to_vec()), DIRECTORY)
             .doing("open the directory, through no symbolic link,", &whole)?;
         Ok(Self { fd })
+    }
+
+    /// The root's own permission bits.
+    pub(crate) fn mode(&self) -> Result<u32> {
+        let stat = fstat(&self.fd).doing("look at the directory", Path::new("."))?;
+        Ok(stat.st_mode & 0o7777)
     }
 
     /// Opens `path` below the root.

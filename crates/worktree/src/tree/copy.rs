@@ -36,6 +36,8 @@ pub(crate) struct Copied {
     pub(crate) records: Vec<Record>,
     /// What changed or vanished while it was read.
     pub(crate) changed: Vec<RelPath>,
+    /// What could not be given all the permission bits that were read, and those bits.
+    weakened: Vec<(RelPath, u32)>,
 }
 
 /// Copies `items` from `source` into the empty directory `target`.
@@ -54,9 +56,9 @@ pub(crate) fn copy(
     }
     let job =
         Job { fs, source, target: Some(target), reading, progress, shares_blocks: AtomicBool::new(true) };
-    let copied = job.run(items)?;
+    let mut copied = job.run(items)?;
     finish_links(fs, target, items, &copied)?;
-    finish_dirs(fs, target, items)?;
+    finish_dirs(fs, target, items, &mut copied)?;
     Ok(copied)
 }
 
@@ -85,6 +87,10 @@ struct Job<'a> {
 struct Done {
     size: u64,
     digest: Digest,
+    /// The permission bits at the moment it was opened, which may not be those of the scan any more.
+    mode_read: u32,
+    /// The permission bits that the copy has.
+    mode: u32,
     unchanged: bool,
 }
 
@@ -96,7 +102,8 @@ impl Job<'_> {
         let mut done = self.read_all(items, &files)?;
         done.sort_unstable_by_key(|(index, _)| *index);
         let mut done = done.into_iter().peekable();
-        let mut copied = Copied { records: Vec::with_capacity(items.len()), changed: Vec::new() };
+        let mut copied =
+            Copied { records: Vec::with_capacity(items.len()), changed: Vec::new(), weakened: Vec::new() };
         for (index, item) in items.iter().enumerate() {
             let file = done.next_if(|(at, _)| *at == index).and_then(|(_, file)| file);
             copied.take(item, file);
@@ -142,16 +149,16 @@ impl Job<'_> {
         if before.inode != item.print.inode {
             return self.changed(item).map(|()| None);
         }
-        let (size, digest) = match self.target {
+        let ((size, digest), mode) = match self.target {
             Some(target) => self.copy_one(&file, target, item, &before, buffer)?,
-            None => hash_data(&file, &item.path, buffer)?,
+            None => (hash_data(&file, &item.path, buffer)?, before.mode),
         };
         let unchanged = fingerprint(&file, &item.path)?.same(&before) && before.same(&item.print);
         if !unchanged {
             self.changed(item)?;
         }
         self.progress.file_done(size);
-        Ok(Some(Done { size, digest, unchanged }))
+        Ok(Some(Done { size, digest, mode_read: before.mode, mode, unchanged }))
     }
 
     fn changed(&self, item: &Item) -> Result<()> {
@@ -168,7 +175,7 @@ impl Job<'_> {
         item: &Item,
         before: &Fingerprint,
         buffer: &mut [u8],
-    ) -> Result<(u64, Digest)> {
+    ) -> Result<((u64, Digest), u32)> {
         let path = &item.path;
         step(self.fs, path)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -185,8 +192,8 @@ impl Job<'_> {
             copy_dense(file, &copy, path, buffer)
         }?;
         step(self.fs, path)?;
-        finish_file(&copy, before).map_err(|cause| failed(path, "set the mode of", cause))?;
-        Ok(written)
+        let mode = finish_file(&copy, before).map_err(|cause| failed(path, "set the mode of", cause))?;
+        Ok((written, mode))
     }
 
     /// Tries to share the source's blocks; after one refusal nobody tries again.
@@ -201,7 +208,20 @@ impl Job<'_> {
 }
 
 impl Copied {
+    /// The records with the permission bits that were read, whether or not the copy could be given them.
+    pub(crate) fn as_read(&self) -> Vec<Record> {
+        let mut records = self.records.clone();
+        for (path, mode) in &self.weakened {
+            if let Ok(at) = records.binary_search_by(|record| record.path.cmp(path)) {
+                records[at].mode = *mode;
+            }
+        }
+        records
+    }
+
     fn take(&mut self, item: &Item, file: Option<Done>) {
+        let modes =
+            file.as_ref().map_or((item.print.mode, item.print.mode), |done| (done.mode_read, done.mode));
         let content = match &item.shape {
             Shape::Dir => Content::Dir,
             Shape::Symlink { target } => Content::Symlink { target: target.clone() },
@@ -217,7 +237,17 @@ impl Copied {
                 Content::File { size: done.size, digest: done.digest }
             }
         };
-        self.records.push(Record { path: item.path.clone(), mode: item.print.mode, content });
+        self.records.push(Record { path: item.path.clone(), mode: modes.0, content });
+        self.note_mode(&item.path, modes.1);
+    }
+
+    /// The copy of `path` has these permission bits.
+    fn note_mode(&mut self, path: &RelPath, mode: u32) {
+        let Ok(at) = self.records.binary_search_by(|record| record.path.cmp(path)) else { return };
+        let read = std::mem::replace(&mut self.records[at].mode, mode);
+        if read != mode {
+            self.weakened.push((path.clone(), read));
+        }
     }
 
     fn has(&self, path: &RelPath) -> bool {
@@ -342,15 +372,23 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], path: &RelPath) -> Result<()> {
     Ok(())
 }
 
-/// Owner before mode, because changing the owner clears set-user-id.
-fn finish_file(copy: &OwnedFd, print: &Fingerprint) -> rustix::io::Result<()> {
+/// Owner before mode, because changing the owner clears set-user-id. Returns the mode that came of it.
+fn finish_file(copy: &OwnedFd, print: &Fingerprint) -> rustix::io::Result<u32> {
     let (uid, gid) = print.owner;
-    if Fingerprint::of(&fstat(copy)?).owner != print.owner {
+    let mut owner = Fingerprint::of(&fstat(copy)?).owner;
+    if owner != print.owner {
         ignore_refusal(fchown(copy, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))))?;
+        owner = Fingerprint::of(&fstat(copy)?).owner;
     }
-    fchmod(copy, Mode::from_raw_mode(print.mode))?;
-    futimens(copy, &times(print))
+    // A program runs as its owner by that owner's will: under another owner it would lend out his rights.
+    let mode = if owner == print.owner { print.mode } else { print.mode & !RUNS_AS_OWNER };
+    fchmod(copy, Mode::from_raw_mode(mode))?;
+    futimens(copy, &times(print))?;
+    Ok(Fingerprint::of(&fstat(copy)?).mode)
 }
+
+/// Set-user-id and set-group-id.
+const RUNS_AS_OWNER: u32 = 0o6000;
 
 fn finish_links(fs: &dyn Fs, target: &Root, items: &[Item], copied: &Copied) -> Result<()> {
     for item in items {
@@ -382,13 +420,15 @@ fn finish_symlink(target: &Root, item: &Item) -> rustix::io::Result<()> {
 }
 
 /// Innermost first: a directory's time changes with what is made in it, and its mode may forbid making it.
-fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item]) -> Result<()> {
+fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item], copied: &mut Copied) -> Result<()> {
     for item in items.iter().rev().filter(|item| item.shape == Shape::Dir) {
         step(fs, &item.path)?;
         let dir = target
             .open_at(&item.path, super::beneath::DIRECTORY)
             .map_err(|cause| failed(&item.path, "open", cause))?;
-        finish_file(&dir, &item.print).map_err(|cause| failed(&item.path, "set the mode of", cause))?;
+        let mode =
+            finish_file(&dir, &item.print).map_err(|cause| failed(&item.path, "set the mode of", cause))?;
+        copied.note_mode(&item.path, mode);
     }
     Ok(())
 }

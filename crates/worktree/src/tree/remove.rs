@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, fstat, openat, unlinkat};
 use rustix::io::Errno;
 
 use super::beneath::DIRECTORY;
@@ -13,21 +13,55 @@ use crate::fs::Fs;
 /// Removes `path` and everything in it. What is gone already is fine.
 pub(crate) fn remove(fs: &dyn Fs, path: &Path) -> Result<()> {
     use std::os::unix::ffi::OsStrExt;
-    remove_at(fs, CWD, path.as_os_str().as_bytes(), path)
+    let name = path.as_os_str().as_bytes();
+    let Some(mut here) = remove_name(fs, CWD, name, path)? else { return Ok(()) };
+    // The directories above `here`, which are opened again by `..`: held open, a deep tree would need more
+    // descriptors than a process may have.
+    let mut above: Vec<Level> = Vec::new();
+    loop {
+        if let Some(name) = here.names.pop() {
+            if let Some(below) = remove_name(fs, &here.dir, &name, path)? {
+                let Open { dir, names } = std::mem::replace(&mut here, below);
+                let identity = identity(&dir).doing("look at", path)?;
+                above.push(Level { identity, names, within: name });
+            }
+        } else if let Some(level) = above.pop() {
+            here =
+                climb(&here.dir, level.identity, level.names).doing("climb out of a directory in", path)?;
+            remove_empty(fs, &here.dir, &level.within, path)?;
+        } else {
+            return remove_empty(fs, CWD, name, path);
+        }
+    }
 }
 
-fn remove_at(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Result<()> {
+/// A directory that is being emptied.
+struct Open {
+    dir: OwnedFd,
+    names: Vec<Vec<u8>>,
+}
+
+/// A directory that is to be emptied further once `within`, which is in it, is gone.
+struct Level {
+    identity: (u64, u64),
+    names: Vec<Vec<u8>>,
+    within: Vec<u8>,
+}
+
+/// Removes what is no directory, and opens what is one.
+fn remove_name(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Result<Option<Open>> {
     fs.step().doing("remove", whole)?;
     match unlinkat(&parent, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Ok(()) | Err(Errno::NOENT) => return Ok(None),
         Err(Errno::ISDIR | Errno::PERM) => {}
         Err(cause) => return Err(cause).doing("remove", whole),
     }
-    let Some(dir) = open_dir(&parent, name).doing("open the directory", whole)? else { return Ok(()) };
-    for name in names_in(&dir).doing("list", whole)? {
-        remove_at(fs, &dir, &name, whole)?;
-    }
-    drop(dir);
+    let Some(dir) = open_dir(&parent, name).doing("open the directory", whole)? else { return Ok(None) };
+    let names = names_in(&dir).doing("list", whole)?;
+    Ok(Some(Open { dir, names }))
+}
+
+fn remove_empty(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Result<()> {
     fs.step().doing("remove", whole)?;
     match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -35,7 +69,17 @@ fn remove_at(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Resul
     }
 }
 
-/// All names at once, so that each level of a deep tree holds one descriptor open and no more.
+/// Opens the directory above `dir`, unless someone has moved `dir` elsewhere: nothing there is to go.
+fn climb(dir: &OwnedFd, expected: (u64, u64), names: Vec<Vec<u8>>) -> rustix::io::Result<Open> {
+    let dir = openat(dir, c"..", DIRECTORY, Mode::empty())?;
+    if identity(&dir)? == expected { Ok(Open { dir, names }) } else { Err(Errno::XDEV) }
+}
+
+fn identity(dir: &OwnedFd) -> rustix::io::Result<(u64, u64)> {
+    fstat(dir).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// All names at once, so that a directory can be closed before it is empty.
 fn names_in(dir: &OwnedFd) -> rustix::io::Result<Vec<Vec<u8>>> {
     let names = Dir::read_from(dir)?.map(|entry| Ok(entry?.file_name().to_bytes().to_vec()));
     let wanted = |name: &Vec<u8>| name != b"." && name != b"..";

@@ -11,6 +11,7 @@ use super::{RelPath, Root};
 use crate::error::{Error, Result};
 use crate::fs::Kind;
 use crate::fs::kind_of;
+use crate::ids::Digest;
 
 /// One name in a tree.
 #[derive(Clone, Debug)]
@@ -98,6 +99,17 @@ pub(crate) fn first_difference(before: &[Item], after: &[Item]) -> Option<RelPat
     }
     let longer = if before.len() > after.len() { before } else { after };
     longer.get(before.len().min(after.len())).map(|item| item.path.clone())
+}
+
+/// What a look at a tree saw, as one value: another look gives the same if and only if nothing changed.
+pub(crate) fn fingerprint(items: &[Item]) -> Digest {
+    use std::fmt::Write;
+    let mut text = String::new();
+    for item in items {
+        let print = Fingerprint { blocks: 0, ..item.print };
+        writeln!(text, "{} {print:?}", item.path).expect("writing to a string cannot fail");
+    }
+    Digest::of(text.as_bytes())
 }
 
 fn scan_dir(root: &Root, path: &RelPath, device: u64, items: &mut Vec<Item>) -> Result<()> {

@@ -12,5 +12,6 @@ mod paused;
 mod power;
 mod processes;
 mod repair;
+mod restoring;
 mod torn;
 mod trees;

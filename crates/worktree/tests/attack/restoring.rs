@@ -1,0 +1,438 @@
+//! Restores that are cut off, overtaken, led astray or hindered: no work is lost, and the lock can be had.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use worktree::clock::SystemClock;
+use worktree::doctor::DoctorRequest;
+use worktree::error::{Class, Result};
+use worktree::fs::{Fs, RealFs};
+use worktree::ids::SessionId;
+use worktree::repo::{NewWorktree, Repo};
+use worktree::restore::RestoreRequest;
+use worktree::snapshot::{Consistency, Descriptor};
+use worktree::tree::Quiet;
+use worktree::worktree::{Mode, Worktree};
+
+use crate::support::layer::{Call, Layer, Verdict, crash};
+use crate::support::{STEALABLE_MS, World, class, env, new_worktree, request, snapshot};
+
+fn restore(repo: &Repo, main: &Worktree, session: Option<&SessionId>, to: &Descriptor) -> Result<()> {
+    let request = RestoreRequest { session: session.cloned(), discard_changes: true, progress: &Quiet };
+    repo.restore(main, to, &request)
+}
+
+/// A filesystem on which the process is killed right before the two directories are swapped.
+fn killed_at_the_swap() -> Arc<dyn Fs> {
+    let dead = AtomicBool::new(false);
+    Arc::new(Layer::new(move |call, _| {
+        if call == Call::Exchange {
+            dead.store(true, Ordering::SeqCst);
+        }
+        if dead.load(Ordering::SeqCst) { Verdict::Fail(crash()) } else { Verdict::Go }
+    }))
+}
+
+/// A filesystem on which `deed` is done once, before the first call that `is_it`.
+fn once_before(
+    is_it: impl Fn(Call, &Path) -> bool + Send + Sync + 'static,
+    deed: impl Fn() + Send + Sync + 'static,
+) -> Arc<dyn Fs> {
+    let done = AtomicBool::new(false);
+    Arc::new(Layer::new(move |call, path| {
+        if is_it(call, path) && !done.swap(true, Ordering::SeqCst) {
+            deed();
+        }
+        Verdict::Go
+    }))
+}
+
+fn stages(world: &World) -> Vec<PathBuf> {
+    let dir = world.repo.layout().restores(&world.main.worktree_id);
+    fs::read_dir(dir).map_or(Vec::new(), |names| names.map(|name| name.expect("readable").path()).collect())
+}
+
+fn read(world: &World, name: &str) -> Vec<u8> {
+    fs::read(world.payload(name)).expect("there")
+}
+
+/// A held worktree whose restore to `s1` was committed, and killed before the swap.
+fn cut_off_restore() -> (World, SessionId, Descriptor) {
+    let world = World::new();
+    world.write("file", b"one");
+    let session = world.acquire().expect("a free lock").session.session_id;
+    let s1 = world.snapshot(&session).expect("ours").descriptor;
+    world.write("file", b"two");
+    world.snapshot(&session).expect("ours");
+    let dying = world.seen_by_the_dead(killed_at_the_swap());
+    restore(&dying, &world.main, Some(&session), &s1).expect_err("killed");
+    assert_eq!(world.repo.head(&world.main).expect("readable"), Some(s1.snapshot_id.clone()), "committed");
+    assert_eq!(read(&world, "file"), b"two", "and not swapped");
+    (world, session, s1)
+}
+
+/// A restore died between its commit and the swap. Its session went on: it edited, took a snapshot, made
+/// another file, and gave the lock back. The next acquire then swapped the old restore's files in, and all
+/// of that was gone.
+#[test]
+fn a_restore_that_was_cut_off_is_not_replayed_over_newer_work() {
+    let (world, session, _) = cut_off_restore();
+    world.write("file", b"three");
+    world.write("new1", b"in the snapshot");
+    let s3 = world.snapshot(&session).expect("ours").descriptor;
+    world.write("new2", b"in no snapshot");
+    world.repo.lock(&world.main).release(&session).expect("ours");
+    world.acquire().expect("a free lock");
+    assert_eq!(read(&world, "file"), b"three");
+    assert_eq!(read(&world, "new1"), b"in the snapshot");
+    assert_eq!(read(&world, "new2"), b"in no snapshot");
+    assert_eq!(s3.files, 2, "the snapshot shows the edited files, not the restored ones");
+    assert!(stages(&world).is_empty(), "nothing is left that could surface later");
+}
+
+/// The same without a snapshot in between: there is no entry that says that the holder went on.
+#[test]
+fn a_restore_that_was_cut_off_does_not_take_edits_away_that_came_after_it() {
+    let (world, session, _) = cut_off_restore();
+    world.write("new", b"in no snapshot");
+    world.repo.lock(&world.main).release(&session).expect("ours");
+    world.acquire().expect("a free lock");
+    assert_eq!(read(&world, "file"), b"two");
+    assert_eq!(read(&world, "new"), b"in no snapshot");
+}
+
+/// A later restore wins over one that was cut off.
+#[test]
+fn a_newer_restore_supersedes_one_that_was_cut_off() {
+    let (world, session, s1) = cut_off_restore();
+    restore(&world.repo, &world.main, Some(&session), &s1).expect("ours");
+    assert_eq!(read(&world, "file"), b"one");
+    assert!(stages(&world).is_empty());
+}
+
+/// A directory on the way to the worktree was replaced by a symbolic link. A restore with
+/// `--discard-changes` followed it, and exchanged, then deleted, files outside the repository.
+#[test]
+fn a_restore_follows_no_symbolic_link_on_the_way_to_the_worktree() {
+    let world = World::new();
+    let path = PathBuf::from("sub/deep").try_into().expect("a valid path");
+    let deep = NewWorktree { path, ..new_worktree("deep", Mode::Exclusive) };
+    let deep = world.repo.add_worktree(deep).expect("a new name");
+    fs::write(world.repo.payload(&deep).join("file"), b"inside").expect("writable");
+    let session = world.repo.acquire(&deep, &request()).expect("a free lock").session.session_id;
+    let taken = snapshot(&world.repo, &deep, Some(&session), Consistency::Quiesced).expect("ours").descriptor;
+    let outside = world.dir.path().join("outside");
+    let lead_astray = {
+        let (sub, aside) = (world.repo.layout().root().join("sub"), world.dir.path().join("aside"));
+        let outside = outside.clone();
+        move || {
+            fs::create_dir_all(outside.join("deep")).expect("writable");
+            fs::write(outside.join("deep/precious"), b"not yours").expect("writable");
+            fs::rename(&sub, &aside).expect("ours");
+            symlink(&outside, &sub).expect("writable");
+        }
+    };
+    let astray = once_before(|call, path| call == Call::MakeDir && path.ends_with("tree"), lead_astray);
+    let repo = world.seen_by(astray, world.clock.clone());
+    restore(&repo, &deep, Some(&session), &taken).expect_err("the way leads out");
+    assert_eq!(fs::read(outside.join("deep/precious")).expect("untouched"), b"not yours");
+    assert_eq!(
+        world.repo.head(&deep).expect("readable"),
+        Some(taken.snapshot_id),
+        "and nothing is left over"
+    );
+}
+
+/// Nothing can be removed here: a settler that finishes a restore leaves the old files in the stage.
+fn nothing_can_be_removed() -> Arc<dyn Fs> {
+    Arc::new(Layer::new(|call, _| match call {
+        Call::Step => Verdict::Fail(io::ErrorKind::PermissionDenied.into()),
+        _ => Verdict::Go,
+    }))
+}
+
+/// B stole the lock and took over A's committed restore, under a name that anyone could guess, and paused.
+/// C stole it too, found that name, and finished the restore; before C had removed the old files, B woke,
+/// swapped once more, which undid the restore, and reported that it held the lock.
+#[test]
+fn a_settler_that_was_overtaken_changes_nothing_and_gets_no_lock() {
+    let (world, ..) = cut_off_restore();
+    world.clock.pass(STEALABLE_MS);
+    let faster = world.seen_by(nothing_can_be_removed(), world.clock.clone());
+    let (main, clock, file) = (world.main.clone(), world.clock.clone(), world.payload("file"));
+    let overtaken = once_before(
+        |call, _| call == Call::Exchange,
+        move || {
+            clock.pass(STEALABLE_MS);
+            drop(faster.acquire(&main, &request()));
+            assert_eq!(fs::read(&file).expect("there"), b"one", "the restore is finished");
+        },
+    );
+    let slow = world.seen_by(overtaken, world.clock.clone());
+    let refused = slow.acquire(&world.main, &request());
+    assert_eq!(read(&world, "file"), b"one", "the restore stays finished");
+    assert_eq!(class(refused), Class::FencingMismatch);
+}
+
+/// Removing what an earlier holder had left took longer than the lease, and the acquire still said that the
+/// lock was held.
+#[test]
+fn an_acquire_that_settles_for_longer_than_its_lease_is_refused() {
+    let (world, ..) = cut_off_restore();
+    world.clock.pass(STEALABLE_MS);
+    let clock = world.clock.clone();
+    let slow = once_before(|call, _| call == Call::Exchange, move || clock.pass(STEALABLE_MS));
+    let slow = world.seen_by(slow, world.clock.clone());
+    assert_eq!(class(slow.acquire(&world.main, &request())), Class::LockExpired);
+}
+
+/// The next holder could not remove a directory of another user's in a stage, and so nobody could lock the
+/// worktree any more.
+#[test]
+fn what_cannot_be_removed_does_not_keep_anyone_from_the_lock() {
+    let (world, ..) = cut_off_restore();
+    world.clock.pass(STEALABLE_MS);
+    let repo = world.seen_by(nothing_can_be_removed(), world.clock.clone());
+    repo.acquire(&world.main, &request()).expect("housekeeping decides nothing");
+    assert_eq!(read(&world, "file"), b"one", "the restore was finished");
+    assert_eq!(stages(&world).len(), 1, "the rest waits for someone who may");
+    world.clock.pass(STEALABLE_MS);
+    world.acquire().expect("stealable");
+    assert_eq!(read(&world, "file"), b"one");
+    assert!(stages(&world).is_empty());
+}
+
+/// A tree was deeper than a process may have files open. It could be staged, but not removed, and the
+/// worktree could never be locked again.
+#[test]
+fn a_tree_deeper_than_the_descriptor_limit_is_replaced() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let low = limit.current.map_or(1024, |now| now.min(1024));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(low), ..limit }).expect("lowering is allowed");
+    let world = World::new();
+    let session = world.acquire().expect("a free lock").session.session_id;
+    let empty = world.snapshot(&session).expect("ours").descriptor;
+    world.write(&format!("{}file", "d/".repeat(1_500)), b"deep");
+    restore(&world.repo, &world.main, Some(&session), &empty).expect("ours");
+    assert!(stages(&world).is_empty(), "all of it is gone");
+}
+
+/// Two restores of a shared worktree ran at the same time. The later one took the running one for a left
+/// over, removed its files under its hands, and each reported something else than what was there.
+#[test]
+fn a_running_restore_of_a_shared_worktree_is_left_alone_by_others() {
+    let world = World::with_mode(Mode::Shared);
+    world.write("file", b"one");
+    let s1 = snapshot(&world.repo, &world.main, None, Consistency::Quiesced).expect("shared").descriptor;
+    world.write("file", b"two");
+    let s2 = snapshot(&world.repo, &world.main, None, Consistency::Quiesced).expect("shared").descriptor;
+    let (repo, main) = (world.repo.clone(), world.main.clone());
+    let beside = once_before(
+        |call, path| call == Call::WriteNew && path.ends_with("stage.json"),
+        move || {
+            let report = repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+            assert!(report.findings.is_empty(), "a running restore is not left over: {:?}", report.findings);
+            snapshot(&repo, &main, None, Consistency::BestEffort).expect("shared");
+        },
+    );
+    restore(&world.seen_by(beside, world.clock.clone()), &world.main, None, &s1).expect("left alone");
+    assert_eq!(read(&world, "file"), b"one");
+
+    let (repo, main, to) = (world.repo.clone(), world.main.clone(), s2.clone());
+    let overtaken = once_before(
+        |call, path| call == Call::WriteNew && path.ends_with("stage.json"),
+        move || restore(&repo, &main, None, &to).expect("it is the first to commit"),
+    );
+    let slow = world.seen_by(overtaken, world.clock.clone());
+    assert_eq!(class(restore(&slow, &world.main, None, &s1)), Class::LockConflict);
+    assert_eq!(read(&world, "file"), b"two");
+    assert_eq!(world.repo.head(&world.main).expect("readable"), Some(s2.snapshot_id.clone()));
+
+    let (repo, main) = (world.repo.clone(), world.main.clone());
+    let overtaken = once_before(
+        |call, _| call == Call::Exchange,
+        move || restore(&repo, &main, None, &s2).expect("committed later"),
+    );
+    let slow = world.seen_by(overtaken, world.clock.clone());
+    assert_eq!(class(restore(&slow, &world.main, None, &s1)), Class::LockConflict);
+    assert_eq!(read(&world, "file"), b"two", "the files are those of the head");
+}
+
+/// A restore found nothing unsaved, and copied for minutes. What was written to the worktree meanwhile was
+/// swapped away and deleted, without `--discard-changes`.
+#[test]
+fn files_that_are_written_while_a_restore_is_staged_are_not_lost() {
+    let world = World::new();
+    world.write("file", b"one");
+    let session = world.acquire().expect("a free lock").session.session_id;
+    let s1 = world.snapshot(&session).expect("ours").descriptor;
+    let late = world.payload("late");
+    let busy = once_before(
+        |call, path| call == Call::MakeDir && path.ends_with("tree"),
+        move || fs::write(&late, b"precious").expect("writable"),
+    );
+    let repo = world.seen_by(busy, world.clock.clone());
+    let request = RestoreRequest { session: Some(session), discard_changes: false, progress: &Quiet };
+    let refused = repo.restore(&world.main, &s1, &request).expect_err("it would be lost");
+    assert_eq!(refused.class(), Class::ConsistencyUnavailable);
+    assert!(refused.facts().contains_key("path"), "{refused}");
+    assert_eq!(read(&world, "late"), b"precious");
+    assert!(stages(&world).is_empty());
+}
+
+/// Two worktrees were added at the same moment, one inside the other. Each looked before the other had
+/// written its record, and two lock holders then wrote to the same files.
+#[test]
+fn of_two_overlapping_worktrees_that_are_added_at_once_at_most_one_stays() {
+    let world = World::new();
+    let nested = |name: &str, path: &str| NewWorktree {
+        path: PathBuf::from(path).try_into().expect("a valid path"),
+        ..new_worktree(name, Mode::Exclusive)
+    };
+    let (repo, inner) = (world.repo.clone(), nested("inner", "a/b"));
+    let race = once_before(
+        |call, path| call == Call::Link && path.ends_with("worktrees/outer.json"),
+        move || drop(repo.add_worktree(inner.clone()).expect("the other is not there yet")),
+    );
+    let slow = world.seen_by(race, world.clock.clone());
+    assert_eq!(class(slow.add_worktree(nested("outer", "a"))), Class::Invalid);
+    let left: Vec<String> =
+        world.repo.worktrees().expect("readable").iter().map(|one| one.worktree_id.to_string()).collect();
+    assert_eq!(left, ["inner", "main"]);
+    world.repo.add_worktree(nested("outer", "elsewhere")).expect("the name is free again");
+}
+
+/// The worktree was for its owner only, but the manifests of its snapshots told everyone its names and the
+/// hashes of its files.
+#[test]
+fn a_snapshot_is_no_more_open_than_its_worktree() {
+    let world = World::new();
+    world.write("secret", b"bytes");
+    fs::set_permissions(world.repo.payload(&world.main), fs::Permissions::from_mode(0o700)).expect("ours");
+    let session = world.acquire().expect("a free lock").session.session_id;
+    let taken = world.snapshot(&session).expect("ours").descriptor;
+    let dir = world.repo.layout().snapshot(&taken.snapshot_id);
+    assert_eq!(fs::metadata(dir).expect("there").mode() & 0o077, 0);
+    restore(&world.repo, &world.main, Some(&session), &taken).expect("ours");
+}
+
+/// The mode of a file changed between the scan and the copy. The copy had the new mode and the manifest the
+/// old one, so the snapshot was published and could never be restored.
+#[test]
+fn a_best_effort_snapshot_records_the_modes_that_it_copied() {
+    let world = World::new();
+    world.write("dir/file", b"bytes");
+    let file = world.payload("dir/file");
+    let changing = once_before(
+        |call, _| call == Call::Step,
+        move || fs::set_permissions(&file, fs::Permissions::from_mode(0o741)).expect("ours"),
+    );
+    let repo = world.seen_by(changing, world.clock.clone());
+    let taken = snapshot(&repo, &world.main, None, Consistency::BestEffort).expect("best effort").descriptor;
+    assert_eq!(taken.changed_while_read, ["dir/file"]);
+    world.repo.verify(&taken, &Quiet).expect("the manifest describes the copy");
+    let session = world.acquire().expect("a free lock").session.session_id;
+    restore(&world.repo, &world.main, Some(&session), &taken).expect("so it can be restored");
+}
+
+/// Records of a later version were read as if their fields meant the same.
+#[test]
+fn records_of_another_version_are_refused() {
+    let world = World::new();
+    let session = world.acquire().expect("a free lock").session.session_id;
+    let taken = world.snapshot(&session).expect("ours").descriptor;
+    let layout = world.repo.layout();
+    for path in [layout.worktree_file(&world.main.worktree_id), layout.snapshot_ready(&taken.snapshot_id)] {
+        let text = fs::read_to_string(&path).expect("readable");
+        fs::write(&path, text.replace("\"v\": 1", "\"v\": 2")).expect("writable");
+    }
+    let refused = world.repo.worktree(&world.main.worktree_id).expect_err("another version");
+    assert!(refused.detail().contains("format=2 known=1"), "{refused}");
+    let refused = world.repo.visible(&taken.snapshot_id).expect_err("another version");
+    assert!(refused.detail().contains("format=2 known=1"), "{refused}");
+}
+
+/// Does what only someone without root's rights can show, as user `nobody` where the tests run as root.
+fn as_nobody(part: &str, prepare: impl Fn(&Path)) {
+    let dir = tempfile::tempdir().expect("a directory for the test");
+    let mut child = Command::new(std::env::current_exe().expect("this program"));
+    child.args(["restoring::part", "--exact", "--nocapture"]);
+    child.env("JVS_TEST_UNPRIVILEGED", part).env("JVS_TEST_DIR", dir.path());
+    for sub in ["repo", "repo/sub", "repo/sub/main"] {
+        fs::create_dir(dir.path().join(sub)).expect("writable");
+    }
+    prepare(dir.path());
+    if rustix::process::getuid().is_root() {
+        for sub in ["", "repo", "repo/sub", "repo/sub/main"] {
+            chown(dir.path().join(sub), Some(NOBODY), Some(NOBODY)).expect("root may");
+        }
+        child.uid(NOBODY).gid(NOBODY);
+    }
+    let output = child.output().expect("this program starts again");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+const NOBODY: u32 = 65_534;
+
+/// What the child does. Started by hand, without a part to play, it does nothing.
+#[test]
+fn part() {
+    let Ok(part) = std::env::var("JVS_TEST_UNPRIVILEGED") else { return };
+    let dir = PathBuf::from(std::env::var_os("JVS_TEST_DIR").expect("set by the parent"));
+    let env = env(&dir, Arc::new(RealFs), Arc::new(SystemClock::new()));
+    let repo = Repo::init(env, &dir.join("repo"), worktree::policy::Policy::DEFAULT).expect("ours");
+    let path = PathBuf::from("sub/main").try_into().expect("a valid path");
+    let main =
+        repo.add_worktree(NewWorktree { path, ..new_worktree("main", Mode::Exclusive) }).expect("a new name");
+    let session = repo.acquire(&main, &request()).expect("a free lock").session.session_id;
+    let taken = snapshot(&repo, &main, Some(&session), Consistency::Quiesced).expect("ours").descriptor;
+    match part.as_str() {
+        "set-user-id" => {
+            let copy = repo.layout().snapshot_tree(&taken.snapshot_id).join("program");
+            let meta = fs::metadata(copy).expect("kept");
+            assert_eq!((meta.uid(), meta.mode() & 0o7777), (NOBODY, 0o755));
+            repo.verify(&taken, &Quiet).expect("the manifest describes the copy");
+            restore(&repo, &main, Some(&session), &taken).expect("and it can be restored");
+        }
+        "read-only" => {
+            let sub = dir.join("repo/sub");
+            fs::set_permissions(&sub, fs::Permissions::from_mode(0o555)).expect("ours");
+            let before = repo.status(&main).expect("readable").newest_entry;
+            assert_eq!(class(restore(&repo, &main, Some(&session), &taken)), Class::Io);
+            assert_eq!(repo.status(&main).expect("readable").newest_entry, before, "nothing was committed");
+            repo.lock(&main).release(&session).expect("ours");
+            repo.acquire(&main, &request()).expect("the lock can still be had");
+            fs::set_permissions(&sub, fs::Permissions::from_mode(0o755)).expect("ours");
+        }
+        other => panic!("no such part: {other}"),
+    }
+}
+
+/// A user took a snapshot of a worktree with a set-user-id program of root's in it. The copy belonged to the
+/// user, and kept set-user-id: whoever restored or ran it lent out the user's rights.
+#[test]
+fn a_program_that_changes_its_owner_does_not_keep_set_user_id() {
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    as_nobody("set-user-id", |dir| {
+        let program = dir.join("repo/sub/main/program");
+        fs::write(&program, b"#!/bin/sh\n").expect("writable");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)).expect("ours");
+    });
+}
+
+/// The directory that holds the worktree's could not be written to. The restore was committed, could not be
+/// swapped in by anyone, and the worktree could never be locked again.
+#[test]
+fn a_restore_that_could_not_be_swapped_in_is_not_committed() {
+    as_nobody("read-only", |_| {});
+}
