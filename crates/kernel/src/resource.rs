@@ -145,7 +145,7 @@ impl ResourceName {
 
     /// How many places it claims: itself, and each directory that it is beneath.
     pub(crate) fn weight(&self) -> usize {
-        self.claimed().count()
+        if path_of(&self.0).is_none() { 1 } else { self.claimed().count() }
     }
 
     pub(crate) fn shared(&self) -> &Arc<str> {
