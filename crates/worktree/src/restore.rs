@@ -7,7 +7,7 @@
 //! The new files are staged beside it. The restore is committed as an entry under the token; only then are
 //! the two directories swapped. The interleaving that would break it: A commits and pauses before the swap,
 //! B steals and starts to work, A wakes and swaps B's files away. So B, before its acquire returns, *settles*
-//! every stage that it finds: see [`settle`].
+//! every stage that it finds: see `restore/settle.rs`.
 //!
 //! The other one: A commits and is killed before the swap. Its session lives on, and works. So a stage also
 //! says what it is to replace, and whoever settles it leaves files alone that are not those any more.
