@@ -5,9 +5,9 @@
 //! or written, whoever moves things about meanwhile.
 //!
 //! Kept: names of any bytes, symbolic links as they are, hard links among the tree's own names, holes,
-//! permission bits (sticky included; set-user-id and set-group-id where the owner is), modification times, and
-//! owners where that is permitted. Refused by name: sockets, pipes, devices, and other filesystems mounted inside. Left out:
-//! extended attributes and access control lists.
+//! permission bits (sticky, set-user-id and set-group-id included, or refused), modification times, and
+//! owners where that is permitted. Refused by name: sockets, pipes, devices, and other filesystems mounted
+//! inside. Left out: extended attributes and access control lists.
 
 mod beneath;
 mod copy;

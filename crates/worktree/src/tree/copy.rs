@@ -192,7 +192,8 @@ impl Job<'_> {
             copy_dense(file, &copy, path, buffer)
         }?;
         step(self.fs, path)?;
-        let mode = finish_file(&copy, before).map_err(|cause| failed(path, "set the mode of", cause))?;
+        let mode =
+            finish(&copy, before, Kind::File).map_err(|cause| failed(path, "set the mode of", cause))?;
         Ok((written, mode))
     }
 
@@ -373,18 +374,28 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], path: &RelPath) -> Result<()> {
 }
 
 /// Owner before mode, because changing the owner clears set-user-id. Returns the mode that came of it.
-fn finish_file(copy: &OwnedFd, print: &Fingerprint) -> rustix::io::Result<u32> {
+fn finish(copy: &OwnedFd, print: &Fingerprint, kind: Kind) -> rustix::io::Result<u32> {
     let (uid, gid) = print.owner;
     let mut owner = Fingerprint::of(&fstat(copy)?).owner;
     if owner != print.owner {
         ignore_refusal(fchown(copy, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))))?;
         owner = Fingerprint::of(&fstat(copy)?).owner;
     }
-    // A program runs as its owner by that owner's will: under another owner it would lend out his rights.
-    let mode = if owner == print.owner { print.mode } else { print.mode & !RUNS_AS_OWNER };
-    fchmod(copy, Mode::from_raw_mode(mode))?;
+    // A program runs as its owner by that owner's will: under another owner it would lend out his rights. It
+    // is kept exactly or not at all.
+    if kind == Kind::File && owner != print.owner && print.mode & RUNS_AS_OWNER != 0 {
+        return Err(Errno::PERM);
+    }
+    fchmod(copy, Mode::from_raw_mode(print.mode))?;
     futimens(copy, &times(print))?;
     Ok(Fingerprint::of(&fstat(copy)?).mode)
+}
+
+/// What is finished: on a directory set-group-id lends nobody's rights.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    Directory,
 }
 
 /// Set-user-id and set-group-id.
@@ -426,8 +437,8 @@ fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item], copied: &mut Copied) 
         let dir = target
             .open_at(&item.path, super::beneath::DIRECTORY)
             .map_err(|cause| failed(&item.path, "open", cause))?;
-        let mode =
-            finish_file(&dir, &item.print).map_err(|cause| failed(&item.path, "set the mode of", cause))?;
+        let mode = finish(&dir, &item.print, Kind::Directory)
+            .map_err(|cause| failed(&item.path, "set the mode of", cause))?;
         copied.note_mode(&item.path, mode);
     }
     Ok(())
