@@ -17,7 +17,7 @@ use crate::support::layer::{Call, Layer, Verdict};
 use crate::support::{LyingClock, STEALABLE_MS, World, class, request, snapshot};
 
 /// A view of the world in which `deed` happens once, right before the first call that `is_it`.
-fn just_before(
+pub(crate) fn just_before(
     world: &World,
     is_it: impl Fn(Call, &Path) -> bool + Send + Sync + 'static,
     deed: impl Fn() + Send + Sync + 'static,

@@ -14,24 +14,9 @@ use worktree::snapshot::Consistency;
 use worktree::tree::Quiet;
 use worktree::worktree::Mode;
 
+use crate::interleave::just_before;
 use crate::support::layer::{Call, Layer, Verdict, crash};
 use crate::support::{LyingClock, STEALABLE_MS, World, class, request, snapshot};
-
-/// A view of the world in which `deed` happens once, right before the first call that `is_it`.
-fn just_before(
-    world: &World,
-    is_it: impl Fn(Call, &Path) -> bool + Send + Sync + 'static,
-    deed: impl Fn() + Send + Sync + 'static,
-) -> Repo {
-    let done = AtomicBool::new(false);
-    let layer = Layer::new(move |call, path| {
-        if is_it(call, path) && !done.swap(true, Ordering::SeqCst) {
-            deed();
-        }
-        Verdict::Go
-    });
-    world.seen_by(Arc::new(layer), world.clock.clone())
-}
 
 fn repair(repo: &Repo) -> Vec<Finding> {
     repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable").findings
