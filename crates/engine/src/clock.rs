@@ -176,6 +176,8 @@ mod tests {
     fn after_a_reboot_time_goes_on_from_the_last_stamp() {
         let stamps = Stamps::after(Some(&tenure()), Time(2000), &hands(300, 8));
         assert_eq!((stamps.opened_at(), stamps.now(&hands(400, 8))), (Time(2000), Time(2100)));
+        // Also when the machine has been up for longer than the one before it was: that tells nothing.
+        assert_eq!(Stamps::after(Some(&tenure()), Time(2000), &hands(900_000, 8)).opened_at(), Time(2000));
     }
 
     #[test]
