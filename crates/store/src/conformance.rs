@@ -40,8 +40,11 @@ pub fn check(log: &dyn LogStore) {
     for seq in forwards.clone().chain(backwards).chain(hopping) {
         let read = reader.read(Seq(seq)).unwrap_or_else(|error| panic!("batch {seq}: {error}"));
         assert_eq!(read, batch(Seq(seq)));
+        let lsn = read.lsns.first + seq % 10;
+        assert_eq!(reader.holding(lsn).unwrap_or_else(|error| panic!("lsn {lsn}: {error}")), read);
     }
     if bounds.floor > Seq(0) {
+        assert_eq!(kind(reader.holding(batch(Seq(bounds.floor.0 - 1)).lsns.last)), ErrorKind::Gone);
         assert_eq!(kind(reader.read(Seq(bounds.floor.0 - 1))), ErrorKind::Gone);
     }
 }

@@ -89,6 +89,18 @@ impl SharedPlan {
             Fault::Flip(bit) => act().map(|bytes| flipped(bytes, bit)),
         }
     }
+
+    fn read_batch(&self, act: impl FnOnce() -> Result<Batch, StoreError>) -> Result<Batch, StoreError> {
+        let mut batch = None;
+        let payload = self.read(Call::ReadBatch, || {
+            let read = act()?;
+            let payload = read.payload.clone();
+            batch = Some(read);
+            Ok(payload)
+        })?;
+        let batch = batch.expect("a payload comes with its batch");
+        Ok(Batch { payload, ..batch })
+    }
 }
 
 fn flipped(mut bytes: Vec<u8>, bit: usize) -> Vec<u8> {
@@ -139,15 +151,13 @@ struct FaultyReader {
 
 impl LogReader for FaultyReader {
     fn read(&mut self, seq: Seq) -> Result<Batch, StoreError> {
-        let mut batch = None;
-        let payload = self.plan.read(Call::ReadBatch, || {
-            let read = self.inner.read(seq)?;
-            let payload = read.payload.clone();
-            batch = Some(read);
-            Ok(payload)
-        })?;
-        let batch = batch.expect("a payload comes with its batch");
-        Ok(Batch { payload, ..batch })
+        let inner = &mut self.inner;
+        self.plan.read_batch(|| inner.read(seq))
+    }
+
+    fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError> {
+        let inner = &mut self.inner;
+        self.plan.read_batch(|| inner.holding(lsn))
     }
 }
 

@@ -81,6 +81,12 @@ impl LogReader for MemoryLog {
         let found = self.kept().batches.get(&seq).cloned();
         found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("batch {} is not in the log", seq.0)))
     }
+
+    fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError> {
+        let kept = self.kept();
+        let found = kept.batches.values().find(|batch| batch.lsns.holds(lsn)).cloned();
+        found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("lsn {lsn} is not in the log")))
+    }
 }
 
 /// Blobs in memory. Clones share them.

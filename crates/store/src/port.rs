@@ -32,6 +32,13 @@ pub struct Lsns {
     pub last: u64,
 }
 
+impl Lsns {
+    /// Is it among them?
+    pub fn holds(self, lsn: u64) -> bool {
+        (self.first..=self.last).contains(&lsn)
+    }
+}
+
 /// One append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
@@ -91,6 +98,9 @@ pub trait LogStore: Send {
 pub trait LogReader: Send {
     /// The batch at `seq`. The caller must not ask beyond what it knows to be durable.
     fn read(&mut self, seq: Seq) -> Result<Batch, StoreError>;
+
+    /// The batch that holds the record at this LSN; [`ErrorKind::Gone`] if none does any more.
+    fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError>;
 }
 
 /// Immutable blobs by name.

@@ -152,6 +152,24 @@ impl<F: Fs> LogReader for DiskReader<F> {
             }
         }
     }
+
+    fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError> {
+        let gone = || StoreError::new(ErrorKind::Gone, format!("lsn {lsn} is not in the log"));
+        for first in self.segments.list()?.into_iter().rev() {
+            let mut position = self.begin(first)?;
+            if position.frame()?.is_none_or(|(header, _)| header.lsns.first > lsn) {
+                continue;
+            }
+            self.at = Some(position);
+            let mut batch = self.next()?;
+            while batch.lsns.last < lsn {
+                batch = self.next()?;
+            }
+            let found = batch.lsns.holds(lsn) && batch.seq >= self.floor;
+            return if found { Ok(batch) } else { Err(gone()) };
+        }
+        Err(gone())
+    }
 }
 
 impl<F: Fs> Position<F> {
