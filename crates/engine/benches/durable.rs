@@ -10,14 +10,15 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use engine::clock::MachineClock;
-use engine::decider::{Decider, Opening};
+use engine::decider::{Decider, Opening, Said};
 use engine::recovery::replay;
-use engine::sequencer::{Sequencer, Submission};
-use kernel::{Action, Answer, Command, Kernel, Limits, Outcome, Span, Store};
+use engine::sequencer::Sequencer;
+use engine::shard::Submission;
+use kernel::{Action, Answer, Command, Identity, Kernel, Limits, Outcome, Span, Store};
 use sim::world::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
 use store::fs::RealFs;
@@ -26,15 +27,18 @@ use store::{LogStore, Seq};
 const SEGMENT: u64 = 256 << 20;
 
 fn main() {
-    for callers in [64, 1] {
-        let dir = tempfile::tempdir().expect("a directory");
-        let rounds = if callers == 1 { 3000 } else { 2000 };
-        let took = run(dir.path(), callers, rounds);
-        let batches = batches(dir.path());
-        let bare = bare_loop(dir.path(), &batches);
-        report(callers, rounds, took, &batches, bare);
-        recovery(dir.path());
-    }
+    measure("64 callers, tasks of one event loop", 64, 2000, tasks);
+    measure("64 callers, a thread each", 64, 2000, threads);
+    measure("1 caller", 1, 3000, threads);
+}
+
+fn measure(what: &str, callers: usize, rounds: usize, drive: fn(&Arc<Sequencer>, usize, usize)) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let took = run(dir.path(), callers, rounds, drive);
+    let batches = batches(dir.path());
+    let bare = bare_loop(dir.path(), &batches);
+    report(what, callers * rounds, took, &batches, bare);
+    recovery(dir.path());
 }
 
 fn open(dir: &Path) -> DiskLog<RealFs> {
@@ -43,43 +47,87 @@ fn open(dir: &Path) -> DiskLog<RealFs> {
 }
 
 /// Every caller acquires a key of its own and releases it, again and again.
-fn run(dir: &Path, callers: usize, rounds: usize) -> Duration {
+fn run(dir: &Path, callers: usize, rounds: usize, drive: fn(&Arc<Sequencer>, usize, usize)) -> Duration {
     let mut log = open(dir);
     log.reserve(1).expect("room");
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = Opening { store, writer: 1, limits: Limits::default() };
     let decider = Decider::open(Kernel::new(), Seq(0), clock, &opening).expect("a clock that is right");
-    let sequencer = Arc::new(Sequencer::start(decider, Box::new(log), Box::new(|error| panic!("{error}"))));
+    let fatal = Box::new(|error| panic!("{error}"));
+    let sequencer = Arc::new(Sequencer::start(decider, Box::new(log), Box::new(()), fatal));
     let start = Instant::now();
+    drive(&sequencer, callers, rounds);
+    start.elapsed()
+}
+
+/// Callers that block.
+fn threads(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
     let threads: Vec<_> = (0..callers)
         .map(|caller| {
-            let sequencer = Arc::clone(&sequencer);
-            std::thread::spawn(move || cycle(&sequencer, caller, rounds))
+            let sequencer = Arc::clone(sequencer);
+            std::thread::spawn(move || {
+                let mut cycle = Cycle::new(caller, rounds);
+                let mut next = cycle.next(None);
+                while let Some(command) = next.take() {
+                    let said = sequencer.call(command, 0, None, None).expect("it lives");
+                    next = cycle.next(Some(said.expect("taken")));
+                }
+            })
         })
         .collect();
     for thread in threads {
         thread.join().expect("every caller was answered");
     }
-    start.elapsed()
 }
 
-fn cycle(sequencer: &Sequencer, caller: usize, rounds: usize) {
-    let who = identity(&format!("caller-{caller}"));
-    let acquire = Command::by(&who, Action::Acquire(grant(key(&format!("key-{caller:012}")), Span(60_000))));
-    let (send, receive) = sync_channel(1);
-    let ask = |command: Command| {
+/// Callers that do not: what a server does with its connections.
+fn tasks(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
+    let (send, receive) = channel();
+    let submit = |caller: usize, command: Command| {
         let send = send.clone();
-        let reply = Box::new(move |outcome| send.send(outcome).expect("somebody listens"));
-        sequencer.submit(Submission { command, correlation: 0, document: None, wait: None, reply });
-        receive.recv().expect("an answer")
+        let to = Box::new(move |reply| send.send((caller, reply)).is_ok());
+        sequencer.submit(Submission { command, correlation: 0, document: None, wait: None, to });
     };
-    for _ in 0..rounds {
-        let Ok(Outcome::Applied(Answer::Granted(granted), _)) = ask(acquire.clone()) else {
-            panic!("not granted")
-        };
-        let released = ask(Command::by(&who, Action::Release(held(&granted))));
-        assert!(matches!(released, Ok(Outcome::Applied(..))));
+    let mut cycles: Vec<Cycle> = (0..callers).map(|caller| Cycle::new(caller, rounds)).collect();
+    for (caller, cycle) in cycles.iter_mut().enumerate() {
+        submit(caller, cycle.next(None).expect("at least one round"));
+    }
+    let mut left = callers;
+    while left > 0 {
+        let (caller, reply) = receive.recv().expect("an answer");
+        match cycles[caller].next(Some(reply.expect("taken"))) {
+            Some(command) => submit(caller, command),
+            None => left -= 1,
+        }
+    }
+}
+
+/// One caller's work.
+struct Cycle {
+    who: Identity,
+    acquire: Command,
+    left: usize,
+}
+
+impl Cycle {
+    fn new(caller: usize, rounds: usize) -> Cycle {
+        let who = identity(&format!("caller-{caller}"));
+        let grant = grant(key(&format!("key-{caller:012}")), Span(60_000));
+        Cycle { acquire: Command::by(&who, Action::Acquire(grant)), who, left: rounds }
+    }
+
+    /// What to ask next: a release after a grant, and then the next grant.
+    fn next(&mut self, said: Option<Said>) -> Option<Command> {
+        match said {
+            None => {}
+            Some(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => {
+                return Some(Command::by(&self.who, Action::Release(held(&granted))));
+            }
+            Some(Said::Outcome(Outcome::Applied(Answer::Released, _))) => self.left -= 1,
+            Some(other) => panic!("{other:?}"),
+        }
+        (self.left > 0).then(|| self.acquire.clone())
     }
 }
 
@@ -111,12 +159,12 @@ fn bare_loop(dir: &Path, batches: &[usize]) -> Duration {
     start.elapsed()
 }
 
-fn report(callers: usize, rounds: usize, took: Duration, batches: &[usize], bare: Duration) {
-    let cycles = (callers * rounds) as f64;
+fn report(what: &str, cycles: usize, took: Duration, batches: &[usize], bare: Duration) {
+    let cycles = cycles as f64;
     let (ours, ceiling) = (cycles / took.as_secs_f64(), cycles / bare.as_secs_f64());
     let step = |time: Duration| time.as_secs_f64() / batches.len() as f64 * 1e6;
     println!(
-        "{callers} callers: {ours:.0} durable acquire + release/s in {} batches; the bare loop {ceiling:.0}/s; ratio {:.2}; \
+        "{what}: {ours:.0} durable acquire + release/s in {} batches; the bare loop {ceiling:.0}/s; ratio {:.2}; \
          a step {:.0} µs against {:.0} µs",
         batches.len(),
         ours / ceiling,

@@ -2,7 +2,7 @@
 //!
 //! **Invariant.** What a batch holds, replayed on the state before it, gives the state after it: every
 //! command that was applied is in it, in order, and nothing else is. An answer reveals the state up to
-//! some LSN, and may be given once that LSN is durable; so may a refusal.
+//! the end of the batch under way, and may be given once that is durable; so may a refusal.
 //!
 //! **What would break it.** To answer a refusal at once: "held by ada", while ada's grant is not on disk.
 //! The power fails, ada never had it, and whoever was refused was told what never was.
@@ -16,14 +16,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kernel::{
-    Action, Age, Command, Conflict, Event, Kernel, Limits, Lsn, Member, Namespace, Open, Outcome, Rejection,
-    Span, Store, Time,
+    Action, Age, Answer, Command, Conflict, Event, Grant, Granted, Identity, Kernel, LeaseId, Limits, Lsn,
+    Member, Namespace, Open, Outcome, Rejection, Span, Store, Time, Verdict,
 };
 use store::{Lsns, Seq};
 
 use crate::clock::{Clock, Stamps, WrongClock, opening_lsn};
-use crate::record::Record;
-use crate::waiters::{Ticket, Waiter, Waiters};
+use crate::deadlock::closes_a_ring;
+use crate::documents::Place;
+use crate::record::encode_record;
+use crate::waiters::{Ticket, Waiter, Waiters, grant_of, session_of};
 
 /// A kernel, the clock that stamps for it, and the batch under way.
 pub struct Decider {
@@ -34,18 +36,55 @@ pub struct Decider {
     next_seq: Seq,
     batch: Vec<u8>,
     first: Option<Lsn>,
+    /// What the batch has caused.
+    events: Vec<(Lsn, Vec<Event>)>,
     waiters: Waiters,
     /// What became free and has not been offered to anybody yet.
     freed: VecDeque<(Namespace, Vec<Member>)>,
     /// Those whose turn has come, and what came of it; nothing for those that were gone.
-    served: Vec<(Ticket, Option<Decided>)>,
+    served: Vec<(Ticket, Option<Said>)>,
+    /// Waiters are being served: they are not in their place meanwhile.
+    serving: bool,
+}
+
+/// What is said to a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// The kernel's word. Never that others are in the way.
+    Outcome(Outcome),
+    /// Others are in the way.
+    Blocked(Box<Blocked>),
+}
+
+/// Others are in the way of a request for a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// What to do about it.
+    pub advice: Advice,
+    /// Some of the leases in the way, the most that a [`Conflict`] shows.
+    pub holders: Vec<LeaseId>,
+    /// How many who came earlier are in the way, up to [`Waiters::COUNT_MAX`].
+    pub position: usize,
+    /// What the session holds, if it must give that back.
+    pub release: Vec<LeaseId>,
+}
+
+/// What to do when others are in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Wait, or come again.
+    Wait,
+    /// Wait-die: give back what is held, and come again with the same attempt.
+    Die,
+    /// A wait would close a ring of sessions that wait for each other: give back what is held first.
+    Deadlock,
 }
 
 /// What came of a request for a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Granted, or refused.
-    Decided(Decided),
+    Said(Said),
     /// It waits, behind so many who came before it and are in its way.
     Waiting {
         /// To be called off with.
@@ -66,15 +105,6 @@ pub struct Opening {
     pub limits: Limits,
 }
 
-/// What came of a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decided {
-    /// The kernel's word.
-    pub outcome: Outcome,
-    /// The answer may be given once this is durable: it reveals the state up to here.
-    pub reveals: Lsn,
-}
-
 /// A batch to append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
@@ -85,6 +115,9 @@ pub struct Sealed {
     /// The records.
     pub payload: Vec<u8>,
 }
+
+/// How often a command is tried again after a step of what is due, before it is told to come again.
+const CATCH_UP_STEPS: usize = 16;
 
 impl Decider {
     /// Takes over a kernel that holds all of a log up to `next_seq`, and opens a tenure: the first record
@@ -115,9 +148,11 @@ impl Decider {
             next_seq,
             batch: Vec::new(),
             first: None,
+            events: Vec::new(),
             waiters: Waiters::default(),
             freed: VecDeque::new(),
             served: Vec::new(),
+            serving: false,
         };
         let command = Command::internal(Action::Open(open));
         let outcome = decider.apply(stamps.opened_at(), &command, 0, None);
@@ -127,54 +162,135 @@ impl Decider {
 
     /// Decides one command now. What is due comes first, a step of it.
     ///
-    /// `document` is the content that a commit or relocation carries, if it rides in the log.
-    pub fn decide(&mut self, command: &Command, correlation: u128, document: Option<Vec<u8>>) -> Decided {
+    /// `document` is the content that a commit or relocation carries, if it rides in the log: then that is
+    /// where the kernel is told that it is.
+    pub fn decide(&mut self, command: &Command, correlation: u128, document: Option<&[u8]>) -> Outcome {
         let now = self.now();
-        if self.kernel.next_due().is_some_and(|due| due <= now) {
-            self.apply(now, &Command::internal(Action::Tick), 0, None);
-        }
-        let outcome = self.apply(now, command, correlation, document);
-        let decided = Decided { outcome, reveals: self.kernel.last_lsn() };
+        self.end_due(now);
+        let outcome = self.carry_out(now, command, correlation, document);
         self.serve(now);
-        decided
+        outcome
     }
 
     /// Asks for a lease. Nobody barges: whoever came earlier and is in the way goes first, even if what is
-    /// wanted is free just now. With `wait`, which is set once nobody listens any more, it waits for it.
+    /// wanted is free just now. With `wait`, which is set once nobody listens any more, it waits for it, if
+    /// it may.
     pub fn ask(&mut self, command: &Command, correlation: u128, wait: Option<&Arc<AtomicBool>>) -> Asked {
-        let (Action::Acquire(grant) | Action::Reserve(grant)) = &command.action else {
-            return Asked::Decided(self.decide(command, correlation, None));
+        let (Some(grant), Some(identity)) = (grant_of(command), &command.identity) else {
+            return Asked::Said(Said::Outcome(self.decide(command, correlation, None)));
         };
         let now = self.now();
+        self.end_due(now);
         let ahead = self.waiters.oldest_ahead(&grant.namespace, &grant.bundle);
         let ahead = ahead.filter(|_| !self.kernel.is_retry(now, command));
-        let decided = match ahead {
-            Some(oldest) => self.behind(oldest),
-            None => self.decide(command, correlation, None),
+        let outcome = match ahead {
+            Some(_) => self.behind(now, identity, grant),
+            None => self.carry_out(now, command, correlation, None),
         };
-        let in_the_way = matches!(decided.outcome, Outcome::Rejected(Rejection::Conflict(_)));
-        let Some(gone) = wait.filter(|_| in_the_way).cloned() else { return Asked::Decided(decided) };
-        let age = grant.attempt.filter(|age| age.counts_at(now));
-        let age = age.unwrap_or(Age { at: now, tie: self.next_lsn.0 });
-        let (namespace, bundle) = (grant.namespace.clone(), grant.bundle.clone());
-        // Deciding may have served some of those who were ahead.
-        let position = self.waiters.count_ahead(&namespace, &bundle);
-        let command = command.clone();
-        let ticket = self.waiters.push(Waiter { namespace, bundle, age, command, correlation, gone });
+        self.serve(now);
+        let Outcome::Rejected(Rejection::Conflict(conflict)) = outcome else {
+            return Asked::Said(Said::Outcome(outcome));
+        };
+        let blocked = self.judge(now, command, grant, *conflict, ahead);
+        match wait.filter(|_| blocked.advice == Advice::Wait) {
+            Some(gone) => self.queue(now, command, correlation, Arc::clone(gone), blocked.position),
+            None => Asked::Said(Said::Blocked(Box::new(blocked))),
+        }
+    }
+
+    /// Others wait for it already. Whatever else speaks against it is said first: no waiting would help.
+    fn behind(&self, now: Time, identity: &Identity, grant: &Grant) -> Outcome {
+        let nobody =
+            || Rejection::Conflict(Box::new(Conflict { holders: Vec::new(), oldest: Age::YOUNGEST }));
+        Outcome::Rejected(self.kernel.refusal(now, identity, grant).unwrap_or_else(nobody))
+    }
+
+    /// May it wait for those who are in its way?
+    fn judge(
+        &self,
+        now: Time,
+        command: &Command,
+        grant: &Grant,
+        conflict: Conflict,
+        ahead: Option<Age>,
+    ) -> Blocked {
+        let session = session_of(command);
+        let age = self.age_of(now, grant);
+        let dies = grant.attempt.is_some() && kernel::judge(age, [conflict.oldest], ahead) == Verdict::Die;
+        let ring = |session| closes_a_ring(&self.kernel, &self.waiters, now, session, grant);
+        let closes = !dies && session.as_ref().is_some_and(ring);
+        let advice = match (dies || closes, grant.attempt) {
+            (false, _) => Advice::Wait,
+            (true, Some(_)) => Advice::Die,
+            (true, None) => Advice::Deadlock,
+        };
+        let held = session.filter(|_| advice != Advice::Wait).map(|(namespace, identity, session)| {
+            self.kernel.leases_of_session(&namespace, &identity, &session, now)
+        });
+        Blocked {
+            advice,
+            holders: conflict.holders,
+            position: self.waiters.count_ahead(&grant.namespace, &grant.bundle, None),
+            release: held.into_iter().flatten().map(|lease| lease.id).collect(),
+        }
+    }
+
+    /// An attempt keeps its age; anything else is as old as its arrival.
+    fn age_of(&self, now: Time, grant: &Grant) -> Age {
+        let attempt = grant.attempt.filter(|age| age.counts_at(now));
+        attempt.unwrap_or(Age { at: now, tie: self.next_lsn.0 })
+    }
+
+    fn queue(
+        &mut self,
+        now: Time,
+        command: &Command,
+        correlation: u128,
+        gone: Arc<AtomicBool>,
+        position: usize,
+    ) -> Asked {
+        let age = self.age_of(now, grant_of(command).expect("only requests for leases wait"));
+        let ticket = self.waiters.push(Waiter { command: command.clone(), correlation, age, gone });
         Asked::Waiting { ticket, position }
     }
 
     /// Calls a waiter off: it timed out, or is gone. Those whom it kept waiting may be served by that.
-    pub fn call_off(&mut self, ticket: Ticket) {
+    /// Returns what it may be told.
+    pub fn call_off(&mut self, ticket: Ticket) -> Option<Said> {
+        let now = self.now();
+        let said = Said::Blocked(Box::new(self.still_blocked(now, ticket)?));
+        self.take_out(ticket);
+        self.serve(now);
+        Some(said)
+    }
+
+    /// Nobody waits any more.
+    pub fn dismiss_waiters(&mut self) {
+        self.waiters = Waiters::default();
+    }
+
+    /// Takes a waiter out. Those behind it may have been waiting for it alone.
+    fn take_out(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.remove(ticket) {
-            self.freed.push_back((waiter.namespace, waiter.bundle.members().to_vec()));
-            self.serve(self.now());
+            let grant = waiter.grant();
+            self.freed.push_back((grant.namespace.clone(), grant.bundle.members().to_vec()));
         }
+    }
+
+    fn still_blocked(&self, now: Time, ticket: Ticket) -> Option<Blocked> {
+        let grant = self.waiters.get(ticket)?.grant();
+        let conflict = self.kernel.conflict(&grant.namespace, &grant.bundle, now);
+        Some(Blocked {
+            advice: Advice::Wait,
+            holders: conflict.map(|conflict| conflict.holders).unwrap_or_default(),
+            position: self.waiters.position(ticket)?,
+            release: Vec::new(),
+        })
     }
 
     /// Those whose turn has come since this was last called, granted or refused; with nothing, those that
     /// were gone by then.
-    pub fn take_served(&mut self) -> Vec<(Ticket, Option<Decided>)> {
+    pub fn take_served(&mut self) -> Vec<(Ticket, Option<Said>)> {
         std::mem::take(&mut self.served)
     }
 
@@ -183,36 +299,47 @@ impl Decider {
         &self.waiters
     }
 
-    /// Refused, because others wait for it already.
-    fn behind(&self, oldest: Age) -> Decided {
-        let conflict = Conflict { holders: Vec::new(), oldest };
-        let outcome = Outcome::Rejected(Rejection::Conflict(Box::new(conflict)));
-        Decided { outcome, reveals: self.kernel.last_lsn() }
+    /// Another connection waits for a waiter's answer now.
+    pub fn listen(&mut self, ticket: Ticket, gone: Arc<AtomicBool>) {
+        self.waiters.listen(ticket, gone);
     }
 
     /// Offers what became free to those who wait for it. A grant may end others that were due, and so free
     /// more: that comes next.
     fn serve(&mut self, now: Time) {
         while let Some((namespace, members)) = self.freed.pop_front() {
+            if self.waiters.is_empty() {
+                self.freed.clear();
+                return;
+            }
             let mut waiters = std::mem::take(&mut self.waiters);
+            self.serving = true;
             let served = waiters.wake(&namespace, &members, |waiter| self.try_serve(now, waiter));
+            self.serving = false;
             self.waiters = waiters;
-            for (ticket, waiter, decided) in served {
-                if decided.is_none() {
+            for (ticket, waiter, said) in served {
+                match &said {
                     // Those whom it kept waiting elsewhere may be served by its going.
-                    self.freed.push_back((waiter.namespace, waiter.bundle.members().to_vec()));
+                    None | Some(Said::Outcome(Outcome::Rejected(_))) => {
+                        let grant = waiter.grant();
+                        self.freed.push_back((grant.namespace.clone(), grant.bundle.members().to_vec()));
+                    }
+                    Some(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => {
+                        self.judge_waiters(now, granted);
+                    }
+                    _ => {}
                 }
-                self.served.push((ticket, decided));
+                self.served.push((ticket, said));
             }
         }
     }
 
     /// Whatever comes of it is the waiter's answer, but that somebody is still in the way: only then will
     /// something that becomes free wake it again.
-    fn try_serve(&mut self, now: Time, waiter: &Waiter) -> Option<Decided> {
-        let outcome = self.apply(now, &waiter.command, waiter.correlation, None);
+    fn try_serve(&mut self, now: Time, waiter: &Waiter) -> Option<Said> {
+        let outcome = self.try_again(now, &waiter.command, waiter.correlation, None);
         let waits_on = matches!(outcome, Outcome::Rejected(Rejection::Conflict(_)));
-        (!waits_on).then(|| Decided { outcome, reveals: self.kernel.last_lsn() })
+        (!waits_on).then_some(Said::Outcome(outcome))
     }
 
     /// Ends what is due, a step of it, and forgets what may be forgotten.
@@ -220,6 +347,13 @@ impl Decider {
         let now = self.now();
         self.apply(now, &Command::internal(Action::Tick), 0, None);
         self.serve(now);
+    }
+
+    fn end_due(&mut self, now: Time) {
+        if self.kernel.next_due().is_some_and(|due| due <= now) {
+            self.apply(now, &Command::internal(Action::Tick), 0, None);
+            self.serve(now);
+        }
     }
 
     /// How long until something is due; `None` if nothing ever is.
@@ -234,6 +368,11 @@ impl Decider {
         let seq = self.next_seq;
         self.next_seq = seq.next();
         Some(Sealed { seq, lsns: Lsns { first: first.0, last: self.kernel.last_lsn().0 }, payload })
+    }
+
+    /// What happened in the batch so far, for those who follow events: to be told when it is durable.
+    pub fn take_events(&mut self) -> Vec<(Lsn, Vec<Event>)> {
+        std::mem::take(&mut self.events)
     }
 
     /// How large the batch is so far.
@@ -251,26 +390,93 @@ impl Decider {
         self.stamps.now(&*self.clock).max(self.kernel.now())
     }
 
-    fn apply(
+    fn carry_out(
         &mut self,
         now: Time,
         command: &Command,
         correlation: u128,
-        document: Option<Vec<u8>>,
+        document: Option<&[u8]>,
     ) -> Outcome {
-        let lsn = self.next_lsn;
-        let outcome = self.kernel.apply(lsn, now, command);
-        if let Outcome::Applied(_, events) = &outcome {
-            for lease in events.iter().filter_map(Event::freed) {
-                // Ended leases can be read until the next command is applied.
-                if let Ok(view) = self.kernel.lease(lease, now) {
-                    self.freed.push_back((view.namespace, view.members));
-                }
-            }
-            Record { lsn, now, correlation, command: command.clone(), document }.encode(&mut self.batch);
-            self.first.get_or_insert(lsn);
-            self.next_lsn = Lsn(lsn.0 + 1);
+        let outcome = self.try_again(now, command, correlation, document);
+        if let Outcome::Applied(Answer::Granted(granted), _) = &outcome {
+            self.judge_waiters(now, granted);
         }
         outcome
     }
+
+    /// Where so much is due that nothing can be decided, a few steps of that come first.
+    fn try_again(
+        &mut self,
+        now: Time,
+        command: &Command,
+        correlation: u128,
+        document: Option<&[u8]>,
+    ) -> Outcome {
+        for _ in 0..CATCH_UP_STEPS {
+            match self.apply(now, command, correlation, document) {
+                Outcome::Rejected(Rejection::Behind) => {
+                    self.apply(now, &Command::internal(Action::Tick), 0, None);
+                }
+                outcome => return outcome,
+            }
+        }
+        Outcome::Rejected(Rejection::Behind)
+    }
+
+    /// Nobody under wait-die stands behind a holder that is older: a lease that was taken back may be.
+    fn judge_waiters(&mut self, now: Time, granted: &Granted) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        let Ok(lease) = self.kernel.lease(granted.lease, now) else { return };
+        for ticket in self.waiters.younger_attempts(&lease.namespace, &lease.members, lease.age) {
+            let waiter = self.waiters.get(ticket).expect("it was just found");
+            let command = waiter.command.clone();
+            let conflict = Conflict { holders: vec![lease.id], oldest: lease.age };
+            let blocked =
+                self.judge(now, &command, grant_of(&command).expect("it waits for a lease"), conflict, None);
+            self.take_out(ticket);
+            self.served
+                .push((ticket, Some(Said::Blocked(Box::new(Blocked { advice: Advice::Die, ..blocked })))));
+        }
+    }
+
+    fn apply(&mut self, now: Time, command: &Command, correlation: u128, document: Option<&[u8]>) -> Outcome {
+        let lsn = self.next_lsn;
+        let located = document.map(|_| located(command, lsn));
+        let command = located.as_ref().unwrap_or(command);
+        let outcome = self.kernel.apply(lsn, now, command);
+        if let Outcome::Applied(_, events) = &outcome {
+            if !self.waiters.is_empty() || self.serving {
+                self.note_freed(now, events);
+            }
+            encode_record(&mut self.batch, lsn, now, correlation, command, document);
+            self.first.get_or_insert(lsn);
+            self.next_lsn = Lsn(lsn.0 + 1);
+            if !events.is_empty() {
+                self.events.push((lsn, events.clone()));
+            }
+        }
+        outcome
+    }
+
+    /// Ended leases can be read until the next command is applied.
+    fn note_freed(&mut self, now: Time, events: &[Event]) {
+        for lease in events.iter().filter_map(Event::freed) {
+            if let Ok(view) = self.kernel.lease(lease, now) {
+                self.freed.push_back((view.namespace, view.members));
+            }
+        }
+    }
+}
+
+/// The same command, with its document at this LSN.
+fn located(command: &Command, lsn: Lsn) -> Command {
+    let mut command = command.clone();
+    match &mut command.action {
+        Action::Commit(commit) => commit.location = Place::Inline(lsn).location(),
+        Action::Relocate(relocation) => relocation.location = Place::Inline(lsn).location(),
+        _ => {}
+    }
+    command
 }

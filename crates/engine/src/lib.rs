@@ -4,14 +4,16 @@
 //!
 //! The modules in reading order: [`record`] is how commands are written into the log, for ever; [`clock`]
 //! is where stamps come from; [`decider`] applies commands and gathers them into batches; [`waiters`] are
-//! those that it serves later; [`sequencer`] is the two threads that decide and append side by side;
+//! those that it serves later, and `deadlock` those that it does not let wait; [`documents`] says where
+//! documents are; [`shard`] is all of that turn by turn; [`sequencer`] is the threads that drive it;
 //! [`recovery`] replays a log through the same entry point.
-//!
-//! What is not here yet: snapshots, documents, wait-die and deadlock among sessions.
 
 pub mod record;
 pub mod clock;
 pub mod decider;
 pub mod waiters;
+mod deadlock;
+pub mod documents;
+pub mod shard;
 pub mod sequencer;
 pub mod recovery;

@@ -1,4 +1,4 @@
-//! Two threads for a shard: one decides, one appends, side by side.
+//! The threads of a shard: one decides and answers, one appends, side by side.
 //!
 //! **Invariant.** An answer goes out only when the state that it reveals is durable, and answers go out
 //! in the order in which they were decided. One append is in flight at a time; what comes in while it
@@ -8,124 +8,195 @@
 //! next answer reveals what a restart will not know. So a failed append is fatal: nothing is answered any
 //! more, and the owner is told to end the process.
 //!
-//! Room is made before it is needed. Without it new work is refused and what gives back (releases, revokes,
+//! Whoever has the log may append: it is with the deciding thread, or away with the appending one. A batch
+//! with one command in it is appended on the spot, since there is nothing to decide meanwhile; and a caller
+//! that blocks, on a shard where nothing else is going on, does the whole turn on its own thread.
+//!
+//! Room is made before it is needed. Without it new work is refused, and what gives back (releases, revokes,
 //! ticks) goes on in what is left.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
+mod inbox;
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kernel::{Action, Command, Outcome, Span, Time};
-use store::{ErrorKind, LogStore, StoreError};
+use kernel::{Command, Event, LeaseId, Lsn, Span};
+use store::{LogStore, Seq, StoreError};
 
-use crate::decider::{Asked, Decider, Sealed};
-use crate::waiters::Ticket;
+use self::inbox::{Inbox, Taken};
+use crate::decider::Decider;
+use crate::shard::{Reply, Shard, Space, State, Submission, Turn, Unavailable, Wait};
 
 /// How many commands may wait to be decided.
 pub const QUEUE_MAX: usize = 4096;
-/// How many may wait for leases; one more is refused as if it did not want to wait.
-pub const WAITERS_MAX: usize = 100_000;
 /// How many commands one batch takes at the most.
 const BATCH_COMMANDS: usize = 1024;
 /// A batch that is this large takes no further commands.
 const BATCH_BYTES: usize = 1 << 20;
+/// Room for a batch, and for the command that made it full.
+const BATCH_ROOM: u64 = 2 << 20;
 /// How often a log without room is asked again.
 const RETRY: Duration = Duration::from_millis(250);
+/// The clock may have been asleep: nobody sleeps for longer.
+const NAP: Duration = Duration::from_secs(5);
 
-/// Why there is no outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unavailable {
-    /// Too many are waiting already: come back later.
-    Busy,
-    /// The log has no room: nothing new, but what gives back is still taken.
-    NoSpace,
-    /// The sequencer has ended.
-    Stopped,
-}
+/// Where a reply goes; says whether it got there. Dropped without a call if the sequencer dies before the
+/// outcome is durable: it may have happened.
+pub type ReplyTo = Box<dyn FnOnce(Reply) -> bool + Send>;
 
-/// Where an outcome goes. Dropped without a call if the sequencer dies before the outcome is durable: it
-/// may have happened.
-pub type Reply = Box<dyn FnOnce(Result<Outcome, Unavailable>) + Send>;
+/// Looks at the state, and returns what to do once what it saw is durable.
+pub type Look = Box<dyn FnOnce(&Shard<ReplyTo>) -> Publish + Send>;
+
+/// To be done when a state is durable.
+pub type Publish = Box<dyn FnOnce() + Send>;
 
 /// What to do when an append fails: end the process, with a message. Called once.
 pub type Fatal = Box<dyn FnOnce(StoreError) + Send>;
 
-/// How long a request for a lease may wait.
-#[derive(Clone, Debug)]
-pub struct Wait {
-    /// At most so long. There is no waiting for ever.
-    pub most: Span,
-    /// To be set once nobody listens any more: the waiter vanishes before it can be granted anything.
-    pub gone: Arc<AtomicBool>,
+/// Is told what has become durable, in order: events, and the state after each batch.
+pub trait Follower: Send {
+    /// A batch is durable.
+    fn landed(&mut self, next: Seq, bytes: usize, state: State, events: &[(Lsn, Vec<Event>)]);
 }
 
-/// A command on its way.
-pub struct Submission {
-    /// What is asked.
-    pub command: Command,
-    /// What the client calls it.
-    pub correlation: u128,
-    /// The content that rides in the log.
-    pub document: Option<Vec<u8>>,
-    /// For a lease that others may be in the way of.
-    pub wait: Option<Wait>,
-    /// Where the outcome goes.
-    pub reply: Reply,
+/// Nobody follows.
+impl Follower for () {
+    fn landed(&mut self, _: Seq, _: usize, _: State, _: &[(Lsn, Vec<Event>)]) {}
 }
 
-/// A waiter's other half.
-struct Parked {
-    reply: Reply,
-    command: Command,
-    correlation: u128,
-    until: Time,
+/// Can it grant, durably?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// What the log can take.
+    pub space: Space,
+    /// Why that is not everything.
+    pub reason: Option<String>,
 }
 
-/// Decided, to be answered when the batch is durable.
-struct Work {
-    sealed: Option<Sealed>,
-    answers: Vec<(Reply, Outcome)>,
-}
-
-/// The two threads of a shard. They end when this is dropped, after all that was taken is answered.
+/// A shard and its threads. They end when this is dropped, after all that was taken is answered.
 pub struct Sequencer {
-    queue: Option<SyncSender<Submission>>,
+    shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    inbox: Inbox,
+    core: Mutex<Core>,
+    /// Held by whoever tells what has landed; taken before `core`.
+    publishing: Mutex<()>,
+    health: Mutex<Health>,
+}
+
+/// What turns are made with.
+struct Core {
+    shard: Shard<ReplyTo>,
+    /// `None` while it is away with the appending thread.
+    log: Option<Box<dyn LogStore>>,
+    /// What was looked at in this turn.
+    looks: Vec<Publish>,
+    /// Turns that are durable and have not been told yet, in order.
+    landed: VecDeque<Landing>,
+    follower: Box<dyn Follower>,
+    fatal: Option<Fatal>,
+    /// An append failed: nothing is said any more.
+    dead: bool,
+}
+
+/// A turn on its way to the disk, and all that is said when it is there.
+struct Landing {
+    turn: Turn<ReplyTo>,
+    looks: Vec<Publish>,
 }
 
 impl Sequencer {
     /// Starts on a decider that has just been opened, and the log that it was recovered from.
-    pub fn start(decider: Decider, log: Box<dyn LogStore>, fatal: Fatal) -> Sequencer {
-        let (queue, submissions) = sync_channel(QUEUE_MAX);
-        // No buffer: the next batch grows until the append before it has finished.
-        let (work, batches) = sync_channel(0);
-        let room = Arc::new(AtomicBool::new(true));
-        let (parked, patience) = (BTreeMap::new(), BTreeSet::new());
-        let deciding = Deciding { decider, submissions, work, room: Arc::clone(&room), parked, patience };
-        let appending = Appending { log, batches, room, fatal: Some(fatal) };
+    pub fn start(
+        decider: Decider,
+        log: Box<dyn LogStore>,
+        follower: Box<dyn Follower>,
+        fatal: Fatal,
+    ) -> Sequencer {
+        let core = Core {
+            shard: Shard::new(decider),
+            log: Some(log),
+            looks: Vec::new(),
+            landed: VecDeque::new(),
+            follower,
+            fatal: Some(fatal),
+            dead: false,
+        };
+        let shared = Arc::new(Shared {
+            inbox: Inbox::new(QUEUE_MAX),
+            core: Mutex::new(core),
+            publishing: Mutex::new(()),
+            health: Mutex::new(Health { space: Space::Plenty, reason: None }),
+        });
+        let (work, batches) = sync_channel(1);
+        let deciding = Deciding { shared: Arc::clone(&shared), work };
+        let appending = Appending { shared: Arc::clone(&shared), work: batches };
         let threads =
             vec![std::thread::spawn(move || deciding.run()), std::thread::spawn(move || appending.run())];
-        Sequencer { queue: Some(queue), threads }
+        Sequencer { shared, threads }
     }
 
-    /// Hands in a command; its `reply` is called with what came of it, once that is durable. If it cannot be
-    /// taken, that is called at once.
-    pub fn submit(&self, submission: Submission) {
-        let Some(queue) = &self.queue else { return (submission.reply)(Err(Unavailable::Stopped)) };
-        match queue.try_send(submission) {
-            Ok(()) => {}
-            Err(TrySendError::Full(submission)) => (submission.reply)(Err(Unavailable::Busy)),
-            Err(TrySendError::Disconnected(submission)) => (submission.reply)(Err(Unavailable::Stopped)),
+    /// Hands in a command; its reply is given once what it reveals is durable. If the command cannot be taken,
+    /// that is said at once.
+    pub fn submit(&self, submission: Submission<ReplyTo>) {
+        if let Err((to, why)) = self.shared.inbox.submit(submission) {
+            to(Err(why));
         }
+    }
+
+    /// Hands in a command, and waits for its reply. `None` if the sequencer died meanwhile: it may have
+    /// happened.
+    pub fn call(
+        &self,
+        command: Command,
+        correlation: u128,
+        document: Option<Vec<u8>>,
+        wait: Option<Wait>,
+    ) -> Option<Reply> {
+        let (send, receive) = sync_channel(1);
+        let to: ReplyTo = Box::new(move |reply| send.send(reply).is_ok());
+        let submission = Submission { command, correlation, document, wait, to };
+        match self.idle() {
+            Some(core) => self.shared.turn_alone(core, submission),
+            None => self.submit(submission),
+        }
+        receive.recv().ok()
+    }
+
+    /// Looks at the state. What `look` returns is done once what it saw is durable.
+    pub fn look(&self, look: Look) -> Result<(), Unavailable> {
+        self.shared.inbox.look(look)
+    }
+
+    /// Can it grant, durably?
+    pub fn health(&self) -> Health {
+        lock(&self.shared.health).clone()
+    }
+
+    /// Raises the log's floor, as soon as the log is at hand.
+    pub fn raise_floor(&self, floor: Seq) {
+        self.shared.inbox.raise_floor(floor);
+    }
+
+    /// Is nothing else going on? Then the caller may do the turn itself.
+    fn idle(&self) -> Option<MutexGuard<'_, Core>> {
+        if !self.shared.inbox.is_idle() {
+            return None;
+        }
+        let core = self.shared.core.try_lock().ok()?;
+        (core.log.is_some() && core.landed.is_empty() && !core.dead).then_some(core)
     }
 }
 
 impl Drop for Sequencer {
     fn drop(&mut self) {
-        self.queue = None;
+        self.shared.inbox.close();
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so; there is nobody to tell again.
             let _ = thread.join();
@@ -133,172 +204,257 @@ impl Drop for Sequencer {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// The whole turn, on the caller's thread.
+    fn turn_alone(&self, mut core: MutexGuard<'_, Core>, submission: Submission<ReplyTo>) {
+        core.shard.housekeep();
+        core.shard.submit(submission);
+        self.append_here(&mut core);
+        drop(core);
+        self.publish();
+        let core = lock(&self.core);
+        let due = if core.has_something() { Some(Span(0)) } else { core.shard.until_due() };
+        drop(core);
+        self.inbox.wake_within(due);
+    }
+
+    /// Ends the turn and appends it on this thread.
+    fn append_here(&self, core: &mut Core) {
+        let landing = core.end_turn();
+        let mut log = core.log.take().expect("whoever ends a turn has the log");
+        let appended = append(&mut *log, &landing);
+        self.land(core, landing, log, appended);
+    }
+
+    /// An append has ended: its turn may be told, or nothing ever again.
+    fn land(
+        &self,
+        core: &mut Core,
+        landing: Landing,
+        log: Box<dyn LogStore>,
+        appended: Result<(), StoreError>,
+    ) {
+        match appended {
+            Ok(()) => {
+                self.make_room(core, log);
+                core.landed.push_back(landing);
+            }
+            Err(error) => {
+                // Nobody is answered: whoever asks again after the restart is told what is so.
+                drop(landing);
+                core.die(error);
+                self.inbox.close();
+            }
+        }
+    }
+
+    /// Takes the log back, with a batch's worth of room in it and a segment behind that.
+    fn make_room(&self, core: &mut Core, mut log: Box<dyn LogStore>) {
+        let health = match log.reserve(BATCH_ROOM) {
+            Ok(()) => Health { space: Space::Plenty, reason: None },
+            Err(error) => {
+                let space = if log.room().bytes >= BATCH_ROOM { Space::Reserve } else { Space::Nothing };
+                Health { space, reason: Some(error.what) }
+            }
+        };
+        core.shard.set_space(health.space);
+        core.log = Some(log);
+        let mut known = lock(&self.health);
+        if *known != health {
+            *known = health;
+        }
+    }
+
+    /// Tells what has landed. Nobody else does meanwhile, and no turn is held up by it.
+    fn publish(&self) {
+        let _in_order = lock(&self.publishing);
+        let mut core = lock(&self.core);
+        let landed = std::mem::take(&mut core.landed);
+        if landed.is_empty() {
+            return;
+        }
+        for landing in &landed {
+            core.tell_follower(landing);
+        }
+        drop(core);
+        let mut news: Vec<(LeaseId, bool)> = Vec::new();
+        for landing in landed {
+            for (to, reply, lease) in landing.turn.replies {
+                let reached = to(reply);
+                news.extend(lease.map(|lease| (lease, reached)));
+            }
+            landing.looks.into_iter().for_each(|publish| publish());
+        }
+        let mut core = lock(&self.core);
+        for (lease, reached) in news {
+            core.shard.delivered(lease, reached);
+        }
+    }
+}
+
+fn append(log: &mut dyn LogStore, landing: &Landing) -> Result<(), StoreError> {
+    match &landing.turn.sealed {
+        Some(sealed) => log.append(sealed.seq, sealed.lsns, &sealed.payload),
+        None => Ok(()),
+    }
+}
+
+impl Core {
+    fn end_turn(&mut self) -> Landing {
+        Landing { turn: self.shard.end_turn(), looks: std::mem::take(&mut self.looks) }
+    }
+
+    fn has_something(&self) -> bool {
+        let (bytes, replies) = self.shard.load();
+        bytes > 0 || replies > 0 || !self.looks.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        let (bytes, replies) = self.shard.load();
+        bytes >= BATCH_BYTES || replies >= BATCH_COMMANDS
+    }
+
+    /// Is there nobody whose command could be decided while this batch is appended?
+    fn is_alone(&self) -> bool {
+        self.shard.load().1 <= 1
+    }
+
+    fn tell_follower(&mut self, landing: &Landing) {
+        if let Some(sealed) = &landing.turn.sealed {
+            let Turn { state, events, .. } = &landing.turn;
+            self.follower.landed(sealed.seq.next(), sealed.payload.len(), *state, events);
+        }
+    }
+
+    fn die(&mut self, error: StoreError) {
+        self.dead = true;
+        self.landed.clear();
+        if let Some(fatal) = self.fatal.take() {
+            fatal(error);
+        }
+    }
+}
+
 struct Deciding {
-    decider: Decider,
-    submissions: Receiver<Submission>,
-    work: SyncSender<Work>,
-    room: Arc<AtomicBool>,
-    parked: BTreeMap<Ticket, Parked>,
-    /// When those who wait have waited long enough.
-    patience: BTreeSet<(Time, Ticket)>,
+    shared: Arc<Shared>,
+    work: SyncSender<(Box<dyn LogStore>, Landing)>,
 }
 
 impl Deciding {
-    fn run(mut self) {
+    fn run(self) {
         // The record that opens the tenure comes before everything else.
-        if self.work.send(Work { sealed: self.decider.seal(), answers: Vec::new() }).is_err() {
-            return;
-        }
+        self.shared.append_here(&mut lock(&self.shared.core));
         loop {
-            let first = match self.submissions.recv_timeout(self.until_due()) {
-                Ok(submission) => Some(submission),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
-            let work = self.next_batch(first);
-            if (work.sealed.is_some() || !work.answers.is_empty()) && self.work.send(work).is_err() {
+            let (timeout, full) = self.patience();
+            let taken = self.shared.inbox.take(timeout, !full);
+            if !self.turn(taken) {
                 return;
             }
         }
     }
 
-    /// All that is waiting, up to a batch's worth.
-    fn next_batch(&mut self, first: Option<Submission>) -> Work {
-        let mut answers = Vec::new();
-        if first.is_none() {
-            self.decider.tick();
+    /// How long there is nothing to do, and whether the batch is full.
+    fn patience(&self) -> (Duration, bool) {
+        let core = lock(&self.shared.core);
+        let due = core.shard.until_due().map_or(NAP, |due| Duration::from_millis(due.0)).min(NAP);
+        let space = lock(&self.shared.health).space;
+        match &core.log {
+            _ if !core.landed.is_empty() => (Duration::ZERO, core.is_full()),
+            _ if core.is_full() => (NAP, true),
+            Some(_) if core.has_something() => (Duration::ZERO, false),
+            Some(_) if space != Space::Plenty => (due.min(RETRY), false),
+            _ => (due, false),
         }
-        self.end_waits(&mut answers);
-        let mut next = first;
-        while let Some(submission) = next.take() {
-            self.decide(submission, &mut answers);
-            let full = answers.len() >= BATCH_COMMANDS || self.decider.batch_bytes() >= BATCH_BYTES;
-            next = match self.submissions.try_recv() {
-                Ok(submission) if !full => Some(submission),
-                Ok(submission) => {
-                    self.decide(submission, &mut answers);
-                    None
-                }
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-            };
-        }
-        self.collect_served(&mut answers);
-        Work { sealed: self.decider.seal(), answers }
     }
 
-    fn decide(&mut self, submission: Submission, answers: &mut Vec<(Reply, Outcome)>) {
-        let Submission { command, correlation, document, wait, reply } = submission;
-        if !self.room.load(Ordering::Acquire) && !gives_back(&command.action) {
-            return reply(Err(Unavailable::NoSpace));
+    /// One turn; says whether there is another. What has landed is told first.
+    fn turn(&self, taken: Taken) -> bool {
+        self.shared.publish();
+        let mut core = lock(&self.shared.core);
+        if core.dead {
+            return false;
         }
-        let wait = wait.filter(|_| self.parked.len() < WAITERS_MAX);
-        if !matches!(command.action, Action::Acquire(_) | Action::Reserve(_)) {
-            return answers.push((reply, self.decider.decide(&command, correlation, document).outcome));
+        self.look_after_the_log(&mut core, taken.floor);
+        core.shard.housekeep();
+        let mut submissions = taken.submissions;
+        while !core.is_full()
+            && let Some(submission) = submissions.pop_front()
+        {
+            core.shard.submit(submission);
         }
-        match self.decider.ask(&command, correlation, wait.as_ref().map(|wait| &wait.gone)) {
-            Asked::Decided(decided) => answers.push((reply, decided.outcome)),
-            Asked::Waiting { ticket, .. } => {
-                let until = self.decider.now().after(wait.map_or(Span(0), |wait| wait.most));
-                self.patience.insert((until, ticket));
-                self.parked.insert(ticket, Parked { reply, command, correlation, until });
+        self.shared.inbox.put_back(submissions);
+        for look in taken.looks {
+            let publish = look(&core.shard);
+            core.looks.push(publish);
+        }
+        let ends = taken.closed && !self.shared.inbox.has_more();
+        if ends {
+            core.shard.stop();
+        }
+        self.send_off(&mut core);
+        !(ends && core.log.is_some() && core.landed.is_empty() && !core.has_something())
+    }
+
+    fn look_after_the_log(&self, core: &mut Core, floor: Option<Seq>) {
+        let Some(mut log) = core.log.take() else {
+            if let Some(floor) = floor {
+                self.shared.inbox.raise_floor(floor);
             }
+            return;
+        };
+        if let Some(floor) = floor {
+            // What cannot be dropped now will be when the floor is raised next, or the log opened.
+            let _ = log.raise_floor(floor);
+        }
+        if lock(&self.shared.health).space == Space::Plenty {
+            core.log = Some(log);
+        } else {
+            self.shared.make_room(core, log);
         }
     }
 
-    fn collect_served(&mut self, answers: &mut Vec<(Reply, Outcome)>) {
-        for (ticket, decided) in self.decider.take_served() {
-            let parked = self.unpark(ticket);
-            // Nobody waits for the answers of those that are gone.
-            answers.extend(parked.zip(decided).map(|(parked, decided)| (parked.reply, decided.outcome)));
+    /// Appends what was decided, if the log is here: on the spot, or side by side with the next turn.
+    fn send_off(&self, core: &mut Core) {
+        if core.log.is_none() || !core.has_something() {
+            return;
         }
-    }
-
-    /// Whoever has waited long enough gets one last try, and then the refusal as it stands.
-    fn end_waits(&mut self, answers: &mut Vec<(Reply, Outcome)>) {
-        self.collect_served(answers);
-        while let Some((until, ticket)) = self.patience.first().copied() {
-            if until >= self.decider.now() {
-                break;
-            }
-            self.decider.call_off(ticket);
-            self.collect_served(answers);
-            let Some(parked) = self.unpark(ticket) else { continue };
-            match self.decider.ask(&parked.command, parked.correlation, None) {
-                Asked::Decided(decided) => answers.push((parked.reply, decided.outcome)),
-                Asked::Waiting { .. } => unreachable!("it was not told to wait"),
-            }
+        if core.is_alone() {
+            return self.shared.append_here(core);
         }
+        let landing = core.end_turn();
+        let log = core.log.take().expect("it was looked for");
+        self.work.send((log, landing)).expect("the appending thread ends after this one");
     }
-
-    fn unpark(&mut self, ticket: Ticket) -> Option<Parked> {
-        let parked = self.parked.remove(&ticket)?;
-        self.patience.remove(&(parked.until, ticket));
-        Some(parked)
-    }
-
-    /// Until the next lease is due, but not for ever: the clock may have been asleep.
-    fn until_due(&self) -> Duration {
-        let due = self.decider.until_due().map_or(Duration::MAX, |span| Duration::from_millis(span.0));
-        let waits = self.parked.values().map(|parked| parked.until).min();
-        let tired =
-            waits.map_or(Duration::MAX, |until| Duration::from_millis(self.decider.now().until(until).0 + 1));
-        due.min(tired).min(Duration::from_secs(5))
-    }
-}
-
-/// What is still taken when the log has no room to spare.
-fn gives_back(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::Release(_)
-            | Action::Revoke(_)
-            | Action::RevokeAll(_)
-            | Action::Reclaim(_)
-            | Action::Retract(_)
-            | Action::Tick
-    )
 }
 
 struct Appending {
-    log: Box<dyn LogStore>,
-    batches: Receiver<Work>,
-    room: Arc<AtomicBool>,
-    fatal: Option<Fatal>,
+    shared: Arc<Shared>,
+    work: Receiver<(Box<dyn LogStore>, Landing)>,
 }
 
 impl Appending {
-    fn run(mut self) {
-        self.make_room();
-        loop {
-            let work = match self.batches.recv_timeout(RETRY) {
-                Ok(work) => work,
-                Err(RecvTimeoutError::Timeout) => {
-                    self.make_room();
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
-            if let Some(sealed) = &work.sealed
-                && let Err(error) = self.log.append(sealed.seq, sealed.lsns, &sealed.payload)
-            {
-                // Nobody is answered: whoever asks again after the restart is told what is so.
-                drop(work);
-                if let Some(fatal) = self.fatal.take() {
-                    fatal(error);
-                }
-                return;
+    fn run(self) {
+        while let Ok(work) = self.work.recv() {
+            let mut next = Some(work);
+            while let Some((log, landing)) = next.take() {
+                next = self.append(log, landing);
             }
-            for (reply, outcome) in work.answers {
-                reply(Ok(outcome));
-            }
-            self.make_room();
         }
     }
 
-    /// A batch's worth, and a segment behind it.
-    fn make_room(&mut self) {
-        let reserved = self.log.reserve(2 * BATCH_BYTES as u64);
-        let full = reserved.is_err_and(|error| error.kind == ErrorKind::NoSpace);
-        self.room.store(!full, Ordering::Release);
+    /// Appends a turn; what was decided meanwhile is the next, and the log stays here for it.
+    fn append(&self, mut log: Box<dyn LogStore>, landing: Landing) -> Option<(Box<dyn LogStore>, Landing)> {
+        let appended = append(&mut *log, &landing);
+        let mut core = lock(&self.shared.core);
+        self.shared.land(&mut core, landing, log, appended);
+        let next = (core.has_something() && !core.dead).then(|| core.end_turn());
+        let next = next.map(|landing| (core.log.take().expect("it has just come back"), landing));
+        drop(core);
+        self.shared.inbox.nudge();
+        next
     }
 }

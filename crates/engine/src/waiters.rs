@@ -14,7 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kernel::{Age, Bundle, Command, Member, Namespace, Part, Predicate, ResourceName};
+use kernel::{
+    Action, Age, Bundle, Command, Grant, Identity, Member, Namespace, Part, Predicate, ResourceName,
+    SessionName,
+};
 
 /// A place in the queue: the smaller, the earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,36 +26,66 @@ pub struct Ticket(pub u64);
 /// One who waits.
 #[derive(Clone, Debug)]
 pub struct Waiter {
-    /// Where.
-    pub namespace: Namespace,
-    /// For what.
-    pub bundle: Bundle,
-    /// How old wait-die takes it to be.
-    pub age: Age,
-    /// What to apply when its turn has come.
+    /// What to apply when its turn has come: an acquire or a reserve.
     pub command: Command,
     /// What the client called it.
     pub correlation: u128,
+    /// How old wait-die takes it to be.
+    pub age: Age,
     /// Set once nobody listens any more: it is passed by when its turn comes.
     pub gone: Arc<AtomicBool>,
 }
 
-/// A set of tickets: namespace, text of the place, part, predicate.
-type Place = (Namespace, String, Part, Predicate);
+/// A run of a program, among all.
+pub type Session = (Namespace, Identity, SessionName);
+
+/// The request for a lease that a command is, if it is one.
+pub fn grant_of(command: &Command) -> Option<&Grant> {
+    match &command.action {
+        Action::Acquire(grant) | Action::Reserve(grant) => Some(grant),
+        _ => None,
+    }
+}
+
+/// The session on whose behalf a command asks.
+pub fn session_of(command: &Command) -> Option<Session> {
+    let grant = grant_of(command)?;
+    Some((grant.namespace.clone(), command.identity.clone()?, grant.session.clone()?))
+}
+
+impl Waiter {
+    /// What it waits for.
+    pub fn grant(&self) -> &Grant {
+        grant_of(&self.command).expect("only requests for leases wait")
+    }
+
+    /// Is it under wait-die?
+    fn is_attempt(&self) -> bool {
+        self.grant().attempt.is_some()
+    }
+}
 
 /// Everyone who waits.
 #[derive(Default)]
 pub struct Waiters {
     next: u64,
     waiting: BTreeMap<Ticket, Waiter>,
-    queues: BTreeMap<Place, Queue>,
+    places: BTreeMap<Namespace, BTreeMap<String, Place>>,
+    sessions: BTreeMap<Session, BTreeSet<Ticket>>,
 }
+
+/// The queues at a name: one for each part of it and each predicate.
+type Place = BTreeMap<(Part, Predicate), Queue>;
 
 /// Those that stand at a place.
 #[derive(Default)]
-struct Queue {
-    order: BTreeSet<Ticket>,
+pub(crate) struct Queue {
+    /// Tells it from every other: the first ticket that stood in it.
+    pub(crate) id: u64,
+    pub(crate) order: BTreeSet<Ticket>,
     ages: BTreeSet<(Age, Ticket)>,
+    /// Those of them that are under wait-die.
+    attempts: BTreeSet<(Age, Ticket)>,
 }
 
 impl Waiters {
@@ -73,10 +106,21 @@ impl Waiters {
     pub fn push(&mut self, waiter: Waiter) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
-        for place in claims(&waiter) {
-            let queue = self.queues.entry(place).or_default();
+        let grant = waiter.grant();
+        let names = self.places.entry(grant.namespace.clone()).or_default();
+        for (text, part, predicate) in claims(&grant.bundle) {
+            let place = names.entry(text.to_string()).or_default();
+            let new = Queue { id: self.next, ..Queue::default() };
+            self.next += 1;
+            let queue = place.entry((part, predicate)).or_insert(new);
             queue.order.insert(ticket);
             queue.ages.insert((waiter.age, ticket));
+            if waiter.is_attempt() {
+                queue.attempts.insert((waiter.age, ticket));
+            }
+        }
+        if let Some(session) = session_of(&waiter.command) {
+            self.sessions.entry(session).or_default().insert(ticket);
         }
         self.waiting.insert(ticket, waiter);
         ticket
@@ -85,16 +129,27 @@ impl Waiters {
     /// Takes one out: served, gone, or tired of waiting.
     pub fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiting.remove(&ticket)?;
-        for place in claims(&waiter) {
-            if let Some(queue) = self.queues.get_mut(&place) {
-                queue.order.remove(&ticket);
-                queue.ages.remove(&(waiter.age, ticket));
-                if queue.order.is_empty() {
-                    self.queues.remove(&place);
-                }
+        let grant = waiter.grant();
+        if let Some(names) = self.places.get_mut(&grant.namespace) {
+            for (text, part, predicate) in claims(&grant.bundle) {
+                leave(names, text, (part, predicate), (waiter.age, ticket));
+            }
+            if names.is_empty() {
+                self.places.remove(&grant.namespace);
             }
         }
+        self.leave_session(&waiter, ticket);
         Some(waiter)
+    }
+
+    fn leave_session(&mut self, waiter: &Waiter, ticket: Ticket) {
+        let Some(session) = session_of(&waiter.command) else { return };
+        if let Some(tickets) = self.sessions.get_mut(&session) {
+            tickets.remove(&ticket);
+            if tickets.is_empty() {
+                self.sessions.remove(&session);
+            }
+        }
     }
 
     /// One who waits.
@@ -102,31 +157,60 @@ impl Waiters {
         self.waiting.get(&ticket)
     }
 
+    /// Somebody else listens for its answer from now on.
+    pub fn listen(&mut self, ticket: Ticket, gone: Arc<AtomicBool>) {
+        if let Some(waiter) = self.waiting.get_mut(&ticket) {
+            waiter.gone = gone;
+        }
+    }
+
+    /// Those that wait on behalf of a session.
+    pub fn of_session(&self, session: &Session) -> impl Iterator<Item = Ticket> {
+        self.sessions.get(session).into_iter().flatten().copied()
+    }
+
+    /// Everyone, in the order in which they came.
+    pub fn iter(&self) -> impl Iterator<Item = (Ticket, &Waiter)> {
+        self.waiting.iter().map(|(ticket, waiter)| (*ticket, waiter))
+    }
+
     /// The age of the oldest of those who would be in the way of someone who comes now; `None` if nobody is.
     pub fn oldest_ahead(&self, namespace: &Namespace, bundle: &Bundle) -> Option<Age> {
-        let members = bundle.members().iter();
-        let queues = members.flat_map(|member| self.in_the_way_of(namespace, member));
+        let queues = self.in_the_way_of(namespace, bundle.members());
         queues.filter_map(|queue| queue.ages.first()).map(|(age, _)| *age).min()
     }
 
-    /// How many would be in the way of someone who comes now; [`Waiters::COUNT_MAX`] stands for that many
-    /// or more.
-    pub fn count_ahead(&self, namespace: &Namespace, bundle: &Bundle) -> usize {
-        let members = bundle.members().iter();
-        let queues = members.flat_map(|member| self.in_the_way_of(namespace, member));
-        let ahead: BTreeSet<Ticket> =
-            queues.flat_map(|queue| queue.order.iter().take(Waiters::COUNT_MAX)).copied().collect();
-        ahead.len().min(Waiters::COUNT_MAX)
+    /// How many are in the way of a bundle, of those that came before a ticket if there is one;
+    /// [`Waiters::COUNT_MAX`] stands for that many or more.
+    pub fn count_ahead(&self, namespace: &Namespace, bundle: &Bundle, before: Option<Ticket>) -> usize {
+        let before = before.unwrap_or(Ticket(u64::MAX));
+        let queues = self.in_the_way_of(namespace, bundle.members());
+        let tickets = queues.flat_map(|queue| queue.order.range(..before).take(Waiters::COUNT_MAX));
+        tickets.copied().collect::<BTreeSet<Ticket>>().len().min(Waiters::COUNT_MAX)
+    }
+
+    /// How many of those that came before it are in its way.
+    pub fn position(&self, ticket: Ticket) -> Option<usize> {
+        let grant = self.waiting.get(&ticket)?.grant();
+        Some(self.count_ahead(&grant.namespace, &grant.bundle, Some(ticket)))
     }
 
     /// Has everyone who came before it and would be in its way gone?
     pub fn is_next(&self, ticket: Ticket) -> bool {
         let Some(waiter) = self.waiting.get(&ticket) else { return false };
-        let mut members = waiter.bundle.members().iter();
-        members.all(|member| {
-            let mut queues = self.in_the_way_of(&waiter.namespace, member);
-            queues.all(|queue| queue.order.first().is_none_or(|first| *first >= ticket))
-        })
+        let grant = waiter.grant();
+        let mut queues = self.in_the_way_of(&grant.namespace, grant.bundle.members());
+        queues.all(|queue| queue.order.first().is_none_or(|first| *first >= ticket))
+    }
+
+    /// Those under wait-die that wait for any of this and are younger than `age`: behind a holder of that
+    /// age they may not stand.
+    pub fn younger_attempts(&self, namespace: &Namespace, held: &[Member], age: Age) -> BTreeSet<Ticket> {
+        let queues = self.in_the_way_of(namespace, held);
+        queues
+            .flat_map(|queue| queue.attempts.range((age, Ticket(u64::MAX))..))
+            .map(|(_, ticket)| *ticket)
+            .collect()
     }
 
     /// Offers what became free to those who wait for it, in order. `serve` says what came of it, or nothing
@@ -164,51 +248,67 @@ impl Waiters {
         after: Option<Ticket>,
     ) -> Option<Ticket> {
         let from = after.map_or(Ticket(0), |ticket| Ticket(ticket.0 + 1));
-        let queues = freed.iter().flat_map(|member| self.overlapping(namespace, &member.resource));
-        queues.filter_map(|queue| queue.order.range(from..).next()).min().copied()
+        let names = self.places.get(namespace)?;
+        let met = freed.iter().flat_map(|member| member.resource.met());
+        let queues = met.flat_map(|(text, part)| queues_at(names, text, part));
+        queues.filter_map(|(_, queue)| queue.order.range(from..).next()).min().copied()
     }
 
-    fn overlapping<'a>(
+    /// The queues whose members would be in the way of these.
+    pub(crate) fn in_the_way_of<'a>(
         &'a self,
-        namespace: &'a Namespace,
-        resource: &'a ResourceName,
+        namespace: &Namespace,
+        members: &'a [Member],
     ) -> impl Iterator<Item = &'a Queue> {
-        let places =
-            resource.met().flat_map(|(text, part)| Predicate::ALL.map(|predicate| (text, part, predicate)));
-        places.filter_map(|(text, part, predicate)| {
-            self.queues.get(&(namespace.clone(), text.to_string(), part, predicate))
+        let names = self.places.get(namespace);
+        let met = members.iter().flat_map(|member| met_with(&member.resource, member.predicate));
+        names.into_iter().zip(std::iter::once(met)).flat_map(|(names, met)| {
+            met.flat_map(move |(text, part, predicate)| {
+                let clashing = move |(other, _): &(Predicate, &Queue)| !other.compatible(predicate);
+                queues_at(names, text, part).filter(clashing).map(|(_, queue)| queue)
+            })
         })
     }
+}
 
-    fn in_the_way_of<'a>(
-        &'a self,
-        namespace: &'a Namespace,
-        member: &'a Member,
-    ) -> impl Iterator<Item = &'a Queue> {
-        let clashing = move |(text, part)| {
-            let clash =
-                Predicate::ALL.into_iter().filter(|predicate| !predicate.compatible(member.predicate));
-            clash.map(move |predicate| (text, part, predicate))
-        };
-        member.resource.met().flat_map(clashing).filter_map(
-            |(text, part, predicate): (&str, Part, Predicate)| {
-                self.queues.get(&(namespace.clone(), text.to_string(), part, predicate))
-            },
-        )
+fn met_with(resource: &ResourceName, predicate: Predicate) -> impl Iterator<Item = (&str, Part, Predicate)> {
+    resource.met().map(move |(text, part)| (text, part, predicate))
+}
+
+fn queues_at<'a>(
+    names: &'a BTreeMap<String, Place>,
+    text: &str,
+    part: Part,
+) -> impl Iterator<Item = (Predicate, &'a Queue)> {
+    let place = names.get(text).into_iter().flatten();
+    place.filter(move |((at, _), _)| *at == part).map(|((_, predicate), queue)| (*predicate, queue))
+}
+
+fn leave(names: &mut BTreeMap<String, Place>, text: &str, place: (Part, Predicate), who: (Age, Ticket)) {
+    let Some(queues) = names.get_mut(text) else { return };
+    if let Some(queue) = queues.get_mut(&place) {
+        queue.order.remove(&who.1);
+        queue.ages.remove(&who);
+        queue.attempts.remove(&who);
+        if queue.order.is_empty() {
+            queues.remove(&place);
+        }
+    }
+    if queues.is_empty() {
+        names.remove(text);
     }
 }
 
 /// Would a waiter who stands at this keep out everyone behind it?
 fn blocks(waiter: &Waiter, freed: &Member) -> bool {
     let same = |member: &&Member| member.resource == freed.resource;
-    let mut members = waiter.bundle.members().iter().filter(same);
+    let mut members = waiter.grant().bundle.members().iter().filter(same);
     members.any(|member| Predicate::ALL.into_iter().all(|predicate| !member.predicate.compatible(predicate)))
 }
 
-fn claims(waiter: &Waiter) -> impl Iterator<Item = Place> {
-    waiter.bundle.members().iter().flat_map(|member| {
-        let place =
-            |(text, part): (&str, Part)| (waiter.namespace.clone(), text.to_string(), part, member.predicate);
-        member.resource.claimed().map(place)
-    })
+fn claims(bundle: &Bundle) -> impl Iterator<Item = (&str, Part, Predicate)> {
+    bundle
+        .members()
+        .iter()
+        .flat_map(|member| member.resource.claimed().map(|(text, part)| (text, part, member.predicate)))
 }

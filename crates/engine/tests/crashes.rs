@@ -107,7 +107,7 @@ fn live(fs: &SimFs, clock: &TestClock, seed: u64, known: &mut Known) -> Result<(
             if step.command.action.is_internal() {
                 continue;
             }
-            let outcome = decider.decide(&step.command, 0, None).outcome;
+            let outcome = decider.decide(&step.command, 0, None);
             hostile.heard(&step, &outcome);
         }
         let Some(sealed) = decider.seal() else { continue };

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine::clock::MachineClock;
-use engine::decider::{Decider, Opening};
+use engine::decider::{Decider, Opening, Said};
 use engine::recovery::replay;
-use engine::sequencer::{QUEUE_MAX, Sequencer, Submission, Unavailable, Wait};
-use kernel::{Action, Answer, Command, Granted, Kernel, Limits, Outcome, Rejection, Span, Store};
+use engine::sequencer::{QUEUE_MAX, Sequencer};
+use engine::shard::{Reply, Submission, Unavailable, Wait};
+use kernel::{Action, Answer, Command, Granted, Kernel, Limits, Outcome, Span, Store};
 use sim::world::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
 use store::faulty::{Call, Fault, Faulty};
@@ -17,7 +18,7 @@ use store::fs::RealFs;
 use store::memory::MemoryLog;
 use store::{Bounds, ErrorKind, LogReader, LogStore, Lsns, Room, Seq, StoreError};
 
-type Answered = Receiver<Result<Outcome, Unavailable>>;
+type Answered = Receiver<Reply>;
 
 const OPENING: Opening = Opening {
     store: Store { shard: kernel::Shard(0), shards: 1, hash_seed: 1 },
@@ -50,7 +51,12 @@ fn decider(kernel: Kernel, next: Seq) -> Decider {
 
 fn start(log: impl LogStore + 'static) -> Sequencer {
     let next = log.bounds().next;
-    Sequencer::start(decider(Kernel::new(), next), Box::new(log), Box::new(|error| panic!("{error}")))
+    Sequencer::start(
+        decider(Kernel::new(), next),
+        Box::new(log),
+        Box::new(()),
+        Box::new(|error| panic!("{error}")),
+    )
 }
 
 fn submit(sequencer: &Sequencer, who: &str, action: Action) -> Answered {
@@ -61,8 +67,8 @@ fn submit_waiting(sequencer: &Sequencer, who: &str, action: Action, wait: Option
     let (send, receive) = channel();
     let command = Command::by(&identity(who), action);
     // Nobody may be listening any more.
-    let reply = Box::new(move |outcome| drop(send.send(outcome)));
-    sequencer.submit(Submission { command, correlation: 0, document: None, wait, reply });
+    let to = Box::new(move |reply| send.send(reply).is_ok());
+    sequencer.submit(Submission { command, correlation: 0, document: None, wait, to });
     receive
 }
 
@@ -76,7 +82,7 @@ fn acquire(name: &str) -> Action {
 
 fn granted(answered: &Answered) -> Granted {
     match answered.recv().expect("an answer") {
-        Ok(Outcome::Applied(Answer::Granted(granted), _)) => granted,
+        Ok(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => granted,
         other => panic!("not granted: {other:?}"),
     }
 }
@@ -96,7 +102,10 @@ fn whatever_many_callers_were_told_is_in_the_log() {
                     let lease = granted(&submit(&sequencer, &who, acquire(&format!("{who}-{n}"))));
                     if n % 2 == 0 {
                         let released = submit(&sequencer, &who, Action::Release(held(&lease)));
-                        assert!(matches!(released.recv(), Ok(Ok(Outcome::Applied(Answer::Released, _)))));
+                        assert!(matches!(
+                            released.recv(),
+                            Ok(Ok(Said::Outcome(Outcome::Applied(Answer::Released, _))))
+                        ));
                     }
                 }
             })
@@ -169,7 +178,7 @@ fn a_refusal_waits_for_the_state_that_it_reveals() {
     assert!(grant.try_recv().is_err(), "told before it is durable");
     let_go.send(()).expect("open");
     granted(&grant);
-    assert!(matches!(refusal.recv(), Ok(Ok(Outcome::Rejected(Rejection::Conflict(_))))));
+    assert!(matches!(refusal.recv(), Ok(Ok(Said::Blocked(_)))));
 }
 
 #[test]
@@ -199,7 +208,7 @@ fn a_failed_append_is_fatal_and_answers_nobody() {
     let log = Faulty::new(MemoryLog::default(), Box::new(plan));
     let (send, failed) = channel();
     let fatal = Box::new(move |error: StoreError| send.send(error.kind).expect("the test listens"));
-    let sequencer = Sequencer::start(decider(Kernel::new(), Seq(0)), Box::new(log), fatal);
+    let sequencer = Sequencer::start(decider(Kernel::new(), Seq(0)), Box::new(log), Box::new(()), fatal);
     let answer = submit(&sequencer, "ada", acquire("k"));
     assert_eq!(failed.recv(), Ok(ErrorKind::Io));
     assert!(answer.recv().is_err(), "it may have happened: nobody is told that it did, or did not");
@@ -229,7 +238,7 @@ fn without_room_nothing_new_is_taken_and_what_gives_back_is_until_there_is_room_
     };
     assert_eq!(refused, Unavailable::NoSpace);
     let released = submit(&sequencer, "ada", Action::Release(held(&lease)));
-    assert!(matches!(released.recv(), Ok(Ok(Outcome::Applied(Answer::Released, _)))));
+    assert!(matches!(released.recv(), Ok(Ok(Said::Outcome(Outcome::Applied(Answer::Released, _))))));
     full.store(false, std::sync::atomic::Ordering::Relaxed);
     while submit(&sequencer, "ada", acquire("again")).recv().expect("an answer").is_err() {
         std::thread::yield_now();
@@ -260,10 +269,7 @@ fn a_lease_is_handed_to_the_next_who_waits_and_the_last_gives_up_in_time() {
     let first = granted(&submit(&sequencer, "ada", acquire("k")));
     let second = submit_waiting(&sequencer, "bob", acquire("k"), Some(wait(60_000)));
     let tired = submit_waiting(&sequencer, "eve", acquire("k"), Some(wait(50)));
-    assert!(
-        matches!(tired.recv(), Ok(Ok(Outcome::Rejected(Rejection::Conflict(_))))),
-        "it has waited long enough"
-    );
+    assert!(matches!(tired.recv(), Ok(Ok(Said::Blocked(_)))), "it has waited long enough");
     assert!(second.try_recv().is_err(), "it has not");
     submit(&sequencer, "ada", Action::Release(held(&first))).recv().expect("an answer").expect("taken");
     let second = granted(&second);

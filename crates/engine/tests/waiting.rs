@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::clock::Clock;
-use engine::decider::{Asked, Decider, Opening};
+use engine::decider::{Asked, Decider, Opening, Said};
 use engine::waiters::Ticket;
-use kernel::{
-    Action, Answer, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Rejection, Span, Store,
-};
+use kernel::{Action, Answer, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Span, Store};
 use sim::rng::Rng;
 use sim::world::{grant, held, identity, key, member, one};
 use store::Seq;
@@ -41,30 +39,28 @@ fn acquire(bundle: Bundle) -> Command {
     Command::by(&identity("ada"), Action::Acquire(grant(bundle, Span(60_000))))
 }
 
-fn granted(outcome: &Outcome) -> Option<Granted> {
-    match outcome {
-        Outcome::Applied(Answer::Granted(granted), _) => Some(*granted),
+fn granted(said: &Said) -> Option<Granted> {
+    match said {
+        Said::Outcome(Outcome::Applied(Answer::Granted(granted), _)) => Some(*granted),
         _ => None,
     }
 }
 
 fn ask(decider: &mut Decider, bundle: Bundle) -> Result<Granted, (Ticket, usize)> {
     match decider.ask(&acquire(bundle), 0, Some(&Arc::default())) {
-        Asked::Decided(answer) => Ok(granted(&answer.outcome).expect("granted, or it waits")),
+        Asked::Said(said) => Ok(granted(&said).expect("granted, or it waits")),
         Asked::Waiting { ticket, position } => Err((ticket, position)),
     }
 }
 
 fn release(decider: &mut Decider, lease: &Granted) {
-    let outcome =
-        decider.decide(&Command::by(&identity("ada"), Action::Release(held(lease))), 0, None).outcome;
+    let outcome = decider.decide(&Command::by(&identity("ada"), Action::Release(held(lease))), 0, None);
     assert!(matches!(outcome, Outcome::Applied(Answer::Released, _)), "{outcome:?}");
 }
 
 fn served(decider: &mut Decider) -> Vec<(Ticket, Granted)> {
     let served = decider.take_served().into_iter();
-    let granted =
-        served.filter_map(|(ticket, answer)| Some((ticket, granted(&answer?.outcome).expect("granted"))));
+    let granted = served.filter_map(|(ticket, answer)| Some((ticket, granted(&answer?).expect("granted"))));
     granted.collect()
 }
 
@@ -103,9 +99,7 @@ fn nobody_barges_past_a_bundle_that_waits() {
     let (late, position) = ask(&mut decider, key("x")).expect_err("the bundle was first");
     assert_eq!(position, 1);
     match decider.ask(&acquire(key("x")), 0, None) {
-        Asked::Decided(answer) => {
-            assert!(matches!(answer.outcome, Outcome::Rejected(Rejection::Conflict(_))), "{answer:?}");
-        }
+        Asked::Said(said) => assert!(matches!(said, Said::Blocked(_)), "{said:?}"),
         Asked::Waiting { .. } => panic!("it does not want to wait"),
     }
     release(&mut decider, &y);

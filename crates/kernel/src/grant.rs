@@ -27,6 +27,12 @@ struct Room {
 }
 
 impl Kernel {
+    /// Why a grant would be refused at a moment; `None` if it would be made. Decides nothing: whoever has
+    /// to wait behind others learns so, before it waits, what no waiting would help against.
+    pub fn refusal(&self, now: Time, identity: &Identity, grant: &Grant) -> Option<Rejection> {
+        self.decide_grant(now, identity, grant).err()
+    }
+
     pub(crate) fn acquire(
         &mut self,
         stamp: Stamp,

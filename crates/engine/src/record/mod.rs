@@ -45,6 +45,28 @@ pub struct Record {
     pub document: Option<Vec<u8>>,
 }
 
+/// Appends a record to a batch.
+pub fn encode_record(
+    batch: &mut Vec<u8>,
+    lsn: Lsn,
+    now: Time,
+    correlation: u128,
+    command: &Command,
+    document: Option<&[u8]>,
+) {
+    let start = batch.len();
+    let mut writer = Writer::new(batch);
+    writer.fixed(&[0; 4]);
+    writer.byte(RECORD_VERSION);
+    writer.fixed(&lsn.0.to_le_bytes());
+    writer.fixed(&now.0.to_le_bytes());
+    writer.fixed(&correlation.to_le_bytes());
+    command::encode(command, &mut writer);
+    writer.maybe(document, Writer::bytes);
+    let length = u32::try_from(batch.len() - start - 4).expect("a record is far below 4 GiB");
+    batch[start..start + 4].copy_from_slice(&length.to_le_bytes());
+}
+
 /// Bytes that are no record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeError {
@@ -68,17 +90,7 @@ impl Record {
 
     /// Appends the record to a batch.
     pub fn encode(&self, batch: &mut Vec<u8>) {
-        let start = batch.len();
-        let mut writer = Writer::new(batch);
-        writer.fixed(&[0; 4]);
-        writer.byte(RECORD_VERSION);
-        writer.fixed(&self.lsn.0.to_le_bytes());
-        writer.fixed(&self.now.0.to_le_bytes());
-        writer.fixed(&self.correlation.to_le_bytes());
-        command::encode(&self.command, &mut writer);
-        writer.maybe(self.document.as_ref(), |writer, document| writer.bytes(document));
-        let length = u32::try_from(batch.len() - start - 4).expect("a record is far below 4 GiB");
-        batch[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        encode_record(batch, self.lsn, self.now, self.correlation, &self.command, self.document.as_deref());
     }
 
     /// All records of a batch.

@@ -1,0 +1,163 @@
+//! What waits for the deciding thread: commands, looks, and news.
+//!
+//! Bounded: who comes when it is full is turned away. All that is there is taken at once, so the cost of a
+//! hand-over is shared by a batch.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kernel::Span;
+use store::Seq;
+
+use super::{Look, ReplyTo};
+use crate::shard::{Submission, Unavailable};
+
+pub(super) struct Inbox {
+    max: usize,
+    kept: Mutex<Kept>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Kept {
+    submissions: VecDeque<Submission<ReplyTo>>,
+    looks: Vec<Look>,
+    floor: Option<Seq>,
+    closed: bool,
+    /// For how long the deciding thread sleeps, if it does.
+    asleep: Option<Duration>,
+    /// It has to look at the time again.
+    nudged: bool,
+}
+
+/// What was waiting.
+pub(super) struct Taken {
+    pub(super) submissions: VecDeque<Submission<ReplyTo>>,
+    pub(super) looks: Vec<Look>,
+    pub(super) floor: Option<Seq>,
+    pub(super) closed: bool,
+}
+
+impl Inbox {
+    pub(super) fn new(max: usize) -> Inbox {
+        Inbox { max, kept: Mutex::default(), arrived: Condvar::new() }
+    }
+
+    /// Or says whom to tell why not.
+    pub(super) fn submit(&self, submission: Submission<ReplyTo>) -> Result<(), (ReplyTo, Unavailable)> {
+        let mut kept = self.kept();
+        if kept.closed {
+            return Err((submission.to, Unavailable::Stopped));
+        }
+        if kept.submissions.len() >= self.max {
+            return Err((submission.to, Unavailable::Busy));
+        }
+        kept.submissions.push_back(submission);
+        self.wake(kept);
+        Ok(())
+    }
+
+    pub(super) fn look(&self, look: Look) -> Result<(), Unavailable> {
+        let mut kept = self.kept();
+        if kept.closed {
+            return Err(Unavailable::Stopped);
+        }
+        if kept.looks.len() >= self.max {
+            return Err(Unavailable::Busy);
+        }
+        kept.looks.push(look);
+        self.wake(kept);
+        Ok(())
+    }
+
+    /// Something has changed that the deciding thread has to look at.
+    pub(super) fn nudge(&self) {
+        let mut kept = self.kept();
+        kept.nudged = true;
+        self.wake(kept);
+    }
+
+    /// What was taken and did not fit: it goes first next time.
+    pub(super) fn put_back(&self, mut submissions: VecDeque<Submission<ReplyTo>>) {
+        if !submissions.is_empty() {
+            let mut kept = self.kept();
+            submissions.append(&mut kept.submissions);
+            kept.submissions = submissions;
+        }
+    }
+
+    /// Is there more to be taken?
+    pub(super) fn has_more(&self) -> bool {
+        !self.kept().submissions.is_empty()
+    }
+
+    /// The highest counts.
+    pub(super) fn raise_floor(&self, floor: Seq) {
+        let mut kept = self.kept();
+        kept.floor = kept.floor.max(Some(floor));
+    }
+
+    pub(super) fn close(&self) {
+        let mut kept = self.kept();
+        kept.closed = true;
+        self.wake(kept);
+    }
+
+    /// Is the deciding thread asleep, with nothing to wake up for?
+    pub(super) fn is_idle(&self) -> bool {
+        let kept = self.kept();
+        kept.asleep.is_some()
+            && !kept.nudged
+            && kept.submissions.is_empty()
+            && kept.looks.is_empty()
+            && !kept.closed
+    }
+
+    /// Something is due in so long: the deciding thread must not sleep for longer.
+    pub(super) fn wake_within(&self, due: Option<Span>) {
+        let mut kept = self.kept();
+        let too_long = |asleep: Duration| due.is_some_and(|due| Duration::from_millis(due.0) < asleep);
+        if kept.asleep.is_some_and(too_long) {
+            kept.nudged = true;
+            self.wake(kept);
+        }
+    }
+
+    /// Waits until there is something, or so long; takes all of it, submissions only if they are wanted.
+    pub(super) fn take(&self, timeout: Duration, submissions: bool) -> Taken {
+        let mut kept = self.kept();
+        let empty = |kept: &Kept| {
+            let commands = submissions && !(kept.submissions.is_empty() && kept.looks.is_empty());
+            !commands && !kept.closed && !kept.nudged
+        };
+        if !timeout.is_zero() && empty(&kept) {
+            kept.asleep = Some(timeout);
+            kept = self
+                .arrived
+                .wait_timeout_while(kept, timeout, |kept| empty(kept))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            kept.asleep = None;
+        }
+        kept.nudged = false;
+        Taken {
+            submissions: if submissions { std::mem::take(&mut kept.submissions) } else { VecDeque::new() },
+            looks: if submissions { std::mem::take(&mut kept.looks) } else { Vec::new() },
+            floor: kept.floor.take(),
+            closed: kept.closed,
+        }
+    }
+
+    fn wake(&self, kept: MutexGuard<'_, Kept>) {
+        let asleep = kept.asleep.is_some();
+        drop(kept);
+        if asleep {
+            self.arrived.notify_one();
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

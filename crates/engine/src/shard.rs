@@ -1,0 +1,484 @@
+//! One shard, turn by turn: commands go in, and out come a batch to append and the answers to give when it
+//! is durable.
+//!
+//! **Invariant.** Everything that leaves a turn, answers, refusals, what was read, events, is to be published
+//! after that turn's batch and all earlier ones are durable, in this order.
+//!
+//! **What is absent.** Threads, queues, stores: whoever drives a shard has those. The sequencer drives it with
+//! threads and a disk, the simulator with neither.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use kernel::{
+    Action, Answer, Command, Event, Identity, Kernel, LeaseId, Lsn, Outcome, Rejection, Renewal, RequestKey,
+    Retraction, Span, Time,
+};
+
+use crate::decider::{Asked, Decider, Said, Sealed};
+use crate::record::Record;
+use crate::waiters::{Ticket, Waiters, grant_of};
+
+/// How many may wait for leases; one more is refused as if it did not want to wait.
+pub const WAITERS_MAX: usize = 100_000;
+/// The most renewals in one command. Beyond [`Action::MAX_BATCH`] it becomes several records.
+pub const RENEWALS_MAX: usize = 10_000;
+/// How many long commands may be under way.
+const LONG_MAX: usize = 1000;
+
+/// Why there is no outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unavailable {
+    /// Too many are waiting already: come back later.
+    Busy,
+    /// The log has no room: nothing new, but what gives back is still taken.
+    NoSpace,
+    /// A retry of the same request waits in its place now.
+    Replaced,
+    /// The shard has ended, or is about to.
+    Stopped,
+}
+
+/// What a command comes to, once it is durable.
+pub type Reply = Result<Said, Unavailable>;
+
+/// How long a request for a lease may wait.
+#[derive(Clone, Debug)]
+pub struct Wait {
+    /// At most so long. There is no waiting for ever.
+    pub most: Span,
+    /// To be set once nobody listens any more: the waiter vanishes before it can be granted anything.
+    pub gone: Arc<AtomicBool>,
+}
+
+/// A command on its way; `to` is where its reply goes.
+#[derive(Debug)]
+pub struct Submission<R> {
+    /// What is asked.
+    pub command: Command,
+    /// What the client calls it.
+    pub correlation: u128,
+    /// The content that rides in the log.
+    pub document: Option<Vec<u8>>,
+    /// For a lease that others may be in the way of.
+    pub wait: Option<Wait>,
+    /// Where the reply goes.
+    pub to: R,
+}
+
+/// How much the log can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Anything.
+    Plenty,
+    /// What gives back: releases, revokes, and the end of what is due.
+    Reserve,
+    /// Nothing at all.
+    Nothing,
+}
+
+/// What leaves a turn.
+#[derive(Debug)]
+pub struct Turn<R> {
+    /// To be appended first; `None` if nothing changed.
+    pub sealed: Option<Sealed>,
+    /// To be given then, in this order.
+    pub replies: Vec<(R, Reply, Option<LeaseId>)>,
+    /// To be told then: what happened, and where.
+    pub events: Vec<(Lsn, Vec<Event>)>,
+    /// The state after the batch: whoever replays it must arrive at this.
+    pub state: State,
+}
+
+/// A state, told by its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// After this record.
+    pub lsn: Lsn,
+    /// The kernel's running hash.
+    pub hash: u64,
+}
+
+impl<R> Turn<R> {
+    /// Is there nothing to do?
+    pub fn is_empty(&self) -> bool {
+        self.sealed.is_none() && self.replies.is_empty()
+    }
+}
+
+/// A waiter's other half.
+struct Parked<R> {
+    to: R,
+    until: Time,
+    /// A retry of the same request takes its place.
+    request: Option<(Identity, RequestKey)>,
+}
+
+/// A command that takes several records, part by part, so that others get their turn in between.
+struct Long<R> {
+    command: Command,
+    correlation: u128,
+    renewals: VecDeque<Renewal>,
+    answer: Answer,
+    events: Vec<Event>,
+    to: R,
+}
+
+/// A grant on its way to its holder.
+struct Delivery {
+    /// Answers that name it and have not been handed over yet.
+    pending: u32,
+    delivered: bool,
+    request: Option<RequestKey>,
+}
+
+/// One shard of a store.
+pub struct Shard<R> {
+    decider: Decider,
+    space: Space,
+    parked: BTreeMap<Ticket, Parked<R>>,
+    /// When those who wait have waited long enough.
+    patience: BTreeSet<(Time, Ticket)>,
+    retries: BTreeMap<(Identity, RequestKey), Ticket>,
+    long: VecDeque<Long<R>>,
+    deliveries: BTreeMap<LeaseId, Delivery>,
+    replies: Vec<(R, Reply, Option<LeaseId>)>,
+}
+
+impl<R> Shard<R> {
+    /// Begins with a decider that has just been opened: its record is in the first turn.
+    pub fn new(decider: Decider) -> Shard<R> {
+        Shard {
+            decider,
+            space: Space::Plenty,
+            parked: BTreeMap::new(),
+            patience: BTreeSet::new(),
+            retries: BTreeMap::new(),
+            long: VecDeque::new(),
+            deliveries: BTreeMap::new(),
+            replies: Vec::new(),
+        }
+    }
+
+    /// Takes a command. Its reply is in this turn, or in a later one if it waits.
+    pub fn submit(&mut self, submission: Submission<R>) {
+        if !self.may_take(&submission.command.action) {
+            return self.reply(submission.to, Err(Unavailable::NoSpace));
+        }
+        let length = submission.document.as_ref().map_or(0, Vec::len);
+        assert!(length <= Record::DOCUMENT_MAX, "longer documents are blobs");
+        match &submission.command.action {
+            Action::Acquire(_) | Action::Reserve(_) => self.ask(submission),
+            Action::Renew(renewals) if renewals.len() > Action::MAX_BATCH => self.begin_long(submission),
+            Action::RevokeAll(_) => self.begin_long(submission),
+            _ => {
+                let Submission { command, correlation, document, to, .. } = submission;
+                let outcome = self.decider.decide(&command, correlation, document.as_deref());
+                self.reply(to, Ok(Said::Outcome(outcome)));
+            }
+        }
+        self.collect_served();
+    }
+
+    /// What time brings: leases that are due, waits that are over, parts of long commands. To be called at the
+    /// beginning of a turn.
+    pub fn housekeep(&mut self) {
+        if self.space != Space::Nothing && self.decider.until_due() == Some(Span(0)) {
+            self.decider.tick();
+            self.collect_served();
+        }
+        self.end_waits();
+        for _ in 0..self.long.len() {
+            self.go_on();
+        }
+    }
+
+    /// How long until [`Shard::housekeep`] has something to do; `None` if nothing is due ever.
+    pub fn until_due(&self) -> Option<Span> {
+        if !self.long.is_empty() {
+            return Some(Span(0));
+        }
+        let due = self.decider.until_due().filter(|_| self.space != Space::Nothing);
+        let now = self.decider.now();
+        let tired = self.patience.first().map(|(until, _)| Span(now.until(*until).0 + 1));
+        due.into_iter().chain(tired).min()
+    }
+
+    /// The turn is over.
+    pub fn end_turn(&mut self) -> Turn<R> {
+        let sealed = self.decider.seal();
+        let kernel = self.decider.kernel();
+        Turn {
+            sealed,
+            replies: std::mem::take(&mut self.replies),
+            state: State { lsn: kernel.last_lsn(), hash: kernel.state_hash() },
+            events: self.decider.take_events(),
+        }
+    }
+
+    /// Says how much the log can take from now on.
+    pub fn set_space(&mut self, space: Space) {
+        self.space = space;
+    }
+
+    /// The answer that gave this lease was handed over, or could not be. A grant that reached nobody, neither by
+    /// its own answer nor by a retry's, is undone.
+    pub fn delivered(&mut self, lease: LeaseId, reached: bool) {
+        let Some(delivery) = self.deliveries.get_mut(&lease) else { return };
+        delivery.pending -= 1;
+        delivery.delivered |= reached;
+        if delivery.pending > 0 {
+            return;
+        }
+        let delivery = self.deliveries.remove(&lease).expect("it was just looked at");
+        if !delivery.delivered && self.space != Space::Nothing {
+            let retraction = Retraction { lease, request: delivery.request };
+            self.decider.decide(&Command::internal(Action::Retract(retraction)), 0, None);
+            self.collect_served();
+        }
+    }
+
+    /// Nobody is served any more: those who wait are told so.
+    pub fn stop(&mut self) {
+        self.space = Space::Nothing;
+        // All at once: nobody is granted anything because somebody else was sent away.
+        self.decider.dismiss_waiters();
+        for parked in std::mem::take(&mut self.parked).into_values() {
+            self.reply(parked.to, Err(Unavailable::Stopped));
+        }
+        self.patience.clear();
+        self.retries.clear();
+        for long in std::mem::take(&mut self.long) {
+            self.reply(long.to, Err(Unavailable::Stopped));
+        }
+    }
+
+    /// How large the batch is so far, and how many replies wait for it.
+    pub fn load(&self) -> (usize, usize) {
+        (self.decider.batch_bytes(), self.replies.len())
+    }
+
+    /// The state, to look at: what it shows may be told once this turn is durable.
+    pub fn kernel(&self) -> &Kernel {
+        self.decider.kernel()
+    }
+
+    /// Those who wait.
+    pub fn waiters(&self) -> &Waiters {
+        self.decider.waiters()
+    }
+
+    /// Kernel time now.
+    pub fn now(&self) -> Time {
+        self.decider.now()
+    }
+
+    fn may_take(&self, action: &Action) -> bool {
+        match self.space {
+            Space::Plenty => true,
+            Space::Reserve => gives_back(action),
+            Space::Nothing => false,
+        }
+    }
+
+    fn ask(&mut self, submission: Submission<R>) {
+        let Submission { command, correlation, wait, to, .. } = submission;
+        let request = command.identity.clone().zip(command.request.map(|request| request.key));
+        if let Some(ticket) = request.as_ref().and_then(|request| self.retries.get(request)).copied() {
+            return self.take_its_place(ticket, &command, wait, to);
+        }
+        let wait = wait.filter(|_| self.parked.len() < WAITERS_MAX);
+        match self.decider.ask(&command, correlation, wait.as_ref().map(|wait| &wait.gone)) {
+            Asked::Said(said) => {
+                self.note_grant(&command, &said);
+                self.reply(to, Ok(said));
+            }
+            Asked::Waiting { ticket, .. } => {
+                let until = self.decider.now().after(wait.map_or(Span(0), |wait| wait.most));
+                if let Some(request) = &request {
+                    self.retries.insert(request.clone(), ticket);
+                }
+                self.patience.insert((until, ticket));
+                self.parked.insert(ticket, Parked { to, until, request });
+            }
+        }
+    }
+
+    /// A retry of a request that waits: it waits on, for the retry's own time, and answers the retry.
+    fn take_its_place(&mut self, ticket: Ticket, command: &Command, wait: Option<Wait>, to: R) {
+        let same = self.decider.waiters().get(ticket).is_some_and(|waiter| waiter.command == *command);
+        if !same {
+            return self.reply(to, Ok(refused(Rejection::RequestMismatch)));
+        }
+        let until = self.decider.now().after(wait.as_ref().map_or(Span(0), |wait| wait.most));
+        self.decider.listen(ticket, wait.map(|wait| wait.gone).unwrap_or_default());
+        let parked = self.parked.get_mut(&ticket).expect("whoever waits is parked");
+        let before = std::mem::replace(&mut parked.to, to);
+        self.patience.remove(&(parked.until, ticket));
+        parked.until = until;
+        self.patience.insert((until, ticket));
+        self.reply(before, Err(Unavailable::Replaced));
+    }
+
+    fn collect_served(&mut self) {
+        for (ticket, said) in self.decider.take_served() {
+            let Some(parked) = self.unpark(ticket) else { continue };
+            // Nobody waits for the answers of those that are gone.
+            let Some(said) = said else { continue };
+            if let Some(lease) = newly_granted(&said) {
+                let request = parked.request.map(|(_, key)| key);
+                self.deliveries.insert(lease, Delivery { pending: 0, delivered: false, request });
+            }
+            self.reply(parked.to, Ok(said));
+        }
+    }
+
+    /// Whoever has waited long enough is told how things stand.
+    fn end_waits(&mut self) {
+        while let Some((until, ticket)) = self.patience.first().copied() {
+            if until >= self.decider.now() {
+                break;
+            }
+            let said = self.decider.call_off(ticket);
+            if let Some((parked, said)) = self.unpark(ticket).zip(said) {
+                self.reply(parked.to, Ok(said));
+            }
+            self.collect_served();
+        }
+    }
+
+    fn unpark(&mut self, ticket: Ticket) -> Option<Parked<R>> {
+        let parked = self.parked.remove(&ticket)?;
+        self.patience.remove(&(parked.until, ticket));
+        if let Some(request) = &parked.request {
+            self.retries.remove(request);
+        }
+        Some(parked)
+    }
+
+    /// A grant has to be delivered from now on. A replay of one that is on its way may deliver it too.
+    fn note_grant(&mut self, command: &Command, said: &Said) {
+        if let Some(lease) = newly_granted(said).filter(|_| grant_of(command).is_some()) {
+            let request = command.request.map(|request| request.key);
+            self.deliveries.insert(lease, Delivery { pending: 0, delivered: false, request });
+        }
+    }
+
+    fn reply(&mut self, to: R, reply: Reply) {
+        let lease =
+            reply.as_ref().ok().and_then(granted).filter(|lease| match self.deliveries.get_mut(lease) {
+                Some(delivery) => {
+                    delivery.pending += 1;
+                    true
+                }
+                None => false,
+            });
+        self.replies.push((to, reply, lease));
+    }
+
+    fn begin_long(&mut self, submission: Submission<R>) {
+        let Submission { command, correlation, to, .. } = submission;
+        let renewals = match &command.action {
+            Action::Renew(renewals) => renewals.iter().copied().collect(),
+            _ => VecDeque::new(),
+        };
+        if renewals.len() > RENEWALS_MAX {
+            return self.reply(to, Ok(refused(Rejection::InvalidBatch)));
+        }
+        if self.long.len() >= LONG_MAX {
+            return self.reply(to, Err(Unavailable::Busy));
+        }
+        let answer = match command.action {
+            Action::Renew(_) => Answer::Renewed(Vec::with_capacity(renewals.len())),
+            _ => Answer::RevokedAll { revoked: 0, more: false },
+        };
+        self.long.push_back(Long { command, correlation, renewals, answer, events: Vec::new(), to });
+        self.go_on();
+    }
+
+    /// The next part of the first long command.
+    fn go_on(&mut self) {
+        let Some(mut long) = self.long.pop_front() else { return };
+        if !self.may_take(&long.command.action) {
+            return self.reply(long.to, Err(Unavailable::NoSpace));
+        }
+        let part = long.next_part();
+        let outcome = self.decider.decide(&part, long.correlation, None);
+        self.collect_served();
+        match long.add(outcome) {
+            Some(outcome) => self.reply(long.to, Ok(Said::Outcome(outcome))),
+            None => self.long.push_back(long),
+        }
+    }
+}
+
+impl<R> Long<R> {
+    fn next_part(&mut self) -> Command {
+        // A retry may do it all again: what is done stays done. Under one key the second part would be
+        // answered with the first.
+        let mut part = Command { request: None, ..self.command.clone() };
+        if let Action::Renew(renewals) = &mut part.action {
+            let most = self.renewals.len().min(Action::MAX_BATCH);
+            *renewals = self.renewals.drain(..most).collect();
+        }
+        part
+    }
+
+    /// Adds what came of a part; returns the whole once there is no more.
+    fn add(&mut self, outcome: Outcome) -> Option<Outcome> {
+        let (answer, events) = match outcome {
+            Outcome::Applied(answer, events) => (answer, events),
+            Outcome::Unchanged(answer) => (answer, Vec::new()),
+            Outcome::Rejected(rejection) => return Some(Outcome::Rejected(rejection)),
+        };
+        self.events.extend(events);
+        let goes_on = match (&mut self.answer, answer) {
+            (Answer::Renewed(all), Answer::Renewed(some)) => {
+                all.extend(some);
+                !self.renewals.is_empty()
+            }
+            (Answer::RevokedAll { revoked, .. }, Answer::RevokedAll { revoked: some, more }) => {
+                *revoked += some;
+                more
+            }
+            (whole, other) => {
+                *whole = other;
+                false
+            }
+        };
+        let whole = || Outcome::Applied(self.answer.clone(), std::mem::take(&mut self.events));
+        (!goes_on).then(whole)
+    }
+}
+
+fn refused(rejection: Rejection) -> Said {
+    Said::Outcome(Outcome::Rejected(rejection))
+}
+
+/// The lease that an answer gives.
+fn granted(said: &Said) -> Option<LeaseId> {
+    match said {
+        Said::Outcome(
+            Outcome::Applied(Answer::Granted(granted), _) | Outcome::Unchanged(Answer::Granted(granted)),
+        ) => Some(granted.lease),
+        _ => None,
+    }
+}
+
+fn newly_granted(said: &Said) -> Option<LeaseId> {
+    granted(said).filter(|_| matches!(said, Said::Outcome(Outcome::Applied(..))))
+}
+
+/// What is still taken when the log has no room to spare.
+fn gives_back(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Release(_)
+            | Action::Revoke(_)
+            | Action::RevokeAll(_)
+            | Action::Reclaim(_)
+            | Action::Retract(_)
+            | Action::Tick
+    )
+}
