@@ -3,14 +3,15 @@
 //! Every call can be the last: the world ends there, and [`SimFs::after_crash`] is what is found when
 //! the power is back. Of the writes since a file's last sync each may have survived, in whole, in part
 //! or not at all, in any order; of the changes to a directory since its last sync, any. What was
-//! synced is there. Directories themselves are there once they are made.
+//! synced is there. Directories themselves are there once they are made. [`SimFs::refuse`] takes away
+//! descriptors or space until they are given back.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use store::fs::{File, Fs};
+use store::fs::{Dir, File, Fs};
 
 use crate::rng::Rng;
 
@@ -30,9 +31,19 @@ pub struct Fate {
     pub fail_at: Option<(u64, i32)>,
 }
 
+/// What fails from now on, until something else is said: with which error of the operating system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Refusal {
+    /// To open, list or make anything.
+    pub opening: Option<i32>,
+    /// To write beyond the end of a file.
+    pub growing: Option<i32>,
+}
+
 #[derive(Clone, Default)]
 struct Disk {
     fate: Fate,
+    refusal: Refusal,
     calls: u64,
     files: Vec<Contents>,
     names: BTreeMap<PathBuf, usize>,
@@ -87,12 +98,17 @@ impl SimFs {
         self.disk().calls
     }
 
+    /// Takes away descriptors or space, or gives them back.
+    pub fn refuse(&self, refusal: Refusal) {
+        self.disk().refusal = refusal;
+    }
+
     /// What is on the disk after the power was off: chance decides what of the rest survived.
     #[must_use]
     pub fn after_crash(&self, rng: &mut Rng, fate: Fate) -> SimFs {
         let mut disk = self.disk().clone();
         disk.settle(rng);
-        (disk.fate, disk.calls) = (fate, 0);
+        (disk.fate, disk.refusal, disk.calls) = (fate, Refusal::default(), 0);
         SimFs(Arc::new(Mutex::new(disk)))
     }
 
@@ -111,6 +127,15 @@ impl SimFs {
         match disk.fate.fail_at {
             Some((at, code)) if at == number => Err(io::Error::from_raw_os_error(code)),
             _ => Ok(disk),
+        }
+    }
+
+    /// A call that takes a descriptor, or makes a name.
+    fn opening(&self) -> io::Result<MutexGuard<'_, Disk>> {
+        let disk = self.call()?;
+        match disk.refusal.opening {
+            Some(code) => Err(io::Error::from_raw_os_error(code)),
+            None => Ok(disk),
         }
     }
 }
@@ -162,9 +187,10 @@ fn put(bytes: &mut Vec<u8>, offset: usize, part: &[u8]) {
 
 impl Fs for SimFs {
     type File = SimFile;
+    type Dir = SimDir;
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let mut disk = self.call()?;
+        let mut disk = self.opening()?;
         if !disk.dirs.iter().any(|dir| dir == path) {
             disk.dirs.push(path.to_path_buf());
         }
@@ -172,9 +198,10 @@ impl Fs for SimFs {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let disk = self.call()?;
+        let disk = self.opening()?;
         if !disk.dirs.iter().any(|known| known == dir) {
-            return Err(io::Error::from(io::ErrorKind::NotFound));
+            disk.find(dir)?;
+            return Err(io::Error::from(io::ErrorKind::NotADirectory));
         }
         let below = disk.names.keys().chain(&disk.dirs).filter(|path| path.parent() == Some(dir));
         let names = below.filter_map(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
@@ -184,12 +211,12 @@ impl Fs for SimFs {
     }
 
     fn open(&self, path: &Path) -> io::Result<SimFile> {
-        let file = self.call()?.find(path)?;
+        let file = self.opening()?.find(path)?;
         Ok(SimFile { fs: self.clone(), file })
     }
 
     fn create(&self, path: &Path) -> io::Result<SimFile> {
-        let mut disk = self.call()?;
+        let mut disk = self.opening()?;
         if disk.names.contains_key(path) {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
@@ -207,7 +234,7 @@ impl Fs for SimFs {
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut disk = self.call()?;
+        let mut disk = self.opening()?;
         let file = disk.find(from)?;
         if disk.names.contains_key(to) {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
@@ -223,10 +250,23 @@ impl Fs for SimFs {
         Ok(())
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut disk = self.call()?;
+    fn open_dir(&self, path: &Path) -> io::Result<SimDir> {
+        drop(self.opening()?);
+        Ok(SimDir { fs: self.clone(), path: path.to_path_buf() })
+    }
+}
+
+/// A directory on a simulated disk.
+pub struct SimDir {
+    fs: SimFs,
+    path: PathBuf,
+}
+
+impl Dir for SimDir {
+    fn sync(&self) -> io::Result<()> {
+        let mut disk = self.fs.call()?;
         let (synced, left): (Vec<Change>, Vec<Change>) =
-            std::mem::take(&mut disk.changes).into_iter().partition(|change| change.is_in(dir));
+            std::mem::take(&mut disk.changes).into_iter().partition(|change| change.is_in(&self.path));
         disk.changes = left;
         for change in synced {
             change.apply(&mut disk.durable_names);
@@ -257,8 +297,11 @@ impl File for SimFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut disk = self.fs.call()?;
-        let file = &mut disk.files[self.file];
+        let (growing, file) = (disk.refusal.growing, &mut disk.files[self.file]);
         let offset = usize::try_from(offset).expect("a simulated file is small");
+        if let Some(code) = growing.filter(|_| offset + bytes.len() > file.bytes.len()) {
+            return Err(io::Error::from_raw_os_error(code));
+        }
         put(&mut file.bytes, offset, bytes);
         file.writes.push((offset, bytes.to_vec()));
         Ok(())

@@ -3,7 +3,8 @@
 //! They are a port, so that a simulator can put a crash between any two of them. What the disk adapter
 //! assumes of an implementation: bytes written are durable once the file is synced; a name that was
 //! made, changed or removed is durable once its directory is synced; anything else may or may not
-//! survive, in any order, and a write may survive in part.
+//! survive, in any order, and a write may survive in part. To write within a file's synced length, to sync
+//! and to rename within a directory takes neither space nor descriptors.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -14,6 +15,8 @@ use std::path::Path;
 pub trait Fs: Clone + Send + Sync + 'static {
     /// An open file.
     type File: File;
+    /// An open directory.
+    type Dir: Dir;
 
     /// Makes a directory; it is fine if it is there.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
@@ -29,8 +32,19 @@ pub trait Fs: Clone + Send + Sync + 'static {
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a name.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes what happened to a directory's names durable.
-    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Opens a directory that is there.
+    fn open_dir(&self, path: &Path) -> io::Result<Self::Dir>;
+
+    /// Makes what happened to a directory's names durable, where a descriptor may be asked for.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.open_dir(dir)?.sync()
+    }
+}
+
+/// An open directory.
+pub trait Dir: Send + Sync {
+    /// Makes what happened to its names durable.
+    fn sync(&self) -> io::Result<()>;
 }
 
 /// An open file. Offsets are explicit: there is no cursor.
@@ -49,8 +63,19 @@ pub trait File: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealFs;
 
+/// A directory of the machine.
+#[derive(Debug)]
+pub struct RealDir(std::fs::File);
+
+impl Dir for RealDir {
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+}
+
 impl Fs for RealFs {
     type File = std::fs::File;
+    type Dir = RealDir;
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         std::fs::create_dir_all(path)
@@ -85,8 +110,8 @@ impl Fs for RealFs {
         std::fs::remove_file(path)
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        std::fs::File::open(dir)?.sync_all()
+    fn open_dir(&self, path: &Path) -> io::Result<RealDir> {
+        std::fs::File::open(path).map(RealDir)
     }
 }
 

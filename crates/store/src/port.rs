@@ -59,10 +59,11 @@ pub struct Bounds {
     pub next: Seq,
 }
 
-/// How much can be appended without asking anybody for space.
+/// What can be appended without asking anybody for space or descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// The largest payload that fits now.
+    /// The largest payload that fits now: an append of one byte up to so many never fails for space, one of
+    /// more may. At 0 nothing is sure to fit, not even a batch without bytes.
     pub bytes: u64,
     /// A whole further segment is ready besides.
     pub spare: bool,
@@ -75,16 +76,21 @@ pub trait LogStore: Send {
 
     /// Makes a batch durable at `seq`.
     ///
-    /// An error of kind [`ErrorKind::Taken`] or [`ErrorKind::TooLarge`] has written nothing. After any
-    /// other nobody knows whether the batch is there: the log takes no further appends.
+    /// An error of kind [`ErrorKind::Taken`], [`ErrorKind::TooLarge`] or [`ErrorKind::NoSpace`] has written
+    /// nothing. After any other nobody knows whether the batch is there: the log takes no further appends.
     fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError>;
 
     /// Sees to it that payloads of this size can be appended, with a spare segment behind them.
     ///
-    /// Fails with [`ErrorKind::NoSpace`] and no harm done; may be tried again at any time.
+    /// Once it has succeeded, the next append of a payload of up to this size asks nobody for space or
+    /// descriptors: it writes, renames and syncs what is open already. (What is too large for any batch
+    /// stays too large.)
+    ///
+    /// Fails with [`ErrorKind::NoSpace`] and no harm done; may be tried again at any time. Until then
+    /// appends go on, as far as [`LogStore::room`] says.
     fn reserve(&mut self, bytes: u64) -> Result<(), StoreError>;
 
-    /// What can be appended without [`LogStore::reserve`].
+    /// What can be appended without another [`LogStore::reserve`].
     fn room(&self) -> Room;
 
     /// Drops what is below `floor`, in so far as it can be dropped; nothing below it can be read again.

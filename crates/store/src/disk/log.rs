@@ -7,7 +7,9 @@
 //! **What would break it.** To take any bad frame for a torn tail: damage in the middle would silently
 //! cut off everything behind it. So a bad frame is cut only if no whole frame follows it in the last
 //! segment. To leave the torn bytes where they are: a later, shorter frame would leave half of them
-//! behind itself. So they are overwritten with zeros, and synced, before anything else is written.
+//! behind itself. So they are overwritten with zeros, and synced, before anything else is written. To ask
+//! for space or descriptors in the middle of an append: a failed append ends the process. So a spare
+//! segment is made beforehand, and it and the directory stay open.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +19,7 @@ use crate::frame::{
     FRAME_HEADER, FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, SegmentHeader, decode_frame, encode_frame,
     frame_len, holds_a_frame,
 };
-use crate::fs::{File, Fs};
+use crate::fs::{Dir, File, Fs};
 use crate::port::{Bounds, Damage, ErrorKind, LogReader, LogStore, Lsns, Room, Seq, StoreError};
 
 /// What a log is opened with.
@@ -34,7 +36,7 @@ pub struct LogOptions {
 impl LogOptions {
     /// The usual length of a segment.
     pub const SEGMENT_BYTES: u64 = 64 << 20;
-    /// The shortest: a frame with the largest payload must fit.
+    /// The shortest. A payload for which segments are too short is too large.
     pub const SEGMENT_BYTES_MIN: u64 = (SEGMENT_HEADER + FRAME_HEADER + 4096) as u64;
 }
 
@@ -55,18 +57,29 @@ pub struct Cut {
 pub struct DiskLog<F: Fs> {
     fs: F,
     dir: PathBuf,
+    /// The directory, open.
+    names: F::Dir,
     options: LogOptions,
     bounds: Bounds,
-    /// The first batches of the segments, in order.
+    /// The segments, in order.
     segments: Vec<Seq>,
-    /// The last segment, and where its frames end.
-    current: Option<(F::File, u64)>,
+    /// The last of them.
+    current: Option<Current<F::File>>,
     /// The checksum of the last frame.
     chain: u32,
-    /// A zeroed segment is ready.
-    spare: bool,
+    /// A zeroed segment that is ready.
+    spare: Option<F::File>,
     /// An append failed: nobody knows what is on disk.
     broken: bool,
+}
+
+/// The segment that is appended to.
+struct Current<T> {
+    file: T,
+    /// Where its frames end.
+    end: u64,
+    /// It may have been made when segments were of another length.
+    length: u64,
 }
 
 const SPARE: &str = "spare";
@@ -82,15 +95,18 @@ impl<F: Fs> DiskLog<F> {
             fs.sync_dir(parent)
                 .map_err(|error| StoreError::io(&error, "syncing the directory above the log"))?;
         }
+        let names =
+            fs.open_dir(dir).map_err(|error| StoreError::io(&error, "opening the log's directory"))?;
         let mut log = DiskLog {
             fs,
             dir: dir.to_path_buf(),
+            names,
             options,
             bounds: Bounds::default(),
             segments: Vec::new(),
             current: None,
             chain: 0,
-            spare: false,
+            spare: None,
             broken: false,
         };
         log.clear_leftovers()?;
@@ -136,7 +152,7 @@ impl<F: Fs> DiskLog<F> {
             let what = "the log ends before its floor";
             return Err(Damage { file: path, offset: at as u64, what }.into());
         }
-        self.current = Some((file, at as u64));
+        self.current = Some(Current { file, end: at as u64, length: bytes.len() as u64 });
         Ok(cut)
     }
 
@@ -163,59 +179,75 @@ impl<F: Fs> DiskLog<F> {
         Ok(Some(Cut { file: path.to_path_buf(), offset: at as u64, seq, lsns }))
     }
 
+    /// The payload that fits into any segment.
+    fn longest(&self) -> u64 {
+        payload_within(self.options.segment_bytes - SEGMENT_HEADER as u64)
+    }
+
+    /// What is left of the last segment.
+    fn left(&self) -> u64 {
+        self.current.as_ref().map_or(0, |current| current.length.saturating_sub(current.end))
+    }
+
     fn write_frame(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
         let (bytes, crc) = encode_frame(seq, lsns, payload, self.chain);
-        let full = self
-            .current
-            .as_ref()
-            .is_none_or(|(_, end)| end + bytes.len() as u64 > self.options.segment_bytes);
-        if full {
-            self.begin_segment(seq)?;
+        if bytes.len() as u64 > self.left() {
+            self.make_spare()?;
+            self.begin_segment(seq).map_err(|error| uncertain(&error, "beginning a segment for", seq))?;
         }
-        let (file, end) = self.current.as_mut().expect("a segment was just made sure of");
-        let written = file.write_at(&bytes, *end).and_then(|()| file.sync());
-        written.map_err(|error| StoreError::io(&error, format!("appending batch {}", seq.0)))?;
-        *end += bytes.len() as u64;
+        let current = self.current.as_mut().expect("a segment was just made sure of");
+        let written = current.file.write_at(&bytes, current.end).and_then(|()| current.file.sync());
+        written.map_err(|error| uncertain(&error, "appending", seq))?;
+        current.end += bytes.len() as u64;
         self.chain = crc;
         self.bounds.next = seq.next();
         Ok(())
     }
 
     /// The header is durable before the segment has its name, so a segment that is there is whole.
-    fn begin_segment(&mut self, first: Seq) -> Result<(), StoreError> {
-        self.make_spare()?;
-        let LogOptions { shard, store_id, .. } = self.options;
+    fn begin_segment(&mut self, first: Seq) -> io::Result<()> {
+        let LogOptions { shard, store_id, segment_bytes } = self.options;
         let header = SegmentHeader { shard, store_id, first, chain: self.chain }.encode();
-        let (spare, path) = (self.dir.join(SPARE), self.files().path(first));
-        let begun = self.fs.open(&spare).and_then(|file| {
-            file.write_at(&header, 0)?;
-            file.sync()?;
-            self.fs.rename(&spare, &path)?;
-            self.fs.sync_dir(&self.dir)?;
-            Ok(file)
-        });
-        let file =
-            begun.map_err(|error| StoreError::io(&error, format!("beginning segment {}", path.display())))?;
-        self.spare = false;
+        let file = self.spare.take().expect("the caller has made one");
+        file.write_at(&header, 0)?;
+        file.sync()?;
+        self.fs.rename(&self.dir.join(SPARE), &self.files().path(first))?;
+        self.names.sync()?;
         self.segments.push(first);
-        self.current = Some((file, SEGMENT_HEADER as u64));
+        self.current = Some(Current { file, end: SEGMENT_HEADER as u64, length: segment_bytes });
         Ok(())
     }
 
     /// Zeroed and synced, so that an append changes neither length nor allocation.
     fn make_spare(&mut self) -> Result<(), StoreError> {
-        if self.spare {
+        if self.spare.is_some() {
             return Ok(());
         }
-        let path = self.dir.join(SPARE);
-        let made = self.fs.create(&path).and_then(|file| fill_with_zeros(&file, self.options.segment_bytes));
-        if let Err(error) = made {
-            // What was made of it takes up the room that is missing.
-            let _ = self.fs.remove(&path);
-            return Err(StoreError::io(&error, "making room for the log"));
+        let made = self.create_anew(SPARE).and_then(|file| {
+            fill_with_zeros(&file, self.options.segment_bytes)?;
+            Ok(file)
+        });
+        match made {
+            Ok(file) => self.spare = Some(file),
+            Err(error) => {
+                // What was made of it takes up the room that is missing.
+                let _ = self.fs.remove(&self.dir.join(SPARE));
+                return Err(StoreError::io(&error, "making room for the log"));
+            }
         }
-        self.spare = true;
         Ok(())
+    }
+
+    /// In place of what an attempt that failed may have left behind.
+    fn create_anew(&self, name: &str) -> io::Result<F::File> {
+        let path = self.dir.join(name);
+        match self.fs.create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.fs.remove(&path)?;
+                self.fs.create(&path)
+            }
+            other => other,
+        }
     }
 
     fn drop_below_floor(&mut self) -> Result<(), StoreError> {
@@ -227,9 +259,7 @@ impl<F: Fs> DiskLog<F> {
             dropped = true;
         }
         if dropped {
-            self.fs
-                .sync_dir(&self.dir)
-                .map_err(|error| StoreError::io(&error, "syncing the log's directory"))?;
+            self.names.sync().map_err(|error| StoreError::io(&error, "syncing the log's directory"))?;
         }
         Ok(())
     }
@@ -247,12 +277,11 @@ impl<F: Fs> DiskLog<F> {
     }
 
     fn write_floor(&self, floor: Seq) -> io::Result<()> {
-        let tmp = self.dir.join(FLOOR_TMP);
-        let file = self.fs.create(&tmp)?;
+        let file = self.create_anew(FLOOR_TMP)?;
         file.write_at(&encode_floor(floor), 0)?;
         file.sync()?;
-        self.fs.rename(&tmp, &self.dir.join(FLOOR))?;
-        self.fs.sync_dir(&self.dir)
+        self.fs.rename(&self.dir.join(FLOOR_TMP), &self.dir.join(FLOOR))?;
+        self.names.sync()
     }
 
     fn files(&self) -> Segments<F> {
@@ -273,36 +302,32 @@ impl<F: Fs> LogStore for DiskLog<F> {
             let what = format!("the next batch is another one: seq={} next={}", seq.0, self.bounds.next.0);
             return Err(StoreError::new(ErrorKind::Taken, what));
         }
-        let longest = self.options.segment_bytes - SEGMENT_HEADER as u64;
-        if payload.len() > PAYLOAD_MAX || frame_len(payload.len()) as u64 > longest {
+        if payload.len() as u64 > self.longest() {
             return Err(StoreError::new(
                 ErrorKind::TooLarge,
                 format!("batch too large: bytes={}", payload.len()),
             ));
         }
         let done = self.write_frame(seq, lsns, payload);
-        self.broken = done.is_err();
+        self.broken = done.as_ref().is_err_and(|error| error.kind != ErrorKind::NoSpace);
         done
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError> {
-        if self.room().bytes < bytes || !self.room().spare {
-            self.make_spare()?;
-        }
-        Ok(())
+    /// With a spare there is room for any batch, of whatever size.
+    fn reserve(&mut self, _bytes: u64) -> Result<(), StoreError> {
+        self.make_spare()
     }
 
     fn room(&self) -> Room {
-        let whole = self.options.segment_bytes - (SEGMENT_HEADER + FRAME_HEADER + 8) as u64;
-        let left = self.current.as_ref().map_or(0, |(_, end)| self.options.segment_bytes - end);
-        let left = left.saturating_sub((FRAME_HEADER + 8) as u64);
-        let bytes = if self.spare { whole } else { left };
-        Room { bytes: bytes.min(PAYLOAD_MAX as u64), spare: self.spare }
+        let spare = self.spare.is_some();
+        let bytes = if spare { self.longest() } else { payload_within(self.left()).min(self.longest()) };
+        Room { bytes, spare }
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
         if floor <= self.bounds.floor {
-            return Ok(());
+            // What could not be dropped the last time.
+            return self.drop_below_floor();
         }
         if floor > self.bounds.next {
             let what = format!("a floor above the log: floor={} next={}", floor.0, self.bounds.next.0);
@@ -316,6 +341,18 @@ impl<F: Fs> LogStore for DiskLog<F> {
     fn reader(&self) -> Box<dyn LogReader> {
         Box::new(DiskReader::new(self.files(), self.bounds.floor))
     }
+}
+
+/// The largest payload whose frame, with header and padding, is within so many bytes.
+fn payload_within(bytes: u64) -> u64 {
+    let unpadded = bytes / 8 * 8;
+    unpadded.saturating_sub(FRAME_HEADER as u64).min(PAYLOAD_MAX as u64)
+}
+
+/// A failure in the middle of an append is no lack of space, whatever the operating system calls it: that
+/// would mean that nothing was written.
+fn uncertain(error: &io::Error, doing: &str, seq: Seq) -> StoreError {
+    StoreError::new(ErrorKind::Io, format!("{doing} batch {}: {error}", seq.0))
 }
 
 fn fill_with_zeros(file: &impl File, length: u64) -> io::Result<()> {
