@@ -16,7 +16,7 @@ use store::disk::{DiskLog, LogOptions};
 use store::faulty::{Call, Fault, Faulty};
 use store::fs::RealFs;
 use store::memory::MemoryLog;
-use store::{Bounds, ErrorKind, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+use store::{Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
 
 type Answered = Receiver<Reply>;
 
@@ -151,6 +151,10 @@ impl LogStore for Gate {
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
         self.inner.raise_floor(floor)
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        self.inner.extents()
     }
 
     fn reader(&self) -> Box<dyn LogReader> {

@@ -94,6 +94,40 @@ pub fn reads_while_appending(mut log: impl LogStore) {
     }
 }
 
+/// The room of a log is given back piece by piece, from the front.
+pub fn gives_room_back(mut log: impl LogStore) {
+    assert_eq!(log.extents(), [], "an empty log takes up nothing");
+    fill(&mut log, 300);
+    check_extents(&log);
+    let pieces = log.extents();
+    assert!(pieces.len() > 3, "{pieces:?}");
+    for (gone, piece) in pieces.iter().enumerate() {
+        if piece.first > Seq(0) {
+            log.raise_floor(Seq(piece.first.0 - 1)).expect("within the log");
+            check_extents(&log);
+            assert_eq!(
+                log.extents().first(),
+                Some(&pieces[gone - 1]),
+                "a piece with a batch above the floor stays"
+            );
+        }
+        log.raise_floor(piece.first).expect("within the log");
+        check_extents(&log);
+        assert_eq!(log.extents(), pieces[gone..], "all before it are gone, and no more");
+    }
+    log.raise_floor(Seq(300)).expect("all of it");
+    assert!(log.extents().len() <= 1, "nothing is left but what is appended to");
+}
+
+/// In order, without an empty one, and from the floor or below it.
+fn check_extents(log: &dyn LogStore) {
+    let (pieces, bounds) = (log.extents(), log.bounds());
+    assert!(pieces.iter().all(|piece| piece.bytes > 0), "{pieces:?}");
+    assert!(pieces.is_sorted_by(|one, other| one.first < other.first), "{pieces:?}");
+    assert!(pieces.first().is_some_and(|piece| piece.first <= bounds.floor), "{pieces:?} {bounds:?}");
+    assert!(pieces.last().is_some_and(|piece| piece.first <= bounds.next), "{pieces:?} {bounds:?}");
+}
+
 /// Blobs from an empty store.
 pub fn blobs(blobs: &dyn BlobStore) {
     let name = |text: &str| BlobName::new(text).expect("a valid name");

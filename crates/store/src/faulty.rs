@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::port::{
-    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, LogReader, LogStore, Lsns, Room, Seq,
+    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq,
     StoreError,
 };
 
@@ -137,6 +137,10 @@ impl<S: LogStore> LogStore for Faulty<S> {
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
         self.plan.run(Call::RaiseFloor, || self.inner.raise_floor(floor))
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        self.inner.extents()
     }
 
     fn reader(&self) -> Box<dyn LogReader> {

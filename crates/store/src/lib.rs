@@ -16,6 +16,6 @@ pub mod faulty;
 pub mod conformance;
 
 pub use port::{
-    Batch, BlobName, BlobStore, BlobWriter, Bounds, Damage, ErrorKind, LogReader, LogStore, Lsns, Room, Seq,
-    StoreError,
+    Batch, BlobName, BlobStore, BlobWriter, Bounds, Damage, ErrorKind, Extent, LogReader, LogStore, Lsns,
+    Room, Seq, StoreError,
 };

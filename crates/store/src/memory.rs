@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::frame::PAYLOAD_MAX;
+use crate::frame::{PAYLOAD_MAX, frame_len};
 use crate::port::{
-    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, LogReader, LogStore, Lsns, Room, Seq,
+    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq,
     StoreError,
 };
 
@@ -69,6 +69,13 @@ impl LogStore for MemoryLog {
         let floor = kept.bounds.floor;
         kept.batches.retain(|seq, _| *seq >= floor);
         Ok(())
+    }
+
+    /// Each batch is one of its own, and takes up as much as on disk.
+    fn extents(&self) -> Vec<Extent> {
+        let extent =
+            |batch: &Batch| Extent { first: batch.seq, bytes: frame_len(batch.payload.len()) as u64 };
+        self.kept().batches.values().map(extent).collect()
     }
 
     fn reader(&self) -> Box<dyn LogReader> {

@@ -69,6 +69,15 @@ pub struct Room {
     pub spare: bool,
 }
 
+/// A piece of a log: its room is given back as a whole, when the floor has passed all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first batch in it.
+    pub first: Seq,
+    /// What it takes up.
+    pub bytes: u64,
+}
+
 /// An ordered log of batches, with one writer.
 pub trait LogStore: Send {
     /// What the log holds.
@@ -95,6 +104,10 @@ pub trait LogStore: Send {
 
     /// Drops what is below `floor`, in so far as it can be dropped; nothing below it can be read again.
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError>;
+
+    /// The pieces that the log is kept in, oldest first. A floor at the first batch of one makes all pieces
+    /// before it go.
+    fn extents(&self) -> Vec<Extent>;
 
     /// A reader of its own, for another thread.
     fn reader(&self) -> Box<dyn LogReader>;

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use store::LogStore;
 use store::conformance;
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::faulty::{Fault, Faulty};
@@ -28,17 +29,38 @@ fn a_log_on_disk_conforms() {
     });
     let dir = tempfile::tempdir().expect("a directory");
     conformance::reads_while_appending(open(dir.path()));
+    let dir = tempfile::tempdir().expect("a directory");
+    conformance::gives_room_back(open(dir.path()));
 }
 
 #[test]
 fn a_log_in_memory_conforms() {
     conformance::log(MemoryLog::default(), |log| log);
     conformance::reads_while_appending(MemoryLog::default());
+    conformance::gives_room_back(MemoryLog::default());
 }
 
 #[test]
 fn a_faulty_log_without_faults_conforms() {
     conformance::log(Faulty::new(MemoryLog::default(), Box::new(|_| Fault::None)), |log| log);
+}
+
+/// Segments that were there before may be of another length than those that are made now.
+#[test]
+fn the_extents_of_a_log_on_disk_are_its_files() {
+    let dir = tempfile::tempdir().expect("a directory");
+    conformance::fill(&mut open(dir.path()), 100);
+    let longer = LogOptions { segment_bytes: 3 * OPTIONS.segment_bytes, ..OPTIONS };
+    let (mut log, _) = DiskLog::open(RealFs, &dir.path().join("log"), longer).expect("a sound log");
+    conformance::fill(&mut log, 300);
+    let mut lengths = Vec::new();
+    for extent in log.extents() {
+        let file = dir.path().join("log").join(format!("{:016x}.seg", extent.first.0));
+        assert_eq!(std::fs::metadata(file).expect("there").len(), extent.bytes);
+        lengths.push(extent.bytes);
+    }
+    lengths.dedup();
+    assert_eq!(lengths, [OPTIONS.segment_bytes, longer.segment_bytes]);
 }
 
 #[test]

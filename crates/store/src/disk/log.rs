@@ -20,7 +20,7 @@ use crate::frame::{
     frame_len, holds_a_frame,
 };
 use crate::fs::{Dir, File, Fs};
-use crate::port::{Bounds, Damage, ErrorKind, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+use crate::port::{Bounds, Damage, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
 
 /// What a log is opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct DiskLog<F: Fs> {
     options: LogOptions,
     bounds: Bounds,
     /// The segments, in order.
-    segments: Vec<Seq>,
+    segments: Vec<Extent>,
     /// The last of them.
     current: Option<Current<F::File>>,
     /// The checksum of the last frame.
@@ -111,7 +111,7 @@ impl<F: Fs> DiskLog<F> {
         };
         log.clear_leftovers()?;
         let floor = log.read_floor()?;
-        log.segments = log.files().list()?;
+        log.segments = log.files().extents()?;
         log.bounds = Bounds { floor, next: floor };
         let cut = log.open_last()?;
         log.drop_below_floor()?;
@@ -132,7 +132,7 @@ impl<F: Fs> DiskLog<F> {
     }
 
     fn open_last(&mut self) -> Result<Option<Cut>, StoreError> {
-        let Some(first) = self.segments.last().copied() else { return Ok(None) };
+        let Some(Extent { first, .. }) = self.segments.last().copied() else { return Ok(None) };
         let path = self.files().path(first);
         let (file, bytes) = self.files().read_whole(first)?;
         let header = self.files().check_header(first, &bytes)?;
@@ -213,7 +213,7 @@ impl<F: Fs> DiskLog<F> {
         file.sync()?;
         self.fs.rename(&self.dir.join(SPARE), &self.files().path(first))?;
         self.names.sync()?;
-        self.segments.push(first);
+        self.segments.push(Extent { first, bytes: segment_bytes });
         self.current = Some(Current { file, end: SEGMENT_HEADER as u64, length: segment_bytes });
         Ok(())
     }
@@ -252,8 +252,8 @@ impl<F: Fs> DiskLog<F> {
 
     fn drop_below_floor(&mut self) -> Result<(), StoreError> {
         let mut dropped = false;
-        while self.segments.get(1).is_some_and(|second| *second <= self.bounds.floor) {
-            let path = self.files().path(self.segments[0]);
+        while self.segments.get(1).is_some_and(|second| second.first <= self.bounds.floor) {
+            let path = self.files().path(self.segments[0].first);
             self.fs.remove(&path).map_err(|error| StoreError::io(&error, "dropping a segment"))?;
             self.segments.remove(0);
             dropped = true;
@@ -336,6 +336,10 @@ impl<F: Fs> LogStore for DiskLog<F> {
         self.write_floor(floor).map_err(|error| StoreError::io(&error, "raising the log's floor"))?;
         self.bounds.floor = floor;
         self.drop_below_floor()
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        self.segments.clone()
     }
 
     fn reader(&self) -> Box<dyn LogReader> {

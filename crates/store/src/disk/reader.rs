@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::log::LogOptions;
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, SegmentHeader, decode_frame, frame_len};
 use crate::fs::{File, Fs};
-use crate::port::{Batch, Damage, ErrorKind, LogReader, Seq, StoreError};
+use crate::port::{Batch, Damage, ErrorKind, Extent, LogReader, Seq, StoreError};
 
 /// The segment files of one log.
 #[derive(Clone)]
@@ -28,6 +28,12 @@ impl<F: Fs> Segments<F> {
         Ok(hex.filter_map(|hex| u64::from_str_radix(hex, 16).ok()).map(Seq).collect())
     }
 
+    /// All segments, in order, with their lengths.
+    pub(super) fn extents(&self) -> Result<Vec<Extent>, StoreError> {
+        let measured = |first| Ok(Extent { first, bytes: length_of(&self.open(first)?)? });
+        self.list()?.into_iter().map(measured).collect()
+    }
+
     pub(super) fn open(&self, first: Seq) -> Result<F::File, StoreError> {
         let path = self.path(first);
         self.fs.open(&path).map_err(|error| StoreError::io(&error, format!("opening {}", path.display())))
@@ -35,7 +41,7 @@ impl<F: Fs> Segments<F> {
 
     pub(super) fn read_whole(&self, first: Seq) -> Result<(F::File, Vec<u8>), StoreError> {
         let file = self.open(first)?;
-        let length = file.length().map_err(|error| StoreError::io(&error, "reading a segment"))?;
+        let length = length_of(&file)?;
         let mut bytes = vec![0; usize::try_from(length).expect("a segment fits into memory")];
         file.read_at(&mut bytes, 0).map_err(|error| StoreError::io(&error, "reading a segment"))?;
         Ok((file, bytes))
@@ -54,6 +60,10 @@ impl<F: Fs> Segments<F> {
             Ok(header) => Ok(header),
         }
     }
+}
+
+fn length_of(file: &impl File) -> Result<u64, StoreError> {
+    file.length().map_err(|error| StoreError::io(&error, "reading a segment"))
 }
 
 /// Goes through batches in order. Out of order it has to begin at the start of a segment.
