@@ -2,6 +2,8 @@
 #![allow(missing_docs, reason = "a test has no public items")]
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use store::LogStore;
 use store::conformance;
@@ -9,6 +11,7 @@ use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::faulty::{Fault, Faulty};
 use store::fs::RealFs;
 use store::memory::{MemoryBlobs, MemoryLog};
+use store::object::{MemoryObjects, ObjectBlobs, ObjectLog, ObjectOptions, Patience, WriterId};
 
 /// Small segments, so that a few batches fill several.
 const OPTIONS: LogOptions =
@@ -38,6 +41,27 @@ fn a_log_in_memory_conforms() {
     conformance::log(MemoryLog::default(), |log| log);
     conformance::reads_while_appending(MemoryLog::default());
     conformance::gives_room_back(MemoryLog::default());
+}
+
+/// Every opening is another writer's.
+fn open_objects(objects: &MemoryObjects) -> ObjectLog {
+    static OPENED: AtomicU64 = AtomicU64::new(0);
+    let writer = WriterId(u128::from(OPENED.fetch_add(1, Ordering::Relaxed)));
+    let options = ObjectOptions { shard: 3, store_id: 77, writer };
+    ObjectLog::open(Arc::new(objects.clone()), options, Patience::without_pause(1)).expect("a sound log")
+}
+
+#[test]
+fn a_log_of_objects_conforms() {
+    let objects = MemoryObjects::default();
+    conformance::log(open_objects(&objects), |_| open_objects(&objects));
+    conformance::reads_while_appending(open_objects(&MemoryObjects::default()));
+}
+
+#[test]
+fn blobs_of_objects_conform() {
+    let objects = Arc::new(MemoryObjects::default());
+    conformance::blobs(&ObjectBlobs::new(objects, Patience::without_pause(1), 1 << 20));
 }
 
 #[test]

@@ -1,0 +1,130 @@
+//! An object for each blob.
+//!
+//! **Invariant.** A blob is put whole, under a name that was free.
+//!
+//! **What would break it.** To take "the name is in use" for another's blob after a try that timed out: it may
+//! be the blob itself. So then the bytes are compared. A put that timed out may also land after the
+//! blob was given up or deleted: like any blob that no record names, it is for the collector.
+//!
+//! **What is absent.** Uploads in parts: they come with a real client. Until then a blob is kept in memory
+//! while it is written, up to a limit.
+
+use std::sync::Arc;
+
+use super::names;
+use super::port::{Objects, ObjectsError, Patience};
+use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
+
+/// Blobs in an object store.
+#[derive(Clone)]
+pub struct ObjectBlobs {
+    objects: Arc<dyn Objects>,
+    patience: Patience,
+    bytes_max: usize,
+}
+
+impl ObjectBlobs {
+    /// Blobs of at most so many bytes each.
+    pub fn new(objects: Arc<dyn Objects>, patience: Patience, bytes_max: usize) -> ObjectBlobs {
+        ObjectBlobs { objects, patience, bytes_max }
+    }
+
+    fn ask<T>(
+        &self,
+        doing: &str,
+        name: &BlobName,
+        mut request: impl FnMut(&str) -> Result<T, ObjectsError>,
+    ) -> Result<T, StoreError> {
+        let object = names::blob(name);
+        let answer = self.patience.keep_trying(|| request(&object));
+        answer.map_err(|error| error.while_doing(format!("{doing} blob {name}")))
+    }
+
+    /// Puts it, and tells a name that is another's from one that an earlier try has given us.
+    fn put(&self, name: &BlobName, bytes: &[u8]) -> Result<(), StoreError> {
+        let mut tries = 0;
+        let put = self.ask("finishing", name, |object| {
+            tries += 1;
+            self.objects.put_if_absent(object, bytes)
+        });
+        match put {
+            Err(error) if error.kind == ErrorKind::Taken && tries > 1 => {
+                let there = self.ask("reading back", name, |object| self.objects.get(object))?;
+                if there == bytes { Ok(()) } else { Err(error) }
+            }
+            decided => decided,
+        }
+    }
+}
+
+impl BlobStore for ObjectBlobs {
+    fn create(&self, name: &BlobName) -> Result<Box<dyn BlobWriter>, StoreError> {
+        Ok(Box::new(ObjectWriter { blobs: self.clone(), name: name.clone(), bytes: Vec::new() }))
+    }
+
+    fn len(&self, name: &BlobName) -> Result<u64, StoreError> {
+        self.ask("reading", name, |object| self.objects.head(object))
+    }
+
+    fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        self.ask("reading", name, |object| self.objects.get_range(object, offset, length))
+    }
+
+    fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
+        self.ask("deleting", name, |object| self.objects.delete(object))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError> {
+        let prefix = format!("{}{prefix}", names::BLOBS);
+        let (mut blobs, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = self.patience.keep_trying(|| self.objects.list(&prefix, &after));
+            let page = page.map_err(|error| error.while_doing("listing blobs"))?;
+            let names = page.names.iter().filter_map(|name| name.strip_prefix(names::BLOBS));
+            blobs.extend(names.filter_map(BlobName::new));
+            match page.names.into_iter().next_back() {
+                Some(last) if page.more => after = last,
+                _ => return Ok(blobs),
+            }
+        }
+    }
+}
+
+struct ObjectWriter {
+    blobs: ObjectBlobs,
+    name: BlobName,
+    bytes: Vec<u8>,
+}
+
+impl BlobWriter for ObjectWriter {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        if self.bytes.len() + bytes.len() > self.blobs.bytes_max {
+            let what = format!("blob too large: name={} bytes_max={}", self.name, self.blobs.bytes_max);
+            return Err(StoreError::new(ErrorKind::TooLarge, what));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<u64, StoreError> {
+        self.blobs.put(&self.name, &self.bytes)?;
+        Ok(self.bytes.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::MemoryObjects;
+
+    #[test]
+    fn a_blob_over_the_limit_is_refused_and_leaves_nothing() {
+        let blobs = ObjectBlobs::new(Arc::new(MemoryObjects::default()), Patience::without_pause(1), 8);
+        let name = BlobName::new("doc/1").expect("a name");
+        let mut writer = blobs.create(&name).expect("begun");
+        writer.write(b"12345678").expect("as much as may be");
+        assert_eq!(writer.write(b"9").expect_err("one too many").kind, ErrorKind::TooLarge);
+        drop(writer);
+        assert_eq!(blobs.len(&name).expect_err("not finished").kind, ErrorKind::Gone);
+    }
+}

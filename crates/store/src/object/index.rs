@@ -1,0 +1,146 @@
+//! What a log's writer and its readers know of the batches above the floor.
+//!
+//! **Invariant.** Dense: one entry for each batch from the floor up to the next. Each is the batch that became
+//! part of the log at that number, and none that was put there after a truncation.
+//!
+//! **What would break it.** An entry added before it is known that no floor stands above it: after a
+//! truncation a late taker's object can stand at a number that was another's batch.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::format::{ObjectHeader, WriterId, object_len};
+use crate::frame::FrameHeader;
+use crate::port::{Bounds, Lsns, Seq};
+
+/// One batch, without its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) writer: WriterId,
+    pub(super) begins_tenure: bool,
+    pub(super) lsns: Lsns,
+    /// The checksums of its frame and of the one before.
+    pub(super) crc: u32,
+    pub(super) chain: u32,
+    /// The length of the object.
+    pub(super) bytes: u64,
+}
+
+impl Entry {
+    pub(super) fn new(header: &ObjectHeader, frame: &FrameHeader) -> Entry {
+        let (writer, begins_tenure) = (header.writer, header.begins_tenure);
+        let (lsns, crc, chain) = (frame.lsns, frame.crc, frame.chain);
+        Entry { writer, begins_tenure, lsns, crc, chain, bytes: object_len(frame) }
+    }
+}
+
+/// All of them, in order.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    floor: Seq,
+    /// The checksum of the batch before the floor, 0 if there was none.
+    chain: u32,
+    entries: VecDeque<Entry>,
+}
+
+impl Index {
+    /// Nothing yet, above a floor.
+    pub(super) fn above(floor: Seq, chain: u32) -> Index {
+        Index { floor, chain, entries: VecDeque::new() }
+    }
+
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds { floor: self.floor, next: Seq(self.floor.0 + self.entries.len() as u64) }
+    }
+
+    /// The checksum of the last batch.
+    pub(super) fn last_crc(&self) -> u32 {
+        self.entries.back().map_or(self.chain, |entry| entry.crc)
+    }
+
+    pub(super) fn push(&mut self, entry: Entry) {
+        assert!(entry.chain == self.last_crc(), "a batch follows the one before it");
+        self.entries.push_back(entry);
+    }
+
+    pub(super) fn get(&self, seq: Seq) -> Option<&Entry> {
+        let place = seq.0.checked_sub(self.floor.0)?;
+        self.entries.get(usize::try_from(place).ok()?)
+    }
+
+    /// The batch that holds an LSN.
+    pub(super) fn holding(&self, lsn: u64) -> Option<Seq> {
+        let place = self.entries.partition_point(|entry| entry.lsns.last < lsn);
+        let entry = self.entries.get(place)?;
+        entry.lsns.holds(lsn).then(|| Seq(self.floor.0 + place as u64))
+    }
+
+    /// Forgets what is below `floor`, and says what that was. The floor is within the bounds, or sinks not.
+    pub(super) fn raise(&mut self, floor: Seq) -> Vec<(Seq, Entry)> {
+        assert!(floor <= self.bounds().next, "a floor is not above the log");
+        let mut dropped = Vec::new();
+        while self.floor < floor {
+            let entry = self.entries.pop_front().expect("the floor is within the bounds");
+            self.chain = entry.crc;
+            dropped.push((self.floor, entry));
+            self.floor = self.floor.next();
+        }
+        dropped
+    }
+
+    /// The checksum of the batch before this one, which is within the bounds.
+    pub(super) fn chain_before(&self, seq: Seq) -> u32 {
+        let before = seq.0.checked_sub(1).and_then(|before| self.get(Seq(before)));
+        before.map_or(self.chain, |entry| entry.crc)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Seq, &Entry)> {
+        (self.floor.0..).map(Seq).zip(&self.entries)
+    }
+}
+
+/// The index that a log has in common with its readers.
+#[derive(Clone, Default)]
+pub(super) struct SharedIndex(Arc<Mutex<Index>>);
+
+impl SharedIndex {
+    pub(super) fn new(index: Index) -> SharedIndex {
+        SharedIndex(Arc::new(Mutex::new(index)))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Index> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(floor: u64, batches: u32) -> Index {
+        let mut index = Index::above(Seq(floor), 100);
+        for n in 0..batches {
+            let lsns = Lsns { first: u64::from(n) * 10, last: u64::from(n) * 10 + 7 };
+            let (crc, chain) = (101 + n, 100 + n);
+            index.push(Entry { writer: WriterId(1), begins_tenure: false, lsns, crc, chain, bytes: 96 });
+        }
+        index
+    }
+
+    #[test]
+    fn an_lsn_is_found_in_its_batch_and_nowhere_else() {
+        let index = index(50, 4);
+        assert_eq!([0, 7, 10, 37].map(|lsn| index.holding(lsn).map(|seq| seq.0)), [50, 50, 51, 53].map(Some));
+        assert_eq!([8, 9, 38, 1000].map(|lsn| index.holding(lsn)), [None; 4]);
+    }
+
+    #[test]
+    fn a_raised_floor_keeps_the_chain() {
+        let mut index = index(50, 4);
+        assert_eq!(index.chain_before(Seq(50)), 100);
+        assert_eq!(index.chain_before(Seq(52)), 102);
+        assert_eq!(index.raise(Seq(54)).len(), 4);
+        assert_eq!((index.bounds().floor, index.bounds().next, index.last_crc()), (Seq(54), Seq(54), 104));
+        assert_eq!(index.raise(Seq(51)), [], "it never sinks");
+    }
+}

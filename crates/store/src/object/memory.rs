@@ -1,0 +1,101 @@
+//! An object store that is gone with the process: for tests and trials.
+//!
+//! **Invariant.** As the port asks; and nothing ever fails without a reason.
+//!
+//! **What would break it.** A look at the names and a change to them under two locks: two puts of one name
+//! between which nobody else looks could both succeed.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::port::{Answer, Objects, ObjectsError, Page};
+
+/// Objects in memory. Clones share them.
+#[derive(Clone, Default)]
+pub struct MemoryObjects(Arc<Mutex<BTreeMap<String, Arc<[u8]>>>>);
+
+impl MemoryObjects {
+    /// Few enough for tests to see more than one page.
+    const PAGE: usize = 20;
+
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<String, Arc<[u8]>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<[u8]>, ObjectsError> {
+        let found = self.kept().get(name).cloned();
+        found.ok_or_else(|| ObjectsError::new(Answer::NotFound, format!("no such object: name={name}")))
+    }
+}
+
+impl Objects for MemoryObjects {
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
+        let mut kept = self.kept();
+        if kept.contains_key(name) {
+            return Err(ObjectsError::new(Answer::Taken, format!("the name is in use: name={name}")));
+        }
+        kept.insert(name.to_string(), bytes.into());
+        Ok(())
+    }
+
+    fn get(&self, name: &str) -> Result<Vec<u8>, ObjectsError> {
+        Ok(self.find(name)?.to_vec())
+    }
+
+    fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>, ObjectsError> {
+        let bytes = self.find(name)?;
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let to = from.saturating_add(length).min(bytes.len());
+        Ok(bytes[from..to].to_vec())
+    }
+
+    fn head(&self, name: &str) -> Result<u64, ObjectsError> {
+        Ok(self.find(name)?.len() as u64)
+    }
+
+    fn list(&self, prefix: &str, after: &str) -> Result<Page, ObjectsError> {
+        let kept = self.kept();
+        let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
+        let names = kept.range::<str, _>((from, Bound::Unbounded)).map(|(name, _)| name);
+        let mut names = names.take_while(|name| name.starts_with(prefix)).cloned();
+        let page: Vec<String> = names.by_ref().take(MemoryObjects::PAGE).collect();
+        Ok(Page { names: page, more: names.next().is_some() })
+    }
+
+    fn delete(&self, name: &str) -> Result<(), ObjectsError> {
+        self.kept().remove(name);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_given_once_and_lists_come_in_pages_in_order() {
+        let objects = MemoryObjects::default();
+        let names: Vec<String> = (10..60).map(|n| format!("log/{n}")).collect();
+        for name in names.iter().rev() {
+            objects.put_if_absent(name, b"one").expect("a free name");
+        }
+        for name in ["log", "log0", "loh/1"] {
+            objects.put_if_absent(name, b"beside").expect("a free name");
+        }
+        let taken = objects.put_if_absent("log/10", b"two").expect_err("in use");
+        assert_eq!((taken.answer, objects.get("log/10")), (Answer::Taken, Ok(b"one".to_vec())));
+
+        let (mut listed, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = objects.list("log/", &after).expect("a page");
+            listed.extend(page.names);
+            after.clone_from(listed.last().expect("some"));
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!(listed, names);
+        assert_eq!(objects.list("log/", "log/58").expect("a page").names, ["log/59"]);
+    }
+}
