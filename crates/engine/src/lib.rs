@@ -8,6 +8,7 @@
 //! documents are; [`shard`] is all of that turn by turn; [`sequencer`] is the threads that drive it;
 //! [`recovery`] replays a log through the same entry point.
 
+mod wire;
 pub mod record;
 pub mod clock;
 pub mod decider;

@@ -3,16 +3,13 @@
 //! Tags and the order of fields are for ever. A new action gets a new tag; a new field, a new tag too.
 
 use kernel::{
-    Action, Age, AgentName, AgentNews, Bundle, Command, Commit, Epoch, Etag, Grant, Held, Identity, LeaseId,
-    Limits, Location, Lsn, Member, Metadata, Namespace, OnExpiry, Open, Owner, Party, Pause, Paused,
-    Predicate, Quota, Reason, Relocation, Removal, Renewal, Request, RequestKey, ResourceName, Retraction,
-    Scope, SessionName, SetQuota, Shard, Span, Store, Time, Token, Version, Write,
+    Action, AgentName, AgentNews, Bundle, Command, Commit, Epoch, Etag, Grant, Held, Identity, LeaseId,
+    Location, Namespace, Owner, Party, Pause, Paused, Reason, Relocation, Removal, Renewal, Request,
+    RequestKey, Retraction, SessionName, SetQuota, Span, Token, Version, Write,
 };
 
-use super::DecodeError;
-use super::wire::{Reader, Writer};
-
-type Read<T> = Result<T, DecodeError>;
+use crate::wire::parts::{self, Read, decode_label, decode_lease_id, decode_resource, decode_scope};
+use crate::wire::{Reader, Writer};
 
 /// Each action's number in the log.
 mod tag {
@@ -49,7 +46,10 @@ pub fn encode(command: &Command, to: &mut Writer<'_>) {
 
 fn encode_action(action: &Action, to: &mut Writer<'_>) {
     match action {
-        Action::Open(open) => encode_open(open, to),
+        Action::Open(open) => {
+            to.byte(tag::OPEN);
+            parts::encode_open(open, to);
+        }
         Action::Tick => to.byte(tag::TICK),
         Action::Acquire(grant) => encode_grant(tag::ACQUIRE, grant, to),
         Action::Reserve(grant) => encode_grant(tag::RESERVE, grant, to),
@@ -91,91 +91,27 @@ fn encode_action(action: &Action, to: &mut Writer<'_>) {
     }
 }
 
-fn encode_open(open: &Open, to: &mut Writer<'_>) {
-    to.byte(tag::OPEN);
-    to.number(u64::from(open.store.shard.0));
-    to.number(u64::from(open.store.shards));
-    to.fixed(&open.store.hash_seed.to_le_bytes());
-    to.fixed(&open.writer.to_le_bytes());
-    to.number(open.term);
-    to.fixed(&open.boot_id.to_le_bytes());
-    to.number(open.boot_clock.0);
-    to.number(u64::from(open.kernel_version));
-    let limits = &open.limits;
-    for span in [limits.ttl_max, limits.hold_max, limits.history_window, limits.request_window] {
-        to.number(span.0);
-    }
-    for count in [
-        limits.leases_max,
-        limits.leases_per_identity_max,
-        limits.namespaces_max,
-        limits.nodes_max,
-        limits.documents_max,
-        limits.agents_max,
-        limits.agents_per_identity_max,
-        limits.policies_max,
-        limits.history_max,
-        limits.history_members_max,
-        limits.requests_max,
-        limits.requests_per_identity_max,
-        limits.step_max,
-    ] {
-        to.number(u64::from(count));
-    }
-}
-
 fn encode_grant(tag: u8, grant: &Grant, to: &mut Writer<'_>) {
     to.byte(tag);
     to.text(grant.namespace.as_str());
-    to.count(grant.bundle.members().len());
-    for member in grant.bundle.members() {
-        to.byte(predicate_number(member.predicate));
-        to.text(member.resource.as_str());
-    }
+    parts::encode_members(grant.bundle.members(), to);
     to.number(grant.ttl.0);
-    match grant.on_expiry {
-        OnExpiry::Free => to.byte(0),
-        OnExpiry::Hold(span) => {
-            to.byte(1);
-            to.number(span.0);
-        }
-        OnExpiry::Manual => to.byte(2),
-    }
+    parts::encode_on_expiry(grant.on_expiry, to);
     to.maybe(grant.owner.as_ref(), |to, owner| to.text(owner.as_str()));
     to.maybe(grant.agent.as_ref(), |to, agent| to.text(agent.as_str()));
     to.maybe(grant.session.as_ref(), |to, session| to.text(session.as_str()));
-    to.maybe(grant.attempt, |to, age| {
-        to.number(age.at.0);
-        to.fixed(&age.tie.to_le_bytes());
-    });
+    to.maybe(grant.attempt, |to, age| parts::encode_age(age, to));
     to.maybe(grant.reason.as_ref(), |to, reason| to.text(reason.as_str()));
     to.maybe(grant.metadata.as_ref(), |to, metadata| to.bytes(metadata.as_bytes()));
 }
 
-/// Predicates have numbers of their own, whatever order the kernel lists them in.
-fn predicate_number(predicate: Predicate) -> u8 {
-    match predicate {
-        Predicate::Provides => 1,
-        Predicate::Consumes => 2,
-        Predicate::Mutates => 3,
-        Predicate::Deletes => 4,
-        Predicate::DependsOn => 5,
-        Predicate::Renames => 6,
-    }
-}
-
 fn encode_lease(tag: u8, lease: LeaseId, to: &mut Writer<'_>) {
     to.byte(tag);
-    lease_id(lease, to);
-}
-
-fn lease_id(lease: LeaseId, to: &mut Writer<'_>) {
-    to.number(u64::from(lease.shard.0));
-    to.number(lease.lsn.0);
+    parts::encode_lease_id(lease, to);
 }
 
 fn held(held: Held, to: &mut Writer<'_>) {
-    lease_id(held.lease, to);
+    parts::encode_lease_id(held.lease, to);
     to.number(held.epoch.0);
 }
 
@@ -224,7 +160,7 @@ fn encode_pause(pause: &Pause, to: &mut Writer<'_>) {
     match &pause.whom {
         Paused::Scope(scope) => {
             to.byte(0);
-            encode_scope(scope, to);
+            parts::encode_scope(scope, to);
         }
         Paused::Agent(namespace, agent) => {
             to.byte(1);
@@ -235,24 +171,15 @@ fn encode_pause(pause: &Pause, to: &mut Writer<'_>) {
     to.flag(pause.paused);
 }
 
-fn encode_scope(scope: &Scope, to: &mut Writer<'_>) {
-    to.maybe(scope.namespace.as_ref(), |to, namespace| to.text(namespace.as_str()));
-    to.maybe(scope.identity.as_ref(), |to, identity| to.text(identity.as_str()));
-}
-
 fn encode_quota(set: &SetQuota, to: &mut Writer<'_>) {
     to.byte(tag::SET_QUOTA);
-    encode_scope(&set.scope, to);
-    let quota = &set.quota;
-    to.maybe(quota.leases_max, |to, max| to.number(u64::from(max)));
-    to.maybe(quota.total_max, |to, span| to.number(span.0));
-    to.maybe(quota.idle_max, |to, span| to.number(span.0));
-    to.maybe(quota.acquires_per_second, |to, max| to.number(u64::from(max)));
+    parts::encode_scope(&set.scope, to);
+    parts::encode_quota(&set.quota, to);
 }
 
 /// Reads a command back; everything in it is valid, or it is refused.
 pub fn decode(from: &mut Reader<'_>) -> Read<Command> {
-    let identity = from.maybe(|from| label(from, Identity::new))?;
+    let identity = from.maybe(|from| decode_label(from, Identity::new))?;
     let request = from.maybe(|from| {
         let key = RequestKey(from.fixed()?);
         Ok(Request { key, fingerprint: from.fixed()? })
@@ -262,7 +189,7 @@ pub fn decode(from: &mut Reader<'_>) -> Read<Command> {
 
 fn decode_action(from: &mut Reader<'_>) -> Read<Action> {
     Ok(match from.byte()? {
-        tag::OPEN => Action::Open(decode_open(from)?),
+        tag::OPEN => Action::Open(parts::decode_open(from)?),
         tag::TICK => Action::Tick,
         tag::ACQUIRE => Action::Acquire(decode_grant(from)?),
         tag::RESERVE => Action::Reserve(decode_grant(from)?),
@@ -279,24 +206,24 @@ fn decode_action(from: &mut Reader<'_>) -> Read<Action> {
         }
         tag::REMOVE => Action::Remove(Removal { write: decode_write(from)? }),
         tag::RELOCATE => Action::Relocate(Relocation {
-            namespace: label(from, Namespace::new)?,
-            key: resource(from)?,
+            namespace: decode_label(from, Namespace::new)?,
+            key: decode_resource(from)?,
             version: Version(from.number()?),
             location: Location(u128::from_le_bytes(from.fixed()?)),
         }),
-        tag::REVOKE => Action::Revoke(decode_lease(from)?),
-        tag::RECLAIM => Action::Reclaim(decode_lease(from)?),
+        tag::REVOKE => Action::Revoke(decode_lease_id(from)?),
+        tag::RECLAIM => Action::Reclaim(decode_lease_id(from)?),
         tag::REVOKE_ALL => Action::RevokeAll(decode_party(from)?),
         tag::PAUSE => Action::Pause(decode_pause(from)?),
         tag::SET_QUOTA => Action::SetQuota(decode_quota(from)?),
         tag::AGENT => Action::Agent(AgentNews {
-            namespace: label(from, Namespace::new)?,
-            agent: label(from, AgentName::new)?,
+            namespace: decode_label(from, Namespace::new)?,
+            agent: decode_label(from, AgentName::new)?,
             restarting: from.flag()?,
             operator: from.flag()?,
         }),
         tag::RETRACT => {
-            let lease = decode_lease(from)?;
+            let lease = decode_lease_id(from)?;
             let request = from.maybe(|from| Ok(RequestKey(from.fixed()?)))?;
             Action::Retract(Retraction { lease, request })
         }
@@ -304,85 +231,27 @@ fn decode_action(from: &mut Reader<'_>) -> Read<Action> {
     })
 }
 
-fn decode_open(from: &mut Reader<'_>) -> Read<Open> {
-    Ok(Open {
-        store: Store {
-            shard: Shard(from.small()?),
-            shards: from.small()?,
-            hash_seed: u64::from_le_bytes(from.fixed()?),
-        },
-        writer: u128::from_le_bytes(from.fixed()?),
-        term: from.number()?,
-        boot_id: u128::from_le_bytes(from.fixed()?),
-        boot_clock: Span(from.number()?),
-        kernel_version: from.small()?,
-        limits: Limits {
-            ttl_max: Span(from.number()?),
-            hold_max: Span(from.number()?),
-            history_window: Span(from.number()?),
-            request_window: Span(from.number()?),
-            leases_max: from.small()?,
-            leases_per_identity_max: from.small()?,
-            namespaces_max: from.small()?,
-            nodes_max: from.small()?,
-            documents_max: from.small()?,
-            agents_max: from.small()?,
-            agents_per_identity_max: from.small()?,
-            policies_max: from.small()?,
-            history_max: from.small()?,
-            history_members_max: from.small()?,
-            requests_max: from.small()?,
-            requests_per_identity_max: from.small()?,
-            step_max: from.small()?,
-        },
-    })
-}
-
 fn decode_grant(from: &mut Reader<'_>) -> Read<Grant> {
-    let namespace = label(from, Namespace::new)?;
-    let count = from.count(Bundle::MAX_MEMBERS)?;
-    let members = (0..count).map(|_| decode_member(from)).collect::<Read<Vec<Member>>>()?;
-    let bundle = Bundle::new(members).map_err(|error| from.error(error.to_string()))?;
+    let namespace = decode_label(from, Namespace::new)?;
+    let bundle = Bundle::new(parts::decode_members(from)?).map_err(|error| from.error(error.to_string()))?;
     let ttl = Span(from.number()?);
-    let on_expiry = match from.byte()? {
-        0 => OnExpiry::Free,
-        1 => OnExpiry::Hold(Span(from.number()?)),
-        2 => OnExpiry::Manual,
-        other => return Err(from.error(format!("no such policy on expiry: {other}"))),
-    };
+    let on_expiry = parts::decode_on_expiry(from)?;
     Ok(Grant {
         namespace,
         bundle,
         ttl,
         on_expiry,
-        owner: from.maybe(|from| label(from, Owner::new))?,
-        agent: from.maybe(|from| label(from, AgentName::new))?,
-        session: from.maybe(|from| label(from, SessionName::new))?,
-        attempt: from.maybe(|from| {
-            let at = Time(from.number()?);
-            Ok(Age { at, tie: u64::from_le_bytes(from.fixed()?) })
-        })?,
-        reason: from.maybe(|from| label(from, Reason::new))?,
-        metadata: from.maybe(|from| {
-            let bytes = from.bytes(Metadata::MAX_BYTES)?;
-            Metadata::new(bytes).map_err(|error| from.error(error.to_string()))
-        })?,
+        owner: from.maybe(|from| decode_label(from, Owner::new))?,
+        agent: from.maybe(|from| decode_label(from, AgentName::new))?,
+        session: from.maybe(|from| decode_label(from, SessionName::new))?,
+        attempt: from.maybe(parts::decode_age)?,
+        reason: from.maybe(|from| decode_label(from, Reason::new))?,
+        metadata: from.maybe(parts::decode_metadata)?,
     })
 }
 
-fn decode_member(from: &mut Reader<'_>) -> Read<Member> {
-    let number = from.byte()?;
-    let predicate = Predicate::ALL.into_iter().find(|predicate| predicate_number(*predicate) == number);
-    let predicate = predicate.ok_or_else(|| from.error(format!("no such predicate: {number}")))?;
-    Ok(Member { resource: resource(from)?, predicate })
-}
-
-fn decode_lease(from: &mut Reader<'_>) -> Read<LeaseId> {
-    Ok(LeaseId { shard: Shard(from.small()?), lsn: Lsn(from.number()?) })
-}
-
 fn decode_held(from: &mut Reader<'_>) -> Read<Held> {
-    Ok(Held { lease: decode_lease(from)?, epoch: Epoch(from.number()?) })
+    Ok(Held { lease: decode_lease_id(from)?, epoch: Epoch(from.number()?) })
 }
 
 fn decode_renewals(from: &mut Reader<'_>) -> Read<Vec<Renewal>> {
@@ -397,7 +266,7 @@ fn decode_renewals(from: &mut Reader<'_>) -> Read<Vec<Renewal>> {
 fn decode_write(from: &mut Reader<'_>) -> Read<Write> {
     Ok(Write {
         held: decode_held(from)?,
-        key: resource(from)?,
+        key: decode_resource(from)?,
         token: from.maybe(|from| from.number().map(Token))?,
         if_version: from.maybe(|from| from.number().map(Version))?,
         if_etag: from.maybe(|from| from.maybe(|from| from.fixed().map(Etag)))?,
@@ -407,8 +276,8 @@ fn decode_write(from: &mut Reader<'_>) -> Read<Write> {
 
 fn decode_party(from: &mut Reader<'_>) -> Read<Party> {
     match from.byte()? {
-        0 => Ok(Party::Identity(label(from, Namespace::new)?, label(from, Identity::new)?)),
-        1 => Ok(Party::Agent(label(from, Namespace::new)?, label(from, AgentName::new)?)),
+        0 => Ok(Party::Identity(decode_label(from, Namespace::new)?, decode_label(from, Identity::new)?)),
+        1 => Ok(Party::Agent(decode_label(from, Namespace::new)?, decode_label(from, AgentName::new)?)),
         other => Err(from.error(format!("no such party: {other}"))),
     }
 }
@@ -416,43 +285,13 @@ fn decode_party(from: &mut Reader<'_>) -> Read<Party> {
 fn decode_pause(from: &mut Reader<'_>) -> Read<Pause> {
     let whom = match from.byte()? {
         0 => Paused::Scope(decode_scope(from)?),
-        1 => Paused::Agent(label(from, Namespace::new)?, label(from, AgentName::new)?),
+        1 => Paused::Agent(decode_label(from, Namespace::new)?, decode_label(from, AgentName::new)?),
         other => return Err(from.error(format!("no such party: {other}"))),
     };
     Ok(Pause { whom, paused: from.flag()? })
 }
 
-fn decode_scope(from: &mut Reader<'_>) -> Read<Scope> {
-    Ok(Scope {
-        namespace: from.maybe(|from| label(from, Namespace::new))?,
-        identity: from.maybe(|from| label(from, Identity::new))?,
-    })
-}
-
 fn decode_quota(from: &mut Reader<'_>) -> Read<SetQuota> {
     let scope = decode_scope(from)?;
-    let quota = Quota {
-        leases_max: from.maybe(Reader::small)?,
-        total_max: from.maybe(|from| from.number().map(Span))?,
-        idle_max: from.maybe(|from| from.number().map(Span))?,
-        acquires_per_second: from.maybe(Reader::small)?,
-    };
-    Ok(SetQuota { scope, quota })
-}
-
-fn label<T, E: std::fmt::Display>(from: &mut Reader<'_>, make: impl FnOnce(&str) -> Result<T, E>) -> Read<T> {
-    let text = from.text()?;
-    make(text).map_err(|error| from.error(format!("a name that is none: {error}")))
-}
-
-/// A name in another spelling than its canonical one was not written by us.
-fn resource(from: &mut Reader<'_>) -> Read<ResourceName> {
-    let text = from.text()?;
-    let name = ResourceName::parse(text, None)
-        .map_err(|error| from.error(format!("a resource that is none: {error}")))?;
-    if name.as_str() == text {
-        Ok(name)
-    } else {
-        Err(from.error("a resource in another spelling than its own"))
-    }
+    Ok(SetQuota { scope, quota: parts::decode_quota(from)? })
 }

@@ -19,13 +19,12 @@
 //! one canonical spelling, every count to be within its limit, and every byte to be used.
 
 pub mod command;
-mod wire;
 
 use std::fmt;
 
 use kernel::{Command, Lsn, Time};
 
-use wire::{Reader, Writer};
+use crate::wire::{Reader, Writer};
 
 /// The format that this build writes.
 pub const RECORD_VERSION: u8 = 1;

@@ -1,29 +1,33 @@
-//! Numbers, texts and options as bytes, and back.
+//! Numbers, texts and options as bytes, and back: what records and snapshots are made of.
+//!
+//! [`parts`] are the kernel's words that both have in common.
 
-use super::DecodeError;
+pub(crate) mod parts;
+
+use crate::record::DecodeError;
 
 /// Appends to a buffer.
 pub struct Writer<'a>(&'a mut Vec<u8>);
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(buffer: &'a mut Vec<u8>) -> Writer<'a> {
+    pub(crate) fn new(buffer: &'a mut Vec<u8>) -> Writer<'a> {
         Writer(buffer)
     }
 
-    pub(super) fn byte(&mut self, byte: u8) {
+    pub(crate) fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
 
-    pub(super) fn flag(&mut self, flag: bool) {
+    pub(crate) fn flag(&mut self, flag: bool) {
         self.byte(u8::from(flag));
     }
 
-    pub(super) fn fixed(&mut self, bytes: &[u8]) {
+    pub(crate) fn fixed(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
     /// Seven bits a byte, the lowest first; the highest bit says that there is more.
-    pub(super) fn number(&mut self, mut number: u64) {
+    pub(crate) fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.byte(u8::try_from(number & 0x7f).expect("seven bits") | 0x80);
             number >>= 7;
@@ -31,20 +35,20 @@ impl<'a> Writer<'a> {
         self.byte(u8::try_from(number).expect("seven bits"));
     }
 
-    pub(super) fn count(&mut self, count: usize) {
+    pub(crate) fn count(&mut self, count: usize) {
         self.number(count as u64);
     }
 
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.count(bytes.len());
         self.fixed(bytes);
     }
 
-    pub(super) fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         self.bytes(text.as_bytes());
     }
 
-    pub(super) fn maybe<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+    pub(crate) fn maybe<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.flag(value.is_some());
         if let Some(value) = value {
             write(self, value);
@@ -61,20 +65,20 @@ pub struct Reader<'a> {
 type Read<T> = Result<T, DecodeError>;
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader::within(bytes, 0)
     }
 
     /// A part of something longer, from an offset on.
-    pub(super) fn within(bytes: &'a [u8], offset: usize) -> Reader<'a> {
+    pub(crate) fn within(bytes: &'a [u8], offset: usize) -> Reader<'a> {
         Reader { bytes, offset }
     }
 
-    pub(super) fn error(&self, what: impl Into<String>) -> DecodeError {
+    pub(crate) fn error(&self, what: impl Into<String>) -> DecodeError {
         DecodeError { offset: self.offset, what: what.into() }
     }
 
-    pub(super) fn take(&mut self, length: usize) -> Read<&'a [u8]> {
+    pub(crate) fn take(&mut self, length: usize) -> Read<&'a [u8]> {
         match self.bytes.split_at_checked(length) {
             Some((taken, left)) => {
                 self.bytes = left;
@@ -85,15 +89,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn fixed<const N: usize>(&mut self) -> Read<[u8; N]> {
+    pub(crate) fn fixed<const N: usize>(&mut self) -> Read<[u8; N]> {
         Ok(self.take(N)?.try_into().expect("as many as were taken"))
     }
 
-    pub(super) fn byte(&mut self) -> Read<u8> {
+    pub(crate) fn byte(&mut self) -> Read<u8> {
         Ok(self.fixed::<1>()?[0])
     }
 
-    pub(super) fn flag(&mut self) -> Read<bool> {
+    pub(crate) fn flag(&mut self) -> Read<bool> {
         match self.byte()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -102,7 +106,7 @@ impl<'a> Reader<'a> {
     }
 
     /// In as few bytes as possible: a number has one spelling.
-    pub(super) fn number(&mut self) -> Read<u64> {
+    pub(crate) fn number(&mut self) -> Read<u64> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -118,33 +122,33 @@ impl<'a> Reader<'a> {
         Err(self.error("a number that does not end"))
     }
 
-    pub(super) fn small<T: TryFrom<u64>>(&mut self) -> Read<T> {
+    pub(crate) fn small<T: TryFrom<u64>>(&mut self) -> Read<T> {
         let number = self.number()?;
         T::try_from(number).map_err(|_| self.error(format!("a number too large: {number}")))
     }
 
     /// A count of things, each of which takes at least a byte.
-    pub(super) fn count(&mut self, max: usize) -> Read<usize> {
+    pub(crate) fn count(&mut self, max: usize) -> Read<usize> {
         let count: usize = self.small()?;
         if count > max { Err(self.error(format!("more than {max} of a thing: {count}"))) } else { Ok(count) }
     }
 
-    pub(super) fn bytes(&mut self, max: usize) -> Read<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, max: usize) -> Read<&'a [u8]> {
         let length = self.count(max)?;
         self.take(length)
     }
 
-    pub(super) fn text(&mut self) -> Read<&'a str> {
+    pub(crate) fn text(&mut self) -> Read<&'a str> {
         let bytes = self.bytes(TEXT_MAX)?;
         std::str::from_utf8(bytes).map_err(|_| self.error("a text that is not UTF-8"))
     }
 
-    pub(super) fn maybe<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
+    pub(crate) fn maybe<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
         if self.flag()? { read(self).map(Some) } else { Ok(None) }
     }
 
     /// Every byte must have been used.
-    pub(super) fn end(&self) -> Read<()> {
+    pub(crate) fn end(&self) -> Read<()> {
         if self.bytes.is_empty() { Ok(()) } else { Err(self.error("bytes that mean nothing")) }
     }
 }

@@ -1,0 +1,205 @@
+//! The kernel's words that records and snapshots have in common, as bytes and back.
+//!
+//! These bytes are for ever: what is here must not change, and a new field needs a tag or a version of its
+//! own wherever it is used.
+
+use kernel::{
+    Age, Bundle, LeaseId, Limits, Lsn, Member, Metadata, OnExpiry, Open, Predicate, Quota, ResourceName,
+    Scope, Shard, Span, Store, Time,
+};
+
+use super::{Reader, Writer};
+use crate::record::DecodeError;
+
+pub(crate) type Read<T> = Result<T, DecodeError>;
+
+pub(crate) fn encode_open(open: &Open, to: &mut Writer<'_>) {
+    to.number(u64::from(open.store.shard.0));
+    to.number(u64::from(open.store.shards));
+    to.fixed(&open.store.hash_seed.to_le_bytes());
+    to.fixed(&open.writer.to_le_bytes());
+    to.number(open.term);
+    to.fixed(&open.boot_id.to_le_bytes());
+    to.number(open.boot_clock.0);
+    to.number(u64::from(open.kernel_version));
+    let limits = &open.limits;
+    for span in [limits.ttl_max, limits.hold_max, limits.history_window, limits.request_window] {
+        to.number(span.0);
+    }
+    for count in [
+        limits.leases_max,
+        limits.leases_per_identity_max,
+        limits.namespaces_max,
+        limits.nodes_max,
+        limits.documents_max,
+        limits.agents_max,
+        limits.agents_per_identity_max,
+        limits.policies_max,
+        limits.history_max,
+        limits.history_members_max,
+        limits.requests_max,
+        limits.requests_per_identity_max,
+        limits.step_max,
+    ] {
+        to.number(u64::from(count));
+    }
+}
+
+pub(crate) fn decode_open(from: &mut Reader<'_>) -> Read<Open> {
+    Ok(Open {
+        store: Store {
+            shard: Shard(from.small()?),
+            shards: from.small()?,
+            hash_seed: u64::from_le_bytes(from.fixed()?),
+        },
+        writer: u128::from_le_bytes(from.fixed()?),
+        term: from.number()?,
+        boot_id: u128::from_le_bytes(from.fixed()?),
+        boot_clock: Span(from.number()?),
+        kernel_version: from.small()?,
+        limits: Limits {
+            ttl_max: Span(from.number()?),
+            hold_max: Span(from.number()?),
+            history_window: Span(from.number()?),
+            request_window: Span(from.number()?),
+            leases_max: from.small()?,
+            leases_per_identity_max: from.small()?,
+            namespaces_max: from.small()?,
+            nodes_max: from.small()?,
+            documents_max: from.small()?,
+            agents_max: from.small()?,
+            agents_per_identity_max: from.small()?,
+            policies_max: from.small()?,
+            history_max: from.small()?,
+            history_members_max: from.small()?,
+            requests_max: from.small()?,
+            requests_per_identity_max: from.small()?,
+            step_max: from.small()?,
+        },
+    })
+}
+
+pub(crate) fn encode_members(members: &[Member], to: &mut Writer<'_>) {
+    to.count(members.len());
+    for member in members {
+        to.byte(predicate_number(member.predicate));
+        to.text(member.resource.as_str());
+    }
+}
+
+pub(crate) fn decode_members(from: &mut Reader<'_>) -> Read<Vec<Member>> {
+    let count = from.count(Bundle::MAX_MEMBERS)?;
+    (0..count).map(|_| decode_member(from)).collect()
+}
+
+fn decode_member(from: &mut Reader<'_>) -> Read<Member> {
+    let number = from.byte()?;
+    let predicate = Predicate::ALL.into_iter().find(|predicate| predicate_number(*predicate) == number);
+    let predicate = predicate.ok_or_else(|| from.error(format!("no such predicate: {number}")))?;
+    Ok(Member { resource: decode_resource(from)?, predicate })
+}
+
+/// Predicates have numbers of their own, whatever order the kernel lists them in.
+fn predicate_number(predicate: Predicate) -> u8 {
+    match predicate {
+        Predicate::Provides => 1,
+        Predicate::Consumes => 2,
+        Predicate::Mutates => 3,
+        Predicate::Deletes => 4,
+        Predicate::DependsOn => 5,
+        Predicate::Renames => 6,
+    }
+}
+
+pub(crate) fn encode_on_expiry(on_expiry: OnExpiry, to: &mut Writer<'_>) {
+    match on_expiry {
+        OnExpiry::Free => to.byte(0),
+        OnExpiry::Hold(span) => {
+            to.byte(1);
+            to.number(span.0);
+        }
+        OnExpiry::Manual => to.byte(2),
+    }
+}
+
+pub(crate) fn decode_on_expiry(from: &mut Reader<'_>) -> Read<OnExpiry> {
+    match from.byte()? {
+        0 => Ok(OnExpiry::Free),
+        1 => Ok(OnExpiry::Hold(Span(from.number()?))),
+        2 => Ok(OnExpiry::Manual),
+        other => Err(from.error(format!("no such policy on expiry: {other}"))),
+    }
+}
+
+pub(crate) fn encode_age(age: Age, to: &mut Writer<'_>) {
+    to.number(age.at.0);
+    to.fixed(&age.tie.to_le_bytes());
+}
+
+pub(crate) fn decode_age(from: &mut Reader<'_>) -> Read<Age> {
+    let at = Time(from.number()?);
+    Ok(Age { at, tie: u64::from_le_bytes(from.fixed()?) })
+}
+
+pub(crate) fn decode_metadata(from: &mut Reader<'_>) -> Read<Metadata> {
+    let bytes = from.bytes(Metadata::MAX_BYTES)?;
+    Metadata::new(bytes).map_err(|error| from.error(error.to_string()))
+}
+
+pub(crate) fn encode_lease_id(lease: LeaseId, to: &mut Writer<'_>) {
+    to.number(u64::from(lease.shard.0));
+    to.number(lease.lsn.0);
+}
+
+pub(crate) fn decode_lease_id(from: &mut Reader<'_>) -> Read<LeaseId> {
+    Ok(LeaseId { shard: Shard(from.small()?), lsn: Lsn(from.number()?) })
+}
+
+pub(crate) fn encode_scope(scope: &Scope, to: &mut Writer<'_>) {
+    to.maybe(scope.namespace.as_ref(), |to, namespace| to.text(namespace.as_str()));
+    to.maybe(scope.identity.as_ref(), |to, identity| to.text(identity.as_str()));
+}
+
+pub(crate) fn decode_scope(from: &mut Reader<'_>) -> Read<Scope> {
+    Ok(Scope {
+        namespace: from.maybe(|from| decode_label(from, kernel::Namespace::new))?,
+        identity: from.maybe(|from| decode_label(from, kernel::Identity::new))?,
+    })
+}
+
+pub(crate) fn encode_quota(quota: &Quota, to: &mut Writer<'_>) {
+    to.maybe(quota.leases_max, |to, max| to.number(u64::from(max)));
+    to.maybe(quota.total_max, |to, span| to.number(span.0));
+    to.maybe(quota.idle_max, |to, span| to.number(span.0));
+    to.maybe(quota.acquires_per_second, |to, max| to.number(u64::from(max)));
+}
+
+pub(crate) fn decode_quota(from: &mut Reader<'_>) -> Read<Quota> {
+    Ok(Quota {
+        leases_max: from.maybe(Reader::small)?,
+        total_max: from.maybe(|from| from.number().map(Span))?,
+        idle_max: from.maybe(|from| from.number().map(Span))?,
+        acquires_per_second: from.maybe(Reader::small)?,
+    })
+}
+
+/// A name of any kind but a resource's.
+pub(crate) fn decode_label<T, E: std::fmt::Display>(
+    from: &mut Reader<'_>,
+    make: impl FnOnce(&str) -> Result<T, E>,
+) -> Read<T> {
+    let text = from.text()?;
+    make(text).map_err(|error| from.error(format!("a name that is none: {error}")))
+}
+
+/// A name in another spelling than its canonical one was not written by us.
+pub(crate) fn decode_resource(from: &mut Reader<'_>) -> Read<ResourceName> {
+    let text = from.text()?;
+    let name = ResourceName::parse(text, None)
+        .map_err(|error| from.error(format!("a resource that is none: {error}")))?;
+    if name.as_str() == text {
+        Ok(name)
+    } else {
+        Err(from.error("a resource in another spelling than its own"))
+    }
+}
