@@ -72,8 +72,7 @@ impl ResourceName {
 
     /// Likewise, but a relative path belongs to `root`, and may not leave it.
     pub fn with_root(kind: &str, name: &str, root: Option<&str>) -> Result<ResourceName, ResourceError> {
-        check_kind(kind)?;
-        check_text(name, ResourceName::MAX_NAME_BYTES).map_err(ResourceError::Name)?;
+        check_flat(kind, name)?;
         if kind != ResourceName::FILE {
             return Ok(ResourceName(spell(kind, name)));
         }
@@ -85,7 +84,12 @@ impl ResourceName {
     /// Reads `KIND:name`, as manifests spell it.
     pub fn parse(text: &str, root: Option<&str>) -> Result<ResourceName, ResourceError> {
         let (kind, name) = text.split_once(':').ok_or(ResourceError::Kind)?;
-        ResourceName::with_root(kind, name, root)
+        if kind == ResourceName::FILE {
+            return ResourceName::with_root(kind, name, root);
+        }
+        // Spelled as it is: a snapshot has millions of these, and they need not be put together again.
+        check_flat(kind, name)?;
+        Ok(ResourceName(text.into()))
     }
 
     /// The whole of it: `KIND:name`.
@@ -219,6 +223,11 @@ pub(crate) fn lineage(path: &str) -> impl Iterator<Item = &str> {
 fn is_within(path: &str, dir: &str) -> bool {
     let dir = dir.strip_suffix('/').unwrap_or(dir);
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn check_flat(kind: &str, name: &str) -> Result<(), ResourceError> {
+    check_kind(kind)?;
+    check_text(name, ResourceName::MAX_NAME_BYTES).map_err(ResourceError::Name)
 }
 
 fn check_kind(kind: &str) -> Result<(), ResourceError> {

@@ -36,10 +36,19 @@ pub(crate) fn check_text(text: &str, max: usize) -> Result<(), TextError> {
     if text.len() > max {
         return Err(TextError::TooLong { max });
     }
-    if text.chars().any(char::is_control) {
+    if has_control(text) {
         return Err(TextError::Control);
     }
     Ok(())
+}
+
+/// Most names are ASCII, where a byte tells.
+fn has_control(text: &str) -> bool {
+    if text.is_ascii() {
+        text.bytes().any(|byte| byte.is_ascii_control())
+    } else {
+        text.chars().any(char::is_control)
+    }
 }
 
 macro_rules! label {
