@@ -2,14 +2,15 @@
 //!
 //! **What is absent.** No HTTP, no TLS, no command line. Clocks, chance and stores come in as arguments.
 //!
-//! The modules in reading order: [`record`] is how commands are written into the log, for ever; [`clock`]
-//! is where stamps come from; [`decider`] applies commands and gathers them into batches; [`waiters`] are
+//! The modules in reading order: [`record`] is how commands are written into the log, for ever, and
+//! [`snapshot`] how a whole state is; [`clock`] is where stamps come from; [`decider`] applies commands and gathers them into batches; [`waiters`] are
 //! those that it serves later, and `deadlock` those that it does not let wait; [`documents`] says where
 //! documents are; [`shard`] is all of that turn by turn; [`sequencer`] is the threads that drive it;
 //! [`recovery`] replays a log through the same entry point.
 
 mod wire;
 pub mod record;
+pub mod snapshot;
 pub mod clock;
 pub mod decider;
 pub mod waiters;

@@ -94,7 +94,12 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn byte(&mut self) -> Read<u8> {
-        Ok(self.fixed::<1>()?[0])
+        let Some((first, left)) = self.bytes.split_first() else {
+            return Err(self.error("it ends too early"));
+        };
+        self.bytes = left;
+        self.offset += 1;
+        Ok(*first)
     }
 
     pub(crate) fn flag(&mut self) -> Read<bool> {
@@ -145,6 +150,10 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn maybe<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
         if self.flag()? { read(self).map(Some) } else { Ok(None) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
     }
 
     /// Every byte must have been used.

@@ -89,7 +89,11 @@ pub(crate) fn encode_members(members: &[Member], to: &mut Writer<'_>) {
 
 pub(crate) fn decode_members(from: &mut Reader<'_>) -> Read<Vec<Member>> {
     let count = from.count(Bundle::MAX_MEMBERS)?;
-    (0..count).map(|_| decode_member(from)).collect()
+    let mut members = Vec::with_capacity(count);
+    for _ in 0..count {
+        members.push(decode_member(from)?);
+    }
+    Ok(members)
 }
 
 fn decode_member(from: &mut Reader<'_>) -> Read<Member> {

@@ -1,0 +1,349 @@
+//! Entries back into a state; everything in it is well formed and in its one order, or it is refused.
+
+use kernel::{
+    AgentData, AgentName, Answer, Bundle, Details, Document, End, Entry, Epoch, Etag, Granted, Identity,
+    KeyData, LeaseData, Live, Location, Lsn, Member, Namespace, NamespaceData, Owner, PastData, Phase,
+    Policy, Reason, Request, RequestKey, Restart, Scope, SessionName, Snapshot, Span, Tenure, Time, Token,
+    Version,
+};
+
+use super::chunk::ChunkReader;
+use super::encode::{answer, counts, tag};
+use super::{Header, SnapshotError, store_of};
+use crate::wire::Reader;
+use crate::wire::parts::{
+    Read, decode_age, decode_label, decode_lease_id, decode_members, decode_metadata, decode_on_expiry,
+    decode_open, decode_quota, decode_resource, decode_scope,
+};
+
+/// All entries, up to the end.
+pub(super) fn entries(header: &Header, chunks: &mut ChunkReader<'_, '_>) -> Result<Snapshot, SnapshotError> {
+    let mut decoder = Decoder { snapshot: empty(header), kind: 0, names: Names::default() };
+    loop {
+        let chunk = chunks.chunk()?;
+        let start = usize::try_from(chunk.offset).expect("a snapshot is far below what can be addressed");
+        let mut reader = Reader::within(chunk.payload, start);
+        while !reader.is_empty() {
+            if decoder.entry(&mut reader)? {
+                decoder.check_end(header, &reader)?;
+                return Ok(decoder.snapshot);
+            }
+        }
+    }
+}
+
+fn empty(header: &Header) -> Snapshot {
+    Snapshot {
+        tenure: None,
+        last: header.last,
+        now: header.now,
+        state_hash: header.state_hash,
+        floor: header.floor,
+        namespaces: Vec::new(),
+        policies: Vec::new(),
+        agents: Vec::new(),
+        keys: Vec::new(),
+        leases: Vec::new(),
+        history: Vec::new(),
+        requests: Vec::new(),
+    }
+}
+
+struct Decoder {
+    snapshot: Snapshot,
+    /// Of the entry before.
+    kind: u8,
+    names: Names,
+}
+
+impl Decoder {
+    /// The next entry; `true` if it was the end.
+    fn entry(&mut self, from: &mut Reader<'_>) -> Read<bool> {
+        let kind = from.byte()?;
+        if kind < self.kind || (kind == tag::TENURE && self.kind == tag::TENURE) {
+            return Err(from.error(format!("an entry out of order: {kind} after {}", self.kind)));
+        }
+        if (tag::NAMESPACE..tag::END).contains(&kind) && self.snapshot.tenure.is_none() {
+            return Err(from.error("an entry of a log that was never opened"));
+        }
+        self.kind = kind;
+        let (snapshot, names) = (&mut self.snapshot, &mut self.names);
+        match kind {
+            tag::TENURE => snapshot.tenure = Some(decode_tenure(from)?),
+            tag::NAMESPACE => {
+                let data = decode_namespace(from)?;
+                push(from, &mut snapshot.namespaces, data, |a, b| a.name < b.name)?;
+            }
+            tag::POLICY => {
+                let data = decode_policy(from)?;
+                push(from, &mut snapshot.policies, data, |a, b| a.0 < b.0)?;
+            }
+            tag::AGENT => {
+                let data = decode_agent(from, names)?;
+                push(from, &mut snapshot.agents, data, |a, b| {
+                    (&a.namespace, &a.name) < (&b.namespace, &b.name)
+                })?;
+            }
+            tag::KEY => {
+                let data = decode_key(from, names)?;
+                push(from, &mut snapshot.keys, data, |a, b| (&a.namespace, &a.key) < (&b.namespace, &b.key))?;
+            }
+            tag::LEASE => {
+                let data = decode_lease(from, names)?;
+                push(from, &mut snapshot.leases, data, |a, b| a.lsn < b.lsn)?;
+            }
+            // In the order of their ends, several of which may be one record's.
+            tag::PAST => {
+                let data = decode_past(from, names)?;
+                push(from, &mut snapshot.history, data, |a, b| a.ended_lsn <= b.ended_lsn)?;
+            }
+            tag::REQUEST => {
+                let data = decode_request(from, names)?;
+                push(from, &mut snapshot.requests, data, |a, b| a.lapses_at <= b.lapses_at)?;
+            }
+            tag::END => {
+                self.check_counts(from)?;
+                return Ok(true);
+            }
+            other => return Err(from.error(format!("an entry of kind {other} is not known to this build"))),
+        }
+        Ok(false)
+    }
+
+    fn check_counts(&self, from: &mut Reader<'_>) -> Read<()> {
+        for (number, found) in (1..).zip(counts(&self.snapshot)) {
+            let told: usize = from.small()?;
+            if told != found {
+                let what =
+                    format!("entries are missing, or too many: kind={number} told={told} found={found}");
+                return Err(from.error(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing may stand behind the end, and the header must be of the same store.
+    fn check_end(&self, header: &Header, from: &Reader<'_>) -> Read<()> {
+        from.end()?;
+        if header.store == store_of(&self.snapshot) {
+            Ok(())
+        } else {
+            Err(from.error("the header and the tenure are of different stores"))
+        }
+    }
+}
+
+/// Puts an entry behind the last of its kind, which must come before it.
+fn push<T>(from: &Reader<'_>, list: &mut Vec<T>, item: T, in_order: impl FnOnce(&T, &T) -> bool) -> Read<()> {
+    if list.last().is_some_and(|last| !in_order(last, &item)) {
+        return Err(from.error("an entry out of order, or there twice"));
+    }
+    list.push(item);
+    Ok(())
+}
+
+/// The names that were read last: neighbours mostly share them, and then share the memory too.
+#[derive(Default)]
+struct Names {
+    namespace: Option<Namespace>,
+    identity: Option<Identity>,
+}
+
+impl Names {
+    fn namespace(&mut self, from: &mut Reader<'_>) -> Read<Namespace> {
+        let text = from.text()?;
+        if let Some(same) = self.namespace.as_ref().filter(|last| last.as_str() == text) {
+            return Ok(same.clone());
+        }
+        let name =
+            Namespace::new(text).map_err(|error| from.error(format!("a name that is none: {error}")))?;
+        Ok(self.namespace.insert(name).clone())
+    }
+
+    fn identity(&mut self, from: &mut Reader<'_>) -> Read<Identity> {
+        let text = from.text()?;
+        if let Some(same) = self.identity.as_ref().filter(|last| last.as_str() == text) {
+            return Ok(same.clone());
+        }
+        let name =
+            Identity::new(text).map_err(|error| from.error(format!("a name that is none: {error}")))?;
+        Ok(self.identity.insert(name).clone())
+    }
+}
+
+fn decode_time(from: &mut Reader<'_>) -> Read<Time> {
+    from.number().map(Time)
+}
+
+fn decode_tenure(from: &mut Reader<'_>) -> Read<Tenure> {
+    let (opened_lsn, opened_at) = (Lsn(from.number()?), decode_time(from)?);
+    Ok(Tenure { open: decode_open(from)?, opened_lsn, opened_at })
+}
+
+fn decode_namespace(from: &mut Reader<'_>) -> Read<NamespaceData> {
+    Ok(NamespaceData { name: decode_label(from, Namespace::new)?, floor: Version(from.number()?) })
+}
+
+fn decode_policy(from: &mut Reader<'_>) -> Read<(Scope, Policy)> {
+    let scope = decode_scope(from)?;
+    let policy = Policy { paused: from.flag()?, quota: decode_quota(from)? };
+    if policy == Policy::default() {
+        return Err(from.error("a policy that says nothing"));
+    }
+    Ok((scope, policy))
+}
+
+fn decode_agent(from: &mut Reader<'_>, names: &mut Names) -> Read<AgentData> {
+    Ok(AgentData {
+        namespace: names.namespace(from)?,
+        name: decode_label(from, AgentName::new)?,
+        identity: names.identity(from)?,
+        since: Lsn(from.number()?),
+        paused: from.flag()?,
+        restart: from.maybe(|from| {
+            let since = decode_time(from)?;
+            Ok(Restart { since, until: from.maybe(decode_time)? })
+        })?,
+        forget_at: from.maybe(decode_time)?,
+    })
+}
+
+fn decode_key(from: &mut Reader<'_>, names: &mut Names) -> Read<KeyData> {
+    Ok(KeyData {
+        namespace: names.namespace(from)?,
+        key: decode_resource(from)?,
+        version: Version(from.number()?),
+        document: from.maybe(|from| {
+            Ok(Document {
+                etag: Etag(from.fixed()?),
+                bytes: from.number()?,
+                location: Location(u128::from_le_bytes(from.fixed()?)),
+                committed_at: decode_time(from)?,
+            })
+        })?,
+    })
+}
+
+fn decode_lease(from: &mut Reader<'_>, names: &mut Names) -> Read<LeaseData> {
+    Ok(LeaseData {
+        lsn: Lsn(from.number()?),
+        namespace: names.namespace(from)?,
+        identity: names.identity(from)?,
+        phase: decode_phase(from)?,
+        epoch: Epoch(from.number()?),
+        token: Token(from.number()?),
+        granted_at: decode_time(from)?,
+        ttl_until: decode_time(from)?,
+        active_at: decode_time(from)?,
+        deadline: decode_time(from)?,
+        ttl: Span(from.number()?),
+        capped: from.flag()?,
+        used: from.flag()?,
+        members: decode_bundle(from)?,
+        details: decode_details(from)?,
+    })
+}
+
+fn decode_phase(from: &mut Reader<'_>) -> Read<Phase> {
+    match from.byte()? {
+        0 => Ok(Phase::Reserved),
+        1 => Ok(Phase::Active),
+        2 => Ok(Phase::OnHold { until: decode_time(from)?, rebindable: from.flag()? }),
+        3 => Ok(Phase::Revoking),
+        other => Err(from.error(format!("no such phase: {other}"))),
+    }
+}
+
+fn decode_past(from: &mut Reader<'_>, names: &mut Names) -> Read<PastData> {
+    Ok(PastData {
+        lsn: Lsn(from.number()?),
+        namespace: names.namespace(from)?,
+        identity: names.identity(from)?,
+        end: decode_end(from)?,
+        ended_at: decode_time(from)?,
+        ended_lsn: Lsn(from.number()?),
+        epoch: Epoch(from.number()?),
+        token: Token(from.number()?),
+        granted_at: decode_time(from)?,
+        deadline: decode_time(from)?,
+        ttl: Span(from.number()?),
+        members: decode_bundle(from)?,
+        details: decode_details(from)?,
+    })
+}
+
+fn decode_end(from: &mut Reader<'_>) -> Read<End> {
+    match from.byte()? {
+        0 => Ok(End::Released),
+        1 => Ok(End::Expired),
+        2 => Ok(End::Revoked),
+        other => Err(from.error(format!("no such end: {other}"))),
+    }
+}
+
+/// At least one, and none twice; one alone needs no second look.
+fn decode_bundle(from: &mut Reader<'_>) -> Read<Vec<Member>> {
+    let members = decode_members(from)?;
+    if members.len() == 1 {
+        return Ok(members);
+    }
+    Bundle::new(members.clone()).map_err(|error| from.error(error.to_string()))?;
+    Ok(members)
+}
+
+fn decode_details(from: &mut Reader<'_>) -> Read<Details> {
+    let details = from.maybe(|from| {
+        Ok(Details {
+            on_expiry: decode_on_expiry(from)?,
+            owner: from.maybe(|from| decode_label(from, Owner::new))?,
+            agent: from.maybe(|from| decode_label(from, AgentName::new))?,
+            session: from.maybe(|from| decode_label(from, SessionName::new))?,
+            age: from.maybe(decode_age)?,
+            reason: from.maybe(|from| decode_label(from, Reason::new))?,
+            metadata: from.maybe(decode_metadata)?,
+        })
+    })?;
+    match details {
+        Some(details) if details.is_default() => Err(from.error("details that say nothing")),
+        details => Ok(details.unwrap_or_default()),
+    }
+}
+
+fn decode_request(from: &mut Reader<'_>, names: &mut Names) -> Read<Entry> {
+    let identity = names.identity(from)?;
+    let request = Request { key: RequestKey(from.fixed()?), fingerprint: from.fixed()? };
+    Ok(Entry { identity, request, lapses_at: decode_time(from)?, answer: decode_answer(from)? })
+}
+
+fn decode_answer(from: &mut Reader<'_>) -> Read<Answer> {
+    Ok(match from.byte()? {
+        answer::OPENED => Answer::Opened,
+        answer::TICKED => Answer::Ticked,
+        answer::GRANTED => Answer::Granted(decode_granted(from)?),
+        answer::LIVE => Answer::Live(Live {
+            lease: decode_lease_id(from)?,
+            epoch: Epoch(from.number()?),
+            deadline: decode_time(from)?,
+        }),
+        answer::REVOKING => Answer::Revoking(decode_lease_id(from)?),
+        answer::REVOKED_ALL => Answer::RevokedAll { revoked: from.small()?, more: from.flag()? },
+        answer::RECLAIMED => Answer::Reclaimed(decode_lease_id(from)?),
+        answer::COMMITTED => Answer::Committed(Version(from.number()?)),
+        answer::REMOVED => Answer::Removed { removed: from.flag()?, version: Version(from.number()?) },
+        answer::RELOCATED => Answer::Relocated { moved: from.flag()? },
+        answer::DONE => Answer::Done,
+        answer::RETRACTED => Answer::Retracted { undone: from.flag()? },
+        other => return Err(from.error(format!("an answer of kind {other} is not known to this build"))),
+    })
+}
+
+fn decode_granted(from: &mut Reader<'_>) -> Read<Granted> {
+    Ok(Granted {
+        lease: decode_lease_id(from)?,
+        epoch: Epoch(from.number()?),
+        token: Token(from.number()?),
+        granted_at: decode_time(from)?,
+        deadline: decode_time(from)?,
+        ttl: Span(from.number()?),
+    })
+}

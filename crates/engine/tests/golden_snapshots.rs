@@ -1,0 +1,255 @@
+//! Snapshots that were written once must read for ever.
+//!
+//! `golden/snapshots-v1.txt` has one snapshot a line: its bytes, a tab, what it is called here. Lines are
+//! added, and never changed: if one fails, the format has changed, and needs a version of its own.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use engine::snapshot::{read, write};
+use kernel::{
+    Age, AgentData, AgentName, Answer, Details, Document, End, Entry, Epoch, Etag, Granted, Identity, Kernel,
+    KeyData, LeaseData, LeaseId, Limits, Live, Location, Lsn, Member, Metadata, Namespace, NamespaceData,
+    OnExpiry, Open, Owner, PastData, Phase, Policy, Predicate, Quota, Reason, Request, RequestKey,
+    ResourceName, Restart, Scope, SessionName, Shard, Snapshot, Span, Store, Tenure, Time, Token, Version,
+};
+use store::Seq;
+
+const GOLDEN: &str = include_str!("golden/snapshots-v1.txt");
+
+fn namespace(name: &str) -> Namespace {
+    Namespace::new(name).expect("valid")
+}
+
+fn identity(name: &str) -> Identity {
+    Identity::new(name).expect("valid")
+}
+
+fn agent(name: &str) -> AgentName {
+    AgentName::new(name).expect("valid")
+}
+
+fn member(predicate: Predicate, resource: &str) -> Member {
+    Member { resource: ResourceName::parse(resource, None).expect("valid"), predicate }
+}
+
+fn tenure() -> Tenure {
+    let open = Open {
+        store: Store { shard: Shard(2), shards: 4, hash_seed: 0x0123_4567_89ab_cdef },
+        writer: 1 << 100,
+        term: 3,
+        boot_id: 1 << 90,
+        boot_clock: Span(5000),
+        kernel_version: 1,
+        // Written out: defaults may change.
+        limits: Limits {
+            ttl_max: Span(300_000),
+            hold_max: Span(86_400_000),
+            leases_max: 20_000_000,
+            leases_per_identity_max: 1_000_000,
+            namespaces_max: 100_000,
+            nodes_max: 40_000_000,
+            documents_max: 20_000_001,
+            agents_max: 1_000_001,
+            agents_per_identity_max: 100_002,
+            policies_max: 100_003,
+            history_max: 100_004,
+            history_members_max: 200_000,
+            history_window: Span(600_000),
+            requests_max: 1_000_002,
+            requests_per_identity_max: 100_005,
+            request_window: Span(60_000),
+            step_max: 256,
+        },
+    };
+    Tenure { open, opened_lsn: Lsn(1000), opened_at: Time(10) }
+}
+
+fn details() -> Details {
+    Details {
+        on_expiry: OnExpiry::Hold(Span(700)),
+        age: Some(Age { at: Time(90), tie: 0xfeed }),
+        agent: Some(agent("coder")),
+        session: Some(SessionName::new("run-7").expect("valid")),
+        owner: Some(Owner::new("somebody").expect("valid")),
+        reason: Some(Reason::new("because").expect("valid")),
+        metadata: Some(Metadata::new(&[0, 255]).expect("valid")),
+    }
+}
+
+fn lease(lsn: u64, phase: Phase, members: Vec<Member>) -> LeaseData {
+    let authority = matches!(phase, Phase::Reserved | Phase::Active);
+    LeaseData {
+        lsn: Lsn(lsn),
+        namespace: namespace("default"),
+        identity: identity("ada"),
+        phase,
+        epoch: Epoch(if authority { 3 } else { 4 }),
+        token: Token(lsn + 1),
+        granted_at: Time(100),
+        ttl: Span(60_000),
+        ttl_until: Time(60_100),
+        active_at: Time(200),
+        deadline: Time(60_050),
+        capped: true,
+        used: false,
+        members,
+        details: Details::default(),
+    }
+}
+
+fn past(lsn: u64, end: End) -> PastData {
+    PastData {
+        lsn: Lsn(lsn),
+        namespace: namespace("default"),
+        identity: identity("bob"),
+        end,
+        ended_at: Time(300),
+        ended_lsn: Lsn(1050),
+        epoch: Epoch(2),
+        token: Token(lsn),
+        granted_at: Time(100),
+        deadline: Time(400),
+        ttl: Span(300),
+        members: vec![member(Predicate::Renames, "FILE:/old/*")],
+        details: Details { on_expiry: OnExpiry::Manual, ..Details::default() },
+    }
+}
+
+fn requests() -> Vec<Entry> {
+    let id = LeaseId { shard: Shard(2), lsn: Lsn(1001) };
+    let granted = Granted {
+        lease: id,
+        epoch: Epoch(1),
+        token: Token(1001),
+        granted_at: Time(100),
+        deadline: Time(400),
+        ttl: Span(300),
+    };
+    let answers = [
+        Answer::Opened,
+        Answer::Ticked,
+        Answer::Granted(granted),
+        Answer::Live(Live { lease: id, epoch: Epoch(1), deadline: Time(400) }),
+        Answer::Revoking(id),
+        Answer::RevokedAll { revoked: 256, more: true },
+        Answer::Reclaimed(id),
+        Answer::Committed(Version(9)),
+        Answer::Removed { removed: true, version: Version(10) },
+        Answer::Relocated { moved: false },
+        Answer::Done,
+        Answer::Retracted { undone: true },
+    ];
+    let entry = |(n, answer): (u8, Answer)| Entry {
+        identity: identity("ada"),
+        request: Request { key: RequestKey([n; 16]), fingerprint: [0xf0 | n; 16] },
+        lapses_at: Time(60_000),
+        answer,
+    };
+    (0..).zip(answers).map(entry).collect()
+}
+
+/// Every kind of entry, with every field and every variant.
+fn everything() -> Snapshot {
+    let etag = Etag([0xe7; 32]);
+    let document = Document { etag, bytes: 70_000, location: Location(1 << 120), committed_at: Time(250) };
+    let key = |name, version, document| KeyData {
+        namespace: namespace("default"),
+        key: ResourceName::key(name).expect("valid"),
+        version: Version(version),
+        document,
+    };
+    let quota = Quota {
+        leases_max: Some(5),
+        total_max: Some(Span(1000)),
+        idle_max: Some(Span(2000)),
+        acquires_per_second: Some(6),
+    };
+    let scope = |space: Option<&str>, who: Option<&str>| Scope {
+        namespace: space.map(namespace),
+        identity: who.map(identity),
+    };
+    let coder = AgentData {
+        namespace: namespace("default"),
+        name: agent("coder"),
+        identity: identity("ada"),
+        since: Lsn(1001),
+        paused: true,
+        restart: Some(Restart { since: Time(50), until: Some(Time(60)) }),
+        forget_at: None,
+    };
+    let quiet = AgentData {
+        name: agent("quiet"),
+        paused: false,
+        restart: Some(Restart { since: Time(70), until: None }),
+        forget_at: Some(Time(9000)),
+        ..coder.clone()
+    };
+    let hold = |until, rebindable| Phase::OnHold { until, rebindable };
+    let bundle = vec![
+        member(Predicate::Provides, "FILE:/a/b"),
+        member(Predicate::Consumes, "FILE:/c/*"),
+        member(Predicate::DependsOn, "TABLE:orders"),
+    ];
+    Snapshot {
+        tenure: Some(tenure()),
+        last: Lsn(1100),
+        now: Time(333),
+        state_hash: 0xdead_beef_0bad_cafe,
+        floor: Version(8),
+        namespaces: vec![
+            NamespaceData { name: namespace("default"), floor: Version(4) },
+            NamespaceData { name: namespace("prod ü"), floor: Version(300) },
+        ],
+        policies: vec![
+            (scope(None, None), Policy { paused: true, quota: Quota::default() }),
+            (scope(Some("default"), Some("ada")), Policy { paused: false, quota }),
+        ],
+        agents: vec![coder, quiet],
+        keys: vec![
+            key("doc", 7, Some(document)),
+            key("ledger", 1 << 40, None),
+            KeyData { namespace: namespace("prod ü"), ..key("doc", 1, Some(document)) },
+        ],
+        leases: vec![
+            LeaseData { details: details(), used: true, ..lease(1001, Phase::Active, bundle) },
+            lease(1002, Phase::Reserved, vec![member(Predicate::Mutates, "KEY:ledger")]),
+            lease(1003, hold(Time::NEVER, false), vec![member(Predicate::Deletes, "FILE:/x")]),
+            lease(1004, hold(Time(70_000), true), vec![member(Predicate::Renames, "FILE:/y")]),
+            lease(1005, Phase::Revoking, vec![member(Predicate::Mutates, "FILE:/z/*")]),
+        ],
+        history: vec![past(1010, End::Released), past(1009, End::Expired), past(1011, End::Revoked)],
+        requests: requests(),
+    }
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).expect("ASCII"));
+    pairs.map(|pair| u8::from_str_radix(pair, 16).expect("hexadecimal")).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+#[test]
+fn golden_snapshots_read_and_are_written_as_they_were() {
+    let expected = [("never opened", Kernel::new().snapshot(), 0), ("everything", everything(), 4711)];
+    assert_eq!(GOLDEN.lines().count(), expected.len());
+    for (line, (name, snapshot, next)) in GOLDEN.lines().zip(expected) {
+        let mut written = Vec::new();
+        write(&snapshot, Seq(next), &mut |piece| {
+            written.extend_from_slice(piece);
+            Ok(())
+        })
+        .expect("nothing fails");
+        assert_eq!(format!("{}\t{name}", hex(&written)), line);
+        let golden = bytes(line.split('\t').next().expect("bytes"));
+        let (again, seq) = read(&mut |offset, length| {
+            let from = usize::try_from(offset).expect("small").min(golden.len());
+            Ok(golden[from..golden.len().min(from + length)].to_vec())
+        })
+        .expect("golden bytes read for ever");
+        assert_eq!((again, seq), (snapshot.clone(), Seq(next)));
+        let restored = Kernel::restore(&snapshot).expect("a state that a kernel can be in");
+        assert_eq!(restored.snapshot(), snapshot);
+    }
+}

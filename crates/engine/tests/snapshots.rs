@@ -1,0 +1,125 @@
+//! Snapshots of whatever states a kernel gets into: they read back exactly, and what is restored from them
+//! goes on like the kernel that they were taken of.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use engine::snapshot::{PIECE_MAX, RANGE_BYTES, read, write};
+use kernel::{
+    Action, Bundle, Grant, Kernel, Limits, Member, Metadata, Outcome, Owner, Predicate, Reason, ResourceName,
+    Snapshot, Span,
+};
+use sim::hostile::Hostile;
+use sim::world::{World, grant};
+use store::memory::MemoryBlobs;
+use store::{BlobName, BlobStore, Seq};
+
+/// Through a blob and back, as the engine keeps it.
+fn through_a_blob(snapshot: &Snapshot, next: Seq) -> (Snapshot, Seq) {
+    let (blobs, name) = (MemoryBlobs::default(), BlobName::new("snapshot/0/1").expect("a name"));
+    let mut blob = blobs.create(&name).expect("a new name");
+    let length = write(snapshot, next, &mut |piece| blob.write(piece)).expect("memory does not fail");
+    assert_eq!(blob.finish().expect("a new name"), length);
+    read(&mut |offset, length| blobs.read(&name, offset, length)).expect("what was written reads")
+}
+
+#[test]
+fn every_state_reads_back_and_goes_on_alike() {
+    for seed in 0..40 {
+        let (mut kernel, mut twin) = (Kernel::new(), Kernel::new());
+        let mut hostile = Hostile::new(seed);
+        for n in 0..1500 {
+            let step = hostile.step(&kernel);
+            let outcome = kernel.apply(step.lsn, step.now, &step.command);
+            assert_eq!(twin.apply(step.lsn, step.now, &step.command), outcome, "seed {seed}, step {n}");
+            hostile.heard(&step, &outcome);
+            if n % 16 == 0 {
+                let snapshot = kernel.snapshot();
+                let (again, next) = through_a_blob(&snapshot, Seq(n));
+                assert_eq!((&again, next), (&snapshot, Seq(n)), "seed {seed}, step {n}");
+                twin = Kernel::restore(&again).expect("a kernel wrote it");
+            }
+        }
+        assert_eq!(twin.snapshot(), kernel.snapshot(), "seed {seed}");
+    }
+}
+
+/// As long as names and bundles can be: no entry is longer than these.
+fn longest(n: usize) -> Grant {
+    let text = |length: usize| format!("{n:0length$}");
+    let kind = "K".repeat(ResourceName::MAX_KIND_BYTES);
+    let member = |m: usize| Member {
+        resource: ResourceName::new(&kind, &format!("{n:06}{m:0506}")).expect("valid"),
+        predicate: Predicate::Mutates,
+    };
+    Grant {
+        namespace: kernel::Namespace::new(&text(128)).expect("valid"),
+        owner: Some(Owner::new(&text(256)).expect("valid")),
+        agent: Some(kernel::AgentName::new(&text(256)).expect("valid")),
+        session: Some(kernel::SessionName::new(&text(256)).expect("valid")),
+        reason: Some(Reason::new(&text(256)).expect("valid")),
+        metadata: Some(Metadata::new(&[9; Metadata::MAX_BYTES]).expect("valid")),
+        ..grant(Bundle::new((0..Bundle::MAX_MEMBERS).map(member).collect()).expect("a bundle"), Span(1000))
+    }
+}
+
+#[test]
+fn memory_for_writing_and_reading_is_bounded_however_large_the_state() {
+    let mut world = World::new(Limits::default());
+    for n in 0..40 {
+        let granted = world.by(&format!("{n:0256}"), Action::Acquire(longest(n)));
+        assert!(matches!(granted, Outcome::Applied(..)), "{granted:?}");
+    }
+    let snapshot = world.kernel.snapshot();
+    let (mut bytes, mut longest_piece) = (Vec::new(), 0);
+    write(&snapshot, Seq(1), &mut |piece| {
+        longest_piece = longest_piece.max(piece.len());
+        bytes.extend_from_slice(piece);
+        Ok(())
+    })
+    .expect("nothing fails");
+    assert!(bytes.len() > 2 << 20 && longest_piece <= PIECE_MAX, "{longest_piece} of {}", bytes.len());
+
+    // A source that gives less than it is asked for is fine, as long as it gives something.
+    for most in [RANGE_BYTES, 1000] {
+        let again = read(&mut |offset, length| {
+            assert!(length <= RANGE_BYTES);
+            let from = usize::try_from(offset).expect("small").min(bytes.len());
+            Ok(bytes[from..bytes.len().min(from + length.min(most))].to_vec())
+        });
+        assert_eq!(again.expect("sound"), (snapshot.clone(), Seq(1)));
+    }
+}
+
+/// `cargo test --release -p engine --test snapshots -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures, and is of use in release builds only"]
+#[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+fn figures_for_a_million_leases() {
+    let mut world = World::new(Limits::default());
+    for n in 0..1_000_000_u32 {
+        world
+            .acquire(&format!("worker-{}", n % 1000), sim::world::key(&format!("job-{n:012}")), Span(60_000))
+            .expect("free");
+    }
+    let start = std::time::Instant::now();
+    let snapshot = world.kernel.snapshot();
+    println!("taken in {:?}", start.elapsed());
+    let mut bytes = Vec::with_capacity(1 << 28);
+    let start = std::time::Instant::now();
+    write(&snapshot, Seq(1), &mut |piece| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    })
+    .expect("nothing fails");
+    println!("written in {:?}: {} bytes", start.elapsed(), bytes.len());
+    let start = std::time::Instant::now();
+    let (again, _) = read(&mut |offset, length| {
+        let from = usize::try_from(offset).expect("small").min(bytes.len());
+        Ok(bytes[from..bytes.len().min(from + length)].to_vec())
+    })
+    .expect("sound");
+    println!("read in {:?}", start.elapsed());
+    let start = std::time::Instant::now();
+    let restored = Kernel::restore(&again).expect("sound");
+    println!("restored in {:?}", start.elapsed());
+    assert_eq!(restored.state_hash(), world.kernel.state_hash());
+}
