@@ -55,7 +55,7 @@ fn run(dir: &Path, callers: usize, rounds: usize, drive: fn(&Arc<Sequencer>, usi
     let opening = Opening { store, writer: 1, limits: Limits::default() };
     let decider = Decider::open(Kernel::new(), Seq(0), clock, &opening).expect("a clock that is right");
     let fatal = Box::new(|error| panic!("{error}"));
-    let sequencer = Arc::new(Sequencer::start(decider, Box::new(log), Box::new(()), fatal));
+    let sequencer = Arc::new(Sequencer::start(decider, Box::new(log), Box::new(()), u64::MAX, fatal));
     let start = Instant::now();
     drive(&sequencer, callers, rounds);
     start.elapsed()

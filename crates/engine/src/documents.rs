@@ -1,11 +1,13 @@
 //! Where a document's bytes are: in the log, or in a blob.
 //!
 //! The kernel keeps a [`Location`] beside each document and does not look into it. Up to
-//! [`Record::DOCUMENT_MAX`](crate::record::Record::DOCUMENT_MAX) bytes ride in the record that commits them, or in the one that carried them forward; longer ones are
-//! blobs, named by the term in which they were written.
+//! [`Record::DOCUMENT_MAX`] bytes ride in the record that commits them, or in the one that carried them forward;
+//! longer ones are blobs, named by the term in which they were written.
 
 use kernel::{Location, Lsn};
-use store::BlobName;
+use store::{BlobName, ErrorKind, LogReader, StoreError};
+
+use crate::record::Record;
 
 /// A location, read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,4 +64,21 @@ impl BlobId {
         let blob = BlobId { term: read(term)?, number: read(number)? };
         (blob.name(shard) == *name).then_some(blob)
     }
+}
+
+/// The document in the record at this LSN. [`ErrorKind::Gone`] if it has been carried forward since: look again
+/// where it is.
+pub fn read_inline(reader: &mut dyn LogReader, lsn: Lsn) -> Result<Vec<u8>, StoreError> {
+    let batch = reader.holding(lsn.0)?;
+    let mut rest = &batch.payload[..];
+    while !rest.is_empty() {
+        let (found, length) = Record::document_at(rest, lsn).map_err(|error| {
+            StoreError::new(ErrorKind::Damaged, format!("batch {} of the log: {error}", batch.seq.0))
+        })?;
+        if let Some(document) = found {
+            return Ok(document);
+        }
+        rest = &rest[length..];
+    }
+    Err(StoreError::new(ErrorKind::Damaged, format!("no document where one should be: lsn={}", lsn.0)))
 }

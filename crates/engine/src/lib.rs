@@ -3,10 +3,12 @@
 //! **What is absent.** No HTTP, no TLS, no command line. Clocks, chance and stores come in as arguments.
 //!
 //! The modules in reading order: [`record`] is how commands are written into the log, for ever, and
-//! [`snapshot`] how a whole state is; [`clock`] is where stamps come from; [`decider`] applies commands and gathers them into batches; [`waiters`] are
-//! those that it serves later, and `deadlock` those that it does not let wait; [`documents`] says where
-//! documents are; [`shard`] is all of that turn by turn; [`sequencer`] is the threads that drive it;
-//! [`recovery`] replays a log through the same entry point.
+//! [`snapshot`] how a whole state is; [`clock`] is where stamps come from; [`decider`] applies commands and
+//! gathers them into batches; [`waiters`] are those that it serves later, and `deadlock` those that it does
+//! not let wait; [`documents`] says where documents are; [`shard`] is all of that turn by turn; [`sequencer`]
+//! is the threads that drive it; [`recovery`] goes from a store back to a state; [`checkpoint`] does so beside
+//! the live one, and lets go what is no longer needed; [`uploads`] are documents too long for the log; [`engine`]
+//! is all of it running.
 
 mod wire;
 pub mod record;
@@ -19,3 +21,6 @@ pub mod documents;
 pub mod shard;
 pub mod sequencer;
 pub mod recovery;
+pub mod checkpoint;
+pub mod uploads;
+pub mod engine;

@@ -27,8 +27,9 @@ use kernel::{Command, Event, LeaseId, Lsn, Span};
 use store::{LogStore, Seq, StoreError};
 
 use self::inbox::{Inbox, Taken};
+use crate::checkpoint::Mark;
 use crate::decider::Decider;
-use crate::shard::{Reply, Shard, Space, State, Submission, Turn, Unavailable, Wait};
+use crate::shard::{Reply, Shard, Space, Submission, Turn, Unavailable, Wait};
 
 /// How many commands may wait to be decided.
 pub const QUEUE_MAX: usize = 4096;
@@ -56,15 +57,20 @@ pub type Publish = Box<dyn FnOnce() + Send>;
 /// What to do when an append fails: end the process, with a message. Called once.
 pub type Fatal = Box<dyn FnOnce(StoreError) + Send>;
 
-/// Is told what has become durable, in order: events, and the state after each batch.
+/// Is told what has become durable, in order. Must not block.
 pub trait Follower: Send {
-    /// A batch is durable.
-    fn landed(&mut self, next: Seq, bytes: usize, state: State, events: &[(Lsn, Vec<Event>)]);
+    /// This happened, and is durable.
+    fn landed(&mut self, events: &[(Lsn, Vec<Event>)]);
+
+    /// So much has been logged since the last mark that a snapshot is worth it.
+    fn marked(&mut self, mark: Mark);
 }
 
 /// Nobody follows.
 impl Follower for () {
-    fn landed(&mut self, _: Seq, _: usize, _: State, _: &[(Lsn, Vec<Event>)]) {}
+    fn landed(&mut self, _: &[(Lsn, Vec<Event>)]) {}
+
+    fn marked(&mut self, _: Mark) {}
 }
 
 /// Can it grant, durably?
@@ -100,6 +106,9 @@ struct Core {
     /// Turns that are durable and have not been told yet, in order.
     landed: VecDeque<Landing>,
     follower: Box<dyn Follower>,
+    /// A mark is made after so many bytes.
+    mark_every: u64,
+    since_mark: u64,
     fatal: Option<Fatal>,
     /// An append failed: nothing is said any more.
     dead: bool,
@@ -109,14 +118,17 @@ struct Core {
 struct Landing {
     turn: Turn<ReplyTo>,
     looks: Vec<Publish>,
+    mark: Option<Mark>,
 }
 
 impl Sequencer {
-    /// Starts on a decider that has just been opened, and the log that it was recovered from.
+    /// Starts on a decider that has just been opened, and the log that it was recovered from. A mark is made after
+    /// every `mark_every` bytes.
     pub fn start(
         decider: Decider,
         log: Box<dyn LogStore>,
         follower: Box<dyn Follower>,
+        mark_every: u64,
         fatal: Fatal,
     ) -> Sequencer {
         let core = Core {
@@ -125,6 +137,8 @@ impl Sequencer {
             looks: Vec::new(),
             landed: VecDeque::new(),
             follower,
+            mark_every,
+            since_mark: 0,
             fatal: Some(fatal),
             dead: false,
         };
@@ -234,12 +248,13 @@ impl Shared {
     fn land(
         &self,
         core: &mut Core,
-        landing: Landing,
+        mut landing: Landing,
         log: Box<dyn LogStore>,
         appended: Result<(), StoreError>,
     ) {
         match appended {
             Ok(()) => {
+                landing.mark = core.mark(&landing, &*log);
                 self.make_room(core, log);
                 core.landed.push_back(landing);
             }
@@ -273,11 +288,11 @@ impl Shared {
     fn publish(&self) {
         let _in_order = lock(&self.publishing);
         let mut core = lock(&self.core);
-        let landed = std::mem::take(&mut core.landed);
+        let mut landed = std::mem::take(&mut core.landed);
         if landed.is_empty() {
             return;
         }
-        for landing in &landed {
+        for landing in &mut landed {
             core.tell_follower(landing);
         }
         drop(core);
@@ -305,7 +320,7 @@ fn append(log: &mut dyn LogStore, landing: &Landing) -> Result<(), StoreError> {
 
 impl Core {
     fn end_turn(&mut self) -> Landing {
-        Landing { turn: self.shard.end_turn(), looks: std::mem::take(&mut self.looks) }
+        Landing { turn: self.shard.end_turn(), looks: std::mem::take(&mut self.looks), mark: None }
     }
 
     fn has_something(&self) -> bool {
@@ -323,10 +338,23 @@ impl Core {
         self.shard.load().1 <= 1
     }
 
-    fn tell_follower(&mut self, landing: &Landing) {
-        if let Some(sealed) = &landing.turn.sealed {
-            let Turn { state, events, .. } = &landing.turn;
-            self.follower.landed(sealed.seq.next(), sealed.payload.len(), *state, events);
+    /// A moment to take a snapshot of, if enough has been logged since the last.
+    fn mark(&mut self, landing: &Landing, log: &dyn LogStore) -> Option<Mark> {
+        let sealed = landing.turn.sealed.as_ref()?;
+        self.since_mark += sealed.payload.len() as u64;
+        if self.since_mark < self.mark_every {
+            return None;
+        }
+        self.since_mark = 0;
+        Some(Mark { next: sealed.seq.next(), state: landing.turn.state, extents: log.extents() })
+    }
+
+    fn tell_follower(&mut self, landing: &mut Landing) {
+        if !landing.turn.events.is_empty() {
+            self.follower.landed(&landing.turn.events);
+        }
+        if let Some(mark) = landing.mark.take() {
+            self.follower.marked(mark);
         }
     }
 

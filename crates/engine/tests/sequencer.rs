@@ -55,6 +55,7 @@ fn start(log: impl LogStore + 'static) -> Sequencer {
         decider(Kernel::new(), next),
         Box::new(log),
         Box::new(()),
+        u64::MAX,
         Box::new(|error| panic!("{error}")),
     )
 }
@@ -212,7 +213,8 @@ fn a_failed_append_is_fatal_and_answers_nobody() {
     let log = Faulty::new(MemoryLog::default(), Box::new(plan));
     let (send, failed) = channel();
     let fatal = Box::new(move |error: StoreError| send.send(error.kind).expect("the test listens"));
-    let sequencer = Sequencer::start(decider(Kernel::new(), Seq(0)), Box::new(log), Box::new(()), fatal);
+    let sequencer =
+        Sequencer::start(decider(Kernel::new(), Seq(0)), Box::new(log), Box::new(()), u64::MAX, fatal);
     let answer = submit(&sequencer, "ada", acquire("k"));
     assert_eq!(failed.recv(), Ok(ErrorKind::Io));
     assert!(answer.recv().is_err(), "it may have happened: nobody is told that it did, or did not");

@@ -105,6 +105,20 @@ impl Record {
         Ok(records)
     }
 
+    /// The document of the record at the beginning of `bytes`, if it has one and is at this LSN; and how long the
+    /// record is.
+    pub fn document_at(bytes: &[u8], lsn: Lsn) -> Result<(Option<Vec<u8>>, usize), DecodeError> {
+        let mut head = Reader::new(bytes);
+        let length = u32::from_le_bytes(head.fixed()?) as usize;
+        let body = head.take(length)?;
+        // The version comes first, then the LSN.
+        let at = body.get(1..9).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+        if at != Some(lsn.0) {
+            return Ok((None, 4 + length));
+        }
+        Ok((Record::decode(bytes)?.0.document, 4 + length))
+    }
+
     /// The record at the beginning of `bytes`, and how long it is.
     pub fn decode(bytes: &[u8]) -> Result<(Record, usize), DecodeError> {
         let mut head = Reader::new(bytes);

@@ -23,7 +23,7 @@ use super::port::{Answer, Objects, Patience};
 use super::reader::ObjectReader;
 use super::shelf::{ObjectOptions, Shelf};
 use crate::frame::{FrameHeader, PAYLOAD_MAX, encode_frame};
-use crate::port::{Bounds, ErrorKind, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+use crate::port::{Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
 
 /// The log.
 pub struct ObjectLog {
@@ -35,15 +35,6 @@ pub struct ObjectLog {
     pub(super) dead: BTreeSet<Seq>,
     /// What others left below the floor has been looked for.
     pub(super) swept: bool,
-}
-
-/// A piece in which the log gives room back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// The first batch in it.
-    pub first: Seq,
-    /// How long it is.
-    pub bytes: u64,
 }
 
 /// What this writer may do.
@@ -126,11 +117,6 @@ impl ObjectLog {
             Err(error) if error.answer == Answer::NotFound => Ok(()),
             Err(error) => Err(error.while_doing(format!("looking for {name}"))),
         }
-    }
-
-    /// The pieces in which the log gives room back, oldest first: every batch is one.
-    pub fn extents(&self) -> Vec<Extent> {
-        self.index.lock().iter().map(|(first, entry)| Extent { first, bytes: entry.bytes }).collect()
     }
 
     pub(super) fn check_standing(&self) -> Result<(), StoreError> {
@@ -285,6 +271,11 @@ impl LogStore for ObjectLog {
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
         self.truncate(floor)
+    }
+
+    /// Every batch is a piece.
+    fn extents(&self) -> Vec<Extent> {
+        self.index.lock().iter().map(|(first, entry)| Extent { first, bytes: entry.bytes }).collect()
     }
 
     fn reader(&self) -> Box<dyn LogReader> {

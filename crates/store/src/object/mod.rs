@@ -27,7 +27,7 @@ mod memory;
 
 pub use blobs::ObjectBlobs;
 pub use format::WriterId;
-pub use log::{Extent, ObjectLog, Standing};
+pub use log::{ObjectLog, Standing};
 pub use memory::MemoryObjects;
 pub use port::{Answer, Objects, ObjectsError, Page, Patience, Pause};
 pub use shelf::ObjectOptions;

@@ -1,0 +1,265 @@
+//! A shard, opened from its store and running: what a server holds.
+//!
+//! Beside the sequencer's threads there is one for upkeep: snapshots of what the sequencer marks, documents
+//! carried forward, blobs that nobody needs any more.
+
+mod keeper;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kernel::{Event, Location, Lsn};
+use store::{BlobStore, LogReader, LogStore, StoreError};
+
+use self::keeper::Keeper;
+use crate::checkpoint::Mark;
+use crate::clock::{Clock, WrongClock};
+use crate::decider::{Decider, Opening};
+use crate::documents::{BlobId, Place, read_inline};
+use crate::recovery::{RecoveryError, recover};
+use crate::sequencer::{Follower, Sequencer};
+use crate::uploads::Uploads;
+
+/// How an engine looks after its store.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// A snapshot after so many bytes of log.
+    pub snapshot_every: u64,
+    /// So many bytes of log stay, needed or not: the audit trail.
+    pub retain: u64,
+    /// How often blobs are swept.
+    pub sweep_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { snapshot_every: 64 << 20, retain: 256 << 20, sweep_every: Duration::from_secs(300) }
+    }
+}
+
+/// Why an engine does not start.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The state cannot be recovered.
+    Recovery(RecoveryError),
+    /// The machine's clock is wrong.
+    Clock(WrongClock),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Recovery(error) => error.fmt(f),
+            OpenError::Clock(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// What must end the process.
+#[derive(Debug)]
+pub enum Fatal {
+    /// An append failed: memory is ahead of the log.
+    Append(StoreError),
+    /// A second recovery came to another state than the live one.
+    Diverged(String),
+}
+
+impl fmt::Display for Fatal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fatal::Append(error) => {
+                write!(
+                    f,
+                    "the log could not be written, so nothing may be answered any more; start again: {error}"
+                )
+            }
+            Fatal::Diverged(what) => f.write_str(what),
+        }
+    }
+}
+
+/// Is told what happens in the background.
+pub trait Watcher: Send + Sync {
+    /// The process must end. Called at most once for each cause, from any thread.
+    fn fatal(&self, why: Fatal);
+
+    /// This happened, and is durable. Must not block.
+    fn happened(&self, events: &[(Lsn, Vec<Event>)]);
+
+    /// A snapshot was taken, or could not be; upkeep goes on.
+    fn upkeep(&self, news: Upkeep);
+}
+
+/// What upkeep did.
+#[derive(Debug)]
+pub enum Upkeep {
+    /// A snapshot is durable; so many documents were carried forward, and so many bytes of log have gone.
+    Snapshot {
+        /// How many documents.
+        moved: usize,
+        /// How many of their bytes.
+        moved_bytes: u64,
+    },
+    /// So many blobs that nobody needed are gone.
+    Swept(usize),
+    /// It did not work this time.
+    Failed(StoreError),
+}
+
+/// A running shard. Ends when it is dropped, after all that was taken is answered.
+pub struct Engine {
+    sequencer: Arc<Sequencer>,
+    readers: Readers,
+    blobs: Arc<dyn BlobStore>,
+    uploads: Uploads,
+    work: SyncSender<Work>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Work {
+    Mark(Mark),
+    Superseded(BlobId),
+    Stop,
+}
+
+/// How many superseded blobs may wait to be deleted; a sweep finds the rest.
+const WORK_MAX: usize = 10_000;
+
+impl Engine {
+    /// Recovers the state, opens a tenure, and starts.
+    pub fn open(
+        log: Box<dyn LogStore>,
+        blobs: Arc<dyn BlobStore>,
+        clock: Box<dyn Clock>,
+        opening: &Opening,
+        options: Options,
+        watcher: Arc<dyn Watcher>,
+    ) -> Result<Engine, OpenError> {
+        let shard = opening.store.shard;
+        let kernel = recover(&*log, &*blobs, shard).map_err(OpenError::Recovery)?;
+        let decider = Decider::open(kernel, log.bounds().next, clock, opening).map_err(OpenError::Clock)?;
+        let term = decider.kernel().tenure().expect("it has just been opened").open.term;
+        let uploads = Uploads::new(Arc::clone(&blobs), shard, term);
+        let (work, queue) = sync_channel(WORK_MAX);
+        let (readers, reader) = (Readers::new(&*log), log.reader());
+        let follower = Box::new(Following { work: work.clone(), watcher: Arc::clone(&watcher) });
+        let dying = Arc::clone(&watcher);
+        let fatal = Box::new(move |error| dying.fatal(Fatal::Append(error)));
+        let sequencer = Sequencer::start(decider, log, follower, options.snapshot_every, fatal);
+        let sequencer = Arc::new(sequencer);
+        let stop = Arc::new(AtomicBool::new(false));
+        let keeper = Keeper {
+            sequencer: Arc::clone(&sequencer),
+            reader,
+            blobs: Arc::clone(&blobs),
+            uploads: uploads.clone(),
+            shard,
+            options,
+            watcher,
+            queue,
+            stop: Arc::clone(&stop),
+        };
+        let thread = Some(std::thread::spawn(move || keeper.run()));
+        Ok(Engine { sequencer, readers, blobs, uploads, work, stop, thread })
+    }
+
+    /// Where commands go.
+    pub fn sequencer(&self) -> &Sequencer {
+        &self.sequencer
+    }
+
+    /// Where documents go that are too long for the log.
+    pub fn uploads(&self) -> &Uploads {
+        &self.uploads
+    }
+
+    /// At most `length` bytes of a document from `offset` on; fewer only at its end. [`Gone`](store::ErrorKind::Gone) if the
+    /// bytes have moved since the location was looked up: look again.
+    pub fn read_document(
+        &self,
+        shard: kernel::Shard,
+        location: Location,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, StoreError> {
+        match Place::of(location) {
+            Place::Blob(blob) => self.blobs.read(&blob.name(shard), offset, length),
+            Place::Inline(lsn) => {
+                let mut document = self.readers.read(lsn)?;
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(document.len());
+                let to = from.saturating_add(length).min(document.len());
+                document.truncate(to);
+                Ok(document.split_off(from))
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // If the queue is full, the flag is seen after the work under way.
+        let _ = self.work.try_send(Work::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A few readers of the log, for those who read documents.
+struct Readers {
+    readers: Vec<Mutex<Box<dyn LogReader>>>,
+    next: AtomicUsize,
+}
+
+impl Readers {
+    fn new(log: &dyn LogStore) -> Readers {
+        Readers { readers: (0..4).map(|_| Mutex::new(log.reader())).collect(), next: AtomicUsize::new(0) }
+    }
+
+    fn read(&self, lsn: Lsn) -> Result<Vec<u8>, StoreError> {
+        let one = self.next.fetch_add(1, Ordering::Relaxed) % self.readers.len();
+        let mut reader = self.readers[one].lock().unwrap_or_else(PoisonError::into_inner);
+        read_inline(&mut **reader, lsn)
+    }
+}
+
+struct Following {
+    work: SyncSender<Work>,
+    watcher: Arc<dyn Watcher>,
+}
+
+impl Follower for Following {
+    fn landed(&mut self, events: &[(Lsn, Vec<Event>)]) {
+        let all = events.iter().flat_map(|(_, events)| events);
+        for blob in all.filter_map(superseded_blob) {
+            // A sweep finds what does not fit.
+            let _ = self.work.try_send(Work::Superseded(blob));
+        }
+        self.watcher.happened(events);
+    }
+
+    fn marked(&mut self, mark: Mark) {
+        let _ = self.work.try_send(Work::Mark(mark));
+    }
+}
+
+/// The blob that nobody needs once this has happened.
+fn superseded_blob(event: &Event) -> Option<BlobId> {
+    let location = match event {
+        Event::Committed { superseded, .. } => (*superseded)?,
+        Event::Removed { superseded, .. } => *superseded,
+        _ => return None,
+    };
+    match Place::of(location) {
+        Place::Blob(blob) => Some(blob),
+        Place::Inline(_) => None,
+    }
+}
