@@ -43,6 +43,8 @@ pub fn check(log: &dyn LogStore) {
         let lsn = read.lsns.first + seq % 10;
         assert_eq!(reader.holding(lsn).unwrap_or_else(|error| panic!("lsn {lsn}: {error}")), read);
     }
+    assert_eq!(kind(reader.holding(batch(bounds.next).lsns.first)), ErrorKind::Gone);
+    assert_eq!(kind(reader.read(bounds.next)), ErrorKind::Gone);
     if bounds.floor > Seq(0) {
         assert_eq!(kind(reader.holding(batch(Seq(bounds.floor.0 - 1)).lsns.last)), ErrorKind::Gone);
         assert_eq!(kind(reader.read(Seq(bounds.floor.0 - 1))), ErrorKind::Gone);

@@ -115,10 +115,11 @@ pub trait LogStore: Send {
 
 /// Reads a log's batches while others are appended.
 pub trait LogReader: Send {
-    /// The batch at `seq`. The caller must not ask beyond what it knows to be durable.
+    /// The batch at `seq`; [`ErrorKind::Gone`] if it was dropped, or is not durable yet. A reader knows the
+    /// floor of when it was made: what is below a later one may still be there for a while.
     fn read(&mut self, seq: Seq) -> Result<Batch, StoreError>;
 
-    /// The batch that holds the record at this LSN; [`ErrorKind::Gone`] if none does any more.
+    /// The batch that holds the record at this LSN; [`ErrorKind::Gone`] if none does, any more or yet.
     fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError>;
 }
 

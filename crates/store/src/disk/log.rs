@@ -14,6 +14,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::index::{Index, Place};
 use super::reader::{DiskReader, Segments};
 use crate::frame::{
     FRAME_HEADER, FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, SegmentHeader, decode_frame, encode_frame,
@@ -63,6 +64,8 @@ pub struct DiskLog<F: Fs> {
     bounds: Bounds,
     /// The segments, in order.
     segments: Vec<Extent>,
+    /// Shared with all readers.
+    index: Index,
     /// The last of them.
     current: Option<Current<F::File>>,
     /// The checksum of the last frame.
@@ -75,6 +78,7 @@ pub struct DiskLog<F: Fs> {
 
 /// The segment that is appended to.
 struct Current<T> {
+    first: Seq,
     file: T,
     /// Where its frames end.
     end: u64,
@@ -104,6 +108,7 @@ impl<F: Fs> DiskLog<F> {
             options,
             bounds: Bounds::default(),
             segments: Vec::new(),
+            index: Index::default(),
             current: None,
             chain: 0,
             spare: None,
@@ -112,6 +117,7 @@ impl<F: Fs> DiskLog<F> {
         log.clear_leftovers()?;
         let floor = log.read_floor()?;
         log.segments = log.files().extents()?;
+        log.segments.iter().for_each(|segment| log.index.name(segment.first));
         log.bounds = Bounds { floor, next: floor };
         let cut = log.open_last()?;
         log.drop_below_floor()?;
@@ -139,7 +145,10 @@ impl<F: Fs> DiskLog<F> {
         let mut at = SEGMENT_HEADER;
         (self.bounds.next, self.chain) = (header.first, header.chain);
         while let Some((frame, _)) = decode_frame(&bytes[at..]).filter(|(frame, _)| self.follows(frame)) {
-            at += frame_len(frame.length);
+            let FrameHeader { seq, lsns, chain, length, .. } = frame;
+            let place = Place { seq, lsn: lsns.first, offset: at as u64, chain };
+            self.index.pass(first, place, frame_len(length) as u64);
+            at += frame_len(length);
             (self.bounds.next, self.chain) = (frame.seq.next(), frame.crc);
         }
         let cut = self.judge_tail(&path, &bytes, at)?;
@@ -152,7 +161,7 @@ impl<F: Fs> DiskLog<F> {
             let what = "the log ends before its floor";
             return Err(Damage { file: path, offset: at as u64, what }.into());
         }
-        self.current = Some(Current { file, end: at as u64, length: bytes.len() as u64 });
+        self.current = Some(Current { first, file, end: at as u64, length: bytes.len() as u64 });
         Ok(cut)
     }
 
@@ -198,6 +207,8 @@ impl<F: Fs> DiskLog<F> {
         let current = self.current.as_mut().expect("a segment was just made sure of");
         let written = current.file.write_at(&bytes, current.end).and_then(|()| current.file.sync());
         written.map_err(|error| uncertain(&error, "appending", seq))?;
+        let place = Place { seq, lsn: lsns.first, offset: current.end, chain: self.chain };
+        self.index.pass(current.first, place, bytes.len() as u64);
         current.end += bytes.len() as u64;
         self.chain = crc;
         self.bounds.next = seq.next();
@@ -213,8 +224,9 @@ impl<F: Fs> DiskLog<F> {
         file.sync()?;
         self.fs.rename(&self.dir.join(SPARE), &self.files().path(first))?;
         self.names.sync()?;
+        self.index.name(first);
         self.segments.push(Extent { first, bytes: segment_bytes });
-        self.current = Some(Current { file, end: SEGMENT_HEADER as u64, length: segment_bytes });
+        self.current = Some(Current { first, file, end: SEGMENT_HEADER as u64, length: segment_bytes });
         Ok(())
     }
 
@@ -253,8 +265,11 @@ impl<F: Fs> DiskLog<F> {
     fn drop_below_floor(&mut self) -> Result<(), StoreError> {
         let mut dropped = false;
         while self.segments.get(1).is_some_and(|second| second.first <= self.bounds.floor) {
-            let path = self.files().path(self.segments[0].first);
-            self.fs.remove(&path).map_err(|error| StoreError::io(&error, "dropping a segment"))?;
+            let first = self.segments[0].first;
+            self.index.forget(first);
+            self.fs
+                .remove(&self.files().path(first))
+                .map_err(|error| StoreError::io(&error, "dropping a segment"))?;
             self.segments.remove(0);
             dropped = true;
         }
@@ -343,7 +358,7 @@ impl<F: Fs> LogStore for DiskLog<F> {
     }
 
     fn reader(&self) -> Box<dyn LogReader> {
-        Box::new(DiskReader::new(self.files(), self.bounds.floor))
+        Box::new(DiskReader::new(self.files(), self.index.clone(), self.bounds.floor))
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod blobs;
 mod dir;
+mod index;
 mod log;
 mod reader;
 

@@ -1,7 +1,16 @@
 //! Reads a log's segments, and checks everything that it reads.
+//!
+//! **Invariant.** What is handed out was durable, matches its checksum, and follows the frame before it, by
+//! number and by chain, from the last place that the [`Index`] knows. What is not handed out is gone,
+//! because the log has dropped it or never had it, or it is damage.
+//!
+//! **What would break it.** To take what was dropped meanwhile for damage, or the other way round: the log
+//! may drop a segment at any time. So a file or a batch that is missing is damage only as long as the log
+//! has its segment.
 
 use std::path::PathBuf;
 
+use super::index::{Index, Place};
 use super::log::LogOptions;
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, SegmentHeader, decode_frame, frame_len};
 use crate::fs::{File, Fs};
@@ -66,9 +75,10 @@ fn length_of(file: &impl File) -> Result<u64, StoreError> {
     file.length().map_err(|error| StoreError::io(&error, "reading a segment"))
 }
 
-/// Goes through batches in order. Out of order it has to begin at the start of a segment.
+/// Goes through batches in order, and otherwise from place to place.
 pub(super) struct DiskReader<F: Fs> {
     segments: Segments<F>,
+    index: Index,
     floor: Seq,
     at: Option<Position<F>>,
 }
@@ -86,38 +96,94 @@ struct Position<F: Fs> {
 }
 
 impl<F: Fs> DiskReader<F> {
-    pub(super) fn new(segments: Segments<F>, floor: Seq) -> DiskReader<F> {
-        DiskReader { segments, floor, at: None }
+    pub(super) fn new(segments: Segments<F>, index: Index, floor: Seq) -> DiskReader<F> {
+        DiskReader { segments, index, floor, at: None }
     }
 
     fn begin(&self, first: Seq) -> Result<Position<F>, StoreError> {
-        let file = self.segments.open(first)?;
-        let mut window = Window::default();
-        let bytes = window.bytes(&file, 0, SEGMENT_HEADER, false)?;
-        let header = self.segments.check_header(first, bytes)?;
+        let file = self.segments.open(first).map_err(|error| match error.kind {
+            ErrorKind::Gone if self.index.has(first) => {
+                Damage { file: self.segments.path(first), offset: 0, what: "a segment is missing" }.into()
+            }
+            _ => error,
+        })?;
+        let mut bytes = [0; SEGMENT_HEADER];
+        let read = file.read_at(&mut bytes, 0);
+        let read = read.map_err(|error| StoreError::io(&error, "reading a segment"))?;
+        let header = self.segments.check_header(first, &bytes[..read])?;
         let (offset, next, chain) = (SEGMENT_HEADER as u64, header.first, header.chain);
-        Ok(Position { first, file, window, offset, next, chain })
+        Ok(Position { first, file, window: Window::default(), offset, next, chain })
     }
 
-    /// The segment that would hold `seq`, read from its beginning.
-    fn seek(&mut self, seq: Seq) -> Result<(), StoreError> {
-        let list = self.segments.list()?;
-        let gone = || StoreError::new(ErrorKind::Gone, format!("batch {} is not in the log", seq.0));
-        let first = list.into_iter().rfind(|first| *first <= seq).ok_or_else(gone)?;
-        self.at = Some(self.begin(first)?);
+    /// To a place in a segment, or to its beginning.
+    fn jump(&mut self, first: Seq, place: Option<Place>) -> Result<(), StoreError> {
+        let here = self.at.take().filter(|position| position.first == first && place.is_some());
+        let mut position = here.map_or_else(|| self.begin(first), Ok)?;
+        if let Some(Place { seq, offset, chain, .. }) = place {
+            (position.offset, position.next, position.chain) = (offset, seq, chain);
+        }
+        self.at = Some(position);
         Ok(())
     }
 
-    /// The next segment, if there is one: it must go on exactly where this one ends.
-    fn step_over(&self, position: &Position<F>) -> Result<Option<Position<F>>, StoreError> {
-        let list = self.segments.list()?;
-        let Some(first) = list.into_iter().find(|first| *first > position.first) else { return Ok(None) };
+    fn seek(&mut self, seq: Seq) -> Result<(), StoreError> {
+        let first = self.index.segment_of(seq).ok_or_else(|| no_batch(seq))?;
+        self.jump(first, self.index.place_before(first, seq))
+    }
+
+    /// The newest segment that does not begin after this LSN.
+    fn segment_of_lsn(&self, lsn: u64) -> Result<Option<Seq>, StoreError> {
+        for first in self.index.newest_first() {
+            if self.first_lsn(first)?.is_some_and(|least| least <= lsn) {
+                return Ok(Some(first));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first LSN in a segment, if there is a whole frame.
+    fn first_lsn(&self, first: Seq) -> Result<Option<u64>, StoreError> {
+        if let Some(place) = self.index.first_place(first) {
+            return Ok(Some(place.lsn));
+        }
+        if self.index.ends_at(first, SEGMENT_HEADER as u64) {
+            return Ok(None);
+        }
+        let batch = self.take(&mut self.begin(first)?)?;
+        Ok(batch.map(|batch| batch.lsns.first))
+    }
+
+    /// The batch here, if there is a whole one; the position is behind it then.
+    fn take(&self, position: &mut Position<F>) -> Result<Option<Batch>, StoreError> {
+        if self.index.ends_at(position.first, position.offset) {
+            return Err(no_batch(position.next));
+        }
+        let Some((header, batch)) = position.frame()? else { return Ok(None) };
+        if (header.seq, header.chain) != (position.next, position.chain) {
+            return Err(self.damaged(position, "a frame that does not follow the one before it"));
+        }
+        let FrameHeader { seq, lsns, chain, .. } = header;
+        let (place, length) =
+            (Place { seq, lsn: lsns.first, offset: position.offset, chain }, frame_len(header.length) as u64);
+        self.index.pass(position.first, place, length);
+        position.offset += length;
+        (position.next, position.chain) = (seq.next(), header.crc);
+        Ok(Some(batch))
+    }
+
+    /// The next segment: it must go on exactly where this one ends.
+    fn step_over(&self, position: &Position<F>) -> Result<Position<F>, StoreError> {
+        let Some(first) = self.index.after(position.first).filter(|first| *first == position.next) else {
+            let dropped = self.index.segment_of(position.next).is_none();
+            let what = "a damaged frame, or none where one was";
+            return Err(if dropped { no_batch(position.next) } else { self.damaged(position, what) });
+        };
         let next = self.begin(first)?;
-        if (next.next, next.chain) != (position.next, position.chain) {
+        if next.chain != position.chain {
             let what = "the segment does not go on where the one before it ends";
             return Err(Damage { file: self.segments.path(first), offset: 0, what }.into());
         }
-        Ok(Some(next))
+        Ok(next)
     }
 
     fn damaged(&self, position: &Position<F>, what: &'static str) -> StoreError {
@@ -126,25 +192,19 @@ impl<F: Fs> DiskReader<F> {
 
     fn next(&mut self) -> Result<Batch, StoreError> {
         let mut position = self.at.take().expect("the caller has sought");
-        let found = position.frame()?;
-        let (header, batch) = match found {
-            Some(found) => found,
-            None => match self.step_over(&position)? {
-                Some(next) => {
-                    position = next;
-                    position.frame()?.ok_or_else(|| self.damaged(&position, "a damaged frame"))?
-                }
-                None => return Err(self.damaged(&position, "a damaged frame, or none where one was")),
-            },
-        };
-        if (header.seq, header.chain) != (position.next, position.chain) {
-            return Err(self.damaged(&position, "a frame that does not follow the one before it"));
+        let mut found = self.take(&mut position)?;
+        if found.is_none() {
+            position = self.step_over(&position)?;
+            found = self.take(&mut position)?;
         }
-        position.offset += frame_len(header.length) as u64;
-        (position.next, position.chain) = (header.seq.next(), header.crc);
+        let batch = found.ok_or_else(|| self.damaged(&position, "a damaged frame"))?;
         self.at = Some(position);
         Ok(batch)
     }
+}
+
+fn no_batch(seq: Seq) -> StoreError {
+    StoreError::new(ErrorKind::Gone, format!("batch {} is not in the log", seq.0))
 }
 
 impl<F: Fs> LogReader for DiskReader<F> {
@@ -152,7 +212,7 @@ impl<F: Fs> LogReader for DiskReader<F> {
         if seq < self.floor {
             return Err(StoreError::new(ErrorKind::Gone, format!("batch {} is below the floor", seq.0)));
         }
-        if self.at.as_ref().is_none_or(|position| position.next > seq) {
+        if self.at.as_ref().is_none_or(|position| position.next != seq) {
             self.seek(seq)?;
         }
         loop {
@@ -165,20 +225,14 @@ impl<F: Fs> LogReader for DiskReader<F> {
 
     fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError> {
         let gone = || StoreError::new(ErrorKind::Gone, format!("lsn {lsn} is not in the log"));
-        for first in self.segments.list()?.into_iter().rev() {
-            let mut position = self.begin(first)?;
-            if position.frame()?.is_none_or(|(header, _)| header.lsns.first > lsn) {
-                continue;
-            }
-            self.at = Some(position);
-            let mut batch = self.next()?;
-            while batch.lsns.last < lsn {
-                batch = self.next()?;
-            }
-            let found = batch.lsns.holds(lsn) && batch.seq >= self.floor;
-            return if found { Ok(batch) } else { Err(gone()) };
+        let first = self.segment_of_lsn(lsn)?.ok_or_else(gone)?;
+        self.jump(first, self.index.place_before_lsn(first, lsn))?;
+        let mut batch = self.next()?;
+        while batch.lsns.last < lsn {
+            batch = self.next()?;
         }
-        Err(gone())
+        let found = batch.lsns.holds(lsn) && batch.seq >= self.floor;
+        if found { Ok(batch) } else { Err(gone()) }
     }
 }
 
@@ -202,10 +256,14 @@ impl<F: Fs> Position<F> {
 struct Window {
     offset: u64,
     bytes: Vec<u8>,
+    /// How much was read the last time.
+    ahead: usize,
 }
 
 impl Window {
-    const BYTES: usize = 1 << 20;
+    /// After a jump little is read, and more and more as long as reading goes on.
+    const LEAST: usize = 16 << 10;
+    const MOST: usize = 1 << 20;
 
     /// So many bytes from an offset on, or as many as there are; read anew if asked to.
     fn bytes(
@@ -215,9 +273,12 @@ impl Window {
         length: usize,
         anew: bool,
     ) -> Result<&[u8], StoreError> {
-        let end = self.offset + self.bytes.len() as u64;
-        if anew || offset < self.offset || offset + length as u64 > end {
-            self.bytes.resize(length.max(Window::BYTES), 0);
+        let within = self.offset..=self.offset + self.bytes.len() as u64;
+        let goes_on = within.contains(&offset) && !anew;
+        if !goes_on || offset + length as u64 > *within.end() {
+            self.ahead =
+                if goes_on { (self.ahead * 2).clamp(Window::LEAST, Window::MOST) } else { Window::LEAST };
+            self.bytes.resize(length.max(self.ahead), 0);
             let read = file.read_at(&mut self.bytes, offset);
             let read = read.map_err(|error| StoreError::io(&error, "reading a segment"))?;
             self.bytes.truncate(read);
