@@ -6,7 +6,7 @@
 //! The modules in reading order: [`world`] is a kernel with a log to stamp; [`transcript`] is the text in which runs are written and read;
 //! [`model`] is the kernel once more, obviously right and slow; [`hostile`] makes up commands;
 //! [`trial`] runs both against each other; [`shrink`] makes a failure small; [`disk`] is a disk that
-//! forgets what was not synced.
+//! forgets what was not synced; [`objects`] is an object store behind a bad network.
 
 pub mod world;
 pub mod transcript;
@@ -15,6 +15,7 @@ pub mod hostile;
 pub mod trial;
 pub mod shrink;
 pub mod disk;
+pub mod objects;
 pub mod rng;
 
 use kernel::{Command, Lsn, Time};
