@@ -27,7 +27,19 @@ use store::{ErrorKind, LogStore, Seq, StoreError};
 
 const PARTIES: usize = 3;
 
+/// Says which run it was, whoever panics in it.
+struct Naming(u64);
+
+impl Drop for Naming {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("this was seed {}", self.0);
+        }
+    }
+}
+
 fn run(seed: u64) -> (SimObjects, History) {
+    let _naming = Naming(seed);
     let mut rng = Rng::new(seed);
     let weather =
         Weather { trouble: [0, 10, 25, 40][usize::from(rng.small(4))], late_max: 1 + rng.below(300) };
@@ -62,6 +74,7 @@ fn open(objects: &SimObjects, writer: u128) -> Result<ObjectLog, StoreError> {
     ObjectLog::open(Arc::new(objects.handle()), options, Patience::without_pause(2))
 }
 
+/// `SEEDS=10000 cargo test -p sim --test object_takeover` tries that many.
 #[test]
 fn there_is_one_sequence_and_nobody_is_told_otherwise() {
     let seeds: u64 = std::env::var("SEEDS").map_or(400, |seeds| seeds.parse().expect("a number"));

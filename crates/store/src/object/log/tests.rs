@@ -165,6 +165,37 @@ fn a_taker_that_slept_through_a_truncation_stands_down() {
     check(&log);
 }
 
+/// A stand-by knew batch 5 and had not read it. The owner truncated beyond it, a taker that had slept made
+/// its own 5 and stood down, and then the stand-by read: a whole object with a good checksum.
+#[test]
+fn what_a_late_taker_left_is_not_read_in_place_of_a_batch() {
+    let objects = Planned::default();
+    let mut owner = objects.open(1, 1);
+    fill(&mut owner, 5);
+    let mut taker = objects.open(2, 1);
+    fill(&mut owner, 20);
+    let mut reader = objects.open(3, 1).reader();
+    owner.raise_floor(Seq(15)).expect("within the log");
+    assert_eq!(kind(append_next(&mut taker)), ErrorKind::Refused);
+    assert!(objects.names("log/").contains(&"log/0/0000000000000005".to_string()), "the taker's");
+    assert_eq!(kind(reader.read(Seq(5))), ErrorKind::Gone);
+    assert_eq!(kind(reader.holding(batch(Seq(5)).lsns.first)), ErrorKind::Gone);
+    assert_eq!(reader.read(Seq(15)).expect("above the floor"), batch(Seq(15)));
+}
+
+#[test]
+fn a_floor_one_above_the_takers_number_deposes_it_and_one_at_its_number_does_not() {
+    for (floor, expected) in [(5, None), (6, Some(ErrorKind::Refused))] {
+        let objects = Planned::default();
+        let mut owner = objects.open(1, 1);
+        fill(&mut owner, 5);
+        let mut taker = objects.open(2, 1);
+        fill(&mut owner, floor);
+        owner.raise_floor(Seq(floor)).expect("all of it");
+        assert_eq!(append_next(&mut taker).err().map(|error| error.kind), expected, "floor {floor}");
+    }
+}
+
 #[test]
 fn what_a_crash_left_below_the_floor_goes_with_the_next_truncation() {
     let objects = Planned::default();
