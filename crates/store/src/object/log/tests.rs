@@ -23,6 +23,8 @@ struct Planned {
     puts: Arc<Mutex<Vec<Fate>>>,
     /// Lists fail while this is so.
     deaf: Arc<Mutex<bool>>,
+    /// What is got is not what is there while this is so.
+    blurred: Arc<Mutex<bool>>,
 }
 
 impl Planned {
@@ -32,6 +34,10 @@ impl Planned {
 
     fn deafen(&self, deaf: bool) {
         *self.deaf.lock().expect("not poisoned") = deaf;
+    }
+
+    fn blur(&self, blurred: bool) {
+        *self.blurred.lock().expect("not poisoned") = blurred;
     }
 
     fn open(&self, writer: u128, tries: u32) -> ObjectLog {
@@ -57,7 +63,11 @@ impl Objects for Planned {
     }
 
     fn get(&self, name: &str) -> Result<Vec<u8>, ObjectsError> {
-        self.kept.get(name)
+        let mut bytes = self.kept.get(name)?;
+        if *self.blurred.lock().expect("not poisoned") {
+            bytes[OBJECT_HEADER] ^= 1;
+        }
+        Ok(bytes)
     }
 
     fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>, ObjectsError> {
@@ -106,6 +116,19 @@ fn an_undecided_append_may_be_repeated_and_nothing_else_may_take_its_number() {
     assert_eq!(kind(log.confirm()), ErrorKind::Io);
     assert_eq!(log.bounds().next, Seq(3));
     append_next(&mut log).expect("the same bytes");
+    check(&log);
+}
+
+#[test]
+fn what_cannot_be_read_back_proves_nothing() {
+    let objects = Planned::default();
+    let mut log = objects.open(1, 2);
+    fill(&mut log, 3);
+    objects.plan(&[Fate::Unheard]);
+    objects.blur(true);
+    assert_eq!(kind(append_next(&mut log)), ErrorKind::Io);
+    objects.blur(false);
+    append_next(&mut log).expect("it was there all the time");
     check(&log);
 }
 
