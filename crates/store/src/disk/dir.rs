@@ -89,7 +89,7 @@ fn encode(file: StoreFile) -> [u8; STORE_BYTES] {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<StoreFile> {
+pub(super) fn decode_store(bytes: &[u8]) -> Option<StoreFile> {
     let bytes: &[u8; STORE_BYTES] = bytes.try_into().ok()?;
     let file = StoreFile {
         shards: u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes")),
@@ -103,7 +103,7 @@ fn read_or_make(dir: &Path, fresh: StoreFile) -> Result<StoreFile, StoreError> {
     match std::fs::read(&path) {
         Ok(bytes) => {
             let what = "not the file of a store that this build knows";
-            decode(&bytes).ok_or_else(|| Damage { file: path, offset: 0, what }.into())
+            decode_store(&bytes).ok_or_else(|| Damage { file: path, offset: 0, what }.into())
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             make(dir, fresh).map_err(|error| StoreError::io(&error, "making the store"))?;

@@ -87,7 +87,7 @@ struct Current<T> {
 }
 
 const SPARE: &str = "spare";
-const FLOOR: &str = "floor";
+pub(super) const FLOOR: &str = "floor";
 const FLOOR_TMP: &str = "floor.tmp";
 
 impl<F: Fs> DiskLog<F> {
@@ -398,7 +398,7 @@ fn encode_floor(floor: Seq) -> [u8; FLOOR_BYTES] {
     bytes
 }
 
-fn decode_floor(bytes: &[u8]) -> Option<Seq> {
+pub(super) fn decode_floor(bytes: &[u8]) -> Option<Seq> {
     let bytes: &[u8; FLOOR_BYTES] = bytes.try_into().ok()?;
     let floor = Seq(u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")));
     (*bytes == encode_floor(floor)).then_some(floor)

@@ -10,9 +10,11 @@
 mod blobs;
 mod dir;
 mod index;
+mod inspect;
 mod log;
 mod reader;
 
 pub use blobs::DiskBlobs;
 pub use dir::{DiskDir, StoreFile};
+pub use inspect::{Found, LogView, StoreView};
 pub use log::{Cut, DiskLog, LogOptions};
