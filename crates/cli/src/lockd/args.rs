@@ -1,0 +1,83 @@
+//! The command line. Texts here are what `--help` shows.
+
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// A lease authority: leases over named resources, fencing of stale holders, documents beside keys.
+#[derive(Parser)]
+#[command(
+    name = "lockd",
+    version,
+    after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage.\n\n\
+                  Example:\n  lockd store dump --store /var/lib/lockd | jq -c 'select(.identity == \"ada\")'"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Look at a store.
+    Store {
+        #[command(subcommand)]
+        command: StoreCommand,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Print every record of the log as one line of JSON: who asked for what, and when.
+    ///
+    /// Reads only: a server may have the store open. A batch at the end that is not whole, because the power
+    /// failed or because it is being written, is named on standard error. Documents are not printed.
+    Dump(Dump),
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  \
+                        lockd store dump --store /var/lib/lockd\n  \
+                        lockd store dump --store disk:///var/lib/lockd --shard 0 --from-lsn 1793491200000000\n  \
+                        lockd store dump --store /var/lib/lockd | jq -c 'select(.action == \"revoke\")'")]
+pub(crate) struct Dump {
+    /// The store: `disk:///path`, or the path of its directory.
+    #[arg(long, value_name = "STORE", value_parser = disk_path)]
+    pub(crate) store: PathBuf,
+    /// Only the log of this shard; by default all, one after the other.
+    #[arg(long, value_name = "N")]
+    pub(crate) shard: Option<u32>,
+    /// Only records at this LSN or behind it.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) from_lsn: u64,
+    /// Only records up to this LSN.
+    #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
+    pub(crate) to_lsn: u64,
+}
+
+impl Args {
+    /// The arguments, or the end of the process with what is wrong with them.
+    pub(crate) fn get() -> Args {
+        let args = Args::parse();
+        let Command::Store { command: StoreCommand::Dump(dump) } = &args.command;
+        if dump.from_lsn > dump.to_lsn {
+            let what = "--from-lsn is behind --to-lsn: no record is in between";
+            Args::command().error(ErrorKind::ValueValidation, what).exit();
+        }
+        args
+    }
+}
+
+/// A directory, from its address.
+fn disk_path(text: &str) -> Result<PathBuf, String> {
+    match text.split_once("://") {
+        Some(("disk", path)) if path.starts_with('/') => Ok(path.into()),
+        Some(("disk", _)) => Err("the path must be absolute, as in disk:///var/lib/lockd".into()),
+        Some((scheme, _)) => {
+            Err(format!("only stores on disk can be read; use disk:///path: scheme={scheme}"))
+        }
+        None if text.is_empty() => Err("a path is needed, as in disk:///var/lib/lockd".into()),
+        None => Ok(text.into()),
+    }
+}

@@ -1,0 +1,5 @@
+//! The real binary, as an operator has it: what it prints, and what it exits with.
+
+mod actions;
+mod dump;
+mod support;

@@ -1,0 +1,117 @@
+//! A store with records in it, and the binary to look at it with.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use engine::record::Record;
+use kernel::{Action, Identity, Lsn, Time};
+use serde_json::Value;
+use store::disk::{DiskDir, DiskLog, LogOptions, StoreFile};
+use store::fs::RealFs;
+use store::{LogStore, Lsns};
+
+/// What a run of the binary came to.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// The lines, each of which must be an object.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    }
+
+    pub(crate) fn lsns(&self) -> Vec<u64> {
+        self.lines().iter().map(|line| line["lsn"].as_u64().expect("an LSN")).collect()
+    }
+}
+
+pub(crate) fn lockd(args: &[&str]) -> Ran {
+    let Output { status, stdout, stderr } =
+        Command::new(assert_cmd::cargo::cargo_bin!("lockd")).args(args).output().expect("the binary runs");
+    Ran {
+        code: status.code().expect("it was not killed"),
+        stdout: String::from_utf8(stdout).expect("text"),
+        stderr: String::from_utf8(stderr).expect("text"),
+    }
+}
+
+/// A store of two shards in a directory of its own, open as a server has it.
+pub(crate) struct TestStore {
+    dir: tempfile::TempDir,
+    store: DiskDir,
+}
+
+impl TestStore {
+    pub(crate) fn new() -> TestStore {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = StoreFile { store_id: 5, shards: 2 };
+        let store = DiskDir::open(dir.path(), made, true).expect("a store");
+        TestStore { dir, store }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.dir.path().to_str().expect("a plain path")
+    }
+
+    pub(crate) fn log(&self, shard: u32) -> DiskLog<RealFs> {
+        self.store.log(shard, LogOptions::SEGMENT_BYTES_MIN * 4).expect("a sound log").0
+    }
+
+    /// Appends the records as one batch.
+    pub(crate) fn append(&self, shard: u32, records: &[Record]) {
+        let mut log = self.log(shard);
+        let mut payload = Vec::new();
+        for record in records {
+            record.encode(&mut payload);
+        }
+        let lsns = Lsns { first: records[0].lsn.0, last: records[records.len() - 1].lsn.0 };
+        log.append(log.bounds().next, lsns, &payload).expect("room");
+    }
+
+    /// The first segment of the first shard.
+    pub(crate) fn segment(&self) -> PathBuf {
+        self.dir.path().join("log/0").join(format!("{:016x}.seg", 0))
+    }
+
+    pub(crate) fn dump(&self, args: &[&str]) -> Ran {
+        lockd(&[&["store", "dump", "--store", self.path()], args].concat())
+    }
+}
+
+/// What the engine or, if named, somebody did.
+pub(crate) fn record(lsn: u64, identity: Option<&str>, action: Action) -> Record {
+    let identity = identity.map(|name| Identity::new(name).expect("valid"));
+    let command = kernel::Command { identity, request: None, action };
+    Record { lsn: Lsn(lsn), now: Time(lsn * 10), correlation: 0, command, document: None }
+}
+
+/// Three batches of two ticks: LSNs 1 to 6.
+pub(crate) fn ticking() -> TestStore {
+    let store = TestStore::new();
+    for first in [1, 3, 5] {
+        store.append(0, &[record(first, None, Action::Tick), record(first + 1, None, Action::Tick)]);
+    }
+    store
+}
+
+/// Where the frames of a segment begin.
+pub(crate) fn frames(segment: &Path) -> Vec<usize> {
+    let bytes = std::fs::read(segment).expect("readable");
+    let mut places = vec![store::frame::SEGMENT_HEADER];
+    while let Some((header, _)) = store::frame::decode_frame(&bytes[places[places.len() - 1]..]) {
+        places.push(places[places.len() - 1] + store::frame::frame_len(header.length));
+    }
+    places.pop();
+    places
+}
+
+pub(crate) fn flip(file: &Path, offset: usize) {
+    let byte = std::fs::read(file).expect("readable")[offset];
+    let file = OpenOptions::new().write(true).open(file).expect("there");
+    file.write_all_at(&[byte ^ 1], offset as u64).expect("writable");
+}
