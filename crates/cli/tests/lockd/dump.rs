@@ -54,7 +54,7 @@ fn what_the_engine_wrote_can_be_read_while_it_has_the_store_open() {
     let mut decider = Decider::open(Kernel::new(), log.bounds().next, Box::new(StoppedClock), &opening)
         .expect("a right clock");
     let acquire = kernel::Command::by(&identity("ada"), Action::Acquire(grant(key("k"), Span(500))));
-    assert!(matches!(decider.decide(&acquire, 0, None).outcome, Outcome::Applied(..)));
+    assert!(matches!(decider.decide(&acquire, 0, None), Outcome::Applied(..)));
     let sealed = decider.seal().expect("two records");
     log.append(sealed.seq, sealed.lsns, &sealed.payload).expect("room");
 
