@@ -1,9 +1,18 @@
 //! A file for each blob, made under another name and linked to its own when it is whole.
+//!
+//! **Invariant.** A blob that has its name is whole and durable. Files under way are numbered from 0 in a
+//! directory that is emptied when the store is opened, so none meets one of an earlier process.
+//!
+//! **What would break it.** To finish a blob after a write or a sync of it failed: the operating system
+//! reports that once, and the next sync succeeds without the bytes. So such a blob is never finished. To take
+//! any failure to list a directory for a file: with no descriptors left, a directory would become a blob and
+//! those in it would vanish from the list.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::{UNSYNCED_MAX, sync_above};
 use crate::fs::{File, Fs};
 use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
 
@@ -24,6 +33,7 @@ impl<F: Fs> DiskBlobs<F> {
             fs.create_dir(dir)?;
             fs.create_dir(&dir.join(TMP))?;
             fs.sync_dir(dir)?;
+            sync_above(&fs, dir)?;
             for name in fs.list(&dir.join(TMP))? {
                 fs.remove(&dir.join(TMP).join(name))?;
             }
@@ -41,22 +51,22 @@ impl<F: Fs> DiskBlobs<F> {
         self.fs.open(&self.path(name)).map_err(|error| StoreError::io(&error, format!("opening blob {name}")))
     }
 
-    /// Names below a directory, in depth.
-    fn collect(&self, below: &str, names: &mut Vec<String>) -> io::Result<()> {
-        let dir = self.dir.join("by-name").join(below);
-        let listed = match self.fs.list(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other?,
-        };
-        for name in listed {
-            let whole = if below.is_empty() { name } else { format!("{below}/{name}") };
-            match self.fs.list(&self.dir.join("by-name").join(&whole)) {
-                Ok(_) => self.collect(&whole, names)?,
-                Err(_) => names.push(whole),
+    /// A blob's name, or those below a directory, in depth. What is deleted meanwhile may be among them or not.
+    fn collect(&self, path: &str, names: &mut Vec<String>) -> io::Result<()> {
+        match self.fs.list(&self.dir.join("by-name").join(path)) {
+            Ok(listed) => listed.iter().try_for_each(|name| self.collect(&below(path, name), names)),
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                names.push(path.to_string());
+                Ok(())
             }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
+}
+
+fn below(dir: &str, name: &str) -> String {
+    if dir.is_empty() { name.to_string() } else { format!("{dir}/{name}") }
 }
 
 impl<F: Fs> BlobStore for DiskBlobs<F> {
@@ -66,7 +76,8 @@ impl<F: Fs> BlobStore for DiskBlobs<F> {
         let file =
             self.fs.create(&tmp).map_err(|error| StoreError::io(&error, format!("beginning blob {name}")))?;
         let (fs, path) = (self.fs.clone(), self.path(name));
-        Ok(Box::new(DiskWriter { fs, dir: self.dir.clone(), tmp, path, file, length: 0 }))
+        let dir = self.dir.clone();
+        Ok(Box::new(DiskWriter { fs, dir, tmp, path, file, length: 0, synced: 0, failed: false }))
     }
 
     fn len(&self, name: &BlobName) -> Result<u64, StoreError> {
@@ -109,6 +120,10 @@ struct DiskWriter<F: Fs> {
     path: PathBuf,
     file: F::File,
     length: u64,
+    /// How much of it is durable.
+    synced: u64,
+    /// A write or a sync failed.
+    failed: bool,
 }
 
 impl<F: Fs> DiskWriter<F> {
@@ -125,8 +140,27 @@ impl<F: Fs> DiskWriter<F> {
         Ok(())
     }
 
+    /// In parts, so that little is ever waiting to be synced.
+    fn write_parts(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let room = usize::try_from(UNSYNCED_MAX - (self.length - self.synced)).expect("a few megabytes");
+            let (part, rest) = bytes.split_at(room.min(bytes.len()));
+            self.file.write_at(part, self.length)?;
+            self.length += part.len() as u64;
+            if self.length - self.synced == UNSYNCED_MAX {
+                self.file.sync()?;
+                self.synced = self.length;
+            }
+            bytes = rest;
+        }
+        Ok(())
+    }
+
     /// Whole and synced under its other name, and only then linked: a link fails if the name is in use.
     fn publish(&self) -> io::Result<()> {
+        if self.failed {
+            return Err(io::Error::other("a part of it could not be written"));
+        }
         self.file.sync()?;
         self.make_way()?;
         self.fs.link(&self.tmp, &self.path)?;
@@ -136,9 +170,9 @@ impl<F: Fs> DiskWriter<F> {
 
 impl<F: Fs> BlobWriter for DiskWriter<F> {
     fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.file.write_at(bytes, self.length).map_err(|error| StoreError::io(&error, "writing a blob"))?;
-        self.length += bytes.len() as u64;
-        Ok(())
+        let written = self.write_parts(bytes);
+        self.failed |= written.is_err();
+        written.map_err(|error| StoreError::io(&error, "writing a blob"))
     }
 
     fn finish(self: Box<Self>) -> Result<u64, StoreError> {

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use super::index::{Index, Place};
 use super::reader::{DiskReader, Segments};
+use super::{UNSYNCED_MAX, sync_above};
 use crate::frame::{
     FRAME_HEADER, FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, SegmentHeader, decode_frame, encode_frame,
     frame_len, holds_a_frame,
@@ -95,10 +96,8 @@ impl<F: Fs> DiskLog<F> {
     pub fn open(fs: F, dir: &Path, options: LogOptions) -> Result<(DiskLog<F>, Option<Cut>), StoreError> {
         assert!(options.segment_bytes >= LogOptions::SEGMENT_BYTES_MIN, "a segment holds at least one batch");
         fs.create_dir(dir).map_err(|error| StoreError::io(&error, "making the log's directory"))?;
-        if let Some(parent) = dir.parent() {
-            fs.sync_dir(parent)
-                .map_err(|error| StoreError::io(&error, "syncing the directory above the log"))?;
-        }
+        sync_above(&fs, dir)
+            .map_err(|error| StoreError::io(&error, "syncing the directory above the log"))?;
         let names =
             fs.open_dir(dir).map_err(|error| StoreError::io(&error, "opening the log's directory"))?;
         let mut log = DiskLog {
@@ -376,13 +375,17 @@ fn uncertain(error: &io::Error, doing: &str, seq: Seq) -> StoreError {
 
 fn fill_with_zeros(file: &impl File, length: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
-    let mut at = 0;
+    let (mut at, mut synced) = (0, 0);
     while at < length {
         let part = usize::try_from(length - at).unwrap_or(usize::MAX).min(zeros.len());
         file.write_at(&zeros[..part], at)?;
         at += part as u64;
+        if at == length || at - synced >= UNSYNCED_MAX {
+            file.sync()?;
+            synced = at;
+        }
     }
-    file.sync()
+    Ok(())
 }
 
 /// Magic, the number, a checksum of both.

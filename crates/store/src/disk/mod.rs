@@ -18,3 +18,21 @@ pub use blobs::DiskBlobs;
 pub use dir::{DiskDir, StoreFile};
 pub use inspect::{Found, LogView, StoreView};
 pub use log::{Cut, DiskLog, LogOptions};
+
+use std::io;
+use std::path::Path;
+
+use crate::fs::Fs;
+
+/// The most that is written to a file and not synced: an append's sync on the same disk may have to wait
+/// behind it.
+const UNSYNCED_MAX: u64 = 4 << 20;
+
+/// Makes the name of a directory durable in the one above it.
+fn sync_above<F: Fs>(fs: &F, dir: &Path) -> io::Result<()> {
+    match dir.parent() {
+        Some(above) if above.as_os_str().is_empty() => fs.sync_dir(Path::new(".")),
+        Some(above) => fs.sync_dir(above),
+        None => Ok(()),
+    }
+}

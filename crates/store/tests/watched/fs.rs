@@ -1,4 +1,5 @@
-//! The machine's filesystem, watched: how much is read, and a deed between two calls. Nothing is synced in truth, so that tests with many batches are quick.
+//! The machine's filesystem, watched: how much is read, how much is written and not synced yet, and a deed
+//! between two calls. Nothing is synced in truth, so that tests with many batches are quick.
 
 use std::io;
 use std::path::Path;
@@ -16,6 +17,8 @@ type Deed = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 struct Seen {
     read: AtomicU64,
+    most_unsynced: AtomicU64,
+    syncs: AtomicU64,
     before_open: Mutex<Option<Deed>>,
 }
 
@@ -25,13 +28,18 @@ impl Watched {
         self.0.read.swap(0, Ordering::Relaxed)
     }
 
+    /// The most that was ever written to one file and not synced, and how often a file was synced.
+    pub(crate) fn unsynced(&self) -> (u64, u64) {
+        (self.0.most_unsynced.load(Ordering::Relaxed), self.0.syncs.load(Ordering::Relaxed))
+    }
+
     /// Does this once, just before a file is opened.
     pub(crate) fn before_open(&self, deed: impl FnOnce() + Send + 'static) {
         *self.0.before_open.lock().expect("nobody panics") = Some(Box::new(deed));
     }
 
     fn watch(&self, inner: io::Result<std::fs::File>) -> io::Result<WatchedFile> {
-        inner.map(|inner| WatchedFile { inner, seen: Arc::clone(&self.0) })
+        inner.map(|inner| WatchedFile { inner, seen: Arc::clone(&self.0), unsynced: AtomicU64::new(0) })
     }
 }
 
@@ -87,6 +95,7 @@ impl Dir for Unsynced {
 pub(crate) struct WatchedFile {
     inner: std::fs::File,
     seen: Arc<Seen>,
+    unsynced: AtomicU64,
 }
 
 impl File for WatchedFile {
@@ -101,10 +110,15 @@ impl File for WatchedFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let written = bytes.len() as u64;
+        let unsynced = self.unsynced.fetch_add(written, Ordering::Relaxed) + written;
+        self.seen.most_unsynced.fetch_max(unsynced, Ordering::Relaxed);
         File::write_at(&self.inner, bytes, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.unsynced.store(0, Ordering::Relaxed);
+        self.seen.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
