@@ -94,6 +94,8 @@ pub fn last_snapshot(blobs: &dyn BlobStore, shard: Shard) -> Result<(Kernel, Seq
             let kernel = Kernel::restore(&state).map_err(|error| RecoveryError::Restore(name, error))?;
             Ok((kernel, next))
         }
+        // The store's trouble, and no word about the snapshot.
+        Err(SnapshotError::Store(error)) => Err(RecoveryError::Store(error)),
         Err(error) => Err(RecoveryError::Snapshot(name, error)),
     }
 }

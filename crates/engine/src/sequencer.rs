@@ -314,7 +314,8 @@ impl Shared {
 fn append(log: &mut dyn LogStore, landing: &Landing) -> Result<(), StoreError> {
     match &landing.turn.sealed {
         Some(sealed) => log.append(sealed.seq, sealed.lsns, &sealed.payload),
-        None => Ok(()),
+        // Refusals and reads reveal a state too: it must still be this writer's to tell.
+        None => log.confirm(),
     }
 }
 

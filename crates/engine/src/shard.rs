@@ -254,6 +254,16 @@ impl<R> Shard<R> {
         }
     }
 
+    /// Is an answer that gives this lease on its way?
+    pub fn is_delivering(&self, lease: LeaseId) -> bool {
+        self.deliveries.contains_key(&lease)
+    }
+
+    /// Can anything be logged?
+    pub fn has_space(&self) -> bool {
+        self.space != Space::Nothing
+    }
+
     /// How large the batch is so far, and how many replies wait for it.
     pub fn load(&self) -> (usize, usize) {
         (self.decider.batch_bytes(), self.replies.len())

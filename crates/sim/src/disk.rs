@@ -93,6 +93,12 @@ impl SimFs {
         SimFs(Arc::new(Mutex::new(Disk { fate, ..Disk::default() })))
     }
 
+    /// Is the power off?
+    pub fn is_off(&self) -> bool {
+        let disk = self.disk();
+        disk.fate.crash_at.is_some_and(|at| disk.calls >= at)
+    }
+
     /// How many calls were made.
     pub fn calls(&self) -> u64 {
         self.disk().calls

@@ -3,10 +3,12 @@
 //! **What is absent.** No clock, no threads, no randomness but the seed's. Nothing of lockd depends on
 //! this crate but its tests.
 //!
-//! The modules in reading order: [`world`] is a kernel with a log to stamp; [`transcript`] is the text in which runs are written and read;
+//! The modules in reading order: [`world`] is a kernel with a log to stamp; [`transcript`] is the text in which
+//! runs are written and read;
 //! [`model`] is the kernel once more, obviously right and slow; [`hostile`] makes up commands;
 //! [`trial`] runs both against each other; [`shrink`] makes a failure small; [`disk`] is a disk that
-//! forgets what was not synced; [`objects`] is an object store behind a bad network.
+//! forgets what was not synced; [`objects`] is an object store behind a bad network; [`life`] is whole servers
+//! on either, and their clients.
 
 pub mod world;
 pub mod transcript;
@@ -16,6 +18,7 @@ pub mod trial;
 pub mod shrink;
 pub mod disk;
 pub mod objects;
+pub mod life;
 pub mod rng;
 
 use kernel::{Command, Lsn, Time};

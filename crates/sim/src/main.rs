@@ -1,15 +1,18 @@
-//! Tries the kernel from seeds, and replays transcripts.
+//! Tries the kernel and whole servers from seeds, and replays transcripts.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
-/// Runs the lease kernel in a world where everything follows from a seed.
+/// Runs the lease kernel, and whole servers with their clients, in a world where everything follows from a seed.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   sim                            try 200 seeds, from 1 on
   sim --seed 42                  try seed 42 alone, as a failure told you to
+  sim --seed 42 --hours 1        let its servers live for an hour of their time
+  sim --seed 42 --trace          print everything that anybody is told
   sim --seed 1000 --seeds 5000   try 5,000 seeds from 1,000 on
   sim transcripts                replay what the documentation shows
   sim transcripts --update       write down what the kernel does now")]
@@ -20,9 +23,15 @@ struct Args {
     /// How many seeds to try [default: 1 with --seed, 200 without]
     #[arg(long)]
     seeds: Option<u64>,
-    /// How many steps to try from each seed
+    /// How many commands to try on the kernel from each seed
     #[arg(long, default_value_t = 500)]
     steps: u64,
+    /// How long servers live from each seed, in hours of their own time
+    #[arg(long, default_value_t = 0.02)]
+    hours: f64,
+    /// Print everything that anybody is told
+    #[arg(long)]
+    trace: bool,
     #[command(subcommand)]
     command: Option<Job>,
 }
@@ -60,16 +69,25 @@ fn main() -> ExitCode {
 fn try_seeds(args: &Args) -> Result<String, String> {
     let first = args.seed.unwrap_or(1);
     let count = args.seeds.unwrap_or(if args.seed.is_some() { 1 } else { 200 });
-    let (mut steps, mut applied, mut rejected) = (0, 0, 0);
+    let (mut tried, mut lived) = (sim::trial::Tally::default(), sim::life::Tally::default());
     for seed in first..first.saturating_add(count) {
-        let tally = sim::trial::run(seed, args.steps)?;
-        steps += tally.steps;
-        applied += tally.applied;
-        rejected += tally.rejected;
+        tried.add(&sim::trial::run(seed, args.steps)?);
+        lived.add(&live(args, seed)?);
     }
-    Ok(format!(
-        "{count} seeds, {steps} steps: {applied} applied, {rejected} refused; kernel and model agree on all"
-    ))
+    Ok(format!("{count} seeds\n{tried}\n{lived}"))
+}
+
+fn live(args: &Args, seed: u64) -> Result<sim::life::Tally, String> {
+    let ms = Duration::try_from_secs_f64(args.hours * 3600.0).map_err(|error| format!("--hours: {error}"))?;
+    let ms = u64::try_from(ms.as_millis()).map_err(|error| format!("--hours: {error}"))?;
+    let mut trace = |line: String| {
+        if args.trace {
+            println!("{line}");
+        }
+    };
+    sim::life::run(seed, ms, &mut trace).map_err(|what| {
+        format!("{what}\nto see it again: cargo run --release -p sim -- --seed {seed} --hours {}", args.hours)
+    })
 }
 
 fn replay_all(files: &[PathBuf], update: bool) -> Result<String, String> {

@@ -1,7 +1,7 @@
 //! Runs the kernel and the model against each other, and checks what must hold after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kernel::{
@@ -33,6 +33,22 @@ pub struct Tally {
     pub applied: u64,
     /// Those that were refused.
     pub rejected: u64,
+}
+
+impl Tally {
+    /// Counts another trial in.
+    pub fn add(&mut self, other: &Tally) {
+        self.steps += other.steps;
+        self.applied += other.applied;
+        self.rejected += other.rejected;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { steps, applied, rejected } = self;
+        write!(f, "kernel: {steps} commands, {applied} applied, {rejected} refused; the model agrees on all")
+    }
 }
 
 /// Tries so many random steps from a seed. A failure comes back small, as a text that names the seed.

@@ -143,6 +143,10 @@ impl<S: LogStore> LogStore for Faulty<S> {
         self.inner.extents()
     }
 
+    fn confirm(&mut self) -> Result<(), StoreError> {
+        self.inner.confirm()
+    }
+
     fn reader(&self) -> Box<dyn LogReader> {
         Box::new(FaultyReader { inner: self.inner.reader(), plan: self.plan.clone() })
     }

@@ -109,6 +109,13 @@ pub trait LogStore: Send {
     /// before it go.
     fn extents(&self) -> Vec<Extent>;
 
+    /// Returns once it is certain that the log was still this writer's at some moment after the call began: then
+    /// what is known of it may be told, though nothing was appended. Where nobody else can take the log, that
+    /// is certain.
+    fn confirm(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// A reader of its own, for another thread.
     fn reader(&self) -> Box<dyn LogReader>;
 }

@@ -101,24 +101,6 @@ impl ObjectLog {
         Ok(index.bounds())
     }
 
-    /// Returns once it is certain that the log was still this writer's at some moment after the call began:
-    /// what was decided from it may be told.
-    pub fn confirm(&mut self) -> Result<(), StoreError> {
-        self.check_standing()?;
-        if self.undecided.is_some() {
-            return Err(StoreError::new(ErrorKind::Io, "an append has to be decided first"));
-        }
-        if self.standing != Standing::Owner {
-            return Err(StoreError::new(ErrorKind::Refused, "only who has the log can confirm it"));
-        }
-        let name = names::batch(self.shelf.options.shard, self.bounds().next);
-        match self.shelf.patience.keep_trying(|| self.shelf.objects.head(&name)) {
-            Ok(_) => Err(self.depose(ErrorKind::Taken, "another has taken the log over")),
-            Err(error) if error.answer == Answer::NotFound => Ok(()),
-            Err(error) => Err(error.while_doing(format!("looking for {name}"))),
-        }
-    }
-
     pub(super) fn check_standing(&self) -> Result<(), StoreError> {
         match self.standing {
             Standing::Deposed => {
@@ -276,6 +258,22 @@ impl LogStore for ObjectLog {
     /// Every batch is a piece.
     fn extents(&self) -> Vec<Extent> {
         self.index.lock().iter().map(|(first, entry)| Extent { first, bytes: entry.bytes }).collect()
+    }
+
+    fn confirm(&mut self) -> Result<(), StoreError> {
+        self.check_standing()?;
+        if self.undecided.is_some() {
+            return Err(StoreError::new(ErrorKind::Io, "an append has to be decided first"));
+        }
+        if self.standing != Standing::Owner {
+            return Err(StoreError::new(ErrorKind::Refused, "only who has the log can confirm it"));
+        }
+        let name = names::batch(self.shelf.options.shard, self.bounds().next);
+        match self.shelf.patience.keep_trying(|| self.shelf.objects.head(&name)) {
+            Ok(_) => Err(self.depose(ErrorKind::Taken, "another has taken the log over")),
+            Err(error) if error.answer == Answer::NotFound => Ok(()),
+            Err(error) => Err(error.while_doing(format!("looking for {name}"))),
+        }
     }
 
     fn reader(&self) -> Box<dyn LogReader> {

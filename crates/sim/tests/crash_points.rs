@@ -1,0 +1,133 @@
+//! The power fails at every single call of a scripted workload: grants, commits, a long document, snapshots,
+//! documents carried forward, segments that go. Whatever is recovered is what was told, or one batch more.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use engine::decider::Said;
+use engine::documents::Place;
+use engine::shard::Submission;
+use kernel::{Action, Answer, Command, Commit, Granted, Location, Outcome, ResourceName, Span, Write};
+use sim::disk::{Fate, SimFs};
+use sim::life::client::Content;
+use sim::life::clock::{Machine, True};
+use sim::life::ledger::Ledger;
+use sim::life::server::{End, Server, Site};
+use sim::rng::Rng;
+use sim::world::{grant, held, identity, key};
+
+struct Script<'a> {
+    server: Server,
+    ledger: &'a mut Ledger,
+    next: u64,
+}
+
+impl Script<'_> {
+    fn ask(&mut self, action: Action, document: Option<Vec<u8>>) -> Result<Option<Answer>, End> {
+        let command = Command::by(&identity("ada"), action);
+        self.next += 1;
+        let submission = Submission { command, correlation: 0, document, wait: None, to: self.next };
+        let turn = self.server.turn(vec![submission], self.ledger)?;
+        let said = turn.replies.into_iter().find(|(to, ..)| *to == self.next).map(|(_, reply, _)| reply);
+        match said {
+            Some(Ok(Said::Outcome(Outcome::Applied(answer, _)))) => Ok(Some(answer)),
+            _ => Ok(None),
+        }
+    }
+
+    fn acquire(&mut self, name: &str) -> Result<Option<Granted>, End> {
+        let answer = self.ask(Action::Acquire(grant(key(name), Span(60_000))), None)?;
+        Ok(answer.and_then(|answer| match answer {
+            Answer::Granted(granted) => Some(granted),
+            _ => None,
+        }))
+    }
+
+    /// Nothing, if another life of the script has the lease.
+    fn put(&mut self, name: &str, id: u64, length: usize) -> Result<(), End> {
+        let Some(lease) = self.acquire(name)? else { return Ok(()) };
+        let content = Content { id, length };
+        let key = ResourceName::key(name).expect("a valid key");
+        let write =
+            Write { held: held(&lease), key, token: None, if_version: None, if_etag: None, release: true };
+        let (etag, bytes) = (content.etag(), content.length as u64);
+        if length > 1000 {
+            let pin = self.server.upload(&content.bytes())?;
+            let location = Place::Blob(pin.blob()).location();
+            self.ask(Action::Commit(Commit { write, etag, bytes, location }), None)?;
+        } else {
+            let commit = Commit { write, etag, bytes, location: Location(0) };
+            self.ask(Action::Commit(commit), Some(content.bytes()))?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), End> {
+        self.put("cold", 1, 400)?;
+        self.put("long", 2, 2000)?;
+        for round in 0..8 {
+            for n in 0..12 {
+                self.put("hot", 100 + round * 12 + n, 900)?;
+            }
+            self.put("long", 50 + round, 1500)?;
+            if round % 2 == 1 {
+                self.server.checkpoint(self.ledger, 0)?;
+                self.server.sweep()?;
+            }
+        }
+        self.check_documents()
+    }
+
+    fn check_documents(&mut self) -> Result<(), End> {
+        for (name, document) in self.server.documents() {
+            let bytes = self.server.read(&document)?;
+            if bytes != Content::of(document.etag).bytes() {
+                return Err(End::Wrong(format!("{name} reads otherwise")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn live(fs: &SimFs, ledger: &mut Ledger, writer: u128) -> Result<(), End> {
+    let machine = Machine::new(True(0), 1, 0);
+    let server = Server::start(&Site::Disk(fs.clone()), &machine, writer, ledger)?;
+    let mut script = Script { server, ledger, next: 0 };
+    script.check_documents()?;
+    script.run()?;
+    script.server.sweep()?;
+    let documents = script.server.documents().into_iter();
+    let wanted = documents.filter(|(_, document)| matches!(Place::of(document.location), Place::Blob(_)));
+    let (wanted, found) = (wanted.count(), script.server.blobs()?);
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(End::Wrong(format!("{found} blobs, where {wanted} are wanted")))
+    }
+}
+
+fn must_be_dead(lived: Result<(), End>, at: u64) -> bool {
+    match lived {
+        Ok(()) => false,
+        Err(End::Died(_)) => true,
+        Err(End::Wrong(what)) => panic!("the power failed at call {at}: {what}"),
+    }
+}
+
+#[test]
+fn a_crash_at_every_call_loses_nothing_that_was_told() {
+    let calm = SimFs::new(Fate::default());
+    live(&calm, &mut Ledger::default(), 1).expect("the power stays on");
+    let calls = calm.calls();
+    assert!(calls > 900, "{calls}");
+    for at in 0..calls {
+        let mut ledger = Ledger::default();
+        let fs = SimFs::new(Fate { crash_at: Some(at), fail_at: None });
+        assert!(must_be_dead(live(&fs, &mut ledger, 1), at), "the power failed at call {at}");
+        // It fails once more while the store recovers, and then stays on.
+        let mut rng = Rng::new(at);
+        let again = Fate { crash_at: Some(rng.below(200)), fail_at: None };
+        let fs = fs.after_crash(&mut rng, again);
+        must_be_dead(live(&fs, &mut ledger, 2), at);
+        let fs = fs.after_crash(&mut rng, Fate::default());
+        assert!(!must_be_dead(live(&fs, &mut ledger, 3), at), "call {at}: it does not recover");
+    }
+}
