@@ -68,8 +68,13 @@ impl Ledger {
         self.doom(lease);
     }
 
-    /// The lease may end without anybody's fault.
-    pub fn doom(&mut self, lease: LeaseId) {
+    /// The answer that gave a lease reached nobody: it is undone, and its request may be granted anew.
+    pub fn undelivered(&mut self, lease: LeaseId) {
+        self.doom(lease);
+        self.requests.retain(|_, given| *given != lease);
+    }
+
+    fn doom(&mut self, lease: LeaseId) {
         if let Some(promise) = self.leases.get_mut(&lease) {
             promise.doomed = true;
         }

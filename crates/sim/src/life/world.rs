@@ -285,7 +285,7 @@ impl<'a> World<'a> {
             return Ok(());
         }
         self.tally.undelivered += 1;
-        self.ledger.doom(lease);
+        self.ledger.undelivered(lease);
         server.shard.delivered(lease, false);
         let state = server.shard.kernel().lease(lease, server.shard.now()).map(|view| view.state);
         let stands = matches!(state, Ok(State::Active | State::Reserved)) && server.shard.has_space();
