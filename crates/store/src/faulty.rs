@@ -1,7 +1,8 @@
 //! A store that fails on purpose, around any other: what its callers do then can be tested.
 //!
-//! Which call fails, and how, is up to a [`Plan`], so a run can be repeated. Torn and lost writes are
-//! the filesystem's doing and are made below, by a simulated [`Fs`](crate::fs::Fs).
+//! Which call fails, and how, is up to a [`Plan`], so a run can be repeated. A plan that takes its time delays the
+//! call. What survives of writes that were not synced is the filesystem's doing, and made below, by a simulated
+//! [`Fs`](crate::fs::Fs).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,8 +45,12 @@ pub enum Fault {
     Before(ErrorKind),
     /// It does what it should, and says that it failed.
     After(ErrorKind),
-    /// What it reads has one bit turned over: the bit of this number, modulo the length.
+    /// What it reads or writes has one bit turned over: the bit of this number, modulo the length.
     Flip(usize),
+    /// Of what it writes only so many bytes arrive, and it says that all is well.
+    Torn(usize),
+    /// It does nothing, and says that all is well. For calls that return nothing but that.
+    Lost,
 }
 
 /// Decides the fate of each call.
@@ -67,7 +72,7 @@ impl SharedPlan {
 
     fn run<T>(&self, call: Call, act: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
         match self.next(call) {
-            Fault::None | Fault::Flip(_) => act(),
+            Fault::None | Fault::Flip(_) | Fault::Torn(_) | Fault::Lost => act(),
             Fault::Before(kind) => Err(StoreError::new(kind, format!("planned to fail before {call:?}"))),
             Fault::After(kind) => {
                 act()?;
@@ -85,8 +90,28 @@ impl SharedPlan {
         let failed = |kind| Err(StoreError::new(kind, format!("planned to fail at {call:?}")));
         match fault {
             Fault::Before(kind) | Fault::After(kind) => failed(kind),
-            Fault::None => act(),
+            Fault::None | Fault::Lost => act(),
             Fault::Flip(bit) => act().map(|bytes| flipped(bytes, bit)),
+            Fault::Torn(length) => act().map(|bytes| torn(&bytes, length).to_vec()),
+        }
+    }
+
+    fn write(
+        &self,
+        call: Call,
+        bytes: &[u8],
+        act: impl FnOnce(&[u8]) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        match self.next(call) {
+            Fault::None => act(bytes),
+            Fault::Lost => Ok(()),
+            Fault::Flip(bit) => act(&flipped(bytes.to_vec(), bit)),
+            Fault::Torn(length) => act(torn(bytes, length)),
+            Fault::Before(kind) => Err(StoreError::new(kind, format!("planned to fail before {call:?}"))),
+            Fault::After(kind) => {
+                act(bytes)?;
+                Err(StoreError::new(kind, format!("planned to fail after {call:?}")))
+            }
         }
     }
 
@@ -101,6 +126,10 @@ impl SharedPlan {
         let batch = batch.expect("a payload comes with its batch");
         Ok(Batch { payload, ..batch })
     }
+}
+
+fn torn(bytes: &[u8], length: usize) -> &[u8] {
+    &bytes[..length.min(bytes.len())]
 }
 
 fn flipped(mut bytes: Vec<u8>, bit: usize) -> Vec<u8> {
@@ -124,7 +153,8 @@ impl<S: LogStore> LogStore for Faulty<S> {
     }
 
     fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
-        self.plan.run(Call::Append, || self.inner.append(seq, lsns, payload))
+        let inner = &mut self.inner;
+        self.plan.write(Call::Append, payload, |payload| inner.append(seq, lsns, payload))
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<(), StoreError> {
@@ -199,7 +229,8 @@ struct FaultyWriter {
 
 impl BlobWriter for FaultyWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.plan.run(Call::WriteBlob, || self.inner.write(bytes))
+        let inner = &mut self.inner;
+        self.plan.write(Call::WriteBlob, bytes, |bytes| inner.write(bytes))
     }
 
     fn finish(self: Box<Self>) -> Result<u64, StoreError> {
@@ -234,6 +265,17 @@ mod tests {
         log.append(Seq(0), Lsns::default(), &[0, 0]).expect("nothing planned");
         assert_eq!(log.reader().read(Seq(0)).expect("there").payload, [0, 2]);
         assert_eq!(log.reader().read(Seq(0)).expect("there").payload, [0, 0]);
+    }
+
+    #[test]
+    fn an_append_may_be_lost_or_torn_though_all_seems_well() {
+        for (fault, left) in [(Fault::Lost, None), (Fault::Torn(2), Some(2)), (Fault::Flip(0), Some(5))] {
+            let mut log = Faulty::new(MemoryLog::default(), once(Call::Append, fault));
+            log.append(Seq(0), Lsns::default(), b"batch").expect("it says so");
+            let found = log.reader().read(Seq(0)).ok().map(|batch| batch.payload);
+            assert_eq!(found.as_ref().map(Vec::len), left, "{fault:?}");
+            assert_ne!(found.as_deref(), Some(&b"batch"[..]), "{fault:?}");
+        }
     }
 
     #[test]

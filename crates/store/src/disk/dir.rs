@@ -139,3 +139,18 @@ fn is_network(path: &Path) -> io::Result<bool> {
     let kind = u64::try_from(kind).unwrap_or_default() & u64::from(u32::MAX);
     Ok([NFS, SMB, SMB2, CIFS, FUSE, CEPH, AFS, P9].contains(&kind))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// These bytes are on people's disks. If this fails, the format has changed: make a new version.
+    #[test]
+    fn the_bytes_of_a_store_file_are_these_for_ever() {
+        let file = StoreFile { store_id: 0x0102, shards: 3 };
+        let bytes = encode(file);
+        let hex = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        assert_eq!(hex, "6c6f636b6473746f010000000300000002010000000000000000000000000000170378d4");
+        assert_eq!(decode_store(&bytes), Some(file));
+    }
+}

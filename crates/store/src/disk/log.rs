@@ -388,21 +388,37 @@ fn fill_with_zeros(file: &impl File, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Magic, the number, a checksum of both.
-const FLOOR_BYTES: usize = 20;
+/// Magic, version, the number, a checksum of all.
+const FLOOR_BYTES: usize = 24;
 const FLOOR_MAGIC: &[u8; 8] = b"lockdflr";
+const FLOOR_VERSION: u32 = 1;
 
 fn encode_floor(floor: Seq) -> [u8; FLOOR_BYTES] {
     let mut bytes = [0; FLOOR_BYTES];
     bytes[..8].copy_from_slice(FLOOR_MAGIC);
-    bytes[8..16].copy_from_slice(&floor.0.to_le_bytes());
-    let crc = crc32c::crc32c(&bytes[..16]);
-    bytes[16..].copy_from_slice(&crc.to_le_bytes());
+    bytes[8..12].copy_from_slice(&FLOOR_VERSION.to_le_bytes());
+    bytes[12..20].copy_from_slice(&floor.0.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..20]);
+    bytes[20..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
 pub(super) fn decode_floor(bytes: &[u8]) -> Option<Seq> {
     let bytes: &[u8; FLOOR_BYTES] = bytes.try_into().ok()?;
-    let floor = Seq(u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")));
+    let floor = Seq(u64::from_le_bytes(bytes[12..20].try_into().expect("eight bytes")));
     (*bytes == encode_floor(floor)).then_some(floor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// These bytes are on people's disks. If this fails, the format has changed: make a new version.
+    #[test]
+    fn the_bytes_of_a_floor_are_these_for_ever() {
+        let bytes = encode_floor(Seq(0x0102));
+        let hex = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        assert_eq!(hex, "6c6f636b64666c7201000000020100000000000088e5cdcb");
+        assert_eq!(decode_floor(&bytes), Some(Seq(0x0102)));
+    }
 }

@@ -1,0 +1,277 @@
+//! A whole engine under load: handing on, a million leases, and grants while a snapshot is taken.
+//!
+//! `cargo bench -p engine --bench whole`; words after `--` pick parts by name (`handoff`, `million`, `snapshot`);
+//! set `TMPDIR` to choose the disk.
+#![allow(missing_docs, reason = "a benchmark has no public items")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use engine::clock::MachineClock;
+use engine::decider::{Opening, Said};
+use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
+use engine::shard::{Reply, Submission, Wait};
+use kernel::{Action, Answer, Command, Event, Granted, Identity, Limits, Lsn, Outcome, Renewal, Span, Store};
+use sim::world::{grant, held, identity, key};
+use store::disk::{DiskBlobs, DiskLog, LogOptions};
+use store::fs::RealFs;
+
+fn main() {
+    let picked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let parts: [(&str, fn()); 3] = [("handoff", handoff), ("million", million), ("snapshot", snapshot)];
+    for (name, part) in parts {
+        if picked.is_empty() || picked.iter().any(|picked| picked == name) {
+            part();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Watch {
+    snapshots: AtomicUsize,
+}
+
+impl Watcher for Watch {
+    fn fatal(&self, why: Fatal) {
+        panic!("{why}");
+    }
+
+    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
+
+    fn upkeep(&self, news: Upkeep) {
+        match news {
+            Upkeep::Snapshot { .. } => drop(self.snapshots.fetch_add(1, Ordering::Relaxed)),
+            Upkeep::Swept(_) => {}
+            Upkeep::Failed(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn open(dir: &Path, watch: &Arc<Watch>, options: Options) -> Engine {
+    let log = LogOptions { shard: 0, store_id: 1, segment_bytes: LogOptions::SEGMENT_BYTES };
+    let log = DiskLog::open(RealFs, &dir.join("log"), log).expect("a sound log").0;
+    let blobs = Arc::new(DiskBlobs::open(RealFs, &dir.join("blob")).expect("a sound store"));
+    let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
+    let limits = Limits { leases_per_identity_max: 2_000_000, ..Limits::default() };
+    let opening = Opening { store, writer: 1, limits };
+    let clock = Box::new(MachineClock::new().expect("Linux"));
+    let watcher: Arc<dyn Watcher> = Arc::clone(watch) as Arc<dyn Watcher>;
+    Engine::open(Box::new(log), blobs, clock, &opening, options, watcher).expect("a sound store")
+}
+
+/// A client that does not block: replies come back with their number, and when they came.
+struct Loop<'a> {
+    engine: &'a Engine,
+    send: Sender<(usize, Instant, Reply)>,
+    receive: Receiver<(usize, Instant, Reply)>,
+}
+
+impl<'a> Loop<'a> {
+    fn new(engine: &'a Engine) -> Loop<'a> {
+        let (send, receive) = channel();
+        Loop { engine, send, receive }
+    }
+
+    fn submit(&self, number: usize, command: Command, wait: Option<Wait>) {
+        let send = self.send.clone();
+        let to = Box::new(move |reply| send.send((number, Instant::now(), reply)).is_ok());
+        self.engine.sequencer().submit(Submission { command, correlation: 0, document: None, wait, to });
+    }
+
+    fn next(&self) -> (usize, Instant, Outcome) {
+        let (number, at, reply) = self.receive.recv().expect("an answer");
+        match reply.expect("taken") {
+            Said::Outcome(outcome) => (number, at, outcome),
+            Said::Blocked(blocked) => panic!("{blocked:?}"),
+        }
+    }
+}
+
+fn granted(outcome: &Outcome) -> Granted {
+    match outcome {
+        Outcome::Applied(Answer::Granted(granted), _) => *granted,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn acquire(who: &Identity, name: &str) -> Command {
+    Command::by(who, Action::Acquire(grant(key(name), Span(300_000))))
+}
+
+/// At this part of a hundred.
+fn at(sorted: &[Duration], percent: usize) -> Duration {
+    sorted[(sorted.len() - 1) * percent / 100]
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// What one write and sync of a record's size takes here, now.
+fn bare_sync(dir: &Path) -> Vec<Duration> {
+    let file = File::create(dir.join("bare")).expect("a file");
+    file.write_all_at(&vec![0; 4 << 20], 0).expect("room");
+    file.sync_all().expect("synced");
+    let mut times: Vec<Duration> = (0..2000)
+        .map(|n| {
+            let start = Instant::now();
+            file.write_all_at(&[7; 256], n * 256).expect("room");
+            file.sync_data().expect("synced");
+            start.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times
+}
+
+/// A key goes from one to the next of those who wait for it.
+fn handoff() {
+    for waiters in [10, 10_000] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let engine = open(dir.path(), &Arc::default(), Options::default());
+        let client = Loop::new(&engine);
+        let who = identity("ada");
+        client.submit(0, acquire(&who, "k"), None);
+        let mut holder = granted(&client.next().2);
+        let patience = || Some(Wait { most: Span(3_600_000), gone: Arc::default() });
+        // The queue is bounded: no faster than it is taken in.
+        for n in 0..waiters {
+            client.submit(n, acquire(&who, "k"), patience());
+            if n % 1000 == 999 {
+                client.submit(usize::MAX, Command::by(&who, Action::Touch(held(&holder))), None);
+                client.next();
+            }
+        }
+        let mut times = Vec::new();
+        for n in 0..3000 {
+            client.submit(n, acquire(&who, "k"), patience());
+            client.submit(usize::MAX, Command::by(&who, Action::Touch(held(&holder))), None);
+            client.next();
+            let start = Instant::now();
+            client.submit(usize::MAX, Command::by(&who, Action::Release(held(&holder))), None);
+            let (one, two) = (client.next(), client.next());
+            let grant = if one.0 == usize::MAX { two } else { one };
+            times.push(grant.1 - start);
+            holder = granted(&grant.2);
+        }
+        times.sort_unstable();
+        let bare = bare_sync(dir.path());
+        println!(
+            "hand-off, {waiters} waiting: median {:.0} µs, p99 {:.0} µs; a bare write and sync: median {:.0} µs, p99 {:.0} µs",
+            micros(at(&times, 50)),
+            micros(at(&times, 99)),
+            micros(at(&bare, 50)),
+            micros(at(&bare, 99))
+        );
+    }
+}
+
+/// What this process has in memory, in MB, and has used of a processor.
+fn resources() -> (f64, Duration) {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("it says how much");
+    let kb: f64 = line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).expect("a number");
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
+    let ticks: u64 = stat.split_whitespace().skip(13).take(2).map(|n| n.parse::<u64>().expect("ticks")).sum();
+    (kb / 1024.0, Duration::from_millis(ticks * 10))
+}
+
+fn fill(client: &Loop<'_>, who: &Identity, leases: usize) -> Vec<Granted> {
+    let (mut sent, mut all) = (0, Vec::with_capacity(leases));
+    while all.len() < leases {
+        while sent < leases && sent - all.len() < 2048 {
+            client.submit(sent, acquire(who, &format!("resource-{sent:08}")), None);
+            sent += 1;
+        }
+        all.push(granted(&client.next().2));
+    }
+    all
+}
+
+fn renew_all(client: &Loop<'_>, who: &Identity, leases: &[Granted]) {
+    let mut in_flight = 0;
+    for part in leases.chunks(256) {
+        let renewals = part.iter().map(|lease| Renewal { held: held(lease), ttl: None }).collect();
+        client.submit(0, Command::by(who, Action::Renew(renewals)), None);
+        in_flight += 1;
+        if in_flight == 16 {
+            client.next();
+            in_flight -= 1;
+        }
+    }
+    (0..in_flight).for_each(|_| drop(client.next()));
+}
+
+/// A million leases that are renewed again and again, and a restart.
+fn million() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let watch = Arc::new(Watch::default());
+    let engine = open(dir.path(), &watch, Options::default());
+    let client = Loop::new(&engine);
+    let who = identity("ada");
+    let start = Instant::now();
+    let leases = fill(&client, &who, 1_000_000);
+    println!("1 million leases granted in {:.1} s", start.elapsed().as_secs_f64());
+    for round in 1..=5 {
+        let (start, (_, cpu)) = (Instant::now(), resources());
+        renew_all(&client, &who, &leases);
+        let (memory, after) = resources();
+        let (took, used) = (start.elapsed().as_secs_f64(), (after - cpu).as_secs_f64());
+        let snapshots = watch.snapshots.load(Ordering::Relaxed);
+        println!(
+            "renewal {round} of all of them: {took:.2} s, {used:.2} s of processor, {memory:.0} MB resident, {snapshots} snapshots so far"
+        );
+    }
+    drop(client);
+    drop(engine);
+    let start = Instant::now();
+    let engine = open(dir.path(), &watch, Options::default());
+    engine.sequencer().call(acquire(&who, "after"), 0, None, None).expect("it lives").expect("taken");
+    println!("restart until the first grant: {:.2} s", start.elapsed().as_secs_f64());
+}
+
+/// Grants by 64 callers while snapshots of 200,000 leases are taken, and while none are.
+fn snapshot() {
+    let mut p99 = Vec::new();
+    for every in [u64::MAX, 4 << 20] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let watch = Arc::new(Watch::default());
+        let engine = open(dir.path(), &watch, Options { snapshot_every: every, ..Options::default() });
+        let client = Loop::new(&engine);
+        let who = identity("ada");
+        fill(&client, &who, 200_000);
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let before = watch.snapshots.load(Ordering::Relaxed);
+        let mut started = vec![Instant::now(); 64];
+        (0..64).for_each(|n| client.submit(n, acquire(&who, &format!("busy-{n}")), None));
+        for _ in 0..400_000 {
+            let (n, at, outcome) = client.next();
+            times.lock().expect("one at a time").push(at - started[n]);
+            started[n] = Instant::now();
+            match outcome {
+                Outcome::Applied(Answer::Granted(lease), _) => {
+                    client.submit(n, Command::by(&who, Action::Release(held(&lease))), None);
+                }
+                _ => client.submit(n, acquire(&who, &format!("busy-{n}")), None),
+            }
+        }
+        let snapshots = watch.snapshots.load(Ordering::Relaxed) - before;
+        let mut times = times.lock().expect("one at a time").clone();
+        times.sort_unstable();
+        println!(
+            "64 callers over 200,000 leases, {snapshots} snapshots meanwhile: median {:.0} µs, p99 {:.0} µs, longest {:.1} ms",
+            micros(at(&times, 50)),
+            micros(at(&times, 99)),
+            micros(at(&times, 100)) / 1000.0
+        );
+        p99.push(micros(at(&times, 99)));
+    }
+    println!("p99 with snapshots is {:.2} of that without", p99[1] / p99[0]);
+}
