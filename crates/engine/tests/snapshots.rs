@@ -88,38 +88,3 @@ fn memory_for_writing_and_reading_is_bounded_however_large_the_state() {
         assert_eq!(again.expect("sound"), (snapshot.clone(), Seq(1)));
     }
 }
-
-/// `cargo test --release -p engine --test snapshots -- --ignored --nocapture`
-#[test]
-#[ignore = "prints figures, and is of use in release builds only"]
-#[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-fn figures_for_a_million_leases() {
-    let mut world = World::new(Limits::default());
-    for n in 0..1_000_000_u32 {
-        world
-            .acquire(&format!("worker-{}", n % 1000), sim::world::key(&format!("job-{n:012}")), Span(60_000))
-            .expect("free");
-    }
-    let start = std::time::Instant::now();
-    let snapshot = world.kernel.snapshot();
-    println!("taken in {:?}", start.elapsed());
-    let mut bytes = Vec::with_capacity(1 << 28);
-    let start = std::time::Instant::now();
-    write(&snapshot, Seq(1), &mut |piece| {
-        bytes.extend_from_slice(piece);
-        Ok(())
-    })
-    .expect("nothing fails");
-    println!("written in {:?}: {} bytes", start.elapsed(), bytes.len());
-    let start = std::time::Instant::now();
-    let (again, _) = read(&mut |offset, length| {
-        let from = usize::try_from(offset).expect("small").min(bytes.len());
-        Ok(bytes[from..bytes.len().min(from + length)].to_vec())
-    })
-    .expect("sound");
-    println!("read in {:?}", start.elapsed());
-    let start = std::time::Instant::now();
-    let restored = Kernel::restore(&again).expect("sound");
-    println!("restored in {:?}", start.elapsed());
-    assert_eq!(restored.state_hash(), world.kernel.state_hash());
-}
