@@ -87,7 +87,7 @@ fn tasks(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
     let submit = |caller: usize, command: Command| {
         let send = send.clone();
         let to = Box::new(move |reply| send.send((caller, reply)).is_ok());
-        sequencer.submit(Submission { command, correlation: 0, document: None, wait: None, to });
+        sequencer.submit(Submission { command, correlation: 0, document: None, wait: None, peek: None, to });
     };
     let mut cycles: Vec<Cycle> = (0..callers).map(|caller| Cycle::new(caller, rounds)).collect();
     for (caller, cycle) in cycles.iter_mut().enumerate() {

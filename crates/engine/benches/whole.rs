@@ -4,7 +4,6 @@
 //! set `TMPDIR` to choose the disk.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-#![expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -82,7 +81,14 @@ impl<'a> Loop<'a> {
     fn submit(&self, number: usize, command: Command, wait: Option<Wait>) {
         let send = self.send.clone();
         let to = Box::new(move |reply| send.send((number, Instant::now(), reply)).is_ok());
-        self.engine.sequencer().submit(Submission { command, correlation: 0, document: None, wait, to });
+        self.engine.sequencer().submit(Submission {
+            command,
+            correlation: 0,
+            document: None,
+            wait,
+            peek: None,
+            to,
+        });
     }
 
     fn next(&self) -> (usize, Instant, Outcome) {
@@ -223,7 +229,7 @@ fn million() {
         let (start, (_, cpu)) = (Instant::now(), resources());
         renew_all(&client, &who, &leases);
         let (memory, after) = resources();
-        let (took, used) = (start.elapsed().as_secs_f64(), (after - cpu).as_secs_f64());
+        let (took, used) = (start.elapsed().as_secs_f64(), after.saturating_sub(cpu).as_secs_f64());
         let snapshots = watch.snapshots.load(Ordering::Relaxed);
         println!(
             "renewal {round} of all of them: {took:.2} s, {used:.2} s of processor, {memory:.0} MB resident, {snapshots} snapshots so far"

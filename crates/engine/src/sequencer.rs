@@ -18,6 +18,7 @@
 mod inbox;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -175,12 +176,18 @@ impl Sequencer {
     ) -> Option<Reply> {
         let (send, receive) = sync_channel(1);
         let to: ReplyTo = Box::new(move |reply| send.send(reply).is_ok());
-        let submission = Submission { command, correlation, document, wait, to };
+        let submission = Submission { command, correlation, document, wait, peek: None, to };
         match self.idle() {
             Some(core) => self.shared.turn_alone(core, submission),
             None => self.submit(submission),
         }
         receive.recv().ok()
+    }
+
+    /// Nobody listens any more for the answer of the waiter with this flag: it goes, and those behind it move up.
+    pub fn hang_up(&self, gone: Arc<AtomicBool>) {
+        gone.store(true, Ordering::Release);
+        self.shared.inbox.hang_up(gone);
     }
 
     /// Looks at the state. What `look` returns is done once what it saw is durable.
@@ -409,6 +416,9 @@ impl Deciding {
         }
         self.look_after_the_log(&mut core, taken.floor);
         core.shard.housekeep();
+        for gone in &taken.gone {
+            core.shard.hang_up(gone);
+        }
         let mut submissions = taken.submissions;
         while !core.is_full()
             && let Some(submission) = submissions.pop_front()

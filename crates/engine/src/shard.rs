@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernel::{
     Action, Answer, Command, Event, Identity, Kernel, LeaseId, Lsn, Outcome, Rejection, Renewal, RequestKey,
@@ -52,8 +52,11 @@ pub struct Wait {
     pub gone: Arc<AtomicBool>,
 }
 
+/// Looks at the state when a command has been decided: what its answer shows besides. What it sees may be told
+/// with the reply, and not before.
+pub type Peek = Box<dyn FnOnce(&Kernel, Time, &Said) + Send>;
+
 /// A command on its way; `to` is where its reply goes.
-#[derive(Debug)]
 pub struct Submission<R> {
     /// What is asked.
     pub command: Command,
@@ -63,8 +66,17 @@ pub struct Submission<R> {
     pub document: Option<Vec<u8>>,
     /// For a lease that others may be in the way of.
     pub wait: Option<Wait>,
+    /// What else to look at when it is decided.
+    pub peek: Option<Peek>,
     /// Where the reply goes.
     pub to: R,
+}
+
+impl<R> Submission<R> {
+    /// A command, and nothing besides.
+    pub fn new(command: Command, to: R) -> Submission<R> {
+        Submission { command, correlation: 0, document: None, wait: None, peek: None, to }
+    }
 }
 
 /// How much the log can take.
@@ -107,9 +119,18 @@ impl<R> Turn<R> {
     }
 }
 
+/// Tells the flag of one waiter from every other's: where it is.
+type Gone = usize;
+
+fn gone_at(flag: &Arc<AtomicBool>) -> Gone {
+    Arc::as_ptr(flag).addr()
+}
+
 /// A waiter's other half.
 struct Parked<R> {
     to: R,
+    peek: Option<Peek>,
+    gone: Gone,
     until: Time,
     /// A retry of the same request takes its place.
     request: Option<(Identity, RequestKey)>,
@@ -122,6 +143,7 @@ struct Long<R> {
     renewals: VecDeque<Renewal>,
     answer: Answer,
     events: Vec<Event>,
+    peek: Option<Peek>,
     to: R,
 }
 
@@ -141,6 +163,8 @@ pub struct Shard<R> {
     /// When those who wait have waited long enough.
     patience: BTreeSet<(Time, Ticket)>,
     retries: BTreeMap<(Identity, RequestKey), Ticket>,
+    /// Whose flag is whose.
+    flags: BTreeMap<Gone, Ticket>,
     long: VecDeque<Long<R>>,
     deliveries: BTreeMap<LeaseId, Delivery>,
     replies: Vec<(R, Reply, Option<LeaseId>)>,
@@ -155,6 +179,7 @@ impl<R> Shard<R> {
             parked: BTreeMap::new(),
             patience: BTreeSet::new(),
             retries: BTreeMap::new(),
+            flags: BTreeMap::new(),
             long: VecDeque::new(),
             deliveries: BTreeMap::new(),
             replies: Vec::new(),
@@ -173,9 +198,9 @@ impl<R> Shard<R> {
             Action::Renew(renewals) if renewals.len() > Action::MAX_BATCH => self.begin_long(submission),
             Action::RevokeAll(_) => self.begin_long(submission),
             _ => {
-                let Submission { command, correlation, document, to, .. } = submission;
+                let Submission { command, correlation, document, peek, to, .. } = submission;
                 let outcome = self.decider.decide(&command, correlation, document.as_deref());
-                self.reply(to, Ok(Said::Outcome(outcome)));
+                self.say(to, peek, Said::Outcome(outcome));
             }
         }
         self.collect_served();
@@ -249,6 +274,7 @@ impl<R> Shard<R> {
         }
         self.patience.clear();
         self.retries.clear();
+        self.flags.clear();
         for long in std::mem::take(&mut self.long) {
             self.reply(long.to, Err(Unavailable::Stopped));
         }
@@ -293,38 +319,54 @@ impl<R> Shard<R> {
     }
 
     fn ask(&mut self, submission: Submission<R>) {
-        let Submission { command, correlation, wait, to, .. } = submission;
+        let Submission { command, correlation, wait, peek, to, .. } = submission;
         let request = command.identity.clone().zip(command.request.map(|request| request.key));
         if let Some(ticket) = request.as_ref().and_then(|request| self.retries.get(request)).copied() {
-            return self.take_its_place(ticket, &command, wait, to);
+            return self.take_its_place(ticket, &command, wait, peek, to);
         }
         let wait = wait.filter(|_| self.parked.len() < WAITERS_MAX);
         match self.decider.ask(&command, correlation, wait.as_ref().map(|wait| &wait.gone)) {
             Asked::Said(said) => {
                 self.note_grant(&command, &said);
-                self.reply(to, Ok(said));
+                self.say(to, peek, said);
             }
             Asked::Waiting { ticket, .. } => {
-                let until = self.decider.now().after(wait.map_or(Span(0), |wait| wait.most));
+                let wait = wait.expect("only who wants to wait does");
+                let until = self.decider.now().after(wait.most);
                 if let Some(request) = &request {
                     self.retries.insert(request.clone(), ticket);
                 }
                 self.patience.insert((until, ticket));
-                self.parked.insert(ticket, Parked { to, until, request });
+                let gone = gone_at(&wait.gone);
+                self.flags.insert(gone, ticket);
+                self.parked.insert(ticket, Parked { to, peek, gone, until, request });
             }
         }
     }
 
     /// A retry of a request that waits: it waits on, for the retry's own time, and answers the retry.
-    fn take_its_place(&mut self, ticket: Ticket, command: &Command, wait: Option<Wait>, to: R) {
+    fn take_its_place(
+        &mut self,
+        ticket: Ticket,
+        command: &Command,
+        wait: Option<Wait>,
+        peek: Option<Peek>,
+        to: R,
+    ) {
         let same = self.decider.waiters().get(ticket).is_some_and(|waiter| waiter.command == *command);
         if !same {
             return self.reply(to, Ok(refused(Rejection::RequestMismatch)));
         }
-        let until = self.decider.now().after(wait.as_ref().map_or(Span(0), |wait| wait.most));
-        self.decider.listen(ticket, wait.map(|wait| wait.gone).unwrap_or_default());
+        // One that does not want to wait is told at once how things stand, at the end of its time.
+        let wait = wait.unwrap_or(Wait { most: Span(0), gone: Arc::default() });
+        let until = self.decider.now().after(wait.most);
         let parked = self.parked.get_mut(&ticket).expect("whoever waits is parked");
         let before = std::mem::replace(&mut parked.to, to);
+        parked.peek = peek;
+        self.flags.remove(&parked.gone);
+        parked.gone = gone_at(&wait.gone);
+        self.flags.insert(parked.gone, ticket);
+        self.decider.listen(ticket, wait.gone);
         self.patience.remove(&(parked.until, ticket));
         parked.until = until;
         self.patience.insert((until, ticket));
@@ -340,7 +382,7 @@ impl<R> Shard<R> {
                 let request = parked.request.map(|(_, key)| key);
                 self.deliveries.insert(lease, Delivery { pending: 0, delivered: false, request });
             }
-            self.reply(parked.to, Ok(said));
+            self.say(parked.to, parked.peek, said);
         }
     }
 
@@ -352,7 +394,7 @@ impl<R> Shard<R> {
             }
             let said = self.decider.call_off(ticket);
             if let Some((parked, said)) = self.unpark(ticket).zip(said) {
-                self.reply(parked.to, Ok(said));
+                self.say(parked.to, parked.peek, said);
             }
             self.collect_served();
         }
@@ -361,10 +403,21 @@ impl<R> Shard<R> {
     fn unpark(&mut self, ticket: Ticket) -> Option<Parked<R>> {
         let parked = self.parked.remove(&ticket)?;
         self.patience.remove(&(parked.until, ticket));
+        self.flags.remove(&parked.gone);
         if let Some(request) = &parked.request {
             self.retries.remove(request);
         }
         Some(parked)
+    }
+
+    /// Nobody listens any more for the answer of the waiter with this flag: it goes, and those behind it move up.
+    pub fn hang_up(&mut self, gone: &Arc<AtomicBool>) {
+        gone.store(true, Ordering::Release);
+        if let Some(ticket) = self.flags.get(&gone_at(gone)).copied() {
+            self.decider.call_off(ticket);
+            self.unpark(ticket);
+            self.collect_served();
+        }
     }
 
     /// A grant has to be delivered from now on. A replay of one that is on its way may deliver it too.
@@ -373,6 +426,13 @@ impl<R> Shard<R> {
             let request = command.request.map(|request| request.key);
             self.deliveries.insert(lease, Delivery { pending: 0, delivered: false, request });
         }
+    }
+
+    fn say(&mut self, to: R, peek: Option<Peek>, said: Said) {
+        if let Some(peek) = peek {
+            peek(self.decider.kernel(), self.decider.now(), &said);
+        }
+        self.reply(to, Ok(said));
     }
 
     fn reply(&mut self, to: R, reply: Reply) {
@@ -388,7 +448,7 @@ impl<R> Shard<R> {
     }
 
     fn begin_long(&mut self, submission: Submission<R>) {
-        let Submission { command, correlation, to, .. } = submission;
+        let Submission { command, correlation, peek, to, .. } = submission;
         let renewals = match &command.action {
             Action::Renew(renewals) => renewals.iter().copied().collect(),
             _ => VecDeque::new(),
@@ -403,7 +463,7 @@ impl<R> Shard<R> {
             Action::Renew(_) => Answer::Renewed(Vec::with_capacity(renewals.len())),
             _ => Answer::RevokedAll { revoked: 0, more: false },
         };
-        self.long.push_back(Long { command, correlation, renewals, answer, events: Vec::new(), to });
+        self.long.push_back(Long { command, correlation, renewals, answer, events: Vec::new(), peek, to });
         self.go_on();
     }
 
@@ -417,7 +477,7 @@ impl<R> Shard<R> {
         let outcome = self.decider.decide(&part, long.correlation, None);
         self.collect_served();
         match long.add(outcome) {
-            Some(outcome) => self.reply(long.to, Ok(Said::Outcome(outcome))),
+            Some(outcome) => self.say(long.to, long.peek, Said::Outcome(outcome)),
             None => self.long.push_back(long),
         }
     }

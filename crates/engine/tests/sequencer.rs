@@ -69,7 +69,7 @@ fn submit_waiting(sequencer: &Sequencer, who: &str, action: Action, wait: Option
     let command = Command::by(&identity(who), action);
     // Nobody may be listening any more.
     let to = Box::new(move |reply| send.send(reply).is_ok());
-    sequencer.submit(Submission { command, correlation: 0, document: None, wait, to });
+    sequencer.submit(Submission { command, correlation: 0, document: None, wait, peek: None, to });
     receive
 }
 

@@ -71,7 +71,7 @@ impl World {
 
     fn send(&mut self, to: u32, command: Command, wait: Option<u64>) {
         let wait = wait.map(|most| Wait { most: Span(most), gone: Arc::default() });
-        self.shard.submit(Submission { command, correlation: 0, document: None, wait, to });
+        self.shard.submit(Submission { command, correlation: 0, document: None, wait, peek: None, to });
         self.turn();
     }
 
@@ -315,12 +315,20 @@ fn a_long_command_becomes_records_of_256_and_others_get_their_turn_in_between() 
     }
     let before = world.records;
     let command = Command::by(&identity("ada"), Action::Renew(renewals));
-    world.shard.submit(Submission { command, correlation: 0, document: None, wait: None, to: 1000 });
+    world.shard.submit(Submission {
+        command,
+        correlation: 0,
+        document: None,
+        wait: None,
+        peek: None,
+        to: 1000,
+    });
     world.shard.submit(Submission {
         command: ask("bob", grant(key("other"), Span(60_000))),
         correlation: 0,
         document: None,
         wait: None,
+        peek: None,
         to: 1001,
     });
     assert_eq!(world.shard.until_due(), Some(Span(0)), "there is more to do");
@@ -390,4 +398,41 @@ fn when_it_stops_those_who_wait_are_told() {
 
 fn one_reader() -> Grant {
     grant(one(Predicate::Consumes, "KEY:x"), Span(60_000))
+}
+
+/// A client that gave up stayed in the queue until its turn, and everybody behind it was told a place too far back.
+#[test]
+fn one_who_hangs_up_is_out_of_the_queue_at_once() {
+    let mut world = World::new();
+    world.send(1, ask("ada", grant(key("x"), Span(60_000))), None);
+    let gone = Arc::default();
+    let wait = Some(Wait { most: Span(60_000), gone: Arc::clone(&gone) });
+    let command = ask("bob", grant(key("x"), Span(60_000)));
+    world.shard.submit(Submission { wait, ..Submission::new(command, 2) });
+    world.send(3, ask("cid", grant(key("x"), Span(60_000))), Some(60_000));
+    assert_eq!(world.shard.waiters().len(), 2);
+    world.shard.hang_up(&gone);
+    world.turn();
+    assert_eq!(world.shard.waiters().len(), 1);
+    assert!(world.waits(2), "nobody listens, and nothing is said");
+    world.send(4, Command::by(&identity("ada"), release(&world.granted(1))), None);
+    world.granted(3);
+    world.shard.hang_up(&gone);
+}
+
+#[test]
+fn what_a_peek_sees_is_the_state_in_which_its_command_was_decided() {
+    let mut world = World::new();
+    let (send, receive) = std::sync::mpsc::channel();
+    for (to, name) in [(1, "x"), (2, "x"), (3, "y")] {
+        let send = send.clone();
+        let peek: engine::shard::Peek = Box::new(move |kernel, _, said| {
+            let blocked = matches!(said, Said::Blocked(_));
+            send.send((to, kernel.counts().leases, blocked)).expect("the test listens");
+        });
+        let command = ask("ada", grant(key(name), Span(60_000)));
+        world.shard.submit(Submission { peek: Some(peek), ..Submission::new(command, to) });
+    }
+    world.turn();
+    assert_eq!(receive.try_iter().collect::<Vec<_>>(), [(1, 1, false), (2, 1, true), (3, 2, false)]);
 }

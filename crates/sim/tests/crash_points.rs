@@ -24,7 +24,8 @@ impl Script<'_> {
     fn ask(&mut self, action: Action, document: Option<Vec<u8>>) -> Result<Option<Answer>, End> {
         let command = Command::by(&identity("ada"), action);
         self.next += 1;
-        let submission = Submission { command, correlation: 0, document, wait: None, to: self.next };
+        let submission =
+            Submission { command, correlation: 0, document, wait: None, peek: None, to: self.next };
         let turn = self.server.turn(vec![submission], self.ledger)?;
         let said = turn.replies.into_iter().find(|(to, ..)| *to == self.next).map(|(_, reply, _)| reply);
         match said {

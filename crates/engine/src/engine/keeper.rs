@@ -99,7 +99,14 @@ impl Keeper {
             let send = send.clone();
             let to: ReplyTo = Box::new(move |reply| send.send(reply.map(drop)).is_ok());
             let (command, document) = (step.command(), Some(document));
-            self.sequencer.submit(Submission { command, correlation: 0, document, wait: None, to });
+            self.sequencer.submit(Submission {
+                command,
+                correlation: 0,
+                document,
+                wait: None,
+                peek: None,
+                to,
+            });
             if in_flight >= MOVES_MAX || in_flight_bytes >= MOVES_BYTES {
                 settle(&done, std::mem::take(&mut in_flight))?;
                 in_flight_bytes = 0;

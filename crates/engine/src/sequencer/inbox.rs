@@ -4,7 +4,8 @@
 //! hand-over is shared by a batch.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kernel::Span;
@@ -23,6 +24,7 @@ pub(super) struct Inbox {
 struct Kept {
     submissions: VecDeque<Submission<ReplyTo>>,
     looks: Vec<Look>,
+    gone: Vec<Arc<AtomicBool>>,
     floor: Option<Seq>,
     closed: bool,
     /// For how long the deciding thread sleeps, if it does.
@@ -35,6 +37,7 @@ struct Kept {
 pub(super) struct Taken {
     pub(super) submissions: VecDeque<Submission<ReplyTo>>,
     pub(super) looks: Vec<Look>,
+    pub(super) gone: Vec<Arc<AtomicBool>>,
     pub(super) floor: Option<Seq>,
     pub(super) closed: bool,
 }
@@ -69,6 +72,15 @@ impl Inbox {
         kept.looks.push(look);
         self.wake(kept);
         Ok(())
+    }
+
+    /// No faster than they can be taken out: one that does not fit goes when its turn comes.
+    pub(super) fn hang_up(&self, gone: Arc<AtomicBool>) {
+        let mut kept = self.kept();
+        if kept.gone.len() < self.max {
+            kept.gone.push(gone);
+            self.wake(kept);
+        }
     }
 
     /// Something has changed that the deciding thread has to look at.
@@ -129,7 +141,7 @@ impl Inbox {
         let mut kept = self.kept();
         let empty = |kept: &Kept| {
             let commands = submissions && !(kept.submissions.is_empty() && kept.looks.is_empty());
-            !commands && !kept.closed && !kept.nudged
+            !commands && kept.gone.is_empty() && !kept.closed && !kept.nudged
         };
         if !timeout.is_zero() && empty(&kept) {
             kept.asleep = Some(timeout);
@@ -144,6 +156,7 @@ impl Inbox {
         Taken {
             submissions: if submissions { std::mem::take(&mut kept.submissions) } else { VecDeque::new() },
             looks: if submissions { std::mem::take(&mut kept.looks) } else { Vec::new() },
+            gone: std::mem::take(&mut kept.gone),
             floor: kept.floor.take(),
             closed: kept.closed,
         }

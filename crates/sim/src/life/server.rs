@@ -197,7 +197,8 @@ impl Server {
         for step in &plan.moves {
             let document = step.read(&mut *self.reader)?;
             let (command, document) = (step.command(), Some(document));
-            let relocate = Submission { command, correlation: 0, document, wait: None, to: Number::MAX };
+            let relocate =
+                Submission { command, correlation: 0, document, wait: None, peek: None, to: Number::MAX };
             let turn = self.turn(vec![relocate], ledger)?;
             if turn.replies.iter().any(|(to, reply, _)| *to == Number::MAX && reply.is_err()) {
                 // No room for it now.

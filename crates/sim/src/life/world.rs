@@ -249,6 +249,7 @@ impl<'a> World<'a> {
                 correlation: u128::from(self.next),
                 document,
                 wait,
+                peek: None,
                 to: self.next,
             });
             self.pending.insert(self.next, sent);
@@ -403,6 +404,7 @@ impl<'a> World<'a> {
             correlation: 0,
             document: None,
             wait: None,
+            peek: None,
             to: Number::MAX,
         });
         match sleeper.turn(submissions.collect(), &mut Ledger::default()) {
