@@ -1,0 +1,67 @@
+//! `/v1` as types: what is asked, what is answered, what is refused.
+//!
+//! **What is absent.** No HTTP, no rules, nothing of ours: servers and clients share these words and nothing else.
+//! Unknown fields are refused in requests, and ignored in answers, so that a newer server can say more.
+//!
+//! The modules in reading order: [`ask`] is what clients send; [`tell`] is what they get; [`code`] is why not.
+
+pub mod ask;
+pub mod tell;
+pub mod code;
+
+pub use code::{Code, Refusal};
+
+/// The path of each call.
+pub mod path {
+    /// Take a lease.
+    pub const ACQUIRE: &str = "/v1/acquire";
+    /// Reserved → active.
+    pub const ACTIVATE: &str = "/v1/activate";
+    /// Extend a lease.
+    pub const KEEPALIVE: &str = "/v1/keepalive";
+    /// Give a lease back.
+    pub const RELEASE: &str = "/v1/release";
+    /// Read a key's document.
+    pub const GET_STATE: &str = "/v1/get_state";
+    /// Commit a key's document.
+    pub const UPDATE_STATE: &str = "/v1/update_state";
+    /// Remove a key's document.
+    pub const REMOVE_STATE: &str = "/v1/remove_state";
+    /// What is known of a key.
+    pub const DESCRIBE: &str = "/v1/describe";
+    /// Every lease.
+    pub const LEASES: &str = "/v1/leases";
+    /// Is a token current?
+    pub const FENCE: &str = "/v1/fence";
+    /// Withdraw all leases of somebody.
+    pub const REVOKE: &str = "/v1/revoke";
+    /// Stop somebody's grants, or let them go on.
+    pub const PAUSE: &str = "/v1/pause";
+    /// What somebody may use.
+    pub const QUOTAS: &str = "/v1/quotas";
+    /// All namespaces.
+    pub const NAMESPACES: &str = "/v1/namespaces";
+}
+
+/// The headers of calls.
+pub mod header {
+    /// The credential under which a document is read or written.
+    pub const LEASE_ID: &str = "x-lease-id";
+    /// Refuse unless this is the lease's fencing token.
+    pub const FENCING_TOKEN: &str = "x-fencing-token";
+    /// Refuse unless the key has this version.
+    pub const IF_VERSION: &str = "x-if-version";
+    /// Refuse unless the document has this hash; `""` or `*none*`: unless there is none.
+    pub const IF_STATE_ETAG: &str = "x-if-state-etag";
+    /// The same key, the same answer.
+    pub const IDEMPOTENCY_KEY: &str = "x-idempotency-key";
+    /// What the client calls a request; echoed, and in the log.
+    pub const CORRELATION_ID: &str = "x-correlation-id";
+    /// The version of the document that was read.
+    pub const KEY_VERSION: &str = "x-key-version";
+}
+
+/// The port that lockd listens on.
+pub const PORT: u16 = 9341;
+/// The namespace that is meant where none is named.
+pub const DEFAULT_NAMESPACE: &str = "default";
