@@ -8,7 +8,7 @@
 //! [`model`] is the kernel once more, obviously right and slow; [`hostile`] makes up commands;
 //! [`trial`] runs both against each other; [`shrink`] makes a failure small; [`disk`] is a disk that
 //! forgets what was not synced; [`objects`] is an object store behind a bad network; [`life`] is whole servers
-//! on either, and their clients.
+//! on either, and their clients; [`linear`] judges what threads were told.
 
 pub mod world;
 pub mod transcript;
@@ -19,6 +19,7 @@ pub mod shrink;
 pub mod disk;
 pub mod objects;
 pub mod life;
+pub mod linear;
 pub mod rng;
 
 use kernel::{Command, Lsn, Time};
