@@ -60,6 +60,8 @@ impl<'a> Client<'a> {
         if let Some((key, lease)) = granted {
             self.release(key, &lease);
         }
+        // This tells the time: whatever was said to be over before it must have been.
+        (0..self.recorder.keys()).for_each(|key| self.read(key));
     }
 
     fn one_call(&mut self) {

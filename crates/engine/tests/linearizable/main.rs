@@ -1,9 +1,9 @@
 //! Threads against a whole engine on a real disk: what each of them was told is explained by one order of all
 //! that happened to a key.
 //!
-//! The seed decides what the threads ask, the machine who comes first: a seed that failed may pass when it is tried
-//! again. So a failure prints the key's state and the answers that do not fit. A round has keys of its own and is short, so
-//! that the search for an order is.
+//! The seed decides what the threads ask, the machine who comes first: a seed that failed may pass when it is
+//! tried again. So a failure prints the key's state and the answers that do not fit. A round has keys of its own and
+//! is short, so that the search for an order is.
 #![allow(missing_docs, reason = "a test has no public items")]
 
 mod client;
