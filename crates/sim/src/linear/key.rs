@@ -1,8 +1,8 @@
 //! One key as its clients see it: who holds it, and the document beside it. Not the kernel: a page of rules.
 //!
 //! Time is what answers tell of it. A state knows the least that the time can be; a call that tells its own
-//! time must not be before that, and one that does not may have come at any moment after it: while a lease lasted, or, as another
-//! possibility, just after its deadline.
+//! time must not be before that, and one that does not may have come at any moment after it: while a lease
+//! lasted, or, as another possibility, just after its deadline.
 
 use std::collections::BTreeMap;
 
