@@ -1,8 +1,8 @@
 //! A disk that forgets: one file, `image`, in a filesystem of its own. What is written stays in memory until it is
 //! flushed; to kill the process is to cut the power.
 //!
-//! **Invariant.** What was written before a flush is in the image beneath when the flush returns. Of what was written since,
-//! each sector is in the image or not, as chance has it: a real disk writes in what order it likes.
+//! **Invariant.** What was written before a flush is in the image beneath when the flush returns. Of what was
+//! written since, each sector is in the image or not, as chance has it: a real disk writes in what order it likes.
 //!
 //! It is meant for a loop device, which turns every flush of its filesystem into an `fsync` here. The kernel
 //! caches nothing of it: what was forgotten would come back.
@@ -120,25 +120,22 @@ impl Forgetful {
             IMAGE => (FileType::RegularFile, self.length),
             _ => return None,
         };
-        let (blocks, time, perm, nlink) = (size / SECTOR as u64, UNIX_EPOCH, 0o700, 1);
-        let [atime, mtime, ctime, crtime] = [time; 4];
-        let (uid, gid, rdev, blksize, flags) = (0, 0, 0, 4096, 0);
         Some(FileAttr {
             ino,
             size,
-            blocks,
-            atime,
-            mtime,
-            ctime,
-            crtime,
+            blocks: size / SECTOR as u64,
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
             kind,
-            perm,
-            nlink,
-            uid,
-            gid,
-            rdev,
-            blksize,
-            flags,
+            perm: 0o700,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
         })
     }
 }

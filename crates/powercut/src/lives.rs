@@ -98,7 +98,12 @@ impl World {
     fn one_life(&mut self, answers_max: u64) -> Result<(), String> {
         let answers = self.rng.below(answers_max.max(1));
         let mut worker = self.start(self.clients)?;
-        self.listen(&mut worker, answers)?;
+        let heard = self.listen(&mut worker, answers);
+        if heard.is_err() {
+            // Whatever is said of it, it does not outlive this run.
+            let _ = worker.kill().and_then(|()| worker.wait());
+        }
+        heard?;
         while self.rng.one_in(4) {
             let mut stillborn = self.start(0)?;
             let moment = self.rng.below(STILLBORN);
@@ -118,6 +123,10 @@ impl World {
         command.arg("worker").arg("--dir").arg(self.power.store());
         command.args(["--clients", &clients.to_string(), "--seed", &seed.to_string()]);
         self.lives += 1;
+        if clients == 0 {
+            // It is killed while it opens the store, and what it says of that is of no use.
+            command.stderr(Stdio::null());
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())
     }
 

@@ -1,10 +1,13 @@
 //! Kills a working engine hundreds of times over one store, and checks after each time that nothing is lost that
 //! it had acknowledged.
 //!
-//! The modules in reading order: [`line`] is what a worker tells before and after each call; [`worker`] is the
+//! **What is absent.** Anything that lockd is made of: nothing depends on this crate. It ends only processes that it
+//! started, by their handles.
+//!
+//! The modules in reading order: [`mod@line`] is what a worker tells before and after each call; [`worker`] is the
 //! process that is killed; [`ledger`] is what must be in the store, as far as the lines tell; [`check`] recovers
-//! the store and compares; [`power`] is what can be switched off: a process, or the disk beneath it too; [`lives`] is
-//! the run. `forgetful`, where it is built in, is a disk that drops what was not flushed.
+//! the store and compares; [`power`] is what can be switched off: a process, or the disk beneath it too; [`lives`]
+//! is the run. `forgetful`, where it is built in, is a disk that drops what was not flushed.
 
 mod line;
 mod worker;

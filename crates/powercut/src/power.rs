@@ -2,8 +2,9 @@
 //!
 //! A process that is killed loses what it had in memory; what it wrote is in the operating system's, and so is
 //! still there. To lose that too, the store is put on an ext4 filesystem on a loop device over the disk that
-//! forgets ([`crate::forgetful`](crate)), and the disk's process is killed first: what the operating system had not written, or not
-//! flushed, has nowhere to go any more. The next mount replays ext4's journal, as after a real power cut.
+//! forgets (`forgetful.rs`), and the disk's process is killed first: what the operating system had not written,
+//! or the disk not flushed, has nowhere to go any more. The next mount replays ext4's journal, as after a real
+//! power cut.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -84,11 +85,12 @@ impl Device {
         Ok(disk)
     }
 
-    /// What is left when the disk is gone. The filesystem writes what it still has, into nothing.
+    /// What is left when the disk is gone. The filesystem writes what it still has, into nothing. The loop device
+    /// may go a moment later, and the disk after it: the next life has others.
     fn clear_away(&self, looped: &str) -> Result<(), String> {
         run(Command::new("umount").arg(&self.mounted))?;
         run(Command::new("losetup").arg("--detach").arg(looped))?;
-        run(Command::new("umount").arg(self.dir.join("disk")))
+        run(Command::new("umount").arg("--lazy").arg(self.dir.join("disk")))
     }
 }
 
@@ -97,9 +99,13 @@ impl Power for Device {
         if self.running.is_some() {
             return Ok(());
         }
-        let disk = self.start_disk(seed)?;
+        let mut disk = self.start_disk(seed)?;
+        let image = self.dir.join("disk/image");
         let looped =
-            output(Command::new("losetup").args(["--find", "--show"]).arg(self.dir.join("disk/image")))?;
+            output(Command::new("losetup").args(["--find", "--show"]).arg(image)).inspect_err(|_| {
+                let _ = run(Command::new("umount").arg(self.dir.join("disk")));
+                let _ = disk.kill().and_then(|()| disk.wait());
+            })?;
         self.running = Some(Running { disk, looped: looped.clone() });
         let mut mount = Command::new("mount");
         mount.args(["-t", "ext4", "-o", &self.options]).arg(looped).arg(&self.mounted);
@@ -125,9 +131,7 @@ impl Power for Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if let Some(mut running) = self.running.take() {
-            let _ = run(Command::new("umount").arg(&self.mounted));
-            let _ = run(Command::new("losetup").arg("--detach").arg(&running.looped));
-            let _ = run(Command::new("umount").arg(self.dir.join("disk")));
+            let _ = self.clear_away(&running.looped);
             let _ = running.disk.kill().and_then(|()| running.disk.wait());
         }
     }

@@ -51,11 +51,7 @@ struct Watch;
 
 impl Watcher for Watch {
     fn fatal(&self, why: Fatal) {
-        let line = match why {
-            Fatal::Append(error) => Line::Trouble(error.to_string()),
-            Fatal::Diverged(what) => Line::Wrong(what),
-        };
-        let _ = line.write();
+        let _ = Line::Trouble(why.to_string()).write();
     }
 
     fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
@@ -255,7 +251,8 @@ impl AtWork<'_> {
         let content = Content { id: self.rng.number(), bytes: usize::try_from(bytes).expect("short") };
         let release = self.rng.one_in(10);
         let ask = Ask::Commit { lease: mine.lease(), key, content, release };
-        let done = if as_blob { self.upload(ask, mine.held) } else { self.inline(ask, mine.held) };
+        let slow = self.rng.one_in(3);
+        let done = if as_blob { self.upload(ask, mine, slow) } else { self.inline(ask, mine.held) };
         done?;
         if release {
             self.leases.swap_remove(one);
@@ -268,8 +265,9 @@ impl AtWork<'_> {
         self.call(ask, action, Some(content.make()))
     }
 
-    fn upload(&self, ask: Ask, held: Held) -> Option<Told> {
-        let (_, content) = self.writing(&ask, held, Location(0))?;
+    /// If it is slow, sweeps come by between the upload and its commit.
+    fn upload(&self, ask: Ask, mine: &Mine, slow: bool) -> Option<Told> {
+        let (_, content) = self.writing(&ask, mine.held, Location(0))?;
         let uploaded = || {
             let mut upload = self.engine.uploads().begin()?;
             content.make().chunks(64 << 10).try_for_each(|part| upload.write(part))?;
@@ -277,7 +275,8 @@ impl AtWork<'_> {
         };
         match uploaded() {
             Ok(pin) => {
-                let (action, _) = self.writing(&ask, held, Place::Blob(pin.blob()).location())?;
+                (0..if slow { 20 } else { 0 }).try_for_each(|_| self.renew(mine))?;
+                let (action, _) = self.writing(&ask, mine.held, Place::Blob(pin.blob()).location())?;
                 self.call(ask, action, None)
             }
             Err(error) => Self::trouble(error.to_string()),
