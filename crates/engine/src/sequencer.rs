@@ -190,6 +190,11 @@ impl Sequencer {
         self.shared.inbox.hang_up(gone);
     }
 
+    /// Sends away those who wait: they are told that the shard is about to stop.
+    pub fn dismiss(&self) {
+        self.shared.inbox.dismiss();
+    }
+
     /// Looks at the state. What `look` returns is done once what it saw is durable.
     pub fn look(&self, look: Look) -> Result<(), Unavailable> {
         self.shared.inbox.look(look)
@@ -416,6 +421,9 @@ impl Deciding {
         }
         self.look_after_the_log(&mut core, taken.floor);
         core.shard.housekeep();
+        if taken.dismissed {
+            core.shard.dismiss();
+        }
         for gone in &taken.gone {
             core.shard.hang_up(gone);
         }

@@ -264,9 +264,17 @@ impl<R> Shard<R> {
         }
     }
 
-    /// Nobody is served any more: those who wait are told so.
+    /// Nobody is served any more: those who wait are told so, and nothing is logged after this turn.
     pub fn stop(&mut self) {
         self.space = Space::Nothing;
+        self.dismiss();
+        for long in std::mem::take(&mut self.long) {
+            self.reply(long.to, Err(Unavailable::Stopped));
+        }
+    }
+
+    /// Those who wait are sent away.
+    pub fn dismiss(&mut self) {
         // All at once: nobody is granted anything because somebody else was sent away.
         self.decider.dismiss_waiters();
         for parked in std::mem::take(&mut self.parked).into_values() {
@@ -275,9 +283,6 @@ impl<R> Shard<R> {
         self.patience.clear();
         self.retries.clear();
         self.flags.clear();
-        for long in std::mem::take(&mut self.long) {
-            self.reply(long.to, Err(Unavailable::Stopped));
-        }
     }
 
     /// Is an answer that gives this lease on its way?

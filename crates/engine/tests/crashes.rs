@@ -158,25 +158,3 @@ fn a_log_that_replays_otherwise_is_refused() {
     log.append(Seq(0), store::Lsns::default(), b"not records").expect("room");
     assert!(matches!(recover(&log).err().expect("no records"), RecoveryError::Decode(Seq(0), _)));
 }
-
-/// A disk could not read for a moment while a snapshot was taken. That was taken for a log that does not come to
-/// the live state, which ends the process.
-#[test]
-fn a_snapshot_that_cannot_be_read_just_now_is_no_word_about_the_state() {
-    use engine::checkpoint::{CheckpointError, Mark, take};
-    use engine::shard::State;
-    use store::faulty::{Call, Fault, Faulty};
-    use store::memory::{MemoryBlobs, MemoryLog};
-    let (mut log, blobs) = (MemoryLog::default(), MemoryBlobs::default());
-    let clock = Box::new(TestClock::default());
-    let mut decider = Decider::open(Kernel::new(), Seq(0), clock, &OPENING).expect("a right clock");
-    let sealed = decider.seal().expect("the open");
-    log.append(sealed.seq, sealed.lsns, &sealed.payload).expect("room");
-    let state = State { lsn: decider.kernel().last_lsn(), hash: decider.kernel().state_hash() };
-    let mark = Mark { next: Seq(1), state, extents: log.extents() };
-    take(&blobs, &mut *log.reader(), OPENING.store.shard, &mark).expect("nothing planned");
-    let plan = |call| if call == Call::ReadBlob { Fault::Before(ErrorKind::Io) } else { Fault::None };
-    let faulty = Faulty::new(blobs, Box::new(plan));
-    let failed = take(&faulty, &mut *log.reader(), OPENING.store.shard, &mark).err().expect("as planned");
-    assert!(matches!(failed, CheckpointError::Store(_)), "{failed}");
-}

@@ -25,6 +25,7 @@ struct Kept {
     submissions: VecDeque<Submission<ReplyTo>>,
     looks: Vec<Look>,
     gone: Vec<Arc<AtomicBool>>,
+    dismissed: bool,
     floor: Option<Seq>,
     closed: bool,
     /// For how long the deciding thread sleeps, if it does.
@@ -38,6 +39,7 @@ pub(super) struct Taken {
     pub(super) submissions: VecDeque<Submission<ReplyTo>>,
     pub(super) looks: Vec<Look>,
     pub(super) gone: Vec<Arc<AtomicBool>>,
+    pub(super) dismissed: bool,
     pub(super) floor: Option<Seq>,
     pub(super) closed: bool,
 }
@@ -81,6 +83,12 @@ impl Inbox {
             kept.gone.push(gone);
             self.wake(kept);
         }
+    }
+
+    pub(super) fn dismiss(&self) {
+        let mut kept = self.kept();
+        kept.dismissed = true;
+        self.wake(kept);
     }
 
     /// Something has changed that the deciding thread has to look at.
@@ -141,7 +149,7 @@ impl Inbox {
         let mut kept = self.kept();
         let empty = |kept: &Kept| {
             let commands = submissions && !(kept.submissions.is_empty() && kept.looks.is_empty());
-            !commands && kept.gone.is_empty() && !kept.closed && !kept.nudged
+            !commands && kept.gone.is_empty() && !kept.dismissed && !kept.closed && !kept.nudged
         };
         if !timeout.is_zero() && empty(&kept) {
             kept.asleep = Some(timeout);
@@ -157,6 +165,7 @@ impl Inbox {
             submissions: if submissions { std::mem::take(&mut kept.submissions) } else { VecDeque::new() },
             looks: if submissions { std::mem::take(&mut kept.looks) } else { Vec::new() },
             gone: std::mem::take(&mut kept.gone),
+            dismissed: std::mem::take(&mut kept.dismissed),
             floor: kept.floor.take(),
             closed: kept.closed,
         }

@@ -113,7 +113,14 @@ impl<'a> Client<'a> {
         let (recorder, asked) = (Arc::clone(&self.recorder), self.recorder.count());
         let to: ReplyTo = Box::new(move |reply| send.send(note_asked(&recorder, key, asked, reply)).is_ok());
         let wait = Some(Wait { most: PATIENCE, gone: Arc::new(AtomicBool::new(false)) });
-        self.engine.sequencer().submit(Submission { command, correlation: 2, document: None, wait, to });
+        self.engine.sequencer().submit(Submission {
+            command,
+            correlation: 2,
+            document: None,
+            wait,
+            peek: None,
+            to,
+        });
         self.parked = Some(parked);
     }
 
