@@ -1,0 +1,88 @@
+//! Which arrays and objects the scanner is in: one bit each.
+//!
+//! **Invariant.** Never more than [`DEPTH_MAX`] at once, so that its size is fixed.
+
+/// How many arrays and objects may stand inside each other.
+pub const DEPTH_MAX: u16 = 512;
+
+const WORDS: usize = DEPTH_MAX as usize / 64;
+
+/// What a member or element stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Container {
+    Array,
+    Object,
+}
+
+/// The open containers, the innermost last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Nesting {
+    objects: [u64; WORDS],
+    depth: u16,
+}
+
+impl Nesting {
+    /// Opens a container; false, and nothing done, if that would be too deep.
+    #[inline]
+    #[must_use]
+    pub(crate) fn open(&mut self, container: Container) -> bool {
+        if self.depth == DEPTH_MAX {
+            return false;
+        }
+        let (word, bit) = place(self.depth);
+        match container {
+            Container::Object => self.objects[word] |= bit,
+            Container::Array => self.objects[word] &= !bit,
+        }
+        self.depth += 1;
+        true
+    }
+
+    /// The innermost open container.
+    #[inline]
+    pub(crate) fn innermost(&self) -> Option<Container> {
+        let (word, bit) = place(self.depth.checked_sub(1)?);
+        Some(if self.objects[word] & bit == 0 { Container::Array } else { Container::Object })
+    }
+
+    /// Closes the innermost container.
+    #[inline]
+    pub(crate) fn close(&mut self) {
+        assert!(self.depth > 0, "only what is open is closed");
+        self.depth -= 1;
+    }
+}
+
+#[inline]
+fn place(level: u16) -> (usize, u64) {
+    (usize::from(level / 64) % WORDS, 1 << (level % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_come_back_in_reverse_across_words() {
+        let kind = |level: u16| if level.is_multiple_of(3) { Container::Object } else { Container::Array };
+        let mut nesting = Nesting::default();
+        for level in 0..DEPTH_MAX {
+            assert!(nesting.open(kind(level)));
+        }
+        assert!(!nesting.open(Container::Array), "full");
+        for level in (0..DEPTH_MAX).rev() {
+            assert_eq!(nesting.innermost(), Some(kind(level)));
+            nesting.close();
+        }
+        assert_eq!(nesting.innermost(), None);
+    }
+
+    #[test]
+    fn a_place_that_was_an_object_can_be_an_array() {
+        let mut nesting = Nesting::default();
+        assert!(nesting.open(Container::Object));
+        nesting.close();
+        assert!(nesting.open(Container::Array));
+        assert_eq!(nesting.innermost(), Some(Container::Array));
+    }
+}

@@ -1,0 +1,319 @@
+//! The hard cases of RFC 8259, each with the verdict, the kind of error and the offset of the first wrong byte.
+//! Every one is pushed whole, byte by byte, and cut at every place.
+
+use jsonstream::JsonErrorKind::{
+    ByteOrderMark, ControlCharacter, InvalidEscape, InvalidNumber, InvalidUtf8, TooDeep, TooLarge,
+    TrailingByte, UnexpectedByte, UnexpectedEnd,
+};
+use jsonstream::{Compactor, DEPTH_MAX, JsonError, JsonErrorKind, Limits, check, compact};
+
+const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
+
+fn in_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<u8>, JsonError> {
+    let mut out = Vec::new();
+    let mut compactor = Compactor::new(LIMITS);
+    for piece in pieces {
+        compactor.push(piece, &mut out)?;
+    }
+    let summary = compactor.finish()?;
+    assert_eq!(summary.compact_bytes, out.len() as u64);
+    Ok(out)
+}
+
+/// The verdict on a text, which must not depend on how it is cut.
+fn verdict(text: &[u8]) -> Result<Vec<u8>, JsonError> {
+    let whole = compact(text, LIMITS);
+    assert_eq!(in_pieces(text.chunks(1)), whole, "byte by byte");
+    for place in 0..=text.len() {
+        let (front, back) = text.split_at(place);
+        assert_eq!(in_pieces([front, back]), whole, "cut at {place}");
+    }
+    whole
+}
+
+fn accepts(text: &[u8]) {
+    assert_eq!(verdict(text).as_deref(), Ok(text), "{}", text.escape_ascii());
+}
+
+fn refuses(text: &[u8], kind: JsonErrorKind, offset: u64) {
+    assert_eq!(verdict(text), Err(JsonError { kind, offset }), "{}", text.escape_ascii());
+}
+
+#[test]
+fn numbers_are_kept_as_they_are() {
+    for text in [
+        "0",
+        "-0",
+        "-0.0",
+        "1e309",
+        "-1E-400",
+        "1.50",
+        "0e0",
+        "0E+00",
+        "10",
+        "123456789012345678901234567890",
+        "0.1000000000000000055511151231257827",
+        "1e+5",
+        "9007199254740993",
+    ] {
+        accepts(text.as_bytes());
+        accepts(format!("[{text},{text}]").as_bytes());
+    }
+}
+
+#[test]
+fn what_is_no_number_is_refused_at_its_first_wrong_byte() {
+    for (text, offset) in [
+        ("01", 1),
+        ("-01", 2),
+        ("00", 1),
+        ("1.e5", 2),
+        ("1e+x", 3),
+        ("-x", 1),
+        ("--1", 1),
+        ("1e1e", 3),
+        ("-.5", 1),
+        ("1ee5", 2),
+        ("[1.]", 3),
+        ("[1e]", 3),
+        ("[-]", 2),
+        ("1.5.5", 3),
+        ("-Infinity", 1),
+    ] {
+        let kind = verdict(text.as_bytes()).expect_err(text);
+        assert!(matches!(kind.kind, InvalidNumber | TrailingByte), "{text}");
+        assert_eq!(kind.offset, offset, "{text}");
+    }
+    for text in ["1.", "1e", "-", "1e+", "1e-"] {
+        refuses(text.as_bytes(), UnexpectedEnd, text.len() as u64);
+    }
+    for text in ["+1", ".5", "NaN", "Infinity", "x"] {
+        refuses(text.as_bytes(), UnexpectedByte, 0);
+    }
+    refuses(b"0x10", TrailingByte, 1);
+    refuses(b"1_000", TrailingByte, 1);
+}
+
+#[test]
+fn escapes_are_kept_as_they_are_and_lone_surrogates_with_them() {
+    for text in [
+        r#""\"\\\/\b\f\n\r\t""#,
+        r#""\u0000""#,
+        r#""\u00e9""#,
+        r#""\uD83D\uDD11""#,
+        r#""\ud83d""#,
+        r#""\udd11\ud83d""#,
+        r#""\uDEAD tail""#,
+        r#"{"\u0061":1,"a":2}"#,
+        r#""""#,
+        r#""/""#,
+    ] {
+        accepts(text.as_bytes());
+    }
+}
+
+#[test]
+fn unknown_escapes_are_refused() {
+    refuses(br#""\x41""#, InvalidEscape, 2);
+    refuses(br#""\'""#, InvalidEscape, 2);
+    refuses(br#""\U0041""#, InvalidEscape, 2);
+    refuses(br#""\u12g4""#, InvalidEscape, 5);
+    refuses(br#""\u123""#, InvalidEscape, 6);
+    refuses(b"\"\\\n\"", InvalidEscape, 2);
+    refuses(b"\"\\\0\"", InvalidEscape, 2);
+    refuses(b"\"\\\xC3\xA9\"", InvalidEscape, 2);
+}
+
+#[test]
+fn control_characters_are_refused_in_strings() {
+    for byte in 0..0x20 {
+        refuses(&[b'"', b'a', byte, b'"'], ControlCharacter, 2);
+        let long = [b"[\"0123456789abcdef".as_slice(), &[byte], b"0123456789\"]"].concat();
+        refuses(&long, ControlCharacter, 18);
+    }
+    accepts(b"\"\x7F\"");
+}
+
+#[test]
+fn strings_have_to_be_utf8() {
+    accepts("\"é鍵🔑\u{7FF}\u{800}\u{FFFF}\u{10000}\u{10FFFF}\u{FEFF}\u{D7FF}\u{E000}\"".as_bytes());
+    for (bytes, wrong) in [
+        (b"\x80".as_slice(), 0),
+        (b"\xBF", 0),
+        (b"\xC0\x80", 0),
+        (b"\xC1\xBF", 0),
+        (b"\xC3", 1),
+        (b"\xC3\xC3", 1),
+        (b"\xE0\x80\x80", 1),
+        (b"\xE0\x9F\xBF", 1),
+        (b"\xE2\x82", 2),
+        (b"\xED\xA0\x80", 1),
+        (b"\xED\xBF\xBF", 1),
+        (b"\xF0\x80\x80\x80", 1),
+        (b"\xF0\x8F\xBF\xBF", 1),
+        (b"\xF0\x9F\x94", 3),
+        (b"\xF4\x90\x80\x80", 1),
+        (b"\xF5\x80\x80\x80", 0),
+        (b"\xF8\x88\x80\x80\x80", 0),
+        (b"\xFE", 0),
+        (b"\xFF", 0),
+    ] {
+        refuses(&[b"\"", bytes, b"\""].concat(), InvalidUtf8, 1 + wrong);
+        refuses(&[b"{\"0123456789\xC3\xA9", bytes, b"\":1}"].concat(), InvalidUtf8, 14 + wrong);
+    }
+    refuses("é".as_bytes(), UnexpectedByte, 0);
+    refuses(b"[\xA0]", UnexpectedByte, 1);
+}
+
+#[test]
+fn structure_is_checked() {
+    for (text, offset) in [
+        ("]", 0),
+        ("}", 0),
+        (",", 0),
+        (":", 0),
+        ("[1,]", 3),
+        ("[,1]", 1),
+        ("[1 2]", 3),
+        ("{,}", 1),
+        ("{1:2}", 1),
+        ("{\"a\"}", 4),
+        ("{\"a\",1}", 4),
+        ("{\"a\":}", 5),
+        ("{\"a\":1,}", 7),
+        ("{\"a\"::1}", 5),
+        ("[1}", 2),
+        ("{\"a\":1]", 6),
+        ("[1:2]", 2),
+        ("{\"a\":1 \"b\":2}", 7),
+        ("{a:1}", 1),
+        ("['a']", 1),
+        ("[1,,2]", 3),
+        ("nul1", 3),
+        ("True", 0),
+        ("[tru]", 4),
+        ("falsy", 4),
+        ("/**/1", 0),
+        ("\u{c}1", 0),
+        ("\u{b}1", 0),
+    ] {
+        refuses(text.as_bytes(), UnexpectedByte, offset);
+    }
+}
+
+#[test]
+fn one_value_and_only_whitespace_around_it() {
+    assert_eq!(
+        verdict(b" \t\r\n{ \"a b\" :\t[ 1 , true ,\r\nnull ] } \n").expect("JSON"),
+        br#"{"a b":[1,true,null]}"#
+    );
+    refuses(b"1 2", TrailingByte, 2);
+    refuses(b"{}{}", TrailingByte, 2);
+    refuses(b"[] ]", TrailingByte, 3);
+    refuses(b"null\0", TrailingByte, 4);
+    refuses(b"truee", TrailingByte, 4);
+    refuses(b"\"a\"\"b\"", TrailingByte, 3);
+    refuses(b"1\xC2\xA0", TrailingByte, 1);
+}
+
+#[test]
+fn nothing_is_no_value() {
+    refuses(b"", UnexpectedEnd, 0);
+    refuses(b" \n\t\r ", UnexpectedEnd, 5);
+    refuses(b"\0", UnexpectedByte, 0);
+    refuses(b" \0", UnexpectedByte, 1);
+}
+
+#[test]
+fn a_byte_order_mark_is_refused() {
+    refuses(b"\xEF\xBB\xBF{}", ByteOrderMark, 0);
+    refuses(b" \xEF\xBB\xBF{}", UnexpectedByte, 1);
+    refuses(b"{}\xEF\xBB\xBF", TrailingByte, 2);
+    refuses(b"\xFE\xFF\0{\0}", UnexpectedByte, 0);
+}
+
+#[test]
+fn truncation_is_noticed_at_every_byte() {
+    let text =
+        "{\"k\\u00e9y\": [1.5e-3, \"é🔑\\n\", true, false, null, {\"a\": {}}, []], \"z\": -0}".as_bytes();
+    assert!(verdict(text).is_ok());
+    for length in 0..text.len() {
+        refuses(&text[..length], UnexpectedEnd, length as u64);
+    }
+}
+
+fn nested(depth: usize, open: &str, close: &str) -> Vec<u8> {
+    [open.repeat(depth), "1".to_owned(), close.repeat(depth)].concat().into_bytes()
+}
+
+#[test]
+fn depth_is_taken_up_to_the_limit_and_not_one_further() {
+    let depth = usize::from(DEPTH_MAX);
+    assert_eq!(depth, 512);
+    for (open, close) in [("[", "]"), ("{\"\":", "}"), ("[ ", " ]")] {
+        assert!(compact(&nested(depth, open, close), LIMITS).is_ok());
+        let offset = (depth * open.len()) as u64;
+        let error = compact(&nested(depth + 1, open, close), LIMITS);
+        assert_eq!(error, Err(JsonError { kind: TooDeep, offset }));
+    }
+    let wide = [b"[".as_slice(), &b"[[]],".repeat(2000), b"1]"].concat();
+    assert!(compact(&wide, LIMITS).is_ok(), "only what is open at once counts");
+}
+
+#[test]
+fn bytes_are_taken_up_to_the_limit_and_not_one_further() {
+    let text = b"[ 1, 2 ] ";
+    for limit in 0..=text.len() as u64 {
+        let limits = Limits { bytes_max: limit };
+        let expected = match limit {
+            9 => Ok(b"[1,2]".to_vec()),
+            _ => Err(JsonError { kind: TooLarge, offset: limit }),
+        };
+        assert_eq!(compact(text, limits), expected);
+        assert_eq!(check(text, limits).map(|summary| summary.compact_bytes), expected.map(|_| 5));
+    }
+}
+
+#[test]
+fn what_is_wrong_before_the_limit_is_told_before_the_limit() {
+    let limits = Limits { bytes_max: 3 };
+    assert_eq!(compact(b"[x]]]]]", limits), Err(JsonError { kind: UnexpectedByte, offset: 1 }));
+}
+
+#[test]
+fn the_limit_is_noticed_with_the_first_byte_beyond_it() {
+    let mut out = Vec::new();
+    let mut compactor = Compactor::new(Limits { bytes_max: 4 });
+    compactor.push(b"    ", &mut out).expect("within the limit");
+    compactor.push(b"", &mut out).expect("within the limit");
+    let error = JsonError { kind: TooLarge, offset: 4 };
+    assert_eq!(compactor.push(b" ", &mut out), Err(error));
+    assert_eq!(compactor.push(b"", &mut out), Err(error), "an error stays");
+    assert_eq!(compactor.finish(), Err(error));
+}
+
+#[test]
+fn an_error_stays_whatever_follows() {
+    let mut out = Vec::new();
+    let mut compactor = Compactor::new(LIMITS);
+    let error = compactor.push(b"[1,]", &mut out).expect_err("not JSON");
+    assert_eq!(compactor.push(b"1]", &mut out), Err(error));
+    assert_eq!(compactor.finish(), Err(error));
+}
+
+#[test]
+fn a_text_longer_than_every_buffer_comes_out_whole() {
+    let element = "{ \"text\" : \"0123456789 abcdef é🔑 \\n\" , \"n\" : [ -12.5e+10 , true ] }\n";
+    let long = format!("[{element}{}]", format!(",{element}").repeat(1500));
+    let expected = long.replace([' ', '\n'], "").replace("0123456789abcdefé🔑", "0123456789 abcdef é🔑 ");
+    for size in [1, 7, 4096, 16384, 16385, 65536, long.len()] {
+        let out = in_pieces(long.as_bytes().chunks(size)).expect("JSON");
+        assert!(out == expected.as_bytes(), "pieces of {size}");
+    }
+}
+
+#[test]
+fn messages_end_with_where_it_is() {
+    let error = compact(b"{\"a\":tru}", LIMITS).expect_err("not JSON");
+    assert_eq!(error.to_string(), "unexpected byte offset=8");
+}
