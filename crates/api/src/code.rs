@@ -103,6 +103,14 @@ pub struct Refusal {
     pub error: Code,
     /// For people.
     pub detail: String,
+    /// What helps.
+    #[serde(flatten)]
+    pub hints: Box<Hints>,
+}
+
+/// What helps whoever was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hints {
     /// The key's version, where that is the trouble.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_version: Option<u64>,
@@ -126,16 +134,15 @@ pub struct Refusal {
 impl Refusal {
     /// A code, and why in words.
     pub fn new(error: Code, detail: impl Into<String>) -> Refusal {
-        Refusal {
-            error,
-            detail: detail.into(),
-            current_version: None,
-            current_etag: None,
-            retry_after_seconds: (error.status() == 503).then_some(1),
-            holder: None,
-            position: None,
-            leases: Vec::new(),
-        }
+        let hints = Hints { retry_after_seconds: (error.status() == 503).then_some(1), ..Hints::default() };
+        Refusal { error, detail: detail.into(), hints: Box::new(hints) }
+    }
+
+    /// The same, with what helps.
+    #[must_use]
+    pub fn with(mut self, hint: impl FnOnce(&mut Hints)) -> Refusal {
+        hint(&mut self.hints);
+        self
     }
 }
 

@@ -9,7 +9,7 @@ pub mod ask;
 pub mod tell;
 pub mod code;
 
-pub use code::{Code, Refusal};
+pub use code::{Code, Hints, Refusal};
 
 /// The path of each call.
 pub mod path {

@@ -144,7 +144,10 @@ impl Engine {
     ) -> Result<Engine, OpenError> {
         let shard = opening.store.shard;
         let kernel = recover(&*log, &*blobs, shard).map_err(OpenError::Recovery)?;
-        let decider = Decider::open(kernel, log.bounds().next, clock, opening).map_err(OpenError::Clock)?;
+        // What was fixed when the store was made is in its log.
+        let store = kernel.tenure().map_or(opening.store, |tenure| tenure.open.store);
+        let opening = Opening { store, ..opening.clone() };
+        let decider = Decider::open(kernel, log.bounds().next, clock, &opening).map_err(OpenError::Clock)?;
         let term = decider.kernel().tenure().expect("it has just been opened").open.term;
         let uploads = Uploads::new(Arc::clone(&blobs), shard, term);
         let (work, queue) = sync_channel(WORK_MAX);

@@ -1,0 +1,272 @@
+//! `POST /v1/acquire`, and rebind, which answers alike.
+
+use std::sync::Arc;
+
+use api::ask::{self, OnExpiry as Wire};
+use api::tell;
+use api::{Code, Refusal};
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use engine::decider::Said;
+use kernel::{
+    Action, Answer, Bundle, Command, Grant, Granted, Held, Kernel, KeyView, LeaseView, Member, Metadata,
+    Namespace, OnExpiry, Outcome, Owner, Predicate, ResourceName, SessionName, Span, Time,
+};
+use serde::Deserialize;
+
+use crate::app::{App, Ask};
+use crate::peer::{Peer, Right};
+use crate::refuse::{self, Refused, hex};
+use crate::{deliver, read, state};
+
+/// A hold that is longer needs a right of its own.
+const HOLD_FREE_MAX: Span = Span(300_000);
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Options {
+    include_state: Option<u8>,
+}
+
+pub(crate) async fn acquire(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    Query(options): Query<Options>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    if app.is_draining() {
+        return Err(Refusal::new(Code::Draining, "the server is about to stop; ask another").into());
+    }
+    let asked: ask::Acquire = read::body(&body)?;
+    let grant = grant(&app, &peer, &asked)?;
+    let wait = wait(&app, asked.block_seconds);
+    let namespace = grant.namespace.clone();
+    let reserve = asked.reserve.unwrap_or(false);
+    let action = if reserve { Action::Reserve(grant) } else { Action::Acquire(grant) };
+    let request = read::request(&headers, api::path::ACQUIRE, &[&body])?;
+    let command = Command { identity: Some(peer.identity.clone()), request, action };
+    let shard = app.shard_of(&namespace);
+    let ask = Ask { correlation: read::correlation(&headers)?, wait, document: None };
+    answer(&app, shard, command, ask, options.include_state == Some(1)).await
+}
+
+pub(crate) async fn rebind(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    let asked: ask::Holder = read::body(&body)?;
+    let held = read::credential(&app.key, &asked.lease_id)?;
+    if id != held.lease.to_string() {
+        return Err(Refusal::new(Code::InvalidBody, "the credential is another lease's").into());
+    }
+    let shard = app.shard_of_lease(held.lease).ok_or_else(not_found)?;
+    let request = read::request(&headers, "rebind", &[&body])?;
+    let command = Command { identity: Some(peer.identity), request, action: Action::Rebind(held) };
+    let ask = Ask { correlation: read::correlation(&headers)?, ..Ask::default() };
+    answer(&app, shard, command, ask, false).await
+}
+
+pub(crate) fn not_found() -> Refusal {
+    Refusal::new(Code::NotFound, "no such thing was ever here")
+}
+
+fn grant(app: &App, peer: &Peer, asked: &ask::Acquire) -> Result<Grant, Refusal> {
+    let namespace = read::namespace(asked.namespace.as_deref())?;
+    read::may(peer, &namespace, Right::Write)?;
+    let on_expiry = on_expiry(peer, &namespace, asked.on_expiry.unwrap_or_default())?;
+    let ttl = read::ttl(asked.ttl_seconds, asked.ttl_ms)?.unwrap_or(app.settings.default_ttl);
+    if ttl > app.settings.max_ttl {
+        let detail = format!("a ttl is at most the limit: max_ms={}", app.settings.max_ttl.0);
+        return Err(Refusal::new(Code::InvalidTtl, detail));
+    }
+    let invalid = |what: &str, error: &dyn std::fmt::Display| {
+        Refusal::new(Code::InvalidBody, format!("{what}: {error}"))
+    };
+    let owner = asked.owner.as_deref().filter(|owner| !owner.is_empty());
+    Ok(Grant {
+        namespace,
+        bundle: bundle(asked)?,
+        ttl,
+        on_expiry,
+        owner: owner.map(Owner::new).transpose().map_err(|error| invalid("owner", &error))?,
+        agent: None,
+        session: asked
+            .session_id
+            .as_deref()
+            .map(SessionName::new)
+            .transpose()
+            .map_err(|error| invalid("session_id", &error))?,
+        attempt: None,
+        reason: None,
+        metadata: asked
+            .metadata
+            .as_deref()
+            .map(|text| Metadata::new(text.as_bytes()))
+            .transpose()
+            .map_err(|error| invalid("metadata", &error))?,
+    })
+}
+
+fn on_expiry(peer: &Peer, namespace: &Namespace, wire: Wire) -> Result<OnExpiry, Refusal> {
+    match wire {
+        Wire::Free => Ok(OnExpiry::Free),
+        Wire::HoldMs(ms) if Span(ms) <= HOLD_FREE_MAX => Ok(OnExpiry::Hold(Span(ms))),
+        Wire::HoldMs(ms) => {
+            read::may(peer, namespace, Right::ManualHold)?;
+            Ok(OnExpiry::Hold(Span(ms)))
+        }
+        Wire::Manual => {
+            read::may(peer, namespace, Right::ManualHold)?;
+            Ok(OnExpiry::Manual)
+        }
+    }
+}
+
+fn bundle(asked: &ask::Acquire) -> Result<Bundle, Refusal> {
+    let members = match (&asked.key, &asked.resources) {
+        (Some(_), Some(_)) => {
+            return Err(Refusal::new(Code::InvalidBody, "key or resources, not both"));
+        }
+        (None, None) => return Err(Refusal::new(Code::MissingKey, "key or resources is missing")),
+        (Some(key), None) => return Ok(Bundle::of_key(read::key(key)?)),
+        (None, Some(resources)) => resources.iter().map(member).collect::<Result<Vec<Member>, Refusal>>()?,
+    };
+    Bundle::merged(members).map_err(|error| Refusal::new(Code::InvalidBody, format!("resources: {error}")))
+}
+
+fn member(resource: &ask::Resource) -> Result<Member, Refusal> {
+    let name = ResourceName::new(&resource.kind, &resource.name).map_err(|error| {
+        Refusal::new(Code::InvalidKey, format!("{}:{}: {error}", resource.kind, resource.name))
+    })?;
+    let text = resource.predicate.as_deref().unwrap_or("MUTATES");
+    let predicate = Predicate::parse(text)
+        .ok_or_else(|| Refusal::new(Code::InvalidBody, format!("no such predicate: predicate={text}")))?;
+    Ok(Member { resource: name, predicate })
+}
+
+/// Absent, 0 and -1 do not wait; nobody waits for longer than the server lets it.
+fn wait(app: &App, block_seconds: Option<i64>) -> Option<Span> {
+    let seconds = u64::try_from(block_seconds?).ok().filter(|seconds| *seconds > 0)?;
+    Some(Span(seconds.saturating_mul(1000)).min(app.settings.acquire_block))
+}
+
+/// What is shown with a grant, or with who is in the way.
+struct Seen {
+    now: Time,
+    lease: Option<LeaseView>,
+    key: Option<KeyView>,
+    holder: Option<String>,
+}
+
+impl Seen {
+    fn look(kernel: &Kernel, now: Time, said: &Said) -> Seen {
+        let lease = granted(said).and_then(|(granted, _)| kernel.lease(granted.lease, now).ok());
+        let key = lease.as_ref().and_then(|lease| match lease.members.as_slice() {
+            [member] if member.resource.is_key() => kernel.key(&lease.namespace, &member.resource),
+            _ => None,
+        });
+        let first = match said {
+            Said::Blocked(blocked) => blocked.holders.first(),
+            Said::Outcome(_) => None,
+        };
+        let holder = first.and_then(|lease| kernel.lease(*lease, now).ok()).map(|lease| owner_of(&lease));
+        Seen { now, lease, key, holder }
+    }
+}
+
+pub(crate) fn owner_of(lease: &LeaseView) -> String {
+    let owner = lease.details.owner.as_ref().map(Owner::as_str);
+    owner.unwrap_or(lease.identity.as_str()).to_string()
+}
+
+fn granted(said: &Said) -> Option<(&Granted, bool)> {
+    match said {
+        Said::Outcome(Outcome::Applied(Answer::Granted(granted), _)) => Some((granted, true)),
+        Said::Outcome(Outcome::Unchanged(Answer::Granted(granted))) => Some((granted, false)),
+        _ => None,
+    }
+}
+
+async fn answer(
+    app: &Arc<App>,
+    shard: usize,
+    command: Command,
+    ask: Ask,
+    include_state: bool,
+) -> Result<Response, Refused> {
+    let request = command.request.map(|request| request.key);
+    let acquires = engine::waiters::grant_of(&command).is_some();
+    let (said, seen) = app.ask(shard, command, ask, Seen::look).await?;
+    let Some((granted, new)) = granted(&said) else { return Err(refusal(&said, seen.holder).into()) };
+    // A rebind that is lost is no new grant: its holder may take the lease back again, or let it run out.
+    let grant = (new && acquires).then(|| deliver::Grant::new(app.engine(shard), granted.lease, request));
+    let told = tell(app, granted, &seen);
+    let mut body = serde_json::to_vec(&told).expect("it can always be written");
+    if include_state && let Some(document) = seen.key.and_then(|key| key.document) {
+        let bytes = state::read_whole(app, shard, &document).await?;
+        body.pop();
+        body.extend_from_slice(b",\"state\":");
+        body.extend_from_slice(&bytes);
+        body.push(b'}');
+    }
+    Ok(deliver::json(body, grant))
+}
+
+pub(crate) fn refusal(said: &Said, holder: Option<String>) -> Refusal {
+    match said {
+        Said::Blocked(blocked) => refuse::blocked(blocked, holder),
+        Said::Outcome(Outcome::Rejected(rejection)) => refuse::rejected(rejection),
+        Said::Outcome(other) => Refusal::new(
+            Code::Unavailable,
+            format!("the server is at fault: an answer to another question: {other:?}"),
+        ),
+    }
+}
+
+fn tell(app: &App, granted: &Granted, seen: &Seen) -> tell::Granted {
+    let (unix_ms, now) = (app.unix_ms(), seen.now);
+    let remaining = now.until(granted.deadline).0;
+    let lease = seen.lease.as_ref();
+    let members = lease.map(|lease| lease.members.as_slice()).unwrap_or_default();
+    let key = match members {
+        [member] if member.resource.is_key() => Some(member.resource.name().to_string()),
+        _ => None,
+    };
+    let expires = unix_ms + remaining;
+    tell::Granted {
+        lease_id: app.key.issue(Held { lease: granted.lease, epoch: granted.epoch }),
+        public_id: granted.lease.to_string(),
+        lease_epoch: granted.epoch.0,
+        fencing_token: granted.token.0,
+        namespace: lease.map(|lease| lease.namespace.as_str().to_string()).unwrap_or_default(),
+        resources: key.is_none().then(|| members.iter().map(resource).collect()),
+        key,
+        owner: lease.map(owner_of).unwrap_or_default(),
+        acquired_at_unix: unix_ms.saturating_sub(granted.granted_at.until(now).0) / 1000,
+        expires_at_unix: expires / 1000,
+        expires_at_unix_ms: expires,
+        remaining_ms: remaining,
+        ttl_ms: granted.ttl.0,
+        version: seen.key.map_or(0, |key| key.version.0),
+        state_etag: seen
+            .key
+            .and_then(|key| key.document)
+            .map(|document| hex(&document.etag.0))
+            .unwrap_or_default(),
+    }
+}
+
+fn resource(member: &Member) -> ask::Resource {
+    ask::Resource {
+        kind: member.resource.kind().to_string(),
+        name: member.resource.name().to_string(),
+        predicate: Some(member.predicate.as_str().to_string()),
+    }
+}

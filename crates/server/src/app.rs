@@ -1,0 +1,191 @@
+//! The shards of a store, and how they are asked.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use api::{Code, Refusal};
+use engine::decider::Said;
+use engine::engine::Engine;
+use engine::sequencer::ReplyTo;
+use engine::shard::{Peek, Reply, Submission, Unavailable, Wait};
+use kernel::{Command, Kernel, LeaseId, Namespace, Span, Time};
+use tokio::sync::oneshot;
+
+use crate::credential::StoreKey;
+use crate::refuse;
+
+/// What a server is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where a request names no TTL.
+    pub default_ttl: Span,
+    /// The longest TTL.
+    pub max_ttl: Span,
+    /// The longest wait.
+    pub acquire_block: Span,
+    /// The longest document, as it is received.
+    pub json_max: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            default_ttl: Span(60_000),
+            max_ttl: Span(300_000),
+            acquire_block: Span(60_000),
+            json_max: 100_000_000,
+        }
+    }
+}
+
+/// Everything that a request needs.
+pub struct App {
+    engines: Vec<Arc<Engine>>,
+    pub(crate) key: StoreKey,
+    pub(crate) settings: Settings,
+    wall: Box<dyn Fn() -> Duration + Send + Sync>,
+    draining: AtomicBool,
+}
+
+/// What a command is sent with.
+#[derive(Default)]
+pub(crate) struct Ask {
+    pub(crate) correlation: u128,
+    pub(crate) document: Option<Vec<u8>>,
+    pub(crate) wait: Option<Span>,
+}
+
+impl App {
+    /// The shards of a store, in order; its key; and a wall clock that tells the time since 1970.
+    pub fn new(
+        engines: Vec<Arc<Engine>>,
+        key: StoreKey,
+        settings: Settings,
+        wall: Box<dyn Fn() -> Duration + Send + Sync>,
+    ) -> App {
+        assert!(!engines.is_empty(), "a store has at least one shard");
+        App { engines, key, settings, wall, draining: AtomicBool::new(false) }
+    }
+
+    /// Grants nothing any more; those who wait are told so.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        for engine in &self.engines {
+            engine.sequencer().dismiss();
+        }
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// The shard of a namespace: for ever the first eight bytes of its BLAKE3 hash, modulo the number of shards.
+    pub(crate) fn shard_of(&self, namespace: &Namespace) -> usize {
+        let hash = blake3::hash(namespace.as_str().as_bytes());
+        let first = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight bytes"));
+        usize::try_from(first % self.engines.len() as u64).expect("below the number of shards")
+    }
+
+    /// The shard that granted a lease; `None` if there is no such shard.
+    pub(crate) fn shard_of_lease(&self, lease: LeaseId) -> Option<usize> {
+        let shard = usize::try_from(lease.shard.0).ok()?;
+        (shard < self.engines.len()).then_some(shard)
+    }
+
+    pub(crate) fn shards(&self) -> usize {
+        self.engines.len()
+    }
+
+    pub(crate) fn engine(&self, shard: usize) -> &Arc<Engine> {
+        &self.engines[shard]
+    }
+
+    /// Milliseconds since 1970, by the wall clock: for people to read.
+    pub(crate) fn unix_ms(&self) -> u64 {
+        u64::try_from((self.wall)().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Asks a shard, and looks at the state in which it decided.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        shard: usize,
+        command: Command,
+        ask: Ask,
+        look: impl FnOnce(&Kernel, Time, &Said) -> T + Send + 'static,
+    ) -> Result<(Said, T), Refusal> {
+        let seen = Arc::new(Mutex::new(None));
+        let into = Arc::clone(&seen);
+        let peek: Peek = Box::new(move |kernel, now, said| {
+            let looked = look(kernel, now, said);
+            *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(looked);
+        });
+        let listening = ask.wait.map(|_| Listening::new(self.engine(shard)));
+        let gone = listening.as_ref().map(|listening| Arc::clone(&listening.gone));
+        let wait = ask.wait.zip(gone).map(|(most, gone)| Wait { most, gone });
+        let (send, receive) = oneshot::channel();
+        let to: ReplyTo = Box::new(move |reply| send.send(reply).is_ok());
+        let Ask { correlation, document, .. } = ask;
+        let submission = Submission { command, correlation, document, wait, peek: Some(peek), to };
+        self.engine(shard).sequencer().submit(submission);
+        let said = self.heard(receive.await)?;
+        drop(listening);
+        let looked = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok((said, looked.expect("whatever is said was decided, and looked at then")))
+    }
+
+    fn heard(&self, reply: Result<Reply, oneshot::error::RecvError>) -> Result<Said, Refusal> {
+        match reply {
+            Ok(Ok(said)) => Ok(said),
+            Ok(Err(Unavailable::Stopped)) if self.is_draining() => {
+                Err(Refusal::new(Code::Draining, "the server is about to stop; ask another, or come again"))
+            }
+            Ok(Err(why)) => Err(refuse::unavailable(why)),
+            Err(_) => Err(Refusal::new(
+                Code::Unavailable,
+                "the server failed before it knew; it may have happened: ask again with the same idempotency key",
+            )),
+        }
+    }
+
+    /// Looks at a shard's state; what it saw is durable when this returns.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        shard: usize,
+        look: impl FnOnce(&View<'_>) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (send, receive) = oneshot::channel();
+        let looked = self.engine(shard).sequencer().look(Box::new(move |shard| {
+            let view = View { kernel: shard.kernel(), waiters: shard.waiters(), now: shard.now() };
+            let seen = look(&view);
+            Box::new(move || drop(send.send(seen)))
+        }));
+        looked.map_err(refuse::unavailable)?;
+        receive.await.map_err(|_| Refusal::new(Code::Unavailable, "the server failed; ask again"))
+    }
+}
+
+/// A shard's state, to look at.
+pub(crate) struct View<'a> {
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) waiters: &'a engine::waiters::Waiters,
+    pub(crate) now: Time,
+}
+
+/// Whoever waits, until its connection is gone: then so is the waiter.
+struct Listening {
+    engine: Arc<Engine>,
+    gone: Arc<AtomicBool>,
+}
+
+impl Listening {
+    fn new(engine: &Arc<Engine>) -> Listening {
+        Listening { engine: Arc::clone(engine), gone: Arc::default() }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.engine.sequencer().hang_up(Arc::clone(&self.gone));
+    }
+}

@@ -1,0 +1,28 @@
+//! Is it alive, and can it grant, durably?
+
+use std::sync::Arc;
+
+use api::tell::Ready;
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use crate::app::App;
+
+pub(crate) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+pub(crate) async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, Json<Ready>) {
+    let reason = if app.is_draining() { Some("draining".to_string()) } else { unwell(&app) };
+    let status = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(Ready { ready: reason.is_none(), reason }))
+}
+
+/// The first shard that cannot take everything says why.
+fn unwell(app: &App) -> Option<String> {
+    (0..app.shards()).find_map(|shard| {
+        let reason = app.engine(shard).sequencer().health().reason?;
+        Some(format!("shard {shard}: {reason}"))
+    })
+}

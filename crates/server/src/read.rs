@@ -1,0 +1,159 @@
+//! Takes requests apart: bodies, headers, names. What leaves here cannot be malformed.
+
+use api::{Code, Refusal, header};
+use axum::http::HeaderMap;
+use kernel::{Etag, Held, Namespace, Request, RequestKey, ResourceName, Span, Token, Version};
+use serde::de::DeserializeOwned;
+
+use crate::credential::{Shown, StoreKey};
+use crate::peer::{Peer, Right, Role};
+
+type Read<T> = Result<T, Refusal>;
+
+/// The longest idempotency key and correlation id.
+const HEADER_MAX: usize = 256;
+
+/// A body of this shape.
+pub(crate) fn body<T: DeserializeOwned>(bytes: &[u8]) -> Read<T> {
+    serde_json::from_slice(bytes).map_err(|error| Refusal::new(Code::InvalidBody, error.to_string()))
+}
+
+pub(crate) fn namespace(name: Option<&str>) -> Read<Namespace> {
+    Namespace::new(name.unwrap_or(api::DEFAULT_NAMESPACE))
+        .map_err(|error| Refusal::new(Code::InvalidKey, format!("namespace: {error}")))
+}
+
+pub(crate) fn key(name: &str) -> Read<ResourceName> {
+    ResourceName::key(name).map_err(|error| Refusal::new(Code::InvalidKey, error.to_string()))
+}
+
+/// A credential that was issued here. A wrong one is nobody's.
+pub(crate) fn credential(store: &StoreKey, text: &str) -> Read<Held> {
+    match store.verify(text) {
+        Shown::Right(held) => Ok(held),
+        Shown::Wrong => Err(Refusal::new(Code::NotHeld, "the credential was not issued here")),
+        Shown::Malformed => Err(Refusal::new(Code::InvalidBody, "lease_id is not a credential")),
+    }
+}
+
+/// One of two spellings of a time to live, or neither.
+pub(crate) fn ttl(seconds: Option<i64>, ms: Option<i64>) -> Read<Option<Span>> {
+    let ms = match (seconds, ms) {
+        (Some(_), Some(_)) => {
+            return Err(Refusal::new(Code::InvalidBody, "ttl_seconds or ttl_ms, not both"));
+        }
+        (Some(seconds), None) => seconds.checked_mul(1000),
+        (None, ms) => match ms {
+            None => return Ok(None),
+            some => some,
+        },
+    };
+    let positive = ms.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0);
+    positive.map(|ms| Some(Span(ms))).ok_or_else(|| {
+        Refusal::new(Code::InvalidTtl, "a ttl is more than 0, and no longer than can be counted")
+    })
+}
+
+pub(crate) fn may(peer: &Peer, namespace: &Namespace, right: Right) -> Read<()> {
+    if peer.rights.allow(namespace, right) {
+        return Ok(());
+    }
+    let detail =
+        format!("the certificate does not allow this: right={right:?} namespace={}", namespace.as_str());
+    Err(Refusal::new(Code::Forbidden, detail))
+}
+
+pub(crate) fn operator(peer: &Peer) -> Read<()> {
+    match peer.role {
+        Role::Operator => Ok(()),
+        Role::Worker => Err(Refusal::new(Code::Forbidden, "this is for operators")),
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Read<Option<&'a str>> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let text = value.to_str().ok().filter(|text| text.len() <= HEADER_MAX && !text.is_empty());
+    text.map(Some).ok_or_else(|| {
+        Refusal::new(Code::InvalidBody, format!("a header that is too long, empty or no text: {name}"))
+    })
+}
+
+/// The credential in its header.
+pub(crate) fn lease_header(store: &StoreKey, headers: &HeaderMap) -> Read<Held> {
+    match text(headers, header::LEASE_ID)? {
+        Some(text) => credential(store, text),
+        None => Err(Refusal::new(Code::MissingLeaseId, "X-Lease-ID is missing")),
+    }
+}
+
+/// What the client calls the request: a number in hexadecimal as it is, any other text by its hash.
+pub(crate) fn correlation(headers: &HeaderMap) -> Read<u128> {
+    let Some(text) = text(headers, header::CORRELATION_ID)? else { return Ok(0) };
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let number = (digits.len() == 32).then(|| u128::from_str_radix(&digits, 16).ok()).flatten();
+    Ok(number.unwrap_or_else(|| u128::from_be_bytes(digest(text.as_bytes()))))
+}
+
+/// The idempotency key, bound to everything else that was sent.
+pub(crate) fn request(headers: &HeaderMap, path: &str, sent: &[&[u8]]) -> Read<Option<Request>> {
+    let Some(key) = text(headers, header::IDEMPOTENCY_KEY)? else { return Ok(None) };
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(path.as_bytes());
+    for part in sent {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    let mut fingerprint = [0; 16];
+    hasher.finalize_xof().fill(&mut fingerprint);
+    Ok(Some(Request { key: RequestKey(digest(key.as_bytes())), fingerprint }))
+}
+
+fn digest(bytes: &[u8]) -> [u8; 16] {
+    blake3::hash(bytes).as_bytes()[..16].try_into().expect("sixteen bytes")
+}
+
+/// The conditions of a write. An etag of `Some(None)` asks that there be no document.
+#[expect(clippy::option_option, reason = "the kernel's own shape: no condition, no document, or this one")]
+pub(crate) struct Conditions {
+    pub(crate) token: Option<Token>,
+    pub(crate) if_version: Option<Version>,
+    pub(crate) if_etag: Option<Option<Etag>>,
+}
+
+pub(crate) fn conditions(headers: &HeaderMap) -> Read<Conditions> {
+    let number = |name: &str| -> Read<Option<u64>> {
+        let Some(text) = text(headers, name)? else { return Ok(None) };
+        let bad = || Refusal::new(Code::InvalidBody, format!("not a number: header={name}"));
+        text.parse().map(Some).map_err(|_| bad())
+    };
+    Ok(Conditions {
+        token: number(header::FENCING_TOKEN)?.map(Token),
+        if_version: number(header::IF_VERSION)?.map(Version),
+        if_etag: if_etag(headers)?,
+    })
+}
+
+/// Quoted or bare; empty: there must be no document.
+#[expect(clippy::option_option, reason = "as in `Conditions`")]
+fn if_etag(headers: &HeaderMap) -> Read<Option<Option<Etag>>> {
+    let Some(value) = headers.get(header::IF_STATE_ETAG) else { return Ok(None) };
+    let bad = || Refusal::new(Code::InvalidBody, "X-If-State-ETag is not an etag");
+    let text = value.to_str().map_err(|_| bad())?.trim_matches('"');
+    if text.is_empty() {
+        return Ok(Some(None));
+    }
+    etag(text).map(|etag| Some(Some(etag))).ok_or_else(bad)
+}
+
+/// 64 hexadecimal digits.
+pub(crate) fn etag(text: &str) -> Option<Etag> {
+    let digits = text.as_bytes();
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(Etag(bytes))
+}

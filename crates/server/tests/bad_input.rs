@@ -1,0 +1,90 @@
+//! Every call with everything that can be wrong with it: refused with a code, and nothing happens.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod common;
+
+use common::Server;
+use serde_json::{Value, json};
+
+/// Method, path, headers; body; status and code. `ID` is a credential that is held, `OTHER` one that was never
+/// issued, `LONG` a name that is too long.
+const CASES: &str = r#"
+POST /v1/acquire | | 400 invalid_body
+POST /v1/acquire | not json | 400 invalid_body
+POST /v1/acquire | {} | 400 missing_key
+POST /v1/acquire | {"key":5} | 400 invalid_body
+POST /v1/acquire | {"key":"k","colour":"red"} | 400 invalid_body
+POST /v1/acquire | {"key":""} | 400 invalid_key
+POST /v1/acquire | {"key":"LONG"} | 400 invalid_key
+POST /v1/acquire | {"key":"a\u0000b"} | 400 invalid_key
+POST /v1/acquire | {"key":"k","namespace":""} | 400 invalid_key
+POST /v1/acquire | {"key":"k","ttl_seconds":0} | 400 invalid_ttl
+POST /v1/acquire | {"key":"k","ttl_seconds":-5} | 400 invalid_ttl
+POST /v1/acquire | {"key":"k","ttl_seconds":301} | 400 invalid_ttl
+POST /v1/acquire | {"key":"k","ttl_seconds":9223372036854775807} | 400 invalid_ttl
+POST /v1/acquire | {"key":"k","ttl_seconds":1,"ttl_ms":1} | 400 invalid_body
+POST /v1/acquire | {"key":"k","resources":[]} | 400 invalid_body
+POST /v1/acquire | {"resources":[]} | 400 invalid_body
+POST /v1/acquire | {"resources":[{"kind":"KEY","name":"k","predicate":"EATS"}]} | 400 invalid_body
+POST /v1/acquire | {"resources":[{"kind":"FILE","name":"/../x"}]} | 400 invalid_key
+POST /v1/acquire | {"key":"k","on_expiry":"never"} | 400 invalid_body
+POST /v1/acquire x-idempotency-key= | {"key":"k"} | 400 invalid_body
+POST /v1/acquire?what=1 | {"key":"k"} | 400 invalid_body
+GET /v1/acquire | | 405 method_not_allowed
+POST /v1/keepalive | {} | 400 invalid_body
+POST /v1/keepalive | {"lease_id":"L-1"} | 400 invalid_body
+POST /v1/keepalive | {"lease_id":"OTHER"} | 403 not_held
+POST /v1/keepalive | {"lease_id":"ID","ttl_ms":0} | 400 invalid_ttl
+POST /v1/keepalive | {"lease_id":"ID","key":"another"} | 403 not_held
+POST /v1/release | {"lease_id":"OTHER"} | 403 not_held
+POST /v1/release | {"lease_id":"ID","key":""} | 400 invalid_key
+POST /v1/activate | {"lease_id":"ID"} | 409 invalid_state
+POST /v1/get_state x-lease-id=ID | | 400 missing_key
+POST /v1/get_state?key=held | | 400 missing_lease_id
+POST /v1/get_state?key=held x-lease-id=OTHER | | 403 not_held
+POST /v1/get_state?key=another x-lease-id=ID | | 403 not_held
+POST /v1/update_state?key=held x-lease-id=ID | | 400 invalid_json
+POST /v1/update_state?key=held x-lease-id=ID | {] | 400 invalid_json
+POST /v1/update_state?key=held | {} | 400 missing_lease_id
+POST /v1/update_state?key=another x-lease-id=ID | {} | 403 not_held
+POST /v1/update_state?key=held x-lease-id=ID x-fencing-token=1 | {} | 403 fencing_mismatch
+POST /v1/update_state?key=held x-lease-id=ID x-if-version=x | {} | 400 invalid_body
+POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=zz | {} | 400 invalid_body
+POST /v1/remove_state?key=another x-lease-id=ID | | 403 not_held
+GET /v1/describe | | 400 missing_key
+GET /v1/describe?key=never | | 404 not_found
+GET /v1/leases/nonsense | | 400 invalid_body
+GET /v1/leases/L-00000000000000000000000000000001 | | 410 retired
+GET /v1/leases?cursor=x | | 400 invalid_body
+POST /v1/leases/L-00000000000000000000000000000001/revoke | | 410 retired
+GET /v1/fence?key=held | | 400 invalid_body
+POST /v1/revoke | {} | 400 invalid_body
+POST /v1/pause | {"identity":"a","agent_id":"b","paused":true} | 400 invalid_body
+PUT /v1/quotas | {"max_leases":-1} | 400 invalid_body
+GET /v1/nonsense | | 404 not_found
+DELETE /v1/leases | | 405 method_not_allowed
+"#;
+
+#[tokio::test]
+async fn bad_input_is_refused_in_the_words_of_the_api() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"key": "held"})).await;
+    let id = lease["lease_id"].as_str().expect("a credential");
+    let (other, long) = (id.replace(".1.", ".3."), "k".repeat(513));
+    for case in CASES.lines().filter(|line| !line.is_empty()) {
+        let whole = case.replace("OTHER", &other).replace("ID", id).replace("LONG", &long);
+        let mut parts = whole.split('|').map(str::trim);
+        let (request, body, wanted) = (parts.next(), parts.next(), parts.next());
+        let mut words = request.expect("a request").split_whitespace();
+        let (method, path) = (words.next().expect("a method"), words.next().expect("a path"));
+        let headers: Vec<(&str, &str)> = words.filter_map(|word| word.split_once('=')).collect();
+        let raw = server.raw(method, path, &headers, body.expect("a body")).await;
+        let told: Value = serde_json::from_slice(&raw.body).unwrap_or(Value::Null);
+        let got = format!("{} {}", raw.status, told["error"].as_str().unwrap_or_default());
+        assert_eq!(got, wanted.expect("what is wanted"), "{case}: {told}");
+        assert!(told["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{case}: {told}");
+    }
+    let leases = server.get("/v1/leases").await.1;
+    assert_eq!(leases["leases"].as_array().expect("a list").len(), 1, "nothing happened");
+}

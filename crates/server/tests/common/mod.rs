@@ -1,0 +1,120 @@
+//! A server in memory, asked without a socket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use axum::{Extension, Router};
+use engine::engine::{Fatal, Options, Upkeep, Watcher};
+use kernel::{Event, Limits, Lsn};
+use serde_json::{Value, json};
+use server::app::{App, Settings};
+use server::boot::{Making, StoreUrl, open};
+use server::peer::{Peer, Role};
+use server::router::router;
+use tower::ServiceExt;
+
+#[derive(Clone)]
+pub(crate) struct Server {
+    router: Router,
+}
+
+pub(crate) struct Raw {
+    pub(crate) status: u16,
+    pub(crate) headers: axum::http::HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Raw {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
+pub(crate) fn header<'a>(name: &'a str, value: &'a str) -> (&'a str, &'a str) {
+    (name, value)
+}
+
+struct Watch;
+
+impl Watcher for Watch {
+    fn fatal(&self, why: Fatal) {
+        panic!("{why}");
+    }
+
+    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
+
+    fn upkeep(&self, news: Upkeep) {
+        if let Upkeep::Failed(error) = news {
+            panic!("{error}");
+        }
+    }
+}
+
+impl Server {
+    pub(crate) fn start() -> Server {
+        let making = Making {
+            shards: 2,
+            limits: Limits::default(),
+            options: Options::default(),
+            allow_network: false,
+        };
+        let watcher: Arc<dyn Watcher> = Arc::new(Watch);
+        let opened = open(&StoreUrl::Memory, &making, &|bytes| bytes.fill(7), &watcher).expect("memory");
+        let settings = Settings { json_max: 2_000_000, ..Settings::default() };
+        let wall = Box::new(|| Duration::from_secs(1_800_000_000));
+        let app = Arc::new(App::new(opened.engines, opened.key, settings, wall));
+        Server { router: router(app).layer(Extension(Peer::anonymous(Role::Operator))) }
+    }
+
+    async fn response(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Response<Body> {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::from(body.to_string())).expect("a valid request");
+        self.router.clone().oneshot(request).await.expect("it always answers")
+    }
+
+    pub(crate) async fn unread(&self, path: &str, body: &str) -> Response<Body> {
+        self.response("POST", path, &[], body).await
+    }
+
+    pub(crate) async fn raw(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Raw {
+        let (parts, body) = self.response(method, path, headers, body).await.into_parts();
+        let body = axum::body::to_bytes(body, usize::MAX).await.expect("it is sent whole").to_vec();
+        Raw { status: parts.status.as_u16(), headers: parts.headers, body }
+    }
+
+    pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, Value) {
+        let raw = self.raw("POST", path, headers, body).await;
+        (raw.status, serde_json::from_slice(&raw.body).unwrap_or(Value::Null))
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
+        let raw = self.raw("GET", path, &[], "").await;
+        (raw.status, serde_json::from_slice(&raw.body).unwrap_or(Value::Null))
+    }
+
+    pub(crate) async fn acquire(&self, body: Value) -> Value {
+        self.acquire_with("", body).await
+    }
+
+    pub(crate) async fn acquire_with(&self, query: &str, body: Value) -> Value {
+        let (status, told) = self.post(&format!("/v1/acquire{query}"), &[], &body.to_string()).await;
+        assert_eq!(status, 200, "{told}");
+        told
+    }
+
+    pub(crate) async fn release(&self, lease: &Value) {
+        let body = json!({"lease_id": lease["lease_id"]}).to_string();
+        assert_eq!(self.post("/v1/release", &[], &body).await.0, 200);
+    }
+}

@@ -1,0 +1,161 @@
+//! The API over a whole engine in memory, call by call.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+mod common;
+
+use common::{Server, header};
+use serde_json::json;
+
+#[tokio::test]
+async fn a_worker_acquires_reads_commits_and_releases() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"key": "orders", "ttl_seconds": 30, "owner": "worker-1"})).await;
+    assert_eq!((&lease["key"], &lease["owner"]), (&json!("orders"), &json!("worker-1")));
+    assert_eq!(
+        (&lease["version"], &lease["state_etag"], &lease["ttl_ms"]),
+        (&json!(0), &json!(""), &json!(30_000))
+    );
+    assert!(lease["remaining_ms"].as_u64().expect("a number") <= 30_000);
+    let id = lease["lease_id"].as_str().expect("a credential");
+
+    let (status, _) = server.post("/v1/get_state?key=orders", &[header("x-lease-id", id)], "").await;
+    assert_eq!(status, 204, "nothing yet");
+    let body = "{ \"cursor\": 12345678901234567890, \"a\": [1, 2] }\n";
+    let (status, told) = server.post("/v1/update_state?key=orders", &[header("x-lease-id", id)], body).await;
+    assert_eq!((status, &told["new_version"], &told["bytes"]), (200, &json!(1), &json!(41)));
+    let etag = told["new_state_etag"].as_str().expect("a hash").to_string();
+
+    let raw = server.raw("POST", "/v1/get_state?key=orders", &[header("x-lease-id", id)], "").await;
+    assert_eq!(raw.body, br#"{"cursor":12345678901234567890,"a":[1,2]}"#);
+    assert_eq!(raw.header("x-key-version"), "1");
+    assert_eq!(raw.header("etag"), format!("\"{etag}\""));
+
+    let stale = [header("x-lease-id", id), header("x-if-version", "0")];
+    let (status, told) = server.post("/v1/update_state?key=orders", &stale, "{}").await;
+    assert_eq!(
+        (status, &told["error"], &told["current_version"]),
+        (409, &json!("version_conflict"), &json!(1))
+    );
+    assert_eq!(told["current_etag"], json!(etag));
+
+    for _ in 0..2 {
+        let (status, told) = server.post("/v1/release", &[], &json!({"lease_id": id}).to_string()).await;
+        assert_eq!((status, told), (200, json!({"released": true})));
+    }
+    let (status, told) = server.post("/v1/update_state?key=orders", &[header("x-lease-id", id)], "{}").await;
+    assert_eq!((status, &told["error"]), (403, &json!("not_held")));
+
+    // The next worker takes over from the last committed state.
+    let next = server.acquire_with("?include_state=1", json!({"key": "orders", "owner": "worker-2"})).await;
+    assert_eq!((&next["version"], &next["state_etag"]), (&json!(1), &json!(etag)));
+    assert_eq!(next["state"]["a"], json!([1, 2]));
+    assert!(next["fencing_token"].as_u64() > lease["fencing_token"].as_u64());
+}
+
+#[tokio::test]
+async fn whoever_is_in_the_way_is_named_and_a_wait_ends_with_the_grant() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"key": "k", "ttl_ms": 60_000, "owner": "ada"})).await;
+    let (status, told) = server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await;
+    assert_eq!((status, &told["error"], &told["holder"]), (409, &json!("waiting"), &json!("ada")));
+    assert_eq!((&told["position"], &told["leases"]), (&json!(0), &json!([lease["public_id"]])));
+
+    let waiting = server.clone();
+    let waiter = tokio::spawn(async move {
+        waiting.post("/v1/acquire", &[], r#"{"key":"k","block_seconds":30,"owner":"bob"}"#).await
+    });
+    while server.get("/v1/describe?key=k").await.1["waiters"] != json!(1) {
+        tokio::task::yield_now().await;
+    }
+    server.release(&lease).await;
+    let (status, next) = waiter.await.expect("it is answered");
+    assert_eq!((status, &next["owner"]), (200, &json!("bob")));
+    let described = server.get("/v1/describe?key=k").await.1;
+    assert_eq!((&described["owner"], &described["state"]), (&json!("bob"), &json!("active")));
+    assert_eq!(described["lease"]["lease_id"], next["public_id"]);
+    assert!(!described.to_string().contains(next["lease_id"].as_str().expect("a credential")));
+}
+
+/// The connection of a waiter breaks: whoever came behind it must not wait for it.
+#[tokio::test]
+async fn a_waiter_whose_request_is_dropped_is_out_of_the_queue() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"key": "k"})).await;
+    let waiting = server.clone();
+    let waiter =
+        tokio::spawn(
+            async move { waiting.post("/v1/acquire", &[], r#"{"key":"k","block_seconds":30}"#).await },
+        );
+    while server.get("/v1/describe?key=k").await.1["waiters"] != json!(1) {
+        tokio::task::yield_now().await;
+    }
+    waiter.abort();
+    while server.get("/v1/describe?key=k").await.1["waiters"] != json!(0) {
+        tokio::task::yield_now().await;
+    }
+    server.release(&lease).await;
+    server.acquire(json!({"key": "k"})).await;
+}
+
+/// The answer to a grant was made, and then nobody took it: the key was taken until its TTL, by nobody.
+#[tokio::test]
+async fn a_grant_whose_answer_is_never_read_is_undone() {
+    let server = Server::start();
+    let response = server.unread("/v1/acquire", r#"{"key":"k"}"#).await;
+    assert_eq!(response.status(), 200);
+    let (status, _) = server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await;
+    assert_eq!(status, 409, "it may still be read");
+    drop(response);
+    server.acquire(json!({"key": "k"})).await;
+}
+
+#[tokio::test]
+async fn a_retry_with_the_same_key_gets_the_same_lease_and_another_request_is_refused() {
+    let server = Server::start();
+    let key = [header("x-idempotency-key", "abc")];
+    let (_, first) = server.post("/v1/acquire", &key, r#"{"key":"k"}"#).await;
+    let (status, again) = server.post("/v1/acquire", &key, r#"{"key":"k"}"#).await;
+    assert_eq!((status, &again["lease_id"]), (200, &first["lease_id"]));
+    let (status, told) = server.post("/v1/acquire", &key, r#"{"key":"other"}"#).await;
+    assert_eq!((status, &told["error"]), (422, &json!("idempotency_mismatch")));
+}
+
+#[tokio::test]
+async fn an_operator_takes_a_lease_back_and_its_holder_is_told() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"key": "k"})).await;
+    let id = lease["public_id"].as_str().expect("a name");
+    let (status, view) = server.post(&format!("/v1/leases/{id}/revoke"), &[], "").await;
+    assert_eq!((status, &view["state"]), (200, &json!("revoking")));
+    let body = json!({"lease_id": lease["lease_id"]}).to_string();
+    let (status, told) = server.post("/v1/keepalive", &[], &body).await;
+    assert_eq!((status, &told["error"]), (403, &json!("lease_revoked")));
+    let (status, _) = server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await;
+    assert_eq!(status, 409, "not free before it is reclaimed");
+    let (status, view) = server.post(&format!("/v1/leases/{id}/reclaim"), &[], "").await;
+    assert_eq!((status, &view["state"]), (200, &json!("revoked")));
+    server.acquire(json!({"key": "k"})).await;
+}
+
+#[tokio::test]
+async fn a_long_document_streams_in_and_out() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"key": "k"})).await;
+    let id = lease["lease_id"].as_str().expect("a credential");
+    let numbers: Vec<String> = (0..200_000).map(|n| n.to_string()).collect();
+    let body = format!("[ {} ]", numbers.join(" , "));
+    let (status, told) = server.post("/v1/update_state?key=k", &[header("x-lease-id", id)], &body).await;
+    assert_eq!(status, 200, "{told}");
+    let raw = server.raw("GET", "/v1/get_state?key=k", &[header("x-lease-id", id)], "").await;
+    let compact = format!("[{}]", numbers.join(","));
+    assert_eq!(raw.body.len(), compact.len());
+    assert_eq!(raw.body, compact.as_bytes());
+    assert_eq!(told["bytes"], json!(compact.len()));
+    let cut = &body[..body.len() - 1];
+    let (status, told) = server.post("/v1/update_state?key=k", &[header("x-lease-id", id)], cut).await;
+    assert_eq!((status, &told["error"]), (400, &json!("invalid_json")));
+    let too_long = format!("\"{}\"", "x".repeat(2_000_000));
+    let (status, told) = server.post("/v1/update_state?key=k", &[header("x-lease-id", id)], &too_long).await;
+    assert_eq!((status, &told["error"]), (413, &json!("document_too_large")));
+    assert_eq!(server.get("/v1/describe?key=k").await.1["version"], json!(1), "nothing of it was stored");
+}
