@@ -70,7 +70,7 @@ impl Script<'_> {
             }
             self.put("long", 50 + round, 1500)?;
             if round % 2 == 1 {
-                self.server.checkpoint(self.ledger, 0)?;
+                self.server.checkpoint(self.ledger, 0, &mut Vec::new())?;
                 self.server.sweep()?;
             }
         }

@@ -16,6 +16,8 @@ pub struct Machine(Arc<Mutex<Hands>>);
 struct Hands {
     now: True,
     booted: True,
+    /// How long it had been up by then: the log may come to a machine that was started long before.
+    up_ms: u64,
     boot_id: u128,
     /// The boot clock runs faster or slower by so many millionths.
     drift: i64,
@@ -29,7 +31,7 @@ impl Machine {
 
     /// A machine that was just started.
     pub fn new(now: True, boot_id: u128, drift: i64) -> Machine {
-        Machine(Arc::new(Mutex::new(Hands { now, booted: now, boot_id, drift, wall_micros: 0 })))
+        Machine(Arc::new(Mutex::new(Hands { now, booted: now, up_ms: 0, boot_id, drift, wall_micros: 0 })))
     }
 
     /// Time has passed, asleep or awake.
@@ -42,10 +44,11 @@ impl Machine {
         self.hands().wall_micros = wall_micros;
     }
 
-    /// The machine is started again: its boot clock begins anew.
-    pub fn reboot(&self, boot_id: u128) {
+    /// The machine is started again, or another takes its place that has been up for so long: its boot clock has
+    /// nothing to do with the one before.
+    pub fn reboot(&self, boot_id: u128, up_ms: u64) {
         let mut hands = self.hands();
-        (hands.booted, hands.boot_id) = (hands.now, boot_id);
+        (hands.booted, hands.boot_id, hands.up_ms) = (hands.now, boot_id, up_ms);
     }
 
     fn hands(&self) -> MutexGuard<'_, Hands> {
@@ -58,7 +61,7 @@ impl Clock for Machine {
         let hands = self.hands();
         let passed = hands.now.0 - hands.booted.0;
         let drifted = passed.cast_signed() + passed.cast_signed() * hands.drift / 1_000_000;
-        Span(drifted.unsigned_abs())
+        Span(hands.up_ms + drifted.unsigned_abs())
     }
 
     fn boot_id(&self) -> u128 {

@@ -68,12 +68,14 @@ impl Ledger {
         self.doom(lease);
     }
 
-    /// The answer that gave a lease reached nobody: it is undone, and its request may be granted anew.
+    /// The answer that gave this lease reached nobody: it may be undone, and a retry be granted another, which
+    /// is told only after a crash.
     pub fn undelivered(&mut self, lease: LeaseId) {
-        self.doom(lease);
         self.requests.retain(|_, given| *given != lease);
+        self.doom(lease);
     }
 
+    /// The lease may end without anybody's fault.
     fn doom(&mut self, lease: LeaseId) {
         if let Some(promise) = self.leases.get_mut(&lease) {
             promise.doomed = true;

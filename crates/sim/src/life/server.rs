@@ -188,8 +188,14 @@ impl Server {
         Ok(upload.finish()?)
     }
 
-    /// A snapshot of the state after the last turn, and then the log is let go as far as it may.
-    pub fn checkpoint(&mut self, ledger: &mut Ledger, retain: u64) -> Result<usize, End> {
+    /// A snapshot of the state after the last turn, and then the log is let go as far as it may. What it carries
+    /// forward takes turns, and in those others may be answered: `turns` are to be told like any other.
+    pub fn checkpoint(
+        &mut self,
+        ledger: &mut Ledger,
+        retain: u64,
+        turns: &mut Vec<Turn<Number>>,
+    ) -> Result<usize, End> {
         let Some((next, state)) = self.last else { return Ok(0) };
         let mark = Mark { next, state, extents: self.log.extents() };
         let kernel = checkpoint::take(&*self.blobs, &mut *self.reader, STORE.shard, &mark).map_err(ended)?;
@@ -200,8 +206,9 @@ impl Server {
             let relocate =
                 Submission { command, correlation: 0, document, wait: None, peek: None, to: Number::MAX };
             let turn = self.turn(vec![relocate], ledger)?;
-            if turn.replies.iter().any(|(to, reply, _)| *to == Number::MAX && reply.is_err()) {
-                // No room for it now.
+            let no_room = turn.replies.iter().any(|(to, reply, _)| *to == Number::MAX && reply.is_err());
+            turns.push(turn);
+            if no_room {
                 return Ok(0);
             }
         }

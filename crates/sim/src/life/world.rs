@@ -35,6 +35,18 @@ struct Sent {
     by: True,
 }
 
+impl Sent {
+    /// Puts a long document where the commit can name it.
+    fn upload(&mut self, server: &Server, content: Content) -> Result<(), End> {
+        let pin = server.upload(&content.bytes())?;
+        if let Action::Commit(commit) = &mut self.command.action {
+            commit.location = Place::Blob(pin.blob()).location();
+        }
+        self.pin = Some(pin);
+        Ok(())
+    }
+}
+
 pub(super) struct World<'a> {
     rng: Rng,
     now: True,
@@ -230,14 +242,17 @@ impl<'a> World<'a> {
         for mut sent in arrived {
             self.next += 1;
             let mut document = None;
-            if let (Some(content), Action::Commit(commit)) = (sent.content, &mut sent.command.action) {
+            if let Some(content) = sent.content.filter(|_| sent.pin.is_none()) {
                 if content.length > 300 {
-                    let pin = match server.upload(&content.bytes()) {
+                    match sent.upload(server, content) {
                         Err(End::Died(error)) if error.kind == ErrorKind::NoSpace => continue,
                         other => other?,
-                    };
-                    commit.location = Place::Blob(pin.blob()).location();
-                    sent.pin = Some(pin);
+                    }
+                    if self.rng.one_in(3) {
+                        // It takes its time between the upload and the commit.
+                        self.transit.push((True(now.0 + self.rng.below(5000)), sent));
+                        continue;
+                    }
                 } else {
                     document = Some(content.bytes());
                 }
@@ -286,11 +301,17 @@ impl<'a> World<'a> {
             return Ok(());
         }
         self.tally.undelivered += 1;
-        self.ledger.undelivered(lease);
+        let known = self.reached.contains(&lease);
+        if !known {
+            self.ledger.undelivered(lease);
+        }
+        let stood = stands(server, lease);
         server.shard.delivered(lease, false);
-        let state = server.shard.kernel().lease(lease, server.shard.now()).map(|view| view.state);
-        let stands = matches!(state, Ok(State::Active | State::Reserved)) && server.shard.has_space();
-        let may = self.reached.contains(&lease) || server.shard.is_delivering(lease);
+        let stands = stands(server, lease);
+        if stood && !stands && known {
+            return Err(End::Wrong(format!("a grant that had reached its holder was undone: {lease:?}")));
+        }
+        let may = known || server.shard.is_delivering(lease) || !server.shard.has_space();
         if stands && !may && !self.pending.values().any(|sent| uses(&sent.command, lease)) {
             return Err(End::Wrong(format!("a grant that reached nobody stands: {lease:?}")));
         }
@@ -340,7 +361,8 @@ impl<'a> World<'a> {
     fn upkeep(&mut self, server: &mut Server) -> Result<(), End> {
         if self.rng.one_in(60) {
             let retain = self.rng.below(60_000);
-            match server.checkpoint(&mut self.ledger, retain) {
+            let mut turns = Vec::new();
+            match server.checkpoint(&mut self.ledger, retain, &mut turns) {
                 Ok(moved) => {
                     self.tally.snapshots += 1;
                     self.tally.moves += moved as u64;
@@ -349,6 +371,7 @@ impl<'a> World<'a> {
                 Err(End::Died(error)) if error.kind == ErrorKind::NoSpace => {}
                 Err(end) => return Err(end),
             }
+            turns.into_iter().try_for_each(|turn| self.publish(server, turn))?;
         }
         if self.rng.one_in(100) {
             server.sweep()?;
@@ -372,7 +395,7 @@ impl<'a> World<'a> {
                     *fs = fs.after_crash(&mut self.rng, Fate { crash_at, fail_at: None });
                     if self.rng.one_in(2) {
                         self.boots += 1;
-                        self.machine.reboot(self.boots);
+                        self.machine.reboot(self.boots, up_ms(&mut self.rng));
                     }
                 }
                 Site::Disk(fs.clone())
@@ -380,11 +403,13 @@ impl<'a> World<'a> {
             Ground::Objects(objects) => {
                 self.boots += 1;
                 self.machine = Machine::new(self.now, self.boots, drift(&mut self.rng));
+                self.machine.reboot(self.boots, up_ms(&mut self.rng));
                 Site::Objects(objects.handle(), WriterId(self.writers))
             }
         };
-        // Nobody starts by a clock that cannot be right.
-        self.machine.jump(0);
+        // Nobody starts by a clock that cannot be right. It may be behind the one that the log was opened by last.
+        let days = self.rng.below(60).cast_signed();
+        self.machine.jump(if self.rng.one_in(2) { -days * 86_400_000_000 } else { 0 });
         let server = Server::start(&site, &self.machine, self.writers, &mut self.ledger)?;
         self.say("starts");
         self.server = Some(server);
@@ -423,9 +448,10 @@ impl<'a> World<'a> {
         self.forget_pending();
     }
 
-    /// Nobody hears of what was under way.
+    /// Nobody hears of what was under way, and whoever was between an upload and its commit has nothing to commit.
     fn forget_pending(&mut self) {
         self.pending.clear();
+        self.transit.retain(|(_, sent)| sent.pin.is_none());
     }
 
     fn say(&mut self, what: &str) {
@@ -451,6 +477,11 @@ fn check_documents(server: &mut Server) -> Result<(), End> {
     Ok(())
 }
 
+fn stands(server: &Server, lease: LeaseId) -> bool {
+    let state = server.shard.kernel().lease(lease, server.shard.now()).map(|view| view.state);
+    matches!(state, Ok(State::Active | State::Reserved))
+}
+
 fn is_gone(sent: &Sent) -> bool {
     sent.wait.as_ref().is_some_and(|wait| wait.gone.load(Ordering::Acquire))
 }
@@ -461,6 +492,11 @@ fn uses(command: &Command, lease: LeaseId) -> bool {
         Action::Touch(held) | Action::Activate(held) => held.lease == lease,
         _ => false,
     }
+}
+
+/// How long a machine has been up that takes a log over: mostly it was just started.
+fn up_ms(rng: &mut Rng) -> u64 {
+    if rng.one_in(3) { rng.below(1_000_000) } else { rng.below(100) }
 }
 
 fn drift(rng: &mut Rng) -> i64 {
