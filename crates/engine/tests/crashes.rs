@@ -14,7 +14,7 @@ use sim::disk::{Fate, SimFs};
 use sim::hostile::Hostile;
 use sim::rng::Rng;
 use store::disk::{DiskLog, LogOptions};
-use store::{ErrorKind, LogStore, Seq, StoreError};
+use store::{BlobStore, ErrorKind, LogStore, Seq, StoreError};
 
 /// Hands that the test moves. The wall clock jumps about; nothing may notice.
 #[derive(Clone, Default)]
@@ -157,4 +157,24 @@ fn a_log_that_replays_otherwise_is_refused() {
     let mut log = open_log(&SimFs::new(Fate::default())).expect("an empty log");
     log.append(Seq(0), store::Lsns::default(), b"not records").expect("room");
     assert!(matches!(recover(&log).err().expect("no records"), RecoveryError::Decode(Seq(0), _)));
+}
+
+/// A kernel went wrong, and its state was written down as a snapshot; the log that proved it was let go.
+#[test]
+fn a_state_that_the_log_does_not_come_to_is_made_permanent_by_nobody() {
+    use engine::checkpoint::{CheckpointError, Mark, take};
+    use engine::shard::State;
+    use store::BlobStore;
+    use store::memory::{MemoryBlobs, MemoryLog};
+    let (mut log, blobs) = (MemoryLog::default(), MemoryBlobs::default());
+    let clock = Box::new(TestClock::default());
+    let mut decider = Decider::open(Kernel::new(), Seq(0), clock, &OPENING).expect("a right clock");
+    let sealed = decider.seal().expect("the open");
+    log.append(sealed.seq, sealed.lsns, &sealed.payload).expect("room");
+    let state = State { lsn: decider.kernel().last_lsn(), hash: decider.kernel().state_hash() };
+    let mark = Mark { next: Seq(1), state, extents: log.extents() };
+    let wrong = Mark { state: State { hash: state.hash ^ 1, ..state }, ..mark.clone() };
+    let failed = take(&blobs, &mut *log.reader(), OPENING.store.shard, &wrong).err().expect("not the same");
+    assert!(matches!(failed, CheckpointError::Diverged(_)), "{failed}");
+    assert_eq!(blobs.list("").expect("a list"), []);
 }

@@ -5,12 +5,13 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use engine::checkpoint::Mark;
 use engine::clock::MachineClock;
 use engine::decider::{Decider, Opening, Said};
 use engine::recovery::replay;
-use engine::sequencer::{QUEUE_MAX, Sequencer};
+use engine::sequencer::{Follower, QUEUE_MAX, Sequencer};
 use engine::shard::{Reply, Submission, Unavailable, Wait};
-use kernel::{Action, Answer, Command, Granted, Kernel, Limits, Outcome, Span, Store};
+use kernel::{Action, Answer, Command, Event, Granted, Kernel, Limits, Lsn, Outcome, Span, Store};
 use sim::world::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
 use store::faulty::{Call, Fault, Faulty};
@@ -50,11 +51,15 @@ fn decider(kernel: Kernel, next: Seq) -> Decider {
 }
 
 fn start(log: impl LogStore + 'static) -> Sequencer {
+    start_following(log, Box::new(()))
+}
+
+fn start_following(log: impl LogStore + 'static, follower: Box<dyn Follower>) -> Sequencer {
     let next = log.bounds().next;
     Sequencer::start(
         decider(Kernel::new(), next),
         Box::new(log),
-        Box::new(()),
+        follower,
         u64::MAX,
         Box::new(|error| panic!("{error}")),
     )
@@ -172,18 +177,81 @@ fn gate() -> (Gate, Receiver<()>, SyncSender<()>) {
 /// "Held by ada", said while ada's grant was not on disk: the power failed, and it had never been.
 #[test]
 fn a_refusal_waits_for_the_state_that_it_reveals() {
+    // One command alone is appended by the thread that decides, several while that one goes on.
+    for commands in [1, 2] {
+        let (log, arrived, let_go) = gate();
+        let sequencer = start(log);
+        arrived.recv().expect("the open");
+        let ask = |n| submit(&sequencer, "ada", acquire(&format!("k{n}")));
+        let grants: Vec<Answered> = (0..commands).map(ask).collect();
+        let_go.send(()).expect("open");
+        arrived.recv().expect("the grants are being appended");
+        let refusal = submit(&sequencer, "bob", acquire("k0"));
+        let early =
+            [refusal.recv_timeout(Duration::from_millis(200)), grants[0].recv_timeout(Duration::ZERO)];
+        // Before anything can fail: a sequencer ends when its appends have.
+        let_go.send(()).expect("open");
+        assert!(early.iter().all(Result::is_err), "told before it is durable: {early:?}");
+        for grant in &grants {
+            granted(grant);
+        }
+        assert!(matches!(refusal.recv(), Ok(Ok(Said::Blocked(_)))));
+    }
+}
+
+/// Keeps what it is told.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<Event>>>);
+
+impl Follower for Heard {
+    fn landed(&mut self, events: &[(Lsn, Vec<Event>)]) {
+        let mut heard = self.0.lock().expect("one at a time");
+        heard.extend(events.iter().flat_map(|(_, events)| events.clone()));
+    }
+
+    fn marked(&mut self, _: Mark) {}
+}
+
+/// Whoever follows deletes the bytes of a document that was replaced. It was told while the commit was on its way
+/// to the disk; the power failed, the old document was the current one again, and its bytes were gone.
+#[test]
+fn what_has_happened_is_told_when_it_is_durable() {
     let (log, arrived, let_go) = gate();
-    let sequencer = start(log);
+    let heard = Heard::default();
+    let sequencer = start_following(log, Box::new(heard.clone()));
     arrived.recv().expect("the open");
     let_go.send(()).expect("open");
     let grant = submit(&sequencer, "ada", acquire("k"));
     arrived.recv().expect("the grant is being appended");
-    let refusal = submit(&sequencer, "bob", acquire("k"));
-    assert!(refusal.recv_timeout(Duration::from_millis(200)).is_err(), "told before it is durable");
-    assert!(grant.try_recv().is_err(), "told before it is durable");
+    let early = heard.0.lock().expect("one at a time").clone();
     let_go.send(()).expect("open");
-    granted(&grant);
-    assert!(matches!(refusal.recv(), Ok(Ok(Said::Blocked(_)))));
+    assert_eq!(early, [], "told before it is durable");
+    let lease = granted(&grant);
+    assert_eq!(*heard.0.lock().expect("one at a time"), [Event::Granted(lease.lease, lease.token)]);
+}
+
+/// Another had taken the log over. The old writer appended nothing any more, and so did not notice; to whoever only
+/// asked, or was refused, it told what had long been otherwise.
+#[test]
+fn nothing_is_told_of_a_state_that_may_be_anothers() {
+    let log = Faulty::new(
+        MemoryLog::default(),
+        Box::new(|call| match call {
+            Call::Confirm => Fault::Before(ErrorKind::Taken),
+            _ => Fault::None,
+        }),
+    );
+    let (send, failed) = channel();
+    let fatal = Box::new(move |error: StoreError| send.send(error.kind).expect("the test listens"));
+    let sequencer =
+        Sequencer::start(decider(Kernel::new(), Seq(0)), Box::new(log), Box::new(()), u64::MAX, fatal);
+    granted(&submit(&sequencer, "ada", acquire("k")));
+    let refusal = submit(&sequencer, "bob", acquire("k"));
+    assert!(refusal.recv().is_err(), "nobody knows whether it is so");
+    assert_eq!(failed.recv(), Ok(ErrorKind::Taken));
+    let (send, told) = channel();
+    let look = sequencer.look(Box::new(move |_| Box::new(move || send.send(()).expect("the test listens"))));
+    assert!(look.is_err() || told.recv().is_err());
 }
 
 #[test]
@@ -216,8 +284,8 @@ fn a_failed_append_is_fatal_and_answers_nobody() {
     let sequencer =
         Sequencer::start(decider(Kernel::new(), Seq(0)), Box::new(log), Box::new(()), u64::MAX, fatal);
     let answer = submit(&sequencer, "ada", acquire("k"));
-    assert_eq!(failed.recv(), Ok(ErrorKind::Io));
     assert!(answer.recv().is_err(), "it may have happened: nobody is told that it did, or did not");
+    assert_eq!(failed.recv(), Ok(ErrorKind::Io));
     // From here on there is nobody to decide.
     while !matches!(submit(&sequencer, "ada", acquire("k")).recv(), Ok(Err(Unavailable::Stopped))) {
         std::thread::yield_now();

@@ -288,6 +288,16 @@ fn a_grant_that_a_retry_delivered_or_its_holder_used_stays() {
     world.shard.delivered(lease, true);
     world.turn();
     assert_eq!(world.shard.kernel().counts().leases, 1);
+    // Nor the other way round: the first answer arrives, and the retry's is lost.
+    let again = || ask("bob", grant(key("z"), Span(60_000))).with_request(request(8, 1));
+    world.send(8, again(), None);
+    world.send(9, again(), None);
+    let lease = world.granted(8).lease;
+    world.shard.delivered(lease, true);
+    world.shard.delivered(lease, false);
+    world.turn();
+    assert_eq!(world.shard.kernel().counts().leases, 2);
+    world.send(10, Command::by(&identity("bob"), release(&world.granted(8))), None);
     // A replay that is lost later on undoes nothing: the lease has reached its holder.
     world.send(3, asked(), None);
     assert_eq!(

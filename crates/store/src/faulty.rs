@@ -20,6 +20,8 @@ pub enum Call {
     Reserve,
     /// The floor is raised.
     RaiseFloor,
+    /// The log is confirmed to be this writer's.
+    Confirm,
     /// A batch is read.
     ReadBatch,
     /// A blob is begun.
@@ -174,7 +176,7 @@ impl<S: LogStore> LogStore for Faulty<S> {
     }
 
     fn confirm(&mut self) -> Result<(), StoreError> {
-        self.inner.confirm()
+        self.plan.run(Call::Confirm, || self.inner.confirm())
     }
 
     fn reader(&self) -> Box<dyn LogReader> {

@@ -160,6 +160,46 @@ fn a_missing_or_foreign_segment_is_refused() {
     assert_eq!(refused.kind, ErrorKind::Damaged);
 }
 
+/// A segment came back from a backup of another run: of this store, under its name, every frame in it whole. Only the
+/// checksum that each frame has of the one before tells that these are not the batches that were appended here.
+#[test]
+fn a_segment_of_another_history_is_refused() {
+    let (ours, theirs) =
+        (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let [ours, theirs] = [(&ours, b"ours  "), (&theirs, b"theirs")].map(|(dir, first)| {
+        let (mut log, _) = open(dir.path()).expect("an empty log");
+        log.append(Seq(0), Lsns::default(), first).expect("room");
+        drop(log);
+        written(dir.path(), 300)
+    });
+    assert!(ours.len() > 2 && ours.len() == theirs.len());
+    let dir = ours[0].parent().expect("a directory");
+    for (n, (segment, foreign)) in ours.iter().zip(&theirs).enumerate().skip(1) {
+        let kept = std::fs::read(segment).expect("readable");
+        std::fs::copy(foreign, segment).expect("writable");
+        // The last one is read when the log is opened, and nothing before it.
+        let (log, _) = open(dir).expect("each segment is sound by itself");
+        let mut reader = log.reader();
+        let error = (0..300).find_map(|seq| reader.read(Seq(seq)).err());
+        assert_eq!(error.expect("another history").kind, ErrorKind::Damaged, "segment {n}");
+        std::fs::write(segment, kept).expect("writable");
+    }
+    // One frame alone, in the middle of the last segment and at its end.
+    let (segment, foreign) = (ours.last().expect("a segment"), theirs.last().expect("a segment"));
+    let (kept, foreign) =
+        (std::fs::read(segment).expect("readable"), std::fs::read(foreign).expect("readable"));
+    let places = frames(segment);
+    for place in [1, places.len() - 2] {
+        let (from, to) = (places[place], places[place + 1]);
+        overwrite(segment, from, &foreign[from..to]);
+        let error = open(dir).err().unwrap_or_else(|| panic!("frame {place} is another's"));
+        assert_eq!(error.kind, ErrorKind::Damaged, "{error}");
+        std::fs::write(segment, &kept).expect("writable");
+    }
+    let mut reader = open(dir).expect("as it was").0.reader();
+    (0..300).for_each(|seq| drop(reader.read(Seq(seq)).expect("as it was")));
+}
+
 #[test]
 fn a_damaged_floor_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,0 +1,163 @@
+//! What upkeep lets go is needed by nobody: blobs under a sweep, batches below a floor.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use engine::clock::MachineClock;
+use engine::decider::{Opening, Said};
+use engine::documents::Place;
+use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
+use engine::record::Record;
+use engine::uploads::Uploads;
+use kernel::{
+    Action, Answer, Command, Commit, Cursor, Etag, Event, Granted, Kernel, Limits, Location, Lsn, Outcome,
+    ResourceName, Shard, Span, Store, Write,
+};
+use sim::world::{grant, held, identity, key};
+use store::memory::{MemoryBlobs, MemoryLog};
+use store::{BlobStore, Bounds, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+
+/// A sweep read the state, in which nothing referred to the blob; then its commit was decided and its writer let go
+/// of it; then the sweep looked who had a hold on what. The document lost its bytes.
+#[test]
+fn a_commit_between_the_looks_of_a_sweep_keeps_its_blob() {
+    let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
+    let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), 1);
+    let mut upload = uploads.begin().expect("room");
+    upload.write(b"bytes").expect("room");
+    let pin = upload.finish().expect("durable");
+    let swept = uploads.sweep(|| {
+        let referred = BTreeSet::new();
+        // It is committed now.
+        drop(pin);
+        Some(referred)
+    });
+    assert_eq!(swept.expect("nothing fails"), 0);
+    assert_eq!(blobs.list("").expect("a list").len(), 1);
+}
+
+/// A log that follows what becomes durable, and looks for what every floor would take away.
+struct Careful {
+    inner: MemoryLog,
+    kernel: Kernel,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    floors: usize,
+    carried: usize,
+    lost: Vec<String>,
+}
+
+impl LogStore for Careful {
+    fn bounds(&self) -> Bounds {
+        self.inner.bounds()
+    }
+
+    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+        for record in Record::decode_all(payload).expect("records") {
+            let carries = matches!(record.command.action, Action::Relocate(_));
+            self.seen.lock().expect("one at a time").carried += usize::from(carries);
+            let outcome = self.kernel.apply(record.lsn, record.now, &record.command);
+            assert!(matches!(outcome, Outcome::Applied(..)), "{outcome:?}");
+        }
+        self.inner.append(seq, lsns, payload)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError> {
+        self.inner.reserve(bytes)
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
+    }
+
+    fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
+        let first = Lsn(self.inner.reader().read(floor).expect("within the log").lsns.first);
+        let mut seen = self.seen.lock().expect("one at a time");
+        seen.floors += 1;
+        for (_, _, key, view) in self.kernel.documents_from(Cursor::default()) {
+            let place = view.document.map(|document| Place::of(document.location));
+            if matches!(place, Some(Place::Inline(lsn)) if lsn < first) {
+                seen.lost.push(format!("{} below {floor:?}", key.as_str()));
+            }
+        }
+        drop(seen);
+        self.inner.raise_floor(floor)
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        self.inner.extents()
+    }
+
+    fn reader(&self) -> Box<dyn LogReader> {
+        self.inner.reader()
+    }
+}
+
+struct Quiet;
+
+impl Watcher for Quiet {
+    fn fatal(&self, why: Fatal) {
+        panic!("{why}");
+    }
+
+    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
+
+    fn upkeep(&self, _: Upkeep) {}
+}
+
+fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Answer {
+    let command = Command::by(&identity("ada"), action);
+    match engine.sequencer().call(command, 0, document, None).expect("it lives").expect("taken") {
+        Said::Outcome(Outcome::Applied(answer, _)) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn acquire(engine: &Engine, name: &str) -> Granted {
+    match call(engine, Action::Acquire(grant(key(name), Span(300_000))), None) {
+        Answer::Granted(granted) => granted,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn put(engine: &Engine, lease: &Granted, name: &str, length: usize) {
+    let key = ResourceName::key(name).expect("a valid key");
+    let write =
+        Write { held: held(lease), key, token: None, if_version: None, if_etag: None, release: false };
+    let commit = Commit { write, etag: Etag([1; 32]), bytes: length as u64, location: Location(0) };
+    call(engine, Action::Commit(commit), Some(vec![7; length]));
+}
+
+/// The floor was raised as soon as the documents below it were on their way to the end of the log. The power failed
+/// before they were there.
+#[test]
+fn a_floor_rises_when_what_is_alive_below_it_is_durable_above_it() {
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let log = Careful { inner: MemoryLog::default(), kernel: Kernel::new(), seen: Arc::clone(&seen) };
+    let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
+    let opening = Opening { store, writer: 1, limits: Limits::default() };
+    let options = Options { snapshot_every: 64 << 10, retain: 0, sweep_every: Duration::from_secs(3600) };
+    let (blobs, clock) = (Arc::new(MemoryBlobs::default()), MachineClock::new().expect("Linux"));
+    let engine = Engine::open(Box::new(log), blobs, Box::new(clock), &opening, options, Arc::new(Quiet))
+        .expect("an empty store");
+    for n in 0..10 {
+        let name = format!("cold-{n}");
+        put(&engine, &acquire(&engine, &name), &name, 2000);
+    }
+    let hot = acquire(&engine, "hot");
+    let many = |seen: &Seen| seen.floors >= 10 && seen.carried >= 50;
+    for n in 0.. {
+        put(&engine, &hot, "hot", 8000);
+        let seen = seen.lock().expect("one at a time");
+        assert_eq!(seen.lost, [""; 0]);
+        assert!(n < 20_000, "upkeep does nothing: {} floors, {} carried", seen.floors, seen.carried);
+        if many(&seen) {
+            break;
+        }
+    }
+}
