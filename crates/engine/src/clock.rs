@@ -35,11 +35,16 @@ impl Stamps {
     /// Goes on from the tenure before, if there was one, whose last stamp was `last`.
     pub fn after(before: Option<&Tenure>, last: Time, clock: &dyn Clock) -> Stamps {
         let boot_clock = clock.boot_clock();
-        let same_boot = before.filter(|tenure| tenure.open.boot_id == clock.boot_id());
+        let same_boot =
+            before.filter(|tenure| tenure.open.boot_id == clock.boot_id() || planted!(ForeignBootClock));
         let passed = same_boot.map(|tenure| {
             let since = boot_clock.0.saturating_sub(tenure.open.boot_clock.0);
             tenure.opened_at.after(Span(since))
         });
+        let by_wall = before.filter(|_| planted!(WallClock)).map(|tenure| {
+            tenure.opened_at.after(Span(clock.unix_micros().saturating_sub(tenure.opened_lsn.0) / 1000))
+        });
+        let passed = passed.or(by_wall);
         Stamps { opened_at: passed.unwrap_or(last).max(last), boot_clock }
     }
 
@@ -81,6 +86,7 @@ const BUILT_UNIX_MICROS: u64 = 1_793_491_200_000_000;
 /// The LSN at which to open a log whose last record is at `last`.
 pub fn opening_lsn(last: Lsn, clock: &dyn Clock) -> Result<Lsn, WrongClock> {
     let unix_micros = clock.unix_micros();
+    let last = if planted!(OpeningLsnBack) { Lsn(0) } else { last };
     let lsn = Lsn(unix_micros.max(last.0 + 1));
     if unix_micros < BUILT_UNIX_MICROS || lsn > Lsn::MAX_OPEN {
         return Err(WrongClock { unix_micros });

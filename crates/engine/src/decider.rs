@@ -182,7 +182,7 @@ impl Decider {
         let now = self.now();
         self.end_due(now);
         let ahead = self.waiters.oldest_ahead(&grant.namespace, &grant.bundle);
-        let ahead = ahead.filter(|_| !self.kernel.is_retry(now, command));
+        let ahead = ahead.filter(|_| !self.kernel.is_retry(now, command) && !planted!(Barge));
         let outcome = match ahead {
             Some(_) => self.behind(now, identity, grant),
             None => self.carry_out(now, command, correlation, None),
@@ -259,7 +259,9 @@ impl Decider {
     pub fn call_off(&mut self, ticket: Ticket) -> Option<Said> {
         let now = self.now();
         let said = Said::Blocked(Box::new(self.still_blocked(now, ticket)?));
-        self.take_out(ticket);
+        if !planted!(TiredStillGranted) {
+            self.take_out(ticket);
+        }
         self.serve(now);
         Some(said)
     }
@@ -425,7 +427,7 @@ impl Decider {
 
     /// Nobody under wait-die stands behind a holder that is older: a lease that was taken back may be.
     fn judge_waiters(&mut self, now: Time, granted: &Granted) {
-        if self.waiters.is_empty() {
+        if self.waiters.is_empty() || planted!(YoungerStays) {
             return;
         }
         let Ok(lease) = self.kernel.lease(granted.lease, now) else { return };
@@ -450,7 +452,9 @@ impl Decider {
             if !self.waiters.is_empty() || self.serving {
                 self.note_freed(now, events);
             }
-            encode_record(&mut self.batch, lsn, now, correlation, command, document);
+            if !(planted!(TickUnlogged) && matches!(command.action, Action::Tick)) {
+                encode_record(&mut self.batch, lsn, now, correlation, command, document);
+            }
             self.first.get_or_insert(lsn);
             self.next_lsn = Lsn(lsn.0 + 1);
             if !events.is_empty() {

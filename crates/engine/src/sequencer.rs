@@ -264,7 +264,7 @@ impl Shared {
         log: Box<dyn LogStore>,
         appended: Result<(), StoreError>,
     ) {
-        match appended {
+        match appended.or_else(|error| if planted!(FailureIgnored) { Ok(()) } else { Err(error) }) {
             Ok(()) => {
                 landing.mark = core.mark(&landing, &*log);
                 self.make_room(core, log);
@@ -326,6 +326,7 @@ impl Shared {
 fn append(log: &mut dyn LogStore, landing: &Landing) -> Result<(), StoreError> {
     match &landing.turn.sealed {
         Some(sealed) => log.append(sealed.seq, sealed.lsns, &sealed.payload),
+        None if planted!(LookUnconfirmed) => Ok(()),
         // Refusals and reads reveal a state too: it must still be this writer's to tell.
         None => log.confirm(),
     }
@@ -333,7 +334,16 @@ fn append(log: &mut dyn LogStore, landing: &Landing) -> Result<(), StoreError> {
 
 impl Core {
     fn end_turn(&mut self) -> Landing {
-        Landing { turn: self.shard.end_turn(), looks: std::mem::take(&mut self.looks), mark: None }
+        let mut turn = self.shard.end_turn();
+        if planted!(AnswerEarly) {
+            for (to, reply, _) in turn.replies.drain(..) {
+                let _ = to(reply);
+            }
+        }
+        if planted!(FollowerEarly) {
+            self.follower.landed(&std::mem::take(&mut turn.events));
+        }
+        Landing { turn, looks: std::mem::take(&mut self.looks), mark: None }
     }
 
     fn has_something(&self) -> bool {
@@ -432,6 +442,12 @@ impl Deciding {
             && let Some(submission) = submissions.pop_front()
         {
             core.shard.submit(submission);
+        }
+        #[cfg(feature = "planted")]
+        if planted!(RefuseEarly) {
+            for (to, reply) in core.shard.take_refusals() {
+                let _ = to(reply);
+            }
         }
         self.shared.inbox.put_back(submissions);
         for look in taken.looks {

@@ -252,12 +252,12 @@ impl<R> Shard<R> {
     pub fn delivered(&mut self, lease: LeaseId, reached: bool) {
         let Some(delivery) = self.deliveries.get_mut(&lease) else { return };
         delivery.pending -= 1;
-        delivery.delivered |= reached;
+        delivery.delivered = reached || delivery.delivered && !planted!(DeliveredUndone);
         if delivery.pending > 0 {
             return;
         }
         let delivery = self.deliveries.remove(&lease).expect("it was just looked at");
-        if !delivery.delivered && self.space != Space::Nothing {
+        if !delivery.delivered && self.space != Space::Nothing && !planted!(UndeliveredStands) {
             let retraction = Retraction { lease, request: delivery.request };
             self.decider.decide(&Command::internal(Action::Retract(retraction)), 0, None);
             self.collect_served();
@@ -290,6 +290,15 @@ impl<R> Shard<R> {
         self.deliveries.contains_key(&lease)
     }
 
+    /// What is refused in this turn, to be told at once: a planted fault.
+    #[cfg(feature = "planted")]
+    pub(crate) fn take_refusals(&mut self) -> Vec<(R, Reply)> {
+        let refusal = |(_, reply, _): &mut (R, Reply, Option<LeaseId>)| {
+            matches!(reply, Ok(Said::Blocked(_) | Said::Outcome(Outcome::Rejected(_))))
+        };
+        self.replies.extract_if(.., refusal).map(|(to, reply, _)| (to, reply)).collect()
+    }
+
     /// Can anything be logged?
     pub fn has_space(&self) -> bool {
         self.space != Space::Nothing
@@ -318,6 +327,7 @@ impl<R> Shard<R> {
     fn may_take(&self, action: &Action) -> bool {
         match self.space {
             Space::Plenty => true,
+            _ if planted!(NoSpaceIgnored) => true,
             Space::Reserve => gives_back(action),
             Space::Nothing => false,
         }
@@ -326,7 +336,8 @@ impl<R> Shard<R> {
     fn ask(&mut self, submission: Submission<R>) {
         let Submission { command, correlation, wait, peek, to, .. } = submission;
         let request = command.identity.clone().zip(command.request.map(|request| request.key));
-        if let Some(ticket) = request.as_ref().and_then(|request| self.retries.get(request)).copied() {
+        let waiting = request.as_ref().and_then(|request| self.retries.get(request)).copied();
+        if let Some(ticket) = waiting.filter(|_| !planted!(RetryQueuesTwice)) {
             return self.take_its_place(ticket, &command, wait, peek, to);
         }
         let wait = wait.filter(|_| self.parked.len() < WAITERS_MAX);

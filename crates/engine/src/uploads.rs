@@ -78,12 +78,18 @@ impl Uploads {
         let listed = self.blobs.list(&BlobId::prefix(self.shard))?;
         let mut blobs: Vec<BlobId> =
             listed.iter().filter_map(|name| BlobId::parse(name, self.shard)).collect();
-        let pinned = lock(&self.kept).pinned.clone();
+        let mut pinned = lock(&self.kept).pinned.clone();
+        if planted!(PinsIgnored | PinsLate) {
+            pinned.clear();
+        }
         blobs.retain(|blob| blob.term <= self.term && !pinned.contains(blob));
         if blobs.is_empty() {
             return Ok(0);
         }
         let Some(referred) = referred() else { return Ok(0) };
+        if planted!(PinsLate) {
+            blobs.retain(|blob| !lock(&self.kept).pinned.contains(blob));
+        }
         blobs.retain(|blob| !referred.contains(blob));
         blobs.iter().try_for_each(|blob| self.delete(*blob))?;
         Ok(blobs.len())

@@ -104,7 +104,7 @@ impl Waiters {
 
     /// Puts one at the end of every queue that it has to pass.
     pub fn push(&mut self, waiter: Waiter) -> Ticket {
-        let ticket = Ticket(self.next);
+        let ticket = Ticket(if planted!(Lifo) { u64::MAX / 2 - self.next } else { self.next });
         self.next += 1;
         let grant = waiter.grant();
         let names = self.places.entry(grant.namespace.clone()).or_default();
@@ -227,7 +227,7 @@ impl Waiters {
         while let Some(ticket) = self.first_touched(namespace, freed, after) {
             after = Some(ticket);
             let waiter = self.waiting.get(&ticket).expect("a ticket in a queue is waiting");
-            let gone = waiter.gone.load(Ordering::Acquire);
+            let gone = waiter.gone.load(Ordering::Acquire) && !planted!(GoneStillServed);
             let answer = (!gone && self.is_next(ticket)).then(|| serve(waiter)).flatten();
             if gone || answer.is_some() {
                 let waiter = self.remove(ticket).expect("it was just looked at");

@@ -50,6 +50,7 @@ impl Kernel {
     pub const RESTART_GRACE: Span = Span(15_000);
 
     pub(crate) fn standing(&self, lease: &Lease, now: Time) -> Standing {
+        let now = shifted(now);
         match lease.phase {
             Phase::Reserved if now > lease.deadline => Standing::Over,
             Phase::Reserved => Standing::Reserved,
@@ -105,8 +106,13 @@ impl Kernel {
     pub(crate) fn expire_due(&mut self) {
         let mut work = 0;
         while work < self.limits().step_max {
-            match self.timers.first_key_value() {
-                Some(((at, _), lease)) if *at < self.now => {
+            let due = if planted!(TickSkipsOne) {
+                self.timers.iter().nth(1)
+            } else {
+                self.timers.first_key_value()
+            };
+            match due {
+                Some(((at, _), lease)) if *at < shifted(self.now) => {
                     let lease = *lease;
                     work += self.leases[lease].weight;
                     self.step(lease);
@@ -125,7 +131,7 @@ impl Kernel {
     }
 
     fn is_due(&self, lease: LeaseRef) -> bool {
-        self.leases[lease].timer().is_some_and(|at| at < self.now)
+        self.leases[lease].timer().is_some_and(|at| at < shifted(self.now))
     }
 
     /// One transition that time makes: authority ends, or a hold does.
@@ -182,5 +188,14 @@ impl Kernel {
         let past = self.history.pop_oldest().expect("the caller looked at it");
         self.index.remove(past.lsn);
         self.drop_referrer(past.account);
+    }
+}
+
+/// The time that deadlines are compared with: now, but for two planted faults.
+fn shifted(now: Time) -> Time {
+    match () {
+        () if planted!(ExpireLate) => Time(now.0.saturating_sub(1)),
+        () if planted!(ExpireEarly) => now.after(Span(1)),
+        () => now,
     }
 }

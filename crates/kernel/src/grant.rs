@@ -40,6 +40,13 @@ impl Kernel {
         grant: &Grant,
         phase: Phase,
     ) -> Handled {
+        if planted!(RefusalCounts) && self.decide_grant(stamp.now, identity, grant).is_err() {
+            let space = self.spaces.find(None, grant.namespace.as_str());
+            let account = space.and_then(|space| self.accounts.find(space.as_parent(), identity.as_str()));
+            if let Some(account) = account {
+                self.accounts[account].value.leases += 1;
+            }
+        }
         let room = self.decide_grant(stamp.now, identity, grant)?;
         let departures = self.departures;
         self.begin(stamp, &room.over);
@@ -148,7 +155,7 @@ impl Kernel {
         let mut lease = Lease {
             lsn,
             epoch: Epoch::FIRST,
-            token: Token::from(lsn),
+            token: if planted!(TokenReused) { Token(self.leases.len() as u64 + 1) } else { Token::from(lsn) },
             granted_at: now,
             ttl: grant.ttl,
             ttl_until: now,

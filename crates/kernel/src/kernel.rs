@@ -122,7 +122,15 @@ impl Kernel {
                 Outcome::Applied(answer, events)
             }
             Err(Stop::Unchanged(answer)) => Outcome::Unchanged(answer),
-            Err(Stop::Rejected(rejection)) => Outcome::Rejected(rejection),
+            Err(Stop::Rejected(rejection)) => {
+                if planted!(RefusalKept) {
+                    self.keep_answer(command, &Answer::Done);
+                }
+                if planted!(RefusalMovesTime) {
+                    self.now = self.now.max(now);
+                }
+                Outcome::Rejected(rejection)
+            }
         }
     }
 
@@ -173,7 +181,9 @@ impl Kernel {
     fn admit_request(&self, now: Time, command: &Command) -> Result<(), Stop> {
         let Some((identity, request)) = entry_of(command) else { return Ok(()) };
         match self.requests.find(identity, request.key, now) {
-            Some(entry) if entry.request != *request => Err(Rejection::RequestMismatch.into()),
+            Some(entry) if entry.request != *request && !planted!(FingerprintIgnored) => {
+                Err(Rejection::RequestMismatch.into())
+            }
             Some(entry) => Err(Stop::Unchanged(self.answer_again(now, identity, &entry.answer)?)),
             None if !self.requests.has_room(identity, self.limits(), now) => {
                 Err(Rejection::Full(Bounded::Requests).into())

@@ -14,6 +14,20 @@
 
 extern crate alloc;
 
+/// Is this deliberate fault switched on, or one of these? Never, without the feature `planted`.
+#[cfg(feature = "planted")]
+macro_rules! planted {
+    ($($fault:ident)|+) => {
+        [$(::planted::Fault::$fault),+].into_iter().any(::planted::is)
+    };
+}
+#[cfg(not(feature = "planted"))]
+macro_rules! planted {
+    ($($fault:ident)|+) => {
+        false
+    };
+}
+
 // The vocabulary.
 mod units;
 mod text;

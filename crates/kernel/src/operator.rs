@@ -35,7 +35,7 @@ impl Kernel {
     fn revoke_now(&mut self, lease: LeaseRef) {
         let id = self.lease_id(self.leases[lease].lsn);
         self.change_phase(lease, |row| {
-            if row.epoch.is_authority() {
+            if row.epoch.is_authority() && !planted!(EpochKept) {
                 row.end_authority();
             }
             row.phase = Phase::Revoking;

@@ -27,6 +27,7 @@ pub fn judge(
     holders: impl IntoIterator<Item = Age>,
     waiters: impl IntoIterator<Item = Age>,
 ) -> Verdict {
+    let waiters = waiters.into_iter().filter(|_| !planted!(WaitDieHoldersOnly));
     let older_than_all = holders.into_iter().chain(waiters).all(|other| attempt < other);
     if older_than_all { Verdict::Wait } else { Verdict::Die }
 }

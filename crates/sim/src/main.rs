@@ -1,5 +1,8 @@
 //! Tries the kernel and whole servers from seeds, and replays transcripts.
 
+#[cfg(feature = "planted")]
+mod planted;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -46,12 +49,23 @@ enum Job {
         #[arg(long)]
         update: bool,
     },
+    /// Switch on planted faults, one at a time, and show what catches each
+    #[cfg(feature = "planted")]
+    Planted {
+        /// Which [default: all]
+        names: Vec<String>,
+        /// Write a table of what caught them into this file
+        #[arg(long)]
+        table: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match &args.command {
         Some(Job::Transcripts { files, update }) => replay_all(files, *update),
+        #[cfg(feature = "planted")]
+        Some(Job::Planted { names, table }) => planted::run(names, table.as_deref()),
         None => try_seeds(&args),
     };
     match done {

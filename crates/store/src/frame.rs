@@ -109,9 +109,16 @@ pub fn encode_frame(seq: Seq, lsns: Lsns, payload: &[u8], chain: u32) -> (Vec<u8
     bytes.extend_from_slice(&lsns.last.to_le_bytes());
     bytes.extend_from_slice(payload);
     bytes.resize(frame_len(payload.len()), 0);
-    let crc = crc32c::crc32c(&bytes[8..]);
+    let crc = checksum(&bytes);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     (bytes, crc)
+}
+
+fn checksum(frame: &[u8]) -> u32 {
+    if planted!(LsnUnchecked) {
+        return crc32c::crc32c_append(crc32c::crc32c(&frame[8..24]), &frame[FRAME_HEADER..]);
+    }
+    crc32c::crc32c(&frame[8..])
 }
 
 /// A frame's header, before its checksum has been checked.
@@ -148,7 +155,7 @@ impl FrameHeader {
 pub fn decode_frame(bytes: &[u8]) -> Option<(FrameHeader, Batch)> {
     let header = FrameHeader::decode(bytes)?;
     let frame = bytes.get(..frame_len(header.length))?;
-    if crc32c::crc32c(&frame[8..]) != header.crc {
+    if checksum(frame) != header.crc {
         return None;
     }
     let payload = frame[FRAME_HEADER..FRAME_HEADER + header.length].to_vec();

@@ -9,6 +9,20 @@
 //! [`memory`] does it with neither; [`faulty`] does it badly, on purpose; [`conformance`] is what every
 //! one of them has to pass.
 
+/// Is this deliberate fault switched on, or one of these? Never, without the feature `planted`.
+#[cfg(feature = "planted")]
+macro_rules! planted {
+    ($($fault:ident)|+) => {
+        [$(::planted::Fault::$fault),+].into_iter().any(::planted::is)
+    };
+}
+#[cfg(not(feature = "planted"))]
+macro_rules! planted {
+    ($($fault:ident)|+) => {
+        false
+    };
+}
+
 pub mod port;
 pub mod frame;
 pub mod fs;

@@ -71,6 +71,9 @@ impl Keeper {
         let plan = checkpoint::plan(&kernel, &mut *self.reader, mark, self.options.retain)?;
         drop(kernel);
         let Some(plan) = plan else { return Ok((0, 0)) };
+        if planted!(FloorBeforeMoves) {
+            self.sequencer.raise_floor(plan.floor);
+        }
         let carried = self.carry_forward(&plan)?;
         if !self.is_stopped() {
             self.sequencer.raise_floor(plan.floor);

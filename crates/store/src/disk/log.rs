@@ -151,7 +151,7 @@ impl<F: Fs> DiskLog<F> {
             (self.bounds.next, self.chain) = (frame.seq.next(), frame.crc);
         }
         let cut = self.judge_tail(&path, &bytes, at)?;
-        if cut.is_some() {
+        if cut.is_some() && !planted!(TornTailKept) {
             let zeros = vec![0; bytes.len() - at];
             let wipe = file.write_at(&zeros, at as u64).and_then(|()| file.sync());
             wipe.map_err(|error| StoreError::io(&error, "cutting a torn tail"))?;
@@ -165,7 +165,7 @@ impl<F: Fs> DiskLog<F> {
     }
 
     fn follows(&self, frame: &FrameHeader) -> bool {
-        frame.seq == self.bounds.next && frame.chain == self.chain
+        frame.seq == self.bounds.next && (frame.chain == self.chain || planted!(ChainUnchecked))
     }
 
     /// Behind the last good frame: nothing, a torn frame, or damage.
@@ -175,12 +175,12 @@ impl<F: Fs> DiskLog<F> {
             return Ok(None);
         }
         let damaged = |what| Err(Damage { file: path.to_path_buf(), offset: at as u64, what }.into());
-        if holds_a_frame(tail) {
+        if holds_a_frame(tail) && !planted!(DamageCut) {
             return damaged("a damaged frame with whole ones behind it");
         }
         let header = FrameHeader::decode(tail).filter(|header| self.follows(header));
         let torn_end = header.map_or(tail.len(), |header| frame_len(header.length).min(tail.len()));
-        if tail[torn_end..].iter().any(|byte| *byte != 0) {
+        if tail[torn_end..].iter().any(|byte| *byte != 0) && !planted!(DamageCut) {
             return damaged("something behind the last frame that no append has written");
         }
         let (seq, lsns) = (self.bounds.next, header.map(|header| header.lsns));
@@ -204,7 +204,10 @@ impl<F: Fs> DiskLog<F> {
             self.begin_segment(seq).map_err(|error| uncertain(&error, "beginning a segment for", seq))?;
         }
         let current = self.current.as_mut().expect("a segment was just made sure of");
-        let written = current.file.write_at(&bytes, current.end).and_then(|()| current.file.sync());
+        let sync_if = |wanted: bool| if wanted { current.file.sync() } else { Ok(()) };
+        let written = sync_if(planted!(SyncBeforeWrite))
+            .and_then(|()| current.file.write_at(&bytes, current.end))
+            .and_then(|()| sync_if(!planted!(SyncBeforeWrite | AppendUnsynced)));
         written.map_err(|error| uncertain(&error, "appending", seq))?;
         let place = Place { seq, lsn: lsns.first, offset: current.end, chain: self.chain };
         self.index.pass(current.first, place, bytes.len() as u64);
@@ -220,9 +223,13 @@ impl<F: Fs> DiskLog<F> {
         let header = SegmentHeader { shard, store_id, first, chain: self.chain }.encode();
         let file = self.spare.take().expect("the caller has made one");
         file.write_at(&header, 0)?;
-        file.sync()?;
+        if !planted!(SegmentHeaderUnsynced) {
+            file.sync()?;
+        }
         self.fs.rename(&self.dir.join(SPARE), &self.files().path(first))?;
-        self.names.sync()?;
+        if !planted!(SegmentNameUnsynced) {
+            self.names.sync()?;
+        }
         self.index.name(first);
         self.segments.push(Extent { first, bytes: segment_bytes });
         self.current = Some(Current { first, file, end: SEGMENT_HEADER as u64, length: segment_bytes });
@@ -293,7 +300,9 @@ impl<F: Fs> DiskLog<F> {
     fn write_floor(&self, floor: Seq) -> io::Result<()> {
         let file = self.create_anew(FLOOR_TMP)?;
         file.write_at(&encode_floor(floor), 0)?;
-        file.sync()?;
+        if !planted!(FloorUnsynced) {
+            file.sync()?;
+        }
         self.fs.rename(&self.dir.join(FLOOR_TMP), &self.dir.join(FLOOR))?;
         self.names.sync()
     }

@@ -49,7 +49,7 @@ impl Shelf {
         loop {
             let floor = self.highest_floor()?;
             let found = self.chain_at(floor)?.map(|chain| (chain, self.survey_from(floor, chain)));
-            if self.highest_floor()? == floor {
+            if planted!(SurveyTrusting) || self.highest_floor()? == floor {
                 let (chain, survey) = found.ok_or_else(|| self.damaged_floor(floor, "the floor is gone"))?;
                 let mut index = Index::above(floor, chain);
                 for entry in survey?.into_entries()? {

@@ -8,6 +8,7 @@
 //! of a deleted batch free and nothing that tells it to stand down. To remove an old floor before a
 //! higher one is there: whoever lists in between takes the numbers below it for free ones.
 
+use super::index::Entry;
 use super::log::ObjectLog;
 use super::names;
 use super::port::{Answer, ObjectsError};
@@ -23,12 +24,17 @@ impl ObjectLog {
             return Err(StoreError::new(ErrorKind::Refused, what));
         }
         if floor > bounds.floor {
-            self.make_floor(floor)?;
+            if !planted!(DeleteBeforeFloor) {
+                self.make_floor(floor)?;
+            }
             let dropped = self.index.lock().raise(floor);
-            let ordinary = dropped.iter().filter(|(_, entry)| !entry.begins_tenure);
+            let ordinary = dropped.iter().filter(|(_, entry)| is_ordinary(entry));
             self.dead.extend(ordinary.map(|(seq, _)| *seq));
         }
         self.delete_dead()?;
+        if planted!(DeleteBeforeFloor) && floor > bounds.floor {
+            self.make_floor(floor)?;
+        }
         self.sweep()?;
         self.delete_dead()?;
         self.delete_old_floors()
@@ -51,7 +57,7 @@ impl ObjectLog {
         }
         for seq in self.shelf.batches_below(self.bounds().floor)? {
             match self.shelf.head(seq) {
-                Ok(Some(entry)) if !entry.begins_tenure => drop(self.dead.insert(seq)),
+                Ok(Some(entry)) if is_ordinary(&entry) => drop(self.dead.insert(seq)),
                 // What cannot be read is nobody's to delete.
                 Err(error) if error.kind != ErrorKind::Damaged => return Err(error),
                 _ => {}
@@ -80,4 +86,8 @@ impl ObjectLog {
         let deleted = self.shelf.patience.keep_trying(|| self.shelf.objects.delete(name));
         deleted.map_err(|error: ObjectsError| error.while_doing(format!("deleting {name}")))
     }
+}
+
+fn is_ordinary(entry: &Entry) -> bool {
+    !entry.begins_tenure || planted!(TenureDeleted)
 }
