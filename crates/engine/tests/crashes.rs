@@ -164,7 +164,6 @@ fn a_log_that_replays_otherwise_is_refused() {
 fn a_state_that_the_log_does_not_come_to_is_made_permanent_by_nobody() {
     use engine::checkpoint::{CheckpointError, Mark, take};
     use engine::shard::State;
-    use store::BlobStore;
     use store::memory::{MemoryBlobs, MemoryLog};
     let (mut log, blobs) = (MemoryLog::default(), MemoryBlobs::default());
     let clock = Box::new(TestClock::default());
