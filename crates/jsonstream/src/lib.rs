@@ -1,4 +1,4 @@
-//! JSON as it is: validated and compacted while it streams.
+//! JSON as it is: validated and compacted while it streams, and edited by path.
 //!
 //! **Invariant.** What is not asked to change stays byte for byte: numbers of any length, escapes, the order of
 //! keys, duplicates.
@@ -6,7 +6,8 @@
 //! **What is absent.** A tree of values, floating point, any other crate of ours, I/O.
 //!
 //! The modules in reading order: [`error`] says what can be wrong; [`compactor`] takes a text in pieces, and
-//! stands on `piece` (the bytes), `nesting` (arrays and objects), `string` and `number` (the grammar of each).
+//! stands on `piece` (the bytes), `nesting` (arrays and objects), `string` and `number` (the grammar of each);
+//! [`edit`] changes a document by edits like `progress.count++`, and its page is their manual.
 
 pub mod error;
 pub mod compactor;
@@ -14,7 +15,9 @@ mod piece;
 mod nesting;
 mod string;
 mod number;
+pub mod edit;
 
 pub use compactor::{Compactor, Limits, Summary, check, compact};
+pub use edit::{Edit, EditError, EditErrorKind, apply, parse_edit};
 pub use error::{JsonError, JsonErrorKind};
 pub use nesting::DEPTH_MAX;

@@ -213,13 +213,12 @@ proptest! {
     }
 
     #[test]
-    fn every_cut_of_a_short_document_gives_the_same(
+    fn every_cut_gives_the_same(
         text in document(), damage in prop::collection::vec(damage(), 0..2)
     ) {
         let bytes = damaged(text.into_bytes(), &damage);
-        prop_assume!(bytes.len() < 400);
         let whole = compact(&bytes, LIMITS);
-        for place in 0..=bytes.len() {
+        for place in (0..=bytes.len()).take(400) {
             let (front, back) = bytes.split_at(place);
             prop_assert_eq!(&pushed([front, back]), &whole, "cut at {}", place);
         }
