@@ -165,7 +165,7 @@ fn key() -> impl Strategy<Value = String> {
 
 /// The text of a document, with whitespace, keys that come twice and keys with escapes.
 fn document() -> impl Strategy<Value = String> {
-    let space = || prop_oneof![3 => Just(""), 1 => Just(" "), 1 => Just("\n  ")];
+    let space = || prop_oneof![3 => Just(""), 1 => Just(" "), 1 => Just("\r\n\t")];
     let value = leaf().prop_map(|value| value.to_string()).prop_recursive(4, 30, 4, move |inner| {
         let element = (space(), inner.clone(), space()).prop_map(|(a, value, b)| format!("{a}{value}{b}"));
         let member = (space(), key(), space(), inner, space())

@@ -205,6 +205,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn every_character_can_be_quoted() {
+        for char in '\0'..='\u{100}' {
+            let text = char.to_string();
+            assert_eq!(serde_json::from_slice::<String>(&quoted(&text)).ok(), Some(text), "{char:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_ends_at_whatever_may_follow_it() {
+        for behind in [",", "}", "]", " ", "\n", "\r", "\t", ""] {
+            assert_eq!(value(format!("-12.5e3{behind}").as_bytes(), 0), 0..7, "{behind:?}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
