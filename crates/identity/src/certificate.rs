@@ -1,0 +1,252 @@
+//! A certificate, read once into what matters here.
+//!
+//! Invariant: a [`Certificate`] has one purpose. It is a CA, or for servers, or for clients; one that is for
+//! both sides, for neither, or for anything, is refused, so that a stolen server cannot pose as a client.
+//!
+//! **What is absent.** Judgement: who issued it, and whether it is still good. See [`crate::trust`].
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use rustls::pki_types::{CertificateDer, UnixTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::error::X509Error;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+use crate::error::Error;
+use crate::serial::Serial;
+
+/// What a certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It issues others.
+    Authority,
+    /// Its holder answers (`ServerAuth`).
+    Server,
+    /// Its holder asks (`ClientAuth`).
+    Client,
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Purpose::Authority => "CA",
+            Purpose::Server => "ServerAuth",
+            Purpose::Client => "ClientAuth",
+        })
+    }
+}
+
+/// A common name: of a client, its identity. 1 to 64 characters, none of them a control character.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(String);
+
+impl Name {
+    /// The most characters that a common name may have.
+    pub const CHARS_MAX: usize = 64;
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Name {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Name, Error> {
+        let chars = text.chars().count();
+        if chars == 0 || chars > Name::CHARS_MAX || text.chars().any(char::is_control) {
+            let rule = format!("a common name has 1 to {} characters, none of them control", Name::CHARS_MAX);
+            return Err(Error::invalid(format!("{rule}: cn={}", text.escape_debug())));
+        }
+        Ok(Name(text.to_string()))
+    }
+}
+
+/// A certificate, and what it says.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Certificate {
+    der: CertificateDer<'static>,
+    name: Name,
+    serial: Serial,
+    purpose: Purpose,
+    not_before: UnixTime,
+    not_after: UnixTime,
+    hosts: Vec<String>,
+    uris: Vec<String>,
+    public_key: Vec<u8>,
+    algorithm: &'static str,
+}
+
+impl Certificate {
+    /// Reads it.
+    pub fn parse(der: &[u8]) -> Result<Certificate, Error> {
+        let broken = |what: &dyn fmt::Display| Error::invalid(format!("not a certificate: {what}"));
+        let (rest, x509) = X509Certificate::from_der(der).map_err(|error| broken(&error))?;
+        if !rest.is_empty() {
+            return Err(broken(&"there is something behind it"));
+        }
+        let (hosts, uris) = alternative_names(&x509)?;
+        Ok(Certificate {
+            der: CertificateDer::from(der.to_vec()),
+            name: common_name(&x509)?,
+            serial: Serial::from_bytes(x509.raw_serial())
+                .ok_or_else(|| Error::invalid("the certificate's serial is 0, or over 20 bytes"))?,
+            purpose: purpose(&x509)?,
+            not_before: moment(x509.validity().not_before.timestamp()),
+            not_after: moment(x509.validity().not_after.timestamp()),
+            hosts,
+            uris,
+            public_key: x509.public_key().raw.to_vec(),
+            algorithm: algorithm(x509.public_key()),
+        })
+    }
+
+    /// Its bytes.
+    pub fn der(&self) -> &CertificateDer<'static> {
+        &self.der
+    }
+
+    /// Its common name.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The number that its issuer gave it.
+    pub fn serial(&self) -> Serial {
+        self.serial
+    }
+
+    /// What it is for.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// It is good from this second on.
+    pub fn not_before(&self) -> UnixTime {
+        self.not_before
+    }
+
+    /// It is good up to and including this second.
+    pub fn not_after(&self) -> UnixTime {
+        self.not_after
+    }
+
+    /// Names and addresses of hosts, for tools that go by them. Nobody here does.
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// What kind of key it is about.
+    pub fn algorithm(&self) -> &'static str {
+        self.algorithm
+    }
+
+    pub(crate) fn uris(&self) -> &[String] {
+        &self.uris
+    }
+
+    /// The public key, as DER (`SubjectPublicKeyInfo`).
+    pub(crate) fn public_key(&self) -> &[u8] {
+        &self.public_key
+    }
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Certificate({} cn={:?} serial={})", self.purpose, self.name.0, self.serial)
+    }
+}
+
+fn unreadable(error: &X509Error) -> Error {
+    Error::invalid(format!("the certificate's extensions cannot be read: {error}"))
+}
+
+fn common_name(x509: &X509Certificate<'_>) -> Result<Name, Error> {
+    let mut names = x509.subject().iter_common_name();
+    match (names.next(), names.next()) {
+        (Some(name), None) => {
+            name.as_str().map_err(|_| Error::invalid("the common name is no text"))?.parse()
+        }
+        _ => Err(Error::invalid("a certificate must have one common name: it is the identity")),
+    }
+}
+
+fn purpose(x509: &X509Certificate<'_>) -> Result<Purpose, Error> {
+    if x509.basic_constraints().map_err(|error| unreadable(&error))?.is_some_and(|found| found.value.ca) {
+        let usage = x509.key_usage().map_err(|error| unreadable(&error))?;
+        return if usage.is_none_or(|usage| usage.value.key_cert_sign()) {
+            Ok(Purpose::Authority)
+        } else {
+            Err(Error::invalid("the CA's key usage does not let it sign certificates"))
+        };
+    }
+    let usage = x509.extended_key_usage().map_err(|error| unreadable(&error))?;
+    let usage = usage.map_or((false, false, false), |found| {
+        (found.value.any, found.value.server_auth, found.value.client_auth)
+    });
+    match usage {
+        (false, true, false) => Ok(Purpose::Server),
+        (false, false, true) => Ok(Purpose::Client),
+        (false, false, false) => Err(Error::invalid(
+            "the certificate is for nothing: it needs the extended key usage ServerAuth or ClientAuth",
+        )),
+        _ => {
+            Err(Error::invalid("the certificate is for both sides; ServerAuth and ClientAuth take one each"))
+        }
+    }
+}
+
+/// Hosts and URIs.
+fn alternative_names(x509: &X509Certificate<'_>) -> Result<(Vec<String>, Vec<String>), Error> {
+    let (mut hosts, mut uris) = (Vec::new(), Vec::new());
+    let found = x509.subject_alternative_name().map_err(|error| unreadable(&error))?;
+    for name in found.iter().flat_map(|found| &found.value.general_names) {
+        match name {
+            GeneralName::DNSName(host) => hosts.push((*host).to_string()),
+            GeneralName::IPAddress(bytes) => hosts.push(address(bytes)?),
+            GeneralName::URI(uri) => uris.push((*uri).to_string()),
+            GeneralName::Invalid(..) => {
+                return Err(Error::invalid("an alternative name of the certificate cannot be read"));
+            }
+            _ => {}
+        }
+    }
+    Ok((hosts, uris))
+}
+
+fn address(bytes: &[u8]) -> Result<String, Error> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(|bytes| Ipv4Addr::from(bytes).to_string());
+    let v6 = <[u8; 16]>::try_from(bytes).map(|bytes| Ipv6Addr::from(bytes).to_string());
+    v4.or(v6).map_err(|_| Error::invalid("an address in the certificate has neither 4 nor 16 bytes"))
+}
+
+/// What is before 1970 counts as 1970.
+fn moment(seconds: i64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+}
+
+fn algorithm(key: &SubjectPublicKeyInfo<'_>) -> &'static str {
+    let curve = key.algorithm.parameters.as_ref().and_then(|any| any.as_oid().ok());
+    match key.algorithm.algorithm.to_id_string().as_str() {
+        "1.3.101.112" => "Ed25519",
+        "1.2.840.113549.1.1.1" => "RSA",
+        "1.2.840.10045.2.1" => match curve.map(|oid| oid.to_id_string()).as_deref() {
+            Some("1.2.840.10045.3.1.7") => "P-256",
+            Some("1.3.132.0.34") => "P-384",
+            _ => "EC",
+        },
+        _ => "other",
+    }
+}

@@ -1,0 +1,122 @@
+//! Private keys, alone and beside their certificates.
+//!
+//! Invariant: a [`KeyedCertificate`] has the key of its certificate. Keys are wiped when they are dropped, and
+//! never shown.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::sign::{CertifiedKey, SigningKey};
+use zeroize::Zeroize;
+
+use crate::certificate::Certificate;
+use crate::error::Error;
+use crate::seal::{Passphrase, SealedKey};
+
+/// A private key.
+pub struct PrivateKey {
+    der: PrivateKeyDer<'static>,
+    /// As in certificates.
+    public: Vec<u8>,
+}
+
+impl PrivateKey {
+    /// Refuses what no key can be made of.
+    pub(crate) fn new(der: PrivateKeyDer<'static>) -> Result<PrivateKey, Error> {
+        let mut key = PrivateKey { der, public: Vec::new() };
+        let unusable =
+            || Error::invalid("a private key cannot be used; P-256, P-384, Ed25519 and RSA are known");
+        let signing = key.signing().map_err(|_| unusable())?;
+        key.public = signing.public_key().ok_or_else(unusable)?.to_vec();
+        Ok(key)
+    }
+
+    pub(crate) fn der(&self) -> &PrivateKeyDer<'static> {
+        &self.der
+    }
+
+    /// The public half, as DER (`SubjectPublicKeyInfo`).
+    pub(crate) fn public(&self) -> &[u8] {
+        &self.public
+    }
+
+    fn signing(&self) -> Result<Arc<dyn SigningKey>, rustls::Error> {
+        aws_lc_rs::sign::any_supported_type(&self.der)
+    }
+}
+
+impl Clone for PrivateKey {
+    fn clone(&self) -> PrivateKey {
+        PrivateKey { der: self.der.clone_key(), public: self.public.clone() }
+    }
+}
+
+impl Drop for PrivateKey {
+    fn drop(&mut self) {
+        self.der.zeroize();
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateKey(..)")
+    }
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug)]
+pub struct KeyedCertificate {
+    certificate: Certificate,
+    key: PrivateKey,
+}
+
+impl KeyedCertificate {
+    pub(crate) fn new(certificate: Certificate, key: PrivateKey) -> Result<KeyedCertificate, Error> {
+        if certificate.public_key() != key.public() {
+            let what = "the private key is not that of the certificate";
+            return Err(Error::invalid(format!("{what}: cn={}", certificate.name())));
+        }
+        Ok(KeyedCertificate { certificate, key })
+    }
+
+    /// The certificate.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    pub(crate) fn key(&self) -> &PrivateKey {
+        &self.key
+    }
+
+    /// For TLS.
+    pub(crate) fn certified(&self) -> Arc<CertifiedKey> {
+        let signing = self.key.signing().expect("it was tried when the key was read");
+        Arc::new(CertifiedKey::new(vec![self.certificate.der().clone()], signing))
+    }
+}
+
+/// The CA's key, as it is kept.
+#[derive(Clone, Debug)]
+pub enum CaKey {
+    /// Whoever has the file has it.
+    Plain(PrivateKey),
+    /// Under a passphrase.
+    Sealed(SealedKey),
+}
+
+impl CaKey {
+    /// Whether a passphrase is needed.
+    pub fn is_sealed(&self) -> bool {
+        matches!(self, CaKey::Sealed(_))
+    }
+
+    /// The key itself. `passphrase` is asked for only if there must be one.
+    pub(crate) fn open(&self, passphrase: Option<&Passphrase>) -> Result<PrivateKey, Error> {
+        match self {
+            CaKey::Plain(key) => Ok(key.clone()),
+            CaKey::Sealed(sealed) => sealed.open(passphrase),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Files are for their owner, whole or not there, and stay unless told otherwise.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use identity::ErrorKind;
+use identity::file::{Existing, lock_beside, read, write};
+
+use crate::support::Dice;
+
+fn put(files: &[(&Path, &str)], existing: Existing) -> Result<(), ErrorKind> {
+    let mut dice = Dice::new(1);
+    write(files, existing, &mut |bytes| dice.fill(bytes)).map_err(|error| error.kind())
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .expect("there")
+        .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn only_the_owner_may_read_what_is_written() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("a.pem");
+    put(&[(&path, "one")], Existing::Keep).expect("new");
+    assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("ours");
+    put(&[(&path, "two")], Existing::Replace).expect("replaced");
+    assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600, "even if it was not");
+    assert_eq!(read(&path).expect("ours").as_str(), "two");
+    assert_eq!(names(dir.path()), ["a.pem"], "nothing is left behind");
+}
+
+#[test]
+fn what_is_there_stays_and_so_does_its_neighbour() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [first, second] = ["a.pem", "b.pem"].map(|name| dir.path().join(name));
+    fs::write(&second, "old").expect("writable");
+    let files: [(&Path, &str); 2] = [(&first, "new"), (&second, "new")];
+    assert_eq!(put(&files, Existing::Keep), Err(ErrorKind::Exists));
+    assert_eq!(
+        (names(dir.path()), fs::read_to_string(&second).expect("there")),
+        (vec!["b.pem".into()], "old".into())
+    );
+
+    put(&files, Existing::Replace).expect("told to");
+    assert_eq!(fs::read_to_string(&second).expect("there"), "new");
+}
+
+#[test]
+fn a_pair_of_which_one_cannot_be_written_leaves_neither() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (first, nowhere) = (dir.path().join("a.pem"), dir.path().join("none/b.pem"));
+    assert_eq!(put(&[(&first, "x"), (&nowhere, "x")], Existing::Keep), Err(ErrorKind::NotFound));
+    assert_eq!(names(dir.path()), [""; 0]);
+    // The same name twice: the second finds the first.
+    assert_eq!(put(&[(&first, "x"), (&first, "y")], Existing::Keep), Err(ErrorKind::Exists));
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
+#[test]
+fn a_link_is_followed_to_the_file_that_it_stands_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (real, link) = (dir.path().join("real.pem"), dir.path().join("link.pem"));
+    fs::write(&real, "old").expect("writable");
+    symlink(&real, &link).expect("a link");
+    assert_eq!(put(&[(&link, "new")], Existing::Keep), Err(ErrorKind::Exists));
+    put(&[(&link, "new")], Existing::Replace).expect("told to");
+    assert_eq!(fs::read_to_string(&real).expect("there"), "new");
+    assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+}
+
+#[test]
+fn what_is_no_file_is_never_replaced() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for target in [dir.path(), Path::new("/dev/null")] {
+        assert_eq!(put(&[(target, "x")], Existing::Replace), Err(ErrorKind::Invalid));
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_said_with_its_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("none.pem");
+    let error = read(&path).expect_err("not there");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("none.pem"), "{error}");
+    fs::write(&path, b"\xff\xfe").expect("writable");
+    assert_eq!(read(&path).expect_err("no text").kind(), ErrorKind::Io);
+}
+
+#[test]
+fn who_changes_a_file_keeps_others_waiting() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("server.pem");
+    let held = lock_beside(&path).expect("lockable");
+    let other = std::thread::spawn(move || lock_beside(&path).map(drop).map_err(|error| error.to_string()));
+    assert!(!other.is_finished());
+    drop(held);
+    other.join().expect("no panic").expect("its turn");
+}

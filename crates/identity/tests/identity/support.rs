@@ -1,0 +1,142 @@
+//! A CA, its people, a clock that stands still, and dice that always fall the same way.
+
+use std::time::Duration;
+
+use identity::{
+    Algorithm, Authority, ClientBundle, Cost, Days, Moment, Name, Passphrase, Rights, Role, ServerBundle,
+    UnixTime,
+};
+use rcgen::{CertificateParams, DnType, Issuer, KeyPair, SanType};
+use rustls::pki_types::CertificateDer;
+use rustls::time_provider::TimeProvider;
+use zeroize::Zeroizing;
+
+pub(crate) const DAY: u64 = 24 * 60 * 60;
+/// When everything here was made: in November 2026.
+pub(crate) const MADE: u64 = 1_794_700_000;
+
+pub(crate) fn at(seconds: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+}
+
+/// A clock that stands still.
+#[derive(Debug)]
+pub(crate) struct Stopped(pub(crate) UnixTime);
+
+impl TimeProvider for Stopped {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(self.0)
+    }
+}
+
+/// Bytes that differ from each other, the same in every run.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = self.0.to_le_bytes()[7];
+        }
+    }
+}
+
+/// Guessing is cheap in tests.
+pub(crate) const CHEAP: Cost = Cost { memory_kib: 32, passes: 1, lanes: 1 };
+
+pub(crate) fn passphrase(text: &str) -> Passphrase {
+    Passphrase::new(Zeroizing::new(text.to_string())).expect("not empty")
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+/// A CA, and what can be had from it.
+pub(crate) struct Project {
+    pub(crate) authority: Authority,
+    algorithm: Algorithm,
+    dice: std::cell::RefCell<Dice>,
+}
+
+impl Project {
+    pub(crate) fn new(seed: u64) -> Project {
+        Project::with(seed, Algorithm::P256)
+    }
+
+    pub(crate) fn with(seed: u64, algorithm: Algorithm) -> Project {
+        let mut dice = Dice::new(seed);
+        let mut moment = Moment { now: at(MADE), fill: &mut |bytes| dice.fill(bytes) };
+        let ca = name("project CA");
+        let authority = Authority::create(&ca, algorithm, Days::OF_CA, &mut moment).expect("a CA");
+        Project { authority, algorithm, dice: dice.into() }
+    }
+
+    /// Does something with the dice.
+    pub(crate) fn roll<T>(&self, act: impl FnOnce(&mut Moment) -> T) -> T {
+        let mut dice = self.dice.borrow_mut();
+        act(&mut Moment { now: at(MADE), fill: &mut |bytes| dice.fill(bytes) })
+    }
+
+    pub(crate) fn server(&self) -> ServerBundle {
+        let hosts = ["*", "localhost", "127.0.0.1"].map(|host| host.parse().expect("a host"));
+        let kind = (self.algorithm, Days::USUAL);
+        let issued = self.roll(|moment| self.authority.issue_server(&name("lockd"), &hosts, kind, moment));
+        issued.expect("a server")
+    }
+
+    pub(crate) fn client(&self, cn: &str) -> ClientBundle {
+        let (kind, who) = ((self.algorithm, Days::USUAL), (Role::Worker, &Rights::usual()));
+        let issued = self.roll(|moment| self.authority.issue_client(&name(cn), who, kind, moment));
+        issued.expect("a client")
+    }
+
+    /// The CA's file, in clear.
+    pub(crate) fn ca_pem(&self) -> Zeroizing<String> {
+        self.roll(|moment| self.authority.to_bundle(None, moment)).expect("a CA's file").to_pem()
+    }
+
+    /// A certificate as this CA would never issue it, with its key, as PEM.
+    pub(crate) fn odd(&self, change: impl FnOnce(&mut CertificateParams)) -> String {
+        let own = KeyPair::try_from(section(&self.ca_pem(), "PRIVATE KEY")).expect("the CA's key");
+        let issuer = Issuer::from_ca_cert_der(self.authority.certificate().der(), own).expect("the CA");
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "odd");
+        params.subject_alt_names = vec![SanType::URI("lockd:role/operator".try_into().expect("ASCII"))];
+        change(&mut params);
+        let key = KeyPair::generate().expect("a key");
+        let made = params.signed_by(&key, &issuer).expect("a certificate");
+        pem_of("CERTIFICATE", made.der()) + &pem_of("PRIVATE KEY", &key.serialize_der())
+    }
+
+    /// The CA's certificate alone, as PEM.
+    pub(crate) fn ca_certificate(&self) -> String {
+        pem_of("CERTIFICATE", self.authority.certificate().der())
+    }
+}
+
+pub(crate) fn pem_of(label: &str, bytes: &[u8]) -> String {
+    pem::encode(&pem::Pem::new(label, bytes)).replace("\r\n", "\n")
+}
+
+/// The sections of a file, as texts.
+pub(crate) fn sections(text: &str) -> Vec<String> {
+    let found = pem::parse_many(text).expect("PEM");
+    found.iter().map(|section| pem_of(section.tag(), section.contents())).collect()
+}
+
+/// The content of the first section of that kind.
+pub(crate) fn section(text: &str, label: &str) -> Vec<u8> {
+    let found = pem::parse_many(text).expect("PEM");
+    found.into_iter().find(|section| section.tag() == label).expect(label).into_contents()
+}
+
+/// The first certificate and the first key of a text.
+pub(crate) fn pair(text: &str) -> (CertificateDer<'static>, Vec<u8>) {
+    (section(text, "CERTIFICATE").into(), section(text, "PRIVATE KEY"))
+}
