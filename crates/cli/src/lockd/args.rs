@@ -5,13 +5,17 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::auth::AuthCommand;
+
 /// A lease authority: leases over named resources, fencing of stale holders, documents beside keys.
 #[derive(Parser)]
 #[command(
     name = "lockd",
     version,
     after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage.\n\n\
-                  Example:\n  lockd store dump --store /var/lib/lockd | jq -c 'select(.identity == \"ada\")'"
+                  Examples:\n  lockd auth new server --out server.pem --ca-pass-prompt\n  \
+                  lockd auth new client --server-in server.pem --out client1.pem --cn worker-1\n  \
+                  lockd store dump --store /var/lib/lockd | jq -c 'select(.identity == \"ada\")'"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -20,6 +24,13 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    /// Make, revoke and check the identities of servers and clients.
+    ///
+    /// Certificates are trusted, and hostnames are not: an identity file may move to another machine.
+    Auth {
+        #[command(subcommand)]
+        command: AuthCommand,
+    },
     /// Look at a store.
     Store {
         #[command(subcommand)]
@@ -60,12 +71,23 @@ impl Args {
     /// The arguments, or the end of the process with what is wrong with them.
     pub(crate) fn get() -> Args {
         let args = Args::parse();
-        let Command::Store { command: StoreCommand::Dump(dump) } = &args.command;
-        if dump.from_lsn > dump.to_lsn {
-            let what = "--from-lsn is behind --to-lsn: no record is in between";
+        let checked = match &args.command {
+            Command::Auth { command } => command.check(),
+            Command::Store { command: StoreCommand::Dump(dump) } => dump.check(),
+        };
+        if let Err(what) = checked {
             Args::command().error(ErrorKind::ValueValidation, what).exit();
         }
         args
+    }
+}
+
+impl Dump {
+    fn check(&self) -> Result<(), &'static str> {
+        if self.from_lsn > self.to_lsn {
+            return Err("--from-lsn is behind --to-lsn: no record is in between");
+        }
+        Ok(())
     }
 }
 

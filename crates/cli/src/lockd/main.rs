@@ -1,9 +1,10 @@
-//! `lockd`: the lease authority's own program. So far it looks at stores.
+//! `lockd`: the lease authority's own program. So far it makes identities, and looks at stores.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage. Results go to standard output, everything else to standard
 //! error.
 
 mod args;
+mod auth;
 mod dump;
 mod line;
 
@@ -15,6 +16,7 @@ use crate::args::{Args, Command, StoreCommand};
 fn main() -> ExitCode {
     let args = Args::get();
     let done = match &args.command {
+        Command::Auth { command } => auth::run(command),
         Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump),
     };
     match done {

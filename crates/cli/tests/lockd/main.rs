@@ -1,5 +1,6 @@
 //! The real binary, as an operator has it: what it prints, and what it exits with.
 
 mod actions;
+mod auth;
 mod dump;
 mod support;

@@ -1,0 +1,60 @@
+//! `lockd auth`: identities are made, revoked and looked at.
+//!
+//! Everything is decided in the `identity` crate. Here the clock and the dice are handed to it, files are found,
+//! and answers are printed: as text for people, or with `--output json`.
+
+mod args;
+mod passphrase;
+mod ca;
+mod new;
+mod revoke;
+mod inspect;
+mod verify;
+mod view;
+
+use std::path::Path;
+
+use identity::{ClientBundle, Denylist, Error, ServerBundle, UnixTime, file};
+
+pub(crate) use self::args::AuthCommand;
+use self::args::{CheckCommand, InspectCommand, NewCommand, RevokeCommand};
+
+pub(crate) fn run(command: &AuthCommand) -> Result<(), String> {
+    match command {
+        AuthCommand::New { command: NewCommand::Server(args) } => new::server(args),
+        AuthCommand::New { command: NewCommand::Client(args) } => new::client(args),
+        AuthCommand::Revoke { command: RevokeCommand::Client(args) } => revoke::client(args),
+        AuthCommand::Inspect { command: InspectCommand::Server(args) } => inspect::server(args),
+        AuthCommand::Inspect { command: InspectCommand::Client(args) } => inspect::client(args),
+        AuthCommand::Verify { command: CheckCommand::Server(args) } => verify::server(args),
+        AuthCommand::Verify { command: CheckCommand::Client(args) } => verify::client(args),
+    }
+}
+
+/// The time on the wall: certificates have dates. The one place where these commands read a clock.
+fn now() -> UnixTime {
+    UnixTime::now()
+}
+
+/// Bytes that nobody can guess, from the kernel.
+fn fill(bytes: &mut [u8]) {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        // Only an interrupted call fails, and can be made again.
+        filled +=
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
+    }
+}
+
+fn read_server(path: &Path) -> Result<ServerBundle, Error> {
+    ServerBundle::parse(&file::read(path)?).map_err(|error| error.in_file(path))
+}
+
+fn read_client(path: &Path) -> Result<ClientBundle, Error> {
+    ClientBundle::parse(&file::read(path)?).map_err(|error| error.in_file(path))
+}
+
+fn read_denylist(path: Option<&Path>) -> Result<Denylist, Error> {
+    let Some(path) = path else { return Ok(Denylist::default()) };
+    Denylist::parse(&file::read(path)?).map_err(|error| error.in_file(path))
+}
