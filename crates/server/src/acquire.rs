@@ -18,7 +18,9 @@ use kernel::{
 use serde::Deserialize;
 
 use crate::app::{App, Ask};
-use crate::peer::{Peer, Right};
+use identity::Right;
+
+use crate::peer::Peer;
 use crate::refuse::{self, Refused, hex};
 use crate::{deliver, read, state};
 

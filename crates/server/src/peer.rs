@@ -1,11 +1,13 @@
 //! Who is asking, and what it may.
 
-use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
-use kernel::{Identity, Namespace};
+use identity::{PeerIdentity, Rights, Role};
+use kernel::Identity;
 
 /// Who is asking.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Peer {
     /// Whose leases are whose.
     pub identity: Identity,
@@ -13,64 +15,33 @@ pub struct Peer {
     pub role: Role,
     /// What it may, and where.
     pub rights: Rights,
+    /// The certificate that it has shown, to be checked again with every request.
+    pub shown: Option<Arc<PeerIdentity>>,
 }
 
-/// What somebody is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Holds leases.
-    Worker,
-    /// May take leases back, and set quotas.
-    Operator,
-}
+/// A certificate whose name cannot be an identity.
+#[derive(Debug)]
+pub struct NoIdentity(kernel::TextError);
 
-/// Something that may be allowed in a namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Right {
-    /// To look at keys and leases, and to read documents under a lease.
-    Read,
-    /// To take leases and write under them.
-    Write,
-    /// To read documents without a lease.
-    PublicRead,
-    /// To leave resources taken after expiry, until an operator frees them.
-    ManualHold,
-}
-
-/// What is allowed, by namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rights {
-    /// In every namespace.
-    everywhere: Vec<Right>,
-    by_namespace: BTreeMap<Namespace, Vec<Right>>,
-}
-
-impl Rights {
-    /// Everything, everywhere.
-    pub fn all() -> Rights {
-        let everywhere = vec![Right::Read, Right::Write, Right::PublicRead, Right::ManualHold];
-        Rights { everywhere, by_namespace: BTreeMap::new() }
-    }
-
-    /// Adds a right in a namespace; in every one if none is named.
-    pub fn add(&mut self, namespace: Option<&Namespace>, right: Right) {
-        match namespace {
-            None => self.everywhere.push(right),
-            Some(namespace) => self.by_namespace.entry(namespace.clone()).or_default().push(right),
-        }
-    }
-
-    /// Is it allowed there?
-    pub fn allow(&self, namespace: &Namespace, right: Right) -> bool {
-        let there = self.by_namespace.get(namespace);
-        self.everywhere.contains(&right) || there.is_some_and(|rights| rights.contains(&right))
+impl fmt::Display for NoIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the certificate's name cannot be an identity: {}", self.0)
     }
 }
+
+impl std::error::Error for NoIdentity {}
 
 impl Peer {
     /// Everybody, where nobody is asked who it is: an operator on the same machine, a worker from elsewhere.
     pub fn anonymous(role: Role) -> Peer {
         let identity = Identity::new("anonymous").expect("a valid name");
-        Peer { identity, role, rights: Rights::all() }
+        Peer { identity, role, rights: Rights::all(), shown: None }
+    }
+
+    /// Whoever has shown this certificate.
+    pub fn of(shown: PeerIdentity) -> Result<Peer, NoIdentity> {
+        let identity = Identity::new(shown.name.as_str()).map_err(NoIdentity)?;
+        let (role, rights) = (shown.role, shown.rights.clone());
+        Ok(Peer { identity, role, rights, shown: Some(Arc::new(shown)) })
     }
 }

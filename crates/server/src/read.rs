@@ -6,7 +6,9 @@ use kernel::{Etag, Held, Namespace, Request, RequestKey, ResourceName, Span, Tok
 use serde::de::DeserializeOwned;
 
 use crate::credential::{Shown, StoreKey};
-use crate::peer::{Peer, Right, Role};
+use identity::{Right, Role};
+
+use crate::peer::Peer;
 
 type Read<T> = Result<T, Refusal>;
 
@@ -55,7 +57,7 @@ pub(crate) fn ttl(seconds: Option<i64>, ms: Option<i64>) -> Read<Option<Span>> {
 }
 
 pub(crate) fn may(peer: &Peer, namespace: &Namespace, right: Right) -> Read<()> {
-    if peer.rights.allow(namespace, right) {
+    if peer.rights.allows(namespace.as_str(), right) {
         return Ok(());
     }
     let detail =
@@ -66,7 +68,7 @@ pub(crate) fn may(peer: &Peer, namespace: &Namespace, right: Right) -> Read<()> 
 pub(crate) fn operator(peer: &Peer) -> Read<()> {
     match peer.role {
         Role::Operator => Ok(()),
-        Role::Worker => Err(Refusal::new(Code::Forbidden, "this is for operators")),
+        Role::Worker | Role::Server => Err(Refusal::new(Code::Forbidden, "this is for operators")),
     }
 }
 

@@ -1,17 +1,29 @@
 //! Listens, and serves whoever connects until it is told to stop.
+//!
+//! **Invariant.** Whatever a client does, slow, endless, half-open or malformed, costs one bounded connection, and
+//! never a lease. Over TLS the certificate is checked at the handshake and again with every request: resumed
+//! sessions and open connections do not outlive a revocation.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::{Code, Refusal};
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use identity::{PeerIdentity, ServerTls, SharedDenylist, UnixTime};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
 use crate::peer::Peer;
+use crate::refuse::Refused;
 use crate::router::router;
 
 /// What one connection may cost.
@@ -19,7 +31,7 @@ use crate::router::router;
 pub struct Limits {
     /// Connections at a time; one more waits to be accepted.
     pub connections_max: usize,
-    /// How long the head of a request may take.
+    /// How long a handshake, and the head of a request, may take.
     pub head_timeout: Duration,
     /// How long connections may go on after they were told to stop.
     pub drain_timeout: Duration,
@@ -35,54 +47,160 @@ impl Default for Limits {
     }
 }
 
-/// Serves plain HTTP/1.1 and HTTP/2 until `stop` says true; everybody is `peer`.
-pub async fn plain(
-    listener: TcpListener,
-    app: Arc<App>,
-    peer: Peer,
-    limits: Limits,
-    mut stop: watch::Receiver<bool>,
-) {
-    let router = router(Arc::clone(&app)).layer(Extension(peer));
-    let slots = Arc::new(Semaphore::new(limits.connections_max));
-    let connections = hyper_util::server::graceful::GracefulShutdown::new();
-    loop {
-        let slot = Arc::clone(&slots).acquire_owned().await.expect("nobody closes it");
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
-        // Out of descriptors, or gone again: the next may do better.
-        let Ok((stream, _)) = accepted else {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            continue;
-        };
-        // Small answers must not wait for more to send.
-        let _ = stream.set_nodelay(true);
-        let connection = connection(stream, router.clone(), limits);
-        let watched = connections.watch(connection);
-        tokio::spawn(async move {
-            // Whatever a client does wrong costs its own connection.
-            let _ = watched.await;
-            drop(slot);
-        });
-    }
-    app.drain();
-    let _ = tokio::time::timeout(limits.drain_timeout, connections.shutdown()).await;
+/// Who is let in, and who no longer.
+#[derive(Clone)]
+pub struct Tls {
+    /// The certificate, and the CA.
+    pub server: ServerTls,
+    /// Revoked certificates.
+    pub denylist: Arc<SharedDenylist>,
 }
 
-type Connection = auto::UpgradeableConnection<
-    'static,
-    TokioIo<tokio::net::TcpStream>,
-    TowerToHyperService<Router>,
-    TokioExecutor,
->;
+/// What a server listens on.
+pub enum Listener {
+    /// Plain HTTP: everybody is this peer.
+    Plain(TcpListener, Peer),
+    /// A socket on this machine: everybody is this peer.
+    Unix(UnixListener, Peer),
+    /// Over TLS, with certificates on both sides.
+    Tls(TcpListener, Tls),
+}
 
-fn connection(stream: tokio::net::TcpStream, router: Router, limits: Limits) -> Connection {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head_timeout);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
-    let connection =
-        builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(router));
-    connection.into_owned()
+/// Serves HTTP/1.1 and HTTP/2 until `stop` says true, then stops granting, and waits for what is under way.
+pub async fn serve(listeners: Vec<Listener>, app: Arc<App>, limits: Limits, stop: watch::Receiver<bool>) {
+    let slots = Arc::new(Semaphore::new(limits.connections_max));
+    let mut accepting = tokio::task::JoinSet::new();
+    for listener in listeners {
+        let door = Door {
+            router: router(Arc::clone(&app)),
+            app: Arc::clone(&app),
+            limits,
+            slots: Arc::clone(&slots),
+            stop: stop.clone(),
+        };
+        accepting.spawn(door.accept(listener));
+    }
+    while accepting.join_next().await.is_some() {}
+    app.drain();
+    // Whoever has all slots knows that nobody is connected any more.
+    let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
+    let _ = tokio::time::timeout(limits.drain_timeout, slots.acquire_many(all)).await;
+}
+
+/// One way in.
+struct Door {
+    router: Router,
+    app: Arc<App>,
+    limits: Limits,
+    slots: Arc<Semaphore>,
+    stop: watch::Receiver<bool>,
+}
+
+impl Door {
+    async fn accept(self, listener: Listener) {
+        let mut stop = self.stop.clone();
+        let door = Arc::new(self);
+        loop {
+            let slot = Arc::clone(&door.slots).acquire_owned().await.expect("nobody closes it");
+            let accepted = tokio::select! {
+                accepted = door.one(&listener, slot) => accepted,
+                _ = stop.wait_for(|stop| *stop) => return,
+            };
+            if accepted.is_err() {
+                // Out of descriptors, or gone again: the next may do better.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    async fn one(self: &Arc<Self>, listener: &Listener, slot: OwnedSemaphorePermit) -> std::io::Result<()> {
+        let door = Arc::clone(self);
+        match listener {
+            Listener::Plain(listener, peer) => {
+                let (stream, peer) = (quick(listener.accept().await?.0), peer.clone());
+                tokio::spawn(async move { door.serve(stream, peer, slot).await });
+            }
+            Listener::Unix(listener, peer) => {
+                let (stream, peer) = (listener.accept().await?.0, peer.clone());
+                tokio::spawn(async move { door.serve(stream, peer, slot).await });
+            }
+            Listener::Tls(listener, tls) => {
+                let (stream, tls) = (quick(listener.accept().await?.0), tls.clone());
+                tokio::spawn(async move { door.shake_hands(stream, tls, slot).await });
+            }
+        }
+        Ok(())
+    }
+
+    /// Who cannot show a certificate in time costs nothing more.
+    async fn shake_hands(&self, stream: TcpStream, tls: Tls, slot: OwnedSemaphorePermit) {
+        let acceptor = TlsAcceptor::from(tls.server.config());
+        let Ok(Ok(stream)) = tokio::time::timeout(self.limits.head_timeout, acceptor.accept(stream)).await
+        else {
+            return;
+        };
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let Some(peer) = PeerIdentity::from_chain(chain).ok().and_then(|shown| Peer::of(shown).ok()) else {
+            return;
+        };
+        let gate = Gate { denylist: tls.denylist, app: Arc::clone(&self.app) };
+        let router = self.router.clone().layer(from_fn_with_state(gate, still_trusted));
+        self.run(stream, router.layer(Extension(peer)), slot).await;
+    }
+
+    async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: I,
+        peer: Peer,
+        slot: OwnedSemaphorePermit,
+    ) {
+        self.run(stream, self.router.clone().layer(Extension(peer)), slot).await;
+    }
+
+    async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: I,
+        router: Router,
+        slot: OwnedSemaphorePermit,
+    ) {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.head_timeout);
+        builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
+        let service = TowerToHyperService::new(router);
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut stop = self.stop.clone();
+        let stopped = tokio::select! {
+            // Whatever a client does wrong costs its own connection.
+            _ = connection.as_mut() => false,
+            _ = stop.wait_for(|stop| *stop) => true,
+        };
+        if stopped {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+        drop(slot);
+    }
+}
+
+/// Small answers must not wait for more to send.
+fn quick(stream: TcpStream) -> TcpStream {
+    let _ = stream.set_nodelay(true);
+    stream
+}
+
+#[derive(Clone)]
+struct Gate {
+    denylist: Arc<SharedDenylist>,
+    app: Arc<App>,
+}
+
+/// A certificate that was good at the handshake may be revoked, or have run out, by now.
+async fn still_trusted(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    let now = UnixTime::since_unix_epoch(Duration::from_millis(gate.app.unix_ms()));
+    let shown = request.extensions().get::<Peer>().and_then(|peer| peer.shown.clone());
+    match shown.map(|shown| gate.denylist.check(&shown, now)) {
+        Some(Ok(())) => next.run(request).await,
+        Some(Err(why)) => Refused(Refusal::new(Code::Unauthenticated, why.to_string())).into_response(),
+        None => Refused(Refusal::new(Code::Unauthenticated, "no certificate was shown")).into_response(),
+    }
 }

@@ -26,7 +26,9 @@ use store::{ErrorKind, StoreError};
 
 use crate::acquire::{not_found, refusal};
 use crate::app::{App, Ask};
-use crate::peer::{Peer, Right};
+use identity::Right;
+
+use crate::peer::Peer;
 use crate::read::{self, Conditions};
 use crate::refuse::{Refused, hex, rejected};
 

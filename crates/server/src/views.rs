@@ -11,7 +11,9 @@ use serde::Deserialize;
 
 use crate::acquire::{not_found, owner_of};
 use crate::app::App;
-use crate::peer::{Peer, Right};
+use identity::Right;
+
+use crate::peer::Peer;
 use crate::read;
 use crate::refuse::{Refused, hex, rejected};
 
@@ -142,7 +144,7 @@ pub(crate) async fn leases(
                 let all: Vec<_> = view.kernel.leases_from(cursor, view.now).take(left).collect();
                 let last = all.last().map(|(cursor, _)| *cursor).filter(|_| all.len() == left);
                 let mine = all.into_iter().map(|(_, lease)| lease).filter(|lease| {
-                    rights.allow(&lease.namespace, Right::Read)
+                    rights.allows(lease.namespace.as_str(), Right::Read)
                         && wanted.as_ref().is_none_or(|wanted| *wanted == lease.namespace)
                 });
                 (mine.collect::<Vec<_>>(), last, view.now)
@@ -232,7 +234,7 @@ pub(crate) async fn namespaces(
     for shard in 0..app.shards() {
         all.extend(app.look(shard, |view| view.kernel.namespaces()).await?);
     }
-    all.retain(|namespace| peer.rights.allow(namespace, Right::Read));
+    all.retain(|namespace| peer.rights.allows(namespace.as_str(), Right::Read));
     all.sort_unstable();
     Ok(Json(tell::Namespaces { namespaces: all.iter().map(|name| name.as_str().to_string()).collect() }))
 }

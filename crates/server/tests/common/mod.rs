@@ -7,11 +7,12 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::{Extension, Router};
 use engine::engine::{Fatal, Options, Upkeep, Watcher};
+use identity::Role;
 use kernel::{Event, Limits, Lsn};
 use serde_json::{Value, json};
 use server::app::{App, Settings};
 use server::boot::{Making, StoreUrl, open};
-use server::peer::{Peer, Role};
+use server::peer::Peer;
 use server::router::router;
 use tower::ServiceExt;
 
