@@ -15,6 +15,7 @@ use rcgen::{
 };
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use time::OffsetDateTime;
+use zeroize::Zeroizing;
 
 use crate::bundle::{CaBundle, ClientBundle, ServerBundle};
 use crate::certificate::{Certificate, Name};
@@ -97,9 +98,9 @@ pub struct Moment<'a> {
 
 /// A CA whose key is at hand.
 pub struct Authority {
-    certificate: Certificate,
-    key: PrivateKey,
-    issuer: Issuer<'static, KeyPair>,
+    own: KeyedCertificate,
+    /// The same key, as the library that signs wants it.
+    pair: Zeroizing<KeyPair>,
 }
 
 impl Authority {
@@ -115,7 +116,7 @@ impl Authority {
         params.not_after = later(moment.now, days);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let made = params.self_signed(&pair).map_err(|error| unissued(&error))?;
+        let made = params.self_signed(&*pair).map_err(|error| unissued(&error))?;
         Authority::new(Certificate::parse(made.der())?, private_key(&pair)?)
     }
 
@@ -125,16 +126,20 @@ impl Authority {
     }
 
     fn new(certificate: Certificate, key: PrivateKey) -> Result<Authority, Error> {
-        let unusable = |error: rcgen::Error| Error::invalid(format!("the CA cannot issue anything: {error}"));
-        let keyed = KeyedCertificate::new(certificate, key)?;
-        let pair = KeyPair::try_from(keyed.key().der()).map_err(unusable)?;
-        let issuer = Issuer::from_ca_cert_der(keyed.certificate().der(), pair).map_err(unusable)?;
-        Ok(Authority { certificate: keyed.certificate().clone(), key: keyed.key().clone(), issuer })
+        let own = KeyedCertificate::new(certificate, key)?;
+        let pair = Zeroizing::new(KeyPair::try_from(own.key().der()).map_err(|error| unissued(&error))?);
+        let authority = Authority { own, pair };
+        authority.issuer()?;
+        Ok(authority)
+    }
+
+    fn issuer(&self) -> Result<Issuer<'static, &KeyPair>, Error> {
+        Issuer::from_ca_cert_der(self.certificate().der(), &*self.pair).map_err(|error| unissued(&error))
     }
 
     /// The CA's certificate.
     pub fn certificate(&self) -> &Certificate {
-        &self.certificate
+        self.own.certificate()
     }
 
     /// The CA's file: its key in clear, or under a passphrase.
@@ -144,12 +149,12 @@ impl Authority {
         moment: &mut Moment,
     ) -> Result<CaBundle, Error> {
         let key = match passphrase {
-            None => CaKey::Plain(self.key.clone()),
+            None => CaKey::Plain(self.own.key().clone()),
             Some((passphrase, cost)) => {
-                CaKey::Sealed(SealedKey::seal(&self.key, passphrase, cost, moment.fill)?)
+                CaKey::Sealed(SealedKey::seal(self.own.key(), passphrase, cost, moment.fill)?)
             }
         };
-        Ok(CaBundle::new(self.certificate.clone(), key))
+        Ok(CaBundle::new(self.certificate().clone(), key))
     }
 
     /// A server's file, without the CA's key.
@@ -166,7 +171,7 @@ impl Authority {
         let says = uris(Role::Server, &Rights::none());
         let forwarding =
             self.issue(name, ExtendedKeyUsagePurpose::ClientAuth, says, (algorithm, days), moment)?;
-        ServerBundle::new(self.certificate.clone(), server, forwarding)
+        ServerBundle::new(self.certificate().clone(), server, forwarding)
     }
 
     /// A client's file.
@@ -180,7 +185,7 @@ impl Authority {
         let says = uris(role, rights);
         let client =
             self.issue(name, ExtendedKeyUsagePurpose::ClientAuth, says, (algorithm, days), moment)?;
-        ClientBundle::new(self.certificate.clone(), client)
+        ClientBundle::new(self.certificate().clone(), client)
     }
 
     fn issue(
@@ -191,26 +196,26 @@ impl Authority {
         (algorithm, days): (Algorithm, Days),
         moment: &mut Moment,
     ) -> Result<KeyedCertificate, Error> {
-        if moment.now > self.certificate.not_after() {
+        if moment.now > self.certificate().not_after() {
             let what = "the CA has expired; make a new one with `lockd auth new server`";
-            return Err(Error::invalid(format!("{what}: cn={}", self.certificate.name())));
+            return Err(Error::invalid(format!("{what}: cn={}", self.certificate().name())));
         }
         let pair = generate(algorithm)?;
         let mut params = blank(name, moment);
-        params.not_after = later(moment.now, days).min(instant(self.certificate.not_after()));
+        params.not_after = later(moment.now, days).min(instant(self.certificate().not_after()));
         params.use_authority_key_identifier_extension = true;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![purpose];
         params.subject_alt_names = alternative_names;
-        let made = params.signed_by(&pair, &self.issuer).map_err(|error| unissued(&error))?;
+        let made = params.signed_by(&*pair, &self.issuer()?).map_err(|error| unissued(&error))?;
         KeyedCertificate::new(Certificate::parse(made.der())?, private_key(&pair)?)
     }
 }
 
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Authority({:?})", self.certificate)
+        write!(f, "Authority({:?})", self.certificate())
     }
 }
 
@@ -230,21 +235,20 @@ fn uris(role: Role, rights: &Rights) -> Vec<SanType> {
     to_uris(role, rights).into_iter().map(|uri| SanType::URI(text(uri))).collect()
 }
 
-fn generate(algorithm: Algorithm) -> Result<KeyPair, Error> {
+fn generate(algorithm: Algorithm) -> Result<Zeroizing<KeyPair>, Error> {
     let unmade =
         |error: &dyn fmt::Display| Error::new(ErrorKind::Io, format!("no key could be made: {error}"));
-    match algorithm {
-        Algorithm::P256 => {
-            KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(|error| unmade(&error))
-        }
+    let pair = match algorithm {
+        Algorithm::P256 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256),
         Algorithm::Ed25519 => {
             // In the first version of PKCS#8: the second, which rcgen would write, OpenSSL 3 does not read.
             let made = Ed25519KeyPair::generate().and_then(|pair| pair.to_pkcs8v1());
             let der = made.map_err(|error| unmade(&error))?;
             let der = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(der.as_ref()));
-            KeyPair::try_from(&der).map_err(|error| unmade(&error))
+            KeyPair::try_from(&der)
         }
-    }
+    };
+    pair.map(Zeroizing::new).map_err(|error| unmade(&error))
 }
 
 fn private_key(pair: &KeyPair) -> Result<PrivateKey, Error> {

@@ -247,6 +247,12 @@ fn a_servers_certificate_does_not_pass_for_a_client() {
 }
 
 #[test]
+fn the_ca_itself_is_no_client() {
+    let project = Project::new(20);
+    refused(meet(&gullible(Some(pair(&project.ca_pem()))), &running(&project.server())));
+}
+
+#[test]
 fn a_client_without_a_role_is_refused() {
     let project = Project::new(9);
     let odd = project.odd(|params| {
