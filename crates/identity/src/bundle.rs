@@ -191,9 +191,10 @@ impl ClientBundle {
         ClientBundle::new(ca, client)
     }
 
-    /// The file's text. It is secret.
+    /// The file's text. It is secret. Its own certificate comes first: tools that take one file for certificate and
+    /// key, curl among them, use the first that they find.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        Writer::new().certificate(&self.ca).keyed(&self.client).finish()
+        Writer::new().keyed(&self.client).certificate(&self.ca).finish()
     }
 
     /// The CA's certificate.

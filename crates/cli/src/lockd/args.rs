@@ -6,6 +6,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::auth::AuthCommand;
+use crate::serve::Serve;
 
 /// A lease authority: leases over named resources, fencing of stale holders, documents beside keys.
 #[derive(Parser)]
@@ -13,7 +14,7 @@ use crate::auth::AuthCommand;
     name = "lockd",
     version,
     after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage.\n\n\
-                  Examples:\n  lockd auth new server --out server.pem --ca-pass-prompt\n  \
+                  Examples:\n  lockd serve\n  lockd auth new server --out server.pem --ca-pass-prompt\n  \
                   lockd auth new client --server-in server.pem --out client1.pem --cn worker-1\n  \
                   lockd store dump --store /var/lib/lockd | jq -c 'select(.identity == \"ada\")'"
 )]
@@ -31,6 +32,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: AuthCommand,
     },
+    /// Serve leases over HTTPS.
+    Serve(Box<Serve>),
     /// Look at a store.
     Store {
         #[command(subcommand)]
@@ -73,6 +76,7 @@ impl Args {
         let args = Args::parse();
         let checked = match &args.command {
             Command::Auth { command } => command.check(),
+            Command::Serve(_) => Ok(()),
             Command::Store { command: StoreCommand::Dump(dump) } => dump.check(),
         };
         if let Err(what) = checked {

@@ -1,4 +1,4 @@
-//! `lockd`: the lease authority's own program. So far it makes identities, and looks at stores.
+//! `lockd`: the lease authority's own program. So far it serves, makes identities, and looks at stores.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage. Results go to standard output, everything else to standard
 //! error.
@@ -7,6 +7,7 @@ mod args;
 mod auth;
 mod dump;
 mod line;
+mod serve;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
     let args = Args::get();
     let done = match &args.command {
         Command::Auth { command } => auth::run(command),
+        Command::Serve(args) => serve::run(args),
         Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump),
     };
     match done {

@@ -3,4 +3,5 @@
 mod actions;
 mod auth;
 mod dump;
+mod serve;
 mod support;

@@ -1,0 +1,191 @@
+//! `lockd serve` as a process: the first start, a kill, a revocation, a stop.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::Arc;
+
+use identity::{ClientBundle, ClientTls};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
+use tokio_rustls::rustls::{ClientConnection, StreamOwned};
+
+struct Running {
+    child: Child,
+    lines: BufReader<ChildStderr>,
+    address: String,
+}
+
+impl Running {
+    fn start(data: &Path, args: &[&str]) -> Running {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data).args(args);
+        command.stderr(Stdio::piped()).stdin(Stdio::null());
+        let mut child = command.spawn().expect("the program");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped"));
+        let serving = wait_for(&mut lines, "serving http");
+        let address =
+            serving.split("://").nth(1).and_then(|rest| rest.split(' ').next()).expect("an address");
+        Running { address: address.to_string(), child, lines }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, signal).expect("it runs");
+    }
+
+    fn connect(&self, client: &Path) -> Connection {
+        let bundle = ClientBundle::parse(&std::fs::read_to_string(client).expect("made")).expect("sound");
+        let tls = ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).expect("sound");
+        let mut config = (*tls.config()).clone();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let name = ServerName::try_from("anything").expect("a name");
+        let session = ClientConnection::new(Arc::new(config), name).expect("sound");
+        Connection(StreamOwned::new(session, TcpStream::connect(&self.address).expect("it listens")))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_for(lines: &mut BufReader<ChildStderr>, what: &str) -> String {
+    let mut said = String::new();
+    loop {
+        let mut line = String::new();
+        assert_ne!(lines.read_line(&mut line).expect("text"), 0, "it ended before it said {what:?}:\n{said}");
+        if line.contains(what) {
+            return line;
+        }
+        said.push_str(&line);
+    }
+}
+
+struct Connection(StreamOwned<ClientConnection, TcpStream>);
+
+impl Connection {
+    /// The status and the body; nothing if the server hung up.
+    fn ask(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+        let length = body.len();
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: lockd\r\ncontent-length: {length}\r\n\r\n{body}");
+        self.0.write_all(request.as_bytes()).ok()?;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).ok()?;
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).expect("text").to_lowercase();
+        let number = |text: &str| text.trim().parse::<usize>().expect("a number");
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length:")).map_or(0, number);
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).ok()?;
+        let status = head.split(' ').nth(1).expect("a status").parse().expect("a number");
+        Some((status, String::from_utf8(body).expect("text")))
+    }
+}
+
+#[test]
+fn from_nothing_to_a_lease_that_survives_a_kill() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let server = Running::start(&data, &[]);
+    let client = data.join("client.pem");
+    let mut connection = server.connect(&client);
+    let (status, told) = connection
+        .ask("POST", "/v1/acquire", r#"{"key":"orders","ttl_seconds":300,"owner":"worker-1"}"#)
+        .expect("an answer");
+    assert_eq!(status, 200, "{told}");
+    let lease: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    drop(server);
+
+    let server = Running::start(&data, &[]);
+    let mut connection = server.connect(&client);
+    let (status, told) = connection.ask("GET", "/v1/describe?key=orders", "").expect("an answer");
+    let described: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((status, &described["owner"]), (200, &serde_json::json!("worker-1")));
+    assert_eq!(described["lease_id"], lease["public_id"]);
+    let body = serde_json::json!({"lease_id": lease["lease_id"]}).to_string();
+    let (status, told) = connection.ask("POST", "/v1/release", &body).expect("an answer");
+    assert_eq!(
+        (status, told.as_str()),
+        (200, r#"{"released":true}"#),
+        "its credential is good across the kill"
+    );
+}
+
+#[test]
+fn a_revoked_client_is_cut_off_on_its_open_connection_after_a_reload() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let mut server = Running::start(&data, &[]);
+    let (bundle, client) = (data.join("server.pem"), data.join("client.pem"));
+    let mut connection = server.connect(&client);
+    assert_eq!(connection.ask("GET", "/v1/leases", "").expect("an answer").0, 200);
+    let parsed = ClientBundle::parse(&std::fs::read_to_string(&client).expect("made")).expect("sound");
+    let serial = parsed.identity().serial.to_string();
+    let mut revoke = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+    revoke
+        .args(["auth", "revoke", "client", "--server-in"])
+        .arg(&bundle)
+        .arg("--out")
+        .arg(&bundle)
+        .arg(&serial);
+    assert!(revoke.output().expect("it runs").status.success());
+    server.signal(rustix::process::Signal::HUP);
+    wait_for(&mut server.lines, "reloaded");
+    let (status, told) = connection.ask("GET", "/v1/leases", "").expect("an answer");
+    assert_eq!(status, 401, "{told}");
+    assert!(told.contains("unauthenticated") && told.contains("revoked"), "{told}");
+    assert!(server.connect(&client).ask("GET", "/v1/leases", "").is_none(), "nor on a new one");
+}
+
+#[test]
+fn told_to_stop_it_sends_those_away_who_wait_and_ends_well() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let mut server = Running::start(&data, &[]);
+    let client = data.join("client.pem");
+    let mut holder = server.connect(&client);
+    assert_eq!(holder.ask("POST", "/v1/acquire", r#"{"key":"k"}"#).expect("an answer").0, 200);
+    let mut waiting = server.connect(&client);
+    let waiter =
+        std::thread::spawn(move || waiting.ask("POST", "/v1/acquire", r#"{"key":"k","block_seconds":60}"#));
+    while !holder.ask("GET", "/v1/describe?key=k", "").expect("an answer").1.contains(r#""waiters":1"#) {
+        std::thread::yield_now();
+    }
+    server.signal(rustix::process::Signal::TERM);
+    let (status, told) = waiter.join().expect("it is answered").expect("an answer");
+    assert_eq!(status, 503, "{told}");
+    assert!(told.contains("draining"), "{told}");
+    wait_for(&mut server.lines, "stopped");
+    assert!(server.child.wait().expect("it ends").success());
+}
+
+#[test]
+fn without_mtls_it_listens_on_this_machine_unless_insisted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+    command.args(["serve", "--mtls=false", "--store", "mem://", "--listen", "0.0.0.0:0", "--data-dir"]);
+    let output = command.arg(dir.path()).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("--insecure-listen"), "{said}");
+    for (args, wanted) in [
+        (["--store", "s3://bucket"], "disk:///path"),
+        (["--listen", "nonsense"], "host:port"),
+        (["--bundle", "/nonexistent.pem"], "/nonexistent.pem"),
+    ] {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+        let output =
+            command.args(["serve", "--data-dir"]).arg(dir.path()).args(args).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains(wanted), "{args:?}: {said}");
+    }
+}
