@@ -1,0 +1,98 @@
+//! Reaches a server: a connection to its socket.
+//!
+//! This is the place for TLS: another [`Wire`] around the one that was opened.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::endpoint::{Endpoint, Place};
+
+/// Opens connections to one server, whatever a request names.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    endpoint: Endpoint,
+    timeout: Duration,
+}
+
+/// Bytes to a server and back.
+trait Wire: AsyncRead + AsyncWrite + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Send> Wire for T {}
+
+/// An open connection.
+pub(crate) struct Socket(Pin<Box<dyn Wire>>);
+
+impl Connector {
+    pub(crate) fn new(endpoint: Endpoint, timeout: Duration) -> Connector {
+        Connector { endpoint, timeout }
+    }
+
+    async fn open(self) -> io::Result<TokioIo<Socket>> {
+        let opened = tokio::time::timeout(self.timeout, open(&self.endpoint)).await;
+        opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(TokioIo::new)
+    }
+}
+
+async fn open(endpoint: &Endpoint) -> io::Result<Socket> {
+    match &endpoint.place {
+        Place::Tcp(host, port) => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            // Small requests must not wait for more to send.
+            stream.set_nodelay(true)?;
+            Ok(Socket(Box::pin(stream)))
+        }
+        Place::Unix(path) => Ok(Socket(Box::pin(UnixStream::connect(path).await?))),
+    }
+}
+
+impl tower::Service<Uri> for Connector {
+    type Response = TokioIo<Socket>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Socket>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        Box::pin(self.clone().open())
+    }
+}
+
+impl Connection for Socket {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.as_mut().poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,42 @@
+//! lockd from a program: leases that keep themselves alive, retries that apply once, failover.
+//!
+//! **Invariant.** A [`Lease`] never says that it is live past its deadline: that is counted on this machine's boot
+//! clock, from before the request was sent that the deadline comes from. A mutation that may have happened is sent
+//! again under the same idempotency key, or reported as [`Kind::Indeterminate`]: it is never applied twice.
+//!
+//! **What is absent.** Wall clocks, and the server's rules: what is refused is told as the server told it. TLS: the
+//! place for it is `connect`.
+//!
+//! ```no_run
+//! # async fn work() -> Result<(), client::Error> {
+//! use std::time::Duration;
+//! use client::{Client, Conditions, Options};
+//!
+//! let client = Client::builder().plain().endpoint("127.0.0.1:9341").build()?;
+//! let options = Options { block: Duration::from_secs(60), ..Options::default() };
+//! client
+//!     .with_lease("orders", &options, async |lease| {
+//!         let _checkpoint = lease.get_state().await?;
+//!         lease.update_state(r#"{"step":"done"}"#, &Conditions::default()).await
+//!     })
+//!     .await??;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The modules in reading order: [`error`] says what to do when something fails; [`endpoint`] is where servers are, and
+//! `connect` how they are reached; `call` sends a request until it is answered; [`client`](mod@client) has one method for
+//! each call of the API; [`lease`] keeps a lease alive. `clock` and `chance` are the machine's.
+
+pub mod error;
+pub mod endpoint;
+mod connect;
+mod call;
+pub mod client;
+pub mod lease;
+mod clock;
+mod chance;
+
+pub use client::{Builder, Client, Conditions, Options, State};
+pub use error::{Error, Kind};
+pub use lease::{Lease, Lost};

@@ -1,0 +1,149 @@
+//! A real server on loopback, and a wire in front of it that can be cut.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use client::Client;
+use engine::engine::{Fatal, Options, Upkeep, Watcher};
+use kernel::{Event, Limits, Lsn};
+use server::app::{App, Settings};
+use server::boot::{Making, StoreUrl, open};
+use server::peer::{Peer, Role};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+struct Watch;
+
+impl Watcher for Watch {
+    fn fatal(&self, why: Fatal) {
+        panic!("{why}");
+    }
+
+    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
+
+    fn upkeep(&self, news: Upkeep) {
+        if let Upkeep::Failed(error) = news {
+            panic!("{error}");
+        }
+    }
+}
+
+/// A server in memory; it ends with the test.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    _stop: watch::Sender<bool>,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Server {
+        let making = Making {
+            shards: 1,
+            limits: Limits::default(),
+            options: Options::default(),
+            allow_network: false,
+        };
+        let watcher: Arc<dyn Watcher> = Arc::new(Watch);
+        let opened = open(&StoreUrl::Memory, &making, &|bytes| bytes.fill(7), &watcher).expect("memory");
+        let wall = Box::new(|| Duration::from_secs(1_800_000_000));
+        let app = Arc::new(App::new(opened.engines, opened.key, Settings::default(), wall));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = listener.local_addr().expect("it is bound");
+        let (stop, stopped) = watch::channel(false);
+        let (peer, limits) = (Peer::anonymous(Role::Operator), server::serve::Limits::default());
+        tokio::spawn(server::serve::plain(listener, app, peer, limits, stopped));
+        Server { address, _stop: stop }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        client(&[self.address])
+    }
+}
+
+pub(crate) fn client(addresses: &[SocketAddr]) -> Client {
+    let builder = Client::builder().plain();
+    let builder = addresses.iter().fold(builder, |builder, at| builder.endpoint(at.to_string()));
+    builder.build().expect("valid addresses")
+}
+
+/// An address where nobody listens.
+pub(crate) async fn nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    listener.local_addr().expect("it was bound")
+}
+
+/// Passes bytes on, until it is cut.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    cut: watch::Sender<bool>,
+    swallow: Arc<AtomicUsize>,
+    pub(crate) swallowed: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    pub(crate) async fn before(server: &Server) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = listener.local_addr().expect("it is bound");
+        let (cut, is_cut) = watch::channel(false);
+        let (swallow, swallowed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let counts = (Arc::clone(&swallow), Arc::clone(&swallowed));
+        tokio::spawn(listen(listener, server.address, is_cut, counts));
+        Proxy { address, cut, swallow, swallowed }
+    }
+
+    /// From now on nothing gets through, and what is connected breaks.
+    pub(crate) fn cut(&self) {
+        self.cut.send_replace(true);
+    }
+
+    /// The next answers are read from the server, and then their connections break.
+    pub(crate) fn swallow(&self, answers: usize) {
+        self.swallow.store(answers, Ordering::SeqCst);
+    }
+}
+
+type Counts = (Arc<AtomicUsize>, Arc<AtomicUsize>);
+
+async fn listen(listener: TcpListener, to: SocketAddr, is_cut: watch::Receiver<bool>, counts: Counts) {
+    let mut cut = is_cut.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = cut.wait_for(|cut| *cut) => return,
+        };
+        let (near, _) = accepted.expect("loopback");
+        let far = TcpStream::connect(to).await.expect("the server listens");
+        let (mut cut, counts) = (is_cut.clone(), (Arc::clone(&counts.0), Arc::clone(&counts.1)));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = pass(near, far, counts) => {}
+                _ = cut.wait_for(|cut| *cut) => {}
+            }
+        });
+    }
+}
+
+async fn pass(near: TcpStream, far: TcpStream, (swallow, swallowed): Counts) {
+    let (mut near_read, mut near_write) = near.into_split();
+    let (mut far_read, mut far_write) = far.into_split();
+    let forth = async { drop(tokio::io::copy(&mut near_read, &mut far_write).await) };
+    let back = async {
+        let mut piece = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = far_read.read(&mut piece).await {
+            let take = |left: usize| left.checked_sub(1);
+            if swallow.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+                swallowed.fetch_add(1, Ordering::SeqCst);
+                return;
+            }
+            if near_write.write_all(&piece[..length]).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = forth => {}
+        () = back => {}
+    }
+}

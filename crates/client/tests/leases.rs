@@ -1,0 +1,187 @@
+//! Leases as programs hold them, from a real server.
+
+mod common;
+
+use std::time::Duration;
+
+use client::{Client, Conditions, Kind, Lost, Options};
+use common::{Proxy, Server, client, nobody};
+
+fn lasting(ttl_ms: u64) -> Options {
+    Options { ttl: Some(Duration::from_millis(ttl_ms)), ..Options::default() }
+}
+
+async fn pause(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+#[tokio::test]
+async fn one_worker_hands_its_checkpoint_to_the_next() {
+    let server = Server::start().await;
+    let (first, second) = (server.client(), server.client());
+    let lease = first.acquire("orders", &lasting(30_000)).await.expect("free");
+    let refused = second.acquire("orders", &Options::default()).await.expect_err("held");
+    assert_eq!(refused.kind(), Kind::Held);
+    assert!(refused.refusal().is_some_and(|refusal| refusal.hints.holder.is_some()));
+    assert_eq!(lease.get_state().await.expect("held").document, None);
+    let waiting = Options { block: Duration::from_secs(20), ..Options::default() };
+    let next = tokio::spawn(async move { second.acquire("orders", &waiting).await });
+    pause(100).await;
+    let written = lease.update_state(r#"{ "step": 1 }"#, &Conditions::default()).await.expect("held");
+    lease.release().await.expect("it is ours");
+    let next = next.await.expect("no panic").expect("its turn");
+    assert!(next.fencing_token() > 0 && next.is_live());
+    let read = next.get_state().await.expect("held");
+    assert_eq!(read.document.as_deref(), Some(br#"{"step":1}"#.as_slice()));
+    assert_eq!((read.version, read.etag), (written.new_version, written.new_state_etag));
+}
+
+#[tokio::test]
+async fn a_lease_renews_itself_for_as_long_as_it_is_held() {
+    let server = Server::start().await;
+    let lease = server.client().acquire("orders", &lasting(600)).await.expect("free");
+    for _ in 0..10 {
+        pause(250).await;
+        assert!(lease.is_live(), "{lease:?}");
+    }
+    lease.update_state("{}", &Conditions::default()).await.expect("the server agrees");
+}
+
+#[tokio::test]
+async fn whoever_waits_for_longer_than_the_ttl_gets_a_lease_that_is_live() {
+    let server = Server::start().await;
+    let held = server.client().acquire("orders", &lasting(30_000)).await.expect("free");
+    let options = Options { block: Duration::from_secs(20), ..lasting(700) };
+    let (client, second) = (server.client(), server.client());
+    let waiting = tokio::spawn(async move { client.acquire("orders", &options).await });
+    pause(1500).await;
+    held.release().await.expect("it is ours");
+    let lease = waiting.await.expect("no panic").expect("its turn");
+    assert!(lease.is_live());
+    drop(lease);
+    let options = Options { block: Duration::from_secs(20), ..Options::default() };
+    second.acquire("orders", &options).await.expect("what is dropped is given back");
+}
+
+#[tokio::test]
+async fn a_lease_is_lost_before_its_deadline_when_the_server_is_gone() {
+    let server = Server::start().await;
+    let proxy = Proxy::before(&server).await;
+    let lease = client(&[proxy.address]).acquire("orders", &lasting(1500)).await.expect("free");
+    proxy.cut();
+    assert_eq!(lease.lost().await, Lost::Unreachable);
+    assert!(!lease.is_live() && lease.remaining().is_zero());
+    // The server still honours it: the holder stops first, and nobody else has it yet.
+    let seen = server.client().describe("orders", None).await.expect("the server is there");
+    assert_eq!(seen.state.as_deref(), Some("active"), "{seen:?}");
+    let error = lease.update_state("{}", &Conditions::default()).await.expect_err("it is over");
+    assert_eq!(error.kind(), Kind::Expired);
+}
+
+#[tokio::test]
+async fn a_revoked_lease_says_so_and_stops_the_work_under_it() {
+    let server = Server::start().await;
+    let (worker, operator) = (server.client(), server.client());
+    let short = lasting(600);
+    let work = worker.with_lease("orders", &short, async |lease| {
+        let revoked = operator.revoke(&lease.granted().public_id).await.expect("an operator may");
+        assert_eq!(revoked.state, "revoking");
+        std::future::pending::<()>().await;
+    });
+    let lost = work.await.expect_err("it never ends by itself");
+    assert_eq!(lost.kind(), Kind::Fenced, "{lost}");
+    let page = operator.leases(None, None).await.expect("an operator may");
+    let reclaimed = operator.reclaim(&page.leases[0].public_id).await.expect("it is revoking");
+    assert_eq!(reclaimed.state, "revoked");
+    let done = worker.with_lease("orders", &lasting(600), async |lease| lease.fencing_token()).await;
+    assert!(done.expect("free again") > 0);
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_applied_once() {
+    let server = Server::start().await;
+    let proxy = Proxy::before(&server).await;
+    let client = client(&[proxy.address]);
+    let lease = client.acquire("orders", &lasting(60_000)).await.expect("free");
+    let before = lease.granted().version;
+    proxy.swallow(2);
+    let committed = lease.update_state(r#"{"n":1}"#, &Conditions::default()).await.expect("the third try");
+    assert_eq!(proxy.swallowed.load(std::sync::atomic::Ordering::SeqCst), 2, "two answers were lost");
+    assert_eq!(committed.new_version, before + 1);
+    assert_eq!(lease.get_state().await.expect("held").version, before + 1, "and nothing came after it");
+}
+
+#[tokio::test]
+async fn an_acquire_whose_answer_is_lost_gives_one_lease() {
+    let server = Server::start().await;
+    let proxy = Proxy::before(&server).await;
+    let client = client(&[proxy.address]);
+    proxy.swallow(1);
+    let lease = client.acquire("orders", &lasting(60_000)).await.expect("the second try");
+    let all = server.client().leases(None, None).await.expect("readable").leases;
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].public_id, lease.granted().public_id);
+    lease.release().await.expect("ours");
+}
+
+#[tokio::test]
+async fn a_revoke_whose_answer_is_lost_is_still_one() {
+    let server = Server::start().await;
+    let proxy = Proxy::before(&server).await;
+    let lease = server.client().acquire("orders", &lasting(60_000)).await.expect("free");
+    proxy.swallow(1);
+    let revoked = client(&[proxy.address]).revoke(&lease.granted().public_id).await.expect("it was done");
+    assert_eq!(revoked.state, "revoking");
+}
+
+#[tokio::test]
+async fn what_may_have_happened_is_told_apart_from_what_has_not() {
+    let server = Server::start().await;
+    let proxy = Proxy::before(&server).await;
+    let builder = Client::builder().plain().tries(2).endpoint(proxy.address.to_string());
+    let client = builder.build().expect("valid");
+    proxy.swallow(usize::MAX);
+    let error = client.acquire("orders", &lasting(500)).await.expect_err("no answer came");
+    assert_eq!(error.kind(), Kind::Indeterminate, "{error}");
+    let error = client.describe("orders", None).await.expect_err("no answer came");
+    assert_eq!(error.kind(), Kind::Unavailable, "a read changes nothing: {error}");
+    proxy.cut();
+    pause(50).await;
+    let error = client.acquire("orders", &lasting(500)).await.expect_err("nobody listens");
+    assert_eq!(error.kind(), Kind::Unavailable, "nothing was sent: {error}");
+}
+
+#[tokio::test]
+async fn a_dead_server_is_passed_over() {
+    let server = Server::start().await;
+    let client = client(&[nobody().await, server.address]);
+    let lease = client.acquire("orders", &lasting(900)).await.expect("the second answers");
+    pause(1200).await;
+    assert!(lease.is_live());
+    lease.release().await.expect("ours");
+}
+
+#[tokio::test]
+async fn names_of_any_letters_are_sent_as_they_are() {
+    let server = Server::start().await;
+    let client = server.client();
+    let key = "a/b?c&d=e f%20+ü#";
+    let lease = client.acquire(key, &lasting(5_000)).await.expect("free");
+    assert_eq!(lease.granted().key.as_deref(), Some(key));
+    lease.update_state("1", &Conditions::default()).await.expect("held");
+    assert_eq!(client.describe(key, None).await.expect("known").key, key);
+    let gone = client.remove_state(key, lease.credential(), &Conditions::default()).await.expect("held");
+    assert!(gone.removed);
+    assert_eq!(client.get_public_state(key, None).await.expect("allowed").document, None);
+}
+
+#[tokio::test]
+async fn several_resources_are_held_together() {
+    let server = Server::start().await;
+    let file = |name: &str| api::ask::Resource { kind: "FILE".into(), name: name.into(), predicate: None };
+    let both = vec![file("/a"), file("/b")];
+    let lease = server.client().acquire_many(both, &lasting(5_000)).await.expect("free");
+    let refused = server.client().acquire_many(vec![file("/b")], &lasting(5_000)).await.expect_err("held");
+    assert_eq!(refused.kind(), Kind::Held);
+    assert_eq!(lease.get_state().await.expect_err("which one?").kind(), Kind::Invalid);
+}
