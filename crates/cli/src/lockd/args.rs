@@ -6,6 +6,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::auth::AuthCommand;
+use crate::client::ClientArgs;
 use crate::serve::Serve;
 
 /// A lease authority: leases over named resources, fencing of stale holders, documents beside keys.
@@ -13,9 +14,10 @@ use crate::serve::Serve;
 #[command(
     name = "lockd",
     version,
-    after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage.\n\n\
-                  Examples:\n  lockd serve\n  lockd auth new server --out server.pem --ca-pass-prompt\n  \
-                  lockd auth new client --server-in server.pem --out client1.pem --cn worker-1\n  \
+    after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage or invalid input; 10 held by another; 11 fenced or not \
+                  held; 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened).\n\n\
+                  Examples:\n  lockd serve\n  lockd auth new client --server-in server.pem --out client1.pem --cn worker-1\n  \
+                  eval \"$(lockd client acquire --server localhost:9341 --ttl 30s orders)\"\n  \
                   lockd store dump --store /var/lib/lockd | jq -c 'select(.identity == \"ada\")'"
 )]
 pub(crate) struct Args {
@@ -32,6 +34,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: AuthCommand,
     },
+    /// Take leases, and read and write the documents beside keys.
+    Client(Box<ClientArgs>),
     /// Serve leases over HTTPS.
     Serve(Box<Serve>),
     /// Look at a store.
@@ -76,7 +80,7 @@ impl Args {
         let args = Args::parse();
         let checked = match &args.command {
             Command::Auth { command } => command.check(),
-            Command::Serve(_) => Ok(()),
+            Command::Client(_) | Command::Serve(_) => Ok(()),
             Command::Store { command: StoreCommand::Dump(dump) } => dump.check(),
         };
         if let Err(what) = checked {

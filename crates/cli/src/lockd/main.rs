@@ -1,10 +1,11 @@
-//! `lockd`: the lease authority's own program. So far it serves, makes identities, and looks at stores.
+//! `lockd`: the lease authority's own program: it serves, asks, makes identities, and looks at stores.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage. Results go to standard output, everything else to standard
-//! error.
+//! Exit codes: 0 done, 1 failed, 2 wrong usage; a client's others are in [`client`](mod@client). Results go to
+//! standard output, everything else to standard error.
 
 mod args;
 mod auth;
+mod client;
 mod dump;
 mod line;
 mod serve;
@@ -17,15 +18,16 @@ use crate::args::{Args, Command, StoreCommand};
 fn main() -> ExitCode {
     let args = Args::get();
     let done = match &args.command {
-        Command::Auth { command } => auth::run(command),
-        Command::Serve(args) => serve::run(args),
-        Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump),
+        Command::Auth { command } => auth::run(command).map_err(|what| (1, what)),
+        Command::Client(args) => client::run(args),
+        Command::Serve(args) => serve::run(args).map_err(|what| (1, what)),
+        Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map_err(|what| (1, what)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(what) => {
+        Err((code, what)) => {
             say(&what);
-            ExitCode::FAILURE
+            ExitCode::from(code)
         }
     }
 }

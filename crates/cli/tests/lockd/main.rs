@@ -2,6 +2,8 @@
 
 mod actions;
 mod auth;
+mod client;
 mod dump;
 mod serve;
+mod server;
 mod support;

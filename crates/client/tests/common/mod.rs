@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use client::Client;
 use engine::engine::{Fatal, Options, Upkeep, Watcher};
+use identity::Role;
 use kernel::{Event, Limits, Lsn};
 use server::app::{App, Settings};
 use server::boot::{Making, StoreUrl, open};
-use server::peer::{Peer, Role};
+use server::peer::Peer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -53,7 +54,12 @@ impl Server {
         let address = listener.local_addr().expect("it is bound");
         let (stop, stopped) = watch::channel(false);
         let (peer, limits) = (Peer::anonymous(Role::Operator), server::serve::Limits::default());
-        tokio::spawn(server::serve::plain(listener, app, peer, limits, stopped));
+        tokio::spawn(server::serve::serve(
+            vec![server::serve::Listener::Plain(listener, peer)],
+            app,
+            limits,
+            stopped,
+        ));
         Server { address, _stop: stop }
     }
 

@@ -1,0 +1,128 @@
+//! `lockd client`: leases and documents from a shell.
+//!
+//! **Invariant.** Whatever a server says, what `acquire` prints is safe to eval, and what is printed for people has no
+//! control characters. A lease from the environment is used for its own key only.
+//!
+//! Exit codes: 0 done; 1 failed here; 2 wrong usage or invalid input; 10 held by another; 11 fenced or not held;
+//! 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened).
+//!
+//! The modules in reading order: `args` is the command line; `environment` is what `acquire` leaves to the commands after
+//! it; `leases`, `documents` and `views` are the commands.
+
+mod args;
+mod environment;
+mod leases;
+mod documents;
+mod views;
+
+use std::io::{self, Write};
+
+use ::client::{Client, Error, Kind};
+use serde::Serialize;
+
+pub(crate) use args::ClientArgs;
+use args::{Common, Output, Verb};
+
+/// The exit code, and what to say.
+type Failure = (u8, String);
+type Done = Result<(), Failure>;
+
+/// Does what was asked for.
+pub(crate) fn run(args: &ClientArgs) -> Done {
+    if let Verb::Edit(edit) = &args.verb {
+        return documents::edit(edit);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed("starting the runtime", &error))?;
+    runtime.block_on(ask(args))
+}
+
+async fn ask(args: &ClientArgs) -> Done {
+    let common = &args.common;
+    let client = connect(common)?;
+    match &args.verb {
+        Verb::Acquire(acquire) => leases::acquire(&client, common, acquire).await,
+        Verb::Keepalive(keepalive) => leases::keepalive(&client, common, keepalive).await,
+        Verb::Release(held) => leases::release(&client, common, held).await,
+        Verb::Get(get) => documents::get(&client, common, get).await,
+        Verb::Update(update) => documents::update(&client, common, update).await,
+        Verb::Set(set) => documents::set(&client, common, set).await,
+        Verb::Edit(edit) => documents::edit(edit),
+        Verb::Describe(named) => views::describe(&client, common, named).await,
+        Verb::Why(named) => views::why(&client, common, named).await,
+        Verb::List => views::list(&client, common).await,
+        Verb::Revoke(named) => views::show(common, &client.revoke(&named.public_id).await.map_err(told)?),
+        Verb::Reclaim(named) => views::show(common, &client.reclaim(&named.public_id).await.map_err(told)?),
+    }
+}
+
+fn connect(common: &Common) -> Result<Client, Failure> {
+    let builder = Client::builder().answer_timeout(common.timeout);
+    let builder = if common.mtls { builder } else { builder.plain() };
+    let builder = common.server.iter().fold(builder, ::client::Builder::endpoint);
+    builder.build().map_err(told)
+}
+
+/// A failure of the client, with its exit code.
+#[expect(clippy::needless_pass_by_value, reason = "it stands in `map_err`")]
+fn told(error: Error) -> Failure {
+    let code = match error.kind() {
+        Kind::Held => 10,
+        Kind::Fenced => 11,
+        Kind::Expired => 12,
+        Kind::Unavailable => 13,
+        Kind::Denied => 14,
+        Kind::Indeterminate => 15,
+        Kind::Invalid => 2,
+    };
+    let hints = error.refusal().map(|refusal| hints(&refusal.hints)).unwrap_or_default();
+    (code, shown(&format!("{error}{hints}")))
+}
+
+fn hints(hints: &api::Hints) -> String {
+    let mut text = String::new();
+    let mut add = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            text = format!("{text} {name}={value}");
+        }
+    };
+    add("holder", hints.holder.clone());
+    add("position", hints.position.map(|position| position.to_string()));
+    add("current_version", hints.current_version.map(|version| version.to_string()));
+    add("current_etag", hints.current_etag.clone());
+    text
+}
+
+/// Something of this machine's that went wrong.
+fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    (1, format!("{what}: {error}"))
+}
+
+fn misused(what: impl Into<String>) -> Failure {
+    (2, what.into())
+}
+
+/// Text of a server's, for people: it cannot move the cursor, nor pretend to be two lines.
+fn shown(text: &str) -> String {
+    let escaped =
+        text.chars().map(|c| if c.is_control() { c.escape_unicode().to_string() } else { c.to_string() });
+    escaped.collect()
+}
+
+/// Prints an answer: as JSON, or as the text of it.
+fn print(common: &Common, answer: &impl Serialize, text: impl FnOnce() -> String) -> Done {
+    let text = match common.output {
+        Output::Json => serde_json::to_string(answer).expect("plain data") + "\n",
+        Output::Text => text(),
+    };
+    write_out(text.as_bytes())
+}
+
+/// A reader that has gone away has had enough: that is no failure.
+fn write_out(bytes: &[u8]) -> Done {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(failed("writing the output", &error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,216 @@
+//! The command line of `lockd client`. Texts here are what `--help` shows.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Subcommand, ValueEnum};
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  \
+        granted=$(lockd client acquire --owner worker-1 --ttl 30s --block 60s orders) && eval \"$granted\"\n  \
+        lockd client set orders progress.step=fetch progress.count++ time:progress.updated=NOW\n  \
+        lockd client get orders\n  \
+        lockd client release orders\n\n\
+        What acquire exports is found by the commands after it.")]
+pub(crate) struct ClientArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Common {
+    /// The server: `host[:port]`, a URL, or `unix:/path`. Several, by commas, are tried in turn.
+    #[arg(
+        long,
+        short,
+        global = true,
+        env = "LOCKD_CLIENT_SERVER",
+        value_name = "SERVER",
+        value_delimiter = ',',
+        default_value = "localhost:9341"
+    )]
+    pub(crate) server: Vec<String>,
+    /// The namespace of the key; `default` if none is named.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_NAMESPACE", value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+    /// Servers without a scheme speak HTTPS; with `--mtls=false`, HTTP.
+    #[arg(
+        long,
+        global = true,
+        env = "LOCKD_CLIENT_MTLS",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = true,
+        default_missing_value = "true"
+    )]
+    pub(crate) mtls: bool,
+    /// How answers are printed.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+    /// How long one answer may take, beside `--block`.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration, default_value = "10s")]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people; of acquire, for the shell.
+    Text,
+    /// One JSON object, as the server sent it.
+    Json,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// Take a lease over a key, and print it as exports for the shell.
+    Acquire(Acquire),
+    /// Extend the lease.
+    Keepalive(Keepalive),
+    /// Give the lease back; again and again, if need be.
+    Release(HeldKey),
+    /// Print the document of a key; nothing if there is none.
+    Get(Get),
+    /// Replace the document of a key, from a file or standard input.
+    Update(Update),
+    /// Change the document of a key by edits, if nobody else has changed it meanwhile.
+    Set(Set),
+    /// Change a document in a file, or between standard input and output, by edits. Asks no server.
+    Edit(Edit),
+    /// Show what is known of a key.
+    Describe(Named),
+    /// Say why a key is not free, and what would free it.
+    Why(Named),
+    /// List leases, of one namespace or all.
+    List,
+    /// Withdraw a lease: its holder is fenced, and the key stays taken until it is reclaimed. For operators.
+    Revoke(PublicId),
+    /// Free what a withdrawn lease covered. For operators.
+    Reclaim(PublicId),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Acquire {
+    /// The key.
+    pub(crate) key: String,
+    /// How long the lease lasts without a keepalive; the server's default if it is not said.
+    #[arg(long, value_parser = duration, env = "LOCKD_CLIENT_TTL")]
+    pub(crate) ttl: Option<Duration>,
+    /// How long to wait while others hold the key.
+    #[arg(long, value_parser = duration, env = "LOCKD_CLIENT_BLOCK", default_value = "0s")]
+    pub(crate) block: Duration,
+    /// For people to read; the certificate's name if it is not said.
+    #[arg(long, env = "LOCKD_CLIENT_OWNER")]
+    pub(crate) owner: Option<String>,
+}
+
+/// A key, and the lease over it.
+#[derive(clap::Args)]
+pub(crate) struct HeldKey {
+    /// The key; `LOCKD_CLIENT_KEY` if it is not said.
+    pub(crate) key: Option<String>,
+    #[command(flatten)]
+    pub(crate) lease: LeaseId,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct LeaseId {
+    /// The lease's credential; `LOCKD_CLIENT_LEASE_ID`, if that is of the same key, where it is not said.
+    #[arg(long)]
+    pub(crate) lease_id: Option<String>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Keepalive {
+    #[command(flatten)]
+    pub(crate) held: HeldKey,
+    /// For how long from now; the lease's own TTL if it is not said.
+    #[arg(long, value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Get {
+    #[command(flatten)]
+    pub(crate) held: HeldKey,
+    /// Where to write it; `-` is standard output.
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "-")]
+    pub(crate) out: PathBuf,
+    /// The last committed document, without a lease.
+    #[arg(long)]
+    pub(crate) public: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Update {
+    #[command(flatten)]
+    pub(crate) held: HeldKey,
+    /// Where the document is; `-` is standard input.
+    #[arg(short = 'i', long, value_name = "FILE", default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// Refuse unless the key has this version.
+    #[arg(long, value_name = "N")]
+    pub(crate) if_version: Option<u64>,
+    /// Refuse unless the document has this hash; empty: unless there is none.
+    #[arg(long, value_name = "ETAG")]
+    pub(crate) if_etag: Option<String>,
+    /// Give the lease back with it, in one step.
+    #[arg(long)]
+    pub(crate) release: bool,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = EDITS)]
+pub(crate) struct Set {
+    /// The key.
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) lease: LeaseId,
+    /// What to change.
+    #[arg(required = true)]
+    pub(crate) edits: Vec<String>,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = EDITS)]
+pub(crate) struct Edit {
+    /// The file to change in place; without one, standard input is read and the result printed.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// What to change.
+    #[arg(required = true)]
+    pub(crate) edits: Vec<String>,
+}
+
+const EDITS: &str = "Edits:\n  \
+    path=value      a number, true, false, null or a quoted string is that; anything else is a string\n  \
+    path:=JSON      any JSON\n  \
+    path++ path--   add or subtract 1; a missing path counts from 0\n  \
+    path=+N path=-N add or subtract N\n  \
+    rm:path         remove; so does delete:path\n  \
+    time:path=NOW   the time now, or one as in 2026-11-15T08:42:00Z\n\n\
+    Paths: a.b descends, a\\.b is one name, a[0] and a[-1] index arrays, a[+] appends.\n\
+    Empty input is read as {}: in a pipe from get, a get that failed looks like that. set is not fooled.";
+
+#[derive(clap::Args)]
+pub(crate) struct Named {
+    /// The key; `LOCKD_CLIENT_KEY` if it is not said.
+    #[arg(env = "LOCKD_CLIENT_KEY")]
+    pub(crate) key: String,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct PublicId {
+    /// The lease's public name, as describe and list show it.
+    pub(crate) public_id: String,
+}
+
+/// `30s`, `5m`, `1h 30m`; a bare number is seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write 30s, 5m or 1h"))
+}

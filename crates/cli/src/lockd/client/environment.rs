@@ -1,0 +1,86 @@
+//! What `acquire` leaves to the commands after it: `LOCKD_CLIENT_*`.
+//!
+//! **Invariant.** Exports are safe to eval, whatever is in them. A lease is only found for the key that it was taken for:
+//! a script that has two keys cannot release one by the other's name.
+
+use ::client::endpoint::Endpoint;
+use api::tell::Granted;
+
+use super::args::{Common, LeaseId};
+use super::{Failure, misused, told};
+
+/// A lease to work under.
+pub(crate) struct Held {
+    pub(crate) key: String,
+    pub(crate) lease_id: String,
+    pub(crate) fencing_token: Option<u64>,
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(format!("LOCKD_CLIENT_{name}")).ok().filter(|value| !value.is_empty())
+}
+
+/// The key that is named, or the environment's.
+pub(crate) fn key(named: Option<&str>) -> Result<String, Failure> {
+    let key = named.map(str::to_string).or_else(|| variable("KEY"));
+    key.ok_or_else(|| misused("no key is named; name one, or eval what acquire prints"))
+}
+
+/// The lease over a key: the one that is named, or the environment's.
+pub(crate) fn held(key_named: Option<&str>, lease: &LeaseId) -> Result<Held, Failure> {
+    let key = key(key_named)?;
+    if let Some(lease_id) = &lease.lease_id {
+        return Ok(Held { key, lease_id: lease_id.clone(), fencing_token: None });
+    }
+    let ours = variable("KEY").is_none_or(|ours| ours == key);
+    let lease_id = variable("LEASE_ID").filter(|_| ours).ok_or_else(|| {
+        misused(format!(
+            "no lease of this key is known; eval what acquire prints, or use --lease-id: key={key:?}"
+        ))
+    })?;
+    let fencing_token = variable("FENCING_TOKEN").and_then(|token| token.parse().ok());
+    Ok(Held { key, lease_id, fencing_token })
+}
+
+/// Lines for the shell that set the environment.
+pub(crate) fn exports(common: &Common, granted: &Granted) -> Result<String, Failure> {
+    let servers =
+        common.server.iter().map(|text| Endpoint::parse(text, !common.mtls).map(|at| at.to_string()));
+    let servers = servers.collect::<Result<Vec<_>, _>>().map_err(told)?.join(",");
+    let values = [
+        ("LEASE_ID", granted.lease_id.clone()),
+        ("KEY", granted.key.clone().unwrap_or_default()),
+        ("NAMESPACE", granted.namespace.clone()),
+        ("SERVER", servers),
+        ("OWNER", granted.owner.clone()),
+        ("FENCING_TOKEN", granted.fencing_token.to_string()),
+        ("VERSION", granted.version.to_string()),
+        ("ETAG", granted.state_etag.clone()),
+        ("EXPIRES_UNIX", granted.expires_at_unix.to_string()),
+    ];
+    let lines = values.map(|(name, value)| format!("export LOCKD_CLIENT_{name}={}\n", quoted(&value)));
+    Ok(lines.concat())
+}
+
+/// One word for any shell. Nothing has a meaning between single quotes but the quote that ends them; a NUL cannot be in
+/// an environment at all.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\0', "").replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shell_reads_a_quoted_text_as_it_was() {
+        let hostile =
+            ["", "plain", "a b", "it's", "'; echo x; '", "$(id)`id`", "\\", "a\nb", "!!", "ü\u{1b}[2J", "''"];
+        for text in hostile {
+            let script = format!("printf %s {}", quoted(text));
+            let out = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+            assert_eq!(String::from_utf8(out.stdout).expect("text"), text);
+            assert!(out.stderr.is_empty());
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! `lockd client` as a script has it: the command lines of the specification, exit codes, and what is safe to eval.
+
+use identity::Role;
+
+use crate::server::{Server, sh};
+
+const ACQUIRE: &str = r#"eval "$(lockd client acquire --owner worker-1 --ttl 30s orders)"; "#;
+
+#[test]
+fn the_command_lines_of_the_specification_work() {
+    let server = Server::start(Role::Operator);
+    let address = server.address;
+    let script = format!(
+        r#"set -e
+        unset LOCKD_CLIENT_SERVER LOCKD_CLIENT_MTLS
+        eval "$(lockd client acquire --mtls=false --server {address} --owner worker-1 --ttl 30s orders)"
+        lockd client keepalive --ttl 45s orders >/dev/null
+        lockd client get orders -o - \
+          | lockd client edit status.counter++ \
+          | lockd client update orders >/dev/null
+        lockd client set orders progress.step=fetch progress.count++ time:progress.updated=NOW >/dev/null
+        lockd client get orders -o "$TMP_FILE"
+        lockd client edit --file "$TMP_FILE" progress.step="done" progress.count=+5 rm:progress.updated
+        lockd client update orders --file "$TMP_FILE" >/dev/null
+        lockd client get
+        lockd client release orders
+        "#
+    );
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("checkpoint.json");
+    let ran = server.sh(&format!("TMP_FILE='{}'\n{script}", file.display()));
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
+    let expected = r#"{"status":{"counter":1},"progress":{"step":"done","count":6}}"#;
+    assert_eq!(ran.stdout, expected);
+    assert_eq!(std::fs::read_to_string(&file).expect("it was written"), expected);
+    let free = server.sh("lockd client acquire orders >/dev/null");
+    assert_eq!(free.code, 0, "it was released: {}", free.stderr);
+}
+
+#[test]
+fn acquire_exports_what_the_commands_after_it_need() {
+    let server = Server::start(Role::Operator);
+    let ran = server.sh("lockd client acquire --namespace team --owner o --ttl 30s orders");
+    let names: Vec<&str> =
+        ran.stdout.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    let expected = [
+        "LEASE_ID",
+        "KEY",
+        "NAMESPACE",
+        "SERVER",
+        "OWNER",
+        "FENCING_TOKEN",
+        "VERSION",
+        "ETAG",
+        "EXPIRES_UNIX",
+    ];
+    assert_eq!(names, expected.map(|name| format!("export LOCKD_CLIENT_{name}")));
+    let server_line = format!("export LOCKD_CLIENT_SERVER='http://{}'", server.address);
+    assert!(ran.stdout.lines().any(|line| line == server_line), "needs no --mtls=false: {}", ran.stdout);
+}
+
+#[test]
+fn a_hostile_owner_is_only_a_text() {
+    let server = Server::start(Role::Operator);
+    for owner in [
+        "'; echo PWNED; '",
+        "$(echo PWNED)",
+        "`echo PWNED`",
+        r"\'; echo PWNED #",
+        "a\"; echo PWNED; \"",
+        "-n",
+    ] {
+        let script = format!(
+            r#"owner=$(cat <<'END'
+{owner}
+END
+)
+            eval "$(lockd client acquire --owner="$owner" orders)"
+            [ "$LOCKD_CLIENT_OWNER" = "$owner" ] || exit 77
+            lockd client release orders"#
+        );
+        let ran = server.sh(&script);
+        assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", ""), "{owner}");
+    }
+}
+
+#[test]
+fn exit_codes_tell_what_to_do() {
+    let server = Server::start(Role::Operator);
+    for (code, word, script) in [
+        (10, "waiting", "lockd client acquire orders"),
+        (10, "waiting", "lockd client acquire --block 1s orders"),
+        (11, "version_conflict", "echo '{}' | lockd client update --if-version 99 orders"),
+        (11, "not_held", "echo '{}' | lockd client update --lease-id $LOCKD_CLIENT_LEASE_ID other"),
+        (2, "invalid_json", "echo '{' | lockd client update orders"),
+        (2, "invalid_ttl", "lockd client keepalive --ttl 9h orders"),
+        (2, "not a credential", "lockd client release --lease-id x orders"),
+        (2, "no lease of this key", "lockd client release other"),
+        (2, "number", "lockd client set orders a=x && lockd client set orders a++"),
+        (2, "https", "lockd client --mtls=true --server localhost acquire orders"),
+        (2, "server=", "lockd client --server 'a b' acquire orders"),
+        (2, "write 30s", "lockd client acquire --ttl soon orders"),
+        (1, "path=/nonexistent", "lockd client update --file /nonexistent orders"),
+        (11, "not_held", "lockd client release; lockd client get"),
+        (
+            0,
+            "",
+            "lockd client acquire --ttl 300s again && lockd client release orders && lockd client release orders",
+        ),
+    ] {
+        let ran = server.sh(&format!("{ACQUIRE}{script}; code=$?; lockd client release orders; exit $code"));
+        assert_eq!(ran.code, code, "{script}: {}", ran.stderr);
+        assert!(ran.stderr.contains(word), "{script}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_lease_that_ran_out_is_told_by_its_exit_code() {
+    let server = Server::start(Role::Operator);
+    let ran = server.sh(r#"eval "$(lockd client acquire --ttl 50ms orders)"
+        lockd client acquire --block 10s orders >/dev/null # has it when the first has run out
+        lockd client keepalive orders"#);
+    assert_eq!(ran.code, 12, "{}", ran.stderr);
+}
+
+#[test]
+fn nobody_there_is_unavailable() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
+    let ran = sh(&nobody.to_string(), "lockd client acquire orders");
+    assert_eq!((ran.code, ran.stdout.as_str()), (13, ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains(&format!("server=http://{nobody}")), "{}", ran.stderr);
+    let server = Server::start(Role::Operator);
+    let both = sh(&format!("{nobody},{}", server.address), "lockd client acquire orders >/dev/null");
+    assert_eq!(both.code, 0, "the second answers: {}", both.stderr);
+}
+
+#[test]
+fn an_operator_finds_out_why_and_takes_the_key_back() {
+    let server = Server::start(Role::Operator);
+    let ran = server.sh(&format!(
+        r#"{ACQUIRE}
+        id=$(lockd client describe orders | sed -n 's/^public_id=//p')
+        lockd client why orders
+        lockd client revoke "$id"
+        lockd client why orders
+        lockd client keepalive orders; echo "keepalive $?"
+        lockd client reclaim "$id"
+        lockd client why orders
+        lockd client why never-used
+        lockd client list --output json"#
+    ));
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines.len(), 8, "{}{}", ran.stdout, ran.stderr);
+    assert!(lines[0].starts_with("it is held;") && lines[0].contains("owner=worker-1"), "{}", lines[0]);
+    assert!(lines[1].contains(" revoking default resources=KEY:orders"), "{}", lines[1]);
+    assert!(lines[2].contains("until it is reclaimed"), "{}", lines[2]);
+    assert_eq!(lines[3], "keepalive 11");
+    assert!(lines[4].contains(" revoked "), "{}", lines[4]);
+    assert!(lines[5].starts_with("nobody holds it") && lines[6].starts_with("nobody holds it"));
+    assert!(lines[7].starts_with(r#"{"leases":["#), "{}", lines[7]);
+    assert!(!ran.stdout.contains("LEASE_ID"), "no secrets");
+}
+
+#[test]
+fn a_worker_may_not_take_back() {
+    let server = Server::start(Role::Worker);
+    let script = r#"lockd client revoke "$(lockd client describe orders | sed -n 's/^public_id=//p')""#;
+    let ran = server.sh(&format!("{ACQUIRE}{script}"));
+    assert_eq!(ran.code, 14, "{}", ran.stderr);
+}
+
+#[test]
+fn a_document_of_megabytes_goes_round() {
+    let server = Server::start(Role::Operator);
+    let ran = server.sh(&format!(
+        r#"{ACQUIRE}
+        (printf '["'; head -c 5000000 /dev/zero | tr '\0' x; printf '"]') | lockd client update --output json orders
+        lockd client get orders | wc -c
+        lockd client get --public orders | wc -c"#
+    ));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains(r#""bytes":5000004"#), "{}", ran.stdout);
+    assert_eq!(ran.stdout.lines().skip(1).map(str::trim).collect::<Vec<_>>(), ["5000004", "5000004"]);
+}
