@@ -151,7 +151,7 @@ impl Client {
     }
 
     /// Takes a lease over a key, and works while it is held. The work is dropped where it stands if the lease is
-    /// lost; the lease is given back when the work is done.
+    /// lost; the lease is given back when the work is done, if it did not do that itself with a commit.
     pub async fn with_lease<T>(
         &self,
         key: &str,
@@ -161,11 +161,11 @@ impl Client {
         let lease = self.acquire(key, options).await?;
         let done = tokio::select! {
             biased;
-            lost = lease.lost() => Err(lost),
+            lost = lease.taken() => Err(lost),
             done = work(&lease) => Ok(done),
         };
         match done {
-            // Work may give its lease back itself, with its last commit.
+            // What cannot be given back now runs out by itself; the work is done either way.
             Ok(done) => {
                 let _ = lease.release().await;
                 Ok(done)

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::{Code, tell};
@@ -62,6 +62,8 @@ struct Shared {
     /// In milliseconds of the boot clock.
     deadline: AtomicU64,
     lost: watch::Sender<Option<Lost>>,
+    /// Its holder gave it back with a commit: that is no loss.
+    given_back: AtomicBool,
 }
 
 impl Lease {
@@ -72,7 +74,8 @@ impl Lease {
         remaining: Duration,
     ) -> Lease {
         let deadline = AtomicU64::new(deadline(sent_at, remaining).0);
-        let shared = Arc::new(Shared { client, granted, deadline, lost: watch::Sender::new(None) });
+        let (lost, given_back) = (watch::Sender::new(None), AtomicBool::new(false));
+        let shared = Arc::new(Shared { client, granted, deadline, lost, given_back });
         let (stop, stopped) = oneshot::channel();
         tokio::spawn(keep(Arc::clone(&shared), sent_at.after(remaining / 3), stopped));
         Lease { shared, stop: Some(stop) }
@@ -116,6 +119,15 @@ impl Lease {
         lost.ok().flatten().unwrap_or(Lost::Released)
     }
 
+    /// The same; for ever, if it was given back with a commit.
+    pub(crate) async fn taken(&self) -> Lost {
+        let lost = self.lost().await;
+        if self.shared.given_back.load(Ordering::Acquire) {
+            std::future::pending::<()>().await;
+        }
+        lost
+    }
+
     /// The document of its key.
     pub async fn get_state(&self) -> Result<State, Error> {
         self.shared.client.get_state(self.live_key()?, self.credential()).await
@@ -131,6 +143,7 @@ impl Lease {
         let committed =
             self.shared.client.update_state(self.live_key()?, self.credential(), document, &fenced).await?;
         if conditions.release {
+            self.shared.given_back.store(true, Ordering::Release);
             self.shared.lose(Lost::Released);
         }
         Ok(committed)

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use client::{Client, Conditions, Kind, Lost, Options};
-use common::{Proxy, Server, client, nobody};
+use common::{Proxy, Server, client, nobody, socket_before};
 
 fn lasting(ttl_ms: u64) -> Options {
     Options { ttl: Some(Duration::from_millis(ttl_ms)), ..Options::default() }
@@ -39,9 +39,9 @@ async fn one_worker_hands_its_checkpoint_to_the_next() {
 #[tokio::test]
 async fn a_lease_renews_itself_for_as_long_as_it_is_held() {
     let server = Server::start().await;
-    let lease = server.client().acquire("orders", &lasting(600)).await.expect("free");
+    let lease = server.client().acquire("orders", &lasting(1_500)).await.expect("free");
     for _ in 0..10 {
-        pause(250).await;
+        pause(450).await;
         assert!(lease.is_live(), "{lease:?}");
     }
     lease.update_state("{}", &Conditions::default()).await.expect("the server agrees");
@@ -51,7 +51,7 @@ async fn a_lease_renews_itself_for_as_long_as_it_is_held() {
 async fn whoever_waits_for_longer_than_the_ttl_gets_a_lease_that_is_live() {
     let server = Server::start().await;
     let held = server.client().acquire("orders", &lasting(30_000)).await.expect("free");
-    let options = Options { block: Duration::from_secs(20), ..lasting(700) };
+    let options = Options { block: Duration::from_secs(20), ..lasting(1_200) };
     let (client, second) = (server.client(), server.client());
     let waiting = tokio::spawn(async move { client.acquire("orders", &options).await });
     pause(1500).await;
@@ -67,7 +67,7 @@ async fn whoever_waits_for_longer_than_the_ttl_gets_a_lease_that_is_live() {
 async fn a_lease_is_lost_before_its_deadline_when_the_server_is_gone() {
     let server = Server::start().await;
     let proxy = Proxy::before(&server).await;
-    let lease = client(&[proxy.address]).acquire("orders", &lasting(1500)).await.expect("free");
+    let lease = client(&[proxy.address]).acquire("orders", &lasting(6_000)).await.expect("free");
     proxy.cut();
     assert_eq!(lease.lost().await, Lost::Unreachable);
     assert!(!lease.is_live() && lease.remaining().is_zero());
@@ -106,7 +106,7 @@ async fn a_commit_whose_answer_is_lost_is_applied_once() {
     let before = lease.granted().version;
     proxy.swallow(2);
     let committed = lease.update_state(r#"{"n":1}"#, &Conditions::default()).await.expect("the third try");
-    assert_eq!(proxy.swallowed.load(std::sync::atomic::Ordering::SeqCst), 2, "two answers were lost");
+    assert_eq!(proxy.swallowed(), 2, "two answers were lost");
     assert_eq!(committed.new_version, before + 1);
     assert_eq!(lease.get_state().await.expect("held").version, before + 1, "and nothing came after it");
 }
@@ -155,8 +155,8 @@ async fn what_may_have_happened_is_told_apart_from_what_has_not() {
 async fn a_dead_server_is_passed_over() {
     let server = Server::start().await;
     let client = client(&[nobody().await, server.address]);
-    let lease = client.acquire("orders", &lasting(900)).await.expect("the second answers");
-    pause(1200).await;
+    let lease = client.acquire("orders", &lasting(1_500)).await.expect("the second answers");
+    pause(2_000).await;
     assert!(lease.is_live());
     lease.release().await.expect("ours");
 }
@@ -184,4 +184,48 @@ async fn several_resources_are_held_together() {
     let refused = server.client().acquire_many(vec![file("/b")], &lasting(5_000)).await.expect_err("held");
     assert_eq!(refused.kind(), Kind::Held);
     assert_eq!(lease.get_state().await.expect_err("which one?").kind(), Kind::Invalid);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_costs_no_lease() {
+    let server = Server::start().await;
+    let proxy = Proxy::before(&server).await;
+    let lease =
+        client(&[proxy.address, server.address]).acquire("orders", &lasting(3_000)).await.expect("free");
+    proxy.hang();
+    pause(5_000).await;
+    assert!(lease.is_live(), "the other server was asked in time: {lease:?}");
+}
+
+#[tokio::test]
+async fn a_socket_in_the_filesystem_leads_to_a_server_too() {
+    let server = Server::start().await;
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("lockd.sock");
+    socket_before(&server, &path);
+    let client = Client::builder().endpoint(format!("unix:{}", path.display())).build().expect("valid");
+    client.acquire("orders", &lasting(5_000)).await.expect("free").release().await.expect("ours");
+}
+
+#[tokio::test]
+async fn work_that_gives_its_lease_back_with_a_commit_goes_on_to_its_end() {
+    let server = Server::start().await;
+    let (client, options) = (server.client(), lasting(5_000));
+    let last = Conditions { release: true, ..Conditions::default() };
+    let work = client.with_lease("orders", &options, async |lease| {
+        lease.update_state("1", &last).await.expect("held");
+        assert!(!lease.is_live());
+        let next = server.client().acquire("orders", &lasting(5_000)).await.expect("it is free at once");
+        pause(50).await;
+        next.fencing_token() > lease.fencing_token()
+    });
+    assert!(work.await.expect("it was not lost"), "tokens grow");
+}
+
+#[tokio::test]
+async fn a_lease_that_another_gave_back_is_lost() {
+    let server = Server::start().await;
+    let lease = server.client().acquire("orders", &lasting(600)).await.expect("free");
+    server.client().release(lease.credential()).await.expect("whoever has the credential may");
+    assert_eq!(lease.lost().await, Lost::Released);
 }

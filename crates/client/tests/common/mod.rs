@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use client::Client;
@@ -74,6 +74,17 @@ pub(crate) fn client(addresses: &[SocketAddr]) -> Client {
     builder.build().expect("valid addresses")
 }
 
+/// A socket in the filesystem that leads to a server.
+pub(crate) fn socket_before(server: &Server, path: &std::path::Path) {
+    let (listener, to) = (tokio::net::UnixListener::bind(path).expect("a socket"), server.address);
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut far = TcpStream::connect(to).await.expect("the server listens");
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+}
+
 /// An address where nobody listens.
 pub(crate) async fn nobody() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
@@ -84,8 +95,15 @@ pub(crate) async fn nobody() -> SocketAddr {
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     cut: watch::Sender<bool>,
+    counts: Counts,
+}
+
+/// What becomes of answers.
+#[derive(Clone, Default)]
+struct Counts {
     swallow: Arc<AtomicUsize>,
-    pub(crate) swallowed: Arc<AtomicUsize>,
+    swallowed: Arc<AtomicUsize>,
+    hang: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -93,10 +111,9 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("it is bound");
         let (cut, is_cut) = watch::channel(false);
-        let (swallow, swallowed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-        let counts = (Arc::clone(&swallow), Arc::clone(&swallowed));
-        tokio::spawn(listen(listener, server.address, is_cut, counts));
-        Proxy { address, cut, swallow, swallowed }
+        let counts = Counts::default();
+        tokio::spawn(listen(listener, server.address, is_cut, counts.clone()));
+        Proxy { address, cut, counts }
     }
 
     /// From now on nothing gets through, and what is connected breaks.
@@ -106,11 +123,18 @@ impl Proxy {
 
     /// The next answers are read from the server, and then their connections break.
     pub(crate) fn swallow(&self, answers: usize) {
-        self.swallow.store(answers, Ordering::SeqCst);
+        self.counts.swallow.store(answers, Ordering::SeqCst);
+    }
+
+    pub(crate) fn swallowed(&self) -> usize {
+        self.counts.swallowed.load(Ordering::SeqCst)
+    }
+
+    /// From now on no answer gets through, and nothing breaks.
+    pub(crate) fn hang(&self) {
+        self.counts.hang.store(true, Ordering::SeqCst);
     }
 }
-
-type Counts = (Arc<AtomicUsize>, Arc<AtomicUsize>);
 
 async fn listen(listener: TcpListener, to: SocketAddr, is_cut: watch::Receiver<bool>, counts: Counts) {
     let mut cut = is_cut.clone();
@@ -121,7 +145,7 @@ async fn listen(listener: TcpListener, to: SocketAddr, is_cut: watch::Receiver<b
         };
         let (near, _) = accepted.expect("loopback");
         let far = TcpStream::connect(to).await.expect("the server listens");
-        let (mut cut, counts) = (is_cut.clone(), (Arc::clone(&counts.0), Arc::clone(&counts.1)));
+        let (mut cut, counts) = (is_cut.clone(), counts.clone());
         tokio::spawn(async move {
             tokio::select! {
                 () = pass(near, far, counts) => {}
@@ -131,16 +155,19 @@ async fn listen(listener: TcpListener, to: SocketAddr, is_cut: watch::Receiver<b
     }
 }
 
-async fn pass(near: TcpStream, far: TcpStream, (swallow, swallowed): Counts) {
+async fn pass(near: TcpStream, far: TcpStream, counts: Counts) {
     let (mut near_read, mut near_write) = near.into_split();
     let (mut far_read, mut far_write) = far.into_split();
     let forth = async { drop(tokio::io::copy(&mut near_read, &mut far_write).await) };
     let back = async {
         let mut piece = vec![0; 64 << 10];
         while let Ok(length @ 1..) = far_read.read(&mut piece).await {
+            if counts.hang.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
             let take = |left: usize| left.checked_sub(1);
-            if swallow.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
-                swallowed.fetch_add(1, Ordering::SeqCst);
+            if counts.swallow.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+                counts.swallowed.fetch_add(1, Ordering::SeqCst);
                 return;
             }
             if near_write.write_all(&piece[..length]).await.is_err() {
