@@ -51,7 +51,7 @@ pub mod header {
     pub const FENCING_TOKEN: &str = "x-fencing-token";
     /// Refuse unless the key has this version.
     pub const IF_VERSION: &str = "x-if-version";
-    /// Refuse unless the document has this hash; `""` or `*none*`: unless there is none.
+    /// Refuse unless the document has this hash; empty: unless there is none.
     pub const IF_STATE_ETAG: &str = "x-if-state-etag";
     /// The same key, the same answer.
     pub const IDEMPOTENCY_KEY: &str = "x-idempotency-key";

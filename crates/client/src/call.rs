@@ -14,6 +14,8 @@ use hyper::{HeaderMap, Method, Request};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
+use tokio_rustls::TlsConnector;
+
 use crate::chance;
 use crate::clock::BootTime;
 use crate::connect::Connector;
@@ -79,9 +81,9 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    pub(crate) fn new(endpoints: Vec<Endpoint>, patience: Patience) -> Servers {
+    pub(crate) fn new(endpoints: Vec<Endpoint>, patience: Patience, tls: Option<&TlsConnector>) -> Servers {
         let all = endpoints.into_iter().map(|endpoint| {
-            let connector = Connector::new(endpoint.clone(), patience.connect);
+            let connector = Connector::new(endpoint.clone(), patience.connect, tls.cloned());
             let pool = Pool::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
             Server { endpoint, pool }
         });

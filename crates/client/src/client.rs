@@ -8,8 +8,10 @@ use api::ask::{self, OnExpiry, Resource};
 use api::{Code, header, path, tell};
 use hyper::Method;
 use hyper::body::Bytes;
+use identity::ClientTls;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio_rustls::TlsConnector;
 
 use crate::call::{Ask, Heard, Patience, Servers};
 use crate::chance;
@@ -29,6 +31,7 @@ pub struct Client {
 pub struct Builder {
     endpoints: Vec<String>,
     plain: bool,
+    identity: Option<ClientTls>,
     patience: Patience,
 }
 
@@ -90,6 +93,13 @@ impl Builder {
         self
     }
 
+    /// Who it is, to servers that are reached over HTTPS.
+    #[must_use]
+    pub fn identity(mut self, identity: ClientTls) -> Builder {
+        self.identity = Some(identity);
+        self
+    }
+
     /// How long a connection may take to open. 3 s by default.
     #[must_use]
     pub fn connect_timeout(mut self, span: Duration) -> Builder {
@@ -118,13 +128,20 @@ impl Builder {
         if endpoints.is_empty() {
             return Err(Error::new(Kind::Invalid, "no server is named; name one, as in localhost:9341"));
         }
-        if let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint.tls) {
-            let detail =
-                "https is not spoken yet; use an http:// address, or turn mTLS off where that is safe";
+        let tls = self.identity.as_ref().map(connector);
+        if let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint.tls && tls.is_none()) {
+            let detail = "https takes an identity; name a client's identity file, or use an http:// address";
             return Err(Error::new(Kind::Invalid, format!("{detail}: server={endpoint}")));
         }
-        Ok(Client { servers: Arc::new(Servers::new(endpoints, self.patience)) })
+        Ok(Client { servers: Arc::new(Servers::new(endpoints, self.patience, tls.as_ref())) })
     }
+}
+
+/// HTTP/1.1 alone: requests are small, and it is quicker for those.
+fn connector(identity: &ClientTls) -> TlsConnector {
+    let mut config = (*identity.config()).clone();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    TlsConnector::from(Arc::new(config))
 }
 
 impl Client {
@@ -137,7 +154,7 @@ impl Client {
             // A server keeps keys for 60 s.
             window: Duration::from_secs(45),
         };
-        Builder { endpoints: Vec::new(), plain: false, patience }
+        Builder { endpoints: Vec::new(), plain: false, identity: None, patience }
     }
 
     /// Takes a lease over a key. It renews itself, and is given back when it is dropped.

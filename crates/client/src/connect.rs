@@ -1,6 +1,4 @@
-//! Reaches a server: a connection to its socket.
-//!
-//! This is the place for TLS: another [`Wire`] around the one that was opened.
+//! Reaches a server: a connection to its socket, and TLS around it.
 
 use std::io;
 use std::pin::Pin;
@@ -12,6 +10,8 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::endpoint::{Endpoint, Place};
 
@@ -20,6 +20,8 @@ use crate::endpoint::{Endpoint, Place};
 pub(crate) struct Connector {
     endpoint: Endpoint,
     timeout: Duration,
+    /// For servers that are reached over TLS.
+    tls: Option<TlsConnector>,
 }
 
 /// Bytes to a server and back.
@@ -31,23 +33,30 @@ impl<T: AsyncRead + AsyncWrite + Send> Wire for T {}
 pub(crate) struct Socket(Pin<Box<dyn Wire>>);
 
 impl Connector {
-    pub(crate) fn new(endpoint: Endpoint, timeout: Duration) -> Connector {
-        Connector { endpoint, timeout }
+    pub(crate) fn new(endpoint: Endpoint, timeout: Duration, tls: Option<TlsConnector>) -> Connector {
+        Connector { endpoint, timeout, tls }
     }
 
     async fn open(self) -> io::Result<TokioIo<Socket>> {
-        let opened = tokio::time::timeout(self.timeout, open(&self.endpoint)).await;
+        let opened = tokio::time::timeout(self.timeout, open(&self.endpoint, self.tls.as_ref())).await;
         opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(TokioIo::new)
     }
 }
 
-async fn open(endpoint: &Endpoint) -> io::Result<Socket> {
+async fn open(endpoint: &Endpoint, tls: Option<&TlsConnector>) -> io::Result<Socket> {
     match &endpoint.place {
         Place::Tcp(host, port) => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             // Small requests must not wait for more to send.
             stream.set_nodelay(true)?;
-            Ok(Socket(Box::pin(stream)))
+            match tls.filter(|_| endpoint.tls) {
+                None => Ok(Socket(Box::pin(stream))),
+                Some(tls) => {
+                    // Certificates are trusted, and hostnames are not: the name may be anything.
+                    let name = ServerName::try_from("lockd").expect("a name");
+                    Ok(Socket(Box::pin(tls.connect(name, stream).await?)))
+                }
+            }
         }
         Place::Unix(path) => Ok(Socket(Box::pin(UnixStream::connect(path).await?))),
     }

@@ -53,6 +53,17 @@ async fn covers(app: &App, peer: &Peer, held: Held, key: Option<&str>) -> Result
     may.map_err(|rejection| rejected(&rejection))
 }
 
+/// Is, or was, the lease over this key? One whose history is gone may have been.
+async fn over(app: &App, held: Held, key: &str) -> Result<(), Refusal> {
+    let key = read::key(key)?;
+    let shard = app.shard_of_lease(held.lease).ok_or_else(not_found)?;
+    let look = move |view: &crate::app::View<'_>| {
+        let lease = view.kernel.lease(held.lease, view.now).ok();
+        lease.is_none_or(|lease| lease.members.iter().any(|member| member.resource == key))
+    };
+    if app.look(shard, look).await? { Ok(()) } else { Err(rejected(&Rejection::NotHeld)) }
+}
+
 pub(crate) async fn activate(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
@@ -121,7 +132,7 @@ pub(crate) async fn release(
     let asked: ask::Holder = read::body(&body)?;
     let held = read::credential(&app.key, &asked.lease_id)?;
     if let Some(key) = &asked.key {
-        read::key(key)?;
+        over(&app, held, key).await?;
     }
     let (said, _) = ask_shard(&app, &peer, held, Action::Release(held), &headers, &body).await?;
     match said {

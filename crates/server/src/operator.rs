@@ -29,9 +29,14 @@ async fn ask_shard(
     action: Action,
     headers: &HeaderMap,
 ) -> Result<Said, Refusal> {
-    let command = Command::by(&peer.identity, action);
+    let command = command(peer, action, headers)?;
     let ask = Ask { correlation: read::correlation(headers)?, ..Ask::default() };
     Ok(app.ask(shard, command, ask, |_, _, _| ()).await?.0)
+}
+
+fn command(peer: &Peer, action: Action, headers: &HeaderMap) -> Result<Command, Refusal> {
+    let request = read::request(headers, "operator", &[format!("{action:?}").as_bytes()])?;
+    Ok(Command { identity: Some(peer.identity.clone()), request, action })
 }
 
 /// Does it to a lease, and shows what became of it.
@@ -44,7 +49,7 @@ async fn act_on_lease(
 ) -> Told<tell::Lease> {
     read::operator(peer)?;
     let (lease, shard) = public_id(app, id)?;
-    let command = Command::by(&peer.identity, act(lease));
+    let command = command(peer, act(lease), headers)?;
     let ask = Ask { correlation: read::correlation(headers)?, ..Ask::default() };
     let look = move |kernel: &kernel::Kernel, now: Time, _: &Said| (kernel.lease(lease, now).ok(), now);
     let (said, seen): (Said, (Option<LeaseView>, Time)) = app.ask(shard, command, ask, look).await?;

@@ -96,12 +96,18 @@ pub(crate) fn correlation(headers: &HeaderMap) -> Read<u128> {
     Ok(number.unwrap_or_else(|| u128::from_be_bytes(digest(text.as_bytes()))))
 }
 
+/// The headers that say what is asked, besides the body.
+const TELLING: [&str; 4] =
+    [header::LEASE_ID, header::FENCING_TOKEN, header::IF_VERSION, header::IF_STATE_ETAG];
+
 /// The idempotency key, bound to everything else that was sent.
 pub(crate) fn request(headers: &HeaderMap, path: &str, sent: &[&[u8]]) -> Read<Option<Request>> {
     let Some(key) = text(headers, header::IDEMPOTENCY_KEY)? else { return Ok(None) };
     let mut hasher = blake3::Hasher::new();
     hasher.update(path.as_bytes());
-    for part in sent {
+    let said =
+        TELLING.map(|name| headers.get(name).map(axum::http::HeaderValue::as_bytes).unwrap_or_default());
+    for part in sent.iter().chain(&said) {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part);
     }

@@ -216,9 +216,10 @@ pub(crate) async fn update(
         return Err(too_large(&app).into());
     }
     let taken = take(&app, shard, body).await?;
-    let request =
-        read::request(&headers, api::path::UPDATE_STATE, &[key.as_str().as_bytes(), &taken.etag.0])?;
-    let write = write(held, key, &conditions, query.release == Some(1));
+    let release = query.release == Some(1);
+    let sent: [&[u8]; 3] = [key.as_str().as_bytes(), &taken.etag.0, &[u8::from(release)]];
+    let request = read::request(&headers, api::path::UPDATE_STATE, &sent)?;
+    let write = write(held, key, &conditions, release);
     let (location, document, pin) = match taken.received {
         Received::Short(bytes) => (Location(0), Some(bytes), None),
         Received::Long(pin) => (Place::Blob(pin.blob()).location(), None, Some(pin)),
@@ -321,8 +322,10 @@ pub(crate) async fn remove(
     let key = read::key(&query.key.ok_or_else(missing_key)?)?;
     let held = read::lease_header(&app.key, &headers)?;
     let shard = app.shard_of_lease(held.lease).ok_or_else(not_found)?;
-    let request = read::request(&headers, api::path::REMOVE_STATE, &[key.as_str().as_bytes()])?;
-    let write = write(held, key, &read::conditions(&headers)?, query.release == Some(1));
+    let release = query.release == Some(1);
+    let sent: [&[u8]; 2] = [key.as_str().as_bytes(), &[u8::from(release)]];
+    let request = read::request(&headers, api::path::REMOVE_STATE, &sent)?;
+    let write = write(held, key, &read::conditions(&headers)?, release);
     let command =
         Command { identity: Some(peer.identity), request, action: Action::Remove(Removal { write }) };
     let ask = Ask { correlation: read::correlation(&headers)?, ..Ask::default() };

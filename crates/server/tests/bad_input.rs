@@ -39,6 +39,7 @@ POST /v1/keepalive | {"lease_id":"ID","ttl_ms":0} | 400 invalid_ttl
 POST /v1/keepalive | {"lease_id":"ID","key":"another"} | 403 not_held
 POST /v1/release | {"lease_id":"OTHER"} | 403 not_held
 POST /v1/release | {"lease_id":"ID","key":""} | 400 invalid_key
+POST /v1/release | {"lease_id":"ID","key":"another"} | 403 not_held
 POST /v1/activate | {"lease_id":"ID"} | 409 invalid_state
 POST /v1/get_state x-lease-id=ID | | 400 missing_key
 POST /v1/get_state?key=held | | 400 missing_lease_id

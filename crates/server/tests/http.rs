@@ -159,3 +159,25 @@ async fn a_long_document_streams_in_and_out() {
     assert_eq!((status, &told["error"]), (413, &json!("document_too_large")));
     assert_eq!(server.get("/v1/describe?key=k").await.1["version"], json!(1), "nothing of it was stored");
 }
+
+/// A retry under another condition was answered as if it had been the first request.
+#[tokio::test]
+async fn an_idempotency_key_is_bound_to_the_conditions_of_a_write() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"key": "k"})).await;
+    let id = lease["lease_id"].as_str().expect("a credential");
+    let asked = |version| {
+        [header("x-lease-id", id), header("x-idempotency-key", "w"), header("x-if-version", version)]
+    };
+    for _ in 0..2 {
+        let (status, told) = server.post("/v1/update_state?key=k", &asked("0"), "{}").await;
+        assert_eq!((status, &told["new_version"]), (200, &json!(1)));
+    }
+    let (status, told) = server.post("/v1/update_state?key=k", &asked("1"), "{}").await;
+    assert_eq!((status, &told["error"]), (422, &json!("idempotency_mismatch")));
+    let path = format!("/v1/leases/{}/revoke", lease["public_id"].as_str().expect("a name"));
+    for _ in 0..2 {
+        let (status, view) = server.post(&path, &[header("x-idempotency-key", "r")], "").await;
+        assert_eq!((status, &view["state"]), (200, &json!("revoking")), "{view}");
+    }
+}

@@ -14,6 +14,7 @@ mod environment;
 mod leases;
 mod documents;
 mod views;
+mod who;
 
 use std::io::{self, Write};
 
@@ -59,6 +60,10 @@ async fn ask(args: &ClientArgs) -> Done {
 fn connect(common: &Common) -> Result<Client, Failure> {
     let builder = Client::builder().answer_timeout(common.timeout);
     let builder = if common.mtls { builder } else { builder.plain() };
+    let builder = match who::identity(common)? {
+        Some(identity) => builder.identity(identity),
+        None => builder,
+    };
     let builder = common.server.iter().fold(builder, ::client::Builder::endpoint);
     builder.build().map_err(told)
 }

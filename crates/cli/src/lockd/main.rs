@@ -11,6 +11,7 @@ mod line;
 mod serve;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::args::{Args, Command, StoreCommand};
@@ -36,4 +37,11 @@ fn main() -> ExitCode {
 fn say(what: &str) {
     // If nobody listens, the exit code has to do.
     drop(writeln!(std::io::stderr(), "lockd: {what}"));
+}
+
+/// Where everything is kept that is not put elsewhere; `None` if there is no home.
+fn data_folder() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
+    base.or_else(home).map(|base| base.join("lockd"))
 }

@@ -227,11 +227,12 @@ fn greet(args: &Serve, data: &Path, store: &StoreUrl, bound: SocketAddr, mtls: b
         line("without mTLS everybody is the identity `anonymous`".to_string());
     }
     let host = if bound.ip().is_unspecified() { "localhost".to_string() } else { bound.ip().to_string() };
-    let server = format!("{scheme}://{host}:{}", bound.port());
-    let identity = args.bundle.is_none().then(|| data.join(first::CLIENT));
-    let shown = identity.filter(|_| mtls).map(|path| format!("-k --cert {} ", path.display()));
-    line(format!(
-        "try it: curl -s {}{server}/v1/acquire -d '{{\"key\":\"orders\",\"ttl_seconds\":30}}'",
-        shown.unwrap_or_default()
-    ));
+    let made = args.bundle.is_none().then(|| data.join(first::CLIENT));
+    let shown = match made.filter(|_| mtls) {
+        Some(path) => format!(" --identity {}", path.display()),
+        None if mtls => " --identity client.pem".to_string(),
+        None => " --mtls=false".to_string(),
+    };
+    let port = bound.port();
+    line(format!("try it: lockd client acquire --server {host}:{port}{shown} --ttl 30s orders"));
 }

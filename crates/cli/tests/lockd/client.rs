@@ -97,7 +97,11 @@ fn exit_codes_tell_what_to_do() {
         (2, "not a credential", "lockd client release --lease-id x orders"),
         (2, "no lease of this key", "lockd client release other"),
         (2, "number", "lockd client set orders a=x && lockd client set orders a++"),
-        (2, "https", "lockd client --mtls=true --server localhost acquire orders"),
+        (
+            2,
+            "no identity file",
+            "XDG_DATA_HOME=/nonexistent lockd client --mtls=true --server localhost acquire orders",
+        ),
         (2, "server=", "lockd client --server 'a b' acquire orders"),
         (2, "write 30s", "lockd client acquire --ttl soon orders"),
         (1, "path=/nonexistent", "lockd client update --file /nonexistent orders"),

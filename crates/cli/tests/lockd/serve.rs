@@ -189,3 +189,76 @@ fn without_mtls_it_listens_on_this_machine_unless_insisted() {
         assert!(said.contains(wanted), "{args:?}: {said}");
     }
 }
+
+/// The command lines of the lockd service specification, as they are written there, over mutual TLS.
+const FLOW: &str = r#"
+set -e
+eval "$(lockd client acquire --server "$SERVER" --owner worker-1 --ttl 30s orders)"
+test -n "$LOCKD_CLIENT_LEASE_ID"
+lockd client keepalive --ttl 45s orders
+echo '{"status":{"counter":1}}' | lockd client update orders
+lockd client get orders -o - \
+  | lockd client edit status.counter++ \
+  | lockd client update orders
+lockd client set orders progress.step=fetch progress.count++ time:progress.updated=NOW
+lockd client get orders -o checkpoint.json
+lockd client edit --file checkpoint.json progress.step="done" progress.count=+5
+lockd client get orders -o -
+echo
+cat checkpoint.json
+echo
+lockd client why --server "$SERVER" orders
+lockd client release orders
+"#;
+
+fn shell(server: &Running, data: &Path, script: &str) -> (Option<i32>, String) {
+    let binary = assert_cmd::cargo::cargo_bin!("lockd");
+    let path = format!(
+        "{}:{}",
+        binary.parent().expect("a folder").display(),
+        std::env::var("PATH").expect("a path")
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).current_dir(data).env("PATH", path).env("SERVER", &server.address);
+    let output = command.output().expect("a shell");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn the_specifications_own_command_lines_work_over_mutual_tls() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let server = Running::start(&data, &[]);
+    let (code, said) = shell(&server, &data, FLOW);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(r#""status":{"counter":2}"#), "{said}");
+    assert!(said.contains(r#""step":"fetch","count":1"#), "{said}");
+    assert!(said.contains(r#""step":"done","count":6"#), "{said}");
+    assert!(said.contains("worker-1"), "{said}");
+}
+
+/// The first worker is killed with its lease; the second goes on from the last committed state.
+#[test]
+fn the_next_worker_takes_over_from_the_last_committed_state() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let server = Running::start(&data, &[]);
+    let first = r#"
+        eval "$(lockd client acquire --server "$SERVER" --owner worker-1 --ttl 2s orders)"
+        echo '{"cursor":41}' | lockd client update orders
+        kill -9 $$
+    "#;
+    assert_eq!(shell(&server, &data, first).0, None, "killed");
+    let second = r#"
+        set -e
+        lockd client acquire --server "$SERVER" --owner worker-2 orders && exit 1 || test $? = 10
+        eval "$(lockd client acquire --server "$SERVER" --owner worker-2 --block 60s --ttl 30s orders)"
+        lockd client set orders cursor++
+        lockd client get orders -o -
+        lockd client release orders
+    "#;
+    let (code, said) = shell(&server, &data, second);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(r#"{"cursor":42}"#), "{said}");
+}

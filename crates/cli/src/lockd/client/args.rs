@@ -47,6 +47,9 @@ pub(crate) struct Common {
         default_missing_value = "true"
     )]
     pub(crate) mtls: bool,
+    /// Who asks [default: the one client*.pem in this folder, or in the data folder of `lockd serve`].
+    #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "FILE")]
+    pub(crate) identity: Option<PathBuf>,
     /// How answers are printed.
     #[arg(long, global = true, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,

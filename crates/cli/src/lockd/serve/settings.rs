@@ -8,6 +8,8 @@ use identity::Role;
 use kernel::{Limits, Span};
 use server::boot::StoreUrl;
 
+use crate::data_folder;
+
 /// Flags win over variables.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -77,10 +79,7 @@ impl Serve {
         if let Some(path) = &self.data_dir {
             return std::path::absolute(path).map_err(|error| format!("{error}: path={}", path.display()));
         }
-        let base = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from);
-        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
-        let base = base.filter(|path| path.is_absolute()).or_else(home);
-        base.map(|base| base.join("lockd")).ok_or_else(|| "no home folder; say --data-dir".to_string())
+        data_folder().ok_or_else(|| "no home folder; say --data-dir".to_string())
     }
 
     pub(super) fn store(&self, data: &Path) -> Result<StoreUrl, String> {

@@ -1,0 +1,62 @@
+//! Who asks: the identity file that was named, or the only one that is at hand.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::client::endpoint::Endpoint;
+use identity::{ClientBundle, ClientTls};
+use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
+
+use super::Failure;
+use super::args::Common;
+use crate::data_folder;
+
+/// What is shown to servers over HTTPS; nothing if none of them is.
+pub(super) fn identity(common: &Common) -> Result<Option<ClientTls>, Failure> {
+    let over_tls = |text: &String| {
+        Endpoint::parse(text, !common.mtls).is_ok_and(|endpoint| endpoint.to_string().starts_with("https"))
+    };
+    if !common.server.iter().any(over_tls) {
+        return Ok(None);
+    }
+    let path = match &common.identity {
+        Some(path) => path.clone(),
+        None => discover()?,
+    };
+    let told = |error: identity::Error| (2, String::from(error));
+    let text = identity::file::read(&path).map_err(told)?;
+    let bundle = ClientBundle::parse(&text).map_err(|error| told(error.in_file(&path)))?;
+    ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map(Some).map_err(told)
+}
+
+/// In this folder, or else where the first start of a server puts one.
+fn discover() -> Result<PathBuf, Failure> {
+    let folders = [Some(PathBuf::from(".")), data_folder()];
+    for folder in folders.into_iter().flatten() {
+        let mut found = clients_in(&folder);
+        match found.len() {
+            0 => {}
+            1 => return Ok(found.remove(0)),
+            _ => {
+                let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
+                return Err((
+                    2,
+                    format!("several identity files; say which, as in --identity {}", names.join(" or ")),
+                ));
+            }
+        }
+    }
+    Err((2, "no identity file; name a client's, as in --identity client1.pem, or make one with `lockd auth new client`".into()))
+}
+
+fn clients_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let is_client = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        name.starts_with("client") && path.extension().is_some_and(|extension| extension == "pem")
+    };
+    let mut found: Vec<PathBuf> =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_client).collect();
+    found.sort();
+    found
+}
