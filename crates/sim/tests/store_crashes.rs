@@ -244,7 +244,7 @@ fn a_list_of_blobs_is_complete_or_fails() {
 #[test]
 fn a_blob_of_which_a_part_failed_cannot_be_finished() {
     const IO_ERROR: i32 = 5;
-    let long = vec![7; (4 << 20) + 1];
+    let long = vec![7; (1 << 20) + 1];
     let begun = |fate| {
         let fs = SimFs::new(fate);
         let blobs = DiskBlobs::open(fs.clone(), Path::new("/store/blob")).expect("nothing goes wrong yet");
