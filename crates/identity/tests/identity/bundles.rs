@@ -97,8 +97,8 @@ fn sections_may_stand_in_any_order_with_comments_between_them() {
 #[test]
 fn a_file_that_is_not_whole_is_refused_with_the_reason() {
     let (project, other) = (Project::new(7), Project::new(8));
-    let [ca, own, key] = sections(&project.client("a").to_pem()).try_into().expect("three sections");
-    let [_, strange, strange_key] = sections(&project.client("b").to_pem()).try_into().expect("three");
+    let [own, key, ca] = sections(&project.client("a").to_pem()).try_into().expect("three sections");
+    let [strange, strange_key, _] = sections(&project.client("b").to_pem()).try_into().expect("three");
     let whole = format!("{ca}{own}{key}");
     let server = project.server().to_pem();
     let cut = whole.trim_end().strip_suffix("-----END PRIVATE KEY-----").expect("its end").to_string();
@@ -137,7 +137,7 @@ fn a_server_file_that_is_not_whole_is_refused_with_the_reason() {
     let (project, other) = (Project::new(9), Project::new(10));
     let found = sections(&project.server().to_pem());
     let [ca, own, key, forward, forward_key] = &found[..] else { panic!("five sections") };
-    let client = sections(&project.client("a").to_pem())[1..].concat();
+    let client = sections(&project.client("a").to_pem())[..2].concat();
     let table = [
         (format!("{own}{key}{forward}{forward_key}"), "no CA certificate"),
         (format!("{ca}{forward}{forward_key}"), "no server certificate"),
