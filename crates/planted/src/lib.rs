@@ -111,11 +111,11 @@ faults! {
     /// The LSNs are outside the frame's checksum.
     LsnUnchecked = "lsn-unchecked" in "store/src/frame.rs",
     /// Nobody compares a frame with the checksum of the one before it.
-    ChainUnchecked = "chain-unchecked" in "store/src/disk/log.rs",
+    ChainUnchecked = "chain-unchecked" in "store/src/disk/tail.rs",
     /// A torn tail stays where it is.
     TornTailKept = "torn-tail-kept" in "store/src/disk/log.rs",
     /// Damage in the middle of the log is cut off like a torn tail.
-    DamageCut = "damage-cut" in "store/src/disk/log.rs",
+    DamageCut = "damage-cut" in "store/src/disk/tail.rs",
     /// A blob gets its name before it is durable.
     BlobUnsynced = "blob-unsynced" in "store/src/disk/blobs.rs",
     /// A blob's name is not synced.

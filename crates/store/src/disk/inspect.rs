@@ -14,9 +14,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::dir::{StoreFile, decode_store};
-use super::log::{Cut, FLOOR, LogOptions, decode_floor};
+use super::log::{FLOOR, LogOptions, decode_floor};
 use super::reader::Segments;
-use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, decode_frame, frame_len, holds_a_frame};
+use super::tail::{Cut, Expected};
+use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, decode_frame, frame_len};
 use crate::fs::{File as _, RealFs};
 use crate::port::{Batch, Damage, ErrorKind, Seq, StoreError};
 
@@ -182,7 +183,8 @@ impl LogView {
                 let what = "the log ends before its floor";
                 return Err(Damage { file: path, offset: place.offset, what }.into());
             }
-            return judge(place, &path, &tail).map(After::Nothing);
+            let torn = place.expected().judge(&path, place.offset, &tail)?;
+            return Ok(After::Nothing(torn.map_or(Found::End, Found::Torn)));
         };
         let next = self.open(later)?;
         if (next.next, next.chain) == (place.next, place.chain) {
@@ -215,11 +217,11 @@ impl Place {
     fn look(&mut self) -> Result<Option<(FrameHeader, Batch)>, StoreError> {
         let Some(header) = FrameHeader::decode(self.bytes(FRAME_HEADER)?) else { return Ok(None) };
         let found = decode_frame(self.bytes(frame_len(header.length))?);
-        Ok(found.filter(|(header, _)| self.follows(header)))
+        Ok(found.filter(|(header, _)| self.expected().is(header)))
     }
 
-    fn follows(&self, header: &FrameHeader) -> bool {
-        (header.seq, header.chain) == (self.next, self.chain)
+    fn expected(&self) -> Expected {
+        Expected { seq: self.next, chain: self.chain }
     }
 
     /// Forgets what was read before; is there a frame now?
@@ -251,25 +253,6 @@ impl Place {
         tail.truncate(read);
         Ok(tail)
     }
-}
-
-/// Behind the last good frame of the last segment: nothing, a torn frame, or damage. The same rules as when
-/// a log is opened, which cuts what is torn.
-fn judge(place: &Place, path: &Path, tail: &[u8]) -> Result<Found, StoreError> {
-    if tail.iter().all(|byte| *byte == 0) {
-        return Ok(Found::End);
-    }
-    let (file, offset) = (path.to_path_buf(), place.offset);
-    if holds_a_frame(tail) {
-        return Err(Damage { file, offset, what: "a damaged frame with whole ones behind it" }.into());
-    }
-    let header = FrameHeader::decode(tail).filter(|header| place.follows(header));
-    let torn_end = header.map_or(tail.len(), |header| frame_len(header.length).min(tail.len()));
-    if tail[torn_end..].iter().any(|byte| *byte != 0) {
-        let what = "something behind the last frame that no append has written";
-        return Err(Damage { file, offset, what }.into());
-    }
-    Ok(Found::Torn(Cut { file, offset, seq: place.next, lsns: header.map(|header| header.lsns) }))
 }
 
 /// A store in use drops what it no longer needs.

@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 
 use super::index::{Index, Place};
 use super::reader::{DiskReader, Segments};
+use super::tail::{Cut, Expected};
 use super::{UNSYNCED_MAX, sync_above};
 use crate::frame::{
     FRAME_HEADER, FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, SegmentHeader, decode_frame, encode_frame,
-    frame_len, holds_a_frame,
+    frame_len,
 };
 use crate::fs::{Dir, File, Fs};
 use crate::port::{Bounds, Damage, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
@@ -40,19 +41,6 @@ impl LogOptions {
     pub const SEGMENT_BYTES: u64 = 64 << 20;
     /// The shortest. A payload for which segments are too short is too large.
     pub const SEGMENT_BYTES_MIN: u64 = (SEGMENT_HEADER + FRAME_HEADER + 4096) as u64;
-}
-
-/// A torn tail that was cut off when the log was opened. Nobody had been told that it was durable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The segment.
-    pub file: PathBuf,
-    /// From where on.
-    pub offset: u64,
-    /// The number of the batch.
-    pub seq: Seq,
-    /// What was in it, if its header can be read.
-    pub lsns: Option<Lsns>,
 }
 
 /// The log.
@@ -143,14 +131,15 @@ impl<F: Fs> DiskLog<F> {
         let header = self.files().check_header(first, &bytes)?;
         let mut at = SEGMENT_HEADER;
         (self.bounds.next, self.chain) = (header.first, header.chain);
-        while let Some((frame, _)) = decode_frame(&bytes[at..]).filter(|(frame, _)| self.follows(frame)) {
+        while let Some((frame, _)) = decode_frame(&bytes[at..]).filter(|(frame, _)| self.expected().is(frame))
+        {
             let FrameHeader { seq, lsns, chain, length, .. } = frame;
             let place = Place { seq, lsn: lsns.first, offset: at as u64, chain };
             self.index.pass(first, place, frame_len(length) as u64);
             at += frame_len(length);
             (self.bounds.next, self.chain) = (frame.seq.next(), frame.crc);
         }
-        let cut = self.judge_tail(&path, &bytes, at)?;
+        let cut = self.expected().judge(&path, at as u64, &bytes[at..])?;
         if cut.is_some() && !planted!(TornTailKept) {
             let zeros = vec![0; bytes.len() - at];
             let wipe = file.write_at(&zeros, at as u64).and_then(|()| file.sync());
@@ -164,27 +153,8 @@ impl<F: Fs> DiskLog<F> {
         Ok(cut)
     }
 
-    fn follows(&self, frame: &FrameHeader) -> bool {
-        frame.seq == self.bounds.next && (frame.chain == self.chain || planted!(ChainUnchecked))
-    }
-
-    /// Behind the last good frame: nothing, a torn frame, or damage.
-    fn judge_tail(&self, path: &Path, bytes: &[u8], at: usize) -> Result<Option<Cut>, StoreError> {
-        let tail = &bytes[at..];
-        if tail.iter().all(|byte| *byte == 0) {
-            return Ok(None);
-        }
-        let damaged = |what| Err(Damage { file: path.to_path_buf(), offset: at as u64, what }.into());
-        if holds_a_frame(tail) && !planted!(DamageCut) {
-            return damaged("a damaged frame with whole ones behind it");
-        }
-        let header = FrameHeader::decode(tail).filter(|header| self.follows(header));
-        let torn_end = header.map_or(tail.len(), |header| frame_len(header.length).min(tail.len()));
-        if tail[torn_end..].iter().any(|byte| *byte != 0) && !planted!(DamageCut) {
-            return damaged("something behind the last frame that no append has written");
-        }
-        let (seq, lsns) = (self.bounds.next, header.map(|header| header.lsns));
-        Ok(Some(Cut { file: path.to_path_buf(), offset: at as u64, seq, lsns }))
+    fn expected(&self) -> Expected {
+        Expected { seq: self.bounds.next, chain: self.chain }
     }
 
     /// The payload that fits into any segment.

@@ -13,11 +13,13 @@ mod index;
 mod inspect;
 mod log;
 mod reader;
+mod tail;
 
 pub use blobs::DiskBlobs;
 pub use dir::{DiskDir, StoreFile};
 pub use inspect::{Found, LogView, StoreView};
-pub use log::{Cut, DiskLog, LogOptions};
+pub use log::{DiskLog, LogOptions};
+pub use tail::Cut;
 
 use std::io;
 use std::path::Path;
