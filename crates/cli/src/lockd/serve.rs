@@ -4,7 +4,7 @@ mod first;
 mod settings;
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,9 +147,7 @@ async fn listen(
     identity: Option<Identity>,
     app: Arc<App>,
 ) -> Result<(), Failure> {
-    let address = args.address()?;
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|error| format!("cannot listen: {error}: address={address}"))?;
+    let listener = bind(args.address()?).await?;
     let bound = listener.local_addr().map_err(|error| error.to_string())?;
     let mut listeners = Vec::new();
     if let Some(path) = &args.unix {
@@ -171,6 +169,17 @@ async fn listen(
         let _ = std::fs::remove_file(path);
     }
     Ok(())
+}
+
+/// Where a machine has no IPv6, every address means every one that it has.
+async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let bound = match TcpListener::bind(address).await {
+        Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        other => other,
+    };
+    bound.map_err(|error| format!("cannot listen: {error}: address={address}"))
 }
 
 /// A socket that a dead server left behind is in nobody's use.
@@ -234,5 +243,7 @@ fn greet(args: &Serve, data: &Path, store: &StoreUrl, bound: SocketAddr, mtls: b
         None => " --mtls=false".to_string(),
     };
     let port = bound.port();
-    line(format!("try it: lockd client acquire --server {host}:{port}{shown} --ttl 30s orders"));
+    // As this program was called: it may be in nobody's path.
+    let program = std::env::args().next().unwrap_or_else(|| "lockd".to_string());
+    line(format!("try it: {program} client acquire --server {host}:{port}{shown} --ttl 30s orders"));
 }

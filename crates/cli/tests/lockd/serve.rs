@@ -97,8 +97,15 @@ fn from_nothing_to_a_lease_that_survives_a_kill() {
     let server = Running::start(&data, &[]);
     let client = data.join("client.pem");
     let mut connection = server.connect(&client);
+    // The line that says what to type next works as it stands.
+    let mut server = server;
+    let next = wait_for(&mut server.lines, "try it: ");
+    let line = next.split("try it: ").nth(1).expect("a command").trim();
+    let (code, said) = shell(&server, dir.path(), line);
+    assert_eq!(code, Some(0), "{line}: {said}");
+    assert!(said.contains("LOCKD_CLIENT_LEASE_ID"), "{said}");
     let (status, told) = connection
-        .ask("POST", "/v1/acquire", r#"{"key":"orders","ttl_seconds":300,"owner":"worker-1"}"#)
+        .ask("POST", "/v1/acquire", r#"{"key":"jobs","ttl_seconds":300,"owner":"worker-1"}"#)
         .expect("an answer");
     assert_eq!(status, 200, "{told}");
     let lease: serde_json::Value = serde_json::from_str(&told).expect("JSON");
@@ -106,7 +113,7 @@ fn from_nothing_to_a_lease_that_survives_a_kill() {
 
     let server = Running::start(&data, &[]);
     let mut connection = server.connect(&client);
-    let (status, told) = connection.ask("GET", "/v1/describe?key=orders", "").expect("an answer");
+    let (status, told) = connection.ask("GET", "/v1/describe?key=jobs", "").expect("an answer");
     let described: serde_json::Value = serde_json::from_str(&told).expect("JSON");
     assert_eq!((status, &described["owner"]), (200, &serde_json::json!("worker-1")));
     assert_eq!(described["lease_id"], lease["public_id"]);
