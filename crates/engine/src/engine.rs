@@ -90,10 +90,28 @@ pub trait Watcher: Send + Sync {
     fn fatal(&self, why: Fatal);
 
     /// This happened, and is durable. Must not block.
-    fn happened(&self, events: &[(Lsn, Vec<Event>)]);
+    fn happened(&self, events: &[(Lsn, Vec<Event>)]) {
+        let _ = events;
+    }
 
     /// A snapshot was taken, or could not be; upkeep goes on.
     fn upkeep(&self, news: Upkeep);
+}
+
+/// Panics at any trouble: for tests and benchmarks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Strict;
+
+impl Watcher for Strict {
+    fn fatal(&self, why: Fatal) {
+        panic!("{why}");
+    }
+
+    fn upkeep(&self, news: Upkeep) {
+        if let Upkeep::Failed(error) = news {
+            panic!("{error}");
+        }
+    }
 }
 
 /// What upkeep did.

@@ -8,11 +8,11 @@ use std::time::Duration;
 use engine::clock::MachineClock;
 use engine::decider::{Opening, Said};
 use engine::documents::Place;
-use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
+use engine::engine::{Engine, Options, Strict};
 use engine::record::Record;
 use engine::uploads::Uploads;
 use kernel::{
-    Action, Answer, Command, Commit, Cursor, Etag, Event, Granted, Kernel, Limits, Location, Lsn, Outcome,
+    Action, Answer, Command, Commit, Cursor, Etag, Granted, Kernel, Limits, Location, Lsn, Outcome,
     ResourceName, Shard, Span, Store, Write,
 };
 use sim::world::{grant, held, identity, key};
@@ -98,18 +98,6 @@ impl LogStore for Careful {
     }
 }
 
-struct Quiet;
-
-impl Watcher for Quiet {
-    fn fatal(&self, why: Fatal) {
-        panic!("{why}");
-    }
-
-    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
-
-    fn upkeep(&self, _: Upkeep) {}
-}
-
 fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Answer {
     let command = Command::by(&identity("ada"), action);
     match engine.sequencer().call(command, 0, document, None).expect("it lives").expect("taken") {
@@ -143,7 +131,7 @@ fn a_floor_rises_when_what_is_alive_below_it_is_durable_above_it() {
     let opening = Opening { store, writer: 1, limits: Limits::default() };
     let options = Options { snapshot_every: 64 << 10, retain: 0, sweep_every: Duration::from_secs(3600) };
     let (blobs, clock) = (Arc::new(MemoryBlobs::default()), MachineClock::new().expect("Linux"));
-    let engine = Engine::open(Box::new(log), blobs, Box::new(clock), &opening, options, Arc::new(Quiet))
+    let engine = Engine::open(Box::new(log), blobs, Box::new(clock), &opening, options, Arc::new(Strict))
         .expect("an empty store");
     for n in 0..10 {
         let name = format!("cold-{n}");

@@ -51,6 +51,12 @@ pub struct Making {
     pub allow_network: bool,
 }
 
+impl Default for Making {
+    fn default() -> Making {
+        Making { shards: 1, limits: Limits::default(), options: Options::default(), allow_network: false }
+    }
+}
+
 /// Why a store does not open.
 #[derive(Debug)]
 pub enum BootError {

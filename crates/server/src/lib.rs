@@ -5,7 +5,7 @@
 //! The modules in reading order: [`credential`] is the text that a holder gets; [`peer`] is who is asking, and what it
 //! may; [`boot`] opens a store; [`app`] is its shards, and how they are asked; `refuse` says no in the words of the API; `read`
 //! takes requests apart; then the calls: `acquire`, `holder`, `state`, `views`, `operator`, `health`; [`router`] puts
-//! them together; [`serve`] listens.
+//! them together; [`serve`] listens; [`testing`] is all of it in memory.
 
 pub mod credential;
 pub mod peer;
@@ -22,3 +22,4 @@ mod operator;
 mod health;
 pub mod router;
 pub mod serve;
+pub mod testing;

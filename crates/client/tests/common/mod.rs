@@ -3,64 +3,24 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use client::Client;
-use engine::engine::{Fatal, Options, Upkeep, Watcher};
 use identity::Role;
-use kernel::{Event, Limits, Lsn};
-use server::app::{App, Settings};
-use server::boot::{Making, StoreUrl, open};
-use server::peer::Peer;
+use server::testing::Loopback;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-struct Watch;
-
-impl Watcher for Watch {
-    fn fatal(&self, why: Fatal) {
-        panic!("{why}");
-    }
-
-    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
-
-    fn upkeep(&self, news: Upkeep) {
-        if let Upkeep::Failed(error) = news {
-            panic!("{error}");
-        }
-    }
-}
-
 /// A server in memory; it ends with the test.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    _stop: watch::Sender<bool>,
+    _running: Loopback,
 }
 
 impl Server {
     pub(crate) async fn start() -> Server {
-        let making = Making {
-            shards: 1,
-            limits: Limits::default(),
-            options: Options::default(),
-            allow_network: false,
-        };
-        let watcher: Arc<dyn Watcher> = Arc::new(Watch);
-        let opened = open(&StoreUrl::Memory, &making, &|bytes| bytes.fill(7), &watcher).expect("memory");
-        let wall = Box::new(|| Duration::from_secs(1_800_000_000));
-        let app = Arc::new(App::new(opened.engines, opened.key, Settings::default(), wall));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
-        let address = listener.local_addr().expect("it is bound");
-        let (stop, stopped) = watch::channel(false);
-        let (peer, limits) = (Peer::anonymous(Role::Operator), server::serve::Limits::default());
-        tokio::spawn(server::serve::serve(
-            vec![server::serve::Listener::Plain(listener, peer)],
-            app,
-            limits,
-            stopped,
-        ));
-        Server { address, _stop: stop }
+        let running = Loopback::start(Role::Operator).await;
+        Server { address: running.address, _running: running }
     }
 
     pub(crate) fn client(&self) -> Client {

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use engine::clock::MachineClock;
 use engine::decider::Opening;
-use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
-use kernel::{Event, Limits, Lsn, Span, Store};
+use engine::engine::{Engine, Options, Strict};
+use kernel::{Limits, Span, Store};
 use sim::linear::explain;
 use sim::linear::key::{KeyModel, Op};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
@@ -30,22 +30,6 @@ const CLIENTS: u64 = 6;
 const CALLS: u32 = 60;
 const ROUNDS: u64 = 40;
 
-struct Watch;
-
-impl Watcher for Watch {
-    fn fatal(&self, why: Fatal) {
-        panic!("{why}");
-    }
-
-    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
-
-    fn upkeep(&self, news: Upkeep) {
-        if let Upkeep::Failed(error) = news {
-            panic!("{error}");
-        }
-    }
-}
-
 /// With snapshots all the time, so that upkeep's own commands are in between.
 fn open(dir: &Path) -> Engine {
     let log = LogOptions { shard: 0, store_id: 1, segment_bytes: 8 << 20 };
@@ -55,7 +39,7 @@ fn open(dir: &Path) -> Engine {
     let opening = Opening { store, writer: 1, limits: Limits::default() };
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let options = Options { snapshot_every: 128 << 10, retain: 0, sweep_every: Duration::from_millis(50) };
-    Engine::open(Box::new(log), blobs, clock, &opening, options, Arc::new(Watch)).expect("a sound store")
+    Engine::open(Box::new(log), blobs, clock, &opening, options, Arc::new(Strict)).expect("a sound store")
 }
 
 fn seed() -> u64 {

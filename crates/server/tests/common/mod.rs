@@ -1,17 +1,11 @@
 //! A server in memory, asked without a socket.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::{Extension, Router};
-use engine::engine::{Fatal, Options, Upkeep, Watcher};
 use identity::Role;
-use kernel::{Event, Limits, Lsn};
 use serde_json::{Value, json};
-use server::app::{App, Settings};
-use server::boot::{Making, StoreUrl, open};
+use server::app::Settings;
 use server::peer::Peer;
 use server::router::router;
 use tower::ServiceExt;
@@ -37,35 +31,9 @@ pub(crate) fn header<'a>(name: &'a str, value: &'a str) -> (&'a str, &'a str) {
     (name, value)
 }
 
-struct Watch;
-
-impl Watcher for Watch {
-    fn fatal(&self, why: Fatal) {
-        panic!("{why}");
-    }
-
-    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
-
-    fn upkeep(&self, news: Upkeep) {
-        if let Upkeep::Failed(error) = news {
-            panic!("{error}");
-        }
-    }
-}
-
 impl Server {
     pub(crate) fn start() -> Server {
-        let making = Making {
-            shards: 2,
-            limits: Limits::default(),
-            options: Options::default(),
-            allow_network: false,
-        };
-        let watcher: Arc<dyn Watcher> = Arc::new(Watch);
-        let opened = open(&StoreUrl::Memory, &making, &|bytes| bytes.fill(7), &watcher).expect("memory");
-        let settings = Settings { json_max: 2_000_000, ..Settings::default() };
-        let wall = Box::new(|| Duration::from_secs(1_800_000_000));
-        let app = Arc::new(App::new(opened.engines, opened.key, settings, wall));
+        let app = server::testing::app(Settings { json_max: 2_000_000, ..Settings::default() });
         Server { router: router(app).layer(Extension(Peer::anonymous(Role::Operator))) }
     }
 
