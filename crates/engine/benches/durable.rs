@@ -18,7 +18,7 @@ use engine::clock::MachineClock;
 use engine::decider::{Decider, Opening, Said};
 use engine::recovery::replay;
 use engine::sequencer::Sequencer;
-use engine::shard::Submission;
+use engine::shard::{Shard, Submission};
 use kernel::{Action, Answer, Command, Identity, Kernel, Limits, Outcome, Span, Store};
 use sim::world::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
@@ -66,7 +66,8 @@ fn run(dir: &Path, callers: usize, rounds: usize, drive: Drive) -> Duration {
     let opening = Opening { store, writer: 1, limits: Limits::default() };
     let decider = Decider::open(Kernel::new(), Seq(0), clock, &opening).expect("a clock that is right");
     let fatal = Box::new(|error| panic!("{error}"));
-    let sequencer = Arc::new(Sequencer::start(decider, Box::new(log), Box::new(()), u64::MAX, fatal));
+    let sequencer =
+        Arc::new(Sequencer::start(Shard::new(decider), Box::new(log), Box::new(()), u64::MAX, fatal));
     // Before the first answer a spare segment is zeroed: that is no part of a step.
     let mut first = Cycle::new(usize::MAX, 1);
     let opened = sequencer.call(first.next(None).expect("one round"), 0, None, None);

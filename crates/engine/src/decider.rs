@@ -358,9 +358,9 @@ impl Decider {
         }
     }
 
-    /// How long until something is due; `None` if nothing ever is.
-    pub fn until_due(&self) -> Option<Span> {
-        Some(self.now().until(self.kernel.next_due()?))
+    /// How long until something has been due for `late`; `None` if nothing ever is.
+    pub fn until_due(&self, late: Span) -> Option<Span> {
+        Some(self.now().until(self.kernel.next_due()?.after(late)))
     }
 
     /// The batch so far, to be appended; `None` if nothing changed since the last.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kernel::{Event, Location, Lsn};
+use kernel::{Event, Location, Lsn, Shard, Span};
 use store::{BlobStore, LogReader, LogStore, StoreError};
 
 use self::keeper::Keeper;
@@ -21,7 +21,7 @@ use crate::clock::{Clock, WrongClock};
 use crate::decider::{Decider, Opening};
 use crate::documents::{BlobId, Place, read_inline};
 use crate::recovery::{RecoveryError, recover};
-use crate::sequencer::{Follower, Sequencer};
+use crate::sequencer::{Follower, Measure, Sequencer};
 use crate::uploads::Uploads;
 
 /// How an engine looks after its store.
@@ -33,11 +33,18 @@ pub struct Options {
     pub retain: u64,
     /// How often blobs are swept.
     pub sweep_every: Duration,
+    /// How late what is due and nobody waits for may be written down.
+    pub sweeper: Span,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { snapshot_every: 64 << 20, retain: 256 << 20, sweep_every: Duration::from_secs(300) }
+        Options {
+            snapshot_every: 64 << 20,
+            retain: 256 << 20,
+            sweep_every: Duration::from_secs(300),
+            sweeper: Span(0),
+        }
     }
 }
 
@@ -96,6 +103,11 @@ pub trait Watcher: Send + Sync {
 
     /// A snapshot was taken, or could not be; upkeep goes on.
     fn upkeep(&self, news: Upkeep);
+
+    /// So long it took. Must not block.
+    fn measured(&self, shard: Shard, measure: Measure) {
+        let _ = (shard, measure);
+    }
 }
 
 /// Panics at any trouble: for tests and benchmarks.
@@ -170,10 +182,12 @@ impl Engine {
         let uploads = Uploads::new(Arc::clone(&blobs), shard, term);
         let (work, queue) = sync_channel(WORK_MAX);
         let (readers, reader) = (Readers::new(&*log), log.reader());
-        let follower = Box::new(Following { work: work.clone(), watcher: Arc::clone(&watcher) });
+        let follower = Box::new(Following { shard, work: work.clone(), watcher: Arc::clone(&watcher) });
         let dying = Arc::clone(&watcher);
         let fatal = Box::new(move |error| dying.fatal(Fatal::Append(error)));
-        let sequencer = Sequencer::start(decider, log, follower, options.snapshot_every, fatal);
+        let mut served = crate::shard::Shard::new(decider);
+        served.set_sweeper(options.sweeper);
+        let sequencer = Sequencer::start(served, log, follower, options.snapshot_every, fatal);
         let sequencer = Arc::new(sequencer);
         let stop = Arc::new(AtomicBool::new(false));
         let keeper = Keeper {
@@ -205,7 +219,7 @@ impl Engine {
     /// bytes have moved since the location was looked up: look again.
     pub fn read_document(
         &self,
-        shard: kernel::Shard,
+        shard: Shard,
         location: Location,
         offset: u64,
         length: usize,
@@ -253,6 +267,7 @@ impl Readers {
 }
 
 struct Following {
+    shard: Shard,
     work: SyncSender<Work>,
     watcher: Arc<dyn Watcher>,
 }
@@ -269,6 +284,10 @@ impl Follower for Following {
 
     fn marked(&mut self, mark: Mark) {
         let _ = self.work.try_send(Work::Mark(mark));
+    }
+
+    fn measured(&mut self, measure: Measure) {
+        self.watcher.measured(self.shard, measure);
     }
 }
 

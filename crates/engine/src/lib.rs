@@ -8,7 +8,7 @@
 //! not let wait; [`documents`] says where documents are; [`shard`] is all of that turn by turn; [`sequencer`]
 //! is the threads that drive it; [`recovery`] goes from a store back to a state; [`checkpoint`] does so beside
 //! the live one, and lets go what is no longer needed; [`uploads`] are documents too long for the log; [`engine`]
-//! is all of it running.
+//! is all of it running. [`stopwatch`] is for figures only.
 
 /// Is this deliberate fault switched on, or one of these? Never, without the feature `planted`.
 #[cfg(feature = "planted")]
@@ -38,3 +38,4 @@ pub mod recovery;
 pub mod checkpoint;
 pub mod uploads;
 pub mod engine;
+pub mod stopwatch;

@@ -25,12 +25,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kernel::{Command, Event, LeaseId, Lsn, Span};
-use store::{LogStore, Seq, StoreError};
+use store::{Bounds, LogStore, Seq, StoreError};
 
 use self::inbox::{Inbox, Taken};
 use crate::checkpoint::Mark;
-use crate::decider::Decider;
 use crate::shard::{Reply, Shard, Space, Submission, Turn, Unavailable, Wait};
+use crate::stopwatch::Stopwatch;
 
 /// How many commands may wait to be decided.
 pub const QUEUE_MAX: usize = 4096;
@@ -65,6 +65,32 @@ pub trait Follower: Send {
 
     /// So much has been logged since the last mark that a snapshot is worth it.
     fn marked(&mut self, mark: Mark);
+
+    /// So long it took.
+    fn measured(&mut self, measure: Measure) {
+        let _ = measure;
+    }
+}
+
+/// How long something took.
+#[derive(Clone, Copy, Debug)]
+pub enum Measure {
+    /// A batch became durable.
+    Append {
+        /// From when it was handed to the log.
+        took: Duration,
+        /// How many bytes of records are in it.
+        bytes: usize,
+        /// What can be read from the log now.
+        bounds: Bounds,
+    },
+    /// Waiters were given what others gave up.
+    HandOff {
+        /// From when the first command of the turn was taken up, to when they had their answers.
+        took: Duration,
+        /// How many they were.
+        waiters: usize,
+    },
 }
 
 /// Nobody follows.
@@ -104,6 +130,8 @@ struct Core {
     log: Option<Box<dyn LogStore>>,
     /// What was looked at in this turn.
     looks: Vec<Publish>,
+    /// Runs from when this turn began.
+    stopwatch: Stopwatch,
     /// Turns that are durable and have not been told yet, in order.
     landed: VecDeque<Landing>,
     follower: Box<dyn Follower>,
@@ -120,22 +148,27 @@ struct Landing {
     turn: Turn<ReplyTo>,
     looks: Vec<Publish>,
     mark: Option<Mark>,
+    /// Runs from when the turn began.
+    stopwatch: Stopwatch,
+    /// What the append took.
+    measure: Option<Measure>,
 }
 
 impl Sequencer {
-    /// Starts on a decider that has just been opened, and the log that it was recovered from. A mark is made after
+    /// Starts on a shard that has just been opened, and the log that it was recovered from. A mark is made after
     /// every `mark_every` bytes.
     pub fn start(
-        decider: Decider,
+        opened: Shard<ReplyTo>,
         log: Box<dyn LogStore>,
         follower: Box<dyn Follower>,
         mark_every: u64,
         fatal: Fatal,
     ) -> Sequencer {
         let core = Core {
-            shard: Shard::new(decider),
+            shard: opened,
             log: Some(log),
             looks: Vec::new(),
+            stopwatch: Stopwatch::start(),
             landed: VecDeque::new(),
             follower,
             mark_every,
@@ -237,7 +270,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     /// The whole turn, on the caller's thread.
     fn turn_alone(&self, mut core: MutexGuard<'_, Core>, submission: Submission<ReplyTo>) {
-        core.shard.housekeep();
+        core.begin_turn();
         core.shard.submit(submission);
         self.append_here(&mut core);
         drop(core);
@@ -250,9 +283,9 @@ impl Shared {
 
     /// Ends the turn and appends it on this thread.
     fn append_here(&self, core: &mut Core) {
-        let landing = core.end_turn();
+        let mut landing = core.end_turn();
         let mut log = core.log.take().expect("whoever ends a turn has the log");
-        let appended = append(&mut *log, &landing);
+        let appended = append(&mut *log, &mut landing);
         self.land(core, landing, log, appended);
     }
 
@@ -309,23 +342,36 @@ impl Shared {
         }
         drop(core);
         let mut news: Vec<(LeaseId, bool)> = Vec::new();
+        let mut measures: Vec<Measure> = Vec::new();
         for landing in landed {
+            let waiters = landing.turn.served;
             for (to, reply, lease) in landing.turn.replies {
                 let reached = to(reply);
                 news.extend(lease.map(|lease| (lease, reached)));
             }
             landing.looks.into_iter().for_each(|publish| publish());
+            let took = landing.stopwatch.elapsed();
+            measures.extend((waiters > 0).then_some(Measure::HandOff { took, waiters }));
         }
         let mut core = lock(&self.core);
+        for measure in measures {
+            core.follower.measured(measure);
+        }
         for (lease, reached) in news {
             core.shard.delivered(lease, reached);
         }
     }
 }
 
-fn append(log: &mut dyn LogStore, landing: &Landing) -> Result<(), StoreError> {
+fn append(log: &mut dyn LogStore, landing: &mut Landing) -> Result<(), StoreError> {
     match &landing.turn.sealed {
-        Some(sealed) => log.append(sealed.seq, sealed.lsns, &sealed.payload),
+        Some(sealed) => {
+            let stopwatch = Stopwatch::start();
+            log.append(sealed.seq, sealed.lsns, &sealed.payload)?;
+            let (took, bytes) = (stopwatch.elapsed(), sealed.payload.len());
+            landing.measure = Some(Measure::Append { took, bytes, bounds: log.bounds() });
+            Ok(())
+        }
         None if planted!(LookUnconfirmed) => Ok(()),
         // Refusals and reads reveal a state too: it must still be this writer's to tell.
         None => log.confirm(),
@@ -343,7 +389,16 @@ impl Core {
         if planted!(FollowerEarly) {
             self.follower.landed(&std::mem::take(&mut turn.events));
         }
-        Landing { turn, looks: std::mem::take(&mut self.looks), mark: None }
+        let (looks, stopwatch) = (std::mem::take(&mut self.looks), self.stopwatch);
+        Landing { turn, looks, mark: None, stopwatch, measure: None }
+    }
+
+    /// What comes now is part of a turn: the first of it starts the stopwatch.
+    fn begin_turn(&mut self) {
+        if !self.has_something() {
+            self.stopwatch = Stopwatch::start();
+        }
+        self.shard.housekeep();
     }
 
     fn has_something(&self) -> bool {
@@ -378,6 +433,9 @@ impl Core {
         }
         if let Some(mark) = landing.mark.take() {
             self.follower.marked(mark);
+        }
+        if let Some(measure) = landing.measure.take() {
+            self.follower.measured(measure);
         }
     }
 
@@ -430,7 +488,7 @@ impl Deciding {
             return false;
         }
         self.look_after_the_log(&mut core, taken.floor);
-        core.shard.housekeep();
+        core.begin_turn();
         if taken.dismissed {
             core.shard.dismiss();
         }
@@ -510,8 +568,12 @@ impl Appending {
     }
 
     /// Appends a turn; what was decided meanwhile is the next, and the log stays here for it.
-    fn append(&self, mut log: Box<dyn LogStore>, landing: Landing) -> Option<(Box<dyn LogStore>, Landing)> {
-        let appended = append(&mut *log, &landing);
+    fn append(
+        &self,
+        mut log: Box<dyn LogStore>,
+        mut landing: Landing,
+    ) -> Option<(Box<dyn LogStore>, Landing)> {
+        let appended = append(&mut *log, &mut landing);
         let mut core = lock(&self.shared.core);
         self.shared.land(&mut core, landing, log, appended);
         let next = (core.has_something() && !core.dead).then(|| core.end_turn());

@@ -101,6 +101,8 @@ pub struct Turn<R> {
     pub events: Vec<(Lsn, Vec<Event>)>,
     /// The state after the batch: whoever replays it must arrive at this.
     pub state: State,
+    /// How many who waited have their lease by it.
+    pub served: usize,
 }
 
 /// A state, told by its hash.
@@ -168,6 +170,9 @@ pub struct Shard<R> {
     long: VecDeque<Long<R>>,
     deliveries: BTreeMap<LeaseId, Delivery>,
     replies: Vec<(R, Reply, Option<LeaseId>)>,
+    /// How many who waited were given a lease in this turn.
+    served: usize,
+    sweeper: Span,
 }
 
 impl<R> Shard<R> {
@@ -183,7 +188,15 @@ impl<R> Shard<R> {
             long: VecDeque::new(),
             deliveries: BTreeMap::new(),
             replies: Vec::new(),
+            served: 0,
+            sweeper: Span(0),
         }
+    }
+
+    /// What is due and nobody waits for is ended, and told, this much later at the most. Authority ends on time all
+    /// the same, and so does whatever is in somebody's way.
+    pub fn set_sweeper(&mut self, interval: Span) {
+        self.sweeper = interval;
     }
 
     /// Takes a command. Its reply is in this turn, or in a later one if it waits.
@@ -209,7 +222,7 @@ impl<R> Shard<R> {
     /// What time brings: leases that are due, waits that are over, parts of long commands. To be called at the
     /// beginning of a turn.
     pub fn housekeep(&mut self) {
-        if self.space != Space::Nothing && self.decider.until_due() == Some(Span(0)) {
+        if self.until_tick() == Some(Span(0)) {
             self.decider.tick();
             self.collect_served();
         }
@@ -224,10 +237,19 @@ impl<R> Shard<R> {
         if !self.long.is_empty() {
             return Some(Span(0));
         }
-        let due = self.decider.until_due().filter(|_| self.space != Space::Nothing);
+        let due = self.until_tick();
         let now = self.decider.now();
         let tired = self.patience.first().map(|(until, _)| Span(now.until(*until).0 + 1));
         due.into_iter().chain(tired).min()
+    }
+
+    /// How long until what is due is ended by a tick.
+    fn until_tick(&self) -> Option<Span> {
+        if self.space == Space::Nothing {
+            return None;
+        }
+        let late = if self.parked.is_empty() { self.sweeper } else { Span(0) };
+        self.decider.until_due(late)
     }
 
     /// The turn is over.
@@ -239,6 +261,7 @@ impl<R> Shard<R> {
             replies: std::mem::take(&mut self.replies),
             state: State { lsn: kernel.last_lsn(), hash: kernel.state_hash() },
             events: self.decider.take_events(),
+            served: std::mem::take(&mut self.served),
         }
     }
 
@@ -395,6 +418,7 @@ impl<R> Shard<R> {
             // Nobody waits for the answers of those that are gone.
             let Some(said) = said else { continue };
             if let Some(lease) = newly_granted(&said) {
+                self.served += 1;
                 let request = parked.request.map(|(_, key)| key);
                 self.deliveries.insert(lease, Delivery { pending: 0, delivered: false, request });
             }

@@ -62,7 +62,12 @@ fn open(dir: &Path, watch: &Arc<Watch>, options: Options) -> Engine {
 }
 
 fn small() -> Options {
-    Options { snapshot_every: 4 << 20, retain: 0, sweep_every: Duration::from_secs(3600) }
+    Options {
+        snapshot_every: 4 << 20,
+        retain: 0,
+        sweep_every: Duration::from_secs(3600),
+        ..Options::default()
+    }
 }
 
 fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Outcome {

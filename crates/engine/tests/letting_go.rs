@@ -129,7 +129,12 @@ fn a_floor_rises_when_what_is_alive_below_it_is_durable_above_it() {
     let log = Careful { inner: MemoryLog::default(), kernel: Kernel::new(), seen: Arc::clone(&seen) };
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = Opening { store, writer: 1, limits: Limits::default() };
-    let options = Options { snapshot_every: 64 << 10, retain: 0, sweep_every: Duration::from_secs(3600) };
+    let options = Options {
+        snapshot_every: 64 << 10,
+        retain: 0,
+        sweep_every: Duration::from_secs(3600),
+        ..Options::default()
+    };
     let (blobs, clock) = (Arc::new(MemoryBlobs::default()), MachineClock::new().expect("Linux"));
     let engine = Engine::open(Box::new(log), blobs, Box::new(clock), &opening, options, Arc::new(Strict))
         .expect("an empty store");

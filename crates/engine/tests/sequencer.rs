@@ -9,8 +9,8 @@ use engine::checkpoint::Mark;
 use engine::clock::MachineClock;
 use engine::decider::{Decider, Opening, Said};
 use engine::recovery::replay;
-use engine::sequencer::{Follower, QUEUE_MAX, Sequencer};
-use engine::shard::{Reply, Submission, Unavailable, Wait};
+use engine::sequencer::{Follower, Measure, QUEUE_MAX, Sequencer};
+use engine::shard::{Reply, Shard, Submission, Unavailable, Wait};
 use kernel::{Action, Answer, Command, Event, Granted, Kernel, Limits, Lsn, Outcome, Span, Store};
 use sim::world::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
@@ -57,7 +57,7 @@ fn start(log: impl LogStore + 'static) -> Sequencer {
 fn start_following(log: impl LogStore + 'static, follower: Box<dyn Follower>) -> Sequencer {
     let next = log.bounds().next;
     Sequencer::start(
-        decider(Kernel::new(), next),
+        Shard::new(decider(Kernel::new(), next)),
         Box::new(log),
         follower,
         u64::MAX,
@@ -243,8 +243,13 @@ fn nothing_is_told_of_a_state_that_may_be_anothers() {
     );
     let (send, failed) = channel();
     let fatal = Box::new(move |error: StoreError| send.send(error.kind).expect("the test listens"));
-    let sequencer =
-        Sequencer::start(decider(Kernel::new(), Seq(0)), Box::new(log), Box::new(()), u64::MAX, fatal);
+    let sequencer = Sequencer::start(
+        Shard::new(decider(Kernel::new(), Seq(0))),
+        Box::new(log),
+        Box::new(()),
+        u64::MAX,
+        fatal,
+    );
     granted(&submit(&sequencer, "ada", acquire("k")));
     let refusal = submit(&sequencer, "bob", acquire("k"));
     assert!(refusal.recv().is_err(), "nobody knows whether it is so");
@@ -281,8 +286,13 @@ fn a_failed_append_is_fatal_and_answers_nobody() {
     let log = Faulty::new(MemoryLog::default(), Box::new(plan));
     let (send, failed) = channel();
     let fatal = Box::new(move |error: StoreError| send.send(error.kind).expect("the test listens"));
-    let sequencer =
-        Sequencer::start(decider(Kernel::new(), Seq(0)), Box::new(log), Box::new(()), u64::MAX, fatal);
+    let sequencer = Sequencer::start(
+        Shard::new(decider(Kernel::new(), Seq(0))),
+        Box::new(log),
+        Box::new(()),
+        u64::MAX,
+        fatal,
+    );
     let answer = submit(&sequencer, "ada", acquire("k"));
     assert!(answer.recv().is_err(), "it may have happened: nobody is told that it did, or did not");
     assert_eq!(failed.recv(), Ok(ErrorKind::Io));
@@ -335,6 +345,38 @@ fn a_full_queue_says_so_at_once() {
     }
     let taken = answers.len() - busy;
     assert_eq!(answers.iter().filter(|answer| matches!(answer.recv(), Ok(Ok(_)))).count(), taken);
+}
+
+#[derive(Clone, Default)]
+struct Measured(Arc<Mutex<Vec<Measure>>>);
+
+impl Follower for Measured {
+    fn landed(&mut self, _: &[(Lsn, Vec<Event>)]) {}
+
+    fn marked(&mut self, _: Mark) {}
+
+    fn measured(&mut self, measure: Measure) {
+        self.0.lock().expect("one at a time").push(measure);
+    }
+}
+
+#[test]
+fn appends_and_hand_offs_are_measured() {
+    let measured = Measured::default();
+    let sequencer = start_following(MemoryLog::default(), Box::new(measured.clone()));
+    let first = granted(&submit(&sequencer, "ada", acquire("k")));
+    let second = submit_waiting(&sequencer, "bob", acquire("k"), Some(wait(60_000)));
+    submit(&sequencer, "ada", Action::Release(held(&first))).recv().expect("an answer").expect("taken");
+    granted(&second);
+    drop(sequencer);
+    let (mut bytes, mut next, mut handed) = (0, Seq(0), 0);
+    for measure in measured.0.lock().expect("one at a time").drain(..) {
+        match measure {
+            Measure::Append { bytes: more, bounds, .. } => (bytes, next) = (bytes + more, bounds.next),
+            Measure::HandOff { waiters, .. } => handed += waiters,
+        }
+    }
+    assert_eq!((bytes > 0, next, handed), (true, Seq(3), 1), "open, grant, release and hand-off");
 }
 
 #[test]

@@ -262,6 +262,32 @@ fn one_who_waited_long_enough_is_told_who_is_in_the_way() {
 /// A client's connection broke in the moment of the grant. Nobody had the lease, and everybody waited for it
 /// until its TTL.
 #[test]
+fn what_nobody_waits_for_is_swept_late_and_honoured_not_a_moment_longer() {
+    let mut world = World::new();
+    world.shard.set_sweeper(Span(5000));
+    world.send(1, ask("ada", grant(key("x"), Span(1000))), None);
+    assert_eq!(world.shard.until_due(), Some(Span(6001)));
+    world.pass(1001);
+    assert_eq!(world.shard.kernel().counts().history, 0, "nothing is written down yet");
+    let late = world.granted(1);
+    world.send(
+        2,
+        Command::by(&identity("ada"), Action::Renew(vec![Renewal { held: held(&late), ttl: None }])),
+        None,
+    );
+    assert!(matches!(world.said(2), Some(Ok(said)) if format!("{said:?}").contains("LeaseExpired")));
+    // Whoever comes for it has it at once; whoever waits is served on time.
+    world.send(3, ask("bob", grant(key("x"), Span(1000))), None);
+    assert!(world.granted(3).token > late.token);
+    world.send(4, ask("cid", grant(key("x"), Span(1000))), Some(60_000));
+    assert_eq!(world.shard.until_due(), Some(Span(1001)));
+    world.pass(1001);
+    assert!(world.granted(4).token > world.granted(3).token);
+    world.pass(6001);
+    assert_eq!(world.shard.kernel().counts().leases, 0, "swept");
+}
+
+#[test]
 fn a_grant_that_reached_nobody_is_undone_and_forgotten() {
     let mut world = World::new();
     let asked = || ask("bob", grant(key("x"), Span(60_000))).with_request(request(7, 1));

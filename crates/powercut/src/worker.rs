@@ -93,7 +93,12 @@ fn open(dir: &Path) -> Result<Engine, String> {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = Opening { store, writer: 1, limits: Limits { ttl_max: TTL, ..Limits::default() } };
     let clock = Box::new(MachineClock::new().map_err(|error| error.to_string())?);
-    let options = Options { snapshot_every: 512 << 10, retain: 0, sweep_every: Duration::from_millis(20) };
+    let options = Options {
+        snapshot_every: 512 << 10,
+        retain: 0,
+        sweep_every: Duration::from_millis(20),
+        ..Options::default()
+    };
     Engine::open(Box::new(log), blobs, clock, &opening, options, Arc::new(Watch))
         .map_err(|error| error.to_string())
 }

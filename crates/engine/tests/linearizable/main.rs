@@ -38,7 +38,12 @@ fn open(dir: &Path) -> Engine {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = Opening { store, writer: 1, limits: Limits::default() };
     let clock = Box::new(MachineClock::new().expect("Linux"));
-    let options = Options { snapshot_every: 128 << 10, retain: 0, sweep_every: Duration::from_millis(50) };
+    let options = Options {
+        snapshot_every: 128 << 10,
+        retain: 0,
+        sweep_every: Duration::from_millis(50),
+        ..Options::default()
+    };
     Engine::open(Box::new(log), blobs, clock, &opening, options, Arc::new(Strict)).expect("a sound store")
 }
 
