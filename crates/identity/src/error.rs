@@ -42,7 +42,8 @@ impl Error {
         Error::new(ErrorKind::Invalid, message)
     }
 
-    pub(crate) fn io(what: &str, path: &Path, cause: &io::Error) -> Error {
+    /// What could not be done with a file or a folder, and why.
+    pub fn io(what: &str, path: &Path, cause: &io::Error) -> Error {
         let kind = match cause.kind() {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
             _ => ErrorKind::Io,

@@ -7,12 +7,16 @@ use std::time::Duration;
 use api::{Code, Refusal};
 use engine::decider::Said;
 use engine::engine::Engine;
+use engine::record::Record;
 use engine::sequencer::ReplyTo;
 use engine::shard::{Peek, Reply, Submission, Unavailable, Wait};
 use kernel::{Command, Kernel, LeaseId, Namespace, Span, Time};
+use store::disk::DiskDir;
 use tokio::sync::oneshot;
 
+use crate::boot::Opened;
 use crate::credential::StoreKey;
+use crate::metrics::Metrics;
 use crate::refuse;
 
 /// What a server is set to.
@@ -26,6 +30,8 @@ pub struct Settings {
     pub acquire_block: Span,
     /// The longest document, as it is received.
     pub json_max: u64,
+    /// The longest document that is kept in the log.
+    pub inline_max: usize,
 }
 
 impl Default for Settings {
@@ -35,17 +41,24 @@ impl Default for Settings {
             max_ttl: Span(300_000),
             acquire_block: Span(60_000),
             json_max: 100_000_000,
+            inline_max: Record::DOCUMENT_MAX,
         }
     }
 }
+
+/// Tells the time since 1970.
+pub(crate) type Wall = Box<dyn Fn() -> Duration + Send + Sync>;
 
 /// Everything that a request needs.
 pub struct App {
     engines: Vec<Arc<Engine>>,
     pub(crate) key: StoreKey,
     pub(crate) settings: Settings,
-    wall: Box<dyn Fn() -> Duration + Send + Sync>,
+    wall: Wall,
     draining: AtomicBool,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Dropped last: others may have the store when its shards have ended.
+    _lock: Option<DiskDir>,
 }
 
 /// What a command is sent with.
@@ -57,15 +70,11 @@ pub(crate) struct Ask {
 }
 
 impl App {
-    /// The shards of a store, in order; its key; and a wall clock that tells the time since 1970.
-    pub fn new(
-        engines: Vec<Arc<Engine>>,
-        key: StoreKey,
-        settings: Settings,
-        wall: Box<dyn Fn() -> Duration + Send + Sync>,
-    ) -> App {
+    /// An open store, whose watcher counts into `metrics`; and a wall clock that tells the time since 1970.
+    pub(crate) fn new(opened: Opened, settings: Settings, metrics: Arc<Metrics>, wall: Wall) -> App {
+        let Opened { engines, key, lock } = opened;
         assert!(!engines.is_empty(), "a store has at least one shard");
-        App { engines, key, settings, wall, draining: AtomicBool::new(false) }
+        App { engines, key, settings, wall, draining: AtomicBool::new(false), metrics, _lock: lock }
     }
 
     /// Grants nothing any more; those who wait are told so.

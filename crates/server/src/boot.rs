@@ -38,6 +38,15 @@ impl StoreUrl {
     }
 }
 
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreUrl::Disk(path) => write!(f, "disk://{}", path.display()),
+            StoreUrl::Memory => f.write_str("mem://"),
+        }
+    }
+}
+
 /// What is fixed when a store is made, and what is not.
 #[derive(Clone, Copy, Debug)]
 pub struct Making {

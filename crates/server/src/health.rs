@@ -1,13 +1,15 @@
-//! Is it alive, and can it grant, durably?
+//! Is it alive, can it grant, durably, and what are its figures?
 
 use std::sync::Arc;
 
 use api::tell::Ready;
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
 
 use crate::app::App;
+use crate::metrics;
 
 pub(crate) async fn healthz() -> &'static str {
     "ok\n"
@@ -25,4 +27,13 @@ fn unwell(app: &App) -> Option<String> {
         let reason = app.engine(shard).sequencer().health().reason?;
         Some(format!("shard {shard}: {reason}"))
     })
+}
+
+/// A shard that cannot be asked any more is left out.
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+    let mut shards = Vec::with_capacity(app.shards());
+    for shard in 0..app.shards() {
+        shards.extend(app.look(shard, |view| (view.kernel.counts(), view.waiters.len())).await);
+    }
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], app.metrics.text(&shards))
 }

@@ -2,14 +2,21 @@
 //!
 //! **What is absent.** No rule about leases: the kernel decides. No command line. No TLS of its own making.
 //!
-//! The modules in reading order: [`credential`] is the text that a holder gets; [`peer`] is who is asking, and what it
-//! may; [`boot`] opens a store; [`app`] is its shards, and how they are asked; `refuse` says no in the words of the API; `read`
-//! takes requests apart; then the calls: `acquire`, `holder`, `state`, `views`, `operator`, `health`; [`router`] puts
-//! them together; [`serve`] listens; [`testing`] is all of it in memory.
+//! [`Server`] is all of it, set up by a [`Config`]: for a program of its own, or inside another.
+//!
+//! The modules in reading order: [`config`] is what a server is set to; [`credential`] is the text that a holder gets; [`peer`]
+//! is who is asking, and what it may; [`boot`] opens a store; `watch` hears what happens in it, and `metrics` counts; [`app`] is
+//! the store's shards, and how they are asked; `refuse` says no in the words of the API; `read` takes requests apart; then the
+//! calls: `acquire`, `holder`, `state`, `views`, `operator`, `health`; [`router`] puts them together, and `observe` is around
+//! each; [`serve`] listens; [`identities`] are who the server is; [`server`](mod@server) is all of it running, on the clock and the
+//! chance of a `machine`; [`testing`] is all of it in memory.
 
+pub mod config;
 pub mod credential;
 pub mod peer;
 pub mod boot;
+mod metrics;
+pub mod watch;
 pub mod app;
 mod refuse;
 mod read;
@@ -20,6 +27,13 @@ mod state;
 mod views;
 mod operator;
 mod health;
+mod observe;
 pub mod router;
 pub mod serve;
+pub mod identities;
+mod machine;
+pub mod server;
 pub mod testing;
+
+pub use config::{Config, ConfigError};
+pub use server::{Server, StartError};

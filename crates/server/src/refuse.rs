@@ -28,7 +28,8 @@ impl IntoResponse for Refused {
         if let Some(seconds) = refusal.hints.retry_after_seconds {
             response = response.header(header::RETRY_AFTER, seconds);
         }
-        response.body(Body::from(body)).expect("its parts are valid")
+        // Whoever counts refusals looks for it here.
+        response.extension(refusal.error).body(Body::from(body)).expect("its parts are valid")
     }
 }
 

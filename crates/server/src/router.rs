@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use api::{Code, Refusal, header as wire, path};
+use api::{Code, Refusal, path};
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
-use axum::middleware::{Next, from_fn};
-use axum::response::{IntoResponse, Response};
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
 use crate::app::App;
+use crate::observe::around;
 use crate::refuse::Refused;
 use crate::{acquire, health, holder, operator, state, views};
 
@@ -46,36 +46,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/update-state", post(state::update))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
+        .route("/metrics", get(health::metrics))
         .fallback(async || Refused(Refusal::new(Code::NotFound, "no such path")))
         .method_not_allowed_fallback(async || {
             Refused(Refusal::new(Code::MethodNotAllowed, "not by this method"))
         })
-        .layer(from_fn(in_our_words))
+        .layer(from_fn_with_state(Arc::clone(&app), around))
         .with_state(app)
-}
-
-/// What the framework refuses by itself is said in the words of the API; what the client calls its request is echoed.
-async fn in_our_words(request: Request, next: Next) -> Response {
-    let called = request.headers().get(wire::CORRELATION_ID).cloned();
-    let response = next.run(request).await;
-    let status = response.status();
-    let ours = response.headers().get("content-type").is_some_and(|kind| kind == "application/json");
-    let mut response = if (status.is_client_error() || status.is_server_error()) && !ours {
-        let code = match status.as_u16() {
-            413 => Code::DocumentTooLarge,
-            405 => Code::MethodNotAllowed,
-            404 => Code::NotFound,
-            400..500 => Code::InvalidBody,
-            _ => Code::Unavailable,
-        };
-        let (_, body) = response.into_parts();
-        let detail = axum::body::to_bytes(body, 4096).await.unwrap_or_default();
-        Refused(Refusal::new(code, String::from_utf8_lossy(&detail).trim().to_string())).into_response()
-    } else {
-        response
-    };
-    if let Some(called) = called {
-        response.headers_mut().insert(wire::CORRELATION_ID, called);
-    }
-    response
 }

@@ -16,10 +16,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use identity::{PeerIdentity, ServerTls, SharedDenylist, UnixTime};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::app::App;
 use crate::peer::Peer;
@@ -87,6 +89,9 @@ pub async fn serve(listeners: Vec<Listener>, app: Arc<App>, limits: Limits, stop
     let _ = tokio::time::timeout(limits.drain_timeout, slots.acquire_many(all)).await;
 }
 
+/// Why a handshake came to nothing: for the log.
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
 /// One way in.
 struct Door {
     router: Router,
@@ -134,18 +139,25 @@ impl Door {
 
     /// Who cannot show a certificate in time costs nothing more.
     async fn shake_hands(&self, stream: TcpStream, tls: Tls, slot: OwnedSemaphorePermit) {
-        let acceptor = TlsAcceptor::from(tls.server.config());
-        let Ok(Ok(stream)) = tokio::time::timeout(self.limits.head_timeout, acceptor.accept(stream)).await
-        else {
-            return;
-        };
-        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let Some(peer) = PeerIdentity::from_chain(chain).ok().and_then(|shown| Peer::of(shown).ok()) else {
-            return;
+        let (stream, peer) = match self.known(stream, &tls).await {
+            Ok(known) => known,
+            Err(why) => {
+                self.app.metrics.handshake_refused();
+                tracing::debug!(%why, "a handshake failed");
+                return;
+            }
         };
         let gate = Gate { denylist: tls.denylist, app: Arc::clone(&self.app) };
         let router = self.router.clone().layer(from_fn_with_state(gate, still_trusted));
         self.run(stream, router.layer(Extension(peer)), slot).await;
+    }
+
+    async fn known(&self, stream: TcpStream, tls: &Tls) -> Result<(TlsStream<TcpStream>, Peer), Failed> {
+        let acceptor = TlsAcceptor::from(tls.server.config());
+        let stream = tokio::time::timeout(self.limits.head_timeout, acceptor.accept(stream)).await??;
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let peer = Peer::of(PeerIdentity::from_chain(chain)?)?;
+        Ok((stream, peer))
     }
 
     async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
@@ -163,6 +175,7 @@ impl Door {
         router: Router,
         slot: OwnedSemaphorePermit,
     ) {
+        let _counted = Counted::new(&self.app.metrics.connections);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.head_timeout);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
@@ -179,6 +192,22 @@ impl Door {
             let _ = connection.await;
         }
         drop(slot);
+    }
+}
+
+/// One more while it lasts.
+struct Counted<'a>(&'a Gauge);
+
+impl Counted<'_> {
+    fn new(gauge: &Gauge) -> Counted<'_> {
+        gauge.inc();
+        Counted(gauge)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

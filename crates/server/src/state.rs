@@ -13,7 +13,6 @@ use axum::response::Response;
 use axum::{Extension, Json};
 use engine::decider::Said;
 use engine::documents::Place;
-use engine::record::Record;
 use engine::uploads::{Pin, Upload};
 use http_body_util::BodyExt;
 use jsonstream::{Compactor, JsonErrorKind, Limits};
@@ -253,7 +252,7 @@ async fn take(app: &Arc<App>, shard: usize, mut body: Body) -> Result<Taken, Ref
             frame.map_err(|error| Refusal::new(Code::InvalidBody, format!("the body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         compactor.push(&data, &mut pending).map_err(|error| not_json(app, error))?;
-        if pending.len() > Record::DOCUMENT_MAX {
+        if pending.len() > app.settings.inline_max {
             hasher.update(&pending);
             upload = Some(store(app, shard, upload.take(), std::mem::take(&mut pending)).await?);
         }

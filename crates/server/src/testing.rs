@@ -5,23 +5,27 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::engine::{Strict, Watcher};
+use engine::engine::{Fatal, Watcher};
 use identity::Role;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::app::{App, Settings};
 use crate::boot::{Making, StoreUrl, open};
+use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::serve::{Limits, Listener, serve};
+use crate::watch::Watch;
 
 /// Two shards in memory.
 pub fn app(settings: Settings) -> Arc<App> {
     let making = Making { shards: 2, ..Making::default() };
-    let watcher: Arc<dyn Watcher> = Arc::new(Strict);
+    let metrics = Arc::new(Metrics::new());
+    let on_fatal = Box::new(|why: &Fatal| panic!("{why}"));
+    let watcher: Arc<dyn Watcher> = Arc::new(Watch { metrics: Arc::clone(&metrics), on_fatal });
     let opened = open(&StoreUrl::Memory, &making, &|bytes| bytes.fill(7), &watcher).expect("memory has room");
     let wall = Box::new(|| Duration::from_secs(1_800_000_000));
-    Arc::new(App::new(opened.engines, opened.key, settings, wall))
+    Arc::new(App::new(opened, settings, metrics, wall))
 }
 
 /// A server on loopback, to whom everybody is `anonymous`. Ends when it is dropped.

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::auth::AuthCommand;
-use crate::client::ClientArgs;
+use crate::client::{ClientArgs, Output};
 use crate::serve::Serve;
 
 /// A lease authority: leases over named resources, fencing of stale holders, documents beside keys.
@@ -36,6 +36,13 @@ pub(crate) enum Command {
     },
     /// Take leases, and read and write the documents beside keys.
     Client(Box<ClientArgs>),
+    /// Show what `serve` would be set to, and where each value comes from.
+    ///
+    /// As text it is a file that `serve --config` reads.
+    #[command(
+        after_help = "Example:\n  lockd config --store mem:// > lockd.toml\n  LOCKD_MAX_TTL=1h lockd config --output json | jq '.[\"max-ttl\"]'"
+    )]
+    Config(Box<Show>),
     /// Serve leases over HTTPS.
     Serve(Box<Serve>),
     /// Look at a store.
@@ -43,6 +50,15 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: StoreCommand,
     },
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Show {
+    /// How to print it.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    _serve: Serve,
 }
 
 #[derive(Subcommand)]
@@ -75,18 +91,19 @@ pub(crate) struct Dump {
 }
 
 impl Args {
-    /// The arguments, or the end of the process with what is wrong with them.
-    pub(crate) fn get() -> Args {
-        let args = Args::parse();
+    /// The arguments, typed and as they were matched, or the end of the process with what is wrong with them.
+    pub(crate) fn get() -> (Args, ArgMatches) {
+        let matches = Args::command().get_matches();
+        let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         let checked = match &args.command {
             Command::Auth { command } => command.check(),
-            Command::Client(_) | Command::Serve(_) => Ok(()),
+            Command::Client(_) | Command::Config(_) | Command::Serve(_) => Ok(()),
             Command::Store { command: StoreCommand::Dump(dump) } => dump.check(),
         };
         if let Err(what) = checked {
             Args::command().error(ErrorKind::ValueValidation, what).exit();
         }
-        args
+        (args, matches)
     }
 }
 

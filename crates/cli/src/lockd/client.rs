@@ -21,8 +21,8 @@ use std::io::{self, Write};
 use ::client::{Client, Error, Kind};
 use serde::Serialize;
 
-pub(crate) use args::ClientArgs;
-use args::{Common, Output, Verb};
+pub(crate) use args::{ClientArgs, Output};
+use args::{Common, Verb};
 
 /// The exit code, and what to say.
 type Failure = (u8, String);

@@ -8,20 +8,25 @@ mod auth;
 mod client;
 mod dump;
 mod line;
+mod logs;
 mod serve;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::args::{Args, Command, StoreCommand};
+use clap::ArgMatches;
+
+use crate::args::{Args, Command, Show, StoreCommand};
 
 fn main() -> ExitCode {
-    let args = Args::get();
+    let (args, matches) = Args::get();
+    let given = || matches.subcommand().expect("a command is required").1;
     let done = match &args.command {
         Command::Auth { command } => auth::run(command).map_err(|what| (1, what)),
         Command::Client(args) => client::run(args),
-        Command::Serve(args) => serve::run(args).map_err(|what| (1, what)),
+        Command::Config(show) => config(given(), show),
+        Command::Serve(_) => serve::run(given()),
         Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map_err(|what| (1, what)),
     };
     match done {
@@ -31,6 +36,13 @@ fn main() -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+fn config(matches: &ArgMatches, show: &Show) -> Result<(), (u8, String)> {
+    let text = serve::show(matches, show.output)?;
+    // A reader that has gone away has had enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(())
 }
 
 /// One line for people.

@@ -21,10 +21,11 @@ impl Running {
     fn start(data: &Path, args: &[&str]) -> Running {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data).args(args);
-        command.stderr(Stdio::piped()).stdin(Stdio::null());
+        // No file of whoever runs this counts.
+        command.env("XDG_CONFIG_HOME", data).stderr(Stdio::piped()).stdin(Stdio::null());
         let mut child = command.spawn().expect("the program");
         let mut lines = BufReader::new(child.stderr.take().expect("piped"));
-        let serving = wait_for(&mut lines, "serving http");
+        let serving = wait_for(&mut lines, "serving url=http");
         let address =
             serving.split("://").nth(1).and_then(|rest| rest.split(' ').next()).expect("an address");
         Running { address: address.to_string(), child, lines }
@@ -180,21 +181,110 @@ fn without_mtls_it_listens_on_this_machine_unless_insisted() {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
     command.args(["serve", "--mtls=false", "--store", "mem://", "--listen", "0.0.0.0:0", "--data-dir"]);
     let output = command.arg(dir.path()).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("--insecure-listen"), "{said}");
-    for (args, wanted) in [
-        (["--store", "s3://bucket"], "disk:///path"),
-        (["--listen", "nonsense"], "host:port"),
-        (["--bundle", "/nonexistent.pem"], "/nonexistent.pem"),
+    for (args, code, wanted) in [
+        (["--store", "s3://bucket"], 2, "disk:///path"),
+        (["--listen", "nonsense"], 2, "host:port"),
+        (["--default-ttl", "1h"], 2, "setting=default-ttl"),
+        (["--bundle", "/nonexistent.pem"], 1, "/nonexistent.pem"),
     ] {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
         let output =
             command.args(["serve", "--data-dir"]).arg(dir.path()).args(args).output().expect("it runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
         assert!(said.contains(wanted), "{args:?}: {said}");
     }
+}
+
+#[test]
+fn config_shows_every_setting_and_where_it_comes_from() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let folder = dir.path().join("lockd");
+    std::fs::create_dir(&folder).expect("room");
+    std::fs::write(folder.join("lockd.toml"), "shards = 2\nmax-ttl = \"10m\"\n").expect("room");
+    let show = |args: &[&str]| {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+        command.env("XDG_CONFIG_HOME", dir.path()).env("LOCKD_SHARDS", "3").env("LOCKD_JSON_MAX", "1MB");
+        let output = command.arg("config").args(args).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let shown = show(&["--json-max", "2MB", "--output", "json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(shown["json-max"], serde_json::json!({"value": 2_000_000, "source": "flag"}));
+    assert_eq!(shown["shards"], serde_json::json!({"value": 3, "source": "variable LOCKD_SHARDS"}));
+    let file = format!("file {}", folder.join("lockd.toml").display());
+    assert_eq!(shown["max-ttl"], serde_json::json!({"value": "10m", "source": file}));
+    assert_eq!(shown["listen"], serde_json::json!({"value": ":9341", "source": "default"}));
+
+    let text = show(&["--data-dir", "/tmp/x"]);
+    assert!(
+        text.lines().any(|line| line.starts_with("shards = 3 ") && line.ends_with("# variable LOCKD_SHARDS"))
+    );
+    // A file that says the same.
+    let copy = dir.path().join("copy.toml");
+    std::fs::write(&copy, &text).expect("room");
+    let again = show(&["--config", copy.to_str().expect("text")]);
+    let settings = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split(" # ").next().unwrap_or_default().trim().to_string()).collect()
+    };
+    assert_eq!(settings(&text), settings(&again));
+}
+
+/// Whoever collects logs reads them line by line: none may be for people only.
+#[test]
+fn in_json_every_line_is_an_object_and_debug_has_every_request() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let log = dir.path().join("log");
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log-level", "debug"]);
+    command.args(["--data-dir"]).arg(&data).env("XDG_CONFIG_HOME", &data);
+    command.stderr(std::fs::File::create(&log).expect("room")).stdin(Stdio::null());
+    let child = command.spawn().expect("the program");
+    let lines = || -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(&log).expect("text");
+        // The last may be on its way.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+    };
+    let said = |what: &str| lines().into_iter().find(|line| line["message"] == what);
+    let serving = loop {
+        match said("serving") {
+            Some(line) => break line,
+            None => std::thread::yield_now(),
+        }
+    };
+    let address = serving["url"].as_str().and_then(|url| url.strip_prefix("https://")).expect("a URL");
+    let server = Running {
+        address: address.to_string(),
+        child,
+        lines: BufReader::new(
+            Command::new("true").stderr(Stdio::piped()).spawn().expect("true").stderr.expect("piped"),
+        ),
+    };
+    let mut connection = server.connect(&data.join("client.pem"));
+    assert_eq!(connection.ask("POST", "/v1/acquire", r#"{"key":"jobs"}"#).expect("an answer").0, 200);
+    let answered = loop {
+        match said("answered") {
+            Some(line) => break line,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(
+        (&answered["status"], &answered["level"]),
+        (&serde_json::json!(200), &serde_json::json!("DEBUG"))
+    );
+    let span = &answered["span"];
+    assert_eq!(
+        (&span["path"], &span["identity"]),
+        (&serde_json::json!("/v1/acquire"), &serde_json::json!("operator"))
+    );
+    let all = std::fs::read_to_string(&log).expect("text");
+    assert!(!all.contains("lease_id"), "secrets are not logged: {all}");
 }
 
 /// The command lines of the lockd service specification, as they are written there, over mutual TLS.

@@ -1,138 +1,156 @@
-//! What a server is set to: flags, or `LOCKD_*` variables.
+//! The settings of a server as flags. What is not given here is looked for in variables, then in the file.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use identity::Role;
-use kernel::{Limits, Span};
+use clap::ArgAction;
+use server::Config;
 use server::boot::StoreUrl;
 
 use crate::data_folder;
+use crate::logs::{Format, Level};
 
-/// Flags win over variables.
+/// What `serve` and `config` take. Each has a `LOCKD_*` variable, and a name in the file.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
                         lockd serve                                   everything by default: a store, a CA and a client are made\n  \
                         lockd serve --listen 127.0.0.1:9341 --mtls=false --store mem://\n  \
-                        lockd serve --bundle server.pem --store disk:///var/lib/lockd/store\n\n\
+                        lockd serve --bundle server.pem --store disk:///var/lib/lockd/store\n  \
+                        lockd config > lockd.toml && lockd serve --config lockd.toml\n\n\
+                        A flag goes before its variable, and that before the file: a TOML table of flags without their dashes, as \
+                        `lockd config` prints it. Looked for, unless --config says where: lockd/lockd.toml in $XDG_CONFIG_HOME or \
+                        ~/.config, then in /etc.\n\n\
                         SIGTERM stops it, after what is under way; SIGHUP reloads certificates and revocations.")]
 pub(crate) struct Serve {
-    /// Where to listen: `host:port`, or `:port`.
-    #[arg(long, env = "LOCKD_LISTEN", default_value = ":9341", value_name = "ADDRESS")]
-    pub(super) listen: String,
+    /// The file with settings.
+    #[arg(long, env = "LOCKD_CONFIG", value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Where to listen: `host:port`, or `:port` [default: :9341].
+    #[arg(long, env = "LOCKD_LISTEN", value_name = "ADDRESS")]
+    listen: Option<String>,
     /// Listen on this socket too; whoever may open it is an operator.
     #[arg(long, env = "LOCKD_UNIX", value_name = "PATH")]
-    pub(super) unix: Option<PathBuf>,
+    unix: Option<PathBuf>,
     /// Where leases are kept: `disk:///path` or `mem://` [default: in the data folder].
     #[arg(long, env = "LOCKD_STORE", value_name = "URL")]
-    pub(super) store: Option<String>,
+    store: Option<String>,
     /// The folder for everything that is not put elsewhere [default: ~/.local/share/lockd].
     #[arg(long, env = "LOCKD_DATA_DIR", value_name = "PATH")]
-    pub(super) data_dir: Option<PathBuf>,
-    /// Certificates on both sides.
-    #[arg(long, env = "LOCKD_MTLS", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-    pub(super) mtls: bool,
+    data_dir: Option<PathBuf>,
+    /// Certificates on both sides [default: true].
+    #[arg(long, env = "LOCKD_MTLS", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    mtls: Option<bool>,
     /// The server's identity file [default: made in the data folder on the first start].
     #[arg(long, env = "LOCKD_BUNDLE", value_name = "FILE")]
-    pub(super) bundle: Option<PathBuf>,
+    bundle: Option<PathBuf>,
     /// Revoked serials, one a line, besides those in the identity file.
     #[arg(long, env = "LOCKD_DENYLIST_PATH", value_name = "FILE")]
-    pub(super) denylist_path: Option<PathBuf>,
-    /// Where a request names no TTL.
-    #[arg(long, env = "LOCKD_DEFAULT_TTL", default_value = "60s", value_parser = humantime::parse_duration, value_name = "TIME")]
-    pub(super) default_ttl: Duration,
-    /// The longest TTL.
-    #[arg(long, env = "LOCKD_MAX_TTL", default_value = "5m", value_parser = humantime::parse_duration, value_name = "TIME")]
-    pub(super) max_ttl: Duration,
-    /// The longest wait for a lease.
-    #[arg(long, env = "LOCKD_ACQUIRE_BLOCK", default_value = "60s", value_parser = humantime::parse_duration, value_name = "TIME")]
-    pub(super) acquire_block: Duration,
-    /// The longest document, as it is received.
-    #[arg(long, env = "LOCKD_JSON_MAX", default_value = "100MB", value_parser = size, value_name = "SIZE")]
-    pub(super) json_max: u64,
-    /// How often what uploads left behind is looked for.
-    #[arg(long, env = "LOCKD_GC_TEMPS_INTERVAL", default_value = "5m", value_parser = humantime::parse_duration, value_name = "TIME")]
-    pub(super) gc_temps_interval: Duration,
-    /// How many shards a new store has; an old one keeps its own.
-    #[arg(long, env = "LOCKD_SHARDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), value_name = "N")]
-    pub(super) shards: u32,
-    /// How many ended leases are remembered.
+    denylist_path: Option<PathBuf>,
+    /// Where a request names no TTL [default: 1m].
+    #[arg(long, env = "LOCKD_DEFAULT_TTL", value_parser = humantime::parse_duration, value_name = "TIME")]
+    default_ttl: Option<Duration>,
+    /// The longest TTL [default: 5m].
+    #[arg(long, env = "LOCKD_MAX_TTL", value_parser = humantime::parse_duration, value_name = "TIME")]
+    max_ttl: Option<Duration>,
+    /// The longest wait for a lease [default: 1m].
+    #[arg(long, env = "LOCKD_ACQUIRE_BLOCK", value_parser = humantime::parse_duration, value_name = "TIME")]
+    acquire_block: Option<Duration>,
+    /// How late the end of what nobody waits for may be written down; nothing is honoured longer for it [default: 5s].
+    #[arg(long, env = "LOCKD_SWEEPER_INTERVAL", value_parser = humantime::parse_duration, value_name = "TIME")]
+    sweeper_interval: Option<Duration>,
+    /// The longest document, as it is received [default: 100MB].
+    #[arg(long, env = "LOCKD_JSON_MAX", value_parser = size, value_name = "SIZE")]
+    json_max: Option<u64>,
+    /// The longest document that is kept in the log; longer ones have files of their own [default: 64KiB].
+    #[arg(long, env = "LOCKD_INLINE_MAX", value_parser = size, value_name = "SIZE")]
+    inline_max: Option<u64>,
+    /// How often what uploads left behind is looked for [default: 5m].
+    #[arg(long, env = "LOCKD_GC_TEMPS_INTERVAL", value_parser = humantime::parse_duration, value_name = "TIME")]
+    gc_temps_interval: Option<Duration>,
+    /// How many shards a new store has; an old one keeps its own [default: 1].
+    #[arg(long, env = "LOCKD_SHARDS", value_name = "N")]
+    shards: Option<u32>,
+    /// How many ended leases are remembered [default: 100000].
     #[arg(long, env = "LOCKD_HISTORY_MAX", value_name = "N")]
-    pub(super) history_max: Option<u32>,
-    /// How long ended leases are remembered.
+    history_max: Option<u32>,
+    /// How long ended leases are remembered [default: 10m].
     #[arg(long, env = "LOCKD_HISTORY_WINDOW", value_parser = humantime::parse_duration, value_name = "TIME")]
-    pub(super) history_window: Option<Duration>,
-    /// How many leases one identity may hold in a namespace.
+    history_window: Option<Duration>,
+    /// How many leases one identity may hold in a namespace [default: 1000000].
     #[arg(long, env = "LOCKD_MAX_LEASES_PER_IDENTITY", value_name = "N")]
-    pub(super) max_leases_per_identity: Option<u32>,
-    /// Without mTLS, listen beyond this machine all the same.
-    #[arg(long, env = "LOCKD_INSECURE_LISTEN")]
-    pub(super) insecure_listen: bool,
-    /// The data folder may be on a network filesystem.
-    #[arg(long, env = "LOCKD_ALLOW_NETWORK_FS")]
-    pub(super) allow_network_fs: bool,
+    max_leases_per_identity: Option<u32>,
+    /// How many connections there may be; one more waits to be accepted [default: 10000].
+    #[arg(long, env = "LOCKD_MAX_CONNECTIONS", value_name = "N")]
+    max_connections: Option<usize>,
+    /// How long a handshake, and the head of a request, may take [default: 15s].
+    #[arg(long, env = "LOCKD_HEAD_TIMEOUT", value_parser = humantime::parse_duration, value_name = "TIME")]
+    head_timeout: Option<Duration>,
+    /// How long what is under way may go on when the server stops [default: 10s].
+    #[arg(long, env = "LOCKD_DRAIN_TIMEOUT", value_parser = humantime::parse_duration, value_name = "TIME")]
+    drain_timeout: Option<Duration>,
+    /// Without mTLS, listen beyond this machine all the same [default: false].
+    #[arg(long, env = "LOCKD_INSECURE_LISTEN", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    insecure_listen: Option<bool>,
+    /// The data folder may be on a network filesystem [default: false].
+    #[arg(long, env = "LOCKD_ALLOW_NETWORK_FS", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    allow_network_fs: Option<bool>,
+    /// How logs are written, to standard error: a line of text each, or of JSON [default: text].
+    #[arg(long, env = "LOCKD_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<Format>,
+    /// What is logged; `debug` has every request [default: info].
+    #[arg(long, env = "LOCKD_LOG_LEVEL", value_name = "LEVEL")]
+    log_level: Option<Level>,
 }
 
 impl Serve {
-    pub(super) fn data_dir(&self) -> Result<PathBuf, String> {
+    /// All of it, with what is usual where nothing is said.
+    pub(super) fn config(self) -> Result<Config, String> {
+        let mut config = Config::in_folder(self.data_dir()?);
+        if let Some(url) = &self.store {
+            config.store = StoreUrl::parse(url).map_err(|error| error.to_string())?;
+        }
+        config.unix = self.unix;
+        config.bundle = self.bundle;
+        config.denylist_path = self.denylist_path;
+        take(&mut config.listen, self.listen);
+        take(&mut config.mtls, self.mtls);
+        take(&mut config.default_ttl, self.default_ttl);
+        take(&mut config.max_ttl, self.max_ttl);
+        take(&mut config.acquire_block, self.acquire_block);
+        take(&mut config.sweeper_interval, self.sweeper_interval);
+        take(&mut config.json_max, self.json_max);
+        take(&mut config.inline_max, self.inline_max);
+        take(&mut config.gc_temps_interval, self.gc_temps_interval);
+        take(&mut config.shards, self.shards);
+        take(&mut config.history_max, self.history_max);
+        take(&mut config.history_window, self.history_window);
+        take(&mut config.max_leases_per_identity, self.max_leases_per_identity);
+        take(&mut config.max_connections, self.max_connections);
+        take(&mut config.head_timeout, self.head_timeout);
+        take(&mut config.drain_timeout, self.drain_timeout);
+        take(&mut config.insecure_listen, self.insecure_listen);
+        take(&mut config.allow_network_fs, self.allow_network_fs);
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    /// How, and how much, is logged.
+    pub(super) fn logs(&self) -> (Format, Level) {
+        (self.log_format.unwrap_or_default(), self.log_level.unwrap_or_default())
+    }
+
+    fn data_dir(&self) -> Result<PathBuf, String> {
         if let Some(path) = &self.data_dir {
             return std::path::absolute(path).map_err(|error| format!("{error}: path={}", path.display()));
         }
         data_folder().ok_or_else(|| "no home folder; say --data-dir".to_string())
     }
-
-    pub(super) fn store(&self, data: &Path) -> Result<StoreUrl, String> {
-        match &self.store {
-            Some(url) => StoreUrl::parse(url).map_err(|error| error.to_string()),
-            None => Ok(StoreUrl::Disk(data.join("store"))),
-        }
-    }
-
-    pub(super) fn limits(&self) -> Limits {
-        let usual = Limits::default();
-        let window = self.history_window.map(super::span);
-        Limits {
-            ttl_max: super::span(self.max_ttl).max(Span(1)),
-            history_max: self.history_max.unwrap_or(usual.history_max),
-            history_window: window.unwrap_or(usual.history_window),
-            leases_per_identity_max: self.max_leases_per_identity.unwrap_or(usual.leases_per_identity_max),
-            ..usual
-        }
-    }
-
-    /// Without a host: every address with mTLS, this machine without.
-    pub(super) fn address(&self) -> Result<SocketAddr, String> {
-        let address = match self.listen.strip_prefix(':') {
-            Some(port) => {
-                let port = port.parse().map_err(|_| format!("not a port: listen={}", self.listen))?;
-                let any = if self.mtls {
-                    IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-                } else {
-                    IpAddr::V4(Ipv4Addr::LOCALHOST)
-                };
-                SocketAddr::new(any, port)
-            }
-            None => resolve(&self.listen)?,
-        };
-        if !self.mtls && !address.ip().is_loopback() && !self.insecure_listen {
-            return Err(format!(
-                "without mTLS anybody who can connect is let in; listen on 127.0.0.1, or say --insecure-listen: listen={}",
-                self.listen
-            ));
-        }
-        Ok(address)
-    }
 }
 
-/// What everybody is, where nobody is asked.
-pub(super) fn anonymous(bound: SocketAddr) -> Role {
-    if bound.ip().is_loopback() { Role::Operator } else { Role::Worker }
-}
-
-fn resolve(text: &str) -> Result<SocketAddr, String> {
-    let bad = || format!("not an address; host:port or :port is: listen={text}");
-    text.to_socket_addrs().map_err(|_| bad())?.next().ok_or_else(bad)
+fn take<T>(setting: &mut T, said: Option<T>) {
+    if let Some(said) = said {
+        *setting = said;
+    }
 }
 
 /// `16MB`, `64KiB`, `1000`.

@@ -1,0 +1,207 @@
+//! A whole server: to be run by a program of its own, or inside another.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), server::StartError> {
+//! use server::{Config, Server};
+//!
+//! let mut server = Server::new(Config::in_folder("/var/lib/lockd"))?;
+//! let address = server.start().await?;
+//! println!("leases at {address}");
+//! server.shutdown().await;
+//! # Ok(()) }
+//! ```
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::Router;
+use engine::engine::{Fatal, Watcher};
+use identity::Role;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::app::App;
+use crate::boot::{self, BootError};
+use crate::config::{Config, ConfigError};
+use crate::identities::Identities;
+use crate::machine;
+use crate::metrics::Metrics;
+use crate::peer::Peer;
+use crate::router::router;
+use crate::serve::{Listener, serve};
+use crate::watch::{OnFatal, Watch};
+
+/// Why a server does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// A setting cannot be.
+    Config(ConfigError),
+    /// The store does not open.
+    Store(BootError),
+    /// An identity file or a denylist is missing or damaged.
+    Identity(identity::Error),
+    /// It cannot listen there.
+    Listen(String, std::io::Error),
+    /// It serves already.
+    Started,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Config(error) => error.fmt(f),
+            StartError::Store(error) => error.fmt(f),
+            StartError::Identity(error) => error.fmt(f),
+            StartError::Listen(at, error) => write!(f, "cannot listen: {error}: address={at}"),
+            StartError::Started => f.write_str("the server was started already"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<ConfigError> for StartError {
+    fn from(error: ConfigError) -> StartError {
+        StartError::Config(error)
+    }
+}
+
+impl From<BootError> for StartError {
+    fn from(error: BootError) -> StartError {
+        StartError::Store(error)
+    }
+}
+
+impl From<identity::Error> for StartError {
+    fn from(error: identity::Error) -> StartError {
+        StartError::Identity(error)
+    }
+}
+
+/// An open store, and what lets clients in. The store is let go when this and every router of it are dropped.
+pub struct Server {
+    config: Config,
+    app: Arc<App>,
+    identities: Option<Identities>,
+    serving: Option<Serving>,
+}
+
+struct Serving {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Opens the store, or makes it, and reads or makes identities; nobody is served yet.
+    ///
+    /// If the log ever fails to take what was decided, **the process ends**: memory is ahead of the log then, and no
+    /// answer may be given any more. [`Server::with_fatal`] is for programs that have to do something first.
+    pub fn new(config: Config) -> Result<Server, StartError> {
+        Server::with_fatal(config, Box::new(end_process))
+    }
+
+    /// The same; when the store fails, `on_fatal` is called, from any thread, and must see to it that the process ends.
+    pub fn with_fatal(config: Config, on_fatal: OnFatal) -> Result<Server, StartError> {
+        config.check()?;
+        let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
+        let metrics = Arc::new(Metrics::new());
+        let watcher: Arc<dyn Watcher> = Arc::new(Watch { metrics: Arc::clone(&metrics), on_fatal });
+        let opened = boot::open(&config.store, &config.making(), &machine::random, &watcher)?;
+        let app = App::new(opened, config.settings(), metrics, Box::new(machine::wall));
+        Ok(Server { config, app: Arc::new(app), identities, serving: None })
+    }
+
+    /// What it is set to.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// All paths, to be mounted in another program. Each request needs a [`Peer`] among its extensions: who is asking.
+    pub fn router(&self) -> Router {
+        router(Arc::clone(&self.app))
+    }
+
+    /// Listens, and serves in the background, on the runtime that this is called on. Returns where.
+    pub async fn start(&mut self) -> Result<SocketAddr, StartError> {
+        if self.serving.is_some() {
+            return Err(StartError::Started);
+        }
+        let tcp = bind(self.config.address()?).await?;
+        let bound =
+            tcp.local_addr().map_err(|error| StartError::Listen(self.config.listen.clone(), error))?;
+        let mut listeners = vec![match &self.identities {
+            Some(identities) => Listener::Tls(tcp, identities.tls.clone()),
+            None => Listener::Plain(tcp, Peer::anonymous(anonymous(bound))),
+        }];
+        if let Some(path) = &self.config.unix {
+            listeners.push(Listener::Unix(unix(path)?, Peer::anonymous(Role::Operator)));
+        }
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(serve(listeners, Arc::clone(&self.app), self.config.limits(), stopped));
+        self.serving = Some(Serving { stop, task });
+        let scheme = if self.config.mtls { "https" } else { "http" };
+        tracing::info!(url = %format_args!("{scheme}://{bound}"), store = %self.config.store, "serving");
+        if !self.config.mtls {
+            tracing::warn!("without mTLS everybody is the identity `anonymous`");
+        }
+        Ok(bound)
+    }
+
+    /// Reads identities and revocations again. If anything is wrong with them, all stays as it was.
+    pub fn reload(&self) -> Result<(), StartError> {
+        match &self.identities {
+            Some(identities) => Ok(identities.reload()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Grants nothing any more, sends away those who wait, answers what is under way, and closes the store.
+    pub async fn shutdown(self) {
+        tracing::info!("stopping: nothing is granted any more");
+        if let Some(Serving { stop, task }) = self.serving {
+            stop.send_replace(true);
+            // A task that panicked has said so.
+            let _ = task.await;
+        }
+        self.app.drain();
+        if let Some(path) = &self.config.unix {
+            let _ = std::fs::remove_file(path);
+        }
+        let app = self.app;
+        // The engines' threads are waited for.
+        let _ = tokio::task::spawn_blocking(move || drop(app)).await;
+        tracing::info!("stopped");
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "memory is ahead of the log: nothing may be answered any more")]
+fn end_process(_: &Fatal) {
+    std::process::exit(1);
+}
+
+/// What everybody is, where nobody is asked.
+fn anonymous(bound: SocketAddr) -> Role {
+    if bound.ip().is_loopback() { Role::Operator } else { Role::Worker }
+}
+
+/// Where a machine has no IPv6, every address means every one that it has.
+async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+    let bound = match TcpListener::bind(address).await {
+        Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        other => other,
+    };
+    bound.map_err(|error| StartError::Listen(address.to_string(), error))
+}
+
+/// A socket that a dead server left behind is in nobody's use.
+fn unix(path: &Path) -> Result<UnixListener, StartError> {
+    if std::os::unix::net::UnixStream::connect(path).is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    UnixListener::bind(path).map_err(|error| StartError::Listen(path.display().to_string(), error))
+}
