@@ -1,0 +1,147 @@
+//! Real processes: killed before each call, and racing.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use super::*;
+
+const PART: &str = "FENCE_TEST_PART";
+const DIR: &str = "FENCE_TEST_DIR";
+const WRITERS: u64 = 4;
+const WRITES: u64 = 60;
+
+/// Starts this program once more, to play a part.
+fn start(part: &str, number: u64, dir: &Path) -> Child {
+    Command::new(std::env::current_exe().expect("this program"))
+        .args(["file::tests::processes::part", "--exact", "--nocapture", "--test-threads=1"])
+        .env(PART, format!("{part} {number}"))
+        .env(DIR, dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this program starts again")
+}
+
+/// What a child process does; nothing, when the tests run.
+#[test]
+fn part() {
+    let (Ok(part), Some(dir)) = (std::env::var(PART), std::env::var_os(DIR)) else { return };
+    let (part, number) = part.split_once(' ').expect("two words");
+    let (number, file) = (number.parse().expect("a number"), file(&PathBuf::from(dir)));
+    match part {
+        "die" => die(&file, number),
+        "race" => {
+            for (revision, token) in race(&file, number) {
+                println!("\napplied {revision} {token}");
+            }
+        }
+        other => panic!("no such part: {other}"),
+    }
+}
+
+/// Is killed before a call, with the lock in its hands.
+fn die(file: &FencedFile, call: u64) {
+    let watched = Watched::new(&file.place, |number| {
+        if number as u64 == call {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
+        }
+        Ok(())
+    });
+    let _ = write(&watched, 6, b"new");
+}
+
+#[test]
+fn a_writer_killed_at_any_call_leaves_a_whole_version_and_a_free_lock() {
+    for call in 0..=6 {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = file(dir.path());
+        file.write(Token(5), b"old").expect("the first");
+        let status = start("die", call, dir.path()).wait().expect("a child");
+        assert_eq!(status.success(), call == 6, "killed before call {call}: {status}");
+        let (found, renamed) = (file.read(), call > 4);
+        let whole = if renamed { version(6, 2, b"new") } else { version(5, 1, b"old") };
+        assert_eq!(found, Ok(Some(whole)), "killed before call {call}");
+        if renamed {
+            assert_eq!(file.write(Token(5), b"late"), Err(Error::Stale { current: Some(Token(6)) }));
+        }
+        file.write(Token(7), b"next").expect("nobody has the lock");
+        let left: Vec<_> = std::fs::read_dir(dir.path()).expect("readable").collect();
+        assert_eq!(left.len(), 2, "the file and its lock: {left:?}");
+    }
+}
+
+/// Writes under random tokens; tells what was applied.
+fn race(file: &FencedFile, seed: u64) -> Vec<(u64, u64)> {
+    let mut applied = Vec::new();
+    let mut chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for turn in 0..WRITES {
+        chance ^= chance << 13;
+        chance ^= chance >> 7;
+        chance ^= chance << 17;
+        // They grow with the turns, and overlap with those of others.
+        let token = 1 + turn + chance % 20;
+        let told = match chance >> 61 {
+            0 => change(&file.place, Token(token), Change::Claim),
+            1 => change(&file.place, Token(token), Change::Remove),
+            _ => write(&file.place, token, format!("{token} {seed}").as_bytes()),
+        };
+        match told {
+            Ok(version) => {
+                assert_eq!(version.token, Token(token));
+                applied.push((version.revision, token));
+            }
+            Err(Error::Stale { current }) => assert!(current > Some(Token(token)), "{current:?} {token}"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    applied
+}
+
+/// The revisions of applied writes are dense, each is one writer's, and tokens never decrease with them.
+fn judge(mut applied: Vec<(u64, u64)>, file: &FencedFile) {
+    applied.sort_unstable();
+    for (index, pair) in applied.windows(2).enumerate() {
+        assert_eq!(pair[0].0, index as u64 + 1, "two writes of one revision, or none");
+        assert!(pair[0].1 <= pair[1].1, "token {} after {}", pair[1].1, pair[0].1);
+    }
+    let last = applied.last().expect("some were applied");
+    let found = file.read().expect("readable").expect("a version");
+    assert_eq!((found.revision, found.token.0), *last);
+    assert_eq!(found.revision, applied.len() as u64);
+    assert_eq!(Some(last.1), applied.iter().map(|(_, token)| *token).max());
+}
+
+#[test]
+fn tokens_never_decrease_whatever_processes_race() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let children: Vec<Child> = (1..=WRITERS).map(|seed| start("race", seed, dir.path())).collect();
+    let mut applied = Vec::new();
+    for mut child in children {
+        let mut said = String::new();
+        child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+        assert!(child.wait().expect("a child").success(), "{said}");
+        for line in said.lines().filter_map(|line| line.strip_prefix("applied ")) {
+            let (revision, token) = line.split_once(' ').expect("two numbers");
+            applied.push((revision.parse().expect("a number"), token.parse().expect("a number")));
+        }
+    }
+    judge(applied, &file(dir.path()));
+}
+
+#[test]
+fn tokens_never_decrease_whatever_threads_race() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let shared = file(dir.path());
+    let applied = std::thread::scope(|scope| {
+        // Threads that share one, and threads with one of their own.
+        let shared = &shared;
+        let own = || file(dir.path());
+        let threads = (1..=WRITERS).map(|seed| {
+            let own = (seed % 2 == 0).then(own);
+            scope.spawn(move || race(own.as_ref().unwrap_or(shared), seed))
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    judge(applied, &shared);
+}
