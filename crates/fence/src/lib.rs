@@ -24,14 +24,17 @@
 //! program that got its token from elsewhere (`LOCKD_FENCING_TOKEN`) needs this crate and no client.
 //!
 //! The modules in reading order: [`token`] is what is compared, [`error`] what comes of it; [`version`] is content and
-//! token as one run of bytes; [`file`](mod@file) replaces a file.
+//! token as one run of bytes; [`file`](mod@file) replaces a file, [`object`] an object in a store with conditional
+//! puts.
 
 pub mod token;
 pub mod error;
 pub mod version;
 pub mod file;
+pub mod object;
 
 pub use error::Error;
 pub use file::FencedFile;
+pub use object::FencedObject;
 pub use token::Token;
 pub use version::Version;

@@ -11,9 +11,10 @@
 //!
 //! **Invariant.** The revision grows by one with each version, so no two versions of one resource are the same bytes.
 //!
-//! **What would break it.** Stores that name a version by a hash of its bytes, as S3 does with an `ETag`. Without the
-//! revision: A reads content *x* under token 5, and is paused; B writes *x* under token 6, and the hash stays; A's put
-//! on the condition of that hash goes through.
+//! **What would break it.** Stores that name a version by a hash of its bytes, as S3 does with an `ETag`. Were the token
+//! kept beside the bytes: A reads content *x* under token 5, and is paused; B writes *x* under token 6, and the hash
+//! stays; A's put on the condition of that hash goes through. Without the revision the same happens to a put of A that
+//! is held up while A itself comes back to *x*.
 
 use std::fmt::Write as _;
 
