@@ -1,4 +1,4 @@
-//! Checks of fencing tokens, where the writes are.
+//! Checks of fencing tokens, where the writes are: a file, an object, a row of SQL.
 //!
 //! lockd gives every lease a token that only grows for each resource. A lease alone keeps nobody from writing late:
 //! whoever slept through its deadline does not know. What does is a resource that knows the newest token.
@@ -25,13 +25,14 @@
 //!
 //! The modules in reading order: [`token`] is what is compared, [`error`] what comes of it; [`version`] is content and
 //! token as one run of bytes; [`file`](mod@file) replaces a file, [`object`] an object in a store with conditional
-//! puts.
+//! puts; [`sql`] has the statements for a row.
 
 pub mod token;
 pub mod error;
 pub mod version;
 pub mod file;
 pub mod object;
+pub mod sql;
 
 pub use error::Error;
 pub use file::FencedFile;
