@@ -91,7 +91,7 @@ impl Lease {
         &self.granted().lease_id
     }
 
-    /// Only grows for each resource: to be checked by whatever the lease protects.
+    /// Only grows for each resource: to be checked by whatever the lease protects, as [`fence`] does.
     pub fn fencing_token(&self) -> u64 {
         self.granted().fencing_token
     }

@@ -26,7 +26,8 @@
 //!
 //! The modules in reading order: [`error`] says what to do when something fails; [`endpoint`] is where servers are, and
 //! `connect` how they are reached; `call` sends a request until it is answered; [`client`](mod@client) has one method for
-//! each call of the API; [`lease`] keeps a lease alive. `clock` and `chance` are the machine's.
+//! each call of the API; [`lease`] keeps a lease alive. `clock` and `chance` are the machine's. [`fence`] is a crate of
+//! its own: what a lease protects checks its token there.
 
 pub mod error;
 pub mod endpoint;
@@ -39,4 +40,10 @@ mod chance;
 
 pub use client::{Builder, Client, Conditions, Options, State};
 pub use error::{Error, Kind};
+pub use fence;
 pub use lease::{Lease, Lost};
+
+/// The examples of that page, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/fencing.md")]
+struct Fencing;

@@ -21,7 +21,7 @@
 //! reads begins with a *claim*: it raises the token and reads, in one step. From then on A is refused.
 //!
 //! **What is absent.** Any other crate of ours, networks, clocks, chance, drivers of databases, async runtimes. A
-//! program that got its token from elsewhere (`LOCKD_FENCING_TOKEN`) needs this crate and no client.
+//! program that got its token from elsewhere (`LOCKD_CLIENT_FENCING_TOKEN`) needs this crate and no client.
 //!
 //! The modules in reading order: [`token`] is what is compared, [`error`] what comes of it; [`version`] is content and
 //! token as one run of bytes; [`file`](mod@file) replaces a file, [`object`] an object in a store with conditional

@@ -17,7 +17,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// From what `LOCKD_FENCING_TOKEN` says.
+/// From what `LOCKD_CLIENT_FENCING_TOKEN` says.
 impl FromStr for Token {
     type Err = ParseIntError;
 

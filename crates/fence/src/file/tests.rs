@@ -8,6 +8,7 @@ mod steps;
 use std::cell::Cell;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use super::{FencedFile, LocalPlace, Place, change};
 use crate::error::Error;
@@ -15,7 +16,8 @@ use crate::token::Token;
 use crate::version::{Change, Version};
 
 fn file(dir: &Path) -> FencedFile {
-    FencedFile::open(dir.join("state")).expect("a directory")
+    // Longer than any disk takes.
+    FencedFile::open(dir.join("state")).expect("a directory").patience(Duration::from_secs(600))
 }
 
 fn version(token: u64, revision: u64, content: &[u8]) -> Version {

@@ -1,7 +1,6 @@
 //! An error, a kill or a pause before each call.
 
 use std::sync::mpsc;
-use std::time::Duration;
 
 use super::*;
 
