@@ -21,10 +21,14 @@ type Failure = String;
 /// Serves until it is told to stop. A failure comes with its exit code: settings that cannot be are wrong usage.
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), (u8, Failure)> {
     let resolved = resolve(matches).map_err(|what| (2, what))?;
-    logs::start(resolved.format, resolved.level);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| (1, format!("no threads to serve with: {error}")))?;
-    runtime.block_on(serve(resolved.config, resolved.format)).map_err(|what| (1, what))
+    let _on_it = runtime.enter();
+    let logs = logs::start(resolved.format, resolved.level, resolved.collector.as_deref());
+    let logs = logs.map_err(|what| (2, what))?;
+    let served = runtime.block_on(serve(resolved.config, resolved.format));
+    drop(logs);
+    served.map_err(|what| (1, what))
 }
 
 async fn serve(config: Config, format: Format) -> Result<(), Failure> {

@@ -287,6 +287,46 @@ fn in_json_every_line_is_an_object_and_debug_has_every_request() {
     assert!(!all.contains("lease_id"), "secrets are not logged: {all}");
 }
 
+#[cfg(not(feature = "otel"))]
+#[test]
+fn a_build_without_opentelemetry_says_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+    command.args(["serve", "--otlp-endpoint", "http://127.0.0.1:1/", "--data-dir"]).arg(dir.path());
+    let output = command.output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--features otel"));
+}
+
+/// A collector that takes one batch of traces, and remembers it.
+#[cfg(feature = "otel")]
+#[test]
+fn every_request_is_a_span_at_the_collector() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let endpoint = format!("http://{}/v1/traces", listener.local_addr().expect("bound"));
+    let collector = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("the server connects");
+        let (mut seen, mut part) = (Vec::new(), [0; 4096]);
+        while !String::from_utf8_lossy(&seen).contains("/v1/acquire") {
+            let read = stream.read(&mut part).expect("bytes");
+            assert_ne!(read, 0, "it hung up: {}", String::from_utf8_lossy(&seen));
+            seen.extend_from_slice(&part[..read]);
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").expect("taken");
+        String::from_utf8_lossy(&seen).into_owned()
+    });
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let mut server = Running::start(&data, &["--otlp-endpoint", &endpoint]);
+    let mut connection = server.connect(&data.join("client.pem"));
+    assert_eq!(connection.ask("POST", "/v1/acquire", r#"{"key":"jobs"}"#).expect("an answer").0, 200);
+    // What is left is sent at the end.
+    server.signal(rustix::process::Signal::TERM);
+    assert!(server.child.wait().expect("it ends").success());
+    let seen = collector.join().expect("traces");
+    assert!(seen.starts_with("POST /v1/traces") && seen.contains("operator"), "{seen}");
+}
+
 /// The command lines of the lockd service specification, as they are written there, over mutual TLS.
 const FLOW: &str = r#"
 set -e

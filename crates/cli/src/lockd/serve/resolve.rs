@@ -39,6 +39,7 @@ pub(super) struct Resolved {
     pub(super) config: Config,
     pub(super) format: Format,
     pub(super) level: Level,
+    pub(super) collector: Option<String>,
     sources: BTreeMap<String, Source>,
 }
 
@@ -75,8 +76,8 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Resolved, String> {
     }
     let matches = command.try_get_matches_from(arguments).map_err(|error| first_line(&error))?;
     let serve = Serve::from_arg_matches(&matches).map_err(|error| first_line(&error))?;
-    let (format, level) = serve.logs();
-    Ok(Resolved { config: serve.config()?, format, level, sources })
+    let ((format, level), collector) = (serve.logs(), serve.otlp_endpoint.clone());
+    Ok(Resolved { config: serve.config()?, format, level, collector, sources })
 }
 
 /// The settings by their ids in clap and their names in the file.
@@ -177,6 +178,7 @@ impl Resolved {
             ("allow-network-fs", json!(config.allow_network_fs)),
             ("log-format", json!(self.format.to_string())),
             ("log-level", json!(self.level.to_string())),
+            ("otlp-endpoint", json!(self.collector)),
         ];
         let from = |name: &str| self.sources.get(name).unwrap_or(&Source::Default);
         values.into_iter().map(|(name, value)| (name, value, from(name))).collect()
@@ -229,7 +231,7 @@ mod tests {
             let said = match (name, text.as_str()) {
                 ("json-max", "100000000") => "100MB",
                 ("inline-max", "65536") => "64KiB",
-                ("data-dir" | "store" | "bundle" | "unix" | "denylist-path", _) => continue,
+                ("data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint", _) => continue,
                 (_, text) => text,
             };
             assert!(line.contains(&format!("[default: {said}]")), "{line}: {said}");

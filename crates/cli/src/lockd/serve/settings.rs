@@ -100,6 +100,9 @@ pub(crate) struct Serve {
     /// What is logged; `debug` has every request [default: info].
     #[arg(long, env = "LOCKD_LOG_LEVEL", value_name = "LEVEL")]
     log_level: Option<Level>,
+    /// Send traces to this OpenTelemetry collector, as in `http://127.0.0.1:4318/v1/traces` (builds with the feature `otel`).
+    #[arg(long, env = "LOCKD_OTLP_ENDPOINT", value_name = "URL")]
+    pub(super) otlp_endpoint: Option<String>,
 }
 
 impl Serve {
