@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use cli::child::RunChild;
 use worktree::ids::{SessionId, WorktreeId};
 use worktree::policy::PolicyChanges;
 use worktree::snapshot::Consistency;
@@ -94,16 +95,6 @@ pub(crate) enum Command {
     },
     #[command(hide = true)]
     RunChild(RunChild),
-}
-
-/// How `jvs run` starts its command: see `run`.
-#[derive(clap::Args)]
-pub(crate) struct RunChild {
-    /// The process that must still be there.
-    pub(crate) parent: i32,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, num_args = 1..)]
-    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(clap::Args)]

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
+use cli::child::become_command;
 use worktree::error::Error;
 
 use crate::answer::Answer;
@@ -57,7 +58,9 @@ fn without_empty_env(command: clap::Command) -> clap::Command {
 fn dispatch(args: &Args) -> Result<Answer, Error> {
     match &args.command {
         Command::Init(init) => return commands::init(init),
-        Command::RunChild(child) => return Ok(run::become_child(child)),
+        Command::RunChild(child) => {
+            return Ok(Answer::new((), "").with_exit_code(become_command("jvs", child)));
+        }
         _ => {}
     }
     let context = Context::open(args)?;

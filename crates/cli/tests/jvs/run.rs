@@ -114,6 +114,38 @@ fn a_command_in_the_background_that_wants_the_terminal_is_ended() {
     assert_eq!(playground.json(&["lock", "status"])["state"], "free");
 }
 
+/// A daemon that ignores SIGCHLD hands that down: the kernel then reaps the command by itself, jvs never learned of its
+/// end, and renewed the lock for ever.
+#[test]
+fn where_the_end_of_a_command_cannot_be_noticed_none_is_started() {
+    let playground = Playground::new();
+    let mut deaf = playground.program("env");
+    deaf.arg("--ignore-signal=CHLD").arg(playground.command().get_program());
+    let run = ran(deaf.args(["run", "--", "echo", "started"]));
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
+    assert!(run.stderr.contains("SIGCHLD"), "{}", run.stderr);
+    assert_eq!(playground.json(&["lock", "status"])["state"], "free");
+}
+
+#[test]
+fn a_signal_that_jvs_was_told_to_ignore_does_not_end_the_command() {
+    let playground = Playground::new();
+    let script = "trap '' HUP; \"$0\" run -- sh -c 'kill -HUP $PPID $$; sleep 0.2; exit 4'";
+    let run = ran(playground.program("sh").args(["-c", script]).arg(playground.command().get_program()));
+    assert_eq!(run.code, 4, "{}", run.stderr);
+}
+
+/// What the command leaves behind is gone, not only killed, before another can have the lock.
+#[test]
+fn nothing_of_the_command_is_left_when_jvs_has_ended() {
+    let playground = Playground::new();
+    let script = "sh -c 'trap \"\" TERM HUP; while :; do sleep 600; done' & (sleep 600 &) ; echo $! $$";
+    let (run, pids) = start(&playground, &[], script);
+    assert_eq!(run.ended().0, Some(0));
+    let stopped = rustix::process::test_kill_process_group(pids[1]);
+    assert_eq!(stopped, Err(rustix::io::Errno::SRCH), "not even a process that nobody has reaped");
+}
+
 /// The command once inherited jvs's blocked signals, and could not be stopped by any of them.
 #[test]
 fn the_command_starts_with_no_signal_blocked() {
