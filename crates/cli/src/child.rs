@@ -27,6 +27,7 @@ use std::os::unix::process::CommandExt;
 use nix::sys::signal::SigSet;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
+pub use alarm::Moment;
 pub use job::{Ended, Job, Order, WANTS_TERMINAL};
 pub use signals::Signals;
 

@@ -194,8 +194,10 @@ impl Client {
     async fn hold(&self, ask: ask::Acquire, block: Duration) -> Result<Lease, Error> {
         let (granted, mut sent_at) = self.granted(ask, block).await?;
         let mut remaining = Duration::from_millis(granted.remaining_ms);
-        // Whoever waited for long cannot tell when the lease began, and would count it as over: it asks again.
-        if sent_at.elapsed() > remaining / 3 {
+        // Whoever waited for long cannot tell when the lease began, and would count it as over; and a grant whose first
+        // answers were lost may be almost over. Both ask again.
+        let whole = Duration::from_millis(granted.ttl_ms);
+        if sent_at.elapsed() > remaining / 3 || remaining < whole * 2 / 3 {
             let extended = self.extend(&granted.lease_id, None, None).await;
             let (extended, again) = match extended {
                 Ok(extended) => extended,

@@ -5,7 +5,8 @@ mod common;
 use std::time::Duration;
 
 use client::{Client, Conditions, Kind, Lost, Options};
-use common::{Proxy, Server, client, nobody, socket_before};
+use common::{Server, client, nobody, socket_before};
+use server::testing::Proxy;
 
 fn lasting(ttl_ms: u64) -> Options {
     Options { ttl: Some(Duration::from_millis(ttl_ms)), ..Options::default() }
@@ -66,7 +67,7 @@ async fn whoever_waits_for_longer_than_the_ttl_gets_a_lease_that_is_live() {
 #[tokio::test]
 async fn a_lease_is_lost_before_its_deadline_when_the_server_is_gone() {
     let server = Server::start().await;
-    let proxy = Proxy::before(&server).await;
+    let proxy = Proxy::before(server.address).await;
     let lease = client(&[proxy.address]).acquire("orders", &lasting(6_000)).await.expect("free");
     proxy.cut();
     assert_eq!(lease.lost().await, Lost::Unreachable);
@@ -100,7 +101,7 @@ async fn a_revoked_lease_says_so_and_stops_the_work_under_it() {
 #[tokio::test]
 async fn a_commit_whose_answer_is_lost_is_applied_once() {
     let server = Server::start().await;
-    let proxy = Proxy::before(&server).await;
+    let proxy = Proxy::before(server.address).await;
     let client = client(&[proxy.address]);
     let lease = client.acquire("orders", &lasting(60_000)).await.expect("free");
     let before = lease.granted().version;
@@ -114,7 +115,7 @@ async fn a_commit_whose_answer_is_lost_is_applied_once() {
 #[tokio::test]
 async fn an_acquire_whose_answer_is_lost_gives_one_lease() {
     let server = Server::start().await;
-    let proxy = Proxy::before(&server).await;
+    let proxy = Proxy::before(server.address).await;
     let client = client(&[proxy.address]);
     proxy.swallow(1);
     let lease = client.acquire("orders", &lasting(60_000)).await.expect("the second try");
@@ -127,7 +128,7 @@ async fn an_acquire_whose_answer_is_lost_gives_one_lease() {
 #[tokio::test]
 async fn a_revoke_whose_answer_is_lost_is_still_one() {
     let server = Server::start().await;
-    let proxy = Proxy::before(&server).await;
+    let proxy = Proxy::before(server.address).await;
     let lease = server.client().acquire("orders", &lasting(60_000)).await.expect("free");
     proxy.swallow(1);
     let revoked = client(&[proxy.address]).revoke(&lease.granted().public_id).await.expect("it was done");
@@ -137,7 +138,7 @@ async fn a_revoke_whose_answer_is_lost_is_still_one() {
 #[tokio::test]
 async fn what_may_have_happened_is_told_apart_from_what_has_not() {
     let server = Server::start().await;
-    let proxy = Proxy::before(&server).await;
+    let proxy = Proxy::before(server.address).await;
     let builder = Client::builder().plain().tries(2).endpoint(proxy.address.to_string());
     let client = builder.build().expect("valid");
     proxy.swallow(usize::MAX);
@@ -189,7 +190,7 @@ async fn several_resources_are_held_together() {
 #[tokio::test]
 async fn a_server_that_hangs_costs_no_lease() {
     let server = Server::start().await;
-    let proxy = Proxy::before(&server).await;
+    let proxy = Proxy::before(server.address).await;
     let lease =
         client(&[proxy.address, server.address]).acquire("orders", &lasting(3_000)).await.expect("free");
     proxy.hang();

@@ -1,6 +1,8 @@
 //! A server for tests: a store in memory, chance and a clock that never change. Its credentials can be guessed by
 //! anybody; nothing but tests may use it.
 
+mod proxy;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::serve::{Limits, Listener, serve};
 use crate::watch::Watch;
+pub use proxy::Proxy;
 
 /// Two shards in memory.
 pub fn app(settings: Settings) -> Arc<App> {

@@ -14,18 +14,26 @@ use rustix::time::{
 
 pub(super) struct Alarm(OwnedFd);
 
-/// A moment since the machine started.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment(Duration);
+/// A moment since the machine started, which is the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(Duration);
 
 impl Moment {
-    pub(super) fn now() -> Moment {
+    /// By the clock that counts while the machine sleeps.
+    pub fn now() -> Moment {
         let now = clock_gettime(ClockId::Boottime);
         Moment(Duration::try_from(now).expect("the clock counts from 0"))
     }
 
-    pub(super) fn after(self, span: Duration) -> Moment {
+    /// So much later.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Moment {
         Moment(self.0.saturating_add(span))
+    }
+
+    /// How long it is from `earlier`; nothing if that is not earlier.
+    pub fn since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::signal::{SigSet, Signal as Mask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 
 /// The signals that a command is told of, and those of its end.
@@ -34,6 +35,19 @@ impl Signals {
         }
         mask.thread_block()?;
         Ok(Signals(SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// Waits until there is a signal for the command, or `done` can be read or is closed.
+    pub fn wait_or(&self, done: &impl AsFd) -> io::Result<Option<Signal>> {
+        loop {
+            let mut fds = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(done, PollFlags::IN)];
+            poll(&mut fds, None)?;
+            let is_done = !fds[1].revents().is_empty();
+            let signal = self.for_command();
+            if signal.is_some() || is_done {
+                return Ok(signal);
+            }
+        }
     }
 
     /// The next signal that says something to the command; the others are taken out.

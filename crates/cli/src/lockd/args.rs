@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use cli::child::RunChild;
 
 use crate::auth::AuthCommand;
 use crate::client::{ClientArgs, Output};
+use crate::run::Run;
 use crate::serve::Serve;
 
 /// A lease authority: leases over named resources, fencing of stale holders, documents beside keys.
@@ -15,9 +17,11 @@ use crate::serve::Serve;
     name = "lockd",
     version,
     after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage or invalid input; 10 held by another; 11 fenced or not \
-                  held; 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened).\n\n\
+                  held; 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened). `lockd run` passes its command's on, \
+                  and exits with 12 when the lease was lost.\n\n\
                   Examples:\n  lockd serve\n  lockd auth new client --server-in server.pem --out client1.pem --cn worker-1\n  \
                   eval \"$(lockd client acquire --server localhost:9341 --ttl 30s orders)\"\n  \
+                  lockd run --key orders --ttl 30s --block 10m -- ./import-orders\n  \
                   lockd store dump --store /var/lib/lockd | jq -c 'select(.identity == \"ada\")'"
 )]
 pub(crate) struct Args {
@@ -43,6 +47,10 @@ pub(crate) enum Command {
         after_help = "Example:\n  lockd config --store mem:// > lockd.toml\n  LOCKD_MAX_TTL=1h lockd config --output json | jq '.[\"max-ttl\"]'"
     )]
     Config(Box<Show>),
+    /// Run a command while holding a lease.
+    Run(Box<Run>),
+    #[command(hide = true)]
+    RunChild(RunChild),
     /// Serve leases over HTTPS.
     Serve(Box<Serve>),
     /// Look at a store.
@@ -97,7 +105,11 @@ impl Args {
         let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         let checked = match &args.command {
             Command::Auth { command } => command.check(),
-            Command::Client(_) | Command::Config(_) | Command::Serve(_) => Ok(()),
+            Command::Client(_)
+            | Command::Config(_)
+            | Command::Run(_)
+            | Command::RunChild(_)
+            | Command::Serve(_) => Ok(()),
             Command::Store { command: StoreCommand::Dump(dump) } => dump.check(),
         };
         if let Err(what) = checked {

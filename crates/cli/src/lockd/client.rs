@@ -21,11 +21,12 @@ use std::io::{self, Write};
 use ::client::{Client, Error, Kind};
 use serde::Serialize;
 
-pub(crate) use args::{ClientArgs, Output};
+pub(crate) use args::{ClientArgs, Connection, Output, Terms, duration};
 use args::{Common, Verb};
+pub(crate) use environment::values;
 
 /// The exit code, and what to say.
-type Failure = (u8, String);
+pub(crate) type Failure = (u8, String);
 type Done = Result<(), Failure>;
 
 /// Does what was asked for.
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &ClientArgs) -> Done {
 
 async fn ask(args: &ClientArgs) -> Done {
     let common = &args.common;
-    let client = connect(common)?;
+    let client = connect(&common.connection)?;
     match &args.verb {
         Verb::Acquire(acquire) => leases::acquire(&client, common, acquire).await,
         Verb::Keepalive(keepalive) => leases::keepalive(&client, common, keepalive).await,
@@ -57,20 +58,21 @@ async fn ask(args: &ClientArgs) -> Done {
     }
 }
 
-fn connect(common: &Common) -> Result<Client, Failure> {
-    let builder = Client::builder().answer_timeout(common.timeout);
-    let builder = if common.mtls { builder } else { builder.plain() };
-    let builder = match who::identity(common)? {
+/// Nothing is sent yet.
+pub(crate) fn connect(connection: &Connection) -> Result<Client, Failure> {
+    let builder = Client::builder().answer_timeout(connection.timeout);
+    let builder = if connection.mtls { builder } else { builder.plain() };
+    let builder = match who::identity(connection)? {
         Some(identity) => builder.identity(identity),
         None => builder,
     };
-    let builder = common.server.iter().fold(builder, ::client::Builder::endpoint);
+    let builder = connection.server.iter().fold(builder, ::client::Builder::endpoint);
     builder.build().map_err(told)
 }
 
 /// A failure of the client, with its exit code.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in `map_err`")]
-fn told(error: Error) -> Failure {
+pub(crate) fn told(error: Error) -> Failure {
     let code = match error.kind() {
         Kind::Held => 10,
         Kind::Fenced => 11,
@@ -99,11 +101,11 @@ fn hints(hints: &api::Hints) -> String {
 }
 
 /// Something of this machine's that went wrong.
-fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
+pub(crate) fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
     (1, format!("{what}: {error}"))
 }
 
-fn misused(what: impl Into<String>) -> Failure {
+pub(crate) fn misused(what: impl Into<String>) -> Failure {
     (2, what.into())
 }
 

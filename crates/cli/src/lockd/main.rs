@@ -1,4 +1,5 @@
-//! `lockd`: the lease authority's own program: it serves, asks, makes identities, and looks at stores.
+//! `lockd`: the lease authority's own program: it serves, asks, runs commands under leases, makes
+//! identities, and looks at stores.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage; a client's others are in [`client`](mod@client). Results go to
 //! standard output, everything else to standard error.
@@ -9,6 +10,7 @@ mod client;
 mod dump;
 mod line;
 mod logs;
+mod run;
 mod serve;
 
 use std::io::Write;
@@ -16,26 +18,28 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
+use cli::child::become_command;
 
 use crate::args::{Args, Command, Show, StoreCommand};
 
 fn main() -> ExitCode {
     let (args, matches) = Args::get();
     let given = || matches.subcommand().expect("a command is required").1;
+    let failed = |what| (1, what);
     let done = match &args.command {
-        Command::Auth { command } => auth::run(command).map_err(|what| (1, what)),
-        Command::Client(args) => client::run(args),
-        Command::Config(show) => config(given(), show),
-        Command::Serve(_) => serve::run(given()),
-        Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map_err(|what| (1, what)),
+        Command::Auth { command } => auth::run(command).map_err(failed).map(|()| 0),
+        Command::Client(args) => client::run(args).map(|()| 0),
+        Command::Config(show) => config(given(), show).map(|()| 0),
+        Command::Run(args) => run::run(args),
+        Command::RunChild(child) => Ok(become_command("lockd", child)),
+        Command::Serve(_) => serve::run(given()).map(|()| 0),
+        Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map_err(failed).map(|()| 0),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err((code, what)) => {
-            say(&what);
-            ExitCode::from(code)
-        }
-    }
+    let code = done.unwrap_or_else(|(code, what)| {
+        say(&what);
+        code
+    });
+    ExitCode::from(code)
 }
 
 fn config(matches: &ArgMatches, show: &Show) -> Result<(), (u8, String)> {

@@ -3,4 +3,6 @@
 mod commands;
 mod errors;
 mod run;
+#[path = "../shared/running.rs"]
+mod running;
 mod support;

@@ -4,6 +4,9 @@ mod actions;
 mod auth;
 mod client;
 mod dump;
+mod run;
+#[path = "../shared/running.rs"]
+mod running;
 mod serve;
 mod server;
 mod support;

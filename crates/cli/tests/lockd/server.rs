@@ -1,10 +1,11 @@
 //! A real server on loopback, on a thread of its own, and a shell to ask it from.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 
 use identity::Role;
-use server::testing::Loopback;
+use server::testing::{Loopback, Proxy};
 use tokio::runtime::Runtime;
 
 use crate::support::Ran;
@@ -12,7 +13,7 @@ use crate::support::Ran;
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     _running: Loopback,
-    _runtime: Runtime,
+    runtime: Runtime,
 }
 
 impl Server {
@@ -20,7 +21,19 @@ impl Server {
     pub(crate) fn start(role: Role) -> Server {
         let runtime = Runtime::new().expect("threads");
         let running = runtime.block_on(Loopback::start(role));
-        Server { address: running.address, _running: running, _runtime: runtime }
+        Server { address: running.address, _running: running, runtime }
+    }
+
+    /// A wire to it that can be cut.
+    pub(crate) fn proxy(&self) -> Proxy {
+        self.runtime.block_on(Proxy::before(self.address))
+    }
+
+    /// The program, which knows where the server is.
+    pub(crate) fn lockd(&self, args: &[&str]) -> Command {
+        let mut command = program(&self.address.to_string(), assert_cmd::cargo::cargo_bin!("lockd"));
+        command.args(args);
+        command
     }
 
     /// Runs a script that knows where the server is, and knows `lockd`.
@@ -31,19 +44,24 @@ impl Server {
 
 /// Runs a script against an address.
 pub(crate) fn sh(address: &str, script: &str) -> Ran {
+    let Output { status, stdout, stderr } =
+        program(address, "sh").args(["-c", script]).output().expect("a shell");
+    Ran {
+        code: status.code().expect("it was not killed"),
+        stdout: String::from_utf8(stdout).expect("text"),
+        stderr: String::from_utf8(stderr).expect("text"),
+    }
+}
+
+/// A program that knows where the server is, and finds `lockd`.
+pub(crate) fn program(address: &str, name: impl AsRef<OsStr>) -> Command {
     let binary = std::path::Path::new(assert_cmd::cargo::cargo_bin!("lockd"));
     let path = format!(
         "{}:{}",
         binary.parent().expect("a folder").display(),
         std::env::var("PATH").expect("a path")
     );
-    let mut command = Command::new("sh");
-    command.args(["-c", script]).env("PATH", path).env("LOCKD_CLIENT_MTLS", "false");
-    command.env("LOCKD_CLIENT_SERVER", address);
-    let Output { status, stdout, stderr } = command.output().expect("a shell");
-    Ran {
-        code: status.code().expect("it was not killed"),
-        stdout: String::from_utf8(stdout).expect("text"),
-        stderr: String::from_utf8(stderr).expect("text"),
-    }
+    let mut command = Command::new(name);
+    command.env("PATH", path).env("LOCKD_CLIENT_MTLS", "false").env("LOCKD_CLIENT_SERVER", address);
+    command
 }

@@ -21,6 +21,16 @@ pub(crate) struct ClientArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct Common {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// How answers are printed.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+}
+
+/// Which servers are asked, by whom, and about which namespace.
+#[derive(clap::Args)]
+pub(crate) struct Connection {
     /// The server: `host[:port]`, a URL, or `unix:/path`. Several, by commas, are tried in turn.
     #[arg(
         long,
@@ -50,9 +60,6 @@ pub(crate) struct Common {
     /// Who asks [default: the one client*.pem in this folder, or in the data folder of `lockd serve`].
     #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "FILE")]
     pub(crate) identity: Option<PathBuf>,
-    /// How answers are printed.
-    #[arg(long, global = true, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
-    pub(crate) output: Output,
     /// How long one answer may take, beside `--block`.
     #[arg(long, global = true, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration, default_value = "10s")]
     pub(crate) timeout: Duration,
@@ -98,7 +105,14 @@ pub(crate) enum Verb {
 pub(crate) struct Acquire {
     /// The key.
     pub(crate) key: String,
-    /// How long the lease lasts without a keepalive; the server's default if it is not said.
+    #[command(flatten)]
+    pub(crate) terms: Terms,
+}
+
+/// How a lease is asked for.
+#[derive(clap::Args)]
+pub(crate) struct Terms {
+    /// How long the lease lasts without a renewal; the server's default if it is not said.
     #[arg(long, value_parser = duration, env = "LOCKD_CLIENT_TTL")]
     pub(crate) ttl: Option<Duration>,
     /// How long to wait while others hold the key.
@@ -211,7 +225,7 @@ pub(crate) struct PublicId {
 }
 
 /// `30s`, `5m`, `1h 30m`; a bare number is seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(Duration::from_secs(seconds));
     }

@@ -16,7 +16,7 @@ use super::{Done, Failure, failed, misused, print, told, write_out};
 pub(crate) async fn get(client: &Client, common: &Common, args: &Get) -> Done {
     let read = if args.public {
         let key = key(args.held.key.as_deref())?;
-        client.get_public_state(&key, common.namespace.as_deref()).await
+        client.get_public_state(&key, common.connection.namespace.as_deref()).await
     } else {
         let held = held(args.held.key.as_deref(), &args.held.lease)?;
         client.get_state(&held.key, &held.lease_id).await

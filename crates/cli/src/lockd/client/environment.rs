@@ -6,7 +6,7 @@
 use ::client::endpoint::Endpoint;
 use api::tell::Granted;
 
-use super::args::{Common, LeaseId};
+use super::args::{Connection, LeaseId};
 use super::{Failure, misused, told};
 
 /// A lease to work under.
@@ -43,23 +43,33 @@ pub(crate) fn held(key_named: Option<&str>, lease: &LeaseId) -> Result<Held, Fai
 }
 
 /// Lines for the shell that set the environment.
-pub(crate) fn exports(common: &Common, granted: &Granted) -> Result<String, Failure> {
-    let servers =
-        common.server.iter().map(|text| Endpoint::parse(text, !common.mtls).map(|at| at.to_string()));
-    let servers = servers.collect::<Result<Vec<_>, _>>().map_err(told)?.join(",");
-    let values = [
-        ("LEASE_ID", granted.lease_id.clone()),
-        ("KEY", granted.key.clone().unwrap_or_default()),
-        ("NAMESPACE", granted.namespace.clone()),
-        ("SERVER", servers),
-        ("OWNER", granted.owner.clone()),
-        ("FENCING_TOKEN", granted.fencing_token.to_string()),
-        ("VERSION", granted.version.to_string()),
-        ("ETAG", granted.state_etag.clone()),
-        ("EXPIRES_UNIX", granted.expires_at_unix.to_string()),
+pub(crate) fn exports(connection: &Connection, granted: &Granted) -> Result<String, Failure> {
+    let of_this_moment = [
+        ("LOCKD_CLIENT_VERSION", granted.version.to_string()),
+        ("LOCKD_CLIENT_ETAG", granted.state_etag.clone()),
+        ("LOCKD_CLIENT_EXPIRES_UNIX", granted.expires_at_unix.to_string()),
     ];
-    let lines = values.map(|(name, value)| format!("export LOCKD_CLIENT_{name}={}\n", quoted(&value)));
-    Ok(lines.concat())
+    let values = values(connection, granted)?.into_iter().chain(of_this_moment);
+    let lines = values.map(|(name, value)| format!("export {name}={}\n", quoted(&value)));
+    Ok(lines.collect::<Vec<_>>().concat())
+}
+
+/// What stays true for as long as the lease is held.
+pub(crate) fn values(
+    connection: &Connection,
+    granted: &Granted,
+) -> Result<[(&'static str, String); 6], Failure> {
+    let servers = connection.server.iter();
+    let servers = servers.map(|text| Endpoint::parse(text, !connection.mtls).map(|at| at.to_string()));
+    let servers = servers.collect::<Result<Vec<_>, _>>().map_err(told)?.join(",");
+    Ok([
+        ("LOCKD_CLIENT_LEASE_ID", granted.lease_id.clone()),
+        ("LOCKD_CLIENT_KEY", granted.key.clone().unwrap_or_default()),
+        ("LOCKD_CLIENT_NAMESPACE", granted.namespace.clone()),
+        ("LOCKD_CLIENT_SERVER", servers),
+        ("LOCKD_CLIENT_OWNER", granted.owner.clone()),
+        ("LOCKD_CLIENT_FENCING_TOKEN", granted.fencing_token.to_string()),
+    ])
 }
 
 /// One word for any shell. Nothing has a meaning between single quotes but the quote that ends them; a NUL cannot be in

@@ -9,16 +9,16 @@ use super::{Done, misused, print, told};
 
 /// Prints the lease as exports. If they cannot be printed the lease is given back: nobody would know of it.
 pub(crate) async fn acquire(client: &Client, common: &Common, args: &Acquire) -> Done {
-    let ttl_ms = args.ttl.map(|ttl| i64::try_from(ttl.as_millis())).transpose();
+    let ttl_ms = args.terms.ttl.map(|ttl| i64::try_from(ttl.as_millis())).transpose();
     let asked = ask::Acquire {
-        namespace: common.namespace.clone(),
+        namespace: common.connection.namespace.clone(),
         key: Some(args.key.clone()),
         ttl_ms: ttl_ms.map_err(|_| misused("--ttl is longer than can be counted"))?,
-        owner: args.owner.clone(),
+        owner: args.terms.owner.clone(),
         ..ask::Acquire::default()
     };
-    let granted = client.grant(asked, args.block).await.map_err(told)?;
-    let printed = match exports(common, &granted) {
+    let granted = client.grant(asked, args.terms.block).await.map_err(told)?;
+    let printed = match exports(&common.connection, &granted) {
         Ok(text) => print(common, &granted, || text),
         Err(failure) => Err(failure),
     };

@@ -8,7 +8,7 @@ use super::args::{Common, Named};
 use super::{Done, print, shown, told};
 
 pub(crate) async fn describe(client: &Client, common: &Common, args: &Named) -> Done {
-    let told_of = client.describe(&args.key, common.namespace.as_deref()).await.map_err(told)?;
+    let told_of = client.describe(&args.key, common.connection.namespace.as_deref()).await.map_err(told)?;
     print(common, &told_of, || described(&told_of))
 }
 
@@ -31,10 +31,11 @@ fn described(key: &Described) -> String {
 }
 
 pub(crate) async fn why(client: &Client, common: &Common, args: &Named) -> Done {
-    let seen = match client.describe(&args.key, common.namespace.as_deref()).await {
+    let seen = match client.describe(&args.key, common.connection.namespace.as_deref()).await {
         Ok(seen) => seen,
         Err(error) if error.code() == Some(Code::NotFound) => {
-            let namespace = common.namespace.clone().unwrap_or_else(|| api::DEFAULT_NAMESPACE.into());
+            let namespace =
+                common.connection.namespace.clone().unwrap_or_else(|| api::DEFAULT_NAMESPACE.into());
             Described { key: args.key.clone(), namespace, ..Described::default() }
         }
         Err(error) => return Err(told(error)),
@@ -59,7 +60,10 @@ fn because(key: &Described) -> String {
 pub(crate) async fn list(client: &Client, common: &Common) -> Done {
     let mut all = Leases::default();
     loop {
-        let page = client.leases(common.namespace.as_deref(), all.cursor.as_deref()).await.map_err(told)?;
+        let page = client
+            .leases(common.connection.namespace.as_deref(), all.cursor.as_deref())
+            .await
+            .map_err(told)?;
         all.leases.extend(page.leases);
         all.cursor = page.cursor;
         if all.cursor.is_none() {

@@ -8,18 +8,19 @@ use identity::{ClientBundle, ClientTls};
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use super::Failure;
-use super::args::Common;
+use super::args::Connection;
 use crate::data_folder;
 
 /// What is shown to servers over HTTPS; nothing if none of them is.
-pub(super) fn identity(common: &Common) -> Result<Option<ClientTls>, Failure> {
+pub(super) fn identity(connection: &Connection) -> Result<Option<ClientTls>, Failure> {
     let over_tls = |text: &String| {
-        Endpoint::parse(text, !common.mtls).is_ok_and(|endpoint| endpoint.to_string().starts_with("https"))
+        Endpoint::parse(text, !connection.mtls)
+            .is_ok_and(|endpoint| endpoint.to_string().starts_with("https"))
     };
-    if !common.server.iter().any(over_tls) {
+    if !connection.server.iter().any(over_tls) {
         return Ok(None);
     }
-    let path = match &common.identity {
+    let path = match &connection.identity {
         Some(path) => path.clone(),
         None => discover()?,
     };
