@@ -125,6 +125,21 @@ async fn an_acquire_whose_answer_is_lost_gives_one_lease() {
     lease.release().await.expect("ours");
 }
 
+/// The grant was answered by a second server, after the first had hung for half of the TTL: what was left was counted as a
+/// whole lease, and whoever wanted some of it to stop in had none to work in.
+#[tokio::test]
+async fn a_grant_that_was_answered_late_is_a_whole_lease() {
+    let server = Server::start().await;
+    let proxy = Proxy::before(server.address).await;
+    proxy.hang();
+    let builder = Client::builder().plain().connect_timeout(Duration::from_secs(3));
+    let builder = builder.answer_timeout(Duration::from_secs(3)).endpoint(proxy.address.to_string());
+    let client = builder.endpoint(server.address.to_string()).build().expect("valid");
+    let lease = client.acquire("orders", &lasting(12_000)).await.expect("the second answers");
+    assert!(lease.granted().remaining_ms < 7_000, "it was granted to the first: {:?}", lease.granted());
+    assert!(lease.remaining() > Duration::from_secs(7), "{:?}", lease.remaining());
+}
+
 #[tokio::test]
 async fn a_revoke_whose_answer_is_lost_is_still_one() {
     let server = Server::start().await;

@@ -7,7 +7,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use cli::child::RunChild;
 
 use crate::auth::AuthCommand;
-use crate::client::{ClientArgs, Output};
+use crate::client::{self, ClientArgs, Output};
 use crate::run::Run;
 use crate::serve::Serve;
 
@@ -101,8 +101,16 @@ pub(crate) struct Dump {
 impl Args {
     /// The arguments, typed and as they were matched, or the end of the process with what is wrong with them.
     pub(crate) fn get() -> (Args, ArgMatches) {
-        let matches = Args::command().get_matches();
-        let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        let matches = Args::command().try_get_matches();
+        let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, matches)));
+        let (args, matches) = parsed.unwrap_or_else(|refusal| {
+            if refusal.use_stderr()
+                && let Some(verb) = fills_a_pipe()
+            {
+                client::spoil(verb, "wrong usage");
+            }
+            refusal.exit()
+        });
         let checked = match &args.command {
             Command::Auth { command } => command.check(),
             Command::Client(_)
@@ -117,6 +125,13 @@ impl Args {
         }
         (args, matches)
     }
+}
+
+/// The verb of a command line that cannot be parsed, if its output would be taken for a document.
+fn fills_a_pipe() -> Option<&'static str> {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let of_client = words.first().is_some_and(|word| word == "client");
+    ["get", "edit"].into_iter().find(|verb| of_client && words.iter().any(|word| word == verb))
 }
 
 impl Dump {

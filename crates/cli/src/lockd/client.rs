@@ -7,22 +7,24 @@
 //! 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened).
 //!
 //! The modules in reading order: `args` is the command line; `environment` is what `acquire` leaves to the commands after
-//! it; `leases`, `documents` and `views` are the commands.
+//! it; `leases`, `documents`, `views` and `watch` are the commands.
 
 mod args;
 mod environment;
 mod leases;
 mod documents;
 mod views;
+mod watch;
 mod who;
 
 use std::io::{self, Write};
 
-use ::client::{Client, Error, Kind};
+use ::client::{Builder, Client, Error, Kind};
 use serde::Serialize;
 
 pub(crate) use args::{ClientArgs, Connection, Output, Terms, duration};
 use args::{Common, Verb};
+pub(crate) use documents::spoil;
 pub(crate) use environment::values;
 
 /// The exit code, and what to say.
@@ -31,6 +33,16 @@ type Done = Result<(), Failure>;
 
 /// Does what was asked for.
 pub(crate) fn run(args: &ClientArgs) -> Done {
+    let done = attempt(args);
+    if let Err((_, what)) = &done
+        && let Some(verb) = args.verb.fills_a_pipe()
+    {
+        spoil(verb, what);
+    }
+    done
+}
+
+fn attempt(args: &ClientArgs) -> Done {
     if let Verb::Edit(edit) = &args.verb {
         return documents::edit(edit);
     }
@@ -41,6 +53,9 @@ pub(crate) fn run(args: &ClientArgs) -> Done {
 
 async fn ask(args: &ClientArgs) -> Done {
     let common = &args.common;
+    if let Verb::Watch(watch) = &args.verb {
+        return watch::watch(common, watch).await;
+    }
     let client = connect(&common.connection)?;
     match &args.verb {
         Verb::Acquire(acquire) => leases::acquire(&client, common, acquire).await,
@@ -49,7 +64,8 @@ async fn ask(args: &ClientArgs) -> Done {
         Verb::Get(get) => documents::get(&client, common, get).await,
         Verb::Update(update) => documents::update(&client, common, update).await,
         Verb::Set(set) => documents::set(&client, common, set).await,
-        Verb::Edit(edit) => documents::edit(edit),
+        Verb::Remove(remove) => documents::remove(&client, common, remove).await,
+        Verb::Edit(_) | Verb::Watch(_) => unreachable!("they need no client, or one of their own"),
         Verb::Describe(named) => views::describe(&client, common, named).await,
         Verb::Why(named) => views::why(&client, common, named).await,
         Verb::List => views::list(&client, common).await,
@@ -60,14 +76,17 @@ async fn ask(args: &ClientArgs) -> Done {
 
 /// Nothing is sent yet.
 pub(crate) fn connect(connection: &Connection) -> Result<Client, Failure> {
-    let builder = Client::builder().answer_timeout(connection.timeout);
+    prepare(connection)?.build().map_err(told)
+}
+
+fn prepare(connection: &Connection) -> Result<Builder, Failure> {
+    let builder = Client::builder().answer_timeout(connection.answer_timeout());
     let builder = if connection.mtls { builder } else { builder.plain() };
     let builder = match who::identity(connection)? {
         Some(identity) => builder.identity(identity),
         None => builder,
     };
-    let builder = connection.server.iter().fold(builder, ::client::Builder::endpoint);
-    builder.build().map_err(told)
+    Ok(connection.server.iter().fold(builder, Builder::endpoint))
 }
 
 /// A failure of the client, with its exit code.
@@ -127,9 +146,15 @@ fn print(common: &Common, answer: &impl Serialize, text: impl FnOnce() -> String
 
 /// A reader that has gone away has had enough: that is no failure.
 fn write_out(bytes: &[u8]) -> Done {
+    is_read(bytes).map(drop)
+}
+
+/// Writes, and tells whether anybody still reads.
+fn is_read(bytes: &[u8]) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(failed("writing the output", &error)),
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(failed("writing the output", &error)),
     }
 }

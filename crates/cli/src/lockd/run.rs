@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Run) -> Result<u8, Failure> {
         // its runtime a lease that is dropped stays as it is.
         drop(runtime);
     } else {
-        give_back(&runtime, lease, args.connection.timeout);
+        give_back(&runtime, lease, args.connection.answer_timeout());
     }
     ended?.exit_code()
 }
@@ -100,7 +100,7 @@ fn acquire(runtime: &Runtime, client: &Client, args: &Run, signals: &Signals) ->
         (None, None) => unreachable!("only a signal cancels"),
         (Some(signal), asked) => {
             if let Some(Ok(lease)) = asked {
-                give_back(runtime, lease, args.connection.timeout);
+                give_back(runtime, lease, args.connection.answer_timeout());
             }
             let code = u8::try_from(128 + signal.as_raw()).expect("signals are small");
             Err((code, "interrupted before the command was started".into()))

@@ -186,3 +186,82 @@ fn a_document_of_megabytes_goes_round() {
     assert!(ran.stdout.contains(r#""bytes":5000004"#), "{}", ran.stdout);
     assert_eq!(ran.stdout.lines().skip(1).map(str::trim).collect::<Vec<_>>(), ["5000004", "5000004"]);
 }
+
+/// `get` failed and printed nothing, `edit` read that as `{}`, and `update` replaced the document with what was left.
+#[test]
+fn a_get_that_fails_in_a_pipe_costs_no_document() {
+    let server = Server::start(Role::Operator);
+    for broken in [
+        "lockd client get orders --server 127.0.0.1:1 -o -", // nobody is there
+        "lockd client get orders --lease-id x -o -",
+        "lockd client get orders",
+        "LOCKD_CLIENT_KEY=other lockd client get orders -o -",
+        "lockd client get orders --no-such-flag",
+        "lockd client get --mtls=true --identity /nonexistent --server localhost orders -o -",
+    ] {
+        let ran = server.sh(&format!(
+            r#"{ACQUIRE}
+            echo '{{"precious":1}}' | lockd client update orders >/dev/null || exit 77
+            [ "{broken}" = "lockd client get orders" ] && lease= || lease=$LOCKD_CLIENT_LEASE_ID
+            LOCKD_CLIENT_LEASE_ID=$lease {broken} | lockd client edit status.counter++ | lockd client update orders
+            echo "update $?"
+            lockd client get orders; lockd client release orders"#
+        ));
+        assert_eq!(ran.stdout, "update 2\n{\"precious\":1}", "{broken}: {}", ran.stderr);
+        assert!(ran.stderr.contains("what a command before this one said"), "{broken}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn an_edit_that_fails_in_a_pipe_costs_no_document() {
+    let server = Server::start(Role::Operator);
+    for broken in ["lockd client edit precious.deeper=1", "lockd client edit", "lockd client edit ''"] {
+        let ran = server.sh(&format!(
+            r#"{ACQUIRE}
+            echo '{{"precious":1}}' | lockd client update orders >/dev/null || exit 77
+            lockd client get orders -o - | {broken} | lockd client edit a=1 | lockd client update orders
+            echo "update $?"
+            lockd client get orders; lockd client release orders"#
+        ));
+        assert_eq!(ran.stdout, "update 2\n{\"precious\":1}", "{broken}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn what_a_failed_get_prints_is_one_line_and_no_file_is_made_or_changed() {
+    let server = Server::start(Role::Operator);
+    let dir = tempfile::tempdir().expect("a folder");
+    let ran = server.sh(&format!(
+        r#"cd '{}'; echo old > old
+        lockd client get orders --lease-id x -o old; echo "old $?"
+        lockd client get orders --lease-id x -o new; echo "new $?"
+        cat old; ls
+        lockd client get orders --lease-id x"#,
+        dir.path().display()
+    ));
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines[..4], ["old 2", "new 2", "old", "old"], "{}", ran.stdout);
+    assert!(lines[4].starts_with("lockd: get failed: ") && lines.len() == 5, "{}", ran.stdout);
+    assert_eq!(ran.code, 2);
+}
+
+#[test]
+fn a_document_is_removed_under_the_lease_and_its_conditions() {
+    let server = Server::start(Role::Operator);
+    let ran = server.sh(&format!(
+        r#"{ACQUIRE}
+        echo 1 | lockd client update orders
+        lockd client remove orders --if-version 7; echo "wrong version: $?"
+        lockd client get orders; echo
+        lockd client remove orders --if-version 1
+        lockd client get orders
+        lockd client remove --output json
+        echo 2 | lockd client update orders
+        lockd client remove orders --release
+        lockd client remove orders; echo "given back: $?""#
+    ));
+    let expected = "committed version=1 bytes=1\nwrong version: 11\n1\nremoved version=2\n\
+                    {\"removed\":false,\"new_version\":2}\ncommitted version=3 bytes=1\nremoved version=4\n\
+                    given back: 11\n";
+    assert_eq!(ran.stdout, expected, "{}", ran.stderr);
+}

@@ -10,3 +10,4 @@ mod running;
 mod serve;
 mod server;
 mod support;
+mod watch;

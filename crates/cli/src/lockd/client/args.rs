@@ -60,9 +60,16 @@ pub(crate) struct Connection {
     /// Who asks [default: the one client*.pem in this folder, or in the data folder of `lockd serve`].
     #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "FILE")]
     pub(crate) identity: Option<PathBuf>,
-    /// How long one answer may take, beside `--block`.
-    #[arg(long, global = true, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration, default_value = "10s")]
-    pub(crate) timeout: Duration,
+    /// How long one answer may take, beside `--block` [default: 10s]. Of watch: how long to watch [default: for ever].
+    #[arg(long, global = true, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Connection {
+    /// How long one answer may take.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        self.timeout.unwrap_or(Duration::from_secs(10))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -85,6 +92,8 @@ pub(crate) enum Verb {
     Get(Get),
     /// Replace the document of a key, from a file or standard input.
     Update(Update),
+    /// Remove the document of a key.
+    Remove(Remove),
     /// Change the document of a key by edits, if nobody else has changed it meanwhile.
     Set(Set),
     /// Change a document in a file, or between standard input and output, by edits. Asks no server.
@@ -93,6 +102,8 @@ pub(crate) enum Verb {
     Describe(Named),
     /// Say why a key is not free, and what would free it.
     Why(Named),
+    /// Follow a key: print a line whenever its holder, its version or its waiters change.
+    Watch(Watch),
     /// List leases, of one namespace or all.
     List,
     /// Withdraw a lease: its holder is fenced, and the key stays taken until it is reclaimed. For operators.
@@ -102,6 +113,9 @@ pub(crate) enum Verb {
 }
 
 #[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  granted=$(lockd client acquire --ttl 30s --block 60s orders) && eval \"$granted\""
+)]
 pub(crate) struct Acquire {
     /// The key.
     pub(crate) key: String,
@@ -140,6 +154,7 @@ pub(crate) struct LeaseId {
 }
 
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  lockd client keepalive --ttl 45s orders")]
 pub(crate) struct Keepalive {
     #[command(flatten)]
     pub(crate) held: HeldKey,
@@ -149,6 +164,11 @@ pub(crate) struct Keepalive {
 }
 
 #[derive(clap::Args)]
+#[command(
+    after_help = "A get that fails also prints a line that is no JSON, unless to a terminal: `edit` and `update` behind it in a pipe \
+                        refuse that. With -o FILE nothing is written.\n\n\
+                        Example:\n  lockd client get orders -o checkpoint.json\n  lockd client get --public orders | jq ."
+)]
 pub(crate) struct Get {
     #[command(flatten)]
     pub(crate) held: HeldKey,
@@ -161,12 +181,32 @@ pub(crate) struct Get {
 }
 
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  echo '{\"step\":\"done\"}' | lockd client update orders --release\n  \
+                        lockd client update orders --file checkpoint.json --if-version 7")]
 pub(crate) struct Update {
     #[command(flatten)]
     pub(crate) held: HeldKey,
     /// Where the document is; `-` is standard input.
     #[arg(short = 'i', long, value_name = "FILE", default_value = "-")]
     pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) only: Only,
+}
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  lockd client remove orders --if-version 7\n  lockd client remove --release"
+)]
+pub(crate) struct Remove {
+    #[command(flatten)]
+    pub(crate) held: HeldKey,
+    #[command(flatten)]
+    pub(crate) only: Only,
+}
+
+/// When a document is changed, and what happens then.
+#[derive(clap::Args)]
+pub(crate) struct Only {
     /// Refuse unless the key has this version.
     #[arg(long, value_name = "N")]
     pub(crate) if_version: Option<u64>,
@@ -209,13 +249,46 @@ const EDITS: &str = "Edits:\n  \
     rm:path         remove; so does delete:path\n  \
     time:path=NOW   the time now, or one as in 2026-11-15T08:42:00Z\n\n\
     Paths: a.b descends, a\\.b is one name, a[0] and a[-1] index arrays, a[+] appends.\n\
-    Empty input is read as {}: in a pipe from get, a get that failed looks like that. set is not fooled.";
+    Empty input is read as {}. A get or edit that fails prints a line that is no JSON, so that the commands behind it in a \
+    pipe refuse it; one that is killed prints nothing. set needs no pipe.\n\n\
+    Example:\n  lockd client set orders status.counter++ status.step=fetch\n  \
+    lockd client get orders -o - | lockd client edit status.counter++ | lockd client update orders";
 
 #[derive(clap::Args)]
 pub(crate) struct Named {
     /// The key; `LOCKD_CLIENT_KEY` if it is not said.
     #[arg(env = "LOCKD_CLIENT_KEY")]
     pub(crate) key: String,
+}
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "A key that was never used is free. A server that cannot be reached is asked again, until --timeout.\n\n\
+                        Exit codes: 0 it was so (or, without --until, watched until --timeout); 1 it was not so by \
+                        --timeout; 13 the server could not be reached by then.\n\n\
+                        Examples:\n  lockd client watch orders\n  \
+                        lockd client watch orders --until free --timeout 10m && ./start\n  \
+                        lockd client watch orders --output json | jq -r .owner"
+)]
+pub(crate) struct Watch {
+    #[command(flatten)]
+    pub(crate) named: Named,
+    /// How often to ask; at least 100ms.
+    #[arg(long, value_parser = interval, default_value = "1s")]
+    pub(crate) every: Duration,
+    /// End when this is so.
+    #[arg(long, value_enum)]
+    pub(crate) until: Option<Until>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Until {
+    /// Nobody holds it.
+    Free,
+    /// Somebody holds it, or it waits to be reclaimed.
+    Held,
+    /// Anything is other than it was at first.
+    Changed,
 }
 
 #[derive(clap::Args)]
@@ -230,4 +303,13 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         return Ok(Duration::from_secs(seconds));
     }
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 30s, 5m or 1h"))
+}
+
+/// A duration that leaves a server in peace.
+fn interval(text: &str) -> Result<Duration, String> {
+    let every = duration(text)?;
+    if every < Duration::from_millis(100) {
+        return Err("the shortest is 100ms".into());
+    }
+    Ok(every)
 }

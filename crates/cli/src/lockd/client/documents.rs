@@ -1,15 +1,19 @@
-//! `get`, `update`, `set`, `edit`.
+//! `get`, `update`, `remove`, `set`, `edit`.
+//!
+//! **Invariant.** In `get | edit | update` a command that fails is not mistaken for one that found nothing. All of them run
+//! at once, and none learns the exit code of another: so one that fails says so in its output ([`spoil`]), with a line that
+//! no JSON begins with, and those behind it refuse that. What is killed before it writes anything cannot.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use ::client::{Client, Conditions};
-use api::tell::Committed;
+use api::tell::{Committed, Removed};
 use jsonstream::edit::{apply, parse_edit};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::args::{Common, Edit, Get, Set, Update};
+use super::args::{Common, Edit, Get, Only, Remove, Set, Update, Verb};
 use super::environment::{Held, held, key};
 use super::{Done, Failure, failed, misused, print, told, write_out};
 
@@ -31,13 +35,26 @@ pub(crate) async fn get(client: &Client, common: &Common, args: &Get) -> Done {
 pub(crate) async fn update(client: &Client, common: &Common, args: &Update) -> Done {
     let held = held(args.held.key.as_deref(), &args.held.lease)?;
     let document = read_input(Some(&args.file).filter(|file| file.as_os_str() != "-"))?;
-    let conditions = Conditions {
-        fencing_token: held.fencing_token,
-        if_version: args.if_version,
-        if_etag: args.if_etag.clone(),
-        release: args.release,
-    };
-    commit(client, common, &held, document, &conditions).await
+    commit(client, common, &held, document, &args.only.conditions(&held)).await
+}
+
+pub(crate) async fn remove(client: &Client, common: &Common, args: &Remove) -> Done {
+    let held = held(args.held.key.as_deref(), &args.held.lease)?;
+    let conditions = args.only.conditions(&held);
+    let removed: Removed = client.remove_state(&held.key, &held.lease_id, &conditions).await.map_err(told)?;
+    let what = if removed.removed { "removed" } else { "there was none" };
+    print(common, &removed, || format!("{what} version={}\n", removed.new_version))
+}
+
+impl Only {
+    fn conditions(&self, held: &Held) -> Conditions {
+        Conditions {
+            fencing_token: held.fencing_token,
+            if_version: self.if_version,
+            if_etag: self.if_etag.clone(),
+            release: self.release,
+        }
+    }
 }
 
 /// The edits are made to what was read, or not at all.
@@ -80,21 +97,54 @@ fn edited(document: &[u8], edits: &[String]) -> Result<Vec<u8>, Failure> {
     edited.map_err(|error| misused(super::shown(&error.to_string())))
 }
 
-/// The wall clock, for `time:path=NOW`: for people to read.
-fn now() -> String {
+/// The wall clock, for people to read.
+pub(crate) fn now() -> String {
     let now = clock_gettime(ClockId::Realtime);
     let since = Duration::from_secs(now.tv_sec.try_into().unwrap_or(0));
     humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
 }
 
 fn read_input(file: Option<&PathBuf>) -> Result<Vec<u8>, Failure> {
+    let bytes = match file {
+        Some(file) => std::fs::read(file).map_err(|error| failed_file("reading", file, &error))?,
+        None => read_stdin().map_err(|error| failed("reading standard input", &error))?,
+    };
+    if bytes.starts_with(SPOILT) {
+        let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let line = super::shown(&String::from_utf8_lossy(line));
+        return Err(misused(format!(
+            "the input is what a command before this one said when it failed: {line:?}"
+        )));
+    }
+    Ok(bytes)
+}
+
+fn read_stdin() -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    match file {
-        Some(file) => std::fs::read(file).map_err(|error| failed_file("reading", file, &error)),
-        None => match io::stdin().lock().read_to_end(&mut bytes) {
-            Ok(_) => Ok(bytes),
-            Err(error) => Err(failed("reading standard input", &error)),
-        },
+    io::stdin().lock().read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// How the output of a command that failed begins.
+const SPOILT: &[u8] = b"lockd: ";
+
+/// Makes sure that nobody takes the output of a command that failed for a document. On a terminal there is nobody to.
+pub(crate) fn spoil(verb: &str, what: &str) {
+    let mut out = io::stdout().lock();
+    if !out.is_terminal() {
+        // If nobody reads, nobody is fooled.
+        let _ = writeln!(out, "lockd: {verb} failed: {}", super::shown(what)).and_then(|()| out.flush());
+    }
+}
+
+impl Verb {
+    /// Its name, if it writes a document to standard output.
+    pub(crate) fn fills_a_pipe(&self) -> Option<&'static str> {
+        match self {
+            Verb::Get(get) if get.out.as_os_str() == "-" => Some("get"),
+            Verb::Edit(Edit { file: None, .. }) => Some("edit"),
+            _ => None,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `describe`, `why`, `list`, and how leases are shown.
 
-use ::client::Client;
+use ::client::{Client, Error};
 use api::Code;
 use api::tell::{Described, Lease, Leases};
 
@@ -31,16 +31,23 @@ fn described(key: &Described) -> String {
 }
 
 pub(crate) async fn why(client: &Client, common: &Common, args: &Named) -> Done {
-    let seen = match client.describe(&args.key, common.connection.namespace.as_deref()).await {
-        Ok(seen) => seen,
-        Err(error) if error.code() == Some(Code::NotFound) => {
-            let namespace =
-                common.connection.namespace.clone().unwrap_or_else(|| api::DEFAULT_NAMESPACE.into());
-            Described { key: args.key.clone(), namespace, ..Described::default() }
-        }
-        Err(error) => return Err(told(error)),
-    };
+    let seen =
+        look(client, common, &args.key).await.map_err(told)?.unwrap_or_else(|| unused(common, &args.key));
     print(common, &seen, || shown(&because(&seen)) + "\n")
+}
+
+/// What is known of a key; nothing if it was never used.
+pub(crate) async fn look(client: &Client, common: &Common, key: &str) -> Result<Option<Described>, Error> {
+    match client.describe(key, common.connection.namespace.as_deref()).await {
+        Err(error) if error.code() == Some(Code::NotFound) => Ok(None),
+        seen => seen.map(Some),
+    }
+}
+
+/// What there is to say of a key that was never used.
+pub(crate) fn unused(common: &Common, key: &str) -> Described {
+    let namespace = common.connection.namespace.clone().unwrap_or_else(|| api::DEFAULT_NAMESPACE.into());
+    Described { key: key.into(), namespace, ..Described::default() }
 }
 
 fn because(key: &Described) -> String {
