@@ -21,7 +21,6 @@ mod signals;
 mod terminal;
 mod alarm;
 
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 
 use nix::sys::signal::SigSet;
@@ -31,28 +30,25 @@ pub use alarm::Moment;
 pub use job::{Ended, Job, Order, WANTS_TERMINAL};
 pub use signals::Signals;
 
-/// How a program starts its command: as itself, with this subcommand.
-#[derive(clap::Args)]
-pub struct RunChild {
-    /// The process that must still be there.
-    parent: i32,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, num_args = 1..)]
-    command: Vec<OsString>,
-}
+/// The word that `Job::start` gives to the program that it starts, before its own pid and the command.
+const BECOME: &str = "become";
 
-/// Becomes the command: nothing blocked, and killed when the process that holds things for it is gone. Returns only if
-/// it cannot, with the exit code that a shell would give.
-pub fn become_command(program: &str, args: &RunChild) -> u8 {
-    let (command, arguments) = args.command.split_first().expect("clap asks for at least one");
+/// Becomes the command, if that is what this program was started for: nothing blocked, and killed when the process that
+/// holds things for it is gone. To be asked first of all. Returns the exit code that a shell would give if it cannot, and
+/// nothing if it was started for something else. No part of the command line that is for people, and of its completions.
+pub fn become_command(program: &str) -> Option<u8> {
+    let mut words = std::env::args_os().skip(1);
+    let (word, parent) = (words.next()?, words.next()?);
+    let parent = parent.to_str().and_then(|parent| parent.parse().ok()).filter(|_| word == BECOME)?;
+    let command = words.next()?;
     let ready = SigSet::empty().thread_set_mask().is_ok()
         && set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
     // If the parent went before the kernel was asked, nobody would ever be told.
-    let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
-    if !ready || parent != args.parent {
-        return 126;
+    let still_there = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
+    if !ready || !still_there {
+        return Some(126);
     }
-    let cause = std::process::Command::new(command).args(arguments).exec();
+    let cause = std::process::Command::new(&command).args(words).exec();
     eprintln!("{program}: could not start the command: {cause} command={}", command.display());
-    if cause.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
+    Some(if cause.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }

@@ -1,3 +1,4 @@
 //! What the programs of this package share.
 
 pub mod child;
+pub mod pages;

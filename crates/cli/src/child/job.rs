@@ -71,7 +71,7 @@ impl<'a> Job<'a> {
         // What the command leaves behind becomes our child, so that we can tell when it is gone.
         set_child_subreaper(Some(getpid()))?;
         let child = Command::new("/proc/self/exe")
-            .args(["run-child", &std::process::id().to_string(), "--"])
+            .args([super::BECOME, &std::process::id().to_string()])
             .args(command)
             .envs(variables)
             .process_group(0)

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use cli::child::RunChild;
+use cli::pages::{Completions, Man};
 use worktree::ids::{SessionId, WorktreeId};
 use worktree::policy::PolicyChanges;
 use worktree::snapshot::Consistency;
@@ -93,8 +93,14 @@ pub(crate) enum Command {
         #[arg(long)]
         repair: bool,
     },
-    #[command(hide = true)]
-    RunChild(RunChild),
+    /// Print completions for a shell.
+    #[command(
+        after_help = "Example:\n  jvs completions bash > ~/.local/share/bash-completion/completions/jvs"
+    )]
+    Completions(Completions),
+    /// Write manual pages, one for each command.
+    #[command(after_help = "Example:\n  jvs man --out ~/.local/share/man/man1")]
+    Man(Man),
 }
 
 #[derive(clap::Args)]

@@ -11,18 +11,22 @@ mod context;
 mod progress;
 mod run;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
 use cli::child::become_command;
-use worktree::error::Error;
+use worktree::error::{Class, Error};
 
 use crate::answer::Answer;
 use crate::args::{Args, Command};
 use crate::context::Context;
 
 fn main() -> ExitCode {
+    if let Some(code) = become_command("jvs") {
+        return ExitCode::from(code);
+    }
     // Looked for by hand, because a command line that cannot be parsed may still ask for JSON.
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     let args = match parse() {
@@ -58,14 +62,21 @@ fn without_empty_env(command: clap::Command) -> clap::Command {
 fn dispatch(args: &Args) -> Result<Answer, Error> {
     match &args.command {
         Command::Init(init) => return commands::init(init),
-        Command::RunChild(child) => {
-            return Ok(Answer::new((), "").with_exit_code(become_command("jvs", child)));
+        Command::Completions(completions) => {
+            let script = completions.script(Args::command());
+            let written = std::io::stdout().write_all(&script);
+            written.map_err(|cause| Error::io("write", "standard output".as_ref(), &cause))?;
+            return Ok(Answer::new((), ""));
+        }
+        Command::Man(man) => {
+            man.write(Args::command()).map_err(|what| Error::new(Class::Io, what))?;
+            return Ok(Answer::new((), ""));
         }
         _ => {}
     }
     let context = Context::open(args)?;
     match &args.command {
-        Command::Init(_) | Command::RunChild(_) => unreachable!("handled above"),
+        Command::Init(_) | Command::Completions(_) | Command::Man(_) => unreachable!("handled above"),
         Command::Worktree { command } => commands::worktree(&context, command),
         Command::Lock { command } => commands::lock(&context, command),
         Command::Run(run) => run::run(&context, run),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-use cli::child::RunChild;
+use cli::pages::{Completions, Man};
 
 use crate::auth::AuthCommand;
 use crate::client::{self, ClientArgs, Output};
@@ -40,6 +40,12 @@ pub(crate) enum Command {
     },
     /// Take leases, and read and write the documents beside keys.
     Client(Box<ClientArgs>),
+    /// Print completions for a shell.
+    #[command(after_help = "Example:\n  \
+                            lockd completions bash > ~/.local/share/bash-completion/completions/lockd\n  \
+                            lockd completions zsh > \"${fpath[1]}/_lockd\"\n  \
+                            lockd completions fish > ~/.config/fish/completions/lockd.fish")]
+    Completions(Completions),
     /// Show what `serve` would be set to, and where each value comes from.
     ///
     /// As text it is a file that `serve --config` reads.
@@ -47,10 +53,11 @@ pub(crate) enum Command {
         after_help = "Example:\n  lockd config --store mem:// > lockd.toml\n  LOCKD_MAX_TTL=1h lockd config --output json | jq '.[\"max-ttl\"]'"
     )]
     Config(Box<Show>),
+    /// Write manual pages, one for each command.
+    #[command(after_help = "Example:\n  lockd man --out ~/.local/share/man/man1 && man lockd-run")]
+    Man(Man),
     /// Run a command while holding a lease.
     Run(Box<Run>),
-    #[command(hide = true)]
-    RunChild(RunChild),
     /// Serve leases over HTTPS.
     Serve(Box<Serve>),
     /// Look at a store.
@@ -113,12 +120,8 @@ impl Args {
         });
         let checked = match &args.command {
             Command::Auth { command } => command.check(),
-            Command::Client(_)
-            | Command::Config(_)
-            | Command::Run(_)
-            | Command::RunChild(_)
-            | Command::Serve(_) => Ok(()),
             Command::Store { command: StoreCommand::Dump(dump) } => dump.check(),
+            _ => Ok(()),
         };
         if let Err(what) = checked {
             Args::command().error(ErrorKind::ValueValidation, what).exit();

@@ -17,12 +17,15 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::ArgMatches;
+use clap::{ArgMatches, CommandFactory};
 use cli::child::become_command;
 
 use crate::args::{Args, Command, Show, StoreCommand};
 
 fn main() -> ExitCode {
+    if let Some(code) = become_command("lockd") {
+        return ExitCode::from(code);
+    }
     let (args, matches) = Args::get();
     let given = || matches.subcommand().expect("a command is required").1;
     let failed = |what| (1, what);
@@ -30,8 +33,13 @@ fn main() -> ExitCode {
         Command::Auth { command } => auth::run(command).map_err(failed).map(|()| 0),
         Command::Client(args) => client::run(args).map(|()| 0),
         Command::Config(show) => config(given(), show).map(|()| 0),
+        Command::Completions(completions) => {
+            let script = completions.script(Args::command());
+            let written = std::io::stdout().write_all(&script);
+            written.map_err(|error| (1, format!("writing completions: {error}"))).map(|()| 0)
+        }
+        Command::Man(man) => man.write(Args::command()).map_err(failed).map(|()| 0),
         Command::Run(args) => run::run(args),
-        Command::RunChild(child) => Ok(become_command("lockd", child)),
         Command::Serve(_) => serve::run(given()).map(|()| 0),
         Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map_err(failed).map(|()| 0),
     };

@@ -140,32 +140,3 @@ fn init_refuses_to_change_a_repository_that_exists() {
     assert_eq!(playground.jvs(&["init", "--lease-duration-ms", "60000"]).code, 2);
     assert_eq!(std::fs::read(playground.root().join(".jvs/repo.json")).expect("readable"), before);
 }
-
-#[test]
-fn every_command_has_help_with_an_example() {
-    let playground = Playground::new();
-    let commands = [
-        "init",
-        "worktree add",
-        "worktree list",
-        "worktree remove",
-        "lock acquire",
-        "lock renew",
-        "lock release",
-        "lock steal",
-        "lock status",
-        "run",
-        "snapshot",
-        "history",
-        "info",
-        "restore",
-        "verify",
-        "doctor",
-    ];
-    for command in commands {
-        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
-        let help = playground.jvs(&words);
-        assert_eq!(help.code, 0, "{command}");
-        assert!(help.stdout.contains("Example:"), "{command} has no example");
-    }
-}

@@ -2,6 +2,7 @@
 
 mod commands;
 mod errors;
+mod pages;
 mod run;
 #[path = "../shared/running.rs"]
 mod running;

@@ -4,6 +4,7 @@ mod actions;
 mod auth;
 mod client;
 mod dump;
+mod pages;
 mod run;
 #[path = "../shared/running.rs"]
 mod running;

@@ -52,16 +52,22 @@ pub(crate) enum RevokeCommand {
 #[derive(Subcommand)]
 pub(crate) enum InspectCommand {
     /// A server's file.
+    #[command(after_help = "Example:\n  lockd auth inspect server --in server.pem")]
     Server(Inspect),
     /// A client's file.
+    #[command(
+        after_help = "Example:\n  lockd auth inspect client --in client1.pem --output json | jq -r .serial"
+    )]
     Client(Inspect),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum CheckCommand {
     /// A server's file. Lists what is revoked.
+    #[command(after_help = "Example:\n  lockd auth verify server --in server.pem")]
     Server(VerifyServer),
     /// A client's file, as the server with the other file would judge it.
+    #[command(after_help = "Example:\n  lockd auth verify client --server-in server.pem --in client1.pem")]
     Client(VerifyClient),
 }
 

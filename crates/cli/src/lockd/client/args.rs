@@ -87,6 +87,7 @@ pub(crate) enum Verb {
     /// Extend the lease.
     Keepalive(Keepalive),
     /// Give the lease back; again and again, if need be.
+    #[command(after_help = "Example:\n  lockd client release orders")]
     Release(HeldKey),
     /// Print the document of a key; nothing if there is none.
     Get(Get),
@@ -99,16 +100,23 @@ pub(crate) enum Verb {
     /// Change a document in a file, or between standard input and output, by edits. Asks no server.
     Edit(Edit),
     /// Show what is known of a key.
+    #[command(after_help = "Example:\n  lockd client describe orders --output json | jq .waiters")]
     Describe(Named),
     /// Say why a key is not free, and what would free it.
+    #[command(after_help = "Example:\n  lockd client why orders")]
     Why(Named),
     /// Follow a key: print a line whenever its holder, its version or its waiters change.
     Watch(Watch),
     /// List leases, of one namespace or all.
+    #[command(
+        after_help = "Example:\n  lockd client list\n  lockd client list --namespace team --output json | jq -r .leases[].owner"
+    )]
     List,
     /// Withdraw a lease: its holder is fenced, and the key stays taken until it is reclaimed. For operators.
+    #[command(after_help = "Example:\n  lockd client revoke L-0000000000000001000000000000abcd")]
     Revoke(PublicId),
     /// Free what a withdrawn lease covered. For operators.
+    #[command(after_help = "Example:\n  lockd client reclaim L-0000000000000001000000000000abcd")]
     Reclaim(PublicId),
 }
 

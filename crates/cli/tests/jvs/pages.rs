@@ -1,0 +1,25 @@
+//! Help, completions and manual pages.
+
+use std::path::Path;
+
+#[path = "../shared/pages.rs"]
+mod shared;
+
+fn program() -> &'static Path {
+    Path::new(assert_cmd::cargo::cargo_bin!("jvs"))
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    shared::every_command_has_help_with_an_example(program());
+}
+
+#[test]
+fn every_command_has_a_page_that_can_be_read() {
+    shared::every_command_has_a_page_that_can_be_read(program(), "jvs");
+}
+
+#[test]
+fn shells_can_complete() {
+    shared::shells_can_complete(program(), "jvs", ("snap", "snapshot"));
+}
