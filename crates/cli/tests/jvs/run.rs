@@ -143,6 +143,26 @@ fn nothing_of_the_command_is_left_when_jvs_has_ended() {
     assert_eq!(stopped, Err(rustix::io::Errno::SRCH), "not even a process that nobody has reaped");
 }
 
+/// What the command leaves behind becomes a child of jvs: one that does so all day would fill the process table.
+#[test]
+fn what_the_command_leaves_behind_is_reaped_while_it_runs() {
+    let playground = Playground::new();
+    let script = r#"for i in 1 2 3 4 5 6 7 8 9; do (true &); done
+        for i in $(seq 600); do
+            grep -l "^[0-9]* (.*) Z $PPID " /proc/[0-9]*/stat 2>/dev/null || exit 3
+            sleep 0.1
+        done"#;
+    let run = playground.jvs(&["run", "--", "sh", "-c", script]);
+    assert_eq!(run.code, 3, "{}", run.stdout);
+}
+
+#[test]
+fn a_command_that_stops_itself_is_continued() {
+    let playground = Playground::new();
+    let run = playground.jvs(&["run", "--", "sh", "-c", "kill -STOP $$; exit 6"]);
+    assert_eq!(run.code, 6, "{}", run.stderr);
+}
+
 /// The command once inherited jvs's blocked signals, and could not be stopped by any of them.
 #[test]
 fn the_command_starts_with_no_signal_blocked() {
