@@ -25,10 +25,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), (u8, Failure)> {
     let runtime = runtime.map_err(|error| (1, format!("no threads to serve with: {error}")))?;
     let _on_it = runtime.enter();
     let logs = logs::start(resolved.format, resolved.level, resolved.collector.as_deref());
-    let logs = logs.map_err(|what| (2, what))?;
-    let served = runtime.block_on(serve(resolved.config, resolved.format));
-    drop(logs);
-    served.map_err(|what| (1, what))
+    let _until_the_end = logs.map_err(|what| (2, what))?;
+    runtime.block_on(serve(resolved.config, resolved.format)).map_err(|what| (1, what))
 }
 
 async fn serve(config: Config, format: Format) -> Result<(), Failure> {
