@@ -63,6 +63,8 @@ pub struct Config {
     pub max_connections: usize,
     /// How long a handshake, and the head of a request, may take.
     pub head_timeout: Duration,
+    /// How long one may do nothing who sends a body or is sent an answer.
+    pub stall_timeout: Duration,
     /// How long what is under way may go on when the server stops.
     pub drain_timeout: Duration,
 }
@@ -115,6 +117,7 @@ impl Config {
             max_leases_per_identity: limits.leases_per_identity_max,
             max_connections: connections.connections_max,
             head_timeout: connections.head_timeout,
+            stall_timeout: connections.stall_timeout,
             drain_timeout: connections.drain_timeout,
         }
     }
@@ -136,6 +139,7 @@ impl Config {
         ms("max-ttl", self.max_ttl)?;
         ms("gc-temps-interval", self.gc_temps_interval)?;
         ms("head-timeout", self.head_timeout)?;
+        ms("stall-timeout", self.stall_timeout)?;
         if self.default_ttl > self.max_ttl {
             return wrong("default-ttl", "longer than max-ttl");
         }
@@ -221,6 +225,7 @@ impl Config {
         Limits {
             connections_max: self.max_connections,
             head_timeout: self.head_timeout,
+            stall_timeout: self.stall_timeout,
             drain_timeout: self.drain_timeout,
         }
     }

@@ -8,7 +8,7 @@
 //! is who is asking, and what it may; [`boot`] opens a store; `watch` hears what happens in it, and `metrics` counts; [`app`] is
 //! the store's shards, and how they are asked; `refuse` says no in the words of the API; `read` takes requests apart; then the
 //! calls: `acquire`, `holder`, `state`, `views`, `operator`, `health`; [`router`] puts them together, and `observe` is around
-//! each; [`serve`] listens; [`identities`] are who the server is; [`server`](mod@server) is all of it running, on the clock and the
+//! each; [`serve`] listens, with `patience`; [`identities`] are who the server is; [`server`](mod@server) is all of it running, on the clock and the
 //! chance of a `machine`; [`testing`] is all of it in memory.
 
 pub mod config;
@@ -29,6 +29,7 @@ mod operator;
 mod health;
 mod observe;
 pub mod router;
+mod patience;
 pub mod serve;
 pub mod identities;
 mod machine;

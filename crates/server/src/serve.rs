@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Code, Refusal};
+use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Router};
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -22,8 +24,10 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tower::ServiceExt;
 
 use crate::app::App;
+use crate::patience::{PatientBody, PatientStream};
 use crate::peer::Peer;
 use crate::refuse::Refused;
 use crate::router::router;
@@ -35,6 +39,8 @@ pub struct Limits {
     pub connections_max: usize,
     /// How long a handshake, and the head of a request, may take.
     pub head_timeout: Duration,
+    /// How long one may do nothing who sends a body or is sent an answer.
+    pub stall_timeout: Duration,
     /// How long connections may go on after they were told to stop.
     pub drain_timeout: Duration,
 }
@@ -44,6 +50,7 @@ impl Default for Limits {
         Limits {
             connections_max: 10_000,
             head_timeout: Duration::from_secs(15),
+            stall_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(10),
         }
     }
@@ -73,13 +80,16 @@ pub async fn serve(listeners: Vec<Listener>, app: Arc<App>, limits: Limits, stop
     let slots = Arc::new(Semaphore::new(limits.connections_max));
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
-        let door = Door {
-            router: router(Arc::clone(&app)),
-            app: Arc::clone(&app),
-            limits,
-            slots: Arc::clone(&slots),
-            stop: stop.clone(),
+        let router = router(Arc::clone(&app));
+        let router = match &listener {
+            Listener::Tls(_, tls) => {
+                let gate = Gate { denylist: Arc::clone(&tls.denylist), app: Arc::clone(&app) };
+                router.layer(from_fn_with_state(gate, still_trusted))
+            }
+            Listener::Plain(..) | Listener::Unix(..) => router,
         };
+        let door =
+            Door { router, app: Arc::clone(&app), limits, slots: Arc::clone(&slots), stop: stop.clone() };
         accepting.spawn(door.accept(listener));
     }
     while accepting.join_next().await.is_some() {}
@@ -91,6 +101,9 @@ pub async fn serve(listeners: Vec<Listener>, app: Arc<App>, limits: Limits, stop
 
 /// Why a handshake came to nothing: for the log.
 type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// The longest head of a request.
+const HEAD_MAX: usize = 64 << 10;
 
 /// One way in.
 struct Door {
@@ -147,9 +160,7 @@ impl Door {
                 return;
             }
         };
-        let gate = Gate { denylist: tls.denylist, app: Arc::clone(&self.app) };
-        let router = self.router.clone().layer(from_fn_with_state(gate, still_trusted));
-        self.run(stream, router.layer(Extension(peer)), slot).await;
+        self.serve(stream, peer, slot).await;
     }
 
     async fn known(&self, stream: TcpStream, tls: &Tls) -> Result<(TlsStream<TcpStream>, Peer), Failed> {
@@ -166,20 +177,19 @@ impl Door {
         peer: Peer,
         slot: OwnedSemaphorePermit,
     ) {
-        self.run(stream, self.router.clone().layer(Extension(peer)), slot).await;
-    }
-
-    async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-        &self,
-        stream: I,
-        router: Router,
-        slot: OwnedSemaphorePermit,
-    ) {
         let _counted = Counted::new(&self.app.metrics.connections);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.head_timeout);
+        builder.http1().max_buf_size(HEAD_MAX);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
-        let service = TowerToHyperService::new(router);
+        let stall = self.limits.stall_timeout;
+        let service = self.router.clone().map_request(move |request: axum::http::Request<Incoming>| {
+            let mut request = request.map(|body| PatientBody::wrap(Body::new(body), stall));
+            request.extensions_mut().insert(peer.clone());
+            request
+        });
+        let service = TowerToHyperService::new(service);
+        let stream = PatientStream::new(stream, self.limits.head_timeout, stall);
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut stop = self.stop.clone();
         let stopped = tokio::select! {

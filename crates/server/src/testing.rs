@@ -41,11 +41,16 @@ pub struct Loopback {
 impl Loopback {
     /// Serves on the runtime that this is called on.
     pub async fn start(role: Role) -> Loopback {
+        Loopback::limited(role, Limits::default()).await
+    }
+
+    /// The same, with other limits.
+    pub async fn limited(role: Role, limits: Limits) -> Loopback {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("it is bound");
         let (stop, stopped) = watch::channel(false);
         let listeners = vec![Listener::Plain(listener, Peer::anonymous(role))];
-        tokio::spawn(serve(listeners, app(Settings::default()), Limits::default(), stopped));
+        tokio::spawn(serve(listeners, app(Settings::default()), limits, stopped));
         Loopback { address, stop }
     }
 }

@@ -173,6 +173,7 @@ impl Resolved {
             ("max-leases-per-identity", json!(config.max_leases_per_identity)),
             ("max-connections", json!(config.max_connections)),
             ("head-timeout", time(config.head_timeout)),
+            ("stall-timeout", time(config.stall_timeout)),
             ("drain-timeout", time(config.drain_timeout)),
             ("insecure-listen", json!(config.insecure_listen)),
             ("allow-network-fs", json!(config.allow_network_fs)),

@@ -85,6 +85,9 @@ pub(crate) struct Serve {
     /// How long a handshake, and the head of a request, may take [default: 15s].
     #[arg(long, env = "LOCKD_HEAD_TIMEOUT", value_parser = humantime::parse_duration, value_name = "TIME")]
     head_timeout: Option<Duration>,
+    /// How long one may do nothing who sends a body or is sent an answer [default: 30s].
+    #[arg(long, env = "LOCKD_STALL_TIMEOUT", value_parser = humantime::parse_duration, value_name = "TIME")]
+    stall_timeout: Option<Duration>,
     /// How long what is under way may go on when the server stops [default: 10s].
     #[arg(long, env = "LOCKD_DRAIN_TIMEOUT", value_parser = humantime::parse_duration, value_name = "TIME")]
     drain_timeout: Option<Duration>,
@@ -130,6 +133,7 @@ impl Serve {
         take(&mut config.max_leases_per_identity, self.max_leases_per_identity);
         take(&mut config.max_connections, self.max_connections);
         take(&mut config.head_timeout, self.head_timeout);
+        take(&mut config.stall_timeout, self.stall_timeout);
         take(&mut config.drain_timeout, self.drain_timeout);
         take(&mut config.insecure_listen, self.insecure_listen);
         take(&mut config.allow_network_fs, self.allow_network_fs);

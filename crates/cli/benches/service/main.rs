@@ -1,0 +1,38 @@
+//! What the service takes: the real program as a process of its own, asked over sockets of this machine.
+//!
+//! `cargo bench -p cli --bench service`; words after `--` pick parts by name: `rate` (requests a second beside an empty
+//! handler of the same stack), `idle` (memory of a server that nobody asks), `load` (1,000 connections, 10,000 waiters, a
+//! minute). Set `TMPDIR` to choose the disk.
+#![allow(missing_docs, reason = "a benchmark has no public items")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
+
+mod load;
+mod rate;
+mod servers;
+mod wire;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    if words.first().is_some_and(|word| word == servers::EMPTY) {
+        return servers::serve_nothing();
+    }
+    let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
+    if wanted("idle") {
+        idle();
+    }
+    if wanted("rate") {
+        rate::measure();
+    }
+    if wanted("load") {
+        load::measure();
+    }
+}
+
+fn idle() {
+    for args in [&["--store", "mem://", "--mtls=false"][..], &[]] {
+        let server = servers::Running::start(args);
+        let kind = if args.is_empty() { "disk, mTLS" } else { "memory, plain" };
+        println!("idle, {kind}: {:.1} MB resident (aim: under 20)", server.resident() as f64 / 1e6);
+    }
+}

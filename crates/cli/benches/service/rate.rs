@@ -1,0 +1,96 @@
+//! Requests a second: 64 connections, each of which acquires and releases a key of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio_rustls::rustls::ClientConfig;
+
+use crate::servers::Running;
+use crate::wire::{Connection, field, tls};
+
+const CONNECTIONS: usize = 64;
+const ROUND: Duration = Duration::from_secs(2);
+const ROUNDS: usize = 5;
+
+struct Kind {
+    name: &'static str,
+    server: Running,
+    tls: Option<Arc<ClientConfig>>,
+    rates: Vec<f64>,
+}
+
+impl Kind {
+    fn new(name: &'static str, server: Running, mtls: bool) -> Kind {
+        let tls = mtls.then(|| tls(&server.identity(), "http/1.1"));
+        Kind { name, server, tls, rates: Vec::new() }
+    }
+
+    fn median(&self) -> f64 {
+        let mut rates = self.rates.clone();
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    }
+}
+
+pub(crate) fn measure() {
+    let mut kinds = [
+        Kind::new("an empty handler", Running::empty(), false),
+        Kind::new("mem://, plain", Running::start(&["--store", "mem://", "--mtls=false"]), false),
+        Kind::new("disk://, plain", Running::start(&["--mtls=false"]), false),
+        Kind::new("mem://, mTLS", Running::start(&["--store", "mem://"]), true),
+    ];
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
+    // Round after round, so that what the machine does meanwhile hits all alike.
+    for _ in 0..ROUNDS {
+        for kind in &mut kinds {
+            let rate = runtime.block_on(rate(&kind.server.address, kind.tls.as_ref()));
+            kind.rates.push(rate);
+        }
+    }
+    println!(
+        "{CONNECTIONS} connections, acquire + release of a key each; requests a second, median of {ROUNDS}:"
+    );
+    for kind in &kinds {
+        println!(
+            "  {:<18} {:>9.0}   rounds {:?}",
+            kind.name,
+            kind.median(),
+            kind.rates.iter().map(|rate| rate.round()).collect::<Vec<_>>()
+        );
+    }
+    let ratio = |one: usize, other: usize| kinds[one].median() / kinds[other].median();
+    println!("  mem:// of an empty handler: {:.2} (aim: 0.60)", ratio(1, 0));
+    println!("  disk:// of mem://: {:.2} (aim: 0.70)", ratio(2, 1));
+    println!("  mTLS of plain: {:.2} (aim: 0.70)", ratio(3, 1));
+}
+
+async fn rate(address: &str, tls: Option<&Arc<ClientConfig>>) -> f64 {
+    let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let mut tasks = Vec::new();
+    for number in 0..CONNECTIONS {
+        let mut connection = Connection::open(address, tls).await;
+        let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
+        tasks.push(tokio::spawn(async move {
+            let acquire = format!(r#"{{"key":"key-{number}","ttl_seconds":60,"owner":"bench"}}"#);
+            while !stop.load(Ordering::Relaxed) {
+                let granted = connection.post("/v1/acquire", &acquire).await;
+                // The server that does nothing grants nothing.
+                let lease = if granted.starts_with(b"{") { field(granted, "lease_id") } else { "" };
+                let release = format!(r#"{{"lease_id":"{lease}"}}"#);
+                connection.post("/v1/release", &release).await;
+                done.fetch_add(2, Ordering::Relaxed);
+            }
+        }));
+    }
+    // Those who came first have been at it for a while.
+    done.store(0, Ordering::Relaxed);
+    let began = Instant::now();
+    tokio::time::sleep(ROUND).await;
+    let (requests, took) = (done.load(Ordering::Relaxed), began.elapsed());
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.expect("no wrong answer");
+    }
+    requests as f64 / took.as_secs_f64()
+}

@@ -1,0 +1,85 @@
+//! The servers that are measured: lockd, and one that does nothing, on the same stack.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::routing::post;
+
+/// The word that makes this program the server that does nothing.
+pub(crate) const EMPTY: &str = "empty-server";
+
+/// A server, until it is dropped.
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) address: String,
+    dir: tempfile::TempDir,
+}
+
+impl Running {
+    /// lockd, with a folder of its own.
+    pub(crate) fn start(args: &[&str]) -> Running {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockd"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(dir.path());
+        command.args(args).env("XDG_CONFIG_HOME", dir.path());
+        Running::spawn(command, dir)
+    }
+
+    /// An empty handler: reads the body, and answers with as many bytes as a grant has.
+    pub(crate) fn empty() -> Running {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.arg(EMPTY);
+        Running::spawn(command, tempfile::tempdir().expect("a directory"))
+    }
+
+    fn spawn(mut command: Command, dir: tempfile::TempDir) -> Running {
+        let mut child = command.stderr(Stdio::piped()).stdin(Stdio::null()).spawn().expect("the program");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let serving = lines.find_map(|line| line.ok().filter(|line| line.contains("url=http")));
+        let serving = serving.expect("it serves");
+        let address =
+            serving.split("://").nth(1).and_then(|rest| rest.split(' ').next()).expect("an address");
+        let address = address.to_string();
+        // What it says from now on is not of interest, but has to go somewhere.
+        std::thread::spawn(move || lines.for_each(drop));
+        Running { child, address, dir }
+    }
+
+    /// The client that was made at the first start.
+    pub(crate) fn identity(&self) -> std::path::PathBuf {
+        self.dir.path().join("client.pem")
+    }
+
+    /// Bytes of memory in use.
+    pub(crate) fn resident(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(Path::new("/proc").join(self.child.id().to_string()).join("status"));
+        let status = status.expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a figure");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Serves until it is killed.
+pub(crate) fn serve_nothing() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        eprintln!("serving url=http://{} nothing", listener.local_addr().expect("bound"));
+        let answer = async |_: Bytes| ([("content-type", "application/json")], "x".repeat(400));
+        let app = Router::new().route("/v1/acquire", post(answer)).route("/v1/release", post(answer));
+        axum::serve(axum::serve::ListenerExt::tap_io(listener, |tcp| drop(tcp.set_nodelay(true))), app)
+            .await
+            .expect("it serves");
+    });
+}
