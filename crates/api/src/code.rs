@@ -5,11 +5,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident $text:literal $status:literal,)*) => {
+    ($(#[doc = $means:literal] $name:ident $text:literal $status:literal,)*) => {
         /// Why a request is refused. On the wire as in the specification: `not_held`, `waiting`, and so on.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Code {
-            $($(#[$doc])* #[serde(rename = $text)] $name,)*
+            $(#[doc = $means] #[serde(rename = $text)] $name,)*
         }
 
         impl Code {
@@ -19,6 +19,11 @@ macro_rules! codes {
             /// On the wire.
             pub fn as_str(self) -> &'static str {
                 match self { $(Code::$name => $text,)* }
+            }
+
+            /// In words.
+            pub fn means(self) -> &'static str {
+                match self { $(Code::$name => $means.trim_ascii(),)* }
             }
 
             /// The status of an answer with this code.
@@ -90,6 +95,21 @@ codes! {
     NoSpace "no_space" 503,
 }
 
+/// By hand: a derive does not see names that a macro puts in.
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for Code {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        let codes = Code::ALL.iter().map(|code| code.as_str());
+        let schema = utoipa::openapi::ObjectBuilder::new()
+            .schema_type(utoipa::openapi::Type::String)
+            .description(Some("Why a request is refused."));
+        schema.enum_values(Some(codes)).into()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for Code {}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -98,6 +118,7 @@ impl fmt::Display for Code {
 
 /// The body of every answer that is no success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Refusal {
     /// For programs.
     pub error: Code,
@@ -110,12 +131,14 @@ pub struct Refusal {
 
 /// What helps whoever was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Hints {
     /// The key's version, where that is the trouble.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_version: Option<u64>,
     /// The document's hash, where that is the trouble; `""` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::words::EtagOrNone>))]
     pub current_etag: Option<String>,
     /// When to come again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,6 +151,7 @@ pub struct Hints {
     pub position: Option<u64>,
     /// The lease that is in the way, by its public name; or those to give back first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<crate::words::PublicId>))]
     pub leases: Vec<String>,
 }
 
@@ -165,19 +189,6 @@ mod tests {
             assert_eq!(text, format!("\"{code}\""));
             assert_eq!(serde_json::from_str::<Code>(&text).expect("known"), *code);
             assert!((400..600).contains(&code.status()));
-        }
-    }
-
-    #[test]
-    fn on_expiry_is_spelled_as_it_is_documented() {
-        use crate::ask::OnExpiry;
-        for (text, value) in [
-            (r#""free""#, OnExpiry::Free),
-            (r#""manual""#, OnExpiry::Manual),
-            (r#"{"hold_ms":15000}"#, OnExpiry::HoldMs(15_000)),
-        ] {
-            assert_eq!(serde_json::from_str::<OnExpiry>(text).expect("known"), value);
-            assert_eq!(serde_json::to_string(&value).expect("plain"), text);
         }
     }
 }

@@ -3,11 +3,18 @@
 //! **What is absent.** No HTTP, no rules, nothing of ours: servers and clients share these words and nothing else.
 //! Unknown fields are refused in requests, and ignored in answers, so that a newer server can say more.
 //!
-//! The modules in reading order: [`ask`] is what clients send; [`tell`] is what they get; [`code`] is why not.
+//! The modules in reading order: [`ask`] is what clients send; `object` and `whole` say how strictly that is
+//! read; [`tell`] is what
+//! they get; [`code`] is why not. With the feature `openapi` all of them have schemas, and `words` those of the texts
+//! in them.
 
 pub mod ask;
+mod object;
+mod whole;
 pub mod tell;
 pub mod code;
+#[cfg(feature = "openapi")]
+pub mod words;
 
 pub use code::{Code, Hints, Refusal};
 

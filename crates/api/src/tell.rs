@@ -3,22 +3,29 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ask::{OnExpiry, Resource};
+#[cfg(feature = "openapi")]
+use crate::words;
 
 /// A lease was granted, or taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Granted {
     /// The credential: to be shown with everything that is done under the lease, and to nobody else.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::Credential))]
     pub lease_id: String,
     /// The lease's public name.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::PublicId))]
     pub public_id: String,
     /// The epoch of its authority.
     pub lease_epoch: u64,
     /// Only grows for each resource.
     pub fencing_token: u64,
     /// Where.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::Namespace))]
     pub namespace: String,
     /// The key, if it is over one key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Key>))]
     pub key: Option<String>,
     /// The resources, if it is over others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,11 +45,13 @@ pub struct Granted {
     /// The version of the key's document.
     pub version: u64,
     /// Its hash, `""` if there is none.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::EtagOrNone))]
     pub state_etag: String,
 }
 
 /// A lease has authority, and until when.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Extended {
     /// When it ends, by the server's wall clock, rounded down.
     pub expires_at_unix: u64,
@@ -54,6 +63,7 @@ pub struct Extended {
 
 /// A lease was given back, now or before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Released {
     /// Always true.
     pub released: bool,
@@ -61,10 +71,12 @@ pub struct Released {
 
 /// A document was committed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Committed {
     /// Its version.
     pub new_version: u64,
     /// Its hash.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::Etag))]
     pub new_state_etag: String,
     /// How long it is, compact.
     pub bytes: u64,
@@ -72,6 +84,7 @@ pub struct Committed {
 
 /// A document was removed, or there was none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Removed {
     /// Was there one?
     pub removed: bool,
@@ -81,16 +94,20 @@ pub struct Removed {
 
 /// What is known of a key; never its document, never a secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Described {
     /// The key.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::Key))]
     pub key: String,
     /// Where.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::Namespace))]
     pub namespace: String,
     /// The lease on it, if there is one.
     pub lease: Option<DescribedLease>,
     /// The version of its document.
     pub version: u64,
     /// Its hash, `""` if there is none.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::EtagOrNone))]
     pub state_etag: String,
     /// How long it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,12 +119,14 @@ pub struct Described {
     pub owner: Option<String>,
     /// The public name of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::PublicId>))]
     pub lease_id: Option<String>,
     /// As in `lease`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_unix: Option<u64>,
     /// Where the lease is in its life.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::State>))]
     pub state: Option<String>,
     /// The epoch of its authority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,8 +138,10 @@ pub struct Described {
 
 /// The lease on a key, for everybody to see.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DescribedLease {
     /// Its public name.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::PublicId))]
     pub lease_id: String,
     /// For people to read.
     pub owner: String,
@@ -130,10 +151,13 @@ pub struct DescribedLease {
 
 /// A lease, for everybody to see.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lease {
     /// Its public name.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::PublicId))]
     pub public_id: String,
     /// Where.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::Namespace))]
     pub namespace: String,
     /// Whose.
     pub holder: String,
@@ -143,6 +167,7 @@ pub struct Lease {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// Where it is in its life.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::State))]
     pub state: String,
     /// The epoch of its authority.
     pub lease_epoch: u64,
@@ -177,12 +202,16 @@ pub struct Lease {
 
 /// One resource of a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Member {
     /// `KEY`, `FILE`, or any other kind.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::Kind))]
     pub kind: String,
     /// Its name.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::ResourceName))]
     pub name: String,
     /// What is done with it.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::Predicate))]
     pub predicate: String,
     /// Its place in the bundle.
     pub member_index: u64,
@@ -190,6 +219,7 @@ pub struct Member {
 
 /// A page of leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Leases {
     /// In no particular order.
     pub leases: Vec<Lease>,
@@ -200,6 +230,7 @@ pub struct Leases {
 
 /// So many leases were withdrawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokedAll {
     /// How many.
     pub revoked: u64,
@@ -207,6 +238,7 @@ pub struct RevokedAll {
 
 /// It is so now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Done {
     /// Always true.
     pub done: bool,
@@ -214,13 +246,16 @@ pub struct Done {
 
 /// Namespaces that may be seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Namespaces {
     /// By name.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<words::Namespace>))]
     pub namespaces: Vec<String>,
 }
 
 /// What scopes may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Quotas {
     /// By scope.
     pub quotas: Vec<ScopeQuota>,
@@ -228,6 +263,7 @@ pub struct Quotas {
 
 /// What a scope may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScopeQuota {
     /// Only in this namespace.
     pub namespace: Option<String>,
@@ -247,6 +283,7 @@ pub struct ScopeQuota {
 
 /// Does a live lease with this token cover the key? Information, never a guard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Fence {
     /// As of this moment.
     pub current: bool,
@@ -254,6 +291,7 @@ pub struct Fence {
 
 /// Can it grant, durably?
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ready {
     /// Yes or no.
     pub ready: bool,

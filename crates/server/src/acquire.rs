@@ -7,7 +7,7 @@ use api::tell;
 use api::{Code, Refusal};
 use axum::Extension;
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use engine::decider::Said;
@@ -16,21 +16,24 @@ use kernel::{
     Namespace, OnExpiry, Outcome, Owner, Predicate, ResourceName, SessionName, Span, Time,
 };
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 use crate::app::{App, Ask};
 use identity::Right;
 
 use crate::peer::Peer;
+use crate::query::{Flag, Query};
 use crate::refuse::{self, Refused, hex};
 use crate::{deliver, read, state};
 
 /// A hold that is longer needs a right of its own.
 const HOLD_FREE_MAX: Span = Span(300_000);
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Options {
-    include_state: Option<u8>,
+    /// 1: the answer has the key's document in it, as `state`.
+    include_state: Option<Flag>,
 }
 
 pub(crate) async fn acquire(
@@ -45,7 +48,7 @@ pub(crate) async fn acquire(
     }
     let asked: ask::Acquire = read::body(&body)?;
     let grant = grant(&app, &peer, &asked)?;
-    let wait = wait(&app, asked.block_seconds);
+    let wait = wait(&app, asked.block_seconds)?;
     let namespace = grant.namespace.clone();
     let reserve = asked.reserve.unwrap_or(false);
     let action = if reserve { Action::Reserve(grant) } else { Action::Acquire(grant) };
@@ -53,7 +56,7 @@ pub(crate) async fn acquire(
     let command = Command { identity: Some(peer.identity.clone()), request, action };
     let shard = app.shard_of(&namespace);
     let ask = Ask { correlation: read::correlation(&headers)?, wait, document: None };
-    answer(&app, shard, command, ask, options.include_state == Some(1)).await
+    answer(&app, shard, command, ask, Flag::is_set(options.include_state)).await
 }
 
 pub(crate) async fn rebind(
@@ -66,7 +69,7 @@ pub(crate) async fn rebind(
     let asked: ask::Holder = read::body(&body)?;
     let held = read::credential(&app.key, &asked.lease_id)?;
     if id != held.lease.to_string() {
-        return Err(Refusal::new(Code::InvalidBody, "the credential is another lease's").into());
+        return Err(Refusal::new(Code::NotHeld, "the credential is another lease's").into());
     }
     let shard = app.shard_of_lease(held.lease).ok_or_else(not_found)?;
     let request = read::request(&headers, "rebind", &[&body])?;
@@ -154,9 +157,15 @@ fn member(resource: &ask::Resource) -> Result<Member, Refusal> {
 }
 
 /// Absent, 0 and -1 do not wait; nobody waits for longer than the server lets it.
-fn wait(app: &App, block_seconds: Option<i64>) -> Option<Span> {
-    let seconds = u64::try_from(block_seconds?).ok().filter(|seconds| *seconds > 0)?;
-    Some(Span(seconds.saturating_mul(1000)).min(app.settings.acquire_block))
+fn wait(app: &App, block_seconds: Option<i64>) -> Result<Option<Span>, Refusal> {
+    match block_seconds.unwrap_or(0) {
+        -1 | 0 => Ok(None),
+        seconds => {
+            let bad = |_| Refusal::new(Code::InvalidBody, "block_seconds is at least -1");
+            let seconds = u64::try_from(seconds).map_err(bad)?;
+            Ok(Some(Span(seconds.saturating_mul(1000)).min(app.settings.acquire_block)))
+        }
+    }
 }
 
 /// What is shown with a grant, or with who is in the way.

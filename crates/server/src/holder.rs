@@ -87,7 +87,7 @@ pub(crate) async fn touch(
     let asked: ask::Holder = read::body(&body)?;
     let held = read::credential(&app.key, &asked.lease_id)?;
     if id != held.lease.to_string() {
-        return Err(Refusal::new(Code::InvalidBody, "the credential is another lease's").into());
+        return Err(Refusal::new(Code::NotHeld, "the credential is another lease's").into());
     }
     let (said, now) = ask_shard(&app, &peer, held, Action::Touch(held), &headers, &body).await?;
     live(&app, &said, now)

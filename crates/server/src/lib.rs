@@ -6,9 +6,9 @@
 //!
 //! The modules in reading order: [`config`] is what a server is set to; [`credential`] is the text that a holder gets; [`peer`]
 //! is who is asking, and what it may; [`boot`] opens a store; `watch` hears what happens in it, and `metrics` counts; [`app`] is
-//! the store's shards, and how they are asked; `refuse` says no in the words of the API; `read` takes requests apart; then the
-//! calls: `acquire`, `holder`, `state`, `views`, `operator`, `health`; [`router`] puts them together, and `observe` is around
-//! each; [`serve`] listens, with `patience`; [`identities`] are who the server is; [`server`](mod@server) is all of it running, on the clock and the
+//! the store's shards, and how they are asked; `refuse` says no in the words of the API; `read` and `query` take requests
+//! apart; then what answers them: `acquire`, `holder`, `state`, `views`, `operator`, `health`; `openapi` describes calls, `calls`
+//! is all of them, and [`router`] puts them together, with `observe` around each; [`serve`] listens, with `patience`; [`identities`] are who the server is; [`server`](mod@server) is all of it running, on the clock and the
 //! chance of a `machine`; [`testing`] is all of it in memory.
 
 pub mod config;
@@ -20,6 +20,7 @@ pub mod watch;
 pub mod app;
 mod refuse;
 mod read;
+mod query;
 mod deliver;
 mod acquire;
 mod holder;
@@ -28,6 +29,8 @@ mod views;
 mod operator;
 mod health;
 mod observe;
+mod openapi;
+mod calls;
 pub mod router;
 mod patience;
 pub mod serve;

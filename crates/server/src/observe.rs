@@ -12,6 +12,7 @@ use tracing::Instrument;
 
 use crate::app::App;
 use crate::peer::Peer;
+use crate::read;
 use crate::refuse::Refused;
 
 /// What is asked for and is not there is one series together.
@@ -29,9 +30,12 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         identity = request.extensions().get::<Peer>().map(|peer| peer.identity.as_str()),
         correlation = called.as_ref().and_then(|called| called.to_str().ok()),
     );
-    let response = next.run(request).instrument(span.clone()).await;
-    let mut response = in_our_words(response).await;
-    if let Some(called) = called {
+    let named = read::correlation(request.headers());
+    let mut response = match &named {
+        Ok(_) => in_our_words(next.run(request).instrument(span.clone()).await).await,
+        Err(refusal) => Refused(refusal.clone()).into_response(),
+    };
+    if let Some(called) = called.filter(|_| named.is_ok()) {
         response.headers_mut().insert(wire::CORRELATION_ID, called);
     }
     let (status, took) = (response.status().as_u16(), stopwatch.elapsed());

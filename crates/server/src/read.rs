@@ -74,7 +74,8 @@ pub(crate) fn operator(peer: &Peer) -> Read<()> {
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Read<Option<&'a str>> {
     let Some(value) = headers.get(name) else { return Ok(None) };
-    let text = value.to_str().ok().filter(|text| text.len() <= HEADER_MAX && !text.is_empty());
+    let printable = |text: &&str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    let text = value.to_str().ok().filter(|text| (1..=HEADER_MAX).contains(&text.len())).filter(printable);
     text.map(Some).ok_or_else(|| {
         Refusal::new(Code::InvalidBody, format!("a header that is too long, empty or no text: {name}"))
     })
@@ -131,8 +132,10 @@ pub(crate) struct Conditions {
 pub(crate) fn conditions(headers: &HeaderMap) -> Read<Conditions> {
     let number = |name: &str| -> Read<Option<u64>> {
         let Some(text) = text(headers, name)? else { return Ok(None) };
+        let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|_| plain);
         let bad = || Refusal::new(Code::InvalidBody, format!("not a number: header={name}"));
-        text.parse().map(Some).map_err(|_| bad())
+        number.map(Some).ok_or_else(bad)
     };
     Ok(Conditions {
         token: number(header::FENCING_TOKEN)?.map(Token),
@@ -146,7 +149,8 @@ pub(crate) fn conditions(headers: &HeaderMap) -> Read<Conditions> {
 fn if_etag(headers: &HeaderMap) -> Read<Option<Option<Etag>>> {
     let Some(value) = headers.get(header::IF_STATE_ETAG) else { return Ok(None) };
     let bad = || Refusal::new(Code::InvalidBody, "X-If-State-ETag is not an etag");
-    let text = value.to_str().map_err(|_| bad())?.trim_matches('"');
+    let text = value.to_str().map_err(|_| bad())?;
+    let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
     if text.is_empty() {
         return Ok(Some(None));
     }

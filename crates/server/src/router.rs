@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use api::{Code, Refusal, path};
-use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use api::{Code, Refusal};
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
+use axum::{Extension, Router};
 
 use crate::app::App;
+use crate::calls;
 use crate::observe::around;
+use crate::openapi::{self, Document};
+use crate::query::{Nothing, Query};
 use crate::refuse::Refused;
-use crate::{acquire, health, holder, operator, state, views};
 
 /// The longest body that is no document.
 const BODY_MAX: usize = 1 << 20;
@@ -19,38 +21,26 @@ const BODY_MAX: usize = 1 << 20;
 /// All of `/v1`, to be served, or mounted in another program. Each request needs a [`Peer`](crate::peer::Peer)
 /// among its extensions: who is asking.
 pub fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route(path::ACQUIRE, post(acquire::acquire))
-        .route(path::ACTIVATE, post(holder::activate))
-        .route(path::KEEPALIVE, post(holder::keepalive))
-        .route(path::RELEASE, post(holder::release))
-        .route(path::GET_STATE, get(state::get).post(state::get))
-        .route("/v1/get-state", get(state::get).post(state::get))
-        .route(path::REMOVE_STATE, post(state::remove))
-        .route("/v1/remove-state", post(state::remove))
-        .route(path::DESCRIBE, get(views::describe))
-        .route(path::LEASES, get(views::leases))
-        .route("/v1/leases/{id}", get(views::lease))
-        .route("/v1/leases/{id}/rebind", post(acquire::rebind))
-        .route("/v1/leases/{id}/touch", post(holder::touch))
-        .route("/v1/leases/{id}/revoke", post(operator::revoke_lease))
-        .route("/v1/leases/{id}/reclaim", post(operator::reclaim_lease))
-        .route(path::FENCE, get(views::fence))
-        .route(path::REVOKE, post(operator::revoke))
-        .route(path::PAUSE, post(operator::pause))
-        .route(path::QUOTAS, get(operator::quotas).put(operator::set_quota))
-        .route(path::NAMESPACES, get(views::namespaces))
-        .layer(DefaultBodyLimit::max(BODY_MAX))
+    let calls = calls::all();
+    let document = Document(openapi::document(&calls, &app.settings).into());
+    let routes = calls.into_iter().fold(Router::new(), |router, call| {
+        let handler =
+            if call.takes_query { call.handler } else { call.handler.route_layer(from_fn(no_query)) };
+        router.route(call.path, handler)
+    });
+    routes
         // Documents have a limit of their own, and are never whole in memory.
-        .route(path::UPDATE_STATE, post(state::update))
-        .route("/v1/update-state", post(state::update))
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .route("/metrics", get(health::metrics))
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(Extension(document))
         .fallback(async || Refused(Refusal::new(Code::NotFound, "no such path")))
         .method_not_allowed_fallback(async || {
             Refused(Refusal::new(Code::MethodNotAllowed, "not by this method"))
         })
         .layer(from_fn_with_state(Arc::clone(&app), around))
         .with_state(app)
+}
+
+/// Who asks for what is not there does not get something else.
+async fn no_query(Query(Nothing {}): Query<Nothing>, request: Request, next: Next) -> Response {
+    next.run(request).await
 }

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use api::words::{Key, Namespace};
 use api::{Code, Refusal, header as wire, tell};
 use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use axum::{Extension, Json};
@@ -22,12 +23,14 @@ use kernel::{
 };
 use serde::Deserialize;
 use store::{ErrorKind, StoreError};
+use utoipa::IntoParams;
 
 use crate::acquire::{not_found, refusal};
 use crate::app::{App, Ask};
 use identity::Right;
 
 use crate::peer::Peer;
+use crate::query::{Flag, Query};
 use crate::read::{self, Conditions};
 use crate::refuse::{Refused, hex, rejected};
 
@@ -36,22 +39,31 @@ const PART: usize = 256 << 10;
 /// How often a read begins anew because its document has moved.
 const MOVES_MAX: usize = 5;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reading {
+    /// The key.
+    #[param(value_type = Key)]
     key: Option<String>,
+    /// Where, if it is read without a lease; `default` where it is missing.
+    #[param(value_type = Option<Namespace>)]
     namespace: Option<String>,
-    public: Option<u8>,
+    /// 1: the last committed version, without a lease.
+    public: Option<Flag>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Writing {
+    /// The key.
+    #[param(value_type = Key)]
     key: Option<String>,
     /// Taken, and not needed: the lease says where.
     #[expect(dead_code, reason = "every call that takes a query takes it")]
+    #[param(value_type = Option<Namespace>)]
     namespace: Option<String>,
-    release: Option<u8>,
+    /// 1: give the lease back in the same record.
+    release: Option<Flag>,
 }
 
 fn missing_key() -> Refusal {
@@ -66,7 +78,7 @@ pub(crate) async fn get(
 ) -> Result<Response, Refused> {
     let key = read::key(&query.key.ok_or_else(missing_key)?)?;
     let namespace = read::namespace(query.namespace.as_deref())?;
-    let public = query.public == Some(1);
+    let public = Flag::is_set(query.public);
     let held = if public {
         read::may(&peer, &namespace, Right::PublicRead)?;
         None
@@ -215,7 +227,7 @@ pub(crate) async fn update(
         return Err(too_large(&app).into());
     }
     let taken = take(&app, shard, body).await?;
-    let release = query.release == Some(1);
+    let release = Flag::is_set(query.release);
     let sent: [&[u8]; 3] = [key.as_str().as_bytes(), &taken.etag.0, &[u8::from(release)]];
     let request = read::request(&headers, api::path::UPDATE_STATE, &sent)?;
     let write = write(held, key, &conditions, release);
@@ -321,7 +333,7 @@ pub(crate) async fn remove(
     let key = read::key(&query.key.ok_or_else(missing_key)?)?;
     let held = read::lease_header(&app.key, &headers)?;
     let shard = app.shard_of_lease(held.lease).ok_or_else(not_found)?;
-    let release = query.release == Some(1);
+    let release = Flag::is_set(query.release);
     let sent: [&[u8]; 2] = [key.as_str().as_bytes(), &[u8::from(release)]];
     let request = read::request(&headers, api::path::REMOVE_STATE, &sent)?;
     let write = write(held, key, &read::conditions(&headers)?, release);

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use api::ask::OnExpiry as Wire;
-use api::{Code, Refusal, tell};
-use axum::extract::{Path, Query, State};
+use api::{Code, Refusal, tell, words};
+use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use kernel::{Cursor, KeyView, LeaseId, LeaseView, Namespace, OnExpiry, Predicate, Time, Token};
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 use crate::acquire::{not_found, owner_of};
 use crate::app::App;
 use identity::Right;
 
 use crate::peer::Peer;
+use crate::query::Query;
 use crate::read;
 use crate::refuse::{Refused, hex, rejected};
 
@@ -22,26 +24,42 @@ type Told<T> = Result<Json<T>, Refused>;
 /// How many leases are on a page.
 const PAGE_MAX: usize = 1000;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Naming {
+    /// The key.
+    #[param(value_type = words::Key)]
     key: Option<String>,
+    /// Where; `default` where it is missing.
+    #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fencing {
+    /// The key.
+    #[param(value_type = words::Key)]
     key: Option<String>,
+    /// Where; `default` where it is missing.
+    #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
+    /// The fencing token.
+    #[param(value_type = u64, maximum = 18_446_744_073_709_551_615_usize)]
     token: Option<u64>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Paging {
+    /// Only in this namespace.
+    #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
+    /// From the page before.
+    #[param(pattern = r"^[0-9]{1,9}\.[0-9]{1,19}$")]
     cursor: Option<String>,
+    /// How many on a page; fewer where some may not be seen.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
 
@@ -134,7 +152,10 @@ pub(crate) async fn leases(
         Some(text) => parse_cursor(text).filter(|(shard, _)| *shard < app.shards()).ok_or_else(bad_cursor)?,
         None => (namespace.as_ref().map_or(0, |namespace| app.shard_of(namespace)), Cursor::default()),
     };
-    let limit = query.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
+    let limit = query.limit.unwrap_or(PAGE_MAX);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        return Err(Refusal::new(Code::InvalidBody, format!("limit is 1 to {PAGE_MAX}")).into());
+    }
     let mut page = tell::Leases::default();
     while page.leases.len() < limit && shard < app.shards() {
         let (rights, wanted) = (peer.rights.clone(), namespace.clone());

@@ -31,18 +31,31 @@ POST /v1/acquire | {"resources":[{"kind":"FILE","name":"/../x"}]} | 400 invalid_
 POST /v1/acquire | {"key":"k","on_expiry":"never"} | 400 invalid_body
 POST /v1/acquire x-idempotency-key= | {"key":"k"} | 400 invalid_body
 POST /v1/acquire?what=1 | {"key":"k"} | 400 invalid_body
+POST /v1/acquire?include_state=2 | {"key":"k"} | 400 invalid_body
+POST /v1/acquire | [] | 400 invalid_body
+POST /v1/acquire | ["default","k"] | 400 invalid_body
+POST /v1/acquire | {"resources":[["KEY","k"]]} | 400 invalid_body
+POST /v1/acquire | {"key":"k","on_expiry":{"free":null}} | 400 invalid_body
+POST /v1/acquire | {"key":"k","on_expiry":{"hold_ms":1,"more":2}} | 400 invalid_body
+POST /v1/acquire | {"key":"k","on_expiry":{"hold_ms":86400001}} | 400 invalid_body
+POST /v1/acquire | {"key":"k","block_seconds":-2} | 400 invalid_body
+POST /v1/acquire | {"key":"k","ttl_ms":450.5} | 400 invalid_body
+POST /v1/acquire x-correlation-id= | {"key":"k"} | 400 invalid_body
 GET /v1/acquire | | 405 method_not_allowed
 POST /v1/keepalive | {} | 400 invalid_body
 POST /v1/keepalive | {"lease_id":"L-1"} | 400 invalid_body
 POST /v1/keepalive | {"lease_id":"OTHER"} | 403 not_held
 POST /v1/keepalive | {"lease_id":"ID","ttl_ms":0} | 400 invalid_ttl
 POST /v1/keepalive | {"lease_id":"ID","key":"another"} | 403 not_held
+POST /v1/release?dry_run=1 | {"lease_id":"ID"} | 400 invalid_body
 POST /v1/release | {"lease_id":"OTHER"} | 403 not_held
 POST /v1/release | {"lease_id":"ID","key":""} | 400 invalid_key
 POST /v1/release | {"lease_id":"ID","key":"another"} | 403 not_held
 POST /v1/activate | {"lease_id":"ID"} | 409 invalid_state
 POST /v1/get_state x-lease-id=ID | | 400 missing_key
 POST /v1/get_state?key=held | | 400 missing_lease_id
+POST /v1/get_state?key=held&public=2 | | 400 invalid_body
+POST /v1/get_state?key=%ff x-lease-id=ID | | 400 invalid_body
 POST /v1/get_state?key=held x-lease-id=OTHER | | 403 not_held
 POST /v1/get_state?key=another x-lease-id=ID | | 403 not_held
 POST /v1/update_state?key=held x-lease-id=ID | | 400 invalid_json
@@ -51,6 +64,8 @@ POST /v1/update_state?key=held | {} | 400 missing_lease_id
 POST /v1/update_state?key=another x-lease-id=ID | {} | 403 not_held
 POST /v1/update_state?key=held x-lease-id=ID x-fencing-token=1 | {} | 403 fencing_mismatch
 POST /v1/update_state?key=held x-lease-id=ID x-if-version=x | {} | 400 invalid_body
+POST /v1/update_state?key=held x-lease-id=ID x-if-version=+0 | {} | 400 invalid_body
+POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=""" | {} | 400 invalid_body
 POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=zz | {} | 400 invalid_body
 POST /v1/remove_state?key=another x-lease-id=ID | | 403 not_held
 GET /v1/describe | | 400 missing_key
@@ -58,11 +73,18 @@ GET /v1/describe?key=never | | 404 not_found
 GET /v1/leases/nonsense | | 400 invalid_body
 GET /v1/leases/L-00000000000000000000000000000001 | | 410 retired
 GET /v1/leases?cursor=x | | 400 invalid_body
+GET /v1/leases?limit=0 | | 400 invalid_body
+GET /v1/leases?limit=1001 | | 400 invalid_body
+GET /v1/leases x-correlation-id= | | 400 invalid_body
+GET /healthz?what=1 | | 400 invalid_body
+POST /v1/leases/L-00000000000000000000000000000001/rebind | {"lease_id":"ID"} | 403 not_held
+POST /v1/leases/L-00000000000000000000000000000001/touch | {"lease_id":"ID"} | 403 not_held
 POST /v1/leases/L-00000000000000000000000000000001/revoke | | 410 retired
 GET /v1/fence?key=held | | 400 invalid_body
 POST /v1/revoke | {} | 400 invalid_body
 POST /v1/pause | {"identity":"a","agent_id":"b","paused":true} | 400 invalid_body
 PUT /v1/quotas | {"max_leases":-1} | 400 invalid_body
+PUT /v1/quotas | [] | 400 invalid_body
 GET /v1/nonsense | | 404 not_found
 DELETE /v1/leases | | 405 method_not_allowed
 "#;

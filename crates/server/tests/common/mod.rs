@@ -1,4 +1,8 @@
-//! A server in memory, asked without a socket.
+//! A server in memory, asked without a socket. Whatever it answers is held against its own description.
+
+mod document;
+
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Request, Response};
@@ -8,11 +12,15 @@ use serde_json::{Value, json};
 use server::app::Settings;
 use server::peer::Peer;
 use server::router::router;
+use tokio::sync::OnceCell;
 use tower::ServiceExt;
+
+use document::Document;
 
 #[derive(Clone)]
 pub(crate) struct Server {
     router: Router,
+    document: Arc<OnceCell<Document>>,
 }
 
 pub(crate) struct Raw {
@@ -34,7 +42,8 @@ pub(crate) fn header<'a>(name: &'a str, value: &'a str) -> (&'a str, &'a str) {
 impl Server {
     pub(crate) fn start() -> Server {
         let app = server::testing::app(Settings { json_max: 2_000_000, ..Settings::default() });
-        Server { router: router(app).layer(Extension(Peer::anonymous(Role::Operator))) }
+        let router = router(app).layer(Extension(Peer::anonymous(Role::Operator)));
+        Server { router, document: Arc::default() }
     }
 
     async fn response(
@@ -57,9 +66,24 @@ impl Server {
     }
 
     pub(crate) async fn raw(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Raw {
+        let raw = self.unchecked(method, path, headers, body).await;
+        let kind = raw.header("content-type");
+        if let Err(why) = self.document().await.check(method, path, raw.status, kind, &raw.body) {
+            panic!("{method} {path}: {} is not as the document says: {why}", raw.status);
+        }
+        raw
+    }
+
+    async fn unchecked(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Raw {
         let (parts, body) = self.response(method, path, headers, body).await.into_parts();
         let body = axum::body::to_bytes(body, usize::MAX).await.expect("it is sent whole").to_vec();
         Raw { status: parts.status.as_u16(), headers: parts.headers, body }
+    }
+
+    /// What the server says of itself.
+    pub(crate) async fn document(&self) -> &Document {
+        let read = async || Document::read(&self.unchecked("GET", "/openapi.json", &[], "").await.body);
+        self.document.get_or_init(read).await
     }
 
     pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, Value) {

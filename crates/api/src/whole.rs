@@ -1,0 +1,97 @@
+//! Whole numbers, however they are written: `450`, and `450.0`, which is what some languages make of the same number.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserializer;
+use serde::de::{Error, Unexpected, Visitor};
+
+/// A field that is a whole number, or null.
+pub(crate) fn maybe<'de, D: Deserializer<'de>, T: TryFrom<i128>>(from: D) -> Result<Option<T>, D::Error> {
+    from.deserialize_option(Whole(PhantomData))
+}
+
+struct Whole<T>(PhantomData<T>);
+
+impl<'de, T: TryFrom<i128>> Visitor<'de> for Whole<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number within {}", std::any::type_name::<T>())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Option<T>, D::Error> {
+        from.deserialize_any(self)
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Option<T>, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Option<T>, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Option<T>, E> {
+        T::try_from(number.into()).map(Some).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Option<T>, E> {
+        T::try_from(number.into())
+            .map(Some)
+            .map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Option<T>, E> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "what is too large becomes the largest there is, and is refused"
+        )]
+        let whole = (number.fract() == 0.0).then_some(number as i128);
+        let read = whole.and_then(|whole| T::try_from(whole).ok());
+        read.map(Some).ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ask::{Acquire, OnExpiry, Quota};
+
+    fn ttl(text: &str) -> Result<Option<i64>, String> {
+        let asked: Result<Acquire, _> = serde_json::from_str(&format!(r#"{{"ttl_ms": {text}}}"#));
+        asked.map(|asked| asked.ttl_ms).map_err(|error| error.to_string())
+    }
+
+    /// Python writes the float that it counted as `450.0`. By JSON Schema that is an integer; it was refused.
+    #[test]
+    fn a_whole_number_may_be_written_as_a_float() {
+        for (text, number) in
+            [("450", 450), ("450.0", 450), ("4.5e2", 450), ("-0.0", 0), ("-3", -3), ("1e3", 1000)]
+        {
+            assert_eq!(ttl(text), Ok(Some(number)), "{text}");
+        }
+        assert_eq!(ttl("null"), Ok(None));
+        for bad in ["450.5", "1e30", "-1e300", "9223372036854775808", "\"450\"", "true", "[450]", "{}"] {
+            assert!(ttl(bad).is_err(), "{bad}");
+        }
+        assert_eq!(serde_json::from_str::<OnExpiry>(r#"{"hold_ms": 5.0}"#).ok(), Some(OnExpiry::HoldMs(5)));
+    }
+
+    #[test]
+    fn a_number_that_its_field_cannot_hold_is_refused_with_the_number() {
+        let refused = |text: &str| serde_json::from_str::<Quota>(text).expect_err("refused").to_string();
+        let told = refused(r#"{"max_leases": 4294967296}"#);
+        assert!(
+            told.starts_with("invalid value: integer `4294967296`, expected a whole number within u32"),
+            "{told}"
+        );
+        let told = refused(r#"{"idle_ms": -1}"#);
+        assert!(
+            told.starts_with("invalid value: integer `-1`, expected a whole number within u64"),
+            "{told}"
+        );
+        let most: Quota =
+            serde_json::from_str(r#"{"idle_ms": 18446744073709551615}"#).expect("the most there is");
+        assert_eq!(most.idle_ms, Some(u64::MAX));
+    }
+}

@@ -1,0 +1,292 @@
+//! Every call: its path, what answers it, and its description. Router and `/openapi.json` are both made from this list.
+
+use api::Code::{
+    self, AlreadyHeld, Deadlock, DocumentTooLarge, EtagMismatch, FencingMismatch, Forbidden, InvalidJson,
+    InvalidKey, InvalidState, InvalidTtl, LeaseExpired, LeaseRevoked, MissingKey, MissingLeaseId, NotFound,
+    NotHeld, QuotaExceeded, Retired, StaleEpoch, VersionConflict, Waiting,
+};
+use api::{ask, header, path, tell, words};
+use utoipa::openapi::link::LinkBuilder;
+use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, Schema, Type};
+use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, Required, ResponseBuilder};
+
+use crate::openapi::{Call, HeaderEtag, HeaderNumber, anything, json, number};
+use crate::{acquire, health, holder, metrics, openapi, operator, state, views};
+
+/// Why a credential is worth nothing, or nothing any more.
+const NOT_YOURS: [Code; 6] = [NotHeld, LeaseExpired, LeaseRevoked, StaleEpoch, NotFound, Retired];
+
+/// All of them.
+pub(crate) fn all() -> Vec<Call> {
+    [leases(), documents(), looks(), operators(), server()].into_iter().flatten().collect()
+}
+
+fn leases() -> Vec<Call> {
+    vec![
+        acquire_call(),
+        Call::post(path::ACTIVATE, holder::activate)
+            .named("leases", "activate", "Make a reserved lease active")
+            .body::<ask::Holder>()
+            .changes()
+            .tells::<tell::Extended>("It is active. Its deadline is as it was.")
+            .refuses(&NOT_YOURS)
+            .refuses(&[InvalidKey, InvalidState]),
+        Call::post(path::KEEPALIVE, holder::keepalive)
+            .named("leases", "keepalive", "Extend a lease")
+            .at_length("Never shortens, and never revives a lease that ran out.")
+            .body::<ask::Keepalive>()
+            .changes()
+            .tells::<tell::Extended>("It lasts until then.")
+            .refuses(&NOT_YOURS)
+            .refuses(&[InvalidKey, InvalidTtl, InvalidState]),
+        Call::post(path::RELEASE, holder::release)
+            .named("leases", "release", "Give a lease back")
+            .at_length("May be repeated: whoever shows the last credential of a lease that is over is told the same.")
+            .body::<ask::Holder>()
+            .changes()
+            .tells::<tell::Released>("It is given back, now or before.")
+            .refuses(&[InvalidKey, NotHeld, StaleEpoch, NotFound]),
+        Call::post("/v1/leases/{id}/rebind", acquire::rebind)
+            .named("leases", "rebind", "Take a lease back that ran out and is on hold")
+            .at_length(
+                "For leases with `on_expiry` of `hold_ms` or `manual`, once for each time that they run out. \
+                 The answer has a new credential and a new fencing token.",
+            )
+            .of_lease()
+            .body::<ask::Holder>()
+            .changes()
+            .tells::<tell::Granted>("It is yours again.")
+            .refuses(&NOT_YOURS)
+            .refuses(&[InvalidState, QuotaExceeded]),
+        Call::post("/v1/leases/{id}/touch", holder::touch)
+            .named("leases", "touch", "Say that a lease is in use")
+            .at_length("Only matters under a quota on idle leases. Commits count as use, keepalives do not.")
+            .of_lease()
+            .body::<ask::Holder>()
+            .changes()
+            .tells::<tell::Extended>("It lasts until then.")
+            .refuses(&NOT_YOURS)
+            .refuses(&[InvalidState]),
+    ]
+}
+
+fn acquire_call() -> Call {
+    let state = ObjectBuilder::new()
+        .property("state", anything())
+        .description(Some("With `include_state=1`: the document; missing if there is none."));
+    let granted = AllOfBuilder::new().item(Ref::from_schema_name("Granted")).item(state).build();
+    let credential = "$response.body#/lease_id";
+    let body =
+        |name| (name, LinkBuilder::new().request_body(Some(serde_json::json!({"lease_id": credential}))));
+    let of_lease = |name| (name, LinkBuilder::new().parameter("path.id", "$response.body#/public_id"));
+    let both =
+        |name| (name, of_lease(name).1.request_body(Some(serde_json::json!({"lease_id": credential}))));
+    let links = [
+        body("activate"),
+        body("keepalive"),
+        body("release"),
+        both("rebind"),
+        both("touch"),
+        of_lease("lease"),
+        of_lease("revoke_lease"),
+        of_lease("reclaim_lease"),
+    ];
+    let call = Call::post(path::ACQUIRE, acquire::acquire)
+        .named("leases", "acquire", "Take a lease")
+        .at_length(
+            "Over one key, or over several resources, all or none. Who is in the way is waited for, in turn, for up to \
+             `block_seconds`. Keep `lease_id`: it is shown with everything that is done under the lease.",
+        )
+        .query::<acquire::Options>()
+        .body::<ask::Acquire>()
+        .changes()
+        .with::<tell::Granted>()
+        .answers(200, json(RefOr::T(Schema::AllOf(granted))).description("It is yours."))
+        .refuses(&[InvalidKey, InvalidTtl, MissingKey, Forbidden, LeaseExpired, LeaseRevoked])
+        .refuses(&[Waiting, Deadlock, AlreadyHeld, QuotaExceeded]);
+    links.into_iter().fold(call, |call, (name, link)| call.leads_to(name, link))
+}
+
+fn documents() -> Vec<Call> {
+    let reading = "With the credential of a lease that covers the key; or, with `public=1` and the right to it, without.";
+    vec![
+        reads(Call::get(path::GET_STATE, state::get))
+            .named("documents", "read_state", "Read a document")
+            .at_length(reading),
+        reads(Call::post(path::GET_STATE, state::get))
+            .named("documents", "get_state", "Read a document")
+            .at_length(reading),
+        updates(path::UPDATE_STATE).named("documents", "update_state", "Commit a document"),
+        removes(path::REMOVE_STATE).named("documents", "remove_state", "Remove a document"),
+        reads(Call::get("/v1/get-state", state::get))
+            .named("documents", "read_state_dashed", "As `/v1/get_state`")
+            .deprecated(),
+        reads(Call::post("/v1/get-state", state::get))
+            .named("documents", "get_state_dashed", "As `/v1/get_state`")
+            .deprecated(),
+        updates("/v1/update-state")
+            .named("documents", "update_state_dashed", "As `/v1/update_state`")
+            .deprecated(),
+        removes("/v1/remove-state")
+            .named("documents", "remove_state_dashed", "As `/v1/remove_state`")
+            .deprecated(),
+    ]
+}
+
+fn reads(call: Call) -> Call {
+    let version = || number("The version of the key.");
+    let etag = HeaderBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String)));
+    let document = json(anything())
+        .description("The document.")
+        .header("ETag", etag.description(Some("Its hash, in quotes.")).build())
+        .header("X-Key-Version", version());
+    let nothing = ResponseBuilder::new().description("There is none.").header("X-Key-Version", version());
+    call.query::<state::Reading>()
+        .header::<words::Credential>(header::LEASE_ID, Required::False, "The credential.")
+        .reads()
+        .answers(200, document)
+        .answers(204, nothing)
+        .refuses(&NOT_YOURS)
+        .refuses(&[InvalidKey, MissingKey, MissingLeaseId, Forbidden])
+}
+
+fn updates(path: &'static str) -> Call {
+    writes(Call::post(path, state::update))
+        .at_length(
+            "All of it or nothing, in the log record that checks lease, token and conditions. A body that is not JSON, too \
+             long or cut off leaves no trace.",
+        )
+        .document()
+        .tells::<tell::Committed>("It is committed.")
+        .refuses(&[InvalidJson, DocumentTooLarge])
+}
+
+fn removes(path: &'static str) -> Call {
+    writes(Call::post(path, state::remove))
+        .at_length("Nothing to remove is no error: `removed` is false then, and the version stays.")
+        .tells::<tell::Removed>("It is gone.")
+}
+
+fn writes(call: Call) -> Call {
+    call.query::<state::Writing>()
+        .header::<words::Credential>(header::LEASE_ID, Required::True, "The credential.")
+        .header::<HeaderNumber>(
+            header::FENCING_TOKEN,
+            Required::False,
+            "Refuse unless this is the lease's fencing token.",
+        )
+        .header::<HeaderNumber>(
+            header::IF_VERSION,
+            Required::False,
+            "Refuse unless the key has this version.",
+        )
+        .header::<HeaderEtag>(
+            header::IF_STATE_ETAG,
+            Required::False,
+            "Refuse unless the document has this hash; empty: unless there is none.",
+        )
+        .changes()
+        .refuses(&NOT_YOURS)
+        .refuses(&[InvalidKey, MissingKey, MissingLeaseId])
+        .refuses(&[FencingMismatch, VersionConflict, EtagMismatch, InvalidState])
+}
+
+fn looks() -> Vec<Call> {
+    vec![
+        Call::get(path::DESCRIBE, views::describe)
+            .named("views", "describe", "What is known of a key")
+            .at_length("Never its document, never a secret.")
+            .query::<views::Naming>()
+            .reads()
+            .tells::<tell::Described>("This is known.")
+            .refuses(&[InvalidKey, MissingKey, Forbidden, NotFound]),
+        Call::get(path::LEASES, views::leases)
+            .named("views", "leases", "Every lease that may be seen")
+            .at_length("Page by page: ask again with `cursor`, until there is none in the answer.")
+            .query::<views::Paging>()
+            .reads()
+            .tells::<tell::Leases>("A page of them.")
+            .refuses(&[InvalidKey, Forbidden]),
+        Call::get("/v1/leases/{id}", views::lease)
+            .named("views", "lease", "One lease")
+            .at_length("Also after its end, while its history is kept.")
+            .of_lease()
+            .reads()
+            .tells::<tell::Lease>("The lease.")
+            .refuses(&[Forbidden, NotFound, Retired]),
+        Call::get(path::FENCE, views::fence)
+            .named("views", "fence", "Is a fencing token current?")
+            .at_length("As of this moment: information, never a guard.")
+            .query::<views::Fencing>()
+            .reads()
+            .tells::<tell::Fence>("It is, or it is not.")
+            .refuses(&[InvalidKey, MissingKey, Forbidden]),
+        Call::get(path::NAMESPACES, views::namespaces)
+            .named("views", "namespaces", "All namespaces that may be seen")
+            .reads()
+            .tells::<tell::Namespaces>("By name."),
+    ]
+}
+
+fn operators() -> Vec<Call> {
+    vec![
+        Call::post("/v1/leases/{id}/revoke", operator::revoke_lease)
+            .named("operators", "revoke_lease", "Withdraw a lease")
+            .at_length("Its holder has no authority any more. Its resources are free once it is reclaimed.")
+            .of_lease()
+            .changes()
+            .tells::<tell::Lease>("What became of it.")
+            .refuses(&[Forbidden, NotFound, Retired, InvalidState]),
+        Call::post("/v1/leases/{id}/reclaim", operator::reclaim_lease)
+            .named("operators", "reclaim_lease", "Free what a withdrawn lease still holds")
+            .of_lease()
+            .changes()
+            .tells::<tell::Lease>("What became of it.")
+            .refuses(&[Forbidden, NotFound, Retired, InvalidState]),
+        Call::post(path::REVOKE, operator::revoke)
+            .named("operators", "revoke", "Withdraw leases of an identity or an agent")
+            .body::<ask::Party>()
+            .changes()
+            .tells::<tell::RevokedAll>("So many were withdrawn.")
+            .refuses(&[InvalidKey, Forbidden]),
+        Call::post(path::PAUSE, operator::pause)
+            .named("operators", "pause", "Stop somebody's grants, or let them go on")
+            .body::<ask::Pause>()
+            .changes()
+            .tells::<tell::Done>("It is so now.")
+            .refuses(&[InvalidKey, Forbidden, NotFound]),
+        Call::get(path::QUOTAS, operator::quotas)
+            .named("operators", "quotas", "What somebody may use")
+            .reads()
+            .tells::<tell::Quotas>("By scope.")
+            .refuses(&[Forbidden]),
+        Call::put(path::QUOTAS, operator::set_quota)
+            .named("operators", "set_quota", "Say what somebody may use")
+            .at_length("The whole of it: what is missing is not limited there.")
+            .body::<ask::Quota>()
+            .changes()
+            .tells::<tell::Done>("It is so now.")
+            .refuses(&[InvalidKey, Forbidden]),
+    ]
+}
+
+fn server() -> Vec<Call> {
+    let text = ObjectBuilder::new().schema_type(Type::String);
+    let text = ContentBuilder::new().schema(Some(text)).build();
+    let object = ObjectBuilder::new().schema_type(Type::Object).into();
+    vec![
+        Call::get("/healthz", health::healthz)
+            .named("server", "healthz", "Is it alive?")
+            .answers(200, ResponseBuilder::new().description("Yes.").content("text/plain", text.clone())),
+        Call::get("/readyz", health::readyz)
+            .named("server", "readyz", "Can it grant, durably?")
+            .tells::<tell::Ready>("It can.")
+            .tells_with::<tell::Ready>(503, "It cannot."),
+        Call::get("/metrics", health::metrics)
+            .named("server", "metrics", "Its figures, for Prometheus")
+            .answers(200, ResponseBuilder::new().description("They.").content(metrics::CONTENT_TYPE, text)),
+        Call::get("/openapi.json", openapi::serve)
+            .named("server", "openapi", "This document")
+            .answers(200, json(object).description("It.")),
+    ]
+}

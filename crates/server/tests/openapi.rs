@@ -1,0 +1,150 @@
+//! `/openapi.json` says what is true, and all of it.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod common;
+
+use common::Server;
+use serde_json::json;
+
+const METHODS: [&str; 8] = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
+
+#[tokio::test]
+async fn it_is_served_to_everybody_who_is_let_in() {
+    let server = Server::start();
+    let raw = server.raw("GET", "/openapi.json", &[], "").await;
+    assert_eq!((raw.status, raw.header("content-type")), (200, "application/json"));
+    let whole = server.document().await.whole();
+    assert_eq!(whole["openapi"], "3.1.0");
+    assert_eq!(whole["info"]["title"], "lockd");
+}
+
+/// Whatever is declared is there, and no other method is: it is refused with a list of those that are.
+#[tokio::test]
+async fn every_path_answers_by_the_methods_that_it_declares() {
+    let server = Server::start();
+    let paths = server.document().await.paths();
+    assert!(paths.len() > 20, "{paths:?}");
+    for (path, declared) in paths {
+        let path = path.replace("{id}", "L-00000000000000000000000000000001");
+        for method in METHODS {
+            let raw = server.raw(method, &path, &[], "").await;
+            let is_declared = declared.contains(&method.to_lowercase());
+            assert_eq!(raw.status != 405, is_declared, "{method} {path}: {}", raw.status);
+            let told = String::from_utf8_lossy(&raw.body).into_owned();
+            assert!(!told.contains("no such path"), "{method} {path}: {told}");
+            if !is_declared {
+                let mut allowed: Vec<String> =
+                    raw.header("allow").split(',').map(str::to_lowercase).collect();
+                allowed.retain(|method| method != "head");
+                allowed.sort();
+                assert_eq!(allowed, declared, "{method} {path}");
+            }
+        }
+    }
+}
+
+/// The names of the API are those of the kernel: a predicate or a state that is new there has to be described.
+#[tokio::test]
+async fn the_words_of_the_kernel_are_described() {
+    let server = Server::start();
+    let schemas = &server.document().await.whole()["components"]["schemas"];
+    let words = |name: &str| -> Vec<String> {
+        let list = schemas[name]["enum"].as_array().expect("a list of words");
+        list.iter().map(|word| word.as_str().expect("a word").to_string()).collect()
+    };
+    let predicates = kernel::Predicate::ALL.map(|predicate| predicate.as_str().to_string());
+    assert_eq!(words("Predicate").len(), predicates.len());
+    assert!(predicates.iter().all(|predicate| words("Predicate").contains(predicate)));
+    for state in ["reserved", "active", "released", "expired", "revoking", "revoked"] {
+        assert!(words("State").contains(&state.to_string()), "{state}");
+    }
+    assert_eq!(words("Code").len(), api::Code::ALL.len());
+}
+
+/// Everything that is referred to is there, under one name.
+#[tokio::test]
+async fn every_reference_leads_somewhere_and_every_call_has_a_name_of_its_own() {
+    let server = Server::start();
+    let whole = server.document().await.whole();
+    let text = whole.to_string();
+    for part in text.split("\"$ref\":\"#").skip(1) {
+        let pointer = part.split('"').next().expect("there is always a first");
+        assert!(whole.pointer(pointer).is_some(), "{pointer}");
+    }
+    let mut names: Vec<&str> =
+        text.split("\"operationId\":\"").skip(1).filter_map(|part| part.split('"').next()).collect();
+    // Links refer to calls by the same word.
+    names.sort_unstable();
+    names.dedup();
+    let calls: usize = server.document().await.paths().iter().map(|(_, methods)| methods.len()).sum();
+    assert_eq!(names.len(), calls, "{names:?}");
+}
+
+/// Bounds that a server was set to are those that it tells.
+#[tokio::test]
+async fn the_limits_are_those_of_this_server() {
+    let server = Server::start();
+    let schemas = &server.document().await.whole()["components"]["schemas"];
+    assert_eq!(schemas["Acquire"]["properties"]["ttl_ms"]["maximum"], 300_000);
+    assert_eq!(schemas["Keepalive"]["properties"]["ttl_seconds"]["maximum"], 300);
+}
+
+/// A call that takes no query ignored whatever was in one: `POST /v1/release?dry_run=1` released.
+#[tokio::test]
+async fn a_query_that_nobody_reads_is_refused_and_nothing_happens() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"key": "k"})).await;
+    let body = json!({"lease_id": lease["lease_id"]}).to_string();
+    let (status, told) = server.post("/v1/release?dry_run=1", &[], &body).await;
+    assert_eq!((status, &told["error"]), (400, &json!("invalid_body")));
+    let view = server.get(&format!("/v1/leases/{}", lease["public_id"].as_str().expect("a name"))).await.1;
+    assert_eq!(view["state"], json!("active"));
+}
+
+/// Only changes looked at the name that the client gave its request; a view echoed whatever was sent, however long.
+#[tokio::test]
+async fn what_the_client_calls_its_request_is_checked_everywhere_and_echoed() {
+    let server = Server::start();
+    let named = server.raw("GET", "/v1/leases", &[("x-correlation-id", "a b")], "").await;
+    assert_eq!((named.status, named.header("x-correlation-id")), (200, "a b"));
+    let refused = server.raw("GET", "/v1/nonsense", &[("x-correlation-id", "a b")], "").await;
+    assert_eq!((refused.status, refused.header("x-correlation-id")), (404, "a b"));
+    for bad in ["x".repeat(257).as_str(), "a\tb", ""] {
+        let raw = server.raw("GET", "/v1/leases", &[("x-correlation-id", bad)], "").await;
+        assert_eq!((raw.status, raw.header("x-correlation-id")), (400, ""), "{bad:?}");
+    }
+}
+
+/// The other way round: an answer that is not declared is noticed.
+#[tokio::test]
+async fn the_judge_of_answers_can_say_no() {
+    let server = Server::start();
+    let document = server.document().await;
+    let json = "application/json";
+    let check =
+        |status, kind, body: &str| document.check("POST", "/v1/release", status, kind, body.as_bytes());
+    assert_eq!(check(200, json, r#"{"released":true}"#), Ok(()));
+    assert_eq!(check(200, json, r#"{"released":true,"new":1}"#), Ok(()), "answers may grow");
+    for (status, kind, body) in [
+        (201, json, r#"{"released":true}"#),
+        (200, "text/html", "<p>"),
+        (200, json, "{}"),
+        (200, json, r#"{"released":"yes"}"#),
+        (403, json, r#"{"error":"not_held"}"#),
+        (403, json, r#"{"error":"waiting","detail":"of another status"}"#),
+        (403, json, r#"{"error":"forbidden","detail":"of other calls"}"#),
+    ] {
+        assert!(check(status, kind, body).is_err(), "{status} {kind} {body}");
+    }
+    assert!(document.check("POST", "/v1/nothing", 200, json, b"{}").is_err());
+    let described = |lease: &str| {
+        let body = format!(
+            r#"{{"key":"k","namespace":"n","lease":{lease},"version":1,"state_etag":"","waiters":0}}"#
+        );
+        document.check("GET", "/v1/describe", 200, json, body.as_bytes())
+    };
+    assert_eq!(described("null"), Ok(()));
+    assert!(described("5").is_err());
+    assert!(described(r#"{"lease_id":"L-1","owner":"o","expires_at_unix":1}"#).is_err());
+}
