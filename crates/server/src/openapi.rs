@@ -4,7 +4,7 @@
 //! Its schemas are derived from the types that requests are read into and answers are written from. That every answer
 //! is declared, status, code and body, is checked wherever the tests of this crate ask anything.
 //!
-//! [`call`] is one call with its description; [`document`] puts all of them together; [`rules`] adds what no derived
+//! [`call`] is one call with its description; [`document()`] puts all of them together; [`rules`] adds what no derived
 //! schema can say: which fields exclude each other, and the limits of this very server.
 
 mod call;

@@ -81,6 +81,10 @@ pub(crate) async fn get(
     let public = Flag::is_set(query.public);
     let held = if public {
         read::may(&peer, &namespace, Right::PublicRead)?;
+        // Not needed; but whoever shows one that is none should learn of it.
+        if headers.contains_key(wire::LEASE_ID) {
+            read::lease_header(&app.key, &headers)?;
+        }
         None
     } else {
         Some(read::lease_header(&app.key, &headers)?)

@@ -81,6 +81,20 @@ async fn every_reference_leads_somewhere_and_every_call_has_a_name_of_its_own() 
     assert_eq!(names.len(), calls, "{names:?}");
 }
 
+/// A parameter of a query was said to be null, or a number: `limit=null` is neither.
+#[tokio::test]
+async fn no_parameter_can_be_null() {
+    let server = Server::start();
+    let whole = server.document().await.whole();
+    let paths = whole["paths"].as_object().expect("by path").values();
+    let calls = paths.flat_map(|path| path.as_object().expect("by method").values());
+    for parameter in calls.flat_map(|call| call["parameters"].as_array().expect("each has some")) {
+        assert!(!parameter.to_string().contains("null"), "{parameter}");
+    }
+    let limit = &whole["paths"]["/v1/leases"]["get"]["parameters"][3];
+    assert_eq!((&limit["name"], &limit["schema"]["type"]), (&json!("limit"), &json!("integer")));
+}
+
 /// Bounds that a server was set to are those that it tells.
 #[tokio::test]
 async fn the_limits_are_those_of_this_server() {
@@ -100,6 +114,20 @@ async fn a_query_that_nobody_reads_is_refused_and_nothing_happens() {
     assert_eq!((status, &told["error"]), (400, &json!("invalid_body")));
     let view = server.get(&format!("/v1/leases/{}", lease["public_id"].as_str().expect("a name"))).await.1;
     assert_eq!(view["state"], json!("active"));
+}
+
+/// A public read took anything for a credential, since it needs none: whoever showed a broken one was not told.
+#[tokio::test]
+async fn a_credential_that_is_not_needed_is_looked_at_all_the_same() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"key": "k"})).await;
+    let good = lease["lease_id"].as_str().expect("a credential");
+    let wrong = good.replace(".1.", ".3.");
+    for (shown, status) in [("H)=-", 400), (wrong.as_str(), 403), (good, 204)] {
+        let raw = server.raw("GET", "/v1/get_state?key=k&public=1", &[("x-lease-id", shown)], "").await;
+        assert_eq!(raw.status, status, "{shown}");
+    }
+    assert_eq!(server.raw("GET", "/v1/get_state?key=k&public=1", &[], "").await.status, 204);
 }
 
 /// Only changes looked at the name that the client gave its request; a view echoed whatever was sent, however long.

@@ -8,6 +8,7 @@ use crate::app::Settings;
 /// Adds them to the document.
 pub(crate) fn add(document: &mut Value, settings: &Settings) {
     call_unsigned_unsigned(document);
+    parameters(document).for_each(never_null);
     let max_ttl_ms = settings.max_ttl.0;
     for name in ["Acquire", "Keepalive"] {
         field(document, name, "ttl_ms")["maximum"] = max_ttl_ms.into();
@@ -36,6 +37,28 @@ fn call_unsigned_unsigned(value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(call_unsigned_unsigned),
         _ => {}
+    }
+}
+
+/// The parameters of all calls.
+fn parameters(document: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let paths = document["paths"].as_object_mut().expect("there are paths").values_mut();
+    let calls = paths.flat_map(|path| path.as_object_mut().expect("by method").values_mut());
+    calls.flat_map(|call| call["parameters"].as_array_mut().expect("each has some"))
+}
+
+/// What is missing from a query is not there: it has no way to say null, as the derive would have it.
+fn never_null(parameter: &mut Value) {
+    let schema = &mut parameter["schema"];
+    for keyword in ["oneOf", "type"] {
+        let Some(several) = schema.get_mut(keyword).and_then(Value::as_array_mut) else { continue };
+        several.retain(|one| one["type"] != "null" && one != "null");
+        assert_eq!(several.len(), 1, "null or one other");
+        let only = several.remove(0);
+        match keyword {
+            "type" => schema["type"] = only,
+            _ => *schema = only,
+        }
     }
 }
 
