@@ -24,7 +24,7 @@ use identity::Right;
 use crate::peer::Peer;
 use crate::query::{Flag, Query};
 use crate::refuse::{self, Refused, hex};
-use crate::{deliver, read, state};
+use crate::{deliver, holder, read, state};
 
 /// A hold that is longer needs a right of its own.
 const HOLD_FREE_MAX: Span = Span(300_000);
@@ -70,6 +70,9 @@ pub(crate) async fn rebind(
     let held = read::credential(&app.key, &asked.lease_id)?;
     if id != held.lease.to_string() {
         return Err(Refusal::new(Code::NotHeld, "the credential is another lease's").into());
+    }
+    if let Some(key) = &asked.key {
+        holder::over(&app, held, key).await?;
     }
     let shard = app.shard_of_lease(held.lease).ok_or_else(not_found)?;
     let request = read::request(&headers, "rebind", &[&body])?;

@@ -57,7 +57,7 @@ fn leases() -> Vec<Call> {
             .changes()
             .tells::<tell::Granted>("It is yours again.")
             .refuses(&NOT_YOURS)
-            .refuses(&[InvalidState, QuotaExceeded]),
+            .refuses(&[InvalidKey, InvalidState, QuotaExceeded]),
         Call::post("/v1/leases/{id}/touch", holder::touch)
             .named("leases", "touch", "Say that a lease is in use")
             .at_length("Only matters under a quota on idle leases. Commits count as use, keepalives do not.")
@@ -66,7 +66,7 @@ fn leases() -> Vec<Call> {
             .changes()
             .tells::<tell::Extended>("It lasts until then.")
             .refuses(&NOT_YOURS)
-            .refuses(&[InvalidState]),
+            .refuses(&[InvalidKey, InvalidState]),
     ]
 }
 

@@ -54,7 +54,7 @@ async fn covers(app: &App, peer: &Peer, held: Held, key: Option<&str>) -> Result
 }
 
 /// Is, or was, the lease over this key? One whose history is gone may have been.
-async fn over(app: &App, held: Held, key: &str) -> Result<(), Refusal> {
+pub(crate) async fn over(app: &App, held: Held, key: &str) -> Result<(), Refusal> {
     let key = read::key(key)?;
     let shard = app.shard_of_lease(held.lease).ok_or_else(not_found)?;
     let look = move |view: &crate::app::View<'_>| {
@@ -89,6 +89,7 @@ pub(crate) async fn touch(
     if id != held.lease.to_string() {
         return Err(Refusal::new(Code::NotHeld, "the credential is another lease's").into());
     }
+    covers(&app, &peer, held, asked.key.as_deref()).await?;
     let (said, now) = ask_shard(&app, &peer, held, Action::Touch(held), &headers, &body).await?;
     live(&app, &said, now)
 }

@@ -130,6 +130,27 @@ async fn a_credential_that_is_not_needed_is_looked_at_all_the_same() {
     assert_eq!(server.raw("GET", "/v1/get_state?key=k&public=1", &[], "").await.status, 204);
 }
 
+/// Touch and rebind took `key` and did not look at it: whoever named a key that the lease does not cover was told that all
+/// is well.
+#[tokio::test]
+async fn a_key_that_the_lease_does_not_cover_is_refused_by_touch_and_rebind() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"key": "k", "ttl_ms": 1, "on_expiry": {"hold_ms": 60_000}})).await;
+    let held = server.acquire(json!({"key": "l"})).await;
+    let view = format!("/v1/leases/{}", lease["public_id"].as_str().expect("a name"));
+    while server.get(&view).await.1["state"] == json!("active") {
+        tokio::task::yield_now().await;
+    }
+    for (lease, call, covered) in [(&held, "touch", "l"), (&lease, "rebind", "k")] {
+        let path = format!("/v1/leases/{}/{call}", lease["public_id"].as_str().expect("a name"));
+        for (key, status) in [("another", 403), ("", 400), (covered, 200)] {
+            let body = json!({"lease_id": lease["lease_id"], "key": key}).to_string();
+            let (got, told) = server.post(&path, &[], &body).await;
+            assert_eq!(got, status, "{call} {key}: {told}");
+        }
+    }
+}
+
 /// Only changes looked at the name that the client gave its request; a view echoed whatever was sent, however long.
 #[tokio::test]
 async fn what_the_client_calls_its_request_is_checked_everywhere_and_echoed() {
