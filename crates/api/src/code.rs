@@ -81,6 +81,8 @@ codes! {
     Retired "retired" 410,
     /// The document is longer than is kept.
     DocumentTooLarge "document_too_large" 413,
+    /// The document ends before the range begins.
+    InvalidRange "invalid_range" 416,
     /// The idempotency key was used for another request.
     IdempotencyMismatch "idempotency_mismatch" 422,
     /// As much is held as may be.

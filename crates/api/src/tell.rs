@@ -112,6 +112,9 @@ pub struct Described {
     /// How long it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_bytes: Option<u64>,
+    /// When it was committed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at_unix: Option<u64>,
     /// How many wait for it.
     pub waiters: u64,
     /// As in `lease`.

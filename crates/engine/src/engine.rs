@@ -22,7 +22,7 @@ use crate::decider::{Decider, Opening};
 use crate::documents::{BlobId, Place, read_inline};
 use crate::recovery::{RecoveryError, recover};
 use crate::sequencer::{Follower, Measure, Sequencer};
-use crate::uploads::Uploads;
+use crate::uploads::{Hold, Uploads};
 
 /// How an engine looks after its store.
 #[derive(Clone, Copy, Debug)]
@@ -213,6 +213,14 @@ impl Engine {
     /// Where documents go that are too long for the log.
     pub fn uploads(&self) -> &Uploads {
         &self.uploads
+    }
+
+    /// Keeps a document's bytes where they are, while they are read part by part. `None`: it is in the log, and read at once.
+    pub fn hold(&self, location: Location) -> Option<Hold> {
+        match Place::of(location) {
+            Place::Blob(blob) => Some(self.uploads.hold(blob)),
+            Place::Inline(_) => None,
+        }
     }
 
     /// At most `length` bytes of a document from `offset` on; fewer only at its end. [`Gone`](store::ErrorKind::Gone) if the

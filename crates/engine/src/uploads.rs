@@ -7,9 +7,12 @@
 //! keeps a [`Pin`] until the commit's answer is known, and a sweep looks at the pins before it looks at the
 //! state: a blob that had no pin then was committed before, or never will be.
 //!
+//! Whoever reads a blob part by part takes a [`Hold`] first: superseded meanwhile, the blob stays until the read is over, and goes
+//! with a later sweep.
+//!
 //! What superseded blobs leave behind, in a crash between the commit and the deletion too, is found by the next sweep.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kernel::Shard;
@@ -30,6 +33,8 @@ pub struct Uploads {
 struct Kept {
     next: u64,
     pinned: BTreeSet<BlobId>,
+    /// How many read each.
+    held: BTreeMap<BlobId, usize>,
 }
 
 /// A document on its way. Dropped before it is finished, it leaves nothing behind.
@@ -42,6 +47,13 @@ pub struct Upload {
 /// when that is known.
 #[derive(Debug)]
 pub struct Pin {
+    blob: BlobId,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// Keeps a blob while it is read.
+#[derive(Debug)]
+pub struct Hold {
     blob: BlobId,
     kept: Arc<Mutex<Kept>>,
 }
@@ -67,8 +79,17 @@ impl Uploads {
         Pin { blob, kept: Arc::clone(&self.kept) }
     }
 
-    /// Removes blobs that a durable record has superseded.
+    /// Keeps a blob, if it is there, until the hold is dropped. What is read after this is there to its end.
+    pub fn hold(&self, blob: BlobId) -> Hold {
+        *lock(&self.kept).held.entry(blob).or_default() += 1;
+        Hold { blob, kept: Arc::clone(&self.kept) }
+    }
+
+    /// Removes a blob that a durable record has superseded; one that is being read is left to a sweep.
     pub fn delete(&self, blob: BlobId) -> Result<(), StoreError> {
+        if lock(&self.kept).held.contains_key(&blob) {
+            return Ok(());
+        }
         self.blobs.delete(&blob.name(self.shard))
     }
 
@@ -90,7 +111,7 @@ impl Uploads {
         if planted!(PinsLate) {
             blobs.retain(|blob| !lock(&self.kept).pinned.contains(blob));
         }
-        blobs.retain(|blob| !referred.contains(blob));
+        blobs.retain(|blob| !referred.contains(blob) && !lock(&self.kept).held.contains_key(blob));
         blobs.iter().try_for_each(|blob| self.delete(*blob))?;
         Ok(blobs.len())
     }
@@ -119,6 +140,17 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         lock(&self.kept).pinned.remove(&self.blob);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut kept = lock(&self.kept);
+        let readers = kept.held.get_mut(&self.blob).expect("it is counted");
+        *readers -= 1;
+        if *readers == 0 {
+            kept.held.remove(&self.blob);
+        }
     }
 }
 

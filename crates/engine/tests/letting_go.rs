@@ -19,6 +19,25 @@ use sim::world::{grant, held, identity, key};
 use store::memory::{MemoryBlobs, MemoryLog};
 use store::{BlobStore, Bounds, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
 
+/// A reader was half through a long document when the next version was committed: the rest of it was gone.
+#[test]
+fn what_is_being_read_stays_until_it_is_read() {
+    let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
+    let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), 1);
+    let mut upload = uploads.begin().expect("room");
+    upload.write(b"bytes").expect("room");
+    let blob = upload.finish().expect("durable").blob();
+    let stored = || blobs.list("").expect("a list").len();
+    let (one, other) = (uploads.hold(blob), uploads.hold(blob));
+    uploads.delete(blob).expect("nothing fails");
+    drop(one);
+    assert_eq!(uploads.sweep(|| Some(BTreeSet::new())).expect("nothing fails"), 0);
+    assert_eq!(stored(), 1, "the other still reads");
+    drop(other);
+    assert_eq!(uploads.sweep(|| Some(BTreeSet::new())).expect("nothing fails"), 1);
+    assert_eq!(stored(), 0);
+}
+
 /// A sweep read the state, in which nothing referred to the blob; then its commit was decided and its writer let go
 /// of it; then the sweep looked who had a hold on what. The document lost its bytes.
 #[test]

@@ -24,7 +24,7 @@ use identity::Right;
 use crate::peer::Peer;
 use crate::query::{Flag, Query};
 use crate::refuse::{self, Refused, hex};
-use crate::{deliver, holder, read, state};
+use crate::{deliver, fetch, holder, read};
 
 /// A hold that is longer needs a right of its own.
 const HOLD_FREE_MAX: Span = Span(300_000);
@@ -224,7 +224,7 @@ async fn answer(
     let told = tell(app, granted, &seen);
     let mut body = serde_json::to_vec(&told).expect("it can always be written");
     if include_state && let Some(document) = seen.key.and_then(|key| key.document) {
-        let bytes = state::read_whole(app, shard, &document).await?;
+        let bytes = fetch::read_whole(app, shard, &document).await?;
         body.pop();
         body.extend_from_slice(b",\"state\":");
         body.extend_from_slice(&bytes);

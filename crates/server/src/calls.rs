@@ -2,8 +2,8 @@
 
 use api::Code::{
     self, AlreadyHeld, Deadlock, DocumentTooLarge, EtagMismatch, FencingMismatch, Forbidden, InvalidJson,
-    InvalidKey, InvalidState, InvalidTtl, LeaseExpired, LeaseRevoked, MissingKey, MissingLeaseId, NotFound,
-    NotHeld, QuotaExceeded, Retired, StaleEpoch, VersionConflict, Waiting,
+    InvalidKey, InvalidRange, InvalidState, InvalidTtl, LeaseExpired, LeaseRevoked, MissingKey,
+    MissingLeaseId, NotFound, NotHeld, QuotaExceeded, Retired, StaleEpoch, VersionConflict, Waiting,
 };
 use api::{ask, header, path, tell, words};
 use utoipa::openapi::link::LinkBuilder;
@@ -11,7 +11,7 @@ use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, Required, ResponseBuilder};
 
 use crate::openapi::{Call, HeaderEtag, HeaderNumber, anything, json, number};
-use crate::{acquire, health, holder, metrics, openapi, operator, state, views};
+use crate::{acquire, fetch, health, holder, openapi, operator, state, views};
 
 /// Why a credential is worth nothing, or nothing any more.
 const NOT_YOURS: [Code; 6] = [NotHeld, LeaseExpired, LeaseRevoked, StaleEpoch, NotFound, Retired];
@@ -110,18 +110,18 @@ fn acquire_call() -> Call {
 fn documents() -> Vec<Call> {
     let reading = "With the credential of a lease that covers the key; or, with `public=1` and the right to it, without.";
     vec![
-        reads(Call::get(path::GET_STATE, state::get))
+        reads_more(Call::get(path::GET_STATE, fetch::get))
             .named("documents", "read_state", "Read a document")
             .at_length(reading),
-        reads(Call::post(path::GET_STATE, state::get))
+        reads(Call::post(path::GET_STATE, fetch::get))
             .named("documents", "get_state", "Read a document")
             .at_length(reading),
         updates(path::UPDATE_STATE).named("documents", "update_state", "Commit a document"),
         removes(path::REMOVE_STATE).named("documents", "remove_state", "Remove a document"),
-        reads(Call::get("/v1/get-state", state::get))
+        reads_more(Call::get("/v1/get-state", fetch::get))
             .named("documents", "read_state_dashed", "As `/v1/get_state`")
             .deprecated(),
-        reads(Call::post("/v1/get-state", state::get))
+        reads(Call::post("/v1/get-state", fetch::get))
             .named("documents", "get_state_dashed", "As `/v1/get_state`")
             .deprecated(),
         updates("/v1/update-state")
@@ -133,6 +133,30 @@ fn documents() -> Vec<Call> {
     ]
 }
 
+/// By GET, a read may ask for a part, or for nothing if nothing has changed.
+fn reads_more(call: Call) -> Call {
+    let etag = || HeaderBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String))).build();
+    let text = || ObjectBuilder::new().schema_type(Type::String);
+    let range =
+        HeaderBuilder::new().schema(Some(text())).description(Some("Which part, of how many bytes.")).build();
+    // A part of a document is no JSON.
+    let part =
+        ResponseBuilder::new().description("The part that was asked for.").header("Content-Range", range);
+    let part = part.header("ETag", etag()).content("application/json", ContentBuilder::new().build());
+    let known = ResponseBuilder::new().description("The reader has this version.").header("ETag", etag());
+    reads(call)
+        .header::<String>("If-None-Match", Required::False, "Tags of versions that need not be sent again.")
+        .header::<String>("Range", Required::False, "One range of bytes, as in `bytes=0-99`.")
+        .header::<String>(
+            "If-Range",
+            Required::False,
+            "The tag of the version that the range is of; all of another.",
+        )
+        .answers(206, part)
+        .answers(304, known)
+        .refuses(&[InvalidRange])
+}
+
 fn reads(call: Call) -> Call {
     let version = || number("The version of the key.");
     let etag = HeaderBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String)));
@@ -141,7 +165,8 @@ fn reads(call: Call) -> Call {
         .header("ETag", etag.description(Some("Its hash, in quotes.")).build())
         .header("X-Key-Version", version());
     let nothing = ResponseBuilder::new().description("There is none.").header("X-Key-Version", version());
-    call.query::<state::Reading>()
+    call.compressed()
+        .query::<fetch::Reading>()
         .header::<words::Credential>(header::LEASE_ID, Required::False, "The credential.")
         .reads()
         .answers(200, document)
@@ -284,7 +309,10 @@ fn server() -> Vec<Call> {
             .tells_with::<tell::Ready>(503, "It cannot."),
         Call::get("/metrics", health::metrics)
             .named("server", "metrics", "Its figures, for Prometheus")
-            .answers(200, ResponseBuilder::new().description("They.").content(metrics::CONTENT_TYPE, text)),
+            .answers(
+                200,
+                ResponseBuilder::new().description("They.").content("application/openmetrics-text", text),
+            ),
         Call::get("/openapi.json", openapi::serve)
             .named("server", "openapi", "This document")
             .answers(200, json(object).description("It.")),

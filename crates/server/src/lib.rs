@@ -7,7 +7,7 @@
 //! The modules in reading order: [`config`] is what a server is set to; [`credential`] is the text that a holder gets; [`peer`]
 //! is who is asking, and what it may; [`boot`] opens a store; `watch` hears what happens in it, and `metrics` counts; [`app`] is
 //! the store's shards, and how they are asked; `refuse` says no in the words of the API; `read` and `query` take requests
-//! apart; then what answers them: `acquire`, `holder`, `state`, `views`, `operator`, `health`; `openapi` describes calls, `calls`
+//! apart; then what answers them: `acquire`, `holder`, `state`, `fetch`, `views`, `operator`, `health`; `openapi` describes calls, `calls`
 //! is all of them, and [`router`] puts them together, with `observe` around each; [`serve`] listens, with `patience`; [`identities`] are who the server is; [`server`](mod@server) is all of it running, on the clock and the
 //! chance of a `machine`; [`testing`] is all of it in memory.
 
@@ -25,6 +25,7 @@ mod deliver;
 mod acquire;
 mod holder;
 mod state;
+mod fetch;
 mod views;
 mod operator;
 mod health;

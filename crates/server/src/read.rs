@@ -150,6 +150,8 @@ fn if_etag(headers: &HeaderMap) -> Read<Option<Option<Etag>>> {
     let Some(value) = headers.get(header::IF_STATE_ETAG) else { return Ok(None) };
     let bad = || Refusal::new(Code::InvalidBody, "X-If-State-ETag is not an etag");
     let text = value.to_str().map_err(|_| bad())?;
+    // A weak tag is that of the same content, which came compressed.
+    let text = text.strip_prefix("W/").unwrap_or(text);
     let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
     if text.is_empty() {
         return Ok(Some(None));

@@ -1,4 +1,4 @@
-//! The document beside a key: read it, commit it, remove it.
+//! The document beside a key: commit it, remove it.
 //!
 //! A body streams through the compactor. What stays short rides in the log; what grows longer goes into a blob as it
 //! comes, and is committed by reference. Nothing is stored of a body that is not JSON, too long, or cut off.
@@ -6,51 +6,28 @@
 use std::sync::Arc;
 
 use api::words::{Key, Namespace};
-use api::{Code, Refusal, header as wire, tell};
-use axum::body::{Body, Bytes};
+use api::{Code, Refusal, tell};
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::Response;
+use axum::http::{HeaderMap, header};
 use axum::{Extension, Json};
 use engine::decider::Said;
 use engine::documents::Place;
 use engine::uploads::{Pin, Upload};
 use http_body_util::BodyExt;
 use jsonstream::{Compactor, JsonErrorKind, Limits};
-use kernel::{
-    Action, Answer, Command, Commit, Document, Etag, Held, KeyView, Location, Outcome, Removal, ResourceName,
-    Write,
-};
+use kernel::{Action, Answer, Command, Commit, Etag, Held, Location, Outcome, Removal, ResourceName, Write};
 use serde::Deserialize;
 use store::{ErrorKind, StoreError};
 use utoipa::IntoParams;
 
 use crate::acquire::{not_found, refusal};
 use crate::app::{App, Ask};
-use identity::Right;
 
 use crate::peer::Peer;
 use crate::query::{Flag, Query};
 use crate::read::{self, Conditions};
-use crate::refuse::{Refused, hex, rejected};
-
-/// How much of a document is read at a time.
-const PART: usize = 256 << 10;
-/// How often a read begins anew because its document has moved.
-const MOVES_MAX: usize = 5;
-
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Reading {
-    /// The key.
-    #[param(value_type = Key)]
-    key: Option<String>,
-    /// Where, if it is read without a lease; `default` where it is missing.
-    #[param(value_type = Option<Namespace>)]
-    namespace: Option<String>,
-    /// 1: the last committed version, without a lease.
-    public: Option<Flag>,
-}
+use crate::refuse::{Refused, hex};
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -66,139 +43,8 @@ pub(crate) struct Writing {
     release: Option<Flag>,
 }
 
-fn missing_key() -> Refusal {
+pub(crate) fn missing_key() -> Refusal {
     Refusal::new(Code::MissingKey, "key= is missing")
-}
-
-pub(crate) async fn get(
-    State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
-    Query(query): Query<Reading>,
-    headers: HeaderMap,
-) -> Result<Response, Refused> {
-    let key = read::key(&query.key.ok_or_else(missing_key)?)?;
-    let namespace = read::namespace(query.namespace.as_deref())?;
-    let public = Flag::is_set(query.public);
-    let held = if public {
-        read::may(&peer, &namespace, Right::PublicRead)?;
-        // Not needed; but whoever shows one that is none should learn of it.
-        if headers.contains_key(wire::LEASE_ID) {
-            read::lease_header(&app.key, &headers)?;
-        }
-        None
-    } else {
-        Some(read::lease_header(&app.key, &headers)?)
-    };
-    let shard = match held {
-        Some(held) => app.shard_of_lease(held.lease).ok_or_else(not_found)?,
-        None => app.shard_of(&namespace),
-    };
-    for _ in 0..MOVES_MAX {
-        let (key, namespace, identity) = (key.clone(), namespace.clone(), peer.identity.clone());
-        let view = app.look(shard, move |view| {
-            if let Some(held) = held {
-                view.kernel.may_read(view.now, &identity, held, &key)?;
-                // The lease says where the key is.
-                let lease = view.kernel.lease(held.lease, view.now)?;
-                return Ok(view.kernel.key(&lease.namespace, &key));
-            }
-            Ok(view.kernel.key(&namespace, &key))
-        });
-        let view: Option<KeyView> = view.await?.map_err(|rejection| rejected(&rejection))?;
-        let Some((view, document)) = view.and_then(|view| Some((view, view.document?))) else {
-            return Ok(nothing(view));
-        };
-        match first_part(&app, shard, &document).await {
-            Err(error) if error.kind == ErrorKind::Gone => {}
-            Err(error) => return Err(unreadable(&error).into()),
-            Ok(first) => return Ok(stream(&app, shard, view, document, first)),
-        }
-    }
-    Err(Refusal::new(Code::Unavailable, "the document moves; come again").into())
-}
-
-fn unreadable(error: &StoreError) -> Refusal {
-    Refusal::new(Code::Unavailable, format!("the document cannot be read: {error}"))
-}
-
-fn nothing(view: Option<KeyView>) -> Response {
-    let version = view.map_or(0, |view| view.version.0);
-    let response = Response::builder().status(StatusCode::NO_CONTENT).header(wire::KEY_VERSION, version);
-    response.body(Body::empty()).expect("its parts are valid")
-}
-
-async fn part(app: &Arc<App>, shard: usize, location: Location, offset: u64) -> Result<Vec<u8>, StoreError> {
-    let engine = Arc::clone(app.engine(shard));
-    let number = kernel::Shard(u32::try_from(shard).expect("shards are few"));
-    let read = tokio::task::spawn_blocking(move || engine.read_document(number, location, offset, PART));
-    read.await.unwrap_or_else(|_| Err(StoreError::new(ErrorKind::Io, "the reader failed")))
-}
-
-async fn first_part(app: &Arc<App>, shard: usize, document: &Document) -> Result<Vec<u8>, StoreError> {
-    part(app, shard, document.location, 0).await
-}
-
-/// All of it, for those who have it in their answer.
-pub(crate) async fn read_whole(
-    app: &Arc<App>,
-    shard: usize,
-    document: &Document,
-) -> Result<Vec<u8>, Refusal> {
-    let mut bytes = Vec::new();
-    while (bytes.len() as u64) < document.bytes {
-        let next = part(app, shard, document.location, bytes.len() as u64).await;
-        let next = next.map_err(|error| unreadable(&error))?;
-        if next.is_empty() {
-            return Err(Refusal::new(Code::Unavailable, "the document cannot be read: it is too short"));
-        }
-        bytes.extend_from_slice(&next);
-    }
-    Ok(bytes)
-}
-
-/// Headers first, then the parts one after the other.
-fn stream(app: &Arc<App>, shard: usize, view: KeyView, document: Document, first: Vec<u8>) -> Response {
-    let response = Response::builder()
-        .header(header::CONTENT_TYPE, "application/json")
-        .header(header::ETAG, format!("\"{}\"", hex(&document.etag.0)))
-        .header(header::CONTENT_LENGTH, document.bytes)
-        .header(wire::KEY_VERSION, view.version.0);
-    if first.len() as u64 >= document.bytes {
-        return response.body(Body::from(first)).expect("its parts are valid");
-    }
-    let (send, receive) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(2);
-    let app = Arc::clone(app);
-    tokio::spawn(async move {
-        let mut offset = first.len() as u64;
-        let mut next = Ok(first);
-        loop {
-            let failed = next.is_err();
-            let piece =
-                next.map(Bytes::from).map_err(|error: StoreError| std::io::Error::other(error.to_string()));
-            if send.send(piece).await.is_err() || failed || offset >= document.bytes {
-                return;
-            }
-            next = part(&app, shard, document.location, offset).await;
-            offset += next.as_ref().map_or(0, |part| part.len() as u64);
-        }
-    });
-    response.body(Body::new(Receiving(receive))).expect("its parts are valid")
-}
-
-/// A body from a channel.
-struct Receiving(tokio::sync::mpsc::Receiver<Result<Bytes, std::io::Error>>);
-
-impl http_body::Body for Receiving {
-    type Data = Bytes;
-    type Error = std::io::Error;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, std::io::Error>>> {
-        let piece = std::task::ready!(self.0.poll_recv(context));
-        std::task::Poll::Ready(piece.map(|piece| piece.map(http_body::Frame::data)))
-    }
 }
 
 /// A document that has come in whole.

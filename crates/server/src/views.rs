@@ -98,6 +98,8 @@ fn described(
     waiters: usize,
     now: Time,
 ) -> tell::Described {
+    let updated =
+        |document: kernel::Document| app.unix_ms().saturating_sub(document.committed_at.until(now).0) / 1000;
     let expires = |lease: &LeaseView| (app.unix_ms() + now.until(lease.deadline).0) / 1000;
     tell::Described {
         key: key.to_string(),
@@ -110,6 +112,7 @@ fn described(
         version: known.version.0,
         state_etag: known.document.map(|document| hex(&document.etag.0)).unwrap_or_default(),
         state_bytes: known.document.map(|document| document.bytes),
+        updated_at_unix: known.document.map(updated),
         waiters: waiters as u64,
         owner: lease.map(owner_of),
         lease_id: lease.map(|lease| lease.id.to_string()),

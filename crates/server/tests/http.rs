@@ -158,7 +158,11 @@ async fn a_long_document_streams_in_and_out() {
     let too_long = format!("\"{}\"", "x".repeat(2_000_000));
     let (status, told) = server.post("/v1/update_state?key=k", &[header("x-lease-id", id)], &too_long).await;
     assert_eq!((status, &told["error"]), (413, &json!("document_too_large")));
-    assert_eq!(server.get("/v1/describe?key=k").await.1["version"], json!(1), "nothing of it was stored");
+    let described = server.get("/v1/describe?key=k").await.1;
+    assert_eq!(described["version"], json!(1), "nothing of it was stored");
+    // The test's wall clock stands still; what was committed a moment ago, was.
+    let updated = described["updated_at_unix"].as_u64().expect("a moment");
+    assert!((1_799_999_000..=1_800_000_000).contains(&updated), "{updated}");
 }
 
 /// A retry under another condition was answered as if it had been the first request.

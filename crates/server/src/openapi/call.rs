@@ -5,7 +5,13 @@ use std::sync::Arc;
 
 use api::{Code, Refusal, header, words};
 use axum::handler::Handler;
+use axum::http::header::{CONTENT_ENCODING, ETAG};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::map_response;
 use axum::routing::{MethodFilter, MethodRouter, on};
+use tower_http::CompressionLevel;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{Predicate, SizeAbove};
 use utoipa::openapi::link::{Link, LinkBuilder};
 use utoipa::openapi::path::{
     HttpMethod, Operation, OperationBuilder, Parameter, ParameterBuilder, ParameterIn,
@@ -21,6 +27,29 @@ use crate::app::App;
 use crate::query::Flag;
 
 const JSON: &str = "application/json";
+
+/// Shorter answers are not worth it.
+const COMPRESSED_MIN: u64 = 1024;
+
+/// A refusal is for people, and its tag nobody's.
+#[derive(Clone, Copy)]
+struct NotRefused;
+
+impl Predicate for NotRefused {
+    fn should_compress<B: http_body::Body>(&self, response: &axum::http::Response<B>) -> bool {
+        response.status() == StatusCode::OK
+    }
+}
+
+async fn weakened(mut response: axum::response::Response) -> axum::response::Response {
+    if response.headers().contains_key(CONTENT_ENCODING)
+        && let Some(etag) = response.headers().get(ETAG).and_then(|etag| etag.to_str().ok())
+    {
+        let weak = HeaderValue::from_str(&format!("W/{etag}")).expect("it was one before");
+        response.headers_mut().insert(ETAG, weak);
+    }
+    response
+}
 
 /// A method on a path, what answers it, and what is said about it.
 pub(crate) struct Call {
@@ -95,6 +124,14 @@ impl Call {
     /// An old spelling.
     pub(crate) fn deprecated(mut self) -> Call {
         self.deprecated = true;
+        self
+    }
+
+    /// Long answers are compressed for those who take that. Their tag is weak then: the same content, in other bytes.
+    pub(crate) fn compressed(mut self) -> Call {
+        let wanted = SizeAbove::new(COMPRESSED_MIN).and(NotRefused);
+        let layer = CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(wanted);
+        self.handler = self.handler.route_layer(layer).route_layer(map_response(weakened));
         self
     }
 

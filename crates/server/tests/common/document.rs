@@ -57,6 +57,10 @@ impl Document {
         };
         let kind = content_type.split(';').next().expect("there is always a first");
         let content = contents.get(kind).ok_or(format!("content type {content_type:?} is not declared"))?;
+        // A part of a document, by its kind, is no document.
+        if status == 206 {
+            return Ok(());
+        }
         let value = match kind {
             "application/json" => {
                 serde_json::from_slice(body).map_err(|error| format!("not JSON: {error}"))?

@@ -65,6 +65,10 @@ impl Server {
         self.response("POST", path, &[], body).await
     }
 
+    pub(crate) async fn unread_get(&self, path: &str) -> Response<Body> {
+        self.response("GET", path, &[], "").await
+    }
+
     pub(crate) async fn raw(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Raw {
         let raw = self.unchecked(method, path, headers, body).await;
         let kind = raw.header("content-type");
@@ -74,7 +78,13 @@ impl Server {
         raw
     }
 
-    async fn unchecked(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Raw {
+    pub(crate) async fn unchecked(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Raw {
         let (parts, body) = self.response(method, path, headers, body).await.into_parts();
         let body = axum::body::to_bytes(body, usize::MAX).await.expect("it is sent whole").to_vec();
         Raw { status: parts.status.as_u16(), headers: parts.headers, body }
