@@ -14,7 +14,7 @@ use crate::predicate::Predicate;
 use crate::resource::ResourceName;
 use crate::table::RowId;
 use crate::text::Identity;
-use crate::units::{LeaseId, Lsn, Time};
+use crate::units::{Epoch, LeaseId, Lsn, Time};
 use crate::whereabouts::Whereabouts;
 
 impl Kernel {
@@ -37,7 +37,18 @@ impl Kernel {
         identity: &Identity,
         held: Held,
     ) -> Result<LeaseRef, Rejection> {
-        let lease = match self.whereabouts(held.lease)? {
+        self.authority_over(self.whereabouts(held.lease)?, now, identity, held.epoch)
+    }
+
+    /// Likewise, of a lease that was found.
+    pub(crate) fn authority_over(
+        &self,
+        found: Whereabouts,
+        now: Time,
+        identity: &Identity,
+        epoch: Epoch,
+    ) -> Result<LeaseRef, Rejection> {
+        let lease = match found {
             Whereabouts::Live(lease) => lease,
             Whereabouts::Past(past) => {
                 let past = self.history.get(past);
@@ -54,11 +65,11 @@ impl Kernel {
         match self.standing(row, now) {
             Standing::Revoking => Err(Rejection::LeaseRevoked),
             Standing::OnHold { .. } | Standing::Over => Err(Rejection::LeaseExpired),
-            Standing::Reserved | Standing::Active if held.epoch < row.epoch => {
+            Standing::Reserved | Standing::Active if epoch < row.epoch => {
                 Err(Rejection::StaleEpoch { current: row.epoch })
             }
             // Nobody was ever issued an epoch to come.
-            Standing::Reserved | Standing::Active if held.epoch > row.epoch => Err(Rejection::NotHeld),
+            Standing::Reserved | Standing::Active if epoch > row.epoch => Err(Rejection::NotHeld),
             Standing::Reserved | Standing::Active => Ok(lease),
         }
     }

@@ -89,7 +89,7 @@ impl Kernel {
 
     /// The first moment at which some lease has to change: a tick then has something to do.
     pub fn next_due(&self) -> Option<Time> {
-        self.timers.first_key_value().map(|((at, _), _)| at.after(Span(1)))
+        self.timers.first().map(|(at, _)| at.after(Span(1)))
     }
 
     /// The first moment at which something can be forgotten. Nothing is wrong if that comes late.
@@ -106,14 +106,10 @@ impl Kernel {
     pub(crate) fn expire_due(&mut self) {
         let mut work = 0;
         while work < self.limits().step_max {
-            let due = if planted!(TickSkipsOne) {
-                self.timers.iter().nth(1)
-            } else {
-                self.timers.first_key_value()
-            };
+            let due = if planted!(TickSkipsOne) { self.timers.iter().nth(1) } else { self.timers.first() };
             match due {
-                Some(((at, _), lease)) if *at < shifted(self.now) => {
-                    let lease = *lease;
+                Some((at, lsn)) if at < shifted(self.now) => {
+                    let lease = self.live(lsn).expect("a timer is a live lease's");
                     work += self.leases[lease].weight;
                     self.step(lease);
                 }

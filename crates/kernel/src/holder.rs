@@ -33,8 +33,11 @@ impl Kernel {
         if renewals.is_empty() || renewals.len() > Action::MAX_BATCH {
             return Err(Rejection::InvalidBatch.into());
         }
-        let decide = |renewal| self.decide_renewal(stamp.now, identity, renewal);
-        let decided: Vec<Result<(LeaseRef, Span), Rejection>> = renewals.iter().map(decide).collect();
+        // All are found first: many look-ups wait for memory at once, if nothing comes in between.
+        let found: Vec<_> = renewals.iter().map(|renewal| self.whereabouts(renewal.held.lease)).collect();
+        let decide = |(renewal, found)| self.decide_renewal(stamp.now, identity, renewal, found);
+        let decided: Vec<Result<(LeaseRef, Span), Rejection>> =
+            renewals.iter().zip(found).map(decide).collect();
         if decided.iter().all(Result::is_err) {
             let refused = decided.into_iter().map(|result| Err(result.expect_err("all were refused")));
             return Err(Stop::Unchanged(Answer::Renewed(refused.collect())));
@@ -49,12 +52,13 @@ impl Kernel {
         now: Time,
         identity: &Identity,
         renewal: &Renewal,
+        found: Result<Whereabouts, Rejection>,
     ) -> Result<(LeaseRef, Span), Rejection> {
         let max = self.limits().ttl_max;
         if renewal.ttl.is_some_and(|ttl| ttl.0 == 0 || ttl > max) {
             return Err(Rejection::InvalidTtl { max });
         }
-        let lease = self.authority(now, identity, renewal.held)?;
+        let lease = self.authority_over(found?, now, identity, renewal.held.epoch)?;
         self.not_reserved(lease)?;
         Ok((lease, renewal.ttl.unwrap_or(self.leases[lease].ttl)))
     }

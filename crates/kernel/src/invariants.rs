@@ -5,11 +5,12 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::node::Node;
-use crate::resource::{Part, path_of};
+use crate::resource::{claimed, dir_above, path_of};
 use crate::table::Row;
 use crate::whereabouts::Whereabouts;
 
@@ -43,16 +44,10 @@ impl Kernel {
     /// Is no other lease in the way of this one?
     pub(crate) fn is_compatible(&self, lease: LeaseRef) -> bool {
         let row = &self.leases[lease];
-        let space = self.accounts[row.account].parent;
         row.members.as_slice().iter().all(|member| {
             let class = member.predicate.class();
-            let row = &self.nodes[member.node];
             let is_alone = |node: &Node, part| node.holders(part).against(class).all(|other| other == lease);
-            if path_of(&row.text).is_none() {
-                return is_alone(&row.value, Part::At);
-            }
-            let mut met = self.meets_of(space, &row.text, member.subtree);
-            met.all(|(node, part)| is_alone(&self.nodes[node].value, part))
+            self.met_by(*member).all(|(node, part)| is_alone(&self.nodes[node].value, part))
         })
     }
 
@@ -69,8 +64,6 @@ impl Kernel {
             lease.capped || lease.deadline == lease.ttl_until,
             "only a quota ends a lease before its TTL",
         )?;
-        let timer = lease.timer().map(|at| self.timers.get(&(at, lease.lsn)) == Some(&id));
-        ensure(timer != Some(false), "a lease that time changes has a timer")?;
         let indexed = matches!(self.index.get(lease.lsn), Some(Whereabouts::Live(found)) if found == id);
         ensure(indexed, "a live lease is found by its id")?;
         ensure(self.holds_all_places(id, lease), "a bundle is whole: every member is claimed")
@@ -79,16 +72,21 @@ impl Kernel {
     fn holds_all_places(&self, id: LeaseRef, lease: &Lease) -> bool {
         lease.members.as_slice().iter().all(|member| {
             let row = &self.nodes[member.node];
-            self.claims_of(row.parent, &row.text, member.subtree).all(|(node, part)| {
-                let mut claims = self.nodes[node].value.holders(part).of_class(member.predicate.class());
-                claims.any(|claimant| claimant == id)
+            claimed(&row.text, member.subtree).all(|(text, part)| {
+                let node = self.nodes.find(row.parent, text);
+                node.is_some_and(|node| {
+                    let mut claims = self.nodes[node].value.holders(part).of_class(member.predicate.class());
+                    claims.any(|claimant| claimant == id)
+                })
             })
         })
     }
 
     fn check_counts(&self) -> Result<(), String> {
-        let timed = self.leases.iter().filter(|(_, lease)| lease.timer().is_some()).count();
-        ensure(self.timers.len() == timed, "no timer without its lease")?;
+        let mut timers: Vec<_> =
+            self.leases.iter().filter_map(|(_, lease)| Some((lease.timer()?, lease.lsn))).collect();
+        timers.sort_unstable();
+        ensure(self.timers.iter().eq(timers), "leases that time changes have timers, and nothing else has")?;
         ensure(self.index.len() == self.leases.len() + self.history.len(), "no id without its lease")?;
         let documents = self.nodes.iter().filter(|(_, row)| row.value.document.is_some()).count();
         ensure(self.documents as usize == documents, "documents are counted")?;
@@ -122,6 +120,13 @@ impl Kernel {
             )?;
             let key = text.starts_with("KEY:");
             ensure(key || row.value.document.is_none(), "only keys have documents")?;
+            ensure(
+                row.value.is_path() == path_of(text).is_some(),
+                "paths, and nothing else, have directories",
+            )?;
+            let above = dir_above(text).map(|dir| self.nodes.find(row.parent, dir));
+            ensure(above.is_none_or(|above| above.is_some()), "the directories above a path are there")?;
+            ensure(row.value.above() == above.flatten(), "a path leads to the directory above it")?;
             ensure(row.value.document.is_none() || row.value.version.0 > 0, "a document has a version")?;
         }
         Ok(())

@@ -24,6 +24,7 @@ use crate::resource::Part;
 use crate::statehash::StateHash;
 use crate::table::{RowId, Table};
 use crate::text::Identity;
+use crate::timers::Timers;
 use crate::units::{LeaseId, Lsn, Time, Version};
 use crate::whereabouts::LeaseIndex;
 
@@ -41,8 +42,7 @@ pub struct Kernel {
     pub(crate) leases: Leases,
     /// Every lease that can be named: live ones and history.
     pub(crate) index: LeaseIndex,
-    /// When live leases change by themselves: deadlines, and ends of holds.
-    pub(crate) timers: BTreeMap<(Time, Lsn), LeaseRef>,
+    pub(crate) timers: Timers,
     pub(crate) history: History,
 
     pub(crate) spaces: Table<Space>,

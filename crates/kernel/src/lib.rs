@@ -56,6 +56,7 @@ mod lease;
 mod history;
 mod node;
 mod holders;
+mod timers;
 mod party;
 mod requests;
 mod chain;

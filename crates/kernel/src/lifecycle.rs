@@ -18,7 +18,7 @@ use crate::parties::space_of;
 use crate::party::Space;
 use crate::predicate::Class;
 use crate::resource::Part;
-use crate::resource::{ResourceName, lineage, path_of};
+use crate::resource::{ResourceName, dir_above, path_of};
 use crate::table::RowId;
 use crate::units::{Time, Version};
 use crate::whereabouts::Whereabouts;
@@ -74,7 +74,7 @@ impl Kernel {
         let row = &self.leases[lease];
         if row.timer() != was {
             if let Some(at) = was {
-                self.timers.remove(&(at, row.lsn));
+                self.timers.remove(at, row.lsn);
             }
             self.set_timer(lease);
         }
@@ -87,8 +87,7 @@ impl Kernel {
             self.leases[lease].members.as_slice().iter().map(|member| self.member(*member)).collect();
         let places = self.unclaim(lease);
         if let Some(at) = self.leases[lease].timer() {
-            let lsn = self.leases[lease].lsn;
-            self.timers.remove(&(at, lsn));
+            self.timers.remove(at, self.leases[lease].lsn);
         }
         if self.leases[lease].phase != Phase::Revoking {
             self.leave_chains(lease);
@@ -180,13 +179,13 @@ impl Kernel {
         let mut places = core::mem::take(&mut self.places);
         places.clear();
         for member in self.leases[lease].members.as_slice() {
-            let (row, class) = (&self.nodes[member.node], member.predicate.class());
-            if path_of(&row.text).is_none() {
-                places.push((member.node, Part::At, class));
-                continue;
-            }
-            let claims = self.claims_of(row.parent, &row.text, member.subtree);
-            places.extend(claims.map(|(node, part)| (node, part, class)));
+            let class = member.predicate.class();
+            places.extend(self.claimed_by(*member).map(|(node, part)| (node, part, class)));
+        }
+        // Members of a bundle share directories, and have one claim on each.
+        if self.leases[lease].members.as_slice().len() > 1 {
+            places.sort_unstable_by_key(|(node, part, class)| (node.number(), *part, *class));
+            places.dedup();
         }
         places
     }
@@ -194,16 +193,22 @@ impl Kernel {
     /// The nodes of a member and of the directories above it, made where they are missing.
     pub(crate) fn ensure_nodes(&mut self, space: RowId<Space>, member: &Member) -> MemberRow {
         let (text, subtree) = member.resource.node();
-        for dir in path_of(text).into_iter().flat_map(lineage) {
-            if self.nodes.find(space.as_parent(), dir).is_none() {
-                self.insert_node(space, &Arc::from(dir), Node::default());
-            }
-        }
-        let node = match self.nodes.find(space.as_parent(), text) {
-            Some(node) => node,
-            None => self.insert_node(space, member.resource.shared(), self.new_node(space, text)),
-        };
+        let shared = || if subtree { Arc::from(text) } else { Arc::clone(member.resource.shared()) };
+        let node = self.ensure_node(space, text, shared);
         MemberRow { node, predicate: member.predicate, subtree }
+    }
+
+    fn ensure_node(
+        &mut self,
+        space: RowId<Space>,
+        text: &str,
+        shared: impl FnOnce() -> Arc<str>,
+    ) -> RowId<Node> {
+        if let Some(node) = self.nodes.find(space.as_parent(), text) {
+            return node;
+        }
+        let node = self.new_node(space, text);
+        self.insert_node(space, &shared(), node)
     }
 
     pub(crate) fn insert_node(&mut self, space: RowId<Space>, text: &Arc<str>, node: Node) -> RowId<Node> {
@@ -211,17 +216,23 @@ impl Kernel {
         self.nodes.insert(space.as_parent(), text, node)
     }
 
-    /// A key that is made anew starts at its namespace's floor.
-    fn new_node(&self, space: RowId<Space>, text: &str) -> Node {
+    /// A key that is made anew starts at its namespace's floor; a path, below the directory above it.
+    fn new_node(&mut self, space: RowId<Space>, text: &str) -> Node {
+        if path_of(text).is_some() {
+            let above = dir_above(text).map(|dir| self.ensure_dir(space, dir));
+            return Node::path(above);
+        }
         let version = if is_key(text) { self.spaces[space].value.floor } else { Version(0) };
         Node::new(version, None)
     }
 
+    fn ensure_dir(&mut self, space: RowId<Space>, dir: &str) -> RowId<Node> {
+        self.ensure_node(space, dir, || Arc::from(dir))
+    }
+
+    /// The places of one node are next to each other.
     fn drop_unused_nodes(&mut self, mut places: Vec<(RowId<Node>, Part, Class)>) {
-        if places.len() > 1 {
-            places.sort_unstable_by_key(|(node, ..)| node.number());
-            places.dedup_by_key(|(node, ..)| *node);
-        }
+        places.dedup_by_key(|(node, ..)| *node);
         for (node, ..) in &places {
             self.drop_if_unused(*node);
         }
@@ -261,7 +272,7 @@ impl Kernel {
     fn set_timer(&mut self, lease: LeaseRef) {
         let row = &self.leases[lease];
         if let Some(at) = row.timer() {
-            self.timers.insert((at, row.lsn), lease);
+            self.timers.insert(at, row.lsn);
         }
     }
 

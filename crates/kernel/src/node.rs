@@ -10,6 +10,7 @@ use crate::holders::Holders;
 use crate::outcome::DocumentTag;
 use crate::predicate::Class;
 use crate::resource::Part;
+use crate::table::RowId;
 use crate::units::{Etag, Location, Time, Version};
 
 #[derive(Default)]
@@ -18,12 +19,16 @@ pub(crate) struct Node {
     pub(crate) version: Version,
     pub(crate) document: Option<Box<Document>>,
     at: Holders,
+    /// Every path has one, and nothing else.
     dir: Option<Box<Dir>>,
 }
 
 /// What only a path can have.
 #[derive(Default)]
 struct Dir {
+    /// The directory above it, but for the root. Whoever claims a path claims beneath every directory
+    /// above it, so that one is there for at least as long.
+    above: Option<RowId<Node>>,
     subtree: Holders,
     beneath: Holders,
 }
@@ -52,6 +57,19 @@ impl Node {
         Node { version, document: document.map(Box::new), ..Node::default() }
     }
 
+    /// The node of a path, below that of a directory.
+    pub(crate) fn path(above: Option<RowId<Node>>) -> Node {
+        Node { dir: Some(Box::new(Dir { above, ..Dir::default() })), ..Node::default() }
+    }
+
+    pub(crate) fn is_path(&self) -> bool {
+        self.dir.is_some()
+    }
+
+    pub(crate) fn above(&self) -> Option<RowId<Node>> {
+        self.dir.as_ref().and_then(|dir| dir.above)
+    }
+
     pub(crate) fn holders(&self, part: Part) -> &Holders {
         static NOBODY: Holders = Holders::None;
         match (part, &self.dir) {
@@ -63,10 +81,11 @@ impl Node {
     }
 
     pub(crate) fn holders_mut(&mut self, part: Part) -> &mut Holders {
-        match part {
-            Part::At => &mut self.at,
-            Part::Subtree => &mut self.dir.get_or_insert_default().subtree,
-            Part::Beneath => &mut self.dir.get_or_insert_default().beneath,
+        match (part, &mut self.dir) {
+            (Part::At, _) => &mut self.at,
+            (Part::Subtree, Some(dir)) => &mut dir.subtree,
+            (Part::Beneath, Some(dir)) => &mut dir.beneath,
+            (Part::Subtree | Part::Beneath, None) => unreachable!("only a path has something beneath it"),
         }
     }
 

@@ -113,7 +113,7 @@ impl Kernel {
         // Leases that ran out before the agent was last back have not all been settled: their grace
         // would be lost with the record of that restart.
         let earlier = row.restart.and_then(|restart| restart.until);
-        let behind = self.timers.first_key_value().map(|((at, _), _)| *at);
+        let behind = self.timers.first().map(|(at, _)| at);
         if news.restarting && behind.is_some_and(|at| earlier.is_some_and(|until| at < until)) {
             return Err(Rejection::Behind.into());
         }

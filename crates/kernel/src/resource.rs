@@ -219,6 +219,17 @@ pub(crate) fn lineage(path: &str) -> impl Iterator<Item = &str> {
     core::iter::once(ROOT).chain(below_root).chain(whole)
 }
 
+/// The directories above a path, the nearest first; none above a name that is no path.
+pub(crate) fn dirs_above(text: &str) -> impl Iterator<Item = &str> {
+    core::iter::successors(dir_above(text), |dir| dir_above(dir))
+}
+
+pub(crate) fn dir_above(text: &str) -> Option<&str> {
+    let path = path_of(text).filter(|path| *path != ROOT)?;
+    let dir = &path[..path.rfind('/')?];
+    Some(if dir == ROOT_PREFIX { ROOT } else { dir })
+}
+
 /// Is `path` the directory `dir` or beneath it?
 fn is_within(path: &str, dir: &str) -> bool {
     let dir = dir.strip_suffix('/').unwrap_or(dir);
@@ -390,6 +401,16 @@ mod tests {
         assert_eq!(of("FILE:/"), ["FILE:/"]);
         assert_eq!(of("FILE:/a"), ["FILE:/", "FILE:/a"]);
         assert_eq!(of("FILE:/a/bc/d"), ["FILE:/", "FILE:/a", "FILE:/a/bc", "FILE:/a/bc/d"]);
+    }
+
+    #[test]
+    fn the_directories_above_a_path_are_its_lineage_backwards() {
+        for path in ["FILE:/", "FILE:/a", "FILE:/a/bc/d"] {
+            let mut upwards: Vec<_> = core::iter::once(path).chain(dirs_above(path)).collect();
+            upwards.reverse();
+            assert_eq!(upwards, lineage(path).collect::<Vec<_>>());
+        }
+        assert_eq!(dirs_above("KEY:/a/b").next(), None);
     }
 
     #[test]

@@ -293,7 +293,7 @@ impl Kernel {
     /// Those on the name itself, and on the subtrees that it is in.
     fn covering_leases(&self, space: Parent, resource: &ResourceName, now: Time) -> Vec<LeaseRef> {
         let (text, subtree) = resource.node();
-        let met = self.meets_of(space, text, subtree).filter(|(_, part)| *part != Part::Beneath);
+        let met = self.meets_of(space, text, subtree).into_iter().filter(|(_, part)| *part != Part::Beneath);
         let holders = met.flat_map(|(node, part)| self.nodes[node].value.holders(part).iter());
         let mut leases: Vec<LeaseRef> = holders.map(|(_, lease)| lease).collect();
         leases.sort_unstable_by_key(|lease| {
