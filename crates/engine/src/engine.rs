@@ -303,7 +303,7 @@ impl Follower for Following {
 fn superseded_blob(event: &Event) -> Option<BlobId> {
     let location = match event {
         Event::Committed { superseded, .. } => (*superseded)?,
-        Event::Removed { superseded, .. } => *superseded,
+        Event::Removed { superseded, .. } | Event::Dropped { superseded, .. } => *superseded,
         _ => return None,
     };
     match Place::of(location) {

@@ -209,7 +209,7 @@ impl<R> Shard<R> {
         match &submission.command.action {
             Action::Acquire(_) | Action::Reserve(_) => self.ask(submission),
             Action::Renew(renewals) if renewals.len() > Action::MAX_BATCH => self.begin_long(submission),
-            Action::RevokeAll(_) => self.begin_long(submission),
+            Action::RevokeAll(_) | Action::DropNamespace(_) => self.begin_long(submission),
             _ => {
                 let Submission { command, correlation, document, peek, to, .. } = submission;
                 let outcome = self.decider.decide(&command, correlation, document.as_deref());
@@ -501,6 +501,7 @@ impl<R> Shard<R> {
         }
         let answer = match command.action {
             Action::Renew(_) => Answer::Renewed(Vec::with_capacity(renewals.len())),
+            Action::DropNamespace(_) => Answer::Dropped { more: false },
             _ => Answer::RevokedAll { revoked: 0, more: false },
         };
         self.long.push_back(Long { command, correlation, renewals, answer, events: Vec::new(), peek, to });
@@ -525,9 +526,13 @@ impl<R> Shard<R> {
 
 impl<R> Long<R> {
     fn next_part(&mut self) -> Command {
+        let mut part = self.command.clone();
         // A retry may do it all again: what is done stays done. Under one key the second part would be
-        // answered with the first.
-        let mut part = Command { request: None, ..self.command.clone() };
+        // answered with the first. But what a namespace has got since it was deleted is not deleted again: there
+        // the kernel keeps the answer of the last part.
+        if !matches!(part.action, Action::DropNamespace(_)) {
+            part.request = None;
+        }
         if let Action::Renew(renewals) = &mut part.action {
             let most = self.renewals.len().min(Action::MAX_BATCH);
             *renewals = self.renewals.drain(..most).collect();
@@ -550,6 +555,11 @@ impl<R> Long<R> {
             }
             (Answer::RevokedAll { revoked, .. }, Answer::RevokedAll { revoked: some, more }) => {
                 *revoked += some;
+                more
+            }
+            (Answer::Dropped { .. }, Answer::Dropped { more }) => {
+                // There may be millions of them, and whoever follows the log has seen each.
+                self.events.clear();
                 more
             }
             (whole, other) => {

@@ -255,3 +255,35 @@ fn a_sweep_takes_what_an_earlier_term_left_behind_and_nothing_under_its_writer()
     drop(pin);
     assert_eq!(read(&engine, "k"), content(5, 100_000));
 }
+
+/// Three records' worth of documents, in the log and in blobs: all of it goes, and stays gone.
+#[test]
+fn a_namespace_is_deleted_with_its_blobs_and_is_not_there_after_a_restart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let watch = Arc::new(Watch::default());
+    let engine = open(dir.path(), &watch, small());
+    for n in 0..600 {
+        let name = format!("k{n}");
+        let lease = acquire(&engine, &name);
+        if n % 200 == 0 {
+            upload(&engine, &lease, &name, &content(n, 100_000));
+        } else {
+            put(&engine, &lease, &name, content(n, 10));
+        }
+        let released = call(&engine, Action::Release(held(&lease)), None);
+        assert!(matches!(released, Outcome::Applied(..)), "{released:?}");
+    }
+    assert_eq!(stored(dir.path()), 3);
+    let deleted = call(&engine, Action::DropNamespace(default_namespace()), None);
+    assert!(matches!(deleted, Outcome::Applied(Answer::Dropped { more: false }, _)), "{deleted:?}");
+    while stored(dir.path()) > 0 {
+        std::thread::yield_now();
+    }
+    drop(engine);
+    let engine = open(dir.path(), &watch, small());
+    let again = call(&engine, Action::DropNamespace(default_namespace()), None);
+    assert!(matches!(again, Outcome::Applied(Answer::Dropped { more: false }, _)), "{again:?}");
+    let lease = acquire(&engine, "k1");
+    let outcome = call(&engine, commit(&lease, "k1", 3, Location(1)), Some(content(1, 3)));
+    assert!(matches!(outcome, Outcome::Applied(Answer::Committed(kernel::Version(3)), _)), "{outcome:?}");
+}

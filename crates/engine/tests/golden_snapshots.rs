@@ -221,6 +221,18 @@ fn everything() -> Snapshot {
     }
 }
 
+/// What came with version 2 of the rules.
+fn deleted() -> Snapshot {
+    let answer = Answer::Dropped { more: false };
+    let open = Open { kernel_version: 2, ..tenure().open };
+    let mut snapshot = Kernel::new().snapshot();
+    (snapshot.tenure, snapshot.last, snapshot.now) =
+        (Some(Tenure { open, ..tenure() }), Lsn(1100), Time(333));
+    snapshot.requests =
+        requests().into_iter().take(1).map(|entry| Entry { answer: answer.clone(), ..entry }).collect();
+    snapshot
+}
+
 fn bytes(hex: &str) -> Vec<u8> {
     let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).expect("ASCII"));
     pairs.map(|pair| u8::from_str_radix(pair, 16).expect("hexadecimal")).collect()
@@ -232,7 +244,11 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn golden_snapshots_read_and_are_written_as_they_were() {
-    let expected = [("never opened", Kernel::new().snapshot(), 0), ("everything", everything(), 4711)];
+    let expected = [
+        ("never opened", Kernel::new().snapshot(), 0),
+        ("everything", everything(), 4711),
+        ("a namespace deleted", deleted(), 4712),
+    ];
     assert_eq!(GOLDEN.lines().count(), expected.len());
     for (line, (name, snapshot, next)) in GOLDEN.lines().zip(expected) {
         let mut written = Vec::new();

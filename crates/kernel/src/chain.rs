@@ -1,60 +1,90 @@
-//! A party's leases, threaded through the lease rows in the order of their grants.
+//! Rows of a slab, threaded in the order in which they joined: a party's leases, history.
 //!
-//! A lease joins a chain when it is granted and never again, so the order is that of lease ids.
+//! A lease joins its parties' chains when it is granted and never again, so the order is that of lease
+//! ids; an ended one joins history when it ends.
 
 use alloc::vec::Vec;
 
-use crate::lease::{Lease, LeaseRef, Leases};
+use crate::lease::Lease;
+use crate::slab::{Id, Slab};
 
 /// The two ends of a chain.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Chain {
-    head: Option<LeaseRef>,
-    tail: Option<LeaseRef>,
+pub(crate) struct Chain<T> {
+    head: Option<Id<T>>,
+    tail: Option<Id<T>>,
 }
 
-/// A lease's neighbours in a chain.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Links {
-    prev: Option<LeaseRef>,
-    next: Option<LeaseRef>,
+/// A row's neighbours in a chain.
+pub(crate) struct Links<T> {
+    prev: Option<Id<T>>,
+    next: Option<Id<T>>,
 }
 
-/// Which chain: picks a lease's links in it.
-pub(crate) type Thread = fn(&mut Lease) -> &mut Links;
+/// Which chain: picks a row's links in it.
+pub(crate) type Thread<T> = fn(&mut T) -> &mut Links<T>;
 
-pub(crate) fn by_account(lease: &mut Lease) -> &mut Links {
+pub(crate) fn by_account(lease: &mut Lease) -> &mut Links<Lease> {
     &mut lease.account_links
 }
 
-pub(crate) fn by_agent(lease: &mut Lease) -> &mut Links {
+pub(crate) fn by_agent(lease: &mut Lease) -> &mut Links<Lease> {
     &mut lease.extra.as_mut().expect("a lease with an agent has extras").agent_links
 }
 
-impl Chain {
-    pub(crate) fn push(&mut self, lease: LeaseRef, thread: Thread, leases: &mut Leases) {
-        *thread(&mut leases[lease]) = Links { prev: self.tail, next: None };
+impl<T> Chain<T> {
+    pub(crate) fn push(&mut self, row: Id<T>, thread: Thread<T>, rows: &mut Slab<T>) {
+        *thread(&mut rows[row]) = Links { prev: self.tail, next: None };
         match self.tail {
-            Some(tail) => thread(&mut leases[tail]).next = Some(lease),
-            None => self.head = Some(lease),
+            Some(tail) => thread(&mut rows[tail]).next = Some(row),
+            None => self.head = Some(row),
         }
-        self.tail = Some(lease);
+        self.tail = Some(row);
     }
 
-    pub(crate) fn unlink(&mut self, lease: LeaseRef, thread: Thread, leases: &mut Leases) {
-        let links = core::mem::take(thread(&mut leases[lease]));
+    pub(crate) fn unlink(&mut self, row: Id<T>, thread: Thread<T>, rows: &mut Slab<T>) {
+        let links = core::mem::take(thread(&mut rows[row]));
         match links.prev {
-            Some(prev) => thread(&mut leases[prev]).next = links.next,
+            Some(prev) => thread(&mut rows[prev]).next = links.next,
             None => self.head = links.next,
         }
         match links.next {
-            Some(next) => thread(&mut leases[next]).prev = links.prev,
+            Some(next) => thread(&mut rows[next]).prev = links.prev,
             None => self.tail = links.prev,
         }
     }
 
+    pub(crate) fn head(self) -> Option<Id<T>> {
+        self.head
+    }
+
     /// The first so many.
-    pub(crate) fn take(self, most: usize, thread: Thread, leases: &mut Leases) -> Vec<LeaseRef> {
-        core::iter::successors(self.head, |lease| thread(&mut leases[*lease]).next).take(most).collect()
+    pub(crate) fn take(self, most: usize, thread: Thread<T>, rows: &mut Slab<T>) -> Vec<Id<T>> {
+        core::iter::successors(self.head, |row| thread(&mut rows[*row]).next).take(most).collect()
+    }
+}
+
+impl<T> Links<T> {
+    pub(crate) fn next(&self) -> Option<Id<T>> {
+        self.next
+    }
+}
+
+impl<T> Default for Chain<T> {
+    fn default() -> Chain<T> {
+        Chain { head: None, tail: None }
+    }
+}
+
+impl<T> Clone for Chain<T> {
+    fn clone(&self) -> Chain<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Chain<T> {}
+
+impl<T> Default for Links<T> {
+    fn default() -> Links<T> {
+        Links { prev: None, next: None }
     }
 }

@@ -95,6 +95,9 @@ pub enum Action {
     /// An operator sets what a scope may use, replacing what was set before.
     SetQuota(SetQuota),
 
+    /// An operator deletes a namespace with all that is in it, a bounded part at a time.
+    DropNamespace(Namespace),
+
     /// An agent says that it restarts, or is back.
     Agent(AgentNews),
     /// The answer to a grant could not be delivered: undoes it, if it was not used since.

@@ -5,6 +5,7 @@
 //! twice for one key, deleted or not.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 use crate::command::{Commit, Relocation, Removal, Write};
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
@@ -30,11 +31,13 @@ impl Kernel {
             location: commit.location,
             committed_at: self.now,
         };
+        if is_new {
+            self.list_document(node);
+        }
         let row = &mut self.nodes[node].value;
         let superseded = row.document.replace(Box::new(document)).map(|document| document.location);
         row.version = row.version.next();
         let version = row.version;
-        self.documents += u32::from(is_new);
         let (lease_id, key) = (commit.write.held.lease, commit.write.key.clone());
         self.events.push(Event::Committed { lease: lease_id, key, version, superseded });
         self.note_document(node);
@@ -51,11 +54,8 @@ impl Kernel {
             return Err(Stop::Unchanged(Answer::Removed { removed, version }));
         }
         self.begin(stamp, &[]);
-        let row = &mut self.nodes[node].value;
-        if let Some(document) = row.document.take() {
-            row.version = row.version.next();
-            let (version, superseded) = (row.version, document.location);
-            self.documents -= 1;
+        if let Some(document) = self.take_document(node) {
+            let (version, superseded) = (self.nodes[node].value.version, document.location);
             let (lease, key) = (write.held.lease, write.key.clone());
             self.events.push(Event::Removed { lease, key, version, superseded });
         }
@@ -124,7 +124,25 @@ impl Kernel {
         }
     }
 
-    fn note_document(&mut self, node: RowId<Node>) {
+    /// A key gets its first document: whoever deletes the namespace must find it.
+    pub(crate) fn list_document(&mut self, node: RowId<Node>) {
+        let (space, text) = (self.nodes[node].parent, Arc::clone(&self.nodes[node].text));
+        self.space_mut(space).documents.insert(text, node);
+        self.documents += 1;
+    }
+
+    /// Takes a key's document away. The version rises: what was said of the one before holds no more.
+    pub(crate) fn take_document(&mut self, node: RowId<Node>) -> Option<Box<Document>> {
+        let row = &mut self.nodes[node];
+        let document = row.value.document.take()?;
+        row.value.version = row.value.version.next();
+        let (space, text) = (row.parent, Arc::clone(&row.text));
+        self.space_mut(space).documents.remove(&text);
+        self.documents -= 1;
+        Some(document)
+    }
+
+    pub(crate) fn note_document(&mut self, node: RowId<Node>) {
         let row = &self.nodes[node].value;
         self.hash.word(row.version.0);
         if let Some(document) = &row.document {

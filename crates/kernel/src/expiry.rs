@@ -10,10 +10,11 @@
 //! was due for somebody else.
 
 use crate::command::OnExpiry;
-use crate::history::End;
+use crate::history::{End, PastRef};
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::outcome::{Answer, Event, State};
+use crate::parties::space_of;
 use crate::units::{Span, Time};
 
 /// What holds for a lease at a moment.
@@ -94,7 +95,10 @@ impl Kernel {
 
     /// The first moment at which something can be forgotten. Nothing is wrong if that comes late.
     pub fn next_upkeep(&self) -> Option<Time> {
-        let past = self.history.oldest().map(|past| past.ended_at.after(self.limits().history_window));
+        let past = self
+            .history
+            .oldest()
+            .map(|past| self.history.get(past).ended_at.after(self.limits().history_window));
         let overfull = self.history.is_overfull(self.limits());
         let request = self.requests.oldest().map(|entry| entry.lapses_at);
         let agent = self.quiet.first_key_value().map(|((at, _), _)| *at);
@@ -171,19 +175,21 @@ impl Kernel {
         while work < Kernel::RETIRE_STEPS * step {
             let over = self.history.is_overfull(self.limits());
             match self.history.oldest() {
-                Some(past) if over || past.ended_at.after(window) < self.now => {
-                    work += past.members.as_slice().len();
-                    self.retire_oldest();
+                Some(past) if over || self.history.get(past).ended_at.after(window) < self.now => {
+                    work += self.retire_one(past);
                 }
                 _ => break,
             }
         }
     }
 
-    fn retire_oldest(&mut self) {
-        let past = self.history.pop_oldest().expect("the caller looked at it");
+    /// Drops an ended lease, and says how many members it had.
+    pub(crate) fn retire_one(&mut self, past: PastRef) -> usize {
+        let space = space_of(self.accounts[self.history.get(past).account].parent);
+        let past = self.history.remove(past, &mut self.spaces[space].value.past);
         self.index.remove(past.lsn);
         self.drop_referrer(past.account);
+        past.members.as_slice().len()
     }
 }
 

@@ -3,9 +3,9 @@
 //! They are kept in the order of their ends. Nothing here can become a live lease again.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 
 use crate::bundle::Member;
+use crate::chain::{Chain, Links};
 use crate::command::OnExpiry;
 use crate::lease::Few;
 use crate::limits::Limits;
@@ -22,7 +22,7 @@ pub(crate) type PastRef = Id<Past>;
 #[derive(Default)]
 pub(crate) struct History {
     rows: Slab<Past>,
-    order: VecDeque<PastRef>,
+    order: Chain<Past>,
     /// Of all of them.
     members: usize,
 }
@@ -41,6 +41,17 @@ pub(crate) struct Past {
     pub(crate) account: RowId<Account>,
     pub(crate) members: Few<Member>,
     pub(crate) details: Option<Box<Details>>,
+    pub(crate) links: Links<Past>,
+    /// Among those of its namespace.
+    pub(crate) space_links: Links<Past>,
+}
+
+fn by_end(past: &mut Past) -> &mut Links<Past> {
+    &mut past.links
+}
+
+fn by_space(past: &mut Past) -> &mut Links<Past> {
+    &mut past.space_links
 }
 
 /// How a lease ended.
@@ -118,7 +129,7 @@ const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl History {
     pub(crate) fn len(&self) -> usize {
-        self.order.len()
+        self.rows.len()
     }
 
     pub(crate) fn members(&self) -> usize {
@@ -129,22 +140,27 @@ impl History {
         &self.rows[past]
     }
 
-    pub(crate) fn push(&mut self, past: Past) -> PastRef {
+    /// `space`: the part of its namespace.
+    pub(crate) fn push(&mut self, past: Past, space: &mut Chain<Past>) -> PastRef {
         self.members += past.members.as_slice().len();
         let id = self.rows.insert(past);
-        self.order.push_back(id);
+        self.order.push(id, by_end, &mut self.rows);
+        space.push(id, by_space, &mut self.rows);
         id
     }
 
     /// The one that ended first.
-    pub(crate) fn oldest(&self) -> Option<&Past> {
-        self.order.front().map(|id| &self.rows[*id])
+    pub(crate) fn oldest(&self) -> Option<PastRef> {
+        self.order.head()
     }
 
-    pub(crate) fn pop_oldest(&mut self) -> Option<Past> {
-        let past = self.order.pop_front().map(|id| self.rows.remove(id))?;
+    /// `space`: the part of its namespace.
+    pub(crate) fn remove(&mut self, past: PastRef, space: &mut Chain<Past>) -> Past {
+        space.unlink(past, by_space, &mut self.rows);
+        self.order.unlink(past, by_end, &mut self.rows);
+        let past = self.rows.remove(past);
         self.members -= past.members.as_slice().len();
-        Some(past)
+        past
     }
 
     /// Is there more than may be kept?
@@ -152,8 +168,15 @@ impl History {
         self.len() > limits.history_max as usize || self.members > limits.history_members_max as usize
     }
 
+    /// Those of one namespace, in the order of their ends.
+    pub(crate) fn of_space(&self, space: Chain<Past>) -> impl Iterator<Item = &Past> {
+        let order = core::iter::successors(space.head(), |past| self.rows[*past].space_links.next());
+        order.map(|past| &self.rows[past])
+    }
+
     /// In the order of their ends.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Past> {
-        self.order.iter().map(|id| &self.rows[*id])
+        let order = core::iter::successors(self.order.head(), |past| self.rows[*past].links.next());
+        order.map(|past| &self.rows[past])
     }
 }

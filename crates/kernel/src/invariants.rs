@@ -10,8 +10,9 @@ use alloc::vec::Vec;
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::node::Node;
+use crate::party::Space;
 use crate::resource::{claimed, dir_above, path_of};
-use crate::table::Row;
+use crate::table::{Parent, Row};
 use crate::whereabouts::Whereabouts;
 
 /// The first thing that does not hold, if any.
@@ -108,7 +109,28 @@ impl Kernel {
             let within = scopes().filter(|scope| *scope == id.as_parent()).count();
             within > 0 && row.value.referrers as usize == within
         });
-        ensure(spaces, "namespaces count what is in them, and go with the last")
+        ensure(spaces, "namespaces count what is in them, and go with the last")?;
+        self.spaces.iter().try_for_each(|(id, row)| self.check_space(id.as_parent(), &row.value))
+    }
+
+    /// What a deletion would take.
+    fn check_space(&self, id: Parent, space: &Space) -> Result<(), String> {
+        let here = |account| self.accounts[account].parent == id;
+        let leases = self.leases.iter().filter(|(_, lease)| here(lease.account)).count();
+        ensure(space.leases as usize == leases, "namespaces count their leases")?;
+        let documents = self.nodes.iter().filter(|(_, row)| row.parent == id && row.value.document.is_some());
+        let mut documents: Vec<_> = documents.map(|(node, row)| (&row.text, node)).collect();
+        documents.sort_unstable_by_key(|(text, _)| *text);
+        let listed = space.documents.iter().map(|(text, node)| (text, *node));
+        ensure(listed.eq(documents), "namespaces list their documents")?;
+        let agents = self.agents.iter().filter(|(_, row)| row.parent == id);
+        let mut agents: Vec<_> = agents.map(|(agent, row)| (row.value.since, agent)).collect();
+        agents.sort_unstable_by_key(|(since, _)| *since);
+        let listed = space.agents.iter().map(|(since, agent)| (*since, *agent));
+        ensure(listed.eq(agents), "namespaces list their agents")?;
+        let past = self.history.iter().filter(|past| here(past.account)).map(|past| past.lsn);
+        let listed = self.history.of_space(space.past).map(|past| past.lsn);
+        ensure(listed.eq(past), "namespaces list their ended leases, in the order of their ends")
     }
 
     fn check_nodes(&self) -> Result<(), String> {

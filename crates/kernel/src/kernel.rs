@@ -29,7 +29,12 @@ use crate::units::{LeaseId, Lsn, Time, Version};
 use crate::whereabouts::LeaseIndex;
 
 /// The rules that this build decides by. Older logs are replayed by the rules they name.
-pub const KERNEL_VERSION: u32 = 1;
+///
+/// | version | since then |
+/// |---|---|
+/// | 1 | |
+/// | 2 | a namespace can be deleted |
+pub const KERNEL_VERSION: u32 = 2;
 
 /// The lease state machine of one shard.
 #[derive(Default)]
@@ -154,6 +159,7 @@ impl Kernel {
             Action::Reclaim(lease) => self.reclaim(stamp, *lease),
             Action::Pause(pause) => self.pause(stamp, pause),
             Action::SetQuota(set) => self.set_quota(stamp, set),
+            Action::DropNamespace(namespace) => self.drop_namespace(stamp, namespace),
             Action::Agent(news) => self.agent_news(stamp, by()?, news),
             Action::Retract(retraction) => self.retract(stamp, *retraction),
         }
@@ -198,7 +204,11 @@ impl Kernel {
             .is_some_and(|(identity, request)| self.requests.find(identity, request.key, now).is_some())
     }
 
+    /// What has been done in part has no answer yet: the same request goes on with it.
     fn keep_answer(&mut self, command: &Command, answer: &Answer) {
+        if matches!(answer, Answer::Dropped { more: true }) {
+            return;
+        }
         let Some((identity, request)) = entry_of(command) else { return };
         let lapses_at = self.now.after(self.limits().request_window);
         let (identity, answer) = (identity.clone(), answer.clone());

@@ -33,7 +33,7 @@ pub(crate) struct Lease {
     pub(crate) deadline: Time,
     pub(crate) phase: Phase,
     pub(crate) account: RowId<Account>,
-    pub(crate) account_links: Links,
+    pub(crate) account_links: Links<Lease>,
     /// A quota made the deadline: what ends by it cannot be rebound.
     pub(crate) capped: bool,
     /// Renewed, activated, touched or written under: its grant cannot be retracted any more.
@@ -76,7 +76,7 @@ pub(crate) struct MemberRow {
 pub(crate) struct Extra {
     pub(crate) details: Details,
     pub(crate) agent: Option<RowId<Agent>>,
-    pub(crate) agent_links: Links,
+    pub(crate) agent_links: Links<Lease>,
     pub(crate) session: Option<RowId<Session>>,
 }
 

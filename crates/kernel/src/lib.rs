@@ -47,6 +47,7 @@ mod authority;
 mod holder;
 mod documents;
 mod operator;
+mod namespaces;
 mod parties;
 mod lifecycle;
 mod waitdie;

@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::bundle::Member;
-use crate::chain::{by_account, by_agent};
+use crate::chain::{Links, by_account, by_agent};
 use crate::history::{End, Past};
 use crate::kernel::Kernel;
 use crate::lease::{Few, Lease, LeaseRef, MemberRow, Phase};
@@ -32,6 +32,8 @@ impl Kernel {
         self.set_timer(lease);
         self.claim(lease);
 
+        let space = space_of(self.accounts[account].parent);
+        self.spaces[space].value.leases += 1;
         let owner = &mut self.accounts[account].value;
         owner.leases += 1;
         owner.referrers += 1;
@@ -107,6 +109,7 @@ impl Kernel {
     /// The account stays, since history refers to it now.
     fn settle_parties(&mut self, row: &Lease) {
         self.accounts[row.account].value.leases -= 1;
+        self.space_mut(self.accounts[row.account].parent).leases -= 1;
         if let Some(agent) = row.agent() {
             self.agents[agent].value.leases -= 1;
             self.reset_forgetting(agent);
@@ -135,9 +138,12 @@ impl Kernel {
             account: row.account,
             members,
             details: details.map(Box::new),
+            links: Links::default(),
+            space_links: Links::default(),
         };
         self.hash.words([past.lsn.0, past.epoch.0, past.end as u64]);
-        let past = self.history.push(past);
+        let space = space_of(self.accounts[past.account].parent);
+        let past = self.history.push(past, &mut self.spaces[space].value.past);
         self.index.move_to(row.lsn, Whereabouts::Past(past));
     }
 

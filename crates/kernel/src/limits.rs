@@ -15,7 +15,7 @@ pub struct Limits {
     pub leases_max: u32,
     /// The same for each identity in one namespace, where no quota says otherwise.
     pub leases_per_identity_max: u32,
-    /// Namespaces ever used.
+    /// Namespaces with something in them.
     pub namespaces_max: u32,
     /// Names that are leased or have a document, and the directories above them.
     pub nodes_max: u32,

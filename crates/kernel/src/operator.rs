@@ -10,7 +10,7 @@ use crate::command::{Action, Party, Pause, Paused, Scope, SetQuota};
 use crate::expiry::Standing;
 use crate::history::End;
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
-use crate::lease::{LeaseRef, Phase};
+use crate::lease::{Lease, LeaseRef, Phase};
 use crate::outcome::{Answer, Bounded, Event, Rejection};
 use crate::party::Policy;
 use crate::text::{Identity, Namespace};
@@ -68,11 +68,11 @@ impl Kernel {
         let chain = space.and_then(|space| match party {
             Party::Identity(_, identity) => {
                 let account = self.accounts.find(space.as_parent(), identity.as_str())?;
-                Some((self.accounts[account].value.revocable, by_account as Thread))
+                Some((self.accounts[account].value.revocable, by_account as Thread<Lease>))
             }
             Party::Agent(_, name) => {
                 let agent = self.agents.find(space.as_parent(), name.as_str())?;
-                Some((self.agents[agent].value.revocable, by_agent as Thread))
+                Some((self.agents[agent].value.revocable, by_agent as Thread<Lease>))
             }
         });
         chain
@@ -136,6 +136,11 @@ impl Kernel {
             return Err(Rejection::Full(Bounded::Policies).into());
         }
         self.begin(stamp, &[]);
+        self.put_policy(scope, policy);
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn put_policy(&mut self, scope: &Scope, policy: Policy) {
         self.policies.set(scope, policy);
         self.hash.text(scope.namespace.as_ref().map_or("", Namespace::as_str));
         self.hash.text(scope.identity.as_ref().map_or("", Identity::as_str));
@@ -148,7 +153,6 @@ impl Kernel {
             number(quota.idle_max.map(|span| span.0)),
             number(quota.acquires_per_second.map(u64::from)),
         ]);
-        Ok(Answer::Done)
     }
 
     /// What was set for exactly this scope.

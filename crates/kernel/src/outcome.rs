@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::resource::ResourceName;
+use crate::text::Namespace;
 use crate::units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Span, Time, Token, Version};
 
 /// The result of [`Kernel::apply`](crate::Kernel::apply).
@@ -47,6 +48,11 @@ pub enum Answer {
     },
     /// The resources are free.
     Reclaimed(LeaseId),
+    /// A part of a namespace is gone; `more`: call again.
+    Dropped {
+        /// There is something left.
+        more: bool,
+    },
     /// The document has this version now.
     Committed(Version),
     /// The key has this version now; `removed` is false if there was no document.
@@ -140,6 +146,11 @@ pub enum Rejection {
     },
     /// The lease is in a state from which this does not lead on.
     InvalidState(State),
+    /// Leases stand in the namespace.
+    InUse {
+        /// How many.
+        leases: u32,
+    },
     /// The agent belongs to another identity.
     AgentTaken,
     /// So much is due that this cannot be decided yet: try again after some ticks.
@@ -187,7 +198,8 @@ pub enum Misplaced {
     },
     /// An `open` for another store.
     Store,
-    /// An `open` by rules that this build does not know, or older than those in force.
+    /// An `open` by rules that this build does not know, or older than those in force; or an action that
+    /// the rules in force do not know.
     KernelVersion {
         /// The newest known here.
         newest: u32,
@@ -313,6 +325,15 @@ pub enum Event {
         /// The key's version.
         version: Version,
         /// Where the document was.
+        superseded: Location,
+    },
+    /// A document went with its namespace.
+    Dropped {
+        /// The namespace.
+        namespace: Namespace,
+        /// Whose document.
+        key: ResourceName,
+        /// Where it was.
         superseded: Location,
     },
 }

@@ -18,7 +18,7 @@ impl Kernel {
         let floor = self.floor;
         match self.spaces.find(None, namespace.as_str()) {
             Some(space) => space,
-            None => self.spaces.insert(None, namespace.shared(), Space { floor, referrers: 0 }),
+            None => self.spaces.insert(None, namespace.shared(), Space { floor, ..Space::default() }),
         }
     }
 
@@ -86,7 +86,10 @@ impl Kernel {
         owner.referrers += 1;
         owner.agents += 1;
         self.join_space(space);
-        self.agents.insert(space.as_parent(), name.shared(), agent)
+        let since = agent.since;
+        let id = self.agents.insert(space.as_parent(), name.shared(), agent);
+        self.spaces[space].value.agents.insert(since, id);
+        id
     }
 
     /// One whose time is over may still have its row.
@@ -194,9 +197,10 @@ impl Kernel {
         }
     }
 
-    fn forget(&mut self, agent: RowId<Agent>) {
+    pub(crate) fn forget(&mut self, agent: RowId<Agent>) {
         let row = self.agents.remove(agent);
         let agent = row.value;
+        self.space_mut(row.parent).agents.remove(&agent.since);
         if let Some(at) = agent.forget_at {
             self.quiet.remove(&(at, agent.since));
         }

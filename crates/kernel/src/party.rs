@@ -4,10 +4,14 @@
 //! is remembered for a while after its last lease; a session only while it has one.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 
 use crate::chain::Chain;
 use crate::command::Scope;
+use crate::history::Past;
+use crate::lease::Lease;
 use crate::limits::Quota;
+use crate::node::Node;
 use crate::table::RowId;
 use crate::text::{Identity, Namespace};
 use crate::units::{Lsn, Time, Version};
@@ -19,6 +23,14 @@ pub(crate) struct Space {
     pub(crate) floor: Version,
     /// Nodes, accounts and agents in it.
     pub(crate) referrers: u32,
+    /// Leases that cover resources in it.
+    pub(crate) leases: u32,
+    /// Its keys with a document, by name.
+    pub(crate) documents: BTreeMap<Arc<str>, RowId<Node>>,
+    /// Its ended leases, in the order of their ends.
+    pub(crate) past: Chain<Past>,
+    /// Its agents, by the grants that first named them.
+    pub(crate) agents: BTreeMap<Lsn, RowId<Agent>>,
 }
 
 /// An identity in a namespace.
@@ -27,7 +39,7 @@ pub(crate) struct Account {
     /// Leases that cover resources.
     pub(crate) leases: u32,
     /// Those of them that an operator may still revoke.
-    pub(crate) revocable: Chain,
+    pub(crate) revocable: Chain<Lease>,
     /// Agents that belong to it.
     pub(crate) agents: u32,
     /// Leases, ended leases and agents that refer to this row.
@@ -42,7 +54,7 @@ pub(crate) struct Agent {
     pub(crate) paused: bool,
     pub(crate) restart: Option<Restart>,
     pub(crate) leases: u32,
-    pub(crate) revocable: Chain,
+    pub(crate) revocable: Chain<Lease>,
     /// When it is forgotten; set while it has no leases and is not paused.
     pub(crate) forget_at: Option<Time>,
 }

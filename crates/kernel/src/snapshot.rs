@@ -247,9 +247,10 @@ impl Kernel {
         if !data.key.is_key() || self.nodes.find(space.as_parent(), data.key.as_str()).is_some() {
             return Err(RestoreError("a key that is none, or is there twice"));
         }
-        let node = Node::new(data.version, data.document);
-        self.documents += u32::from(data.document.is_some());
-        self.insert_node(space, data.key.shared(), node);
+        let node = self.insert_node(space, data.key.shared(), Node::new(data.version, data.document));
+        if data.document.is_some() {
+            self.list_document(node);
+        }
         Ok(())
     }
 
@@ -313,7 +314,7 @@ impl Kernel {
         let account = self.ensure_account(space, &data.identity);
         self.accounts[account].value.referrers += 1;
         let details = (!data.details.is_default()).then(|| Box::new(data.details.clone()));
-        let past = self.history.push(Past {
+        let past = Past {
             lsn: data.lsn,
             epoch: data.epoch,
             token: data.token,
@@ -326,7 +327,10 @@ impl Kernel {
             account,
             members: data.members.iter().cloned().collect(),
             details,
-        });
+            links: Links::default(),
+            space_links: Links::default(),
+        };
+        let past = self.history.push(past, &mut self.spaces[space].value.past);
         self.index.insert(data.lsn, Whereabouts::Past(past));
         Ok(())
     }

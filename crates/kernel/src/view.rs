@@ -261,7 +261,7 @@ impl Kernel {
         views
     }
 
-    /// All namespaces ever used, by name.
+    /// All namespaces with something in them, by name.
     pub fn namespaces(&self) -> Vec<Namespace> {
         let mut names: Vec<_> =
             self.spaces.iter().map(|(_, row)| Namespace::from_shared(&row.text)).collect();

@@ -2,11 +2,11 @@
 #![allow(missing_docs, reason = "a test has no public items")]
 
 use kernel::{
-    Action, AgentName, Answer, Commit, Etag, Grant, Granted, Held, Kernel, Limits, Location, Lsn, Namespace,
-    OnExpiry, Outcome, Pause, Paused, Relocation, Removal, Renewal, ResourceName, Scope, Snapshot, Span,
-    Store, Time, Version, Write,
+    Action, AgentName, Answer, Commit, Cursor, Etag, Grant, Granted, Held, KERNEL_VERSION, Kernel, Limits,
+    Location, Lsn, Namespace, OnExpiry, Outcome, Pause, Paused, Relocation, Removal, Renewal, ResourceName,
+    Scope, Snapshot, Span, Store, Time, Version, Write,
 };
-use sim::world::{World, default_namespace, grant, held, key};
+use sim::world::{World, default_namespace, grant, held, identity, key};
 
 fn granted(world: &mut World, who: &str, action: Action) -> Granted {
     match world.by(who, action) {
@@ -26,8 +26,8 @@ fn commit(held: Held, key: &str) -> Action {
 }
 
 /// A little of everything: ended leases, live ones, a hold, documents, an agent, a policy.
-fn lived_in() -> World {
-    let mut world = World::new(Limits::default());
+fn lived_in(kernel_version: u32) -> World {
+    let mut world = World::by_rules(kernel_version, Limits::default());
     world.now = Time(100);
     let hold = Grant { on_expiry: OnExpiry::Hold(Span(5000)), ..grant(key("held"), Span(1000)) };
     let hold = granted(&mut world, "ada", Action::Acquire(hold));
@@ -70,7 +70,21 @@ fn lived_in() -> World {
 /// agree. If this fails, a row is folded in otherwise than before: that takes a new `KERNEL_VERSION`.
 #[test]
 fn the_same_log_has_the_same_hash_in_every_build() {
-    assert_eq!(lived_in().kernel.state_hash(), 0xda34_9c60_c5c0_09bc);
+    assert_eq!(lived_in(1).kernel.state_hash(), 0xda34_9c60_c5c0_09bc);
+    let mut world = lived_in(2);
+    assert_eq!(world.kernel.state_hash(), 0x0a76_808e_d320_1903);
+    for who in ["ada", "bob", "eve"] {
+        let party = kernel::Party::Identity(default_namespace(), identity(who));
+        world.by("root", Action::RevokeAll(party));
+    }
+    let leases: Vec<_> =
+        world.kernel.leases_from(Cursor::default(), world.now).map(|(_, lease)| lease.id).collect();
+    for lease in leases {
+        assert!(matches!(world.by("root", Action::Reclaim(lease)), Outcome::Applied(..)));
+    }
+    let dropped = world.by("root", Action::DropNamespace(default_namespace()));
+    assert!(matches!(dropped, Outcome::Applied(Answer::Dropped { more: false }, _)), "{dropped:?}");
+    assert_eq!(world.kernel.state_hash(), 0x1fef_d501_8009_818f);
 }
 
 /// What is done to a snapshot.
@@ -78,7 +92,7 @@ type Damage<'a> = &'a dyn Fn(&mut Snapshot);
 
 #[test]
 fn a_snapshot_that_no_kernel_can_have_written_is_refused() {
-    let snapshot = lived_in().kernel.snapshot();
+    let snapshot = lived_in(KERNEL_VERSION).kernel.snapshot();
     let restored = Kernel::restore(&snapshot).expect("a kernel wrote it");
     assert_eq!(restored.snapshot(), snapshot);
 

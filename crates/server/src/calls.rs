@@ -280,6 +280,13 @@ fn operators() -> Vec<Call> {
             .changes()
             .tells::<tell::Done>("It is so now.")
             .refuses(&[InvalidKey, Forbidden, NotFound]),
+        Call::delete("/v1/namespaces/{name}", operator::delete_namespace)
+            .named("operators", "delete_namespace", "Delete a namespace, with all that is in it")
+            .at_length("Not while anybody holds a lease there. Until it is gone nothing is granted there. May be repeated.")
+            .of_namespace()
+            .changes()
+            .tells::<tell::Done>("It is gone, now or before.")
+            .refuses(&[InvalidKey, Forbidden, InvalidState]),
         Call::get(path::QUOTAS, operator::quotas)
             .named("operators", "quotas", "What somebody may use")
             .reads()

@@ -1,4 +1,4 @@
-//! What operators do: take leases back, stop grants, set quotas.
+//! What operators do: take leases back, stop grants, set quotas, delete namespaces.
 
 use std::sync::Arc;
 
@@ -193,6 +193,23 @@ fn done(said: &Said) -> Told<tell::Done> {
             Ok(Json(tell::Done { done: true }))
         }
         said => Err(refusal(said, None).into()),
+    }
+}
+
+pub(crate) async fn delete_namespace(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Told<tell::Done> {
+    read::operator(&peer)?;
+    let namespace = read::namespace(Some(&name))?;
+    let shard = app.shard_of(&namespace);
+    match ask_shard(&app, &peer, shard, Action::DropNamespace(namespace), &headers).await? {
+        Said::Outcome(
+            Outcome::Applied(Answer::Dropped { .. }, _) | Outcome::Unchanged(Answer::Dropped { .. }),
+        ) => Ok(Json(tell::Done { done: true })),
+        said => Err(refusal(&said, None).into()),
     }
 }
 

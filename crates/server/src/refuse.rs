@@ -102,6 +102,10 @@ fn words(rejection: &Rejection) -> (Code, String) {
         Rejection::InvalidState(state) => {
             return (Code::InvalidState, format!("not from this state: state={}", state.as_str()));
         }
+        Rejection::InUse { leases } => {
+            let detail = format!("leases stand in the namespace; take them back first: leases={leases}");
+            return (Code::InvalidState, detail);
+        }
         Rejection::StaleEpoch { current } => {
             return (
                 Code::StaleEpoch,

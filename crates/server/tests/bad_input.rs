@@ -85,6 +85,10 @@ POST /v1/revoke | {} | 400 invalid_body
 POST /v1/pause | {"identity":"a","agent_id":"b","paused":true} | 400 invalid_body
 PUT /v1/quotas | {"max_leases":-1} | 400 invalid_body
 PUT /v1/quotas | [] | 400 invalid_body
+DELETE /v1/namespaces/LONG | | 400 invalid_key
+DELETE /v1/namespaces/a%00b | | 400 invalid_key
+DELETE /v1/namespaces/default | | 409 invalid_state
+GET /v1/namespaces/default | | 405 method_not_allowed
 GET /v1/nonsense | | 404 not_found
 DELETE /v1/leases | | 405 method_not_allowed
 "#;

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Server, header};
+use identity::Role;
 use serde_json::json;
 
 #[tokio::test]
@@ -185,4 +186,34 @@ async fn an_idempotency_key_is_bound_to_the_conditions_of_a_write() {
         let (status, view) = server.post(&path, &[header("x-idempotency-key", "r")], "").await;
         assert_eq!((status, &view["state"]), (200, &json!("revoking")), "{view}");
     }
+}
+
+/// A worker's documents are gone for everybody, and what it was told of them holds no more.
+#[tokio::test]
+async fn an_operator_deletes_a_namespace_with_all_that_is_in_it() {
+    let server = Server::start();
+    let lease = server.acquire(json!({"namespace": "old", "key": "k"})).await;
+    let id = lease["lease_id"].as_str().expect("a credential");
+    let path = "/v1/update_state?namespace=old&key=k";
+    assert_eq!(server.post(path, &[header("x-lease-id", id)], "{}").await.0, 200);
+    let delete = || server.raw("DELETE", "/v1/namespaces/old", &[], "");
+    assert_eq!(delete().await.status, 409, "a lease stands");
+    server.release(&lease).await;
+    for _ in 0..2 {
+        assert_eq!(delete().await.status, 200, "again and again");
+    }
+    assert_eq!(server.get("/v1/namespaces").await.1["namespaces"], json!([]));
+    let public = lease["public_id"].as_str().expect("a name");
+    assert_eq!(server.get(&format!("/v1/leases/{public}")).await.0, 410);
+    assert_eq!(server.get("/v1/describe?namespace=old&key=k").await.0, 404);
+    let again = server.acquire(json!({"namespace": "old", "key": "k"})).await;
+    assert_eq!((&again["version"], &again["state_etag"]), (&json!(2), &json!("")));
+}
+
+#[tokio::test]
+async fn a_worker_deletes_no_namespace() {
+    let server = Server::start_as(Role::Worker);
+    let raw = server.raw("DELETE", "/v1/namespaces/default", &[], "").await;
+    let told: serde_json::Value = serde_json::from_slice(&raw.body).expect("JSON");
+    assert_eq!((raw.status, &told["error"]), (403, &json!("forbidden")));
 }

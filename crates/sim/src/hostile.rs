@@ -161,6 +161,7 @@ impl Hostile {
             83..85 => Action::Revoke(self.held().lease),
             85 if self.rng.one_in(3) => Action::RevokeAll(self.party()),
             85..89 => Action::Reclaim(self.held().lease),
+            89 if self.rng.one_in(3) => Action::DropNamespace(self.namespace()),
             89 => Action::Pause(self.pause()),
             90..92 => Action::SetQuota(SetQuota { scope: self.scope(), quota: self.quota() }),
             92..95 => Action::Agent(self.news()),
@@ -190,7 +191,11 @@ impl Hostile {
             term: self.term,
             boot_id: 9,
             boot_clock: Span(self.now),
-            kernel_version: if self.rng.one_in(30) { 2 * u32::from(self.rng.small(2)) } else { 1 },
+            kernel_version: match self.rng.below(30) {
+                0 => 3 * u32::from(self.rng.small(2)),
+                1 => 1,
+                _ => 2,
+            },
             limits,
         })
     }

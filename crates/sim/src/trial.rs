@@ -234,6 +234,10 @@ impl Seen {
                 let before = self.versions.insert((view.namespace, key.clone()), *version);
                 ensure(before < Some(*version), || format!("a version came twice: {key}"))?;
             }
+            Event::Dropped { namespace, .. } => {
+                let standing = leases(kernel, step.now).any(|lease| lease.namespace == *namespace);
+                ensure(!standing, || format!("deleted under a lease: {namespace}"))?;
+            }
             Event::Activated(_) | Event::Revoked(_) => {}
         }
         Ok(())

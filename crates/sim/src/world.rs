@@ -18,13 +18,18 @@ pub struct World {
 impl World {
     /// Opened at time 0, somewhere in the millions of millions, as a real log is.
     pub fn new(limits: Limits) -> World {
+        World::by_rules(kernel::KERNEL_VERSION, limits)
+    }
+
+    /// Likewise, by the rules of an earlier build.
+    pub fn by_rules(kernel_version: u32, limits: Limits) -> World {
         let open = Open {
             store: Store { shards: 1, hash_seed: 0x5eed, ..Store::default() },
             writer: 1,
             term: 1,
             boot_id: 0,
             boot_clock: Span(0),
-            kernel_version: kernel::KERNEL_VERSION,
+            kernel_version,
             limits,
         };
         let mut world = World { kernel: Kernel::new(), lsn: Lsn(1_700_000_000_000_000), now: Time(0) };

@@ -29,6 +29,9 @@ fn note_outcome(counts: &mut BTreeMap<String, u64>, outcome: &Outcome) {
     match outcome {
         Outcome::Applied(answer, events) => {
             note(counts, "applied", answer);
+            if let Answer::Dropped { more } = answer {
+                note(counts, "dropped_more", more);
+            }
             for event in events {
                 note(counts, "event", event);
             }
@@ -44,14 +47,15 @@ fn note_outcome(counts: &mut BTreeMap<String, u64>, outcome: &Outcome) {
 }
 
 const MUST_OCCUR: &str = "
-    applied Opened Ticked Granted Live Renewed Released Revoking RevokedAll Reclaimed Committed Removed Relocated Done Retracted
-    unchanged Ticked Granted Live Renewed Released RevokedAll Committed Removed Relocated Done Retracted
+    applied Opened Ticked Granted Live Renewed Released Revoking RevokedAll Reclaimed Dropped Committed Removed Relocated Done Retracted
+    unchanged Ticked Granted Live Renewed Released RevokedAll Dropped Committed Removed Relocated Done Retracted
     refused Misplaced InvalidTtl InvalidHold InvalidBatch RequestMismatch NotFound Retired NotHeld LeaseRevoked
-    refused LeaseExpired StaleEpoch FencingMismatch InvalidState AgentTaken Conflict AlreadyHeld VersionConflict
+    refused LeaseExpired StaleEpoch FencingMismatch InvalidState InUse AgentTaken Conflict AlreadyHeld VersionConflict
     refused EtagMismatch Paused QuotaExceeded Full Behind
     misplaced Lsn Time NotOpen Term Store KernelVersion Limits NoIdentity
     full Leases Namespaces Nodes Documents Agents Policies Requests
-    event Granted Activated Rebound Released Expired Revoked Reclaimed Committed Removed";
+    dropped_more true false
+    event Granted Activated Rebound Released Expired Revoked Reclaimed Committed Removed Dropped";
 
 #[test]
 fn hostile_commands_reach_every_outcome() {

@@ -88,6 +88,7 @@ fn describe(action: &Action) -> (&'static str, Value) {
         Action::Reclaim(lease) => ("reclaim", json!({"lease": lease.to_string()})),
         Action::Pause(pause) => ("pause", pause_fields(pause)),
         Action::SetQuota(set) => ("set_quota", joined(scope_fields(&set.scope), quota_fields(&set.quota))),
+        Action::DropNamespace(namespace) => ("drop_namespace", json!({"namespace": namespace.as_str()})),
         Action::Agent(news) => (
             "agent",
             json!({

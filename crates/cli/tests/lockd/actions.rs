@@ -198,6 +198,7 @@ fn operator_actions() -> Vec<(Action, &'static str, Value)> {
             json!({"namespace": "prod", "agent": "coder", "paused": false}),
         ),
         (Action::SetQuota(SetQuota { scope, quota }), "set_quota", set),
+        (Action::DropNamespace(namespace()), "drop_namespace", json!({"namespace": "prod"})),
     ]
 }
 
@@ -227,7 +228,7 @@ fn every_action_has_a_line_with_its_fields() {
         assert!(fields.is_none() || line["fields"] == *fields.as_ref().expect("some"), "{line}");
     }
     let names: std::collections::BTreeSet<&str> = expected.iter().map(|(_, name, _)| *name).collect();
-    assert_eq!(names.len(), 19, "every action is tried: {names:?}");
+    assert_eq!(names.len(), 20, "every action is tried: {names:?}");
 }
 
 #[test]

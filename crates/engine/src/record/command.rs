@@ -32,6 +32,7 @@ mod tag {
     pub(super) const SET_QUOTA: u8 = 17;
     pub(super) const AGENT: u8 = 18;
     pub(super) const RETRACT: u8 = 19;
+    pub(super) const DROP_NAMESPACE: u8 = 20;
 }
 
 /// Appends a command.
@@ -77,6 +78,10 @@ fn encode_action(action: &Action, to: &mut Writer<'_>) {
         Action::RevokeAll(party) => encode_party(party, to),
         Action::Pause(pause) => encode_pause(pause, to),
         Action::SetQuota(set) => encode_quota(set, to),
+        Action::DropNamespace(namespace) => {
+            to.byte(tag::DROP_NAMESPACE);
+            to.text(namespace.as_str());
+        }
         Action::Agent(news) => {
             to.byte(tag::AGENT);
             to.text(news.namespace.as_str());
@@ -216,6 +221,7 @@ fn decode_action(from: &mut Reader<'_>) -> Read<Action> {
         tag::REVOKE_ALL => Action::RevokeAll(decode_party(from)?),
         tag::PAUSE => Action::Pause(decode_pause(from)?),
         tag::SET_QUOTA => Action::SetQuota(decode_quota(from)?),
+        tag::DROP_NAMESPACE => Action::DropNamespace(decode_label(from, Namespace::new)?),
         tag::AGENT => Action::Agent(AgentNews {
             namespace: decode_label(from, Namespace::new)?,
             agent: decode_label(from, AgentName::new)?,

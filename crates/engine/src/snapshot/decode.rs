@@ -327,6 +327,7 @@ fn decode_answer(from: &mut Reader<'_>) -> Read<Answer> {
         }),
         answer::REVOKING => Answer::Revoking(decode_lease_id(from)?),
         answer::REVOKED_ALL => Answer::RevokedAll { revoked: from.small()?, more: from.flag()? },
+        answer::DROPPED => Answer::Dropped { more: from.flag()? },
         answer::RECLAIMED => Answer::Reclaimed(decode_lease_id(from)?),
         answer::COMMITTED => Answer::Committed(Version(from.number()?)),
         answer::REMOVED => Answer::Removed { removed: from.flag()?, version: Version(from.number()?) },

@@ -40,6 +40,7 @@ pub(super) mod answer {
     pub(crate) const RELOCATED: u8 = 10;
     pub(crate) const DONE: u8 = 11;
     pub(crate) const RETRACTED: u8 = 12;
+    pub(crate) const DROPPED: u8 = 13;
 }
 
 /// How many entries of each kind there are, in the order of their tags.
@@ -223,6 +224,7 @@ fn encode_answer(kept: &Answer, to: &mut Writer<'_>) {
             to.number(u64::from(*revoked));
             to.flag(*more);
         }
+        Answer::Dropped { more } => encode_flagged(answer::DROPPED, *more, to),
         Answer::Reclaimed(lease) => {
             to.byte(answer::RECLAIMED);
             encode_lease_id(*lease, to);

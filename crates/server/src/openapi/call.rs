@@ -85,6 +85,10 @@ impl Call {
         Call::new(HttpMethod::Put, path, on(MethodFilter::PUT, handler))
     }
 
+    pub(crate) fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Call {
+        Call::new(HttpMethod::Delete, path, on(MethodFilter::DELETE, handler))
+    }
+
     fn new(method: HttpMethod, path: &'static str, handler: MethodRouter<Arc<App>>) -> Call {
         let call = Call {
             path,
@@ -140,6 +144,12 @@ impl Call {
         self.parameters.extend(T::into_params(|| Some(ParameterIn::Query)));
         self.takes_query = true;
         self.with::<words::Key>().with::<words::Namespace>().with::<Flag>()
+    }
+
+    /// `{name}` in its path.
+    pub(crate) fn of_namespace(self) -> Call {
+        let call = self.with::<words::Namespace>();
+        call.parameter::<words::Namespace>("name", ParameterIn::Path, Required::True, "The namespace.")
     }
 
     /// `{id}` in its path.

@@ -41,8 +41,13 @@ pub(crate) fn header<'a>(name: &'a str, value: &'a str) -> (&'a str, &'a str) {
 
 impl Server {
     pub(crate) fn start() -> Server {
+        Server::start_as(Role::Operator)
+    }
+
+    /// Whoever asks has this role.
+    pub(crate) fn start_as(role: Role) -> Server {
         let app = server::testing::app(Settings { json_max: 2_000_000, ..Settings::default() });
-        let router = router(app).layer(Extension(Peer::anonymous(Role::Operator)));
+        let router = router(app).layer(Extension(Peer::anonymous(role)));
         Server { router, document: Arc::default() }
     }
 

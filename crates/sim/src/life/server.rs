@@ -169,7 +169,7 @@ impl Server {
         for event in turn.events.iter().flat_map(|(_, events)| events) {
             let location = match event {
                 Event::Committed { superseded, .. } => *superseded,
-                Event::Removed { superseded, .. } => Some(*superseded),
+                Event::Removed { superseded, .. } | Event::Dropped { superseded, .. } => Some(*superseded),
                 _ => None,
             };
             if let Some(Place::Blob(blob)) = location.map(Place::of) {

@@ -8,6 +8,7 @@
 mod documents;
 mod grant;
 mod holder;
+mod namespace;
 mod operator;
 
 use kernel::{
@@ -135,7 +136,8 @@ impl Model {
             self.room_for_request(now, identity)?;
         }
         let answer = self.act(lsn, now, command)?;
-        if let Some((identity, request)) = kept {
+        let goes_on = matches!(answer, Answer::Dropped { more: true });
+        if let Some((identity, request)) = kept.filter(|_| !goes_on) {
             let (identity, answer) = (identity.clone(), answer.clone());
             self.requests.retain(|entry| !(entry.identity == identity && entry.request.key == request.key));
             let lapses_at = now.after(self.limits().request_window);
@@ -177,6 +179,7 @@ impl Model {
             Action::Reclaim(lease) => self.reclaim(lsn, now, *lease),
             Action::Pause(pause) => self.pause(lsn, now, pause),
             Action::SetQuota(set) => self.set_quota(lsn, now, set),
+            Action::DropNamespace(namespace) => self.drop_namespace(lsn, now, namespace),
             Action::Agent(news) => self.agent_news(lsn, now, by()?, news),
             Action::Retract(retraction) => self.retract(lsn, now, *retraction),
         }

@@ -137,6 +137,7 @@ impl Reader<'_> {
             "revoke-all" => Action::RevokeAll(party(words)?),
             "pause" | "resume" => Action::Pause(Pause { whom: paused(words)?, paused: verb == "pause" }),
             "quota" => Action::SetQuota(SetQuota { scope: scope(words)?, quota: quota(words)? }),
+            "drop" => Action::DropNamespace(namespace(words)?),
             "restarting" | "alive" => Action::Agent(AgentNews {
                 namespace: namespace(words)?,
                 agent: valid(AgentName::new(&words.take("agent").unwrap_or_default()))?,

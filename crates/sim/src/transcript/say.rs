@@ -42,6 +42,7 @@ fn say_answer(answer: &Answer, names: &Names) -> String {
         Answer::Revoking(lease) => format!("revoking {}", names.of(*lease)),
         Answer::RevokedAll { revoked, more } => format!("revoked-all count={revoked} more={more}"),
         Answer::Reclaimed(lease) => format!("reclaimed {}", names.of(*lease)),
+        Answer::Dropped { more } => format!("dropped more={more}"),
         Answer::Committed(version) => format!("committed version={}", version.0),
         Answer::Removed { removed, version } => format!("removed={removed} version={}", version.0),
         Answer::Relocated { moved } => format!("relocated moved={moved}"),
@@ -69,6 +70,7 @@ fn say_rejection(rejection: &Rejection, names: &Names) -> String {
         Rejection::StaleEpoch { current } => format!("stale_epoch current={}", current.0),
         Rejection::FencingMismatch { current } => format!("fencing_mismatch current={}", current.0),
         Rejection::InvalidState(state) => format!("invalid_state state={}", state.as_str()),
+        Rejection::InUse { leases } => format!("invalid_state leases={leases}"),
         Rejection::AgentTaken => "agent_taken".into(),
         Rejection::Behind => "behind".into(),
         Rejection::Conflict(conflict) => say_conflict(conflict, names),
@@ -104,6 +106,7 @@ fn say_event(event: &Event, names: &Names) -> String {
         Event::Removed { lease, key, version, .. } => {
             format!("removed {key} version={} by={}", version.0, names.of(*lease))
         }
+        Event::Dropped { namespace, key, .. } => format!("dropped {key} ns={namespace}"),
     }
 }
 

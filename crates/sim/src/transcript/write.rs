@@ -110,6 +110,10 @@ impl Words {
                 self.scope(&set.scope);
                 self.quota(&set.quota);
             }
+            Action::DropNamespace(namespace) => {
+                self.word("drop");
+                self.namespace(namespace);
+            }
             Action::Agent(news) => {
                 self.word(if news.restarting { "restarting" } else { "alive" });
                 self.namespace(&news.namespace);
