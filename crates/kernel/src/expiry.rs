@@ -9,13 +9,15 @@
 //! when a renewal of the last one arrives. Judged by the row it would be revived, after its resource
 //! was due for somebody else.
 
+use alloc::vec::Vec;
+
 use crate::command::OnExpiry;
 use crate::history::{End, PastRef};
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::outcome::{Answer, Event, State};
 use crate::parties::space_of;
-use crate::units::{Span, Time};
+use crate::units::{Lsn, Span, Time};
 
 /// What holds for a lease at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,18 +110,25 @@ impl Kernel {
 
     /// A bounded part of what is due, the earliest first.
     pub(crate) fn expire_due(&mut self) {
+        let mut found = self.find_due().into_iter().peekable();
         let mut work = 0;
         while work < self.limits().step_max {
             let due = if planted!(TickSkipsOne) { self.timers.iter().nth(1) } else { self.timers.first() };
-            match due {
-                Some((at, lsn)) if at < shifted(self.now) => {
-                    let lease = self.live(lsn).expect("a timer is a live lease's");
-                    work += self.leases[lease].weight;
-                    self.step(lease);
-                }
-                _ => break,
-            }
+            let Some((_, lsn)) = due.filter(|(at, _)| *at < shifted(self.now)) else { break };
+            // A hold that has just begun may be over as well, and come before the next one that was found.
+            let expected = found.next_if(|(found, _)| *found == lsn).map(|(_, lease)| lease);
+            let lease = expected.or_else(|| self.live(lsn)).expect("a timer is a live lease's");
+            work += self.leases[lease].weight;
+            self.step(lease);
         }
+    }
+
+    /// What one step may come to, found before the first of it is ended: many look-ups wait for memory at
+    /// once, if nothing comes in between.
+    fn find_due(&self) -> Vec<(Lsn, LeaseRef)> {
+        let due = self.timers.iter().take_while(|(at, _)| *at < shifted(self.now));
+        let step = due.take(self.limits().step_max as usize);
+        step.filter_map(|(_, lsn)| Some((lsn, self.live(lsn)?))).collect()
     }
 
     /// Brings a row to where the deadline says that it is: at most two steps.
