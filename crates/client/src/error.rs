@@ -102,6 +102,7 @@ fn kind_of(code: Code) -> Kind {
         | Code::MethodNotAllowed
         | Code::InvalidState
         | Code::DocumentTooLarge
+        | Code::InvalidRange
         | Code::IdempotencyMismatch => Kind::Invalid,
     }
 }

@@ -179,7 +179,7 @@ impl Metrics {
             Event::Committed { .. } => {
                 self.commits.inc();
             }
-            Event::Removed { .. } => {
+            Event::Removed { .. } | Event::Dropped { .. } => {
                 self.removals.inc();
             }
             Event::Activated(_) | Event::Rebound(..) | Event::Reclaimed(_) => {}
