@@ -151,6 +151,9 @@ pub struct Hints {
     /// How many who came earlier are in the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
+    /// The session's own lease that is in the way, by its public name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<String>,
     /// The lease that is in the way, by its public name; or those to give back first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<crate::words::PublicId>))]

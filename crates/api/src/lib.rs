@@ -3,15 +3,15 @@
 //! **What is absent.** No HTTP, no rules, nothing of ours: servers and clients share these words and nothing else.
 //! Unknown fields are refused in requests, and ignored in answers, so that a newer server can say more.
 //!
-//! The modules in reading order: [`ask`] is what clients send; `object` and `whole` say how strictly that is
-//! read; [`tell`] is what
-//! they get; [`code`] is why not. With the feature `openapi` all of them have schemas, and `words` those of the texts
-//! in them.
+//! The modules in reading order: [`ask`] is what clients send; `object` and `whole` say how strictly that is read;
+//! [`tell`] is what they get; [`agents`] is both, for agents; [`code`] is why not. With the feature `openapi` all of them have
+//! schemas, and `words` those of the texts in them.
 
 pub mod ask;
 mod object;
 mod whole;
 pub mod tell;
+pub mod agents;
 pub mod code;
 #[cfg(feature = "openapi")]
 pub mod words;
@@ -36,6 +36,20 @@ pub mod path {
     pub const REMOVE_STATE: &str = "/v1/remove_state";
     /// What is known of a key.
     pub const DESCRIBE: &str = "/v1/describe";
+    /// Declare all that an agent will touch.
+    pub const MANIFEST: &str = "/v1/manifest";
+    /// Extend several leases.
+    pub const HEARTBEAT: &str = "/v1/leases/heartbeat";
+    /// Give several leases back.
+    pub const RELEASE_ALL: &str = "/v1/leases/release";
+    /// What is true of several leases.
+    pub const RECONCILE: &str = "/v1/leases/reconcile";
+    /// A namespace's agents.
+    pub const AGENTS: &str = "/v1/agents";
+    /// Who is in whose way.
+    pub const CONTENTION: &str = "/v1/contention";
+    /// What happens, as it happens.
+    pub const EVENTS: &str = "/v1/events";
     /// Every lease.
     pub const LEASES: &str = "/v1/leases";
     /// Is a token current?

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kernel::{
-    Action, Age, Answer, Command, Conflict, Event, Grant, Granted, Identity, Kernel, LeaseId, Limits, Lsn,
-    Member, Namespace, Open, Outcome, Rejection, Span, Store, Time, Verdict,
+    Action, Age, AgentName, Answer, Bundle, Command, Conflict, Event, Grant, Granted, Identity, Kernel,
+    LeaseId, Limits, Lsn, Member, Namespace, Open, Outcome, Rejection, Span, Store, Time, Verdict,
 };
 use store::{Lsns, Seq};
 
@@ -38,6 +38,8 @@ pub struct Decider {
     first: Option<Lsn>,
     /// What the batch has caused.
     events: Vec<(Lsn, Vec<Event>)>,
+    /// Who met others in its way meanwhile.
+    contended: Vec<Contended>,
     waiters: Waiters,
     /// What became free and has not been offered to anybody yet.
     freed: VecDeque<(Namespace, Vec<Member>)>,
@@ -67,6 +69,45 @@ pub struct Blocked {
     pub position: usize,
     /// What the session holds, if it must give that back.
     pub release: Vec<LeaseId>,
+    /// How old the request was taken to be: an attempt comes back with it.
+    pub age: Age,
+}
+
+/// Others were in the way of a request for a lease. Nothing changed by it, and nothing of it is logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contended {
+    /// The last record before it.
+    pub after: Lsn,
+    /// What came of it.
+    pub came_to: CameTo,
+    /// Who asked.
+    pub identity: Identity,
+    /// On whose behalf.
+    pub agent: Option<AgentName>,
+    /// Where.
+    pub namespace: Namespace,
+    /// Some of what others were in the way of, at most [`Contended::SHOWN_MAX`].
+    pub members: Vec<Member>,
+    /// Some of the leases in the way.
+    pub holders: Vec<LeaseId>,
+}
+
+impl Contended {
+    /// The most members that are listed.
+    pub const SHOWN_MAX: usize = 8;
+}
+
+/// What came of a request that others were in the way of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CameTo {
+    /// It waits.
+    Queued,
+    /// It was told how things stand.
+    Refused,
+    /// It had to die, or would have closed a ring.
+    Died,
+    /// It waited in vain.
+    TimedOut,
 }
 
 /// What to do when others are in the way.
@@ -149,6 +190,7 @@ impl Decider {
             batch: Vec::new(),
             first: None,
             events: Vec::new(),
+            contended: Vec::new(),
             waiters: Waiters::default(),
             freed: VecDeque::new(),
             served: Vec::new(),
@@ -192,10 +234,46 @@ impl Decider {
             return Asked::Said(Said::Outcome(outcome));
         };
         let blocked = self.judge(now, command, grant, *conflict, ahead);
-        match wait.filter(|_| blocked.advice == Advice::Wait) {
+        let wait = wait.filter(|_| blocked.advice == Advice::Wait);
+        let came_to = match (blocked.advice, wait) {
+            (Advice::Wait, Some(_)) => CameTo::Queued,
+            (Advice::Wait, None) => CameTo::Refused,
+            (Advice::Die | Advice::Deadlock, _) => CameTo::Died,
+        };
+        self.note_contended(command, came_to, &blocked);
+        match wait {
             Some(gone) => self.queue(now, command, correlation, Arc::clone(gone), blocked.position),
             None => Asked::Said(Said::Blocked(Box::new(blocked))),
         }
+    }
+
+    fn note_contended(&mut self, command: &Command, came_to: CameTo, blocked: &Blocked) {
+        let (Some(grant), Some(identity)) = (grant_of(command), &command.identity) else { return };
+        self.contended.push(Contended {
+            after: self.kernel.last_lsn(),
+            came_to,
+            identity: identity.clone(),
+            agent: grant.agent.clone(),
+            namespace: grant.namespace.clone(),
+            members: self.in_dispute(grant),
+            holders: blocked.holders.clone(),
+        });
+    }
+
+    /// The members that holders are in the way of; where only those who wait are, all of them may be.
+    fn in_dispute(&self, grant: &Grant) -> Vec<Member> {
+        let members = grant.bundle.members();
+        let now = self.now();
+        let is_held = |member: &&Member| {
+            let alone = Bundle::new(vec![(*member).clone()]).expect("one member is a bundle");
+            self.kernel.conflict(&grant.namespace, &alone, now).is_some()
+        };
+        let some = Contended::SHOWN_MAX;
+        let held: Vec<Member> = match members {
+            [only] => vec![only.clone()],
+            several => several.iter().filter(is_held).take(some).cloned().collect(),
+        };
+        if held.is_empty() { members.iter().take(some).cloned().collect() } else { held }
     }
 
     /// Others wait for it already. Whatever else speaks against it is said first: no waiting would help.
@@ -232,6 +310,7 @@ impl Decider {
             holders: conflict.holders,
             position: self.waiters.count_ahead(&grant.namespace, &grant.bundle, None),
             release: held.into_iter().flatten().map(|lease| lease.id).collect(),
+            age,
         }
     }
 
@@ -252,6 +331,16 @@ impl Decider {
         let age = self.age_of(now, grant_of(command).expect("only requests for leases wait"));
         let ticket = self.waiters.push(Waiter { command: command.clone(), correlation, age, gone });
         Asked::Waiting { ticket, position }
+    }
+
+    /// A waiter has waited long enough. Returns what it may be told.
+    pub fn time_out(&mut self, ticket: Ticket) -> Option<Said> {
+        let command = self.waiters.get(ticket)?.command.clone();
+        let said = self.call_off(ticket)?;
+        if let Said::Blocked(blocked) = &said {
+            self.note_contended(&command, CameTo::TimedOut, blocked);
+        }
+        Some(said)
     }
 
     /// Calls a waiter off: it timed out, or is gone. Those whom it kept waiting may be served by that.
@@ -280,13 +369,15 @@ impl Decider {
     }
 
     fn still_blocked(&self, now: Time, ticket: Ticket) -> Option<Blocked> {
-        let grant = self.waiters.get(ticket)?.grant();
+        let waiter = self.waiters.get(ticket)?;
+        let (grant, age) = (waiter.grant(), waiter.age);
         let conflict = self.kernel.conflict(&grant.namespace, &grant.bundle, now);
         Some(Blocked {
             advice: Advice::Wait,
             holders: conflict.map(|conflict| conflict.holders).unwrap_or_default(),
             position: self.waiters.position(ticket)?,
             release: Vec::new(),
+            age,
         })
     }
 
@@ -377,6 +468,16 @@ impl Decider {
         std::mem::take(&mut self.events)
     }
 
+    /// Who met others in its way, since this was last called: to be told when the batch so far is durable.
+    pub fn take_contended(&mut self) -> Vec<Contended> {
+        std::mem::take(&mut self.contended)
+    }
+
+    /// How many of them there are.
+    pub fn contended(&self) -> usize {
+        self.contended.len()
+    }
+
     /// How large the batch is so far.
     pub fn batch_bytes(&self) -> usize {
         self.batch.len()
@@ -433,13 +534,14 @@ impl Decider {
         let Ok(lease) = self.kernel.lease(granted.lease, now) else { return };
         for ticket in self.waiters.younger_attempts(&lease.namespace, &lease.members, lease.age) {
             let waiter = self.waiters.get(ticket).expect("it was just found");
-            let command = waiter.command.clone();
+            let (command, age) = (waiter.command.clone(), waiter.age);
             let conflict = Conflict { holders: vec![lease.id], oldest: lease.age };
             let blocked =
                 self.judge(now, &command, grant_of(&command).expect("it waits for a lease"), conflict, None);
+            let blocked = Blocked { advice: Advice::Die, age, ..blocked };
+            self.note_contended(&command, CameTo::Died, &blocked);
             self.take_out(ticket);
-            self.served
-                .push((ticket, Some(Said::Blocked(Box::new(Blocked { advice: Advice::Die, ..blocked })))));
+            self.served.push((ticket, Some(Said::Blocked(Box::new(blocked)))));
         }
     }
 

@@ -18,7 +18,7 @@ use store::{BlobStore, LogReader, LogStore, StoreError};
 use self::keeper::Keeper;
 use crate::checkpoint::Mark;
 use crate::clock::{Clock, WrongClock};
-use crate::decider::{Decider, Opening};
+use crate::decider::{Contended, Decider, Opening};
 use crate::documents::{BlobId, Place, read_inline};
 use crate::recovery::{RecoveryError, recover};
 use crate::sequencer::{Follower, Measure, Sequencer};
@@ -99,6 +99,11 @@ pub trait Watcher: Send + Sync {
     /// This happened, and is durable. Must not block.
     fn happened(&self, events: &[(Lsn, Vec<Event>)]) {
         let _ = events;
+    }
+
+    /// These met others in their way. Must not block.
+    fn contended(&self, shard: Shard, contended: &[Contended]) {
+        let _ = (shard, contended);
     }
 
     /// A snapshot was taken, or could not be; upkeep goes on.
@@ -288,6 +293,10 @@ impl Follower for Following {
             let _ = self.work.try_send(Work::Superseded(blob));
         }
         self.watcher.happened(events);
+    }
+
+    fn contended(&mut self, contended: &[Contended]) {
+        self.watcher.contended(self.shard, contended);
     }
 
     fn marked(&mut self, mark: Mark) {

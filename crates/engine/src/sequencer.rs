@@ -29,6 +29,7 @@ use store::{Bounds, LogStore, Seq, StoreError};
 
 use self::inbox::{Inbox, Taken};
 use crate::checkpoint::Mark;
+use crate::decider::Contended;
 use crate::shard::{Reply, Shard, Space, Submission, Turn, Unavailable, Wait};
 use crate::stopwatch::Stopwatch;
 
@@ -62,6 +63,11 @@ pub type Fatal = Box<dyn FnOnce(StoreError) + Send>;
 pub trait Follower: Send {
     /// This happened, and is durable.
     fn landed(&mut self, events: &[(Lsn, Vec<Event>)]);
+
+    /// These met others in their way. What is in the way is durable.
+    fn contended(&mut self, contended: &[Contended]) {
+        let _ = contended;
+    }
 
     /// So much has been logged since the last mark that a snapshot is worth it.
     fn marked(&mut self, mark: Mark);
@@ -403,12 +409,12 @@ impl Core {
 
     fn has_something(&self) -> bool {
         let (bytes, replies) = self.shard.load();
-        bytes > 0 || replies > 0 || !self.looks.is_empty()
+        bytes > 0 || replies > 0 || self.shard.contended() > 0 || !self.looks.is_empty()
     }
 
     fn is_full(&self) -> bool {
         let (bytes, replies) = self.shard.load();
-        bytes >= BATCH_BYTES || replies >= BATCH_COMMANDS
+        bytes >= BATCH_BYTES || replies + self.shard.contended() >= BATCH_COMMANDS
     }
 
     /// Is there nobody whose command could be decided while this batch is appended?
@@ -430,6 +436,9 @@ impl Core {
     fn tell_follower(&mut self, landing: &mut Landing) {
         if !landing.turn.events.is_empty() {
             self.follower.landed(&landing.turn.events);
+        }
+        if !landing.turn.contended.is_empty() {
+            self.follower.contended(&landing.turn.contended);
         }
         if let Some(mark) = landing.mark.take() {
             self.follower.marked(mark);

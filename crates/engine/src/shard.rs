@@ -16,9 +16,9 @@ use kernel::{
     Retraction, Span, Time,
 };
 
-use crate::decider::{Asked, Decider, Said, Sealed};
+use crate::decider::{Asked, Contended, Decider, Said, Sealed};
 use crate::record::Record;
-use crate::waiters::{Ticket, Waiters, grant_of};
+use crate::waiters::{Ticket, Waiter, Waiters, grant_of};
 
 /// How many may wait for leases; one more is refused as if it did not want to wait.
 pub const WAITERS_MAX: usize = 100_000;
@@ -99,6 +99,8 @@ pub struct Turn<R> {
     pub replies: Vec<(R, Reply, Option<LeaseId>)>,
     /// To be told then: what happened, and where.
     pub events: Vec<(Lsn, Vec<Event>)>,
+    /// To be told then: who met others in its way.
+    pub contended: Vec<Contended>,
     /// The state after the batch: whoever replays it must arrive at this.
     pub state: State,
     /// How many who waited have their lease by it.
@@ -261,6 +263,7 @@ impl<R> Shard<R> {
             replies: std::mem::take(&mut self.replies),
             state: State { lsn: kernel.last_lsn(), hash: kernel.state_hash() },
             events: self.decider.take_events(),
+            contended: self.decider.take_contended(),
             served: std::mem::take(&mut self.served),
         }
     }
@@ -332,6 +335,11 @@ impl<R> Shard<R> {
         (self.decider.batch_bytes(), self.replies.len())
     }
 
+    /// How many met others in their way, in this turn so far.
+    pub fn contended(&self) -> usize {
+        self.decider.contended()
+    }
+
     /// The state, to look at: what it shows may be told once this turn is durable.
     pub fn kernel(&self) -> &Kernel {
         self.decider.kernel()
@@ -392,7 +400,10 @@ impl<R> Shard<R> {
         peek: Option<Peek>,
         to: R,
     ) {
-        let same = self.decider.waiters().get(ticket).is_some_and(|waiter| waiter.command == *command);
+        // The fingerprint tells, as it does once there is an answer. What the edge adds may differ: how old a new
+        // attempt is. The waiter keeps what it came with.
+        let same = |waiter: &Waiter| waiter.command.request == command.request;
+        let same = self.decider.waiters().get(ticket).is_some_and(same);
         if !same {
             return self.reply(to, Ok(refused(Rejection::RequestMismatch)));
         }
@@ -432,7 +443,7 @@ impl<R> Shard<R> {
             if until >= self.decider.now() {
                 break;
             }
-            let said = self.decider.call_off(ticket);
+            let said = self.decider.time_out(ticket);
             if let Some((parked, said)) = self.unpark(ticket).zip(said) {
                 self.say(parked.to, parked.peek, said);
             }

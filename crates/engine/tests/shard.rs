@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::clock::Clock;
-use engine::decider::{Advice, Blocked, Decider, Opening, Said};
+use engine::decider::{Advice, Blocked, CameTo, Decider, Opening, Said};
 use engine::shard::{Reply, Shard, Space, Submission, Turn, Unavailable, Wait};
 use kernel::{
     Action, Age, Answer, Bundle, Command, Grant, Granted, Kernel, LeaseId, Limits, OnExpiry, Outcome, Party,
@@ -219,6 +219,44 @@ fn what_no_waiting_would_help_against_is_said_before_the_wait() {
         world.said(3),
         Some(Ok(Said::Outcome(Outcome::Rejected(Rejection::InvalidTtl { .. }))))
     ));
+}
+
+/// The edge makes up the age of a first try. Its retry came with another age, and was refused as another request.
+#[test]
+fn a_retry_of_an_attempt_takes_its_waiters_place_and_is_as_old_as_the_first() {
+    let mut world = World::new();
+    world.hands.0.store(100, Ordering::Relaxed);
+    world.send(1, ask("ada", grant(key("x"), Span(60_000))), None);
+    let tried = |at| ask("bob", attempt(at, "b", key("x"))).with_request(request(7, 1));
+    world.send(2, tried(5), Some(60_000));
+    assert!(world.waits(2));
+    world.send(3, tried(90), Some(1_000));
+    assert_eq!(world.said(2), Some(&Err(Unavailable::Replaced)));
+    world.pass(1_001);
+    assert_eq!(world.blocked(3).age, Age { at: Time(5), tie: 0 });
+}
+
+/// A request that only waits has no answer and changes nothing: what it met must be told all the same.
+#[test]
+fn whoever_meets_others_in_its_way_is_told_of() {
+    let mut world = World::new();
+    world.hands.0.store(100, Ordering::Relaxed);
+    world.send(1, ask("ada", grant(key("x"), Span(60_000))), None);
+    let lease = world.granted(1).lease;
+    let mut met = |command: Command, wait: Option<u64>| {
+        let wait = wait.map(|most| Wait { most: Span(most), gone: Arc::default() });
+        world.shard.submit(Submission { wait, ..Submission::new(command, 2) });
+        let told = world.shard.end_turn().contended;
+        assert!(told.iter().all(|one| one.holders == [lease] && one.members[0].resource.name() == "x"));
+        told.iter().map(|one| one.came_to).collect::<Vec<_>>()
+    };
+    assert_eq!(met(ask("bob", grant(key("x"), Span(60_000))), None), [CameTo::Refused]);
+    assert_eq!(met(ask("bob", attempt(101, "b", key("x"))), Some(1_000)), [CameTo::Died]);
+    assert_eq!(met(ask("bob", attempt(5, "b", key("x"))), Some(1_000)), [CameTo::Queued]);
+    world.hands.0.fetch_add(1_001, Ordering::Relaxed);
+    world.shard.housekeep();
+    let told = world.shard.end_turn().contended;
+    assert_eq!(told.iter().map(|one| one.came_to).collect::<Vec<_>>(), [CameTo::TimedOut]);
 }
 
 #[test]

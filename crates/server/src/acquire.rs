@@ -89,11 +89,7 @@ fn grant(app: &App, peer: &Peer, asked: &ask::Acquire) -> Result<Grant, Refusal>
     let namespace = read::namespace(asked.namespace.as_deref())?;
     read::may(peer, &namespace, Right::Write)?;
     let on_expiry = on_expiry(peer, &namespace, asked.on_expiry.unwrap_or_default())?;
-    let ttl = read::ttl(asked.ttl_seconds, asked.ttl_ms)?.unwrap_or(app.settings.default_ttl);
-    if ttl > app.settings.max_ttl {
-        let detail = format!("a ttl is at most the limit: max_ms={}", app.settings.max_ttl.0);
-        return Err(Refusal::new(Code::InvalidTtl, detail));
-    }
+    let ttl = ttl(app, asked.ttl_seconds, asked.ttl_ms)?;
     let invalid = |what: &str, error: &dyn std::fmt::Display| {
         Refusal::new(Code::InvalidBody, format!("{what}: {error}"))
     };
@@ -120,6 +116,16 @@ fn grant(app: &App, peer: &Peer, asked: &ask::Acquire) -> Result<Grant, Refusal>
             .transpose()
             .map_err(|error| invalid("metadata", &error))?,
     })
+}
+
+/// The server's default where none is named.
+pub(crate) fn ttl(app: &App, seconds: Option<i64>, ms: Option<i64>) -> Result<Span, Refusal> {
+    let ttl = read::ttl(seconds, ms)?.unwrap_or(app.settings.default_ttl);
+    if ttl > app.settings.max_ttl {
+        let detail = format!("a ttl is at most the limit: max_ms={}", app.settings.max_ttl.0);
+        return Err(Refusal::new(Code::InvalidTtl, detail));
+    }
+    Ok(ttl)
 }
 
 fn on_expiry(peer: &Peer, namespace: &Namespace, wire: Wire) -> Result<OnExpiry, Refusal> {
@@ -154,9 +160,12 @@ fn member(resource: &ask::Resource) -> Result<Member, Refusal> {
         Refusal::new(Code::InvalidKey, format!("{}:{}: {error}", resource.kind, resource.name))
     })?;
     let text = resource.predicate.as_deref().unwrap_or("MUTATES");
-    let predicate = Predicate::parse(text)
-        .ok_or_else(|| Refusal::new(Code::InvalidBody, format!("no such predicate: predicate={text}")))?;
-    Ok(Member { resource: name, predicate })
+    Ok(Member { resource: name, predicate: predicate(text)? })
+}
+
+pub(crate) fn predicate(text: &str) -> Result<Predicate, Refusal> {
+    Predicate::parse(text)
+        .ok_or_else(|| Refusal::new(Code::InvalidBody, format!("no such predicate: predicate={text}")))
 }
 
 /// Absent, 0 and -1 do not wait; nobody waits for longer than the server lets it.
@@ -172,15 +181,15 @@ fn wait(app: &App, block_seconds: Option<i64>) -> Result<Option<Span>, Refusal> 
 }
 
 /// What is shown with a grant, or with who is in the way.
-struct Seen {
-    now: Time,
-    lease: Option<LeaseView>,
+pub(crate) struct Seen {
+    pub(crate) now: Time,
+    pub(crate) lease: Option<LeaseView>,
     key: Option<KeyView>,
     holder: Option<String>,
 }
 
 impl Seen {
-    fn look(kernel: &Kernel, now: Time, said: &Said) -> Seen {
+    pub(crate) fn look(kernel: &Kernel, now: Time, said: &Said) -> Seen {
         let lease = granted(said).and_then(|(granted, _)| kernel.lease(granted.lease, now).ok());
         let key = lease.as_ref().and_then(|lease| match lease.members.as_slice() {
             [member] if member.resource.is_key() => kernel.key(&lease.namespace, &member.resource),
@@ -200,7 +209,8 @@ pub(crate) fn owner_of(lease: &LeaseView) -> String {
     owner.unwrap_or(lease.identity.as_str()).to_string()
 }
 
-fn granted(said: &Said) -> Option<(&Granted, bool)> {
+/// What a grant, a replay of one, or a rebind gave; and whether it is new.
+pub(crate) fn granted(said: &Said) -> Option<(&Granted, bool)> {
     match said {
         Said::Outcome(Outcome::Applied(Answer::Granted(granted), _)) => Some((granted, true)),
         Said::Outcome(Outcome::Unchanged(Answer::Granted(granted))) => Some((granted, false)),
@@ -244,7 +254,7 @@ pub(crate) fn refusal(said: &Said, holder: Option<String>) -> Refusal {
     }
 }
 
-fn tell(app: &App, granted: &Granted, seen: &Seen) -> tell::Granted {
+pub(crate) fn tell(app: &App, granted: &Granted, seen: &Seen) -> tell::Granted {
     let (unix_ms, now) = (app.unix_ms(), seen.now);
     let remaining = now.until(granted.deadline).0;
     let lease = seen.lease.as_ref();
@@ -277,7 +287,7 @@ fn tell(app: &App, granted: &Granted, seen: &Seen) -> tell::Granted {
     }
 }
 
-fn resource(member: &Member) -> ask::Resource {
+pub(crate) fn resource(member: &Member) -> ask::Resource {
     ask::Resource {
         kind: member.resource.kind().to_string(),
         name: member.resource.name().to_string(),

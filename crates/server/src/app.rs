@@ -16,7 +16,9 @@ use tokio::sync::oneshot;
 
 use crate::boot::Opened;
 use crate::credential::StoreKey;
+use crate::events::Readers;
 use crate::metrics::Metrics;
+use crate::news::News;
 use crate::refuse;
 
 /// What a server is set to.
@@ -49,14 +51,32 @@ impl Default for Settings {
 /// Tells the time since 1970.
 pub(crate) type Wall = Box<dyn Fn() -> Duration + Send + Sync>;
 
+/// Fills bytes with chance.
+pub(crate) type Chance = Box<dyn Fn(&mut [u8]) + Send + Sync>;
+
+/// What an app has besides its store.
+pub(crate) struct Parts {
+    pub(crate) settings: Settings,
+    /// The store's watcher counts here.
+    pub(crate) metrics: Arc<Metrics>,
+    /// The store's watcher tells it here.
+    pub(crate) news: Arc<News>,
+    pub(crate) wall: Wall,
+    pub(crate) chance: Chance,
+}
+
 /// Everything that a request needs.
 pub struct App {
     engines: Vec<Arc<Engine>>,
     pub(crate) key: StoreKey,
     pub(crate) settings: Settings,
     wall: Wall,
+    chance: Chance,
     draining: AtomicBool,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) news: Arc<News>,
+    /// Those who follow events.
+    pub(crate) readers: Arc<Readers>,
     /// Dropped last: others may have the store when its shards have ended.
     _lock: Option<DiskDir>,
 }
@@ -70,11 +90,23 @@ pub(crate) struct Ask {
 }
 
 impl App {
-    /// An open store, whose watcher counts into `metrics`; and a wall clock that tells the time since 1970.
-    pub(crate) fn new(opened: Opened, settings: Settings, metrics: Arc<Metrics>, wall: Wall) -> App {
+    pub(crate) fn new(opened: Opened, parts: Parts) -> App {
         let Opened { engines, key, lock } = opened;
+        let Parts { settings, metrics, news, wall, chance } = parts;
         assert!(!engines.is_empty(), "a store has at least one shard");
-        App { engines, key, settings, wall, draining: AtomicBool::new(false), metrics, _lock: lock }
+        let draining = AtomicBool::new(false);
+        App {
+            engines,
+            key,
+            settings,
+            wall,
+            chance,
+            draining,
+            metrics,
+            news,
+            readers: Arc::default(),
+            _lock: lock,
+        }
     }
 
     /// Grants nothing any more; those who wait are told so.
@@ -83,6 +115,7 @@ impl App {
         for engine in &self.engines {
             engine.sequencer().dismiss();
         }
+        self.news.events.close();
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -113,6 +146,13 @@ impl App {
     /// Milliseconds since 1970, by the wall clock: for people to read.
     pub(crate) fn unix_ms(&self) -> u64 {
         u64::try_from((self.wall)().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// A number that nobody can guess.
+    pub(crate) fn chance(&self) -> u64 {
+        let mut bytes = [0; 8];
+        (self.chance)(&mut bytes);
+        u64::from_le_bytes(bytes)
     }
 
     /// Asks a shard, and looks at the state in which it decided.

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::clock::MachineClock;
+use engine::clock::{Clock, MachineClock};
 use engine::decider::Opening;
 use engine::engine::{Engine, OpenError, Options, Watcher};
 use kernel::{Limits, Shard, Store};
@@ -127,18 +127,35 @@ pub struct Opened {
     pub lock: Option<DiskDir>,
 }
 
-/// Opens a store, or makes it. `random` fills bytes with chance.
+/// What a store has of the machine that it runs on.
+#[derive(Clone, Copy)]
+pub struct Machine<'a> {
+    /// Fills bytes with chance.
+    pub random: &'a dyn Fn(&mut [u8]),
+    /// A clock for each shard.
+    pub clock: &'a dyn Fn() -> io::Result<Box<dyn Clock>>,
+}
+
+impl Machine<'_> {
+    /// Its own clock.
+    pub fn clock() -> io::Result<Box<dyn Clock>> {
+        Ok(Box::new(MachineClock::new()?))
+    }
+}
+
+/// Opens a store, or makes it.
 pub fn open(
     url: &StoreUrl,
     making: &Making,
-    random: &dyn Fn(&mut [u8]),
+    machine: Machine<'_>,
     watcher: &Arc<dyn Watcher>,
 ) -> Result<Opened, BootError> {
+    let random = machine.random;
     match url {
         StoreUrl::Memory => {
             let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
             let shard = |number| {
-                start(number, making.shards, Box::new(MemoryLog::default()), &blobs, making, random, watcher)
+                start(number, making.shards, Box::new(MemoryLog::default()), &blobs, making, machine, watcher)
             };
             let engines = (0..making.shards).map(shard).collect::<Result<_, _>>()?;
             Ok(Opened { engines, key: StoreKey::new(bytes(random)), lock: None })
@@ -157,7 +174,7 @@ pub fn open(
             let mut engines = Vec::new();
             for number in 0..shards {
                 let (log, _) = dir.log(number, LogOptions::SEGMENT_BYTES)?;
-                engines.push(start(number, shards, Box::new(log), &blobs, making, random, watcher)?);
+                engines.push(start(number, shards, Box::new(log), &blobs, making, machine, watcher)?);
             }
             Ok(Opened { engines, key, lock: Some(dir) })
         }
@@ -170,16 +187,17 @@ fn start(
     log: Box<dyn LogStore>,
     blobs: &Arc<dyn BlobStore>,
     making: &Making,
-    random: &dyn Fn(&mut [u8]),
+    machine: Machine<'_>,
     watcher: &Arc<dyn Watcher>,
 ) -> Result<Arc<Engine>, BootError> {
+    let random = machine.random;
     let hash_seed = u64::from_le_bytes(bytes(random));
     let store = Store { shard: Shard(number), shards, hash_seed };
     let opening = Opening { store, writer: u128::from_le_bytes(bytes(random)), limits: making.limits };
-    let clock = MachineClock::new()
-        .map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
+    let clock =
+        (machine.clock)().map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
     let (blobs, watcher) = (Arc::clone(blobs), Arc::clone(watcher));
-    let engine = Engine::open(log, blobs, Box::new(clock), &opening, making.options, watcher);
+    let engine = Engine::open(log, blobs, clock, &opening, making.options, watcher);
     engine.map(Arc::new).map_err(|error| BootError::Shard(number, error))
 }
 

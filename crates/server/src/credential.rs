@@ -22,7 +22,7 @@ pub enum Shown {
     Malformed,
 }
 
-const SECRET_BYTES: usize = 16;
+pub(crate) const SECRET_BYTES: usize = 16;
 
 impl StoreKey {
     /// The key in these bytes.
@@ -43,9 +43,15 @@ impl StoreKey {
     }
 
     fn secret(&self, held: Held) -> [u8; SECRET_BYTES] {
+        self.mac(&[&held.lease.to_u128().to_be_bytes(), &held.epoch.0.to_be_bytes()])
+    }
+
+    /// A keyed hash. Whoever uses it sees to it that no two purposes hash the same bytes: leases hash 24.
+    pub(crate) fn mac(&self, parts: &[&[u8]]) -> [u8; SECRET_BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(&held.lease.to_u128().to_be_bytes());
-        hasher.update(&held.epoch.0.to_be_bytes());
+        for part in parts {
+            hasher.update(part);
+        }
         let mut secret = [0; SECRET_BYTES];
         hasher.finalize_xof().fill(&mut secret);
         secret
@@ -62,7 +68,7 @@ fn parse(text: &str) -> Option<(Held, [u8; SECRET_BYTES])> {
 }
 
 /// Takes as long whether the first byte differs or the last.
-fn constant_time_eq(a: &[u8; SECRET_BYTES], b: &[u8; SECRET_BYTES]) -> bool {
+pub(crate) fn constant_time_eq(a: &[u8; SECRET_BYTES], b: &[u8; SECRET_BYTES]) -> bool {
     let difference = a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b));
     std::hint::black_box(difference) == 0
 }

@@ -13,9 +13,12 @@
 
 pub mod config;
 pub mod credential;
+mod attempt;
 pub mod peer;
 pub mod boot;
 mod metrics;
+mod ring;
+mod news;
 pub mod watch;
 pub mod app;
 mod refuse;
@@ -24,6 +27,11 @@ mod query;
 mod deliver;
 mod acquire;
 mod holder;
+mod agents;
+mod manifest;
+mod bulk;
+mod contention;
+mod events;
 mod state;
 mod fetch;
 mod views;

@@ -9,8 +9,8 @@ use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use engine::decider::Said;
 use kernel::{
-    Action, AgentName, Answer, Command, Identity, LeaseView, Namespace, Outcome, Party, Pause, Paused, Quota,
-    Scope, SetQuota, Span, Time,
+    Action, Answer, Command, Identity, LeaseView, Namespace, Outcome, Party, Pause, Paused, Quota, Scope,
+    SetQuota, Span, Time,
 };
 
 use crate::acquire::refusal;
@@ -83,10 +83,6 @@ fn identity(name: &str) -> Result<Identity, Refusal> {
     Identity::new(name).map_err(|error| Refusal::new(Code::InvalidBody, format!("identity: {error}")))
 }
 
-fn agent(name: &str) -> Result<AgentName, Refusal> {
-    AgentName::new(name).map_err(|error| Refusal::new(Code::InvalidBody, format!("agent_id: {error}")))
-}
-
 fn one_of(identity: bool, agent: bool) -> Result<(), Refusal> {
     if identity == agent {
         return Err(Refusal::new(Code::InvalidBody, "identity or agent_id: one of them"));
@@ -107,7 +103,7 @@ pub(crate) async fn revoke(
     let shard = app.shard_of(&namespace);
     let party = match (&asked.identity, &asked.agent_id) {
         (Some(name), _) => Party::Identity(namespace, identity(name)?),
-        (None, name) => Party::Agent(namespace, agent(name.as_deref().unwrap_or_default())?),
+        (None, name) => Party::Agent(namespace, read::agent(name.as_deref().unwrap_or_default())?),
     };
     match ask_shard(&app, &peer, shard, Action::RevokeAll(party), &headers).await? {
         Said::Outcome(
@@ -131,7 +127,7 @@ pub(crate) async fn pause(
     if let Some(name) = &asked.agent_id {
         let namespace = namespace.map_or_else(|| read::namespace(None), Ok)?;
         let shard = app.shard_of(&namespace);
-        let pause = Pause { whom: Paused::Agent(namespace, agent(name)?), paused: asked.paused };
+        let pause = Pause { whom: Paused::Agent(namespace, read::agent(name)?), paused: asked.paused };
         return done(&ask_shard(&app, &peer, shard, Action::Pause(pause), &headers).await?);
     }
     let identity = asked.identity.as_deref().map(identity).transpose()?;

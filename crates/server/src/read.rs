@@ -2,7 +2,7 @@
 
 use api::{Code, Refusal, header};
 use axum::http::HeaderMap;
-use kernel::{Etag, Held, Namespace, Request, RequestKey, ResourceName, Span, Token, Version};
+use kernel::{AgentName, Etag, Held, Namespace, Request, RequestKey, ResourceName, Span, Token, Version};
 use serde::de::DeserializeOwned;
 
 use crate::credential::{Shown, StoreKey};
@@ -36,6 +36,10 @@ pub(crate) fn credential(store: &StoreKey, text: &str) -> Read<Held> {
         Shown::Wrong => Err(Refusal::new(Code::NotHeld, "the credential was not issued here")),
         Shown::Malformed => Err(Refusal::new(Code::InvalidBody, "lease_id is not a credential")),
     }
+}
+
+pub(crate) fn agent(name: &str) -> Read<AgentName> {
+    AgentName::new(name).map_err(|error| Refusal::new(Code::InvalidBody, format!("agent_id: {error}")))
 }
 
 /// One of two spellings of a time to live, or neither.
@@ -103,7 +107,18 @@ const TELLING: [&str; 4] =
 
 /// The idempotency key, bound to everything else that was sent.
 pub(crate) fn request(headers: &HeaderMap, path: &str, sent: &[&[u8]]) -> Read<Option<Request>> {
+    part_of_request(headers, path, sent, "")
+}
+
+/// The same for one part of a request that is several commands: each is kept under a key of its own.
+pub(crate) fn part_of_request(
+    headers: &HeaderMap,
+    path: &str,
+    sent: &[&[u8]],
+    part: &str,
+) -> Read<Option<Request>> {
     let Some(key) = text(headers, header::IDEMPOTENCY_KEY)? else { return Ok(None) };
+    let key = if part.is_empty() { key.to_string() } else { format!("{key}\0{part}") };
     let mut hasher = blake3::Hasher::new();
     hasher.update(path.as_bytes());
     let said =

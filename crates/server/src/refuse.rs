@@ -68,7 +68,10 @@ pub(crate) fn rejected(rejection: &Rejection) -> Refusal {
     let refusal = Refusal::new(code, detail);
     match rejection {
         Rejection::VersionConflict(tag) | Rejection::EtagMismatch(tag) => tagged(refusal, tag),
-        Rejection::AlreadyHeld(lease) => refusal.with(|hints| hints.leases = vec![lease.to_string()]),
+        Rejection::AlreadyHeld(lease) => refusal.with(|hints| {
+            hints.lease = Some(lease.to_string());
+            hints.leases = vec![lease.to_string()];
+        }),
         Rejection::Behind | Rejection::Full(_) | Rejection::QuotaExceeded { .. } => {
             refusal.with(|hints| hints.retry_after_seconds = Some(1))
         }

@@ -233,12 +233,29 @@ struct Gate {
     app: Arc<App>,
 }
 
+impl Gate {
+    fn now(&self) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_millis(self.app.unix_ms()))
+    }
+
+    fn trusts(&self, shown: Option<&PeerIdentity>) -> bool {
+        shown.is_some_and(|shown| self.denylist.check(shown, self.now()).is_ok())
+    }
+}
+
+/// Is the certificate that a request came with still good? For answers that take long.
+#[derive(Clone)]
+pub(crate) struct Recheck(pub(crate) Arc<dyn Fn() -> bool + Send + Sync>);
+
 /// A certificate that was good at the handshake may be revoked, or have run out, by now.
-async fn still_trusted(State(gate): State<Gate>, request: Request, next: Next) -> Response {
-    let now = UnixTime::since_unix_epoch(Duration::from_millis(gate.app.unix_ms()));
+async fn still_trusted(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    let now = gate.now();
     let shown = request.extensions().get::<Peer>().and_then(|peer| peer.shown.clone());
-    match shown.map(|shown| gate.denylist.check(&shown, now)) {
-        Some(Ok(())) => next.run(request).await,
+    match shown.as_ref().map(|shown| gate.denylist.check(shown, now)) {
+        Some(Ok(())) => {
+            request.extensions_mut().insert(Recheck(Arc::new(move || gate.trusts(shown.as_deref()))));
+            next.run(request).await
+        }
         Some(Err(why)) => Refused(Refusal::new(Code::Unauthenticated, why.to_string())).into_response(),
         None => Refused(Refusal::new(Code::Unauthenticated, "no certificate was shown")).into_response(),
     }

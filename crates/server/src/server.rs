@@ -23,12 +23,13 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::app::App;
-use crate::boot::{self, BootError};
+use crate::app::{App, Parts};
+use crate::boot::{self, BootError, Machine};
 use crate::config::{Config, ConfigError};
 use crate::identities::Identities;
 use crate::machine;
 use crate::metrics::Metrics;
+use crate::news::News;
 use crate::peer::Peer;
 use crate::router::router;
 use crate::serve::{Listener, serve};
@@ -107,10 +108,13 @@ impl Server {
     pub fn with_fatal(config: Config, on_fatal: OnFatal) -> Result<Server, StartError> {
         config.check()?;
         let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
-        let metrics = Arc::new(Metrics::new());
-        let watcher: Arc<dyn Watcher> = Arc::new(Watch { metrics: Arc::clone(&metrics), on_fatal });
-        let opened = boot::open(&config.store, &config.making(), &machine::random, &watcher)?;
-        let app = App::new(opened, config.settings(), metrics, Box::new(machine::wall));
+        let (metrics, news) = (Arc::new(Metrics::new()), Arc::new(News::default()));
+        let watcher: Arc<dyn Watcher> =
+            Arc::new(Watch { metrics: Arc::clone(&metrics), news: Arc::clone(&news), on_fatal });
+        let machine = Machine { random: &machine::random, clock: &Machine::clock };
+        let opened = boot::open(&config.store, &config.making(), machine, &watcher)?;
+        let (wall, chance) = (Box::new(machine::wall), Box::new(machine::random));
+        let app = App::new(opened, Parts { settings: config.settings(), metrics, news, wall, chance });
         Ok(Server { config, app: Arc::new(app), identities, serving: None })
     }
 

@@ -1,34 +1,92 @@
-//! A server for tests: a store in memory, chance and a clock that never change. Its credentials can be guessed by
+//! A server for tests: a store in memory, chance that is the same in every run, a wall clock that stands still. Its credentials can be guessed by
 //! anybody; nothing but tests may use it.
 
 mod proxy;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use engine::clock::Clock;
 use engine::engine::{Fatal, Watcher};
 use identity::Role;
+use kernel::Span;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::app::{App, Settings};
-use crate::boot::{Making, StoreUrl, open};
+use crate::app::{App, Parts, Settings};
+use crate::boot::{Machine, Making, StoreUrl, open};
 use crate::metrics::Metrics;
+use crate::news::News;
 use crate::peer::Peer;
 use crate::serve::{Limits, Listener, serve};
 use crate::watch::Watch;
 pub use proxy::Proxy;
 
-/// Two shards in memory.
+/// Two shards in memory, on the machine's clock.
 pub fn app(settings: Settings) -> Arc<App> {
+    made(settings, &Machine::clock, Box::new(|| EPOCH))
+}
+
+/// Two shards in memory, whose time passes when a test says so.
+pub fn app_by(settings: Settings, hands: &Hands) -> Arc<App> {
+    let (kernel, wall) = (hands.clone(), hands.clone());
+    let clock = move || -> std::io::Result<Box<dyn Clock>> { Ok(Box::new(kernel.clone())) };
+    made(settings, &clock, Box::new(move || EPOCH + wall.passed()))
+}
+
+/// What every test server's wall clock starts from.
+const EPOCH: Duration = Duration::from_secs(1_800_000_000);
+
+fn made(
+    settings: Settings,
+    clock: &dyn Fn() -> std::io::Result<Box<dyn Clock>>,
+    wall: Box<dyn Fn() -> Duration + Send + Sync>,
+) -> Arc<App> {
     let making = Making { shards: 2, ..Making::default() };
-    let metrics = Arc::new(Metrics::new());
+    let (metrics, news) = (Arc::new(Metrics::new()), Arc::new(News::default()));
     let on_fatal = Box::new(|why: &Fatal| panic!("{why}"));
-    let watcher: Arc<dyn Watcher> = Arc::new(Watch { metrics: Arc::clone(&metrics), on_fatal });
-    let opened = open(&StoreUrl::Memory, &making, &|bytes| bytes.fill(7), &watcher).expect("memory has room");
-    let wall = Box::new(|| Duration::from_secs(1_800_000_000));
-    Arc::new(App::new(opened, settings, metrics, wall))
+    let watch = Watch { metrics: Arc::clone(&metrics), news: Arc::clone(&news), on_fatal };
+    let watcher: Arc<dyn Watcher> = Arc::new(watch);
+    let machine = Machine { random: &|bytes| bytes.fill(7), clock };
+    let opened = open(&StoreUrl::Memory, &making, machine, &watcher).expect("memory has room");
+    // Numbers that differ from each other, the same in every run.
+    let count = AtomicU64::new(0);
+    let chance = Box::new(move |bytes: &mut [u8]| {
+        let next = count.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        blake3::Hasher::new().update(&next).finalize_xof().fill(bytes);
+    });
+    Arc::new(App::new(opened, Parts { settings, metrics, news, wall, chance }))
+}
+
+/// A clock that a test moves. Whatever the server is asked next finds the new time.
+#[derive(Clone, Default)]
+pub struct Hands(Arc<AtomicU64>);
+
+impl Hands {
+    /// So much time passes.
+    pub fn pass(&self, ms: u64) {
+        self.0.fetch_add(ms, Ordering::AcqRel);
+    }
+
+    fn passed(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Acquire))
+    }
+}
+
+impl Clock for Hands {
+    fn boot_clock(&self) -> Span {
+        Span(self.0.load(Ordering::Acquire))
+    }
+
+    fn boot_id(&self) -> u128 {
+        1
+    }
+
+    fn unix_micros(&self) -> u64 {
+        u64::try_from(EPOCH.as_micros()).expect("this century") + self.boot_clock().0 * 1000
+    }
 }
 
 /// A server on loopback, to whom everybody is `anonymous`. Ends when it is dropped.

@@ -186,7 +186,7 @@ pub(crate) async fn leases(
     Ok(Json(page))
 }
 
-fn bad_cursor() -> Refusal {
+pub(crate) fn bad_cursor() -> Refusal {
     Refusal::new(Code::InvalidBody, "cursor is not one that was given out")
 }
 

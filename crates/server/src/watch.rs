@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
+use engine::decider::Contended;
 use engine::engine::{Fatal, Upkeep, Watcher};
 use engine::sequencer::Measure;
 use kernel::{Event, Lsn, Shard};
 
 use crate::metrics::Metrics;
+use crate::news::News;
 
 /// What is done when memory is ahead of the log. Nothing may be answered any more.
 pub type OnFatal = Box<dyn Fn(&Fatal) + Send + Sync>;
 
 pub(crate) struct Watch {
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) news: Arc<News>,
     pub(crate) on_fatal: OnFatal,
 }
 
@@ -26,6 +29,11 @@ impl Watcher for Watch {
         for event in events.iter().flat_map(|(_, events)| events) {
             self.metrics.happened(event);
         }
+        self.news.happened(events);
+    }
+
+    fn contended(&self, shard: Shard, contended: &[Contended]) {
+        self.news.contended(shard, contended);
     }
 
     fn upkeep(&self, news: Upkeep) {
