@@ -95,25 +95,32 @@ pub(crate) async fn contention(
         read::may(&peer, namespace, Right::Read)?;
     }
     let readable = Readable { peer, wanted };
-    let (mut waiting, mut expired) = (Vec::new(), Vec::new());
-    let lately = app.news.lately();
+    let mut waiting = Vec::new();
     for shard in 0..app.shards() {
         let (readable, left) = (readable.clone(), (WAITING_MAX + 1).saturating_sub(waiting.len()));
-        let ids: Vec<LeaseId> = lately
-            .expired
-            .iter()
-            .copied()
-            .filter(|lease| app.shard_of_lease(*lease) == Some(shard))
-            .collect();
-        let seen =
-            app.look(shard, move |view| (readable.waiting(view, left), readable.of(view, &ids))).await?;
-        waiting.extend(seen.0);
-        expired.extend(seen.1);
+        waiting.extend(app.look(shard, move |view| readable.waiting(view, left)).await?);
     }
+    // Now, after the looks: what they found over has been told.
+    let lately = app.news.lately();
+    let expired = expired(&app, &readable, &lately).await?;
     let more = waiting.len() > WAITING_MAX;
     waiting.truncate(WAITING_MAX);
     let (hotspots, timeouts) = (hotspots(&readable, &lately), timeouts(&readable, &lately, expired));
     Ok(Json(Contention { waiting, more, hotspots, timeouts }))
+}
+
+/// Whose leases ran out lately.
+async fn expired(app: &App, readable: &Readable, lately: &Lately) -> Result<Vec<Party>, Refusal> {
+    let mut parties = Vec::new();
+    for shard in 0..app.shards() {
+        let of_shard = |lease: &LeaseId| app.shard_of_lease(*lease) == Some(shard);
+        let ids: Vec<LeaseId> = lately.expired.iter().copied().filter(of_shard).collect();
+        if !ids.is_empty() {
+            let readable = readable.clone();
+            parties.extend(app.look(shard, move |view| readable.of(view, &ids)).await?);
+        }
+    }
+    Ok(parties)
 }
 
 /// What somebody may see, and wants to.

@@ -8,6 +8,7 @@
 //! must not see. To leave it out without a word: the reader believes that nothing happened. So it is told `reset`.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -236,7 +237,8 @@ impl Reader {
         };
         let data = serde_json::to_string(&told).expect("it can always be written");
         // JSON has no line breaks of its own.
-        self.piece.push_str(&format!("id: {}\nevent: {}\ndata: {data}\n\n", entry.id, told.event));
+        let told = write!(self.piece, "id: {}\nevent: {}\ndata: {data}\n\n", entry.id, told.event);
+        told.expect("writing to a string");
     }
 
     fn may_see(&self, namespace: &Namespace) -> bool {

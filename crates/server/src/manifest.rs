@@ -79,7 +79,7 @@ pub(crate) async fn manifest(
             let told = blocked_by(blocked, &looked);
             Judged {
                 attempt_id: attempt(blocked.age),
-                backoff_ms: backoff(&app, looked.now(), blocked.age),
+                backoff_ms: Some(backoff(&app, looked.now(), blocked.age)),
                 ..told
             }
         }
@@ -87,12 +87,12 @@ pub(crate) async fn manifest(
             Judged {
                 verdict: Verdict::Paused,
                 attempt_id: attempt(age),
-                backoff_ms: backoff(&app, looked.now(), age),
+                backoff_ms: Some(backoff(&app, looked.now(), age)),
                 detail: Some(refuse::rejected(why).detail),
                 ..Judged::default()
             }
         }
-        said => return Err(acquire::refusal(said, None).into()),
+        Said::Outcome(_) => return Err(acquire::refusal(&said, None).into()),
     };
     Ok(deliver::json(written(&told), None))
 }
@@ -219,9 +219,9 @@ pub(crate) fn in_the_way(lease: &LeaseView, now: Time) -> InTheWay {
 }
 
 /// The longer an attempt has been under way, the longer it stays away; chance keeps those apart that died together.
-fn backoff(app: &App, now: Time, age: Age) -> Option<u64> {
+fn backoff(app: &App, now: Time, age: Age) -> u64 {
     let span = (age.at.until(now).0 / 2).clamp(BACKOFF.0, BACKOFF.1);
-    Some(span / 2 + app.chance() % (span / 2 + 1))
+    span / 2 + app.chance() % (span / 2 + 1)
 }
 
 fn written(told: &Judged) -> Vec<u8> {

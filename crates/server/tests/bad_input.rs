@@ -8,7 +8,7 @@ use common::Server;
 use serde_json::{Value, json};
 
 /// Method, path, headers; body; status and code. `ID` is a credential that is held, `OTHER` one that was never
-/// issued, `LONG` a name that is too long.
+/// issued, `LONG` a name that is too long, `MANY` more credentials than may be asked for at once.
 const CASES: &str = r#"
 POST /v1/acquire | | 400 invalid_body
 POST /v1/acquire | not json | 400 invalid_body
@@ -89,6 +89,54 @@ DELETE /v1/namespaces/LONG | | 400 invalid_key
 DELETE /v1/namespaces/a%00b | | 400 invalid_key
 DELETE /v1/namespaces/default | | 409 invalid_state
 GET /v1/namespaces/default | | 405 method_not_allowed
+POST /v1/manifest | {} | 400 invalid_body
+POST /v1/manifest | {"agent_id":"a","session_id":"s"} | 400 invalid_body
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[]} | 400 invalid_body
+POST /v1/manifest | {"agent_id":"","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:/a"}]} | 400 invalid_body
+POST /v1/manifest | {"agent_id":"a","session_id":"","intents":[{"predicate":"MUTATES","object":"FILE:/a"}]} | 400 invalid_body
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"EATS","object":"FILE:/a"}]} | 400 invalid_body
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"object":"FILE:/a"}]} | 400 invalid_body
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"/a"}]} | 400 invalid_key
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:a"}]} | 400 invalid_key
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:/a/*/b"}]} | 400 invalid_key
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:../b"}],"root":"/a"} | 400 invalid_key
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:/b"}],"root":"a"} | 400 invalid_key
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:."}],"root":"/a/*"} | 400 invalid_key
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:/a"}],"attempt_id":"A-1"} | 400 invalid_body
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:/a"}],"ttl_ms":0} | 400 invalid_ttl
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:/a"}],"ttl_ms":300001} | 400 invalid_ttl
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:/a"}],"wait_ms":-1} | 400 invalid_body
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:/a"}],"reason":"LONG"} | 400 invalid_body
+POST /v1/manifest | {"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"FILE:/a"}],"hurry":true} | 400 invalid_body
+GET /v1/manifest | | 405 method_not_allowed
+POST /v1/leases/heartbeat | {} | 400 invalid_body
+POST /v1/leases/heartbeat | {"lease_ids":[]} | 400 invalid_body
+POST /v1/leases/heartbeat | {"lease_ids":[MANY]} | 400 invalid_body
+POST /v1/leases/heartbeat | {"lease_ids":["ID"],"rebind":true} | 400 invalid_body
+POST /v1/leases/heartbeat | {"lease_ids":["ID"],"agent_id":""} | 400 invalid_body
+POST /v1/leases/release | {"lease_ids":"ID"} | 400 invalid_body
+POST /v1/leases/release | {"lease_ids":[MANY]} | 400 invalid_body
+POST /v1/leases/reconcile | {"lease_ids":[]} | 400 invalid_body
+POST /v1/leases/reconcile | {"lease_ids":["ID"],"rebind":"yes"} | 400 invalid_body
+POST /v1/leases/reconcile | {"lease_ids":["ID"],"namespace":""} | 400 invalid_key
+GET /v1/agents?namespace= | | 400 invalid_key
+GET /v1/agents?cursor= | | 400 invalid_body
+GET /v1/agents?colour=red | | 400 invalid_body
+POST /v1/agents/nobody/state | {"state":"ALIVE"} | 404 not_found
+POST /v1/agents/nobody/state | {"state":"PAUSED"} | 404 not_found
+POST /v1/agents/nobody/state | {"state":"SLEEPING"} | 400 invalid_body
+POST /v1/agents/nobody/state | {} | 400 invalid_body
+GET /v1/agents/nobody/state | | 405 method_not_allowed
+GET /v1/resource/nonsense/state | | 400 invalid_key
+GET /v1/resource/FILE:relative/state | | 400 invalid_key
+GET /v1/resource/FILE:%2Fa%2F..%2F..%2Fb/state | | 400 invalid_key
+GET /v1/resource/FILE:/a/state | | 404 not_found
+GET /v1/resource/KEY:k/state?what=1 | | 400 invalid_body
+GET /v1/contention?namespace= | | 400 invalid_key
+GET /v1/contention?what=1 | | 400 invalid_body
+GET /v1/events last-event-id=x | | 400 invalid_body
+GET /v1/events?namespace= | | 400 invalid_key
+POST /v1/events | | 405 method_not_allowed
 GET /v1/nonsense | | 404 not_found
 DELETE /v1/leases | | 405 method_not_allowed
 "#;
@@ -99,8 +147,10 @@ async fn bad_input_is_refused_in_the_words_of_the_api() {
     let lease = server.acquire(json!({"key": "held"})).await;
     let id = lease["lease_id"].as_str().expect("a credential");
     let (other, long) = (id.replace(".1.", ".3."), "k".repeat(513));
+    let many = vec![format!("\"{id}\""); api::agents::Bulk::MAX + 1].join(",");
     for case in CASES.lines().filter(|line| !line.is_empty()) {
-        let whole = case.replace("OTHER", &other).replace("ID", id).replace("LONG", &long);
+        let whole =
+            case.replace("OTHER", &other).replace("ID", id).replace("LONG", &long).replace("MANY", &many);
         let mut parts = whole.split('|').map(str::trim);
         let (request, body, wanted) = (parts.next(), parts.next(), parts.next());
         let mut words = request.expect("a request").split_whitespace();

@@ -1,7 +1,7 @@
 //! The API over a whole engine in memory, call by call.
 #![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "other tests use the rest of it")]
+#[allow(dead_code, reason = "it serves several files of tests")]
 mod common;
 
 use common::{Server, header};

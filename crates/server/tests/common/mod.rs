@@ -7,11 +7,13 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::{Extension, Router};
-use identity::Role;
+use identity::{Rights, Role};
+use kernel::Identity;
 use serde_json::{Value, json};
-use server::app::Settings;
+use server::app::{App, Settings};
 use server::peer::Peer;
 use server::router::router;
+use server::testing::Hands;
 use tokio::sync::OnceCell;
 use tower::ServiceExt;
 
@@ -19,6 +21,7 @@ use document::Document;
 
 #[derive(Clone)]
 pub(crate) struct Server {
+    app: Arc<App>,
     router: Router,
     document: Arc<OnceCell<Document>>,
 }
@@ -47,8 +50,56 @@ impl Server {
     /// Whoever asks has this role.
     pub(crate) fn start_as(role: Role) -> Server {
         let app = server::testing::app(Settings { json_max: 2_000_000, ..Settings::default() });
-        let router = router(app).layer(Extension(Peer::anonymous(role)));
-        Server { router, document: Arc::default() }
+        Server::of(app, Peer::anonymous(role))
+    }
+
+    /// One whose time passes when the test says so.
+    pub(crate) fn start_by(hands: &Hands) -> Server {
+        Server::of(server::testing::app_by(Settings::default(), hands), Peer::anonymous(Role::Operator))
+    }
+
+    fn of(app: Arc<App>, peer: Peer) -> Server {
+        let router = router(Arc::clone(&app)).layer(Extension(peer));
+        Server { app, router, document: Arc::default() }
+    }
+
+    /// The same server, asked by somebody else: a worker, with rights as certificates spell them.
+    pub(crate) fn worker(&self, name: &str, rights: &str) -> Server {
+        let rights = rights.split(' ').map(|text| text.parse().expect("rights"));
+        let peer = Peer {
+            identity: Identity::new(name).expect("a name"),
+            role: Role::Worker,
+            rights: Rights::new(rights).expect("rights"),
+            shown: None,
+        };
+        Server::of(Arc::clone(&self.app), peer)
+    }
+
+    /// Looks again and again, until it is so.
+    pub(crate) async fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let (status, told) = self.get(path).await;
+            assert_eq!(status, 200, "{told}");
+            if is_so(&told) {
+                return told;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Posts JSON, and is answered 200.
+    pub(crate) async fn ask(&self, path: &str, body: &Value) -> Value {
+        let (status, told) = self.post(path, &[], &body.to_string()).await;
+        assert_eq!(status, 200, "{path} {body}: {told}");
+        told
+    }
+
+    pub(crate) fn drain(&self) {
+        self.app.drain();
+    }
+
+    pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Response<Body> {
+        self.response("GET", path, headers, "").await
     }
 
     async fn response(

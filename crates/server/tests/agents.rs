@@ -1,0 +1,520 @@
+//! The agents' protocol, call by call. Time passes when a test says so.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+#[allow(dead_code, reason = "it serves several files of tests")]
+mod common;
+
+use common::{Server, header};
+use serde_json::{Value, json};
+use server::testing::Hands;
+
+/// What one agent, in a session of its own name, means to write.
+fn manifest(agent: &str, paths: &[&str]) -> Value {
+    let intents: Vec<Value> =
+        paths.iter().map(|path| json!({"predicate": "MUTATES", "object": format!("FILE:{path}")})).collect();
+    json!({"agent_id": agent, "session_id": agent, "intents": intents})
+}
+
+fn with(mut body: Value, fields: &Value) -> Value {
+    for (name, value) in fields.as_object().expect("an object") {
+        body[name] = value.clone();
+    }
+    body
+}
+
+async fn submit(server: &Server, body: &Value, verdict: &str) -> Value {
+    let told = server.ask("/v1/manifest", body).await;
+    assert_eq!(told["verdict"], json!(verdict), "{told}");
+    told
+}
+
+fn world() -> (Hands, Server) {
+    let hands = Hands::default();
+    let server = Server::start_by(&hands);
+    (hands, server)
+}
+
+async fn bulk(server: &Server, what: &str, leases: &[&Value], fields: Value) -> Vec<Value> {
+    let ids: Vec<&Value> = leases.iter().map(|lease| &lease["lease_id"]).collect();
+    let told = server.ask(&format!("/v1/leases/{what}"), &with(fields, &json!({"lease_ids": ids}))).await;
+    let results = told["results"].as_array().expect("a list").clone();
+    assert_eq!(results.len(), ids.len());
+    for (result, id) in results.iter().zip(ids) {
+        assert_eq!(&result["lease_id"], id, "in order, as it was asked for");
+    }
+    results
+}
+
+#[tokio::test]
+async fn a_manifest_is_granted_as_one_lease_over_all_of_it() {
+    let (_, server) = world();
+    let body = json!({
+        "agent_id": "coder", "session_id": "run-1", "root": "/repo", "ttl_ms": 30_000, "reason": "rename a field",
+        "intents": [
+            {"predicate": "CONSUMES", "object": "FILE:src/./a.rs"},
+            {"predicate": "MUTATES", "object": "FILE:/repo//src/a.rs"},
+            {"predicate": "CONSUMES", "object": "FILE:docs/*"},
+            {"predicate": "DEPENDS_ON", "object": "TABLE:orders"},
+        ],
+    });
+    let told = submit(&server, &body, "GRANTED").await;
+    assert_eq!(
+        told["resources"],
+        json!([
+            {"kind": "FILE", "name": "/repo/src/a.rs", "predicate": "MUTATES"},
+            {"kind": "FILE", "name": "/repo/docs/*", "predicate": "CONSUMES"},
+            {"kind": "TABLE", "name": "orders", "predicate": "DEPENDS_ON"},
+        ]),
+        "equal objects are one, and what covers both"
+    );
+    assert_eq!(
+        (&told["ttl_ms"], &told["remaining_ms"], &told["lease_epoch"]),
+        (&json!(30_000), &json!(30_000), &json!(1))
+    );
+    assert!(told["attempt_id"].as_str().is_some_and(|id| id.starts_with("A-")));
+    let view = server.get(&format!("/v1/leases/{}", told["public_id"].as_str().expect("a name"))).await.1;
+    assert_eq!((&view["agent_id"], &view["member_count"]), (&json!("coder"), &json!(3)));
+
+    // The session has it already; nobody else has to wait for itself.
+    let (status, again) = server.post("/v1/manifest", &[], &body.to_string()).await;
+    assert_eq!((status, &again["error"], &again["lease"]), (409, &json!("already_held"), &told["public_id"]));
+}
+
+#[tokio::test]
+async fn all_of_a_manifest_or_nothing() {
+    let (_, server) = world();
+    submit(&server, &manifest("a", &["/x"]), "GRANTED").await;
+    submit(&server, &manifest("b", &["/w", "/x", "/y"]), "DIE").await;
+    for free in ["/w", "/y"] {
+        let seen = server.get(&format!("/v1/resource/FILE:{}/state", free.replace('/', "%2F"))).await.1;
+        assert_eq!((&seen["state"], &seen["leases"]), (&json!("free"), &json!([])), "{seen}");
+    }
+    submit(&server, &manifest("c", &["/w", "/y"]), "GRANTED").await;
+}
+
+/// An older attempt may wait for a younger holder; a younger one dies, and comes back as old as it was.
+#[tokio::test]
+async fn the_older_waits_the_younger_dies_and_its_age_stays() {
+    let (hands, server) = world();
+    let holder =
+        submit(&server, &with(manifest("first", &["/x"]), &json!({"reason": "because"})), "GRANTED").await;
+    hands.pass(10);
+    let died = submit(&server, &manifest("old", &["/x"]), "DIE").await;
+    let in_the_way = &died["holders"][0];
+    assert_eq!((&in_the_way["public_id"], &in_the_way["agent_id"]), (&holder["public_id"], &json!("first")));
+    assert_eq!((&in_the_way["reason"], &in_the_way["state"]), (&json!("because"), &json!("active")));
+    let backoff = died["backoff_ms"].as_u64().expect("a number");
+    assert!((50..=100).contains(&backoff), "{backoff}");
+    hands.pass(10);
+    server.release(&holder).await;
+    let young = submit(&server, &manifest("young", &["/x"]), "GRANTED").await;
+    hands.pass(10);
+    // A new attempt is younger than the holder; the old one is older.
+    submit(&server, &manifest("other", &["/x"]), "DIE").await;
+    let back = with(manifest("old", &["/x"]), &json!({"attempt_id": died["attempt_id"]}));
+    let waits = submit(&server, &back, "WAIT").await;
+    assert_eq!((&waits["position"], &waits["holders"][0]["public_id"]), (&json!(0), &young["public_id"]));
+    assert_eq!(waits["attempt_id"], died["attempt_id"]);
+    // It was advice: nobody is queued.
+    assert_eq!(server.get("/v1/contention").await.1["waiting"], json!([]));
+
+    let queued = with(back, &json!({"wait_ms": 30_000}));
+    let waiter = {
+        let (server, queued) = (server.clone(), queued);
+        tokio::spawn(async move { submit(&server, &queued, "GRANTED").await })
+    };
+    server.until("/v1/contention", |told| told["waiting"][0]["agent_id"] == json!("old")).await;
+    server.release(&young).await;
+    let granted = waiter.await.expect("an answer");
+    assert_eq!(granted["attempt_id"], died["attempt_id"]);
+    assert!(granted["fencing_token"].as_u64() > young["fencing_token"].as_u64());
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_its_time_and_says_how_things_stand() {
+    let (hands, server) = world();
+    let first = submit(&server, &manifest("old", &["/y"]), "GRANTED").await;
+    hands.pass(1);
+    submit(&server, &manifest("young", &["/x"]), "GRANTED").await;
+    let body = manifest("old", &["/x"]);
+    let body =
+        with(body, &json!({"attempt_id": first["attempt_id"], "wait_ms": 2_000, "session_id": "other"}));
+    let waiter = {
+        let server = server.clone();
+        tokio::spawn(async move { submit(&server, &body, "WAIT").await })
+    };
+    server.until("/v1/contention", |told| told["waiting"][0]["agent_id"] == json!("old")).await;
+    hands.pass(2_001);
+    let told = server.until("/v1/contention", |told| told["waiting"] == json!([])).await;
+    let told_last = waiter.await.expect("an answer");
+    assert_eq!((&told_last["position"], &told_last["holders"][0]["agent_id"]), (&json!(0), &json!("young")));
+    assert_eq!(told_last["attempt_id"], first["attempt_id"]);
+    assert_eq!((&told["timeouts"][0]["agent_id"], &told["timeouts"][0]["waits"]), (&json!("old"), &json!(1)));
+    assert_eq!(
+        told["hotspots"],
+        json!([{"namespace": "default", "kind": "FILE", "name": "/x", "blocked": 1, "timed_out": 1}])
+    );
+}
+
+/// Two sessions that want what the other has: the one that would close the ring dies, and is told what to give back.
+#[tokio::test]
+async fn whoever_would_close_a_ring_dies_and_is_told_what_to_give_back() {
+    let (hands, server) = world();
+    let a = submit(&server, &manifest("a", &["/a"]), "GRANTED").await;
+    hands.pass(1);
+    let b = submit(&server, &manifest("b", &["/b"]), "GRANTED").await;
+    let body = with(manifest("a", &["/b"]), &json!({"attempt_id": a["attempt_id"], "wait_ms": 30_000}));
+    let waiter = {
+        let server = server.clone();
+        tokio::spawn(async move { submit(&server, &body, "GRANTED").await })
+    };
+    server.until("/v1/contention", |told| told["waiting"][0]["agent_id"] == json!("a")).await;
+    let body = with(manifest("b", &["/a"]), &json!({"attempt_id": b["attempt_id"], "wait_ms": 30_000}));
+    let died = submit(&server, &body, "DIE").await;
+    assert_eq!(died["release"], json!([b["public_id"]]));
+    server.release(&b).await;
+    waiter.await.expect("its turn");
+    let told = server.get("/v1/contention").await.1;
+    assert_eq!(told["waiting"], json!([]));
+}
+
+/// The answer to a first try was lost; its retry, under the same key, was refused as another request, since the server
+/// had made up another age for it.
+#[tokio::test]
+async fn a_retry_of_a_manifest_that_waits_takes_its_place() {
+    let (hands, server) = world();
+    // In a hold that cannot be rebound a lease is younger than everyone: new attempts may wait for it.
+    let lease = server.acquire(json!({"resources": [{"kind": "FILE", "name": "/x"}], "ttl_ms": 1000})).await;
+    server
+        .post(&format!("/v1/leases/{}/revoke", lease["public_id"].as_str().expect("a name")), &[], "")
+        .await;
+    let body = with(manifest("a", &["/x"]), &json!({"wait_ms": 30_000})).to_string();
+    let key = [header("x-idempotency-key", "once")];
+    let first = {
+        let (server, body) = (server.clone(), body.clone());
+        tokio::spawn(async move {
+            server.post("/v1/manifest", &[header("x-idempotency-key", "once")], &body).await
+        })
+    };
+    server.until("/v1/contention", |told| told["waiting"][0]["agent_id"] == json!("a")).await;
+    hands.pass(50);
+    let second = {
+        let (server, body) = (server.clone(), body.clone());
+        tokio::spawn(async move {
+            server.post("/v1/manifest", &[header("x-idempotency-key", "once")], &body).await
+        })
+    };
+    let (status, told) = first.await.expect("an answer");
+    assert_eq!((status, &told["error"]), (503, &json!("unavailable")), "another waits in its place: {told}");
+    server
+        .post(&format!("/v1/leases/{}/reclaim", lease["public_id"].as_str().expect("a name")), &[], "")
+        .await;
+    let (status, granted) = second.await.expect("an answer");
+    assert_eq!((status, &granted["verdict"]), (200, &json!("GRANTED")), "{granted}");
+    let (_, again) = server.post("/v1/manifest", &key, &body).await;
+    assert_eq!((&again["lease_id"], &again["attempt_id"]), (&granted["lease_id"], &granted["attempt_id"]));
+}
+
+#[tokio::test]
+async fn an_attempt_is_good_for_whom_and_where_it_was_given_and_for_an_hour() {
+    let (hands, server) = world();
+    submit(&server, &manifest("holder", &["/x"]), "GRANTED").await;
+    hands.pass(5);
+    let died = submit(&server, &manifest("a", &["/x"]), "DIE").await;
+    let back = with(manifest("a", &["/x"]), &json!({"attempt_id": died["attempt_id"]}));
+    let elsewhere = with(back.clone(), &json!({"namespace": "elsewhere"}));
+    let (status, told) = server.post("/v1/manifest", &[], &elsewhere.to_string()).await;
+    assert_eq!((status, &told["error"]), (400, &json!("invalid_body")), "{told}");
+    let (status, told) = server.worker("bob", "*:rw").post("/v1/manifest", &[], &back.to_string()).await;
+    assert_eq!((status, &told["error"]), (400, &json!("invalid_body")), "{told}");
+    hands.pass(3_600_001);
+    submit(&server, &manifest("other", &["/x"]), "GRANTED").await;
+    let again = submit(&server, &back, "DIE").await;
+    assert_ne!(again["attempt_id"], died["attempt_id"], "it begins anew, and takes the new age along");
+    hands.pass(60_001);
+    submit(&server, &manifest("third", &["/x"]), "GRANTED").await;
+    let back = with(back, &json!({"attempt_id": again["attempt_id"]}));
+    submit(&server, &back, "WAIT").await;
+}
+
+#[tokio::test]
+async fn an_agent_belongs_to_the_identity_that_first_used_it() {
+    let (_, server) = world();
+    let (ada, bob) = (server.worker("ada", "default:rw"), server.worker("bob", "default:rw"));
+    let lease = submit(&ada, &manifest("coder", &["/x"]), "GRANTED").await;
+    for (path, body) in [
+        ("/v1/manifest", manifest("coder", &["/y"])),
+        ("/v1/agents/coder/state", json!({"state": "DIE_RESTART"})),
+        ("/v1/leases/heartbeat", json!({"agent_id": "coder", "lease_ids": [lease["lease_id"]]})),
+    ] {
+        let (status, told) = bob.post(path, &[], &body.to_string()).await;
+        assert_eq!((status, &told["error"]), (403, &json!("forbidden")), "{path}: {told}");
+    }
+    let (status, _) = ada.post("/v1/agents/coder/state", &[], r#"{"state":"PAUSED"}"#).await;
+    assert_eq!(status, 403, "a pause is an operator's");
+    let (status, _) =
+        server.worker("eve", "other:rw").post("/v1/manifest", &[], &manifest("e", &["/z"]).to_string()).await;
+    assert_eq!(status, 403, "no right there");
+}
+
+#[tokio::test]
+async fn a_paused_agent_is_told_so_and_goes_on_when_it_is_let() {
+    let (_, server) = world();
+    let ada = server.worker("ada", "default:rw");
+    let lease = submit(&ada, &manifest("coder", &["/x"]), "GRANTED").await;
+    let agent = server.ask("/v1/agents/coder/state", &json!({"state": "PAUSED"})).await;
+    assert_eq!(
+        (&agent["state"], &agent["identity"], &agent["leases"]),
+        (&json!("PAUSED"), &json!("ada"), &json!(1))
+    );
+    let told = submit(&ada, &manifest("coder", &["/y"]), "PAUSED").await;
+    assert!(
+        told["attempt_id"].is_string() && told["backoff_ms"].is_number() && told["detail"].is_string(),
+        "{told}"
+    );
+    assert!(told.get("lease_id").is_none(), "{told}");
+    // What it has it keeps, and saying that it is alive does not let its grants go on.
+    assert_eq!(bulk(&ada, "heartbeat", &[&lease], json!({})).await[0]["ok"], json!(true));
+    let agent = ada.ask("/v1/agents/coder/state", &json!({"state": "ALIVE"})).await;
+    assert_eq!(agent["state"], json!("PAUSED"));
+    let agent = server.ask("/v1/agents/coder/state", &json!({"state": "ALIVE"})).await;
+    assert_eq!(agent["state"], json!("ALIVE"));
+    submit(&ada, &manifest("coder", &["/y"]), "GRANTED").await;
+
+    let quota = json!({"identity": "ada", "max_leases": 2});
+    assert_eq!(server.raw("PUT", "/v1/quotas", &[], &quota.to_string()).await.status, 200);
+    submit(&ada, &manifest("coder", &["/z"]), "PAUSED").await;
+}
+
+#[tokio::test]
+async fn bulk_calls_answer_each_lease_on_its_own_and_in_order() {
+    let (hands, server) = world();
+    let ada = server.worker("ada", "*:rw");
+    let mine = submit(&ada, &manifest("a", &["/1"]), "GRANTED").await;
+    let elsewhere = with(manifest("a", &["/1"]), &json!({"namespace": "far"}));
+    let far = submit(&ada, &elsewhere, "GRANTED").await;
+    let short = with(manifest("a", &["/2"]), &json!({"ttl_ms": 1_000, "session_id": "s"}));
+    let short = submit(&ada, &short, "GRANTED").await;
+    let theirs = submit(&server.worker("bob", "*:rw"), &manifest("b", &["/3"]), "GRANTED").await;
+    let forged = json!({"lease_id": mine["lease_id"].as_str().expect("text").replace(".1.", ".3.")});
+    let nonsense = json!({"lease_id": "nonsense"});
+    hands.pass(1_001);
+    let all = [&mine, &nonsense, &short, &theirs, &forged, &far];
+    let beaten = bulk(&ada, "heartbeat", &all, json!({})).await;
+    let errors: Vec<&Value> = beaten.iter().map(|result| &result["error"]).collect();
+    let wanted = [
+        Value::Null,
+        json!("invalid_body"),
+        json!("lease_expired"),
+        json!("not_held"),
+        json!("not_held"),
+        Value::Null,
+    ];
+    assert_eq!(errors, wanted.iter().collect::<Vec<_>>(), "{beaten:?}");
+    assert_eq!(
+        (&beaten[0]["ok"], &beaten[0]["remaining_ms"]),
+        (&json!(true), &json!(60_000)),
+        "its ttl, from now"
+    );
+    assert_eq!(beaten[5]["expires_at_unix_ms"], json!(1_800_000_001_001_u64 + 60_000));
+
+    let seen = bulk(&ada, "reconcile", &all, json!({})).await;
+    let valid: Vec<&Value> = seen.iter().map(|result| &result["valid"]).collect();
+    assert_eq!(
+        valid,
+        [&json!(true), &json!(false), &json!(false), &json!(false), &json!(false), &json!(true)],
+        "{seen:?}"
+    );
+    assert_eq!(
+        (&seen[0]["state"], &seen[0]["agent_id"], &seen[5]["namespace"]),
+        (&json!("active"), &json!("a"), &json!("far"))
+    );
+    assert_eq!(
+        (&seen[2]["ok"], &seen[2]["state"], &seen[2]["resources"][0]["name"]),
+        (&json!(true), &json!("expired"), &json!("/2"))
+    );
+    assert!(seen[3].get("state").is_none(), "another's lease is not shown: {}", seen[3]);
+
+    for _ in 0..2 {
+        let released = bulk(&ada, "release", &all, json!({})).await;
+        let ok: Vec<&Value> = released.iter().map(|result| &result["ok"]).collect();
+        assert_eq!(
+            ok,
+            [&json!(true), &json!(false), &json!(true), &json!(false), &json!(false), &json!(true)],
+            "{released:?}"
+        );
+    }
+    assert_eq!(bulk(&ada, "heartbeat", &[&mine], json!({})).await[0]["error"], json!("not_held"));
+}
+
+#[tokio::test]
+async fn a_thousand_leases_are_renewed_and_given_back_at_once() {
+    let (_, server) = world();
+    let mut leases = Vec::new();
+    for n in 0..api::agents::Bulk::MAX {
+        leases.push(server.acquire(json!({"key": format!("k{n}")})).await);
+    }
+    let all: Vec<&Value> = leases.iter().collect();
+    for what in ["heartbeat", "release"] {
+        let results = bulk(&server, what, &all, json!({})).await;
+        assert!(results.iter().all(|result| result["ok"] == json!(true)), "{what}");
+    }
+    assert_eq!(server.get("/v1/leases").await.1["leases"], json!([]));
+}
+
+#[tokio::test]
+async fn agents_are_listed_page_by_page() {
+    let (hands, server) = world();
+    for agent in ["c", "a", "b"] {
+        submit(&server, &manifest(agent, &[&format!("/{agent}")]), "GRANTED").await;
+    }
+    let first = server.get("/v1/agents?limit=2").await.1;
+    let names = |told: &Value| {
+        told["agents"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|agent| agent["agent_id"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((names(&first), &first["cursor"]), (vec![json!("a"), json!("b")], &json!("b")));
+    let second = server.get("/v1/agents?limit=2&cursor=b").await.1;
+    assert_eq!((names(&second), second.get("cursor")), (vec![json!("c")], None));
+    assert_eq!(server.get("/v1/agents?namespace=other").await.1["agents"], json!([]));
+    assert_eq!(server.worker("eve", "other:r").get("/v1/agents").await.0, 403);
+    // Forgotten five minutes after its last lease.
+    hands.pass(60_001);
+    server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await;
+    hands.pass(300_001);
+    assert_eq!(server.get("/v1/agents").await.1["agents"], json!([]));
+}
+
+/// A lease of an agent that announced its restart is held 15 s past its deadline, for it and for nobody else.
+#[tokio::test]
+async fn a_restarting_agent_finds_its_leases_and_goes_on_under_a_new_epoch_and_token() {
+    let (hands, server) = world();
+    let short = with(manifest("coder", &["/x"]), &json!({"ttl_ms": 5_000}));
+    let lease = submit(&server, &short, "GRANTED").await;
+    let agent = server.ask("/v1/agents/coder/state", &json!({"state": "DIE_RESTART"})).await;
+    assert_eq!(agent["state"], json!("DIE_RESTART"));
+    hands.pass(5_001);
+    // Authority is over, and nobody else has it.
+    assert_eq!(bulk(&server, "heartbeat", &[&lease], json!({})).await[0]["error"], json!("lease_expired"));
+    hands.pass(14_000);
+    submit(&server, &manifest("other", &["/x"]), "DIE").await;
+    let state = server.get("/v1/resource/FILE:%2Fx/state").await.1;
+    assert_eq!(
+        (&state["state"], &state["leases"][0]["public_id"]),
+        (&json!("revoking"), &lease["public_id"])
+    );
+
+    let asked = json!({"agent_id": "coder"});
+    let seen = bulk(&server, "reconcile", &[&lease], asked.clone()).await;
+    assert_eq!(
+        (&seen[0]["ok"], &seen[0]["valid"], &seen[0]["state"]),
+        (&json!(true), &json!(false), &json!("revoking"))
+    );
+    assert_eq!(server.get("/v1/agents").await.1["agents"][0]["state"], json!("ALIVE"), "it was heard of");
+    let body = with(asked, &json!({"lease_ids": [lease["lease_id"]], "rebind": true})).to_string();
+    let key = [header("x-idempotency-key", "boot")];
+    let (_, back) = server.post("/v1/leases/reconcile", &key, &body).await;
+    let back = back["results"][0].clone();
+    assert_eq!(
+        (&back["valid"], &back["state"], &back["lease"]["lease_epoch"]),
+        (&json!(true), &json!("active"), &json!(3))
+    );
+    assert!(back["lease"]["fencing_token"].as_u64() > lease["fencing_token"].as_u64());
+    assert_eq!(back["lease"]["remaining_ms"], json!(5_000));
+    // The answer was lost: under the same key the same credential comes again.
+    let (_, again) = server.post("/v1/leases/reconcile", &key, &body).await;
+    assert_eq!(again["results"][0]["lease"]["lease_id"], back["lease"]["lease_id"], "{again}");
+    // The old credential is worth nothing; the new one is.
+    assert_eq!(bulk(&server, "heartbeat", &[&lease], json!({})).await[0]["error"], json!("stale_epoch"));
+    assert_eq!(
+        bulk(&server, "reconcile", &[&lease], json!({"rebind": true})).await[0]["valid"],
+        json!(false)
+    );
+    assert_eq!(bulk(&server, "heartbeat", &[&back["lease"]], json!({})).await[0]["ok"], json!(true));
+    // It is back: what runs out from here on has no grace.
+    hands.pass(5_001);
+    submit(&server, &manifest("other", &["/x"]), "GRANTED").await;
+    assert_eq!(
+        bulk(&server, "reconcile", &[&back["lease"]], json!({"rebind": true})).await[0]["state"],
+        json!("expired")
+    );
+}
+
+#[tokio::test]
+async fn what_a_restarting_agent_does_not_take_back_is_free_after_the_grace() {
+    let (hands, server) = world();
+    let lease =
+        submit(&server, &with(manifest("coder", &["/x"]), &json!({"ttl_ms": 5_000})), "GRANTED").await;
+    server.ask("/v1/agents/coder/state", &json!({"state": "DIE_RESTART"})).await;
+    hands.pass(5_000 + 15_000);
+    submit(&server, &manifest("other", &["/x"]), "DIE").await;
+    assert_eq!(bulk(&server, "reconcile", &[&lease], json!({})).await[0]["valid"], json!(false));
+    hands.pass(1);
+    submit(&server, &manifest("other", &["/x"]), "GRANTED").await;
+    let late = bulk(&server, "reconcile", &[&lease], json!({"rebind": true})).await;
+    assert_eq!((&late[0]["valid"], &late[0]["state"]), (&json!(false), &json!("expired")));
+}
+
+/// A manifest that has to die comes from an agent that runs: its announcement is over, whatever the verdict.
+#[tokio::test]
+async fn a_manifest_makes_the_agent_alive_even_if_it_dies() {
+    let (hands, server) = world();
+    submit(&server, &manifest("coder", &["/x"]), "GRANTED").await;
+    submit(&server, &manifest("other", &["/y"]), "GRANTED").await;
+    server.ask("/v1/agents/coder/state", &json!({"state": "DIE_RESTART"})).await;
+    hands.pass(1);
+    submit(&server, &with(manifest("coder", &["/y"]), &json!({"session_id": "again"})), "DIE").await;
+    assert_eq!(server.get("/v1/agents").await.1["agents"][0]["state"], json!("ALIVE"));
+}
+
+#[tokio::test]
+async fn a_resource_shows_who_is_in_the_way_of_it_and_beneath_it() {
+    let (hands, server) = world();
+    submit(&server, &manifest("a", &["/dir/one"]), "GRANTED").await;
+    hands.pass(1);
+    let key = server.acquire(json!({"key": "k"})).await;
+    let names = |told: &Value| {
+        told["leases"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|lease| lease["agent_id"].clone())
+            .collect::<Vec<_>>()
+    };
+    let tree = server.get("/v1/resource/FILE:%2Fdir%2F*/state").await.1;
+    assert_eq!(
+        (names(&tree), &tree["name"], &tree["state"]),
+        (vec![json!("a")], &json!("/dir/*"), &json!("held"))
+    );
+    let file = server.get("/v1/resource/FILE:%2Fdir%2F.%2Fone/state").await.1;
+    assert_eq!((names(&file).len(), &file["name"]), (1, &json!("/dir/one")));
+    assert_eq!(server.get("/v1/resource/FILE:%2Fdir%2Ftwo/state").await.1["state"], json!("free"));
+    let seen = server.get("/v1/resource/KEY:k/state").await.1;
+    assert_eq!(seen["leases"][0]["public_id"], key["public_id"]);
+    assert!(!seen.to_string().contains(key["lease_id"].as_str().expect("a credential")));
+    assert_eq!(server.worker("eve", "other:r").get("/v1/resource/KEY:k/state").await.0, 403);
+}
+
+#[tokio::test]
+async fn contention_shows_only_namespaces_that_may_be_read() {
+    let (hands, server) = world();
+    for namespace in ["open", "secret"] {
+        let place = json!({"namespace": namespace, "ttl_ms": 1_000});
+        submit(&server, &with(manifest("a", &["/x"]), &place), "GRANTED").await;
+        submit(&server, &with(manifest("b", &["/x"]), &place), "DIE").await;
+    }
+    hands.pass(1_001);
+    server.get("/v1/leases").await;
+    let eve = server.worker("eve", "open:r");
+    let told = eve.until("/v1/contention", |told| told["timeouts"] != json!([])).await;
+    assert!(!told.to_string().contains("secret"), "{told}");
+    assert_eq!((&told["hotspots"][0]["name"], &told["hotspots"][0]["blocked"]), (&json!("/x"), &json!(1)));
+    assert_eq!((&told["timeouts"][0]["agent_id"], &told["timeouts"][0]["leases"]), (&json!("a"), &json!(1)));
+    assert_eq!(eve.get("/v1/contention?namespace=secret").await.0, 403);
+    let all = server.get("/v1/contention?namespace=secret").await.1;
+    assert_eq!(all["hotspots"].as_array().map(Vec::len), Some(1));
+}
