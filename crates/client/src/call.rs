@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use api::{Code, Refusal, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
-use hyper::{HeaderMap, Method, Request};
+use hyper::body::{Bytes, Incoming};
+use hyper::{HeaderMap, Method, Request, Response};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
@@ -118,6 +118,37 @@ impl Servers {
         }
     }
 
+    /// An answer that goes on: the first server that begins one. It may take as long as it likes after that.
+    pub(crate) async fn open(&self, ask: &Ask) -> Result<Incoming, Error> {
+        let first = self.best.load(Ordering::Relaxed);
+        let mut failed = Error::new(Kind::Unavailable, "no server was asked");
+        for turn in 0..self.all.len() {
+            let place = (first + turn) % self.all.len();
+            match self.begin(&self.all[place], ask).await {
+                Ok(body) => {
+                    self.best.store(place, Ordering::Relaxed);
+                    return Ok(body);
+                }
+                Err(error) if error.kind() == Kind::Unavailable => failed = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failed)
+    }
+
+    async fn begin(&self, server: &Server, ask: &Ask) -> Result<Incoming, Error> {
+        let (sent_at, patience) = (BootTime::now(), self.patience.connect + self.patience.answer);
+        let begun = tokio::time::timeout(patience, server.pool.request(request(server, ask)?)).await;
+        let answer = begun.map_err(|_| broken(server, "no answer in time", false).error)?;
+        let answer = answer.map_err(|error| broken(server, causes(&error), false).error)?;
+        if answer.status().is_success() {
+            return Ok(answer.into_body());
+        }
+        let heard = tokio::time::timeout(patience, whole(server, answer, sent_at)).await;
+        let heard = heard.map_err(|_| broken(server, "no answer in time", false).error)?;
+        Err(refused(server, &heard.map_err(|failed| failed.error)?))
+    }
+
     /// A server that was not asked yet is asked at once.
     fn pause(&self, turn: usize) -> Duration {
         if turn < self.all.len() {
@@ -175,6 +206,10 @@ async fn exchange(
 ) -> Result<Heard, Failed> {
     let answer = server.pool.request(request).await;
     let answer = answer.map_err(|error| broken(server, causes(&error), !error.is_connect()))?;
+    whole(server, answer, sent_at).await
+}
+
+async fn whole(server: &Server, answer: Response<Incoming>, sent_at: BootTime) -> Result<Heard, Failed> {
     let (parts, body) = answer.into_parts();
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
     let body = body.map_err(|error| broken(server, error, true))?.to_bytes();

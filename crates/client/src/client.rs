@@ -23,7 +23,7 @@ use crate::lease::{Lease, Lost};
 /// Talks to lockd. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Client {
-    servers: Arc<Servers>,
+    pub(crate) servers: Arc<Servers>,
 }
 
 /// What a [`Client`] is set to.
@@ -192,7 +192,12 @@ impl Client {
     }
 
     async fn hold(&self, ask: ask::Acquire, block: Duration) -> Result<Lease, Error> {
-        let (granted, mut sent_at) = self.granted(ask, block).await?;
+        let (granted, sent_at) = self.granted(ask, block).await?;
+        self.keep(granted, sent_at).await
+    }
+
+    /// A lease that renews itself from here on.
+    pub(crate) async fn keep(&self, granted: tell::Granted, mut sent_at: BootTime) -> Result<Lease, Error> {
         let mut remaining = Duration::from_millis(granted.remaining_ms);
         // Whoever waited for long cannot tell when the lease began, and would count it as over; and a grant whose first
         // answers were lost may be almost over. Both ask again.
@@ -342,7 +347,7 @@ impl Client {
         }
     }
 
-    async fn told<T: DeserializeOwned>(&self, ask: Ask) -> Result<T, Error> {
+    pub(crate) async fn told<T: DeserializeOwned>(&self, ask: Ask) -> Result<T, Error> {
         read(&self.servers.call(ask).await?)
     }
 }
@@ -376,12 +381,12 @@ fn millis(span: Duration) -> Result<i64, Error> {
         .map_err(|_| Error::new(Kind::Invalid, "a ttl is longer than can be counted"))
 }
 
-fn get(path: String) -> Ask {
+pub(crate) fn get(path: String) -> Ask {
     let (headers, body) = (Vec::new(), Bytes::new());
     Ask { method: Method::GET, path, headers, body, mutates: false, wait: Duration::ZERO, try_max: None }
 }
 
-fn post(path: &str, body: &impl Serialize) -> Ask {
+pub(crate) fn post(path: &str, body: &impl Serialize) -> Ask {
     let body = serde_json::to_vec(body).expect("it can always be written").into();
     let headers = vec![("content-type", "application/json".to_string())];
     Ask { method: Method::POST, headers, body, mutates: true, ..get(path.to_string()) }
@@ -403,14 +408,14 @@ fn lease_path(public_id: &str, what: &str) -> String {
     format!("{}/{}{what}", path::LEASES, encode(public_id))
 }
 
-fn query(path: &str, fields: &[(&str, Option<&str>)]) -> String {
+pub(crate) fn query(path: &str, fields: &[(&str, Option<&str>)]) -> String {
     let given = fields.iter().filter_map(|(name, value)| Some(format!("{name}={}", encode((*value)?))));
     let given: Vec<String> = given.collect();
     if given.is_empty() { path.to_string() } else { format!("{path}?{}", given.join("&")) }
 }
 
 /// Whatever a name is made of, it stays one part of the address.
-fn encode(text: &str) -> String {
+pub(crate) fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -421,7 +426,7 @@ fn encode(text: &str) -> String {
     out
 }
 
-fn read<T: DeserializeOwned>(heard: &Heard) -> Result<T, Error> {
+pub(crate) fn read<T: DeserializeOwned>(heard: &Heard) -> Result<T, Error> {
     serde_json::from_slice(&heard.body).map_err(|error| strange(&error.to_string()))
 }
 

@@ -26,7 +26,8 @@
 //!
 //! The modules in reading order: [`error`] says what to do when something fails; [`endpoint`] is where servers are, and
 //! `connect` how they are reached; `call` sends a request until it is answered; [`client`](mod@client) has one method for
-//! each call of the API; [`lease`] keeps a lease alive. `clock` and `chance` are the machine's. [`fence`] is a crate of
+//! each call of the API; [`lease`] keeps a lease alive; [`agent`] is what agents do,
+//! [`digest`] what they take through a restart, and [`events`] follows what happens. `clock` and `chance` are the machine's. [`fence`] is a crate of
 //! its own: what a lease protects checks its token there.
 
 pub mod error;
@@ -35,11 +36,17 @@ mod connect;
 mod call;
 pub mod client;
 pub mod lease;
+pub mod agent;
+pub mod digest;
+pub mod events;
 mod clock;
 mod chance;
 
+pub use agent::Declared;
 pub use client::{Builder, Client, Conditions, Options, State};
+pub use digest::Digest;
 pub use error::{Error, Kind};
+pub use events::{Events, News};
 pub use fence;
 pub use lease::{Lease, Lost};
 

@@ -196,9 +196,6 @@ impl Reader {
                 return Ok(());
             }
             resolve(&self.app, &entries).await?;
-            if self.recheck.as_ref().is_some_and(|recheck| !(recheck.0)()) {
-                return Err(Over);
-            }
             for entry in &entries {
                 self.tell(entry);
                 if self.piece.len() >= PIECE_BYTES {
@@ -212,6 +209,9 @@ impl Reader {
     async fn flush(&mut self, send: &mpsc::Sender<Bytes>) -> Result<(), Over> {
         if self.piece.is_empty() {
             return Ok(());
+        }
+        if self.recheck.as_ref().is_some_and(|recheck| !(recheck.0)()) {
+            return Err(Over);
         }
         let piece = std::mem::take(&mut self.piece).into();
         match tokio::time::timeout(PATIENCE, send.send(piece)).await {
@@ -334,5 +334,53 @@ fn lease_told(event: &Event, subject: &Subject) -> Told {
         version,
         how: how.map(ToString::to_string),
         blocked_by: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use axum::http::Request;
+    use http_body_util::BodyExt;
+    use identity::Role;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    /// A certificate was revoked while its holder followed events: it went on following them.
+    #[tokio::test]
+    async fn a_reader_whose_certificate_is_revoked_is_told_nothing_more() {
+        let good = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&good);
+        let recheck = Recheck(Arc::new(move || asked.load(Ordering::Acquire)));
+        let app = crate::testing::app(crate::app::Settings::default());
+        let router = crate::router::router(app)
+            .layer(Extension(recheck))
+            .layer(Extension(Peer::anonymous(Role::Worker)));
+        let acquire = |key: &str| {
+            let body = Body::from(format!("{{\"key\":\"{key}\"}}"));
+            let request = Request::post("/v1/acquire").body(body).expect("a valid request");
+            let router = router.clone();
+            async move {
+                let response = router.oneshot(request).await.expect("it always answers");
+                assert_eq!(response.status(), 200);
+                response.into_body().collect().await.expect("it is read");
+            }
+        };
+        let request = Request::get("/v1/events").body(Body::empty()).expect("a valid request");
+        let mut body = router.clone().oneshot(request).await.expect("it always answers").into_body();
+        acquire("seen").await;
+        let mut told = String::new();
+        while !told.contains("seen") {
+            let frame = body.frame().await.expect("it goes on").expect("it never fails");
+            told += std::str::from_utf8(&frame.into_data().expect("no trailers")).expect("text");
+        }
+        good.store(false, Ordering::Release);
+        acquire("unseen").await;
+        while let Some(frame) = body.frame().await {
+            let more = frame.expect("it never fails").into_data().expect("no trailers");
+            assert!(!String::from_utf8_lossy(&more).contains("unseen"));
+        }
     }
 }
