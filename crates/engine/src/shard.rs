@@ -17,6 +17,7 @@ use kernel::{
 };
 
 use crate::decider::{Asked, Contended, Decider, Said, Sealed};
+use crate::rates::Rates;
 use crate::record::Record;
 use crate::waiters::{Ticket, Waiter, Waiters, grant_of};
 
@@ -34,6 +35,8 @@ pub enum Unavailable {
     Busy,
     /// The log has no room: nothing new, but what gives back is still taken.
     NoSpace,
+    /// It asks for leases more often than its quota allows.
+    TooOften,
     /// A retry of the same request waits in its place now.
     Replaced,
     /// The shard has ended, or is about to.
@@ -175,6 +178,7 @@ pub struct Shard<R> {
     /// How many who waited were given a lease in this turn.
     served: usize,
     sweeper: Span,
+    rates: Rates,
 }
 
 impl<R> Shard<R> {
@@ -192,6 +196,7 @@ impl<R> Shard<R> {
             replies: Vec::new(),
             served: 0,
             sweeper: Span(0),
+            rates: Rates::default(),
         }
     }
 
@@ -371,6 +376,9 @@ impl<R> Shard<R> {
         if let Some(ticket) = waiting.filter(|_| !planted!(RetryQueuesTwice)) {
             return self.take_its_place(ticket, &command, wait, peek, to);
         }
+        if !self.may_ask(&command) {
+            return self.reply(to, Err(Unavailable::TooOften));
+        }
         let wait = wait.filter(|_| self.parked.len() < WAITERS_MAX);
         match self.decider.ask(&command, correlation, wait.as_ref().map(|wait| &wait.gone)) {
             Asked::Said(said) => {
@@ -389,6 +397,15 @@ impl<R> Shard<R> {
                 self.parked.insert(ticket, Parked { to, peek, gone, until, request });
             }
         }
+    }
+
+    /// Counts a request for a lease, where a quota says how many there may be. A retry asks for nothing new.
+    fn may_ask(&mut self, command: &Command) -> bool {
+        let (Some(grant), Some(identity)) = (grant_of(command), &command.identity) else { return true };
+        let (kernel, now) = (self.decider.kernel(), self.decider.now());
+        let max = kernel.resolved_policy(&grant.namespace, identity).quota.acquires_per_second;
+        let Some(max) = max.filter(|_| !kernel.is_retry(now, command)) else { return true };
+        self.rates.allow(now, &grant.namespace, identity, max)
     }
 
     /// A retry of a request that waits: it waits on, for the retry's own time, and answers the retry.

@@ -64,8 +64,21 @@ pub(crate) async fn manifest(
     let action = Action::Acquire(asked.grant(age));
     let command = Command { identity: Some(peer.identity.clone()), request, action };
     let ask = Ask { correlation, wait, document: None };
-    let (said, looked) = app.ask(shard, command, ask, Looked::look).await?;
+    let asked = app.ask(shard, command, ask, Looked::look).await;
     let attempt = |age| attempt::issue(&app.key, &peer.identity, &namespace, age);
+    let paused = |now, detail| Judged {
+        verdict: Verdict::Paused,
+        attempt_id: attempt(age),
+        backoff_ms: Some(backoff(&app, now, age)),
+        detail: Some(detail),
+        ..Judged::default()
+    };
+    let (said, looked) = match asked {
+        Err(refusal) if refusal.error == Code::QuotaExceeded => {
+            return Ok(deliver::json(written(&paused(now, refusal.detail)), None));
+        }
+        asked => asked?,
+    };
     if let Some((granted, new)) = acquire::granted(&said) {
         let key = request.map(|request| request.key);
         let grant = new.then(|| deliver::Grant::new(app.engine(shard), granted.lease, key));
@@ -84,13 +97,7 @@ pub(crate) async fn manifest(
             }
         }
         Said::Outcome(Outcome::Rejected(why @ (Rejection::Paused | Rejection::QuotaExceeded { .. }))) => {
-            Judged {
-                verdict: Verdict::Paused,
-                attempt_id: attempt(age),
-                backoff_ms: Some(backoff(&app, looked.now(), age)),
-                detail: Some(refuse::rejected(why).detail),
-                ..Judged::default()
-            }
+            paused(looked.now(), refuse::rejected(why).detail)
         }
         Said::Outcome(_) => return Err(acquire::refusal(&said, None).into()),
     };

@@ -39,6 +39,10 @@ pub(crate) fn unavailable(why: Unavailable) -> Refusal {
         Unavailable::NoSpace => {
             Refusal::new(Code::NoSpace, "the log has no room; releases and revokes are still taken")
         }
+        Unavailable::TooOften => {
+            let detail = "leases are asked for more often than the quota allows; come again in a second";
+            Refusal::new(Code::QuotaExceeded, detail).with(|hints| hints.retry_after_seconds = Some(1))
+        }
         Unavailable::Replaced => {
             Refusal::new(Code::Unavailable, "a retry of the same request waits in its place")
         }

@@ -286,6 +286,30 @@ async fn a_paused_agent_is_told_so_and_goes_on_when_it_is_let() {
     submit(&ada, &manifest("coder", &["/z"]), "PAUSED").await;
 }
 
+/// Kept as a quota, and counted by nobody: a client in a loop asked as often as it liked.
+#[tokio::test]
+async fn whoever_asks_too_often_is_told_to_come_again_in_a_second() {
+    let (hands, server) = world();
+    let ada = server.worker("ada", "default:rw");
+    let quota = json!({"identity": "ada", "acquires_per_second": 2}).to_string();
+    assert_eq!(server.raw("PUT", "/v1/quotas", &[], &quota).await.status, 200);
+    for _ in 0..2 {
+        let key = [header("x-idempotency-key", "once")];
+        let (status, _) = ada.post("/v1/acquire", &key, r#"{"key":"k"}"#).await;
+        assert_eq!(status, 200, "a retry asks for nothing new");
+    }
+    assert_eq!(ada.post("/v1/acquire", &[], r#"{"key":"k"}"#).await.0, 409, "what is refused counts too");
+    let (status, told) = ada.post("/v1/acquire", &[], r#"{"key":"other"}"#).await;
+    assert_eq!(
+        (status, &told["error"], &told["retry_after_seconds"]),
+        (429, &json!("quota_exceeded"), &json!(1))
+    );
+    submit(&ada, &manifest("a", &["/x"]), "PAUSED").await;
+    submit(&server, &manifest("b", &["/x"]), "GRANTED").await;
+    hands.pass(1_000);
+    submit(&ada, &manifest("a", &["/y"]), "GRANTED").await;
+}
+
 #[tokio::test]
 async fn bulk_calls_answer_each_lease_on_its_own_and_in_order() {
     let (hands, server) = world();

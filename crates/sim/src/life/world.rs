@@ -321,7 +321,13 @@ impl<'a> World<'a> {
     fn hear(&mut self, sent: &Sent, reply: &Reply) {
         let client = &mut self.clients[sent.client];
         match reply {
-            Err(Unavailable::Busy | Unavailable::NoSpace | Unavailable::Replaced | Unavailable::Stopped) => {
+            Err(
+                Unavailable::Busy
+                | Unavailable::NoSpace
+                | Unavailable::TooOften
+                | Unavailable::Replaced
+                | Unavailable::Stopped,
+            ) => {
                 return;
             }
             Ok(Said::Outcome(
