@@ -1,7 +1,7 @@
 //! The KLIS-3 lease protocol, one test for each sentence that says MUST, MUST NOT or SHOULD, named by its section.
 //!
 //! What it asks of agents (heartbeats in time, stopping when a lease may be lost, a conservative local expiry) is tested
-//! where the agents are: `lease.rs` and `digest.rs` of the client. Here is what the server makes of those that do not.
+//! where the agents are: `tests/leases.rs` and `digest.rs` of the client. Here is what the server makes of those that do not.
 #![allow(missing_docs, reason = "a test has no public items")]
 
 #[allow(dead_code, reason = "it serves several files of tests")]
