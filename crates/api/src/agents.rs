@@ -8,6 +8,7 @@ use crate::tell::{Granted, Lease};
 
 /// All that an agent means to touch: granted as one lease, or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Where; `default` where it is missing.
@@ -38,6 +39,7 @@ pub struct Manifest {
 
 /// What an agent does with an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Intent {
     /// `PROVIDES`, `CONSUMES`, `MUTATES`, `DELETES`, `DEPENDS_ON` or `RENAMES`.
@@ -48,6 +50,7 @@ pub struct Intent {
 
 /// What an agent has to do next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
     /// Go on: it has the lease.
@@ -63,12 +66,14 @@ pub enum Verdict {
 
 /// The answer to a manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Judged {
     /// What to do next.
     pub verdict: Verdict,
     /// To be sent with the next try: it keeps the attempt as old as it is.
     pub attempt_id: String,
-    /// The lease, if it is granted.
+    /// The lease, if it is granted: acquire's answer, beside the rest.
+    #[cfg_attr(feature = "openapi", schema(ignore))]
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Granted>,
     /// Some of those in the way.
@@ -90,6 +95,7 @@ pub struct Judged {
 
 /// A lease that is in somebody's way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InTheWay {
     /// Its public name.
     pub public_id: String,
@@ -111,6 +117,7 @@ pub struct InTheWay {
 
 /// Several leases at once: heartbeat and release.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bulk {
     /// Where the agent is; `default` where it is missing.
@@ -130,6 +137,7 @@ impl Bulk {
 
 /// What is true of several leases, whatever their holder believes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reconcile {
     /// Where the agent is; `default` where it is missing.
@@ -154,6 +162,7 @@ pub struct Results<T> {
 
 /// What came of a heartbeat or a release.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BulkResult {
     /// As it was asked for.
     pub lease_id: String,
@@ -175,6 +184,7 @@ pub struct BulkResult {
 
 /// What is true of a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reconciled {
     /// As it was asked for.
     pub lease_id: String,
@@ -188,7 +198,8 @@ pub struct Reconciled {
     /// Why not, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The lease as it is now.
+    /// The lease as it is now, its fields beside the rest.
+    #[cfg_attr(feature = "openapi", schema(ignore))]
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub view: Option<Lease>,
     /// What was taken back: a new epoch, a new token, a new credential.
@@ -198,6 +209,7 @@ pub struct Reconciled {
 
 /// What an agent is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum AgentState {
     /// It asks and is answered.
@@ -211,6 +223,7 @@ pub enum AgentState {
 
 /// What is said of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SetAgent {
     /// Where; `default` where it is missing.
@@ -222,6 +235,7 @@ pub struct SetAgent {
 
 /// An agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Agent {
     /// Its name.
     pub agent_id: String,
@@ -237,6 +251,7 @@ pub struct Agent {
 
 /// A namespace's agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Agents {
     /// By name.
     pub agents: Vec<Agent>,
@@ -247,6 +262,7 @@ pub struct Agents {
 
 /// What is true of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceState {
     /// Where.
     pub namespace: String,
@@ -266,6 +282,7 @@ pub struct ResourceState {
 
 /// Who is in whose way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Contention {
     /// Who is blocked by whom, now, those who came first; not all if they are very many.
     pub waiting: Vec<Waiting>,
@@ -279,6 +296,7 @@ pub struct Contention {
 
 /// Somebody who waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Waiting {
     /// Where.
     pub namespace: String,
@@ -305,6 +323,7 @@ pub struct Waiting {
 
 /// A resource that others were in the way of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Hotspot {
     /// Where.
     pub namespace: String,
@@ -320,6 +339,7 @@ pub struct Hotspot {
 
 /// An agent, or an identity without one, that times out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Timeouts {
     /// Where.
     pub namespace: String,
@@ -336,6 +356,7 @@ pub struct Timeouts {
 
 /// Something that happened, as `data` of an event of `/v1/events`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Event {
     /// `granted`, `released`, `expired`, `revoked`, `reclaimed`, `committed` or `contention`.
     pub event: String,

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use api::Refusal;
 use api::agents::{Agent, AgentState as Wire, Agents, SetAgent};
+use api::words;
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use engine::decider::Said;
@@ -15,10 +16,12 @@ use kernel::{
     Rejection, Time,
 };
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 use crate::acquire::{not_found, refusal};
 use crate::app::{App, Ask};
 use crate::peer::Peer;
+use crate::query::Query;
 use crate::read;
 use crate::refuse::{Refused, rejected};
 use crate::views::bad_cursor;
@@ -28,11 +31,17 @@ type Told<T> = Result<Json<T>, Refused>;
 /// How many agents are on a page.
 const PAGE_MAX: usize = 1000;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Paging {
+    /// Where; `default` where it is missing.
+    #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
+    /// From the page before.
+    #[param(value_type = Option<words::AgentId>)]
     cursor: Option<String>,
+    /// How many on a page.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
 

@@ -5,20 +5,21 @@ use api::Code::{
     InvalidKey, InvalidRange, InvalidState, InvalidTtl, LeaseExpired, LeaseRevoked, MissingKey,
     MissingLeaseId, NotFound, NotHeld, QuotaExceeded, Retired, StaleEpoch, VersionConflict, Waiting,
 };
-use api::{ask, header, path, tell, words};
+use api::{agents, ask, header, path, tell, words};
 use utoipa::openapi::link::LinkBuilder;
-use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, Schema, Type};
+use utoipa::openapi::schema::{AllOfBuilder, ArrayBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, Required, ResponseBuilder};
 
 use crate::openapi::{Call, HeaderEtag, HeaderNumber, anything, json, number};
-use crate::{acquire, fetch, health, holder, openapi, operator, state, views};
+use crate::{acquire, agents as parties, bulk, contention, events, fetch, health, holder, manifest};
+use crate::{openapi, operator, state, views};
 
 /// Why a credential is worth nothing, or nothing any more.
 const NOT_YOURS: [Code; 6] = [NotHeld, LeaseExpired, LeaseRevoked, StaleEpoch, NotFound, Retired];
 
 /// All of them.
 pub(crate) fn all() -> Vec<Call> {
-    [leases(), documents(), looks(), operators(), server()].into_iter().flatten().collect()
+    [leases(), agents(), documents(), looks(), operators(), server()].into_iter().flatten().collect()
 }
 
 fn leases() -> Vec<Call> {
@@ -105,6 +106,97 @@ fn acquire_call() -> Call {
         .refuses(&[InvalidKey, InvalidTtl, MissingKey, Forbidden, LeaseExpired, LeaseRevoked])
         .refuses(&[Waiting, Deadlock, AlreadyHeld, QuotaExceeded]);
     links.into_iter().fold(call, |call, (name, link)| call.leads_to(name, link))
+}
+
+fn agents() -> Vec<Call> {
+    let text = ContentBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String))).build();
+    let events = ResponseBuilder::new().description("Server-sent events, until either end hangs up.");
+    vec![
+        Call::post(path::MANIFEST, manifest::manifest)
+            .named("agents", "manifest", "Declare all that an agent will touch")
+            .at_length(
+                "One lease over all of it, or a verdict on what to do instead. Come back with the same `attempt_id`: an \
+                 attempt is as old as its first try, and the oldest is in nobody's way for ever.",
+            )
+            .body::<agents::Manifest>()
+            .changes()
+            .with::<agents::Intent>()
+            .with::<agents::Verdict>()
+            .with::<agents::InTheWay>()
+            .with::<tell::Granted>()
+            .tells::<agents::Judged>("What to do next.")
+            .refuses(&[InvalidKey, InvalidTtl, Forbidden, AlreadyHeld]),
+        bulk_call::<agents::Bulk>(Call::post(path::HEARTBEAT, bulk::heartbeat))
+            .named("agents", "heartbeat", "Extend several leases")
+            .answers(200, results::<agents::BulkResult>("What came of each."))
+            .with::<agents::BulkResult>(),
+        bulk_call::<agents::Bulk>(Call::post(path::RELEASE_ALL, bulk::release))
+            .named("agents", "release_all", "Give several leases back")
+            .answers(200, results::<agents::BulkResult>("What came of each."))
+            .with::<agents::BulkResult>(),
+        bulk_call::<agents::Reconcile>(Call::post(path::RECONCILE, bulk::reconcile))
+            .named("agents", "reconcile", "What is true of several leases, whatever their holder believes")
+            .answers(200, results::<agents::Reconciled>("What is true of each."))
+            .with::<tell::Lease>()
+            .with::<tell::Member>()
+            .with::<tell::Granted>()
+            .with::<agents::Reconciled>(),
+        Call::get(path::AGENTS, parties::agents)
+            .named("agents", "agents", "The agents of a namespace")
+            .query::<parties::Paging>()
+            .reads()
+            .with::<agents::Agent>()
+            .with::<agents::AgentState>()
+            .tells::<agents::Agents>("A page of them.")
+            .refuses(&[InvalidKey, Forbidden]),
+        Call::post("/v1/agents/{id}/state", parties::set_state)
+            .named("agents", "set_agent", "Say what an agent is doing")
+            .of_agent()
+            .body::<agents::SetAgent>()
+            .changes()
+            .with::<agents::AgentState>()
+            .tells::<agents::Agent>("It is so now.")
+            .refuses(&[InvalidKey, Forbidden, NotFound]),
+        Call::get("/v1/resource/{resource}/state", contention::resource)
+            .named("agents", "resource_state", "Who holds a resource, and who waits for it")
+            .of_resource()
+            .query::<contention::Where>()
+            .reads()
+            .with::<tell::Lease>()
+            .with::<tell::Member>()
+            .tells::<agents::ResourceState>("As it is.")
+            .refuses(&[InvalidKey, Forbidden]),
+        Call::get(path::CONTENTION, contention::contention)
+            .named("agents", "contention", "Who is in whose way")
+            .query::<contention::Where>()
+            .reads()
+            .with::<agents::Waiting>()
+            .with::<agents::InTheWay>()
+            .with::<agents::Hotspot>()
+            .with::<agents::Timeouts>()
+            .with::<ask::Resource>()
+            .tells::<agents::Contention>("Now, and lately.")
+            .refuses(&[InvalidKey, Forbidden]),
+        Call::get(path::EVENTS, events::events)
+            .named("agents", "events", "What happens, as it happens")
+            .query::<events::Where>()
+            .header::<String>("Last-Event-ID", Required::False, "Go on behind this event, if it is still known.")
+            .reads()
+            .answers(200, events.content("text/event-stream", text))
+            .refuses(&[InvalidKey, Forbidden]),
+    ]
+}
+
+/// One of these for each lease, in order.
+fn results<T: utoipa::ToSchema>(what: &str) -> ResponseBuilder {
+    let each = ArrayBuilder::new().items(Ref::from_schema_name(T::name()));
+    let all = ObjectBuilder::new().property("results", each).required("results");
+    json(RefOr::T(Schema::Object(all.build()))).description(what)
+}
+
+/// Each lease is answered on its own.
+fn bulk_call<T: utoipa::ToSchema>(call: Call) -> Call {
+    call.body::<T>().changes().refuses(&[InvalidKey, Forbidden, NotFound])
 }
 
 fn documents() -> Vec<Call> {

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::agents::{Contention, Hotspot, ResourceState, Timeouts, Waiting};
+use api::words;
 use api::{Code, Refusal};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use engine::decider::CameTo;
 use engine::waiters::{Ticket, Waiter};
@@ -17,12 +18,14 @@ use kernel::{
     State as LeaseState,
 };
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 use crate::acquire::resource as spelled;
 use crate::app::{App, View};
 use crate::manifest::in_the_way;
 use crate::news::Lately;
 use crate::peer::Peer;
+use crate::query::Query;
 use crate::read;
 use crate::refuse::Refused;
 use crate::views;
@@ -36,9 +39,11 @@ const WAITING_MAX: usize = 100;
 /// How many hotspots, and how many who time out, are shown.
 const TOP: usize = 20;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Where {
+    /// Where: of a resource `default` where it is missing, else everywhere that may be seen.
+    #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
 }
 

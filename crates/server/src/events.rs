@@ -15,10 +15,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use api::agents::Event as Told;
+use api::words;
 use api::{Code, Refusal};
 use axum::Extension;
 use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use http_body::Frame;
@@ -26,10 +27,12 @@ use identity::Right;
 use kernel::{Event, Identity, LeaseId, Namespace};
 use serde::Deserialize;
 use tokio::sync::mpsc;
+use utoipa::IntoParams;
 
 use crate::acquire::resource;
 use crate::app::App;
 use crate::peer::Peer;
+use crate::query::Query;
 use crate::read;
 use crate::refuse::Refused;
 use crate::ring::{Entry, EventId, Subject, Taken, What, lease_of};
@@ -46,9 +49,11 @@ const QUIET: Duration = Duration::from_secs(15);
 /// How long a reader may take to take a piece.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Where {
+    /// Only in this namespace.
+    #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
 }
 
@@ -311,7 +316,7 @@ fn lease_told(event: &Event, subject: &Subject) -> Told {
         Event::Revoked(_) => ("revoked", None),
         Event::Reclaimed(_) => ("reclaimed", None),
         Event::Committed { .. } => ("committed", None),
-        Event::Removed { .. } => ("committed", Some("removed")),
+        Event::Removed { .. } | Event::Dropped { .. } => ("committed", Some("removed")),
     };
     let (written, version) = match event {
         Event::Committed { key, version, .. } | Event::Removed { key, version, .. } => {

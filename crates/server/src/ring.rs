@@ -196,8 +196,8 @@ pub(crate) fn lease_of(event: &Event) -> Option<kernel::LeaseId> {
         | Event::Reclaimed(lease)
         | Event::Committed { lease, .. }
         | Event::Removed { lease, .. } => Some(*lease),
-        // Its grant was told with the reservation.
-        Event::Activated(_) => None,
+        // Its grant was told with the reservation; what goes with its namespace goes under no lease.
+        Event::Activated(_) | Event::Dropped { .. } => None,
     }
 }
 

@@ -146,6 +146,18 @@ impl Call {
         self.with::<words::Key>().with::<words::Namespace>().with::<Flag>()
     }
 
+    /// `{id}` in its path.
+    pub(crate) fn of_agent(self) -> Call {
+        let call = self.with::<words::AgentId>();
+        call.parameter::<words::AgentId>("id", ParameterIn::Path, Required::True, "The agent.")
+    }
+
+    /// `{resource}` in its path.
+    pub(crate) fn of_resource(self) -> Call {
+        let what = "Kind and name, as in `FILE:%2Fsrc%2Fmain.rs`.";
+        self.parameter::<String>("resource", ParameterIn::Path, Required::True, what)
+    }
+
     /// `{name}` in its path.
     pub(crate) fn of_namespace(self) -> Call {
         let call = self.with::<words::Namespace>();
