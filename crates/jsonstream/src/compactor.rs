@@ -13,6 +13,8 @@ use crate::error::{JsonError, JsonErrorKind};
 use crate::nesting::{Container, Nesting};
 use crate::number::Number;
 use crate::piece::Piece;
+use crate::simd::{BLOCK, Simd};
+use crate::state::{Next, State};
 use crate::string::Inside;
 
 /// Input is taken in parts of this size, so that the room for each is still in the cache when it is used.
@@ -56,42 +58,22 @@ pub struct Compactor {
     received: u64,
     compact: u64,
     failed: Option<JsonError>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Between tokens.
-    Before(Next),
-    Key(Inside),
-    Text(Inside),
-    Number(Number),
-    /// In `true`, `false` or `null`, with this much to come.
-    Literal(&'static [u8]),
-}
-
-/// What may come next, whitespace aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    Value,
-    /// Behind `[`.
-    ValueOrEnd,
-    /// Behind `{`.
-    KeyOrEnd,
-    /// Behind a comma in an object.
-    Key,
-    Colon,
-    CommaOrEnd,
-    /// Behind the whole value.
-    Nothing,
+    simd: Option<Simd>,
 }
 
 type Step = Result<State, JsonErrorKind>;
 
 impl Compactor {
-    /// A compactor that has seen nothing.
+    /// A compactor that has seen nothing. It uses AVX2 where the processor has it.
     pub fn new(limits: Limits) -> Compactor {
+        Compactor { simd: Simd::detect(), ..Compactor::scalar(limits) }
+    }
+
+    /// One that reads byte by byte whatever the processor has. It does exactly what the other does, only slower: it
+    /// is what the other is tested and measured against.
+    pub fn scalar(limits: Limits) -> Compactor {
         let (state, nesting) = (State::Before(Next::Value), Nesting::default());
-        Compactor { limits, state, nesting, received: 0, compact: 0, failed: None }
+        Compactor { limits, state, nesting, received: 0, compact: 0, failed: None, simd: None }
     }
 
     /// Takes the next piece, and appends what is to be kept of it. After an error every further call gives the
@@ -125,13 +107,33 @@ impl Compactor {
         self.failed.map_or(Ok(()), Err)?;
         let start = out.len();
         out.resize(start + input.len(), 0);
-        let mut piece = Piece::new(input, &mut out[start..]);
-        let end = self.scan(&mut piece);
-        let (read, kept) = (piece.at(), piece.filled());
+        let (mut read, mut kept) = (0, 0);
+        let mut end = Ok(());
+        while read < input.len() && end.is_ok() {
+            let upto = self.by_blocks(input, &mut out[start..], &mut read, &mut kept);
+            let mut piece = Piece::new(&input[read..upto], &mut out[start + kept..][..upto - read]);
+            end = self.scan(&mut piece);
+            read += piece.at();
+            kept += piece.filled();
+        }
         out.truncate(start + kept);
         self.received += read as u64;
         self.compact += kept as u64;
         end.or_else(|kind| self.fail(self.at_the_start(input).unwrap_or(kind)))
+    }
+
+    /// Takes whole blocks as long as that goes, and gives back how far to go on byte by byte.
+    fn by_blocks(&mut self, input: &[u8], room: &mut [u8], read: &mut usize, kept: &mut usize) -> usize {
+        let Some(simd) = self.simd else { return input.len() };
+        let (rest, room) = (&input[*read..], &mut room[*kept..]);
+        let mut block = *read;
+        if let Some(stop) = simd.read(self.state, &mut self.nesting, rest, room) {
+            block += stop.refused;
+            *read += stop.read;
+            *kept += stop.kept;
+            self.state = stop.state;
+        }
+        input.len().min(block + BLOCK)
     }
 
     /// What is wrong with a text whose very first byte is.
@@ -202,11 +204,11 @@ impl Compactor {
 
     #[inline(always)]
     fn close(&mut self, container: Container) -> Step {
-        if self.nesting.innermost() != Some(container) {
-            return Err(JsonErrorKind::UnexpectedByte);
+        if self.nesting.close(container) {
+            Ok(self.behind_value())
+        } else {
+            Err(JsonErrorKind::UnexpectedByte)
         }
-        self.nesting.close();
-        Ok(self.behind_value())
     }
 
     #[inline(always)]

@@ -45,11 +45,44 @@ impl Nesting {
         Some(if self.objects[word] & bit == 0 { Container::Array } else { Container::Object })
     }
 
-    /// Closes the innermost container.
+    /// All bits, if the innermost container is an object; none of them, if an array.
+    #[cfg(target_arch = "x86_64")]
     #[inline]
-    pub(crate) fn close(&mut self) {
-        assert!(self.depth > 0, "only what is open is closed");
+    pub(crate) fn in_object(&self) -> Option<u64> {
+        Some(0_u64.wrapping_sub(u64::from(self.innermost()? == Container::Object)))
+    }
+
+    /// Opens and closes what has its bit set, by the place of the bit, and gives the places at which the innermost
+    /// container is an object. None, and who knows what done, if one does not fit, if it would be too deep, or if
+    /// nothing would be left open.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(crate) fn pass(&mut self, open: u64, close: u64, object: u64) -> Option<u64> {
+        let mut in_object = self.in_object()?;
+        let mut brackets = open | close;
+        while brackets != 0 {
+            let place = brackets.trailing_zeros();
+            let container = if object >> place & 1 == 1 { Container::Object } else { Container::Array };
+            let fits = if open >> place & 1 == 1 { self.open(container) } else { self.close(container) };
+            if !fits {
+                return None;
+            }
+            let behind = !1 << place;
+            in_object = in_object & !behind | self.in_object()? & behind;
+            brackets &= brackets - 1;
+        }
+        Some(in_object)
+    }
+
+    /// Closes the innermost container; false, and nothing done, if it is none of this kind.
+    #[inline]
+    #[must_use]
+    pub(crate) fn close(&mut self, container: Container) -> bool {
+        if self.innermost() != Some(container) {
+            return false;
+        }
         self.depth -= 1;
+        true
     }
 }
 
@@ -72,7 +105,7 @@ mod tests {
         assert!(!nesting.open(Container::Array), "full");
         for level in (0..DEPTH_MAX).rev() {
             assert_eq!(nesting.innermost(), Some(kind(level)));
-            nesting.close();
+            assert!(nesting.close(kind(level)));
         }
         assert_eq!(nesting.innermost(), None);
     }
@@ -81,7 +114,9 @@ mod tests {
     fn a_place_that_was_an_object_can_be_an_array() {
         let mut nesting = Nesting::default();
         assert!(nesting.open(Container::Object));
-        nesting.close();
+        assert!(!nesting.close(Container::Array));
+        assert!(nesting.close(Container::Object));
+        assert!(!nesting.close(Container::Object), "nothing is open");
         assert!(nesting.open(Container::Array));
         assert_eq!(nesting.innermost(), Some(Container::Array));
     }

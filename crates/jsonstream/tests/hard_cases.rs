@@ -1,6 +1,9 @@
 //! The hard cases of RFC 8259, each with the verdict, the kind of error and the offset of the first wrong byte.
 //! Every one is pushed whole, byte by byte, and cut at every place.
 
+mod common;
+
+use common::{pushed, scalar, vector};
 use jsonstream::JsonErrorKind::{
     ByteOrderMark, ControlCharacter, InvalidEscape, InvalidNumber, InvalidUtf8, TooDeep, TooLarge,
     TrailingByte, UnexpectedByte, UnexpectedEnd,
@@ -9,26 +12,38 @@ use jsonstream::{Compactor, DEPTH_MAX, JsonError, JsonErrorKind, Limits, check, 
 
 const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
 
-fn in_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<u8>, JsonError> {
-    let mut out = Vec::new();
-    let mut compactor = Compactor::new(LIMITS);
-    for piece in pieces {
-        compactor.push(piece, &mut out)?;
-    }
-    let summary = compactor.finish()?;
-    assert_eq!(summary.compact_bytes, out.len() as u64);
-    Ok(out)
-}
-
-/// The verdict on a text, which must not depend on how it is cut.
+/// The verdict on a text, which must not depend on how it is cut, nor on whether it is read by blocks.
 fn verdict(text: &[u8]) -> Result<Vec<u8>, JsonError> {
     let whole = compact(text, LIMITS);
-    assert_eq!(in_pieces(text.chunks(1)), whole, "byte by byte");
+    assert_eq!(pushed(scalar(), [text]), whole, "scalar");
+    assert_eq!(pushed(vector(), text.chunks(1)), whole, "byte by byte");
     for place in 0..=text.len() {
         let (front, back) = text.split_at(place);
-        assert_eq!(in_pieces([front, back]), whole, "cut at {place}");
+        assert_eq!(pushed(vector(), [front, back]), whole, "cut at {place}");
+        assert_eq!(pushed(scalar(), [front, back]), whole, "scalar, cut at {place}");
+    }
+    for place in 0..64 {
+        inside(text, place, &whole);
     }
     whole
+}
+
+/// The same text as an element, so far behind that it is read by blocks: right if it was right, and wrong at the same
+/// byte if it was wrong inside.
+fn inside(text: &[u8], place: usize, alone: &Result<Vec<u8>, JsonError>) {
+    let front = format!("[\"{}\",", "x".repeat(64 + place)).into_bytes();
+    let behind = format!(",{}0]", " ".repeat(80)).into_bytes();
+    let long = [front.as_slice(), text, &behind].concat();
+    let outcome = pushed(vector(), [long.as_slice()]);
+    assert_eq!(outcome, pushed(scalar(), [long.as_slice()]), "at {place}");
+    match alone {
+        Ok(compact) => assert_eq!(outcome, Ok([front.as_slice(), compact, b",0]"].concat()), "at {place}"),
+        Err(JsonError { kind: UnexpectedEnd | TrailingByte | ByteOrderMark, .. }) => {}
+        Err(JsonError { kind, offset }) => {
+            let offset = offset + front.len() as u64;
+            assert_eq!(outcome, Err(JsonError { kind: *kind, offset }), "at {place}");
+        }
+    }
 }
 
 fn accepts(text: &[u8]) {
@@ -55,6 +70,13 @@ fn numbers_are_kept_as_they_are() {
         "0.1000000000000000055511151231257827",
         "1e+5",
         "9007199254740993",
+        "-0e-0",
+        "0.0",
+        "0.00000000000000000000000000000000000000000000000000000000000000000000000000001",
+        "1E+0000000000000000000000000000000000000000000000000000000000000000000000000000",
+        "5e-324",
+        "-1.7976931348623157E+308",
+        "100000000000000000000000000000000000000000000000000000000000000000000000000000000000",
     ] {
         accepts(text.as_bytes());
         accepts(format!("[{text},{text}]").as_bytes());
@@ -79,6 +101,17 @@ fn what_is_no_number_is_refused_at_its_first_wrong_byte() {
         ("[-]", 2),
         ("1.5.5", 3),
         ("-Infinity", 1),
+        ("-00", 2),
+        ("0.0.0", 3),
+        ("1e5.5", 3),
+        ("1e+-5", 3),
+        ("1-5", 1),
+        ("1+5", 1),
+        ("1.-5", 2),
+        ("-e5", 1),
+        ("1e.5", 2),
+        ("0e5e", 3),
+        ("12345678901234567890a", 20),
     ] {
         let kind = verdict(text.as_bytes()).expect_err(text);
         assert!(matches!(kind.kind, InvalidNumber | TrailingByte), "{text}");
@@ -104,6 +137,12 @@ fn escapes_are_kept_as_they_are_and_lone_surrogates_with_them() {
         r#""\ud83d""#,
         r#""\udd11\ud83d""#,
         r#""\uDEAD tail""#,
+        r#""\ud800\udc00\uDBFF\uDFFF""#,
+        r#""\udc00\ud800""#,
+        r#""\uD83D\u0041""#,
+        r#""\uD83D\n""#,
+        r#""\uD83D\\uDD11""#,
+        r#""\\\\\"\\""#,
         r#"{"\u0061":1,"a":2}"#,
         r#""""#,
         r#""/""#,
@@ -119,6 +158,13 @@ fn unknown_escapes_are_refused() {
     refuses(br#""\U0041""#, InvalidEscape, 2);
     refuses(br#""\u12g4""#, InvalidEscape, 5);
     refuses(br#""\u123""#, InvalidEscape, 6);
+    refuses(br#""\u""#, InvalidEscape, 3);
+    refuses(br#""\u 041""#, InvalidEscape, 3);
+    refuses(br#""\u+041""#, InvalidEscape, 3);
+    refuses(br#""\uD83D\x""#, InvalidEscape, 8);
+    refuses(br#""\uD83D\uDD1g""#, InvalidEscape, 12);
+    refuses(br#""\\\a""#, InvalidEscape, 4);
+    refuses(br#"{"\k":1}"#, InvalidEscape, 3);
     refuses(b"\"\\\n\"", InvalidEscape, 2);
     refuses(b"\"\\\0\"", InvalidEscape, 2);
     refuses(b"\"\\\xC3\xA9\"", InvalidEscape, 2);
@@ -217,6 +263,54 @@ fn one_value_and_only_whitespace_around_it() {
 }
 
 #[test]
+fn four_bytes_are_whitespace_and_no_other() {
+    for byte in 0..=255_u8 {
+        let text = |space: &[u8]| {
+            let parts = [b"[".as_slice(), b"1", b",", b"{", b"\"a\"", b":", b"null", b"}", b"]"];
+            parts.join(space)
+        };
+        if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
+            for count in [1, 2, 63, 64, 65, 130] {
+                let long = text(&vec![byte; count]);
+                assert_eq!(
+                    pushed(vector(), [long.as_slice()]).as_deref(),
+                    Ok(br#"[1,{"a":null}]"#.as_slice())
+                );
+                assert_eq!(
+                    pushed(scalar(), [long.as_slice()]).as_deref(),
+                    Ok(br#"[1,{"a":null}]"#.as_slice())
+                );
+            }
+        } else if !matches!(byte, b'0'..=b'9' | b'-' | b'"' | b'[' | b']' | b'{' | b't' | b'f' | b'n') {
+            let error = verdict(&text(&[byte])).expect_err("no whitespace");
+            assert_eq!(error, JsonError { kind: UnexpectedByte, offset: 1 }, "{byte}");
+        }
+    }
+}
+
+#[test]
+fn whitespace_ends_a_token() {
+    for (text, kind, offset) in [
+        ("[tr ue]", UnexpectedByte, 3),
+        ("[nul\nl]", UnexpectedByte, 4),
+        ("[- 1]", InvalidNumber, 2),
+        ("[1 .5]", UnexpectedByte, 3),
+        ("[1. 5]", InvalidNumber, 3),
+        ("[1 e5]", UnexpectedByte, 3),
+        ("[1e 5]", InvalidNumber, 3),
+        ("[1e+ 5]", InvalidNumber, 4),
+        ("[1 2]", UnexpectedByte, 3),
+        ("[\"a\" \"b\"]", UnexpectedByte, 5),
+        ("[true false]", UnexpectedByte, 6),
+        ("[{} {}]", UnexpectedByte, 4),
+        ("[\"a\nb\"]", ControlCharacter, 3),
+        ("[\"a\tb\"]", ControlCharacter, 3),
+    ] {
+        refuses(text.as_bytes(), kind, offset);
+    }
+}
+
+#[test]
 fn nothing_is_no_value() {
     refuses(b"", UnexpectedEnd, 0);
     refuses(b" \n\t\r ", UnexpectedEnd, 5);
@@ -307,8 +401,22 @@ fn a_text_longer_than_every_buffer_comes_out_whole() {
     let long = format!("[{element}{}]", format!(",{element}").repeat(1500));
     let expected = long.replace([' ', '\n'], "").replace("0123456789abcdefé🔑", "0123456789 abcdef é🔑 ");
     for size in [1, 7, 4096, 16384, 16385, 65536, long.len()] {
-        let out = in_pieces(long.as_bytes().chunks(size)).expect("JSON");
+        let out = pushed(vector(), long.as_bytes().chunks(size)).expect("JSON");
         assert!(out == expected.as_bytes(), "pieces of {size}");
+    }
+}
+
+#[test]
+fn memory_does_not_grow_with_the_text() {
+    assert!(size_of::<Compactor>() <= 160, "{}", size_of::<Compactor>());
+    let mut compactor = Compactor::new(Limits { bytes_max: u64::MAX });
+    let mut out = Vec::new();
+    compactor.push(b"[1", &mut out).expect("JSON");
+    for text in [" ".repeat(1 << 20), ",1".repeat(1 << 16), ",[[[]]]".repeat(1 << 16)] {
+        out = Vec::new();
+        compactor.push(text.as_bytes(), &mut out).expect("JSON");
+        // What is kept, in a vector that grows by doubling, and room for a part.
+        assert!(out.capacity() <= 2 * (out.len() + (16 << 10)), "{}", out.capacity());
     }
 }
 

@@ -1,5 +1,6 @@
 //! Any bytes, cut anywhere: the verdict of `serde_json`, the same value, nothing left to compact, and the same
-//! outcome for every cut. The first byte says where to cut.
+//! outcome for every cut, by blocks and byte by byte. The first byte says where to cut, and how far behind the
+//! beginning of an array the same text is tried once more, so that short texts are read by blocks as well.
 #![no_main]
 
 use jsonstream::{Compactor, JsonError, JsonErrorKind, Limits, compact};
@@ -11,9 +12,14 @@ const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
 
 fuzz_target!(|input: &[u8]| {
     let Some((cut, text)) = input.split_first() else { return };
-    let whole = compact(text, LIMITS);
-    assert_eq!(in_two(text, usize::from(*cut).min(text.len())), whole);
-    assert_eq!(pushed(text.chunks(1)), whole);
+    let whole = alike(text, usize::from(*cut).min(text.len()));
+    assert_eq!(pushed(Compactor::new(LIMITS), text.chunks(1)), whole);
+    let front = format!("[{}", " ".repeat(64 + usize::from(*cut % 64)));
+    let long = [front.as_bytes(), text, &[b' '; 64], b"]"].concat();
+    let inside = alike(&long, front.len() + text.len() / 2);
+    if let Ok(out) = &whole {
+        assert_eq!(inside, Ok([b"[", out.as_slice(), b"]"].concat()));
+    }
     match whole {
         Err(JsonError { kind: JsonErrorKind::TooDeep, .. }) => {}
         Err(_) => assert!(!oracle(text)),
@@ -25,14 +31,20 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn in_two(text: &[u8], cut: usize) -> Result<Vec<u8>, JsonError> {
+/// Whole and cut in two, with blocks and without.
+fn alike(text: &[u8], cut: usize) -> Result<Vec<u8>, JsonError> {
+    let whole = compact(text, LIMITS);
     let (front, back) = text.split_at(cut);
-    pushed([front, back])
+    assert_eq!(pushed(Compactor::scalar(LIMITS), [text]), whole);
+    assert_eq!(pushed(Compactor::new(LIMITS), [front, back]), whole);
+    whole
 }
 
-fn pushed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<u8>, JsonError> {
+fn pushed<'a>(
+    mut compactor: Compactor,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Vec<u8>, JsonError> {
     let mut out = Vec::new();
-    let mut compactor = Compactor::new(LIMITS);
     for piece in pieces {
         compactor.push(piece, &mut out)?;
     }
