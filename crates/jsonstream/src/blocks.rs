@@ -77,6 +77,11 @@ pub(crate) fn read(carry: Carry, nesting: &mut Nesting, input: &[u8], room: &mut
     while let Some(block) = input[at..].first_chunk::<BLOCK>()
         && let Some(room) = room[filled..].first_chunk_mut::<BLOCK>()
     {
+        if carry.strings.long() && simd::is_plain(block) {
+            *room = *block;
+            (at, filled, before) = (at + BLOCK, filled + BLOCK, block);
+            continue;
+        }
         let here = Here { before, block, ahead: &input[at..] };
         let Some((next, space)) = carry.take(&here, nesting) else { break };
         carry = next;
@@ -108,7 +113,7 @@ impl Carry {
             }
             self.strings.note_cut(text.high, block);
         }
-        if self.strings.plain(&text) {
+        if self.strings.note_plain(&text) {
             return (text.control == 0).then_some((self, 0));
         }
         let mut wrong = 0;

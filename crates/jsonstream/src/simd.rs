@@ -131,6 +131,14 @@ pub(crate) fn text(block: &Block) -> Text {
     }
 }
 
+/// Whether nothing in it means anything to a string.
+#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,pclmulqdq,popcnt")]
+#[inline]
+pub(crate) fn is_plain(block: &Block) -> bool {
+    let Text { quote, backslash, control, high } = text(block);
+    quote | backslash | control | high == 0
+}
+
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,pclmulqdq,popcnt")]
 #[inline]
 pub(crate) fn structure(block: &Block) -> Structure {
@@ -410,6 +418,8 @@ mod tests {
                 high: places(&block, |byte| byte >= 0x80),
             };
             assert_eq!(text(&block), expected);
+            let special = expected.quote | expected.backslash | expected.control | expected.high;
+            assert_eq!(is_plain(&block), special == 0);
             let expected = Structure {
                 space: of(b" \t\r\n"),
                 open: of(b"[{"),

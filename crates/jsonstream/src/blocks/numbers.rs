@@ -1,7 +1,9 @@
 //! Whether the numbers and literals of a block are right, all of them at once.
 //!
 //! **Invariant.** The grammar of [`Number`](crate::number::Number), as demands on neighbouring bytes: what follows a
-//! sign, a point, an `e`, a leading zero; and what may follow a run of digits, by what came before the run.
+//! sign, a point, an `e`, a leading zero; and what may follow a run of digits, by what came before the run. That a
+//! point or an `e` stands behind a digit follows: what begins with one is taken for a literal, and no other byte of a
+//! number lets one follow.
 
 #![expect(clippy::inline_always, reason = "the masks stay in registers only so; the benchmark shows it")]
 
@@ -13,7 +15,6 @@ use crate::simd::{Exponents, Numeric};
 pub(super) struct Numbers {
     /// The block ends in a number or literal.
     scalar: u64,
-    digit: u64,
     /// A minus that begins a number.
     minus: u64,
     /// A zero that no digit may follow.
@@ -82,18 +83,14 @@ impl Numbers {
         let (digit, zero, minus, point) = (digit & bytes, zero & bytes, minus & bytes, point & bytes);
         let others = bytes & !(digit | point) & !(minus & begins);
         let behind_fraction = behind_digits(point, &mut self.fraction, digit);
-        let behind_digit = shifted(digit, &mut self.digit);
         let behind_minus = shifted(minus & begins, &mut self.minus);
         let behind_zero = shifted(zero & (begins | behind_minus), &mut self.zero);
         let behind_point = shifted(point, &mut self.point);
-        let wrong = (behind_minus | behind_point) & !digit
-            | point & !behind_digit
-            | behind_zero & digit
-            | behind_fraction & point;
+        let wrong = (behind_minus | behind_point) & !digit | behind_zero & digit | behind_fraction & point;
         if others | self.exponent.any() == 0 {
             return wrong;
         }
-        wrong | self.exponent.wrong(&exponents(), digit, point, behind_digit, others)
+        wrong | self.exponent.wrong(&exponents(), digit, point, others)
     }
 }
 
@@ -104,14 +101,7 @@ impl Exponent {
 
     /// The same for exponents, in what is neither a digit, a point nor a first minus.
     #[inline(always)]
-    fn wrong(
-        &mut self,
-        found: &Exponents,
-        digit: Bits,
-        point: Bits,
-        behind_digit: Bits,
-        others: Bits,
-    ) -> Bits {
+    fn wrong(&mut self, found: &Exponents, digit: Bits, point: Bits, others: Bits) -> Bits {
         let (letter, sign) = (found.letter & others, found.sign & others);
         let behind_letter = shifted(letter, &mut self.letter);
         let behind_sign = shifted(sign, &mut self.sign);
@@ -120,7 +110,6 @@ impl Exponent {
             | sign & !behind_letter
             | behind_letter & !(digit | sign)
             | behind_sign & !digit
-            | letter & !behind_digit
             | behind_power & (point | letter)
     }
 }

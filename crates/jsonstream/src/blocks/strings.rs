@@ -16,6 +16,8 @@ pub(super) struct Strings {
     hex: u64,
     /// Is a character cut?
     cut: bool,
+    /// Was all of the block inside of a string, and without escapes?
+    long: bool,
 }
 
 /// Where strings are.
@@ -40,10 +42,17 @@ impl Strings {
         self.inside != 0
     }
 
+    /// In a string that had a whole block for itself, with nothing unfinished? Then it is worth a short way.
+    #[inline(always)]
+    pub(super) fn long(&self) -> bool {
+        self.long && !self.cut
+    }
+
     /// Is the block in the middle of a string, with nothing to look at but its characters?
     #[inline(always)]
-    pub(super) fn plain(&self, text: &Text) -> bool {
-        self.inside != 0 && text.quote == 0 && !self.may_escape(text)
+    pub(super) fn note_plain(&mut self, text: &Text) -> bool {
+        self.long = self.inside != 0 && text.quote == 0 && !self.may_escape(text);
+        self.long
     }
 
     /// Are there escapes to be checked?
