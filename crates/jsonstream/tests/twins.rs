@@ -105,6 +105,19 @@ fn every_byte_is_judged_alike_at_every_place() {
 }
 
 #[test]
+fn every_byte_is_judged_alike_at_every_place_of_a_long_string() {
+    for filling in ["x", "é"] {
+        let text = format!("[\"{}\", 1]", filling.repeat(300)).into_bytes();
+        assert!(alike(&text).is_ok());
+        for (place, byte) in (64..270).flat_map(|place| (0..=255).map(move |byte| (place, byte))) {
+            let mut other = text.clone();
+            other[place] = byte;
+            drop(alike(&other));
+        }
+    }
+}
+
+#[test]
 fn every_pair_of_bytes_is_judged_alike_where_blocks_meet() {
     for (first, second) in (0..=255_u8).flat_map(|a| (0..=255_u8).map(move |b| (a, b))) {
         // The first block begins where the first 64 bytes end.

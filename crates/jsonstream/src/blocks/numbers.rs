@@ -2,8 +2,8 @@
 //!
 //! **Invariant.** The grammar of [`Number`](crate::number::Number), as demands on neighbouring bytes: what follows a
 //! sign, a point, an `e`, a leading zero; and what may follow a run of digits, by what came before the run. That a
-//! point or an `e` stands behind a digit follows: what begins with one is taken for a literal, and no other byte of a
-//! number lets one follow.
+//! point or an `e` stands behind a digit follows: what begins with one is taken for a literal, and neither a literal
+//! nor any other byte of a number lets one follow.
 
 #![expect(clippy::inline_always, reason = "the masks stay in registers only so; the benchmark shows it")]
 

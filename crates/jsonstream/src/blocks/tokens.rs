@@ -2,6 +2,7 @@
 //!
 //! **Invariant.** Every token is looked at by the one before it, so that each pair of neighbours is judged: what
 //! follows `{`, `[`, a comma, a colon, a key and a value. The last token of a block leaves its demand to the next.
+//! Whether a bracket closes what is open is for [`Nesting`](crate::nesting::Nesting) to say.
 
 #![expect(clippy::inline_always, reason = "the masks stay in registers only so; the benchmark shows it")]
 
@@ -81,20 +82,18 @@ impl Tokens {
     pub(super) fn wrong(&mut self, found: &Found, quoted: &Quoted) -> Bits {
         let space = found.space;
         let value = quoted.open | found.open | found.scalar;
-        let (close_object, close_array) = (found.close & found.brace, found.close & !found.brace);
-        let opens_object = found.open & found.brace;
-        let opens_array = found.open & !found.brace;
+        let (opens_object, opens_array) = (found.open & found.brace, found.open & !found.brace);
 
         let key = behind(opens_object | found.comma & found.in_object, &mut self.key, space);
-        let mut wrong = key & !(quoted.open | close_object);
+        let mut wrong = key & !(quoted.open | found.close);
         // Here the addition carries through the string, to its closing quote.
         let (sum, inside_key) = quoted.inside.overflowing_add(key & quoted.open | self.inside_key);
         self.inside_key = u64::from(inside_key);
         let key_ends = sum & !quoted.inside;
 
-        wrong |= behind(key_ends, &mut self.colon, space) ^ found.colon;
+        wrong |= behind(key_ends, &mut self.colon, space) & !found.colon;
         wrong |= behind(found.comma | found.colon, &mut self.value, space) & !value;
-        wrong |= behind(opens_array, &mut self.element, space) & !(value | close_array);
+        wrong |= behind(opens_array, &mut self.element, space) & !(value | found.close);
         self.end |= found.behind_scalar & 1;
         let value_ends = quoted.close & !key_ends | found.close | found.behind_scalar >> 1;
         wrong | behind(value_ends, &mut self.end, space) & !(found.comma | found.close)
