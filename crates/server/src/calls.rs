@@ -1,9 +1,10 @@
 //! Every call: its path, what answers it, and its description. Router and `/openapi.json` are both made from this list.
 
 use api::Code::{
-    self, AlreadyHeld, Deadlock, DocumentTooLarge, EtagMismatch, FencingMismatch, Forbidden, InvalidJson,
-    InvalidKey, InvalidRange, InvalidState, InvalidTtl, LeaseExpired, LeaseRevoked, MissingKey,
-    MissingLeaseId, NotFound, NotHeld, QuotaExceeded, Retired, StaleEpoch, VersionConflict, Waiting,
+    self, AlreadyHeld, Deadlock, DocumentTooLarge, Draining, EtagMismatch, FencingMismatch, Forbidden,
+    InvalidJson, InvalidKey, InvalidRange, InvalidState, InvalidTtl, LeaseExpired, LeaseRevoked, MissingKey,
+    MissingLeaseId, NotFound, NotHeld, QuotaExceeded, Retired, StaleEpoch, Throttled, VersionConflict,
+    Waiting,
 };
 use api::{agents, ask, header, path, tell, words};
 use utoipa::openapi::link::LinkBuilder;
@@ -183,7 +184,7 @@ fn agents() -> Vec<Call> {
             .header::<String>("Last-Event-ID", Required::False, "Go on behind this event, if it is still known.")
             .reads()
             .answers(200, events.content("text/event-stream", text))
-            .refuses(&[InvalidKey, Forbidden]),
+            .refuses(&[InvalidKey, Forbidden, Draining, Throttled]),
     ]
 }
 

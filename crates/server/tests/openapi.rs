@@ -28,7 +28,8 @@ async fn every_path_answers_by_the_methods_that_it_declares() {
     for (path, declared) in paths {
         let path = path.replace("{id}", "L-00000000000000000000000000000001");
         for method in METHODS {
-            let raw = server.raw(method, &path, &[], "").await;
+            // Events would never end; nobody else looks at this.
+            let raw = server.raw(method, &path, &[("last-event-id", "nonsense")], "").await;
             let is_declared = declared.contains(&method.to_lowercase());
             assert_eq!(raw.status != 405, is_declared, "{method} {path}: {}", raw.status);
             let told = String::from_utf8_lossy(&raw.body).into_owned();
