@@ -1,0 +1,237 @@
+//! YAML as JSON, from the parser's events.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use granit_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag, YamlVersion, options};
+use jsonstream::{DEPTH_MAX, JsonErrorKind, Limits, check};
+
+use crate::error::Error;
+use crate::resolve::{Plain, resolve};
+
+/// How much longer aliases may make the text, all together. Nine lines of them can stand for a billion strings.
+const ALIAS_BYTES_MAX: usize = 16 << 20;
+
+/// The same value as compact JSON.
+///
+/// ```
+/// assert_eq!(yamljson::to_json(b"a: [no, 1.50, 0x10]\n'1': ~ # nothing\n")?, r#"{"a":["no",1.50,16],"1":null}"#);
+/// let refused = yamljson::to_json(b"a: 1\n2: b\n").unwrap_err();
+/// assert_eq!(refused.to_string(), "a key that is no string; put it in quotes: line=2 column=1");
+/// # Ok::<(), yamljson::Error>(())
+/// ```
+pub fn to_json(yaml: &[u8]) -> Result<String, Error> {
+    let text = std::str::from_utf8(yaml)
+        .map_err(|error| Error::in_json("the text is not utf-8", error.valid_up_to()))?;
+    // Deeper than JSON may go, the parser goes no further: it says where.
+    let depth = DEPTH_MAX as usize + 1;
+    let options = options! { flow_nesting_limit: depth, block_nesting_limit: depth };
+    let mut reader = Reader::default();
+    for next in Parser::new_from_str_with_options(text, options) {
+        let (event, span) = next.map_err(|error| Error::at(error.info(), *error.marker()))?;
+        reader.take(event, span)?;
+    }
+    reader.finish()
+}
+
+#[derive(Default)]
+struct Reader {
+    out: String,
+    documents: usize,
+    open: Vec<Open>,
+    /// What each finished anchor stands for, in `out`.
+    anchors: BTreeMap<usize, Range<usize>>,
+    /// How much aliases have added.
+    copied: usize,
+}
+
+/// A collection that is not closed yet.
+struct Open {
+    anchor: usize,
+    start: usize,
+    inside: Inside,
+    empty: bool,
+}
+
+enum Inside {
+    Sequence,
+    /// The keys so far; and whether the next node is a value.
+    Mapping(BTreeSet<String>, bool),
+}
+
+impl Reader {
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Error> {
+        let at = span.start;
+        match event {
+            Event::DocumentStart(_, version) => self.document(version, at),
+            Event::Alias(anchor) => self.alias(anchor, at),
+            Event::Scalar(text, style, anchor, tag) => {
+                let json = scalar(&text, style, tag.as_deref(), at)?;
+                if style == ScalarStyle::Plain && text == "<<" && self.expects_key() {
+                    return Err(Error::at("a merge key has no place in JSON; quote it if it is a key", at));
+                }
+                self.node(&json, anchor, at)
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.begin('[', Inside::Sequence, anchor, ("seq", tag), at)
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.begin('{', Inside::Mapping(BTreeSet::new(), false), anchor, ("map", tag), at)
+            }
+            Event::SequenceEnd => self.end(']', at),
+            Event::MappingEnd => self.end('}', at),
+            _ => Ok(()),
+        }
+    }
+
+    fn document(&mut self, version: Option<YamlVersion>, at: Marker) -> Result<(), Error> {
+        self.documents += 1;
+        if self.documents > 1 {
+            return Err(Error::at("more than one document", at));
+        }
+        match version {
+            None | Some(YamlVersion { major: 1, minor: 2 }) => Ok(()),
+            Some(_) => Err(Error::at("only YAML 1.2 is read here; leave %YAML out", at)),
+        }
+    }
+
+    fn expects_key(&self) -> bool {
+        matches!(self.open.last(), Some(Open { inside: Inside::Mapping(_, false), .. }))
+    }
+
+    /// A whole node.
+    fn node(&mut self, json: &str, anchor: usize, at: Marker) -> Result<(), Error> {
+        self.separate(Some(json), at)?;
+        let start = self.out.len();
+        self.out.push_str(json);
+        self.behind(anchor, start);
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        bracket: char,
+        inside: Inside,
+        anchor: usize,
+        (kind, tag): (&str, Option<std::borrow::Cow<'_, Tag>>),
+        at: Marker,
+    ) -> Result<(), Error> {
+        if tag.is_some_and(|tag| tag.core_suffix() != Some(kind)) {
+            return Err(bad_tag(at));
+        }
+        self.separate(None, at)?;
+        self.open.push(Open { anchor, start: self.out.len(), inside, empty: true });
+        self.out.push(bracket);
+        Ok(())
+    }
+
+    fn end(&mut self, bracket: char, at: Marker) -> Result<(), Error> {
+        let Some(Open { anchor, start, .. }) = self.open.pop() else {
+            return Err(Error::at("the end of what never began", at));
+        };
+        self.out.push(bracket);
+        self.behind(anchor, start);
+        Ok(())
+    }
+
+    fn alias(&mut self, anchor: usize, at: Marker) -> Result<(), Error> {
+        let Some(range) = self.anchors.get(&anchor).cloned() else {
+            return Err(Error::at("a node that contains itself has no place in JSON", at));
+        };
+        self.copied += range.len();
+        if self.copied > ALIAS_BYTES_MAX {
+            return Err(Error::at("the aliases make more than 16 MiB of text", at));
+        }
+        let json = self.out[range].to_string();
+        self.node(&json, 0, at)
+    }
+
+    /// Before a node: `None` is a collection.
+    fn separate(&mut self, json: Option<&str>, at: Marker) -> Result<(), Error> {
+        let Some(open) = self.open.last_mut() else { return Ok(()) };
+        let is_key = match &mut open.inside {
+            Inside::Sequence => true,
+            Inside::Mapping(keys, false) => {
+                let key = json.filter(|json| json.starts_with('"'));
+                let key = key.ok_or_else(|| Error::at("a key that is no string; put it in quotes", at))?;
+                if !keys.insert(key.to_string()) {
+                    return Err(Error::at("the key is there twice", at));
+                }
+                true
+            }
+            Inside::Mapping(_, true) => false,
+        };
+        if is_key && !open.empty {
+            self.out.push(',');
+        }
+        open.empty = false;
+        Ok(())
+    }
+
+    /// Behind a node: keeps what its anchor stands for, and goes from key to value and back.
+    fn behind(&mut self, anchor: usize, start: usize) {
+        if anchor != 0 {
+            self.anchors.insert(anchor, start..self.out.len());
+        }
+        if let Some(Open { inside: Inside::Mapping(_, is_value), .. }) = self.open.last_mut() {
+            if !*is_value {
+                self.out.push(':');
+            }
+            *is_value = !*is_value;
+        }
+    }
+
+    fn finish(self) -> Result<String, Error> {
+        if self.documents == 0 {
+            return Err(Error::at("the text is empty; write null if that is meant", Marker::new(0, 1, 0)));
+        }
+        match check(self.out.as_bytes(), Limits { bytes_max: u64::MAX }) {
+            Ok(_) => Ok(self.out),
+            Err(error) => {
+                assert!(error.kind == JsonErrorKind::TooDeep, "what was made is JSON: {error}");
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// A scalar as JSON.
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Marker) -> Result<String, Error> {
+    let string = || serde_json::to_string(text).expect("a string");
+    let refuse = |what: &str| Err(Error::at(what, at));
+    let Some(tag) = tag else {
+        if style != ScalarStyle::Plain {
+            return Ok(string());
+        }
+        return match resolve(text) {
+            Plain::Text => Ok(string()),
+            Plain::Refused(what) => refuse(what),
+            other => Ok(other.json()),
+        };
+    };
+    match (tag.core_suffix(), resolve(text)) {
+        (Some("str"), _) => Ok(string()),
+        (Some("null" | "bool" | "int" | "float"), Plain::Refused(what)) => refuse(what),
+        (Some("int"), Plain::Number(number)) if !number.contains(['.', 'e', 'E']) => Ok(number),
+        (Some("float"), Plain::Number(number)) => Ok(number),
+        (Some("null"), Plain::Null) => Ok("null".into()),
+        (Some("bool"), Plain::Bool(bool)) => Ok(bool.to_string()),
+        (Some("null" | "bool" | "int" | "float"), _) => refuse("the text does not fit its tag"),
+        _ => Err(bad_tag(at)),
+    }
+}
+
+impl Plain {
+    fn json(self) -> String {
+        match self {
+            Plain::Null => "null".into(),
+            Plain::Bool(bool) => bool.to_string(),
+            Plain::Number(number) => number,
+            Plain::Text | Plain::Refused(_) => unreachable!("the caller has looked"),
+        }
+    }
+}
+
+fn bad_tag(at: Marker) -> Error {
+    Error::at("the tag has no place in JSON", at)
+}
