@@ -39,7 +39,7 @@ const BECOME: &str = "become";
 pub fn become_command(program: &str) -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
     let (word, parent) = (words.next()?, words.next()?);
-    let parent = parent.to_str().and_then(|parent| parent.parse().ok()).filter(|_| word == BECOME)?;
+    let parent = parent.to_str().and_then(|parent| parent.parse::<i32>().ok()).filter(|_| word == BECOME)?;
     let command = words.next()?;
     let ready = SigSet::empty().thread_set_mask().is_ok()
         && set_parent_process_death_signal(Some(Signal::KILL)).is_ok();

@@ -7,8 +7,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use api::tell::Ready;
 use api::{Code, Refusal, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{HeaderMap, Method, Request, Response};
 use hyper_util::client::legacy::Client as Pool;
@@ -21,6 +22,7 @@ use crate::clock::BootTime;
 use crate::connect::Connector;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
+use crate::progress::{Upload, Watcher, download};
 
 /// The longest answer that is taken.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
@@ -69,7 +71,7 @@ struct Failed {
 
 struct Server {
     endpoint: Endpoint,
-    pool: Pool<Connector, Full<Bytes>>,
+    pool: Pool<Connector, Upload>,
 }
 
 /// All servers.
@@ -78,16 +80,22 @@ pub(crate) struct Servers {
     /// The one that answered last.
     best: AtomicUsize,
     patience: Patience,
+    watcher: Watcher,
 }
 
 impl Servers {
-    pub(crate) fn new(endpoints: Vec<Endpoint>, patience: Patience, tls: Option<&TlsConnector>) -> Servers {
+    pub(crate) fn new(
+        endpoints: Vec<Endpoint>,
+        patience: Patience,
+        tls: Option<&TlsConnector>,
+        watcher: Watcher,
+    ) -> Servers {
         let all = endpoints.into_iter().map(|endpoint| {
             let connector = Connector::new(endpoint.clone(), patience.connect, tls.cloned());
             let pool = Pool::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
             Server { endpoint, pool }
         });
-        Servers { all: all.collect(), best: AtomicUsize::new(0), patience }
+        Servers { all: all.collect(), best: AtomicUsize::new(0), patience, watcher }
     }
 
     /// The answer, if it is a good one.
@@ -138,13 +146,13 @@ impl Servers {
 
     async fn begin(&self, server: &Server, ask: &Ask) -> Result<Incoming, Error> {
         let (sent_at, patience) = (BootTime::now(), self.patience.connect + self.patience.answer);
-        let begun = tokio::time::timeout(patience, server.pool.request(request(server, ask)?)).await;
+        let begun = tokio::time::timeout(patience, server.pool.request(request(server, ask, &None)?)).await;
         let answer = begun.map_err(|_| broken(server, "no answer in time", false).error)?;
         let answer = answer.map_err(|error| broken(server, causes(&error), false).error)?;
         if answer.status().is_success() {
             return Ok(answer.into_body());
         }
-        let heard = tokio::time::timeout(patience, whole(server, answer, sent_at)).await;
+        let heard = tokio::time::timeout(patience, whole(server, answer, &None, sent_at)).await;
         let heard = heard.map_err(|_| broken(server, "no answer in time", false).error)?;
         Err(refused(server, &heard.map_err(|failed| failed.error)?))
     }
@@ -160,7 +168,7 @@ impl Servers {
 
     /// An answer that is final, good or bad; or why there is none.
     async fn try_once(&self, server: &Server, ask: &Ask) -> Result<Result<Heard, Error>, Failed> {
-        let request = match request(server, ask) {
+        let request = match request(server, ask, &self.watcher) {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
@@ -168,10 +176,11 @@ impl Servers {
         let travel = Duration::from_millis(ask.body.len() as u64 / BYTES_PER_MS);
         let patience = self.patience.connect + self.patience.answer + ask.wait + travel;
         let patience = ask.try_max.map_or(patience, |most| patience.min(most));
-        let heard = match tokio::time::timeout(patience, exchange(server, request, sent_at)).await {
-            Ok(heard) => heard?,
-            Err(_) => return Err(broken(server, "no answer in time", true)),
-        };
+        let heard =
+            match tokio::time::timeout(patience, exchange(server, request, &self.watcher, sent_at)).await {
+                Ok(heard) => heard?,
+                Err(_) => return Err(broken(server, "no answer in time", true)),
+            };
         if heard.status < 300 {
             return Ok(Ok(heard));
         }
@@ -189,29 +198,35 @@ fn broken(server: &Server, why: impl std::fmt::Display, may_have_happened: bool)
     Failed { error: Error::new(Kind::Unavailable, detail), may_have_happened }
 }
 
-fn request(server: &Server, ask: &Ask) -> Result<Request<Full<Bytes>>, Error> {
+fn request(server: &Server, ask: &Ask, watcher: &Watcher) -> Result<Request<Upload>, Error> {
     let uri = format!("http://{}{}", server.endpoint.authority(), ask.path);
     let mut request = Request::builder().method(&ask.method).uri(uri);
     for (name, value) in &ask.headers {
         request = request.header(*name, value);
     }
-    let request = request.body(Full::new(ask.body.clone()));
+    let request = request.body(Upload::new(ask.body.clone(), watcher));
     request.map_err(|error| Error::new(Kind::Invalid, format!("this cannot be sent: {error}")))
 }
 
 async fn exchange(
     server: &Server,
-    request: Request<Full<Bytes>>,
+    request: Request<Upload>,
+    watcher: &Watcher,
     sent_at: BootTime,
 ) -> Result<Heard, Failed> {
     let answer = server.pool.request(request).await;
     let answer = answer.map_err(|error| broken(server, causes(&error), !error.is_connect()))?;
-    whole(server, answer, sent_at).await
+    whole(server, answer, watcher, sent_at).await
 }
 
-async fn whole(server: &Server, answer: Response<Incoming>, sent_at: BootTime) -> Result<Heard, Failed> {
+async fn whole(
+    server: &Server,
+    answer: Response<Incoming>,
+    watcher: &Watcher,
+    sent_at: BootTime,
+) -> Result<Heard, Failed> {
     let (parts, body) = answer.into_parts();
-    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    let body = Limited::new(download(body, watcher), ANSWER_BYTES_MAX).collect().await;
     let body = body.map_err(|error| broken(server, error, true))?.to_bytes();
     Ok(Heard { status: parts.status.as_u16(), headers: parts.headers, body, sent_at })
 }
@@ -231,6 +246,11 @@ fn causes(error: &dyn std::error::Error) -> String {
 fn refused(server: &Server, heard: &Heard) -> Error {
     if let Ok(refusal) = serde_json::from_slice::<Refusal>(&heard.body) {
         return Error::refused(refusal);
+    }
+    if let Ok(Ready { ready: false, reason }) = serde_json::from_slice(&heard.body) {
+        let reason = reason.unwrap_or_default();
+        let detail = format!("the server is not ready: reason={reason:?} server={}", server.endpoint);
+        return Error::new(Kind::Unavailable, detail);
     }
     let kind = match heard.status {
         401 | 403 => Kind::Denied,

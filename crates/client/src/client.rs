@@ -19,6 +19,7 @@ use crate::clock::BootTime;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
 use crate::lease::{Lease, Lost};
+use crate::progress::{Progress, Watcher};
 
 /// Talks to lockd. Cheap to clone; clones share their connections.
 #[derive(Clone)]
@@ -27,12 +28,13 @@ pub struct Client {
 }
 
 /// What a [`Client`] is set to.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Builder {
     endpoints: Vec<String>,
     plain: bool,
     identity: Option<ClientTls>,
     patience: Patience,
+    watcher: Watcher,
 }
 
 /// How a lease is asked for. What is left out is the server's to say.
@@ -78,6 +80,15 @@ pub struct State {
     pub etag: String,
 }
 
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Builder { endpoints, plain, identity, patience, watcher: _ } = self;
+        let mut shown = f.debug_struct("Builder");
+        shown.field("endpoints", endpoints).field("plain", plain).field("identity", identity);
+        shown.field("patience", patience).finish_non_exhaustive()
+    }
+}
+
 impl Builder {
     /// One more server; the first that answers is kept to. `host[:port]`, a URL, or `unix:/path`.
     #[must_use]
@@ -121,6 +132,13 @@ impl Builder {
         self
     }
 
+    /// Who is told how far large documents have come. Nobody by default.
+    #[must_use]
+    pub fn progress(mut self, watcher: Arc<dyn Progress>) -> Builder {
+        self.watcher = Some(watcher);
+        self
+    }
+
     /// The client. Nothing is connected before the first call.
     pub fn build(self) -> Result<Client, Error> {
         let endpoints: Vec<Endpoint> =
@@ -133,7 +151,7 @@ impl Builder {
             let detail = "https takes an identity; name a client's identity file, or use an http:// address";
             return Err(Error::new(Kind::Invalid, format!("{detail}: server={endpoint}")));
         }
-        Ok(Client { servers: Arc::new(Servers::new(endpoints, self.patience, tls.as_ref())) })
+        Ok(Client { servers: Arc::new(Servers::new(endpoints, self.patience, tls.as_ref(), self.watcher)) })
     }
 }
 
@@ -154,7 +172,7 @@ impl Client {
             // A server keeps keys for 60 s.
             window: Duration::from_secs(45),
         };
-        Builder { endpoints: Vec::new(), plain: false, identity: None, patience }
+        Builder { endpoints: Vec::new(), plain: false, identity: None, patience, watcher: None }
     }
 
     /// Takes a lease over a key. It renews itself, and is given back when it is dropped.
@@ -264,6 +282,11 @@ impl Client {
     pub async fn release(&self, lease_id: &str) -> Result<(), Error> {
         let ask = ask::Holder { lease_id: lease_id.to_string(), key: None };
         self.told::<tell::Released>(post(path::RELEASE, &ask)).await.map(drop)
+    }
+
+    /// Can a server grant, durably? The first that can is enough.
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.servers.call(get("/readyz".into())).await.map(drop)
     }
 
     /// What is known of a key.

@@ -25,15 +25,17 @@
 //! ```
 //!
 //! The modules in reading order: [`error`] says what to do when something fails; [`endpoint`] is where servers are, and
-//! `connect` how they are reached; `call` sends a request until it is answered; [`client`](mod@client) has one method for
-//! each call of the API; [`lease`] keeps a lease alive; [`agent`] is what agents do,
-//! [`digest`] what they take through a restart, and [`events`] follows what happens. `clock` and `chance` are the machine's. [`fence`] is a crate of
+//! `connect` how they are reached; `call` sends a request until it is answered, and `progress` tells how far its body has
+//! come; [`client`](mod@client) has one method for each call of the API; [`lease`] keeps a lease alive; [`agent`] is what agents
+//! do, [`digest`] what they take through a restart, and [`events`] follows what happens. `clock` and `chance` are the machine's.
+//! [`fence`] is a crate of
 //! its own: what a lease protects checks its token there.
 
 pub mod error;
 pub mod endpoint;
 mod connect;
 mod call;
+mod progress;
 pub mod client;
 pub mod lease;
 pub mod agent;
@@ -49,6 +51,7 @@ pub use error::{Error, Kind};
 pub use events::{Events, News};
 pub use fence;
 pub use lease::{Lease, Lost};
+pub use progress::Progress;
 
 /// The examples of that page, as tests.
 #[cfg(doctest)]

@@ -19,7 +19,7 @@ use worktree::worktree::{Mode, PayloadPath, Worktree};
 use crate::answer::Answer;
 use crate::args::{Init, LockCommand, PolicyArgs, Restore, Snapshot, Target, WorktreeCommand};
 use crate::context::{Context, default_worktree, real_path, required, system_env};
-use crate::progress::Bar;
+use cli::progress::Bar;
 
 /// `jvs init`
 pub(crate) fn init(args: &Init) -> Result<Answer> {

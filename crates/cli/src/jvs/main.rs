@@ -8,7 +8,6 @@ mod answer;
 mod args;
 mod commands;
 mod context;
-mod progress;
 mod run;
 
 use std::io::Write;

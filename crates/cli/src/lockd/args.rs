@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use cli::client::{self, ClientArgs, Output};
 use cli::pages::{Completions, Man};
 
 use crate::auth::AuthCommand;
-use crate::client::{self, ClientArgs, Output};
+use crate::health::Health;
 use crate::run::Run;
 use crate::serve::Serve;
 
@@ -53,6 +54,8 @@ pub(crate) enum Command {
         after_help = "Example:\n  lockd config --store mem:// > lockd.toml\n  LOCKD_MAX_TTL=1h lockd config --output json | jq '.[\"max-ttl\"]'"
     )]
     Config(Box<Show>),
+    /// Ask a server whether it can grant leases.
+    Health(Box<Health>),
     /// Write manual pages, one for each command.
     #[command(after_help = "Example:\n  lockd man --out ~/.local/share/man/man1 && man lockd-run")]
     Man(Man),

@@ -1,24 +1,24 @@
 //! `lockd`: the lease authority's own program: it serves, asks, runs commands under leases, makes
 //! identities, and looks at stores.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage; a client's others are in [`client`](mod@client). Results go to
+//! Exit codes: 0 done, 1 failed, 2 wrong usage; a client's others are in [`cli::client`]. Results go to
 //! standard output, everything else to standard error.
 
 mod args;
 mod auth;
-mod client;
 mod dump;
+mod health;
 mod line;
 mod logs;
 mod run;
 mod serve;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory};
 use cli::child::become_command;
+use cli::client;
 
 use crate::args::{Args, Command, Show, StoreCommand};
 
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
             let written = std::io::stdout().write_all(&script);
             written.map_err(|error| (1, format!("writing completions: {error}"))).map(|()| 0)
         }
+        Command::Health(health) => health::run(health).map(|()| 0),
         Command::Man(man) => man.write(Args::command()).map_err(failed).map(|()| 0),
         Command::Run(args) => run::run(args),
         Command::Serve(_) => serve::run(given()).map(|()| 0),
@@ -59,13 +60,5 @@ fn config(matches: &ArgMatches, show: &Show) -> Result<(), (u8, String)> {
 
 /// One line for people.
 fn say(what: &str) {
-    // If nobody listens, the exit code has to do.
-    drop(writeln!(std::io::stderr(), "lockd: {what}"));
-}
-
-/// Where everything is kept that is not put elsewhere; `None` if there is no home.
-fn data_folder() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
-    base.or_else(home).map(|base| base.join("lockd"))
+    cli::speak::say("lockd", what);
 }

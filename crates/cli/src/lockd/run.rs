@@ -19,8 +19,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 use self::term::{Standing, Term};
-use crate::client::{Connection, Failure, Terms, connect, duration, failed, misused, told, values};
 use crate::say;
+use cli::client::{Connection, Failure, Terms, connect, duration, failed, misused, told, values};
 
 /// The exit code when the lease was lost.
 const LOST: u8 = 12;

@@ -12,9 +12,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::resolve::{Source, resolve};
 pub(crate) use self::settings::Serve;
-use crate::client::Output;
 use crate::logs::{self, Format};
 use crate::say;
+use cli::client::Output;
 
 type Failure = String;
 

@@ -4,7 +4,9 @@ mod actions;
 mod auth;
 mod client;
 mod dump;
+mod lockc;
 mod pages;
+mod progress;
 mod run;
 #[path = "../shared/running.rs"]
 mod running;

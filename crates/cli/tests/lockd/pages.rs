@@ -3,7 +3,7 @@
 use std::path::Path;
 
 #[path = "../shared/pages.rs"]
-mod shared;
+pub(crate) mod shared;
 
 fn program() -> &'static Path {
     Path::new(assert_cmd::cargo::cargo_bin!("lockd"))

@@ -7,8 +7,8 @@ use clap::ArgAction;
 use server::Config;
 use server::boot::StoreUrl;
 
-use crate::data_folder;
 use crate::logs::{Format, Level};
+use cli::folders;
 
 /// What `serve` and `config` take. Each has a `LOCKD_*` variable, and a name in the file.
 #[derive(clap::Args)]
@@ -150,7 +150,7 @@ impl Serve {
         if let Some(path) = &self.data_dir {
             return std::path::absolute(path).map_err(|error| format!("{error}: path={}", path.display()));
         }
-        data_folder().ok_or_else(|| "no home folder; say --data-dir".to_string())
+        folders::data().ok_or_else(|| "no home folder; say --data-dir".to_string())
     }
 }
 

@@ -5,7 +5,7 @@
 //! no JSON begins with, and those behind it refuse that. What is killed before it writes anything cannot.
 
 use std::io::{self, IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use ::client::{Client, Conditions};
@@ -15,7 +15,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::args::{Common, Edit, Get, Only, Remove, Set, Update, Verb};
 use super::environment::{Held, held, key};
-use super::{Done, Failure, failed, misused, print, told, write_out};
+use super::{Done, Failure, Output, failed, misused, print, told, write_out};
+use crate::file::replace;
+use crate::speak::shown;
 
 pub(crate) async fn get(client: &Client, common: &Common, args: &Get) -> Done {
     let read = if args.public {
@@ -26,16 +28,21 @@ pub(crate) async fn get(client: &Client, common: &Common, args: &Get) -> Done {
         client.get_state(&held.key, &held.lease_id).await
     };
     let document = read.map_err(told)?.document.unwrap_or_default();
-    if args.out.as_os_str() == "-" {
-        return write_out(&document);
+    write_output(&args.out, &document)
+}
+
+/// Writes a document to a file; `-` is standard output.
+pub fn write_output(out: &Path, document: &[u8]) -> Done {
+    if out.as_os_str() == "-" {
+        return write_out(document);
     }
-    std::fs::write(&args.out, &document).map_err(|error| failed_file("writing", &args.out, &error))
+    std::fs::write(out, document).map_err(|error| failed_file("writing", out, &error))
 }
 
 pub(crate) async fn update(client: &Client, common: &Common, args: &Update) -> Done {
     let held = held(args.held.key.as_deref(), &args.held.lease)?;
-    let document = read_input(Some(&args.file).filter(|file| file.as_os_str() != "-"))?;
-    commit(client, common, &held, document, &args.only.conditions(&held)).await
+    let document = read_input(Some(&args.file))?;
+    commit(client, common.output, &held, document, &args.only.conditions(&held)).await.map(drop)
 }
 
 pub(crate) async fn remove(client: &Client, common: &Common, args: &Remove) -> Done {
@@ -43,11 +50,12 @@ pub(crate) async fn remove(client: &Client, common: &Common, args: &Remove) -> D
     let conditions = args.only.conditions(&held);
     let removed: Removed = client.remove_state(&held.key, &held.lease_id, &conditions).await.map_err(told)?;
     let what = if removed.removed { "removed" } else { "there was none" };
-    print(common, &removed, || format!("{what} version={}\n", removed.new_version))
+    print(common.output, &removed, || format!("{what} version={}\n", removed.new_version))
 }
 
 impl Only {
-    fn conditions(&self, held: &Held) -> Conditions {
+    /// As conditions of a write under a lease.
+    pub fn conditions(&self, held: &Held) -> Conditions {
         Conditions {
             fencing_token: held.fencing_token,
             if_version: self.if_version,
@@ -67,24 +75,26 @@ pub(crate) async fn set(client: &Client, common: &Common, args: &Set) -> Done {
         if_version: Some(read.version),
         ..Conditions::default()
     };
-    commit(client, common, &held, document, &conditions).await
+    commit(client, common.output, &held, document, &conditions).await.map(drop)
 }
 
-async fn commit(
+/// Commits a document, and prints what that came to.
+pub async fn commit(
     client: &Client,
-    common: &Common,
+    output: Output,
     held: &Held,
     document: Vec<u8>,
     conditions: &Conditions,
-) -> Done {
+) -> Result<Committed, Failure> {
     let committed: Committed =
         client.update_state(&held.key, &held.lease_id, document, conditions).await.map_err(told)?;
     let text = || format!("committed version={} bytes={}\n", committed.new_version, committed.bytes);
-    print(common, &committed, text)
+    print(output, &committed, text)?;
+    Ok(committed)
 }
 
 pub(crate) fn edit(args: &Edit) -> Done {
-    let document = edited(&read_input(args.file.as_ref())?, &args.edits)?;
+    let document = edited(&read_input(args.file.as_deref())?, &args.edits)?;
     match &args.file {
         None => write_out(&document),
         Some(file) => replace(file, &document).map_err(|error| failed_file("writing", file, &error)),
@@ -94,7 +104,7 @@ pub(crate) fn edit(args: &Edit) -> Done {
 fn edited(document: &[u8], edits: &[String]) -> Result<Vec<u8>, Failure> {
     let edits = edits.iter().map(|text| parse_edit(text)).collect::<Result<Vec<_>, _>>();
     let edited = edits.and_then(|edits| apply(document, &edits, &now()));
-    edited.map_err(|error| misused(super::shown(&error.to_string())))
+    edited.map_err(|error| misused(shown(&error.to_string())))
 }
 
 /// The wall clock, for people to read.
@@ -104,14 +114,15 @@ pub(crate) fn now() -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
 }
 
-fn read_input(file: Option<&PathBuf>) -> Result<Vec<u8>, Failure> {
-    let bytes = match file {
+/// Reads a document; from standard input if no file is named, or `-`.
+pub fn read_input(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
+    let bytes = match file.filter(|file| file.as_os_str() != "-") {
         Some(file) => std::fs::read(file).map_err(|error| failed_file("reading", file, &error))?,
         None => read_stdin().map_err(|error| failed("reading standard input", &error))?,
     };
     if bytes.starts_with(SPOILT) {
         let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let line = super::shown(&String::from_utf8_lossy(line));
+        let line = shown(&String::from_utf8_lossy(line));
         return Err(misused(format!(
             "the input is what a command before this one said when it failed: {line:?}"
         )));
@@ -129,11 +140,11 @@ fn read_stdin() -> io::Result<Vec<u8>> {
 const SPOILT: &[u8] = b"lockd: ";
 
 /// Makes sure that nobody takes the output of a command that failed for a document. On a terminal there is nobody to.
-pub(crate) fn spoil(verb: &str, what: &str) {
+pub fn spoil(verb: &str, what: &str) {
     let mut out = io::stdout().lock();
     if !out.is_terminal() {
         // If nobody reads, nobody is fooled.
-        let _ = writeln!(out, "lockd: {verb} failed: {}", super::shown(what)).and_then(|()| out.flush());
+        let _ = writeln!(out, "lockd: {verb} failed: {}", shown(what)).and_then(|()| out.flush());
     }
 }
 
@@ -148,24 +159,7 @@ impl Verb {
     }
 }
 
-/// The file is as it was, or as it should be; never half of it.
-fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
-    let file = std::fs::canonicalize(file)?;
-    let mut name = file.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let tmp = file.with_file_name(name);
-    let written = std::fs::OpenOptions::new().write(true).create_new(true).open(&tmp).and_then(|mut out| {
-        out.write_all(bytes)?;
-        out.set_permissions(std::fs::metadata(&file)?.permissions())?;
-        out.sync_all()?;
-        std::fs::rename(&tmp, &file)
-    });
-    if written.is_err() {
-        let _ = std::fs::remove_file(&tmp);
-    }
-    written
-}
-
-fn failed_file(what: &str, file: &Path, error: &io::Error) -> Failure {
+/// A file that could not be read or written.
+pub fn failed_file(what: &str, file: &Path, error: &io::Error) -> Failure {
     (1, format!("{what} a file: {error}: path={}", file.display()))
 }

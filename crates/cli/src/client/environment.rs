@@ -10,10 +10,13 @@ use super::args::{Connection, LeaseId};
 use super::{Failure, misused, told};
 
 /// A lease to work under.
-pub(crate) struct Held {
-    pub(crate) key: String,
-    pub(crate) lease_id: String,
-    pub(crate) fencing_token: Option<u64>,
+pub struct Held {
+    /// The key.
+    pub key: String,
+    /// The lease's credential.
+    pub lease_id: String,
+    /// Sent along with writes, where it is known.
+    pub fencing_token: Option<u64>,
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -55,13 +58,8 @@ pub(crate) fn exports(connection: &Connection, granted: &Granted) -> Result<Stri
 }
 
 /// What stays true for as long as the lease is held.
-pub(crate) fn values(
-    connection: &Connection,
-    granted: &Granted,
-) -> Result<[(&'static str, String); 6], Failure> {
-    let servers = connection.server.iter();
-    let servers = servers.map(|text| Endpoint::parse(text, !connection.mtls).map(|at| at.to_string()));
-    let servers = servers.collect::<Result<Vec<_>, _>>().map_err(told)?.join(",");
+pub fn values(connection: &Connection, granted: &Granted) -> Result<[(&'static str, String); 6], Failure> {
+    let servers = servers(connection)?.join(",");
     Ok([
         ("LOCKD_CLIENT_LEASE_ID", granted.lease_id.clone()),
         ("LOCKD_CLIENT_KEY", granted.key.clone().unwrap_or_default()),
@@ -70,6 +68,13 @@ pub(crate) fn values(
         ("LOCKD_CLIENT_OWNER", granted.owner.clone()),
         ("LOCKD_CLIENT_FENCING_TOKEN", granted.fencing_token.to_string()),
     ])
+}
+
+/// The servers as addresses that need no `--mtls`.
+pub fn servers(connection: &Connection) -> Result<Vec<String>, Failure> {
+    let servers = connection.server.iter();
+    let servers = servers.map(|text| Endpoint::parse(text, !connection.mtls).map(|at| at.to_string()));
+    servers.collect::<Result<Vec<_>, _>>().map_err(told)
 }
 
 /// One word for any shell. Nothing has a meaning between single quotes but the quote that ends them; a NUL cannot be in

@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::args::{Common, Output, Until, Watch};
 use super::documents::now;
 use super::views::{look, unused};
-use super::{Done, Failure, is_read, prepare, shown, told};
-use crate::say;
+use super::{Done, Failure, is_read, prepare, told};
+use crate::speak::{say, shown};
 
 /// How long one answer may take: `--timeout` is for all of them.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -136,7 +136,7 @@ impl Follower {
             match source.next().await {
                 Ok(seen) => {
                     if self.unreachable.take().is_some() {
-                        say("the server answers again");
+                        say("lockd", "the server answers again");
                     }
                     if self.is_over(seen)? {
                         return Ok(());
@@ -167,7 +167,7 @@ impl Follower {
     /// Says so once, until it has changed.
     fn could_not_ask(&mut self, failure: Failure) {
         if self.unreachable.is_none() {
-            say(&format!("{}; trying again", failure.1));
+            say("lockd", &format!("{}; trying again", failure.1));
         }
         self.unreachable = Some(failure);
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Subcommand, ValueEnum};
 
+/// `lockd client`.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
         granted=$(lockd client acquire --owner worker-1 --ttl 30s --block 60s orders) && eval \"$granted\"\n  \
@@ -12,7 +13,7 @@ use clap::{ArgAction, Subcommand, ValueEnum};
         lockd client get orders\n  \
         lockd client release orders\n\n\
         What acquire exports is found by the commands after it.")]
-pub(crate) struct ClientArgs {
+pub struct ClientArgs {
     #[command(flatten)]
     pub(crate) common: Common,
     #[command(subcommand)]
@@ -30,7 +31,7 @@ pub(crate) struct Common {
 
 /// Which servers are asked, by whom, and about which namespace.
 #[derive(clap::Args)]
-pub(crate) struct Connection {
+pub struct Connection {
     /// The server: `host[:port]`, a URL, or `unix:/path`. Several, by commas, are tried in turn.
     #[arg(
         long,
@@ -41,10 +42,10 @@ pub(crate) struct Connection {
         value_delimiter = ',',
         default_value = "localhost:9341"
     )]
-    pub(crate) server: Vec<String>,
+    pub server: Vec<String>,
     /// The namespace of the key; `default` if none is named.
     #[arg(long, global = true, env = "LOCKD_CLIENT_NAMESPACE", value_name = "NAME")]
-    pub(crate) namespace: Option<String>,
+    pub namespace: Option<String>,
     /// Servers without a scheme speak HTTPS; with `--mtls=false`, HTTP.
     #[arg(
         long,
@@ -56,24 +57,25 @@ pub(crate) struct Connection {
         default_value_t = true,
         default_missing_value = "true"
     )]
-    pub(crate) mtls: bool,
+    pub mtls: bool,
     /// Who asks [default: the one client*.pem in this folder, or in the data folder of `lockd serve`].
     #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "FILE")]
-    pub(crate) identity: Option<PathBuf>,
+    pub identity: Option<PathBuf>,
     /// How long one answer may take, beside `--block` [default: 10s]. Of watch: how long to watch [default: for ever].
     #[arg(long, global = true, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration)]
-    pub(crate) timeout: Option<Duration>,
+    pub timeout: Option<Duration>,
 }
 
 impl Connection {
     /// How long one answer may take.
-    pub(crate) fn answer_timeout(&self) -> Duration {
+    pub fn answer_timeout(&self) -> Duration {
         self.timeout.unwrap_or(Duration::from_secs(10))
     }
 }
 
+/// How answers are printed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
+pub enum Output {
     /// For people; of acquire, for the shell.
     Text,
     /// One JSON object, as the server sent it.
@@ -133,16 +135,16 @@ pub(crate) struct Acquire {
 
 /// How a lease is asked for.
 #[derive(clap::Args)]
-pub(crate) struct Terms {
+pub struct Terms {
     /// How long the lease lasts without a renewal; the server's default if it is not said.
     #[arg(long, value_parser = duration, env = "LOCKD_CLIENT_TTL")]
-    pub(crate) ttl: Option<Duration>,
+    pub ttl: Option<Duration>,
     /// How long to wait while others hold the key.
     #[arg(long, value_parser = duration, env = "LOCKD_CLIENT_BLOCK", default_value = "0s")]
-    pub(crate) block: Duration,
+    pub block: Duration,
     /// For people to read; the certificate's name if it is not said.
     #[arg(long, env = "LOCKD_CLIENT_OWNER")]
-    pub(crate) owner: Option<String>,
+    pub owner: Option<String>,
 }
 
 /// A key, and the lease over it.
@@ -214,16 +216,16 @@ pub(crate) struct Remove {
 
 /// When a document is changed, and what happens then.
 #[derive(clap::Args)]
-pub(crate) struct Only {
+pub struct Only {
     /// Refuse unless the key has this version.
     #[arg(long, value_name = "N")]
-    pub(crate) if_version: Option<u64>,
+    pub if_version: Option<u64>,
     /// Refuse unless the document has this hash; empty: unless there is none.
     #[arg(long, value_name = "ETAG")]
-    pub(crate) if_etag: Option<String>,
+    pub if_etag: Option<String>,
     /// Give the lease back with it, in one step.
     #[arg(long)]
-    pub(crate) release: bool,
+    pub release: bool,
 }
 
 #[derive(clap::Args)]
@@ -306,7 +308,7 @@ pub(crate) struct PublicId {
 }
 
 /// `30s`, `5m`, `1h 30m`; a bare number is seconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(Duration::from_secs(seconds));
     }

@@ -5,11 +5,12 @@ use api::Code;
 use api::tell::{Described, Lease, Leases};
 
 use super::args::{Common, Named};
-use super::{Done, print, shown, told};
+use super::{Done, print, told};
+use crate::speak::shown;
 
 pub(crate) async fn describe(client: &Client, common: &Common, args: &Named) -> Done {
     let told_of = client.describe(&args.key, common.connection.namespace.as_deref()).await.map_err(told)?;
-    print(common, &told_of, || described(&told_of))
+    print(common.output, &told_of, || described(&told_of))
 }
 
 fn described(key: &Described) -> String {
@@ -33,7 +34,7 @@ fn described(key: &Described) -> String {
 pub(crate) async fn why(client: &Client, common: &Common, args: &Named) -> Done {
     let seen =
         look(client, common, &args.key).await.map_err(told)?.unwrap_or_else(|| unused(common, &args.key));
-    print(common, &seen, || shown(&because(&seen)) + "\n")
+    print(common.output, &seen, || shown(&because(&seen)) + "\n")
 }
 
 /// What is known of a key; nothing if it was never used.
@@ -77,11 +78,11 @@ pub(crate) async fn list(client: &Client, common: &Common) -> Done {
             break;
         }
     }
-    print(common, &all, || all.leases.iter().map(line).collect())
+    print(common.output, &all, || all.leases.iter().map(line).collect())
 }
 
 pub(crate) fn show(common: &Common, lease: &Lease) -> Done {
-    print(common, lease, || line(lease))
+    print(common.output, lease, || line(lease))
 }
 
 fn line(lease: &Lease) -> String {

@@ -9,10 +9,19 @@ use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use super::Failure;
 use super::args::Connection;
-use crate::data_folder;
+use crate::folders;
 
 /// What is shown to servers over HTTPS; nothing if none of them is.
 pub(super) fn identity(connection: &Connection) -> Result<Option<ClientTls>, Failure> {
+    let Some(path) = identity_file(connection)? else { return Ok(None) };
+    let told = |error: identity::Error| (2, String::from(error));
+    let text = identity::file::read(&path).map_err(told)?;
+    let bundle = ClientBundle::parse(&text).map_err(|error| told(error.in_file(&path)))?;
+    ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map(Some).map_err(told)
+}
+
+/// The identity file that is shown to servers over HTTPS; nothing if none of them is.
+pub fn identity_file(connection: &Connection) -> Result<Option<PathBuf>, Failure> {
     let over_tls = |text: &String| {
         Endpoint::parse(text, !connection.mtls)
             .is_ok_and(|endpoint| endpoint.to_string().starts_with("https"))
@@ -20,19 +29,15 @@ pub(super) fn identity(connection: &Connection) -> Result<Option<ClientTls>, Fai
     if !connection.server.iter().any(over_tls) {
         return Ok(None);
     }
-    let path = match &connection.identity {
-        Some(path) => path.clone(),
-        None => discover()?,
-    };
-    let told = |error: identity::Error| (2, String::from(error));
-    let text = identity::file::read(&path).map_err(told)?;
-    let bundle = ClientBundle::parse(&text).map_err(|error| told(error.in_file(&path)))?;
-    ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map(Some).map_err(told)
+    match &connection.identity {
+        Some(path) => Ok(Some(path.clone())),
+        None => discover().map(Some),
+    }
 }
 
 /// In this folder, or else where the first start of a server puts one.
 fn discover() -> Result<PathBuf, Failure> {
-    let folders = [Some(PathBuf::from(".")), data_folder()];
+    let folders = [Some(PathBuf::from(".")), folders::data()];
     for folder in folders.into_iter().flatten() {
         let mut found = clients_in(&folder);
         match found.len() {

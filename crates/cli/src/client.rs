@@ -11,28 +11,34 @@
 
 mod args;
 mod environment;
-mod leases;
-mod documents;
+pub mod leases;
+pub mod documents;
 mod views;
 mod watch;
 mod who;
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use ::client::{Builder, Client, Error, Kind};
 use serde::Serialize;
 
-pub(crate) use args::{ClientArgs, Connection, Output, Terms, duration};
-use args::{Common, Verb};
-pub(crate) use documents::spoil;
-pub(crate) use environment::values;
+use crate::progress::Bar;
+use crate::speak::shown;
+
+use args::Verb;
+pub use args::{ClientArgs, Connection, Only, Output, Terms, duration};
+pub use documents::spoil;
+pub use environment::{Held, servers, values};
+pub use who::identity_file;
 
 /// The exit code, and what to say.
-pub(crate) type Failure = (u8, String);
-type Done = Result<(), Failure>;
+pub type Failure = (u8, String);
+/// Done, or why not.
+pub type Done = Result<(), Failure>;
 
 /// Does what was asked for.
-pub(crate) fn run(args: &ClientArgs) -> Done {
+pub fn run(args: &ClientArgs) -> Done {
     let done = attempt(args);
     if let Err((_, what)) = &done
         && let Some(verb) = args.verb.fills_a_pipe()
@@ -74,13 +80,14 @@ async fn ask(args: &ClientArgs) -> Done {
     }
 }
 
-/// Nothing is sent yet.
-pub(crate) fn connect(connection: &Connection) -> Result<Client, Failure> {
+/// A client of the servers. Nothing is sent yet.
+pub fn connect(connection: &Connection) -> Result<Client, Failure> {
     prepare(connection)?.build().map_err(told)
 }
 
 fn prepare(connection: &Connection) -> Result<Builder, Failure> {
-    let builder = Client::builder().answer_timeout(connection.answer_timeout());
+    let bar = Arc::new(Bar::new("document", false));
+    let builder = Client::builder().answer_timeout(connection.answer_timeout()).progress(bar);
     let builder = if connection.mtls { builder } else { builder.plain() };
     let builder = match who::identity(connection)? {
         Some(identity) => builder.identity(identity),
@@ -91,7 +98,7 @@ fn prepare(connection: &Connection) -> Result<Builder, Failure> {
 
 /// A failure of the client, with its exit code.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in `map_err`")]
-pub(crate) fn told(error: Error) -> Failure {
+pub fn told(error: Error) -> Failure {
     let code = match error.kind() {
         Kind::Held => 10,
         Kind::Fenced => 11,
@@ -120,24 +127,18 @@ fn hints(hints: &api::Hints) -> String {
 }
 
 /// Something of this machine's that went wrong.
-pub(crate) fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
+pub fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
     (1, format!("{what}: {error}"))
 }
 
-pub(crate) fn misused(what: impl Into<String>) -> Failure {
+/// Something that was asked for in the wrong way.
+pub fn misused(what: impl Into<String>) -> Failure {
     (2, what.into())
 }
 
-/// Text of a server's, for people: it cannot move the cursor, nor pretend to be two lines.
-fn shown(text: &str) -> String {
-    let escaped =
-        text.chars().map(|c| if c.is_control() { c.escape_unicode().to_string() } else { c.to_string() });
-    escaped.collect()
-}
-
 /// Prints an answer: as JSON, or as the text of it.
-fn print(common: &Common, answer: &impl Serialize, text: impl FnOnce() -> String) -> Done {
-    let text = match common.output {
+pub fn print(output: Output, answer: &impl Serialize, text: impl FnOnce() -> String) -> Done {
+    let text = match output {
         Output::Json => serde_json::to_string(answer).expect("plain data") + "\n",
         Output::Text => text(),
     };
@@ -145,7 +146,7 @@ fn print(common: &Common, answer: &impl Serialize, text: impl FnOnce() -> String
 }
 
 /// A reader that has gone away has had enough: that is no failure.
-fn write_out(bytes: &[u8]) -> Done {
+pub fn write_out(bytes: &[u8]) -> Done {
     is_read(bytes).map(drop)
 }
 
