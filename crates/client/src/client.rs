@@ -289,6 +289,11 @@ impl Client {
         self.servers.call(get("/readyz".into())).await.map(drop)
     }
 
+    /// Is a server alive, whether or not it can grant?
+    pub async fn alive(&self) -> Result<(), Error> {
+        self.servers.call(get("/healthz".into())).await.map(drop)
+    }
+
     /// What is known of a key.
     pub async fn describe(&self, key: &str, namespace: Option<&str>) -> Result<tell::Described, Error> {
         self.told(get(query(path::DESCRIBE, &[("key", Some(key)), ("namespace", namespace)]))).await

@@ -5,7 +5,7 @@ use cli::client::{Connection, Done, Output, connect, failed, print, told};
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 it can grant leases, durably; 13 it cannot, or not be reached; and those of `lockd --help`.\n\n\
+    after_help = "Exit codes: 0 it can grant leases, durably (with --alive: it answers); 13 it cannot, or not be reached; and those of `lockd --help`.\n\n\
                   Example:\n  lockd health --unix /run/lockd/lockd.sock\n  \
                   lockd health --server localhost:9341 --identity client.pem --timeout 2s"
 )]
@@ -15,6 +15,9 @@ pub(crate) struct Health {
     /// Ask through this socket and no other way, which needs no certificate (`lockd serve --unix PATH`).
     #[arg(long, value_name = "PATH")]
     unix: Option<std::path::PathBuf>,
+    /// Ask only whether it is alive: one that is full or stops is not to be restarted for that.
+    #[arg(long)]
+    alive: bool,
 }
 
 /// Asks, and says so by its exit code.
@@ -30,6 +33,10 @@ pub(crate) fn run(args: &Health) -> Done {
             Client::builder().endpoint(socket).answer_timeout(span).build().map_err(told)?
         }
     };
+    if args.alive {
+        runtime.block_on(client.alive()).map_err(told)?;
+        return print(Output::Text, &(), || "alive\n".into());
+    }
     runtime.block_on(client.ready()).map_err(told)?;
     print(Output::Text, &(), || "ready\n".into())
 }

@@ -226,7 +226,7 @@ fn an_edit_that_cannot_be_committed_is_kept_and_its_place_is_told() {
             "version_conflict",
             "#!/bin/sh\necho mine: 1 > \"$1\"; echo '{\"theirs\":1}' | lockc state update >/dev/null",
         ),
-        (2, "line=1 column=9", "#!/bin/sh\necho 'mine: 1: 2' > \"$1\""),
+        (2, "line=1 column=8", "#!/bin/sh\necho 'mine: 1: 2' > \"$1\""),
         (1, "the editor failed", "#!/bin/sh\necho 'mine: 1' > \"$1\"; exit 3"),
         (
             11,
@@ -282,9 +282,9 @@ fn the_state_folder_is_where_xdg_says() {
 fn health_is_told_by_its_exit_code() {
     let desk = Desk::new();
     let ran = desk.sh(
-        "lockd health; lockd health -s http://127.0.0.1:1; echo $?; lockd health --unix nowhere; echo $?",
+        "lockd health; lockd health --alive; lockd health -s http://127.0.0.1:1; echo $?; lockd health --unix nowhere; echo $?",
     );
-    assert_eq!(ran.stdout, "ready\n13\n13\n", "{}", ran.stderr);
+    assert_eq!(ran.stdout, "ready\nalive\n13\n13\n", "{}", ran.stderr);
 }
 
 mod pages {
