@@ -1,5 +1,7 @@
 //! What is refused, with its place; what is converted; and what people will see.
 
+use std::fmt::Write as _;
+
 use yamljson::{from_json, to_json};
 
 #[test]
@@ -153,7 +155,7 @@ fn a_bomb_of_aliases_is_refused() {
     let mut yaml = "a0: &a0 [lol,lol,lol,lol,lol,lol,lol,lol,lol]\n".to_string();
     for level in 1..10 {
         let items = vec![format!("*a{}", level - 1); 9].join(", ");
-        yaml += &format!("a{level}: &a{level} [{items}]\n");
+        writeln!(yaml, "a{level}: &a{level} [{items}]").expect("a string takes all");
     }
     let error = to_json(yaml.as_bytes()).expect_err("a bomb").to_string();
     assert!(error.contains("16 MiB") && error.contains("line=7"), "{error}");

@@ -178,7 +178,11 @@ fn another_implementation_reads_the_same() {
             let text = quoted(text);
             let escaped = text.chars().map(|c| match c {
                 c if c.is_ascii() && c != '\u{7f}' => c.to_string(),
-                c => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+                c => {
+                    let units =
+                        c.encode_utf16(&mut [0; 2]).to_vec().into_iter().map(|unit| format!("\\u{unit:04x}"));
+                    units.collect::<Vec<_>>().concat()
+                }
             });
             escaped.collect::<String>()
         };
