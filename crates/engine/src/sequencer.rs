@@ -12,6 +12,10 @@
 //! with one command in it is appended on the spot, since there is nothing to decide meanwhile; and a caller
 //! that blocks, on a shard where nothing else is going on, does the whole turn on its own thread.
 //!
+//! Where an append waits for nobody, in memory, whoever hands something in does the turn, with all that others
+//! have handed in meanwhile. One at a time, by the lock `publishing`: whoever does not get it leaves its own in the
+//! inbox, and whoever had it looks into the inbox once more after letting it go. So nothing is left there.
+//!
 //! Room is made before it is needed. Without it new work is refused, and what gives back (releases, revokes,
 //! ticks) goes on in what is left.
 
@@ -20,7 +24,7 @@ mod inbox;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -43,6 +47,8 @@ const BATCH_BYTES: usize = 1 << 20;
 const BATCH_ROOM: u64 = 2 << 20;
 /// How often a log without room is asked again.
 const RETRY: Duration = Duration::from_millis(250);
+/// How many turns a caller does, for others too, before it leaves them to the deciding thread.
+const TURNS: usize = 8;
 /// The clock may have been asleep: nobody sleeps for longer.
 const NAP: Duration = Duration::from_secs(5);
 
@@ -123,6 +129,8 @@ pub struct Sequencer {
 
 struct Shared {
     inbox: Inbox,
+    /// An append waits for nobody.
+    instant: bool,
     core: Mutex<Core>,
     /// Held by whoever tells what has landed; taken before `core`.
     publishing: Mutex<()>,
@@ -170,6 +178,7 @@ impl Sequencer {
         mark_every: u64,
         fatal: Fatal,
     ) -> Sequencer {
+        let instant = log.is_instant();
         let core = Core {
             shard: opened,
             log: Some(log),
@@ -184,6 +193,7 @@ impl Sequencer {
         };
         let shared = Arc::new(Shared {
             inbox: Inbox::new(QUEUE_MAX),
+            instant,
             core: Mutex::new(core),
             publishing: Mutex::new(()),
             health: Mutex::new(Health { space: Space::Plenty, reason: None }),
@@ -199,8 +209,9 @@ impl Sequencer {
     /// Hands in a command; its reply is given once what it reveals is durable. If the command cannot be taken,
     /// that is said at once.
     pub fn submit(&self, submission: Submission<ReplyTo>) {
-        if let Err((to, why)) = self.shared.inbox.submit(submission) {
-            to(Err(why));
+        match self.shared.inbox.submit(submission) {
+            Ok(()) => self.shared.serve(),
+            Err((to, why)) => drop(to(Err(why))),
         }
     }
 
@@ -236,7 +247,9 @@ impl Sequencer {
 
     /// Looks at the state. What `look` returns is done once what it saw is durable.
     pub fn look(&self, look: Look) -> Result<(), Unavailable> {
-        self.shared.inbox.look(look)
+        self.shared.inbox.look(look)?;
+        self.shared.serve();
+        Ok(())
     }
 
     /// Can it grant, durably?
@@ -251,7 +264,7 @@ impl Sequencer {
 
     /// Is nothing else going on? Then the caller may do the turn itself.
     fn idle(&self) -> Option<MutexGuard<'_, Core>> {
-        if !self.shared.inbox.is_idle() {
+        if self.shared.instant || !self.shared.inbox.is_idle() {
             return None;
         }
         let core = self.shared.core.try_lock().ok()?;
@@ -274,16 +287,92 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    /// Sees to it that what is in the inbox is decided.
+    fn serve(&self) {
+        if !self.instant {
+            return self.inbox.ring();
+        }
+        for _ in 0..TURNS {
+            let publishing = match self.publishing.try_lock() {
+                Ok(publishing) => publishing,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                // Whoever has it looks again.
+                Err(TryLockError::WouldBlock) => return,
+            };
+            let mut core = lock(&self.core);
+            if core.dead {
+                return;
+            }
+            let taken = self.inbox.take(Duration::ZERO, !core.is_full());
+            self.decide(&mut core, taken);
+            if core.has_something() {
+                self.append_here(&mut core);
+            }
+            drop(core);
+            let due = self.tell(&publishing);
+            drop(publishing);
+            self.inbox.wake_within(due);
+            if !self.inbox.has_more() {
+                return;
+            }
+        }
+        self.inbox.ring();
+    }
+
+    /// Decides what was taken, as much as fits into a batch.
+    fn decide(&self, core: &mut Core, taken: Taken) {
+        self.look_after_the_log(core, taken.floor);
+        core.begin_turn();
+        if taken.dismissed {
+            core.shard.dismiss();
+        }
+        for gone in &taken.gone {
+            core.shard.hang_up(gone);
+        }
+        let mut submissions = taken.submissions;
+        while !core.is_full()
+            && let Some(submission) = submissions.pop_front()
+        {
+            core.shard.submit(submission);
+        }
+        #[cfg(feature = "planted")]
+        if planted!(RefuseEarly) {
+            for (to, reply) in core.shard.take_refusals() {
+                let _ = to(reply);
+            }
+        }
+        self.inbox.put_back(submissions);
+        for look in taken.looks {
+            let publish = look(&core.shard);
+            core.looks.push(publish);
+        }
+    }
+
+    fn look_after_the_log(&self, core: &mut Core, floor: Option<Seq>) {
+        let Some(mut log) = core.log.take() else {
+            if let Some(floor) = floor {
+                self.inbox.raise_floor(floor);
+            }
+            return;
+        };
+        if let Some(floor) = floor {
+            // What cannot be dropped now will be when the floor is raised next, or the log opened.
+            let _ = log.raise_floor(floor);
+        }
+        if lock(&self.health).space == Space::Plenty {
+            core.log = Some(log);
+        } else {
+            self.make_room(core, log);
+        }
+    }
+
     /// The whole turn, on the caller's thread.
     fn turn_alone(&self, mut core: MutexGuard<'_, Core>, submission: Submission<ReplyTo>) {
         core.begin_turn();
         core.shard.submit(submission);
         self.append_here(&mut core);
         drop(core);
-        self.publish();
-        let core = lock(&self.core);
-        let due = if core.has_something() { Some(Span(0)) } else { core.shard.until_due() };
-        drop(core);
+        let due = self.publish();
         self.inbox.wake_within(due);
     }
 
@@ -335,13 +424,17 @@ impl Shared {
         }
     }
 
-    /// Tells what has landed. Nobody else does meanwhile, and no turn is held up by it.
-    fn publish(&self) {
-        let _in_order = lock(&self.publishing);
+    /// Tells what has landed, and says how soon there is something to do.
+    fn publish(&self) -> Option<Span> {
+        self.tell(&lock(&self.publishing))
+    }
+
+    /// Nobody else tells meanwhile, and no turn is held up by it.
+    fn tell(&self, _in_order: &MutexGuard<'_, ()>) -> Option<Span> {
         let mut core = lock(&self.core);
         let mut landed = std::mem::take(&mut core.landed);
         if landed.is_empty() {
-            return;
+            return core.until_due();
         }
         for landing in &mut landed {
             core.tell_follower(landing);
@@ -349,7 +442,7 @@ impl Shared {
         drop(core);
         let mut news: Vec<(LeaseId, bool)> = Vec::new();
         let mut measures: Vec<Measure> = Vec::new();
-        for landing in landed {
+        for landing in landed.drain(..) {
             let waiters = landing.turn.served;
             for (to, reply, lease) in landing.turn.replies {
                 let reached = to(reply);
@@ -366,6 +459,10 @@ impl Shared {
         for (lease, reached) in news {
             core.shard.delivered(lease, reached);
         }
+        if core.landed.is_empty() {
+            core.landed = landed;
+        }
+        core.until_due()
     }
 }
 
@@ -405,6 +502,11 @@ impl Core {
             self.stopwatch = Stopwatch::start();
         }
         self.shard.housekeep();
+    }
+
+    /// How soon there is something to do; `None` if that is never.
+    fn until_due(&self) -> Option<Span> {
+        if self.has_something() { Some(Span(0)) } else { self.shard.until_due() }
     }
 
     fn has_something(&self) -> bool {
@@ -496,32 +598,9 @@ impl Deciding {
         if core.dead {
             return false;
         }
-        self.look_after_the_log(&mut core, taken.floor);
-        core.begin_turn();
-        if taken.dismissed {
-            core.shard.dismiss();
-        }
-        for gone in &taken.gone {
-            core.shard.hang_up(gone);
-        }
-        let mut submissions = taken.submissions;
-        while !core.is_full()
-            && let Some(submission) = submissions.pop_front()
-        {
-            core.shard.submit(submission);
-        }
-        #[cfg(feature = "planted")]
-        if planted!(RefuseEarly) {
-            for (to, reply) in core.shard.take_refusals() {
-                let _ = to(reply);
-            }
-        }
-        self.shared.inbox.put_back(submissions);
-        for look in taken.looks {
-            let publish = look(&core.shard);
-            core.looks.push(publish);
-        }
-        let ends = taken.closed && !self.shared.inbox.has_more();
+        let closed = taken.closed;
+        self.shared.decide(&mut core, taken);
+        let ends = closed && !self.shared.inbox.has_more();
         if ends {
             core.shard.stop();
         }
@@ -529,30 +608,12 @@ impl Deciding {
         !(ends && core.log.is_some() && core.landed.is_empty() && !core.has_something())
     }
 
-    fn look_after_the_log(&self, core: &mut Core, floor: Option<Seq>) {
-        let Some(mut log) = core.log.take() else {
-            if let Some(floor) = floor {
-                self.shared.inbox.raise_floor(floor);
-            }
-            return;
-        };
-        if let Some(floor) = floor {
-            // What cannot be dropped now will be when the floor is raised next, or the log opened.
-            let _ = log.raise_floor(floor);
-        }
-        if lock(&self.shared.health).space == Space::Plenty {
-            core.log = Some(log);
-        } else {
-            self.shared.make_room(core, log);
-        }
-    }
-
     /// Appends what was decided, if the log is here: on the spot, or side by side with the next turn.
     fn send_off(&self, core: &mut Core) {
         if core.log.is_none() || !core.has_something() {
             return;
         }
-        if core.is_alone() {
+        if core.is_alone() || self.shared.instant {
             return self.shared.append_here(core);
         }
         let landing = core.end_turn();

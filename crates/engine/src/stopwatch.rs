@@ -1,4 +1,4 @@
-//! How long things take, for figures that people look at. Nothing is ever decided by it.
+//! How long things take, for figures that people look at. Nothing is ever decided by it: at most a thread wakes a little early.
 
 use std::time::{Duration, Instant};
 

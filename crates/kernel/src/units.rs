@@ -117,7 +117,7 @@ impl LeaseId {
 
 impl fmt::Display for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "L-{:032x}", self.to_u128())
+        write!(f, "L-{:016x}{:016x}", self.shard.0, self.lsn.0)
     }
 }
 

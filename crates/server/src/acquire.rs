@@ -8,7 +8,6 @@ use api::{Code, Refusal};
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 use engine::decider::Said;
 use kernel::{
@@ -23,6 +22,7 @@ use identity::Right;
 
 use crate::peer::Peer;
 use crate::query::{Flag, Query};
+use crate::read::Headers;
 use crate::refuse::{self, Refused, hex};
 use crate::{deliver, fetch, holder, read};
 
@@ -40,7 +40,7 @@ pub(crate) async fn acquire(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Query(options): Query<Options>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Result<Response, Refused> {
     if app.is_draining() {
@@ -63,7 +63,7 @@ pub(crate) async fn rebind(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Result<Response, Refused> {
     let asked: ask::Holder = read::body(&body)?;

@@ -7,7 +7,6 @@ use api::agents::{Agent, AgentState as Wire, Agents, SetAgent};
 use api::words;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use engine::decider::Said;
 use identity::{Right, Role};
@@ -23,6 +22,7 @@ use crate::app::{App, Ask};
 use crate::peer::Peer;
 use crate::query::Query;
 use crate::read;
+use crate::read::Headers;
 use crate::refuse::{Refused, rejected};
 use crate::views::bad_cursor;
 
@@ -88,7 +88,7 @@ pub(crate) async fn set_state(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<Agent> {
     let asked: SetAgent = read::body(&body)?;

@@ -169,7 +169,7 @@ impl App {
             let looked = look(kernel, now, said);
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(looked);
         });
-        let listening = ask.wait.map(|_| Listening::new(self.engine(shard)));
+        let mut listening = ask.wait.map(|_| Listening::new(self.engine(shard)));
         let gone = listening.as_ref().map(|listening| Arc::clone(&listening.gone));
         let wait = ask.wait.zip(gone).map(|(most, gone)| Wait { most, gone });
         let (send, receive) = oneshot::channel();
@@ -177,8 +177,11 @@ impl App {
         let Ask { correlation, document, .. } = ask;
         let submission = Submission { command, correlation, document, wait, peek: Some(peek), to };
         self.engine(shard).sequencer().submit(submission);
-        let said = self.heard(receive.await)?;
-        drop(listening);
+        let reply = receive.await;
+        if let Some(listening) = &mut listening {
+            listening.heard = true;
+        }
+        let said = self.heard(reply)?;
         let looked = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok((said, looked.expect("whatever is said was decided, and looked at then")))
     }
@@ -225,16 +228,20 @@ pub(crate) struct View<'a> {
 struct Listening {
     engine: Arc<Engine>,
     gone: Arc<AtomicBool>,
+    /// The answer has come: nothing waits any more.
+    heard: bool,
 }
 
 impl Listening {
     fn new(engine: &Arc<Engine>) -> Listening {
-        Listening { engine: Arc::clone(engine), gone: Arc::default() }
+        Listening { engine: Arc::clone(engine), gone: Arc::default(), heard: false }
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.engine.sequencer().hang_up(Arc::clone(&self.gone));
+        if !self.heard {
+            self.engine.sequencer().hang_up(Arc::clone(&self.gone));
+        }
     }
 }

@@ -20,6 +20,7 @@ use crate::acquire::{self, Seen, not_found};
 use crate::agents::heard_from;
 use crate::app::{App, Ask};
 use crate::peer::Peer;
+use crate::read::Headers;
 use crate::refuse::{Refused, rejected};
 use crate::{read, views};
 
@@ -102,7 +103,7 @@ impl Asked {
 pub(crate) async fn heartbeat(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<BulkResult> {
     let asked = Asked::read(&app, peer, &headers, read::body(&body)?).await?;
@@ -143,7 +144,7 @@ fn renewed(said: Said) -> Result<Vec<Result<Live, Rejection>>, Refusal> {
 pub(crate) async fn release(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<BulkResult> {
     let asked = Asked::read(&app, peer, &headers, read::body(&body)?).await?;
@@ -193,7 +194,7 @@ struct Truth {
 pub(crate) async fn reconcile(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<Reconciled> {
     let Reconcile { namespace, agent_id, lease_ids, rebind } = read::body(&body)?;

@@ -413,7 +413,7 @@ fn server() -> Vec<Call> {
                 200,
                 ResponseBuilder::new().description("They.").content("application/openmetrics-text", text),
             ),
-        Call::get("/openapi.json", openapi::serve)
+        Call::get(openapi::PATH, openapi::serve)
             .named("server", "openapi", "This document")
             .answers(200, json(object).description("It.")),
     ]

@@ -214,7 +214,7 @@ impl Config {
         let usual = match self.store {
             StoreUrl::Disk(_) => Options::default(),
             // Nobody will ever read this log: what is kept of it is memory.
-            StoreUrl::Memory => Options { snapshot_every: 8 << 20, retain: 0, ..Options::default() },
+            StoreUrl::Memory => Options { retain: 0, ..Options::default() },
         };
         let sweeper = span(self.sweeper_interval);
         let options = Options { sweep_every: self.gc_temps_interval, sweeper, ..usual };

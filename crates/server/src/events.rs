@@ -34,6 +34,7 @@ use crate::app::App;
 use crate::peer::Peer;
 use crate::query::Query;
 use crate::read;
+use crate::read::Headers;
 use crate::refuse::Refused;
 use crate::ring::{Entry, EventId, Subject, Taken, What, lease_of};
 use crate::serve::Recheck;
@@ -62,7 +63,7 @@ pub(crate) async fn events(
     Extension(peer): Extension<Peer>,
     recheck: Option<Extension<Recheck>>,
     Query(query): Query<Where>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
 ) -> Result<Response, Refused> {
     if app.is_draining() {
         return Err(Refusal::new(Code::Draining, "the server is about to stop; ask another").into());

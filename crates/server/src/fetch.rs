@@ -25,6 +25,7 @@ use crate::app::App;
 use crate::peer::Peer;
 use crate::query::{Flag, Query};
 use crate::read;
+use crate::read::Headers;
 use crate::refuse::{Refused, hex, rejected};
 use crate::state::missing_key;
 
@@ -52,7 +53,7 @@ pub(crate) async fn get(
     Extension(peer): Extension<Peer>,
     Query(query): Query<Reading>,
     method: Method,
-    headers: HeaderMap,
+    Headers(headers): Headers,
 ) -> Result<Response, Refused> {
     let key = read::key(&query.key.ok_or_else(missing_key)?)?;
     let namespace = read::namespace(query.namespace.as_deref())?;

@@ -14,6 +14,7 @@ use crate::acquire::{not_found, refusal};
 use crate::app::{App, Ask};
 use crate::peer::Peer;
 use crate::read;
+use crate::read::Headers;
 use crate::refuse::{Refused, rejected};
 
 type Told<T> = Result<Json<T>, Refused>;
@@ -67,7 +68,7 @@ pub(crate) async fn over(app: &App, held: Held, key: &str) -> Result<(), Refusal
 pub(crate) async fn activate(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<tell::Extended> {
     let asked: ask::Holder = read::body(&body)?;
@@ -81,7 +82,7 @@ pub(crate) async fn touch(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<tell::Extended> {
     let asked: ask::Holder = read::body(&body)?;
@@ -97,7 +98,7 @@ pub(crate) async fn touch(
 pub(crate) async fn keepalive(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<tell::Extended> {
     let asked: ask::Keepalive = read::body(&body)?;
@@ -127,7 +128,7 @@ pub(crate) async fn keepalive(
 pub(crate) async fn release(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<tell::Released> {
     let asked: ask::Holder = read::body(&body)?;

@@ -14,7 +14,6 @@ use api::{Code, Refusal};
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::Response;
 use engine::decider::{Advice, Blocked, Said};
 use kernel::{
@@ -25,6 +24,7 @@ use kernel::{
 use crate::acquire::{self, Seen, owner_of, predicate};
 use crate::app::{App, Ask};
 use crate::peer::Peer;
+use crate::read::Headers;
 use crate::refuse::{self, Refused};
 use crate::{agents as parties, attempt, deliver, read};
 use identity::Right;
@@ -47,7 +47,7 @@ struct Asked {
 pub(crate) async fn manifest(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Result<Response, Refused> {
     if app.is_draining() {

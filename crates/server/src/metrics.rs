@@ -31,13 +31,13 @@ struct Refusing {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Asked {
-    path: String,
+    path: &'static str,
     status: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfPath {
-    path: String,
+    path: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -225,9 +225,9 @@ impl Metrics {
     }
 
     /// `path` is a route, not what was asked for: there are only so many.
-    pub(crate) fn answered(&self, path: &str, status: u16, took: Duration) {
-        self.requests.get_or_create(&Asked { path: path.to_string(), status }).inc();
-        self.durations.get_or_create(&OfPath { path: path.to_string() }).observe(took.as_secs_f64());
+    pub(crate) fn answered(&self, path: &'static str, status: u16, took: Duration) {
+        self.requests.get_or_create(&Asked { path, status }).inc();
+        self.durations.get_or_create(&OfPath { path }).observe(took.as_secs_f64());
     }
 
     /// All of it as text; `shards` are what is known of each shard now: what it counts, and how many wait.

@@ -19,6 +19,9 @@ use axum::response::IntoResponse;
 pub(crate) use call::{Call, HeaderEtag, HeaderNumber, anything, json, number};
 pub(crate) use document::document;
 
+/// Where the document is.
+pub(crate) const PATH: &str = "/openapi.json";
+
 /// The document, made once.
 #[derive(Clone)]
 pub(crate) struct Document(pub(crate) Bytes);

@@ -17,6 +17,7 @@ use crate::acquire::refusal;
 use crate::app::{App, Ask};
 use crate::peer::Peer;
 use crate::read;
+use crate::read::Headers;
 use crate::refuse::Refused;
 use crate::views::{public_id, shown};
 
@@ -65,7 +66,7 @@ pub(crate) async fn revoke_lease(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
 ) -> Told<tell::Lease> {
     act_on_lease(&app, &peer, &id, Action::Revoke, &headers).await
 }
@@ -74,7 +75,7 @@ pub(crate) async fn reclaim_lease(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
 ) -> Told<tell::Lease> {
     act_on_lease(&app, &peer, &id, Action::Reclaim, &headers).await
 }
@@ -93,7 +94,7 @@ fn one_of(identity: bool, agent: bool) -> Result<(), Refusal> {
 pub(crate) async fn revoke(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<tell::RevokedAll> {
     read::operator(&peer)?;
@@ -117,7 +118,7 @@ pub(crate) async fn revoke(
 pub(crate) async fn pause(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<tell::Done> {
     read::operator(&peer)?;
@@ -145,7 +146,7 @@ pub(crate) async fn pause(
 pub(crate) async fn set_quota(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Bytes,
 ) -> Told<tell::Done> {
     read::operator(&peer)?;
@@ -196,7 +197,7 @@ pub(crate) async fn delete_namespace(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Path(name): Path<String>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
 ) -> Told<tell::Done> {
     read::operator(&peer)?;
     let namespace = read::namespace(Some(&name))?;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -55,14 +56,14 @@ impl std::error::Error for TooSlow {}
 
 /// A body that has to go on coming.
 pub(crate) struct PatientBody {
-    inner: Body,
+    inner: Incoming,
     timer: Timer,
 }
 
 impl PatientBody {
-    pub(crate) fn wrap(inner: Body, most: Duration) -> Body {
+    pub(crate) fn wrap(inner: Incoming, most: Duration) -> Body {
         if http_body::Body::is_end_stream(&inner) {
-            return inner;
+            return Body::empty();
         }
         Body::new(PatientBody { inner, timer: Timer::new(most) })
     }
@@ -77,9 +78,10 @@ impl http_body::Body for PatientBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(context);
-        self.timer
-            .watch(context, polled)
-            .map(|frame| frame.unwrap_or_else(|slow| Some(Err(axum::Error::new(slow)))))
+        self.timer.watch(context, polled).map(|frame| match frame {
+            Ok(frame) => frame.map(|frame| frame.map_err(axum::Error::new)),
+            Err(slow) => Some(Err(axum::Error::new(slow))),
+        })
     }
 
     fn is_end_stream(&self) -> bool {

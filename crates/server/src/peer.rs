@@ -14,7 +14,7 @@ pub struct Peer {
     /// What it is.
     pub role: Role,
     /// What it may, and where.
-    pub rights: Rights,
+    pub rights: Arc<Rights>,
     /// The certificate that it has shown, to be checked again with every request.
     pub shown: Option<Arc<PeerIdentity>>,
 }
@@ -35,13 +35,13 @@ impl Peer {
     /// Everybody, where nobody is asked who it is: an operator on the same machine, a worker from elsewhere.
     pub fn anonymous(role: Role) -> Peer {
         let identity = Identity::new("anonymous").expect("a valid name");
-        Peer { identity, role, rights: Rights::all(), shown: None }
+        Peer { identity, role, rights: Arc::new(Rights::all()), shown: None }
     }
 
     /// Whoever has shown this certificate.
     pub fn of(shown: PeerIdentity) -> Result<Peer, NoIdentity> {
         let identity = Identity::new(shown.name.as_str()).map_err(NoIdentity)?;
-        let (role, rights) = (shown.role, shown.rights.clone());
+        let (role, rights) = (shown.role, Arc::new(shown.rights.clone()));
         Ok(Peer { identity, role, rights, shown: Some(Arc::new(shown)) })
     }
 }

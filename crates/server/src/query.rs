@@ -2,6 +2,7 @@
 
 use api::{Code, Refusal};
 use axum::extract::{FromRequestParts, Query as Lenient};
+use axum::http::Uri;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -17,13 +18,16 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query<T>, Refused> {
-        let invalid = |why: String| Refused(Refusal::new(Code::InvalidBody, why));
-        if !is_utf8(parts.uri.query().unwrap_or_default()) {
-            return Err(invalid("the query is not UTF-8".to_string()));
-        }
-        let read = Lenient::<T>::try_from_uri(&parts.uri);
-        read.map(|Lenient(query)| Query(query)).map_err(|error| invalid(error.body_text()))
+        Ok(Query(read(&parts.uri)?))
     }
+}
+
+pub(crate) fn read<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refusal> {
+    if !is_utf8(uri.query().unwrap_or_default()) {
+        return Err(Refusal::new(Code::InvalidBody, "the query is not UTF-8"));
+    }
+    let read = Lenient::try_from_uri(uri).map(|Lenient(query)| query);
+    read.map_err(|error| Refusal::new(Code::InvalidBody, error.body_text()))
 }
 
 fn is_utf8(query: &str) -> bool {

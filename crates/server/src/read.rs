@@ -1,7 +1,11 @@
 //! Takes requests apart: bodies, headers, names. What leaves here cannot be malformed.
 
+use std::convert::Infallible;
+
 use api::{Code, Refusal, header};
-use axum::http::HeaderMap;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName};
 use kernel::{AgentName, Etag, Held, Namespace, Request, RequestKey, ResourceName, Span, Token, Version};
 use serde::de::DeserializeOwned;
 
@@ -14,6 +18,24 @@ type Read<T> = Result<T, Refusal>;
 
 /// The longest idempotency key and correlation id.
 const HEADER_MAX: usize = 256;
+
+static LEASE_ID: HeaderName = HeaderName::from_static(header::LEASE_ID);
+static FENCING_TOKEN: HeaderName = HeaderName::from_static(header::FENCING_TOKEN);
+static IF_VERSION: HeaderName = HeaderName::from_static(header::IF_VERSION);
+static IF_STATE_ETAG: HeaderName = HeaderName::from_static(header::IF_STATE_ETAG);
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(header::IDEMPOTENCY_KEY);
+static CORRELATION_ID: HeaderName = HeaderName::from_static(header::CORRELATION_ID);
+
+/// The headers of a request, taken out of it.
+pub(crate) struct Headers(pub(crate) HeaderMap);
+
+impl<S: Sync> FromRequestParts<S> for Headers {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Headers, Infallible> {
+        Ok(Headers(std::mem::take(&mut parts.headers)))
+    }
+}
 
 /// A body of this shape.
 pub(crate) fn body<T: DeserializeOwned>(bytes: &[u8]) -> Read<T> {
@@ -76,7 +98,7 @@ pub(crate) fn operator(peer: &Peer) -> Read<()> {
     }
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Read<Option<&'a str>> {
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Read<Option<&'a str>> {
     let Some(value) = headers.get(name) else { return Ok(None) };
     let printable = |text: &&str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     let text = value.to_str().ok().filter(|text| (1..=HEADER_MAX).contains(&text.len())).filter(printable);
@@ -87,7 +109,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Read<Option<&'a str>> {
 
 /// The credential in its header.
 pub(crate) fn lease_header(store: &StoreKey, headers: &HeaderMap) -> Read<Held> {
-    match text(headers, header::LEASE_ID)? {
+    match text(headers, &LEASE_ID)? {
         Some(text) => credential(store, text),
         None => Err(Refusal::new(Code::MissingLeaseId, "X-Lease-ID is missing")),
     }
@@ -95,15 +117,14 @@ pub(crate) fn lease_header(store: &StoreKey, headers: &HeaderMap) -> Read<Held> 
 
 /// What the client calls the request: a number in hexadecimal as it is, any other text by its hash.
 pub(crate) fn correlation(headers: &HeaderMap) -> Read<u128> {
-    let Some(text) = text(headers, header::CORRELATION_ID)? else { return Ok(0) };
+    let Some(text) = text(headers, &CORRELATION_ID)? else { return Ok(0) };
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     let number = (digits.len() == 32).then(|| u128::from_str_radix(&digits, 16).ok()).flatten();
     Ok(number.unwrap_or_else(|| u128::from_be_bytes(digest(text.as_bytes()))))
 }
 
 /// The headers that say what is asked, besides the body.
-const TELLING: [&str; 4] =
-    [header::LEASE_ID, header::FENCING_TOKEN, header::IF_VERSION, header::IF_STATE_ETAG];
+static TELLING: [&HeaderName; 4] = [&LEASE_ID, &FENCING_TOKEN, &IF_VERSION, &IF_STATE_ETAG];
 
 /// The idempotency key, bound to everything else that was sent.
 pub(crate) fn request(headers: &HeaderMap, path: &str, sent: &[&[u8]]) -> Read<Option<Request>> {
@@ -117,7 +138,7 @@ pub(crate) fn part_of_request(
     sent: &[&[u8]],
     part: &str,
 ) -> Read<Option<Request>> {
-    let Some(key) = text(headers, header::IDEMPOTENCY_KEY)? else { return Ok(None) };
+    let Some(key) = text(headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
     let key = if part.is_empty() { key.to_string() } else { format!("{key}\0{part}") };
     let mut hasher = blake3::Hasher::new();
     hasher.update(path.as_bytes());
@@ -145,7 +166,7 @@ pub(crate) struct Conditions {
 }
 
 pub(crate) fn conditions(headers: &HeaderMap) -> Read<Conditions> {
-    let number = |name: &str| -> Read<Option<u64>> {
+    let number = |name: &HeaderName| -> Read<Option<u64>> {
         let Some(text) = text(headers, name)? else { return Ok(None) };
         let plain = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|_| plain);
@@ -153,8 +174,8 @@ pub(crate) fn conditions(headers: &HeaderMap) -> Read<Conditions> {
         number.map(Some).ok_or_else(bad)
     };
     Ok(Conditions {
-        token: number(header::FENCING_TOKEN)?.map(Token),
-        if_version: number(header::IF_VERSION)?.map(Version),
+        token: number(&FENCING_TOKEN)?.map(Token),
+        if_version: number(&IF_VERSION)?.map(Version),
         if_etag: if_etag(headers)?,
     })
 }
@@ -162,7 +183,7 @@ pub(crate) fn conditions(headers: &HeaderMap) -> Read<Conditions> {
 /// Quoted or bare; empty: there must be no document.
 #[expect(clippy::option_option, reason = "as in `Conditions`")]
 fn if_etag(headers: &HeaderMap) -> Read<Option<Option<Etag>>> {
-    let Some(value) = headers.get(header::IF_STATE_ETAG) else { return Ok(None) };
+    let Some(value) = headers.get(&IF_STATE_ETAG) else { return Ok(None) };
     let bad = || Refusal::new(Code::InvalidBody, "X-If-State-ETag is not an etag");
     let text = value.to_str().map_err(|_| bad())?;
     // A weak tag is that of the same content, which came compressed.

@@ -143,7 +143,10 @@ impl Ring {
             kept.entries.push_back(Arc::new(Entry { id, what, subject: OnceLock::new() }));
         }
         drop(kept);
-        self.closed.send_modify(|_| {});
+        // Whoever subscribes after this looks into the ring before it waits.
+        if self.closed.receiver_count() > 0 {
+            self.closed.send_modify(|_| {});
+        }
     }
 
     /// Nothing will happen any more.

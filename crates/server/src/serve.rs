@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use api::{Code, Refusal};
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -184,7 +183,7 @@ impl Door {
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
         let stall = self.limits.stall_timeout;
         let service = self.router.clone().map_request(move |request: axum::http::Request<Incoming>| {
-            let mut request = request.map(|body| PatientBody::wrap(Body::new(body), stall));
+            let mut request = request.map(|body| PatientBody::wrap(body, stall));
             request.extensions_mut().insert(peer.clone());
             request
         });

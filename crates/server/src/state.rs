@@ -9,7 +9,7 @@ use api::words::{Key, Namespace};
 use api::{Code, Refusal, tell};
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use axum::{Extension, Json};
 use engine::decider::Said;
 use engine::documents::Place;
@@ -26,6 +26,7 @@ use crate::app::{App, Ask};
 
 use crate::peer::Peer;
 use crate::query::{Flag, Query};
+use crate::read::Headers;
 use crate::read::{self, Conditions};
 use crate::refuse::{Refused, hex};
 
@@ -64,7 +65,7 @@ pub(crate) async fn update(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<Writing>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
     body: Body,
 ) -> Result<Json<tell::Committed>, Refused> {
     let key = read::key(&query.key.ok_or_else(missing_key)?)?;
@@ -178,7 +179,7 @@ pub(crate) async fn remove(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<Writing>,
-    headers: HeaderMap,
+    Headers(headers): Headers,
 ) -> Result<Json<tell::Removed>, Refused> {
     let key = read::key(&query.key.ok_or_else(missing_key)?)?;
     let held = read::lease_header(&app.key, &headers)?;

@@ -1,6 +1,6 @@
 //! A store that is gone with the process: for tests and trials.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::frame::{PAYLOAD_MAX, frame_len};
@@ -15,8 +15,16 @@ pub struct MemoryLog(Arc<Mutex<Kept>>);
 
 #[derive(Default)]
 struct Kept {
-    batches: BTreeMap<Seq, Batch>,
+    /// From the floor on, without a gap.
+    batches: VecDeque<Batch>,
     bounds: Bounds,
+}
+
+impl Kept {
+    fn at(&self, seq: Seq) -> Option<&Batch> {
+        let index = seq.0.checked_sub(self.bounds.floor.0)?;
+        self.batches.get(usize::try_from(index).ok()?)
+    }
 }
 
 impl MemoryLog {
@@ -44,9 +52,13 @@ impl LogStore for MemoryLog {
                 format!("batch too large: bytes={}", payload.len()),
             ));
         }
-        kept.batches.insert(seq, Batch { seq, lsns, payload: payload.to_vec() });
+        kept.batches.push_back(Batch { seq, lsns, payload: payload.to_vec() });
         kept.bounds.next = seq.next();
         Ok(())
+    }
+
+    fn is_instant(&self) -> bool {
+        true
     }
 
     fn reserve(&mut self, _bytes: u64) -> Result<(), StoreError> {
@@ -66,8 +78,9 @@ impl LogStore for MemoryLog {
             ));
         }
         kept.bounds.floor = kept.bounds.floor.max(floor);
-        let floor = kept.bounds.floor;
-        kept.batches.retain(|seq, _| *seq >= floor);
+        while kept.batches.front().is_some_and(|batch| batch.seq < kept.bounds.floor) {
+            kept.batches.pop_front();
+        }
         Ok(())
     }
 
@@ -75,7 +88,7 @@ impl LogStore for MemoryLog {
     fn extents(&self) -> Vec<Extent> {
         let extent =
             |batch: &Batch| Extent { first: batch.seq, bytes: frame_len(batch.payload.len()) as u64 };
-        self.kept().batches.values().map(extent).collect()
+        self.kept().batches.iter().map(extent).collect()
     }
 
     fn reader(&self) -> Box<dyn LogReader> {
@@ -85,13 +98,14 @@ impl LogStore for MemoryLog {
 
 impl LogReader for MemoryLog {
     fn read(&mut self, seq: Seq) -> Result<Batch, StoreError> {
-        let found = self.kept().batches.get(&seq).cloned();
+        let found = self.kept().at(seq).cloned();
         found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("batch {} is not in the log", seq.0)))
     }
 
     fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError> {
         let kept = self.kept();
-        let found = kept.batches.values().find(|batch| batch.lsns.holds(lsn)).cloned();
+        let before = kept.batches.partition_point(|batch| batch.lsns.last < lsn);
+        let found = kept.batches.get(before).filter(|batch| batch.lsns.holds(lsn)).cloned();
         found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("lsn {lsn} is not in the log")))
     }
 }

@@ -89,6 +89,11 @@ pub trait LogStore: Send {
     /// nothing. After any other nobody knows whether the batch is there: the log takes no further appends.
     fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError>;
 
+    /// Does an append wait for nobody, no device and no other machine? Then whoever has a command may do it.
+    fn is_instant(&self) -> bool {
+        false
+    }
+
     /// Sees to it that payloads of this size can be appended, with a spare segment behind them.
     ///
     /// Once it has succeeded, the next append of a payload of up to this size asks nobody for space or

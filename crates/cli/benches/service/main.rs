@@ -12,6 +12,10 @@ mod rate;
 mod servers;
 mod wire;
 
+/// The server that does nothing has lockd's allocator too.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     if words.first().is_some_and(|word| word == servers::EMPTY) {

@@ -22,6 +22,9 @@ use cli::client;
 
 use crate::args::{Args, Command, Show, StoreCommand};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     if let Some(code) = become_command("lockd") {
         return ExitCode::from(code);

@@ -13,6 +13,10 @@ use store::Seq;
 
 use super::{Look, ReplyTo};
 use crate::shard::{Submission, Unavailable};
+use crate::stopwatch::Stopwatch;
+
+/// Nobody is woken to be earlier by less.
+const EARLIER: Duration = Duration::from_millis(2);
 
 pub(super) struct Inbox {
     max: usize,
@@ -28,8 +32,8 @@ struct Kept {
     dismissed: bool,
     floor: Option<Seq>,
     closed: bool,
-    /// For how long the deciding thread sleeps, if it does.
-    asleep: Option<Duration>,
+    /// For how long the deciding thread sleeps, if it does, and since when.
+    asleep: Option<(Duration, Stopwatch)>,
     /// It has to look at the time again.
     nudged: bool,
 }
@@ -49,7 +53,7 @@ impl Inbox {
         Inbox { max, kept: Mutex::default(), arrived: Condvar::new() }
     }
 
-    /// Or says whom to tell why not.
+    /// Or says whom to tell why not. The caller wakes the deciding thread, or does its work.
     pub(super) fn submit(&self, submission: Submission<ReplyTo>) -> Result<(), (ReplyTo, Unavailable)> {
         let mut kept = self.kept();
         if kept.closed {
@@ -59,10 +63,10 @@ impl Inbox {
             return Err((submission.to, Unavailable::Busy));
         }
         kept.submissions.push_back(submission);
-        self.wake(kept);
         Ok(())
     }
 
+    /// The caller wakes the deciding thread, or does its work.
     pub(super) fn look(&self, look: Look) -> Result<(), Unavailable> {
         let mut kept = self.kept();
         if kept.closed {
@@ -72,8 +76,12 @@ impl Inbox {
             return Err(Unavailable::Busy);
         }
         kept.looks.push(look);
-        self.wake(kept);
         Ok(())
+    }
+
+    /// There is something to be taken.
+    pub(super) fn ring(&self) {
+        self.wake(self.kept());
     }
 
     /// No faster than they can be taken out: one that does not fit goes when its turn comes.
@@ -98,10 +106,10 @@ impl Inbox {
         self.wake(kept);
     }
 
-    /// What was taken and did not fit: it goes first next time.
+    /// What was taken and did not fit goes first next time; the room for it is used again.
     pub(super) fn put_back(&self, mut submissions: VecDeque<Submission<ReplyTo>>) {
-        if !submissions.is_empty() {
-            let mut kept = self.kept();
+        let mut kept = self.kept();
+        if !submissions.is_empty() || kept.submissions.capacity() < submissions.capacity() {
             submissions.append(&mut kept.submissions);
             kept.submissions = submissions;
         }
@@ -109,7 +117,8 @@ impl Inbox {
 
     /// Is there more to be taken?
     pub(super) fn has_more(&self) -> bool {
-        !self.kept().submissions.is_empty()
+        let kept = self.kept();
+        !kept.submissions.is_empty() || !kept.looks.is_empty()
     }
 
     /// The highest counts.
@@ -137,7 +146,11 @@ impl Inbox {
     /// Something is due in so long: the deciding thread must not sleep for longer.
     pub(super) fn wake_within(&self, due: Option<Span>) {
         let mut kept = self.kept();
-        let too_long = |asleep: Duration| due.is_some_and(|due| Duration::from_millis(due.0) < asleep);
+        let too_long = |(asleep, since): (Duration, Stopwatch)| {
+            due.is_some_and(|due| {
+                Duration::from_millis(due.0) + EARLIER < asleep.saturating_sub(since.elapsed())
+            })
+        };
         if kept.asleep.is_some_and(too_long) {
             kept.nudged = true;
             self.wake(kept);
@@ -152,7 +165,7 @@ impl Inbox {
             !commands && kept.gone.is_empty() && !kept.dismissed && !kept.closed && !kept.nudged
         };
         if !timeout.is_zero() && empty(&kept) {
-            kept.asleep = Some(timeout);
+            kept.asleep = Some((timeout, Stopwatch::start()));
             kept = self
                 .arrived
                 .wait_timeout_while(kept, timeout, |kept| empty(kept))

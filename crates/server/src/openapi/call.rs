@@ -113,6 +113,17 @@ impl Call {
         call.header::<HeaderText>(header::CORRELATION_ID, Required::False, what)
     }
 
+    /// Its method, as HTTP spells it.
+    pub(crate) fn verb(&self) -> &'static str {
+        match self.method {
+            HttpMethod::Get => "GET",
+            HttpMethod::Post => "POST",
+            HttpMethod::Put => "PUT",
+            HttpMethod::Delete => "DELETE",
+            _ => unreachable!("no call is made with another"),
+        }
+    }
+
     /// A name for programs, and one line for people.
     pub(crate) fn named(mut self, tag: &'static str, name: &'static str, summary: &'static str) -> Call {
         (self.tag, self.name, self.summary) = (tag, name, summary);

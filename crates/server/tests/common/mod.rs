@@ -69,7 +69,7 @@ impl Server {
         let peer = Peer {
             identity: Identity::new(name).expect("a name"),
             role: Role::Worker,
-            rights: Rights::new(rights).expect("rights"),
+            rights: Rights::new(rights).expect("rights").into(),
             shown: None,
         };
         Server::of(Arc::clone(&self.app), peer)
