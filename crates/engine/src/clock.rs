@@ -101,12 +101,22 @@ pub struct MachineClock {
 }
 
 impl MachineClock {
-    /// Fails where the kernel does not tell one start from another.
+    /// Where nobody tells one start of the machine from another, without `/proc`, this is a start of its own: time goes on
+    /// from the last stamp.
     pub fn new() -> std::io::Result<MachineClock> {
-        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
-        let boot_id = u128::from_str_radix(&digits, 16).map_err(std::io::Error::other)?;
-        Ok(MachineClock { boot_id })
+        match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+            Ok(text) => {
+                let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+                let boot_id = u128::from_str_radix(&digits, 16).map_err(std::io::Error::other)?;
+                Ok(MachineClock { boot_id })
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let mut bytes = [0; 16];
+                rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+                Ok(MachineClock { boot_id: u128::from_le_bytes(bytes) })
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -157,6 +157,8 @@ pub struct Sealed {
     pub payload: Vec<u8>,
 }
 
+/// Room for a batch of one command.
+const BATCH_USUAL: usize = 256;
 /// How often a command is tried again after a step of what is due, before it is told to come again.
 const CATCH_UP_STEPS: usize = 16;
 
@@ -187,7 +189,7 @@ impl Decider {
             stamps,
             next_lsn: lsn,
             next_seq,
-            batch: Vec::new(),
+            batch: Vec::with_capacity(BATCH_USUAL),
             first: None,
             events: Vec::new(),
             contended: Vec::new(),
@@ -457,7 +459,7 @@ impl Decider {
     /// The batch so far, to be appended; `None` if nothing changed since the last.
     pub fn seal(&mut self) -> Option<Sealed> {
         let first = self.first.take()?;
-        let payload = std::mem::take(&mut self.batch);
+        let payload = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_USUAL));
         let seq = self.next_seq;
         self.next_seq = seq.next();
         Some(Sealed { seq, lsns: Lsns { first: first.0, last: self.kernel.last_lsn().0 }, payload })

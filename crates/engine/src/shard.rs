@@ -245,8 +245,7 @@ impl<R> Shard<R> {
             return Some(Span(0));
         }
         let due = self.until_tick();
-        let now = self.decider.now();
-        let tired = self.patience.first().map(|(until, _)| Span(now.until(*until).0 + 1));
+        let tired = self.patience.first().map(|(until, _)| Span(self.decider.now().until(*until).0 + 1));
         due.into_iter().chain(tired).min()
     }
 

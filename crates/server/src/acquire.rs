@@ -29,6 +29,9 @@ use crate::{deliver, fetch, holder, read};
 /// A hold that is longer needs a right of its own.
 const HOLD_FREE_MAX: Span = Span(300_000);
 
+/// Room for an answer over one key.
+const GRANT_USUAL: usize = 512;
+
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Options {
@@ -232,7 +235,8 @@ async fn answer(
     // A rebind that is lost is no new grant: its holder may take the lease back again, or let it run out.
     let grant = (new && acquires).then(|| deliver::Grant::new(app.engine(shard), granted.lease, request));
     let told = tell(app, granted, &seen);
-    let mut body = serde_json::to_vec(&told).expect("it can always be written");
+    let mut body = Vec::with_capacity(GRANT_USUAL);
+    serde_json::to_writer(&mut body, &told).expect("it can always be written");
     if include_state && let Some(document) = seen.key.and_then(|key| key.document) {
         let bytes = fetch::read_whole(app, shard, &document).await?;
         body.pop();

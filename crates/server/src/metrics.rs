@@ -55,6 +55,9 @@ pub(crate) struct Metrics {
     registry: Registry,
     grants: Counter,
     endings: Family<Ending, Counter>,
+    released: Counter,
+    expired: Counter,
+    revoked: Counter,
     commits: Counter,
     removals: Counter,
     refusals: Family<Refusing, Counter>,
@@ -81,10 +84,16 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new() -> Metrics {
+        let endings = Family::<Ending, Counter>::default();
+        let ending = |reason| endings.get_or_create_owned(&Ending { reason });
+        let (released, expired, revoked) = (ending("released"), ending("expired"), ending("revoked"));
         let metrics = Metrics {
             registry: Registry::default(),
             grants: Counter::default(),
-            endings: Family::default(),
+            endings,
+            released,
+            expired,
+            revoked,
             commits: Counter::default(),
             removals: Counter::default(),
             refusals: Family::default(),
@@ -166,24 +175,16 @@ impl Metrics {
     }
 
     pub(crate) fn happened(&self, event: &Event) {
-        let ended = |reason| {
-            self.endings.get_or_create(&Ending { reason }).inc();
+        let counter = match event {
+            Event::Granted(..) => &self.grants,
+            Event::Released(_) => &self.released,
+            Event::Expired { .. } => &self.expired,
+            Event::Revoked(_) => &self.revoked,
+            Event::Committed { .. } => &self.commits,
+            Event::Removed { .. } | Event::Dropped { .. } => &self.removals,
+            Event::Activated(_) | Event::Rebound(..) | Event::Reclaimed(_) => return,
         };
-        match event {
-            Event::Granted(..) => {
-                self.grants.inc();
-            }
-            Event::Released(_) => ended("released"),
-            Event::Expired { .. } => ended("expired"),
-            Event::Revoked(_) => ended("revoked"),
-            Event::Committed { .. } => {
-                self.commits.inc();
-            }
-            Event::Removed { .. } | Event::Dropped { .. } => {
-                self.removals.inc();
-            }
-            Event::Activated(_) | Event::Rebound(..) | Event::Reclaimed(_) => {}
-        }
+        counter.inc();
     }
 
     pub(crate) fn measured(&self, shard: Shard, measure: Measure) {

@@ -1,12 +1,13 @@
 //! What the service takes: the real program as a process of its own, asked over sockets of this machine.
 //!
 //! `cargo bench -p cli --bench service`; words after `--` pick parts by name: `rate` (requests a second beside an empty
-//! handler of the same stack), `idle` (memory of a server that nobody asks), `load` (1,000 connections, 10,000 waiters, a
+//! handler of the same stack), `idle` (memory of a server that nobody asks), `documents` (100 MB written and read), `load` (1,000 connections, 10,000 waiters, a
 //! minute). Set `TMPDIR` to choose the disk.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
 
+mod documents;
 mod load;
 mod rate;
 mod servers;
@@ -27,6 +28,9 @@ fn main() {
     }
     if wanted("rate") {
         rate::measure();
+    }
+    if wanted("documents") {
+        documents::measure();
     }
     if wanted("load") {
         load::measure();

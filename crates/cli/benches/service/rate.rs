@@ -13,9 +13,19 @@ const CONNECTIONS: usize = 64;
 const ROUND: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 11;
 
+/// What is asked of a server, over and over.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// To acquire a key, and to release it.
+    Lease,
+    /// Whether it is alive: as good as nothing.
+    Health,
+}
+
 struct Kind {
     name: &'static str,
     server: Running,
+    asked: Asked,
     tls: Option<Arc<ClientConfig>>,
     rates: Vec<f64>,
 }
@@ -23,7 +33,7 @@ struct Kind {
 impl Kind {
     fn new(name: &'static str, server: Running, mtls: bool) -> Kind {
         let tls = mtls.then(|| tls(&server.identity(), "http/1.1"));
-        Kind { name, server, tls, rates: Vec::new() }
+        Kind { name, server, asked: Asked::Lease, tls, rates: Vec::new() }
     }
 }
 
@@ -34,17 +44,20 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
 }
 
 pub(crate) fn measure() {
+    let memory = ["--store", "mem://", "--mtls=false"];
     let mut kinds = [
         Kind::new("an empty handler", Running::empty(), false),
-        Kind::new("mem://, plain", Running::start(&["--store", "mem://", "--mtls=false"]), false),
+        Kind::new("mem://, plain", Running::start(&memory), false),
         Kind::new("disk://, plain", Running::start(&["--mtls=false"]), false),
         Kind::new("mem://, mTLS", Running::start(&["--store", "mem://"]), true),
+        Kind { asked: Asked::Health, ..Kind::new("/healthz, plain", Running::start(&memory), false) },
+        Kind { asked: Asked::Health, ..Kind::new("/healthz, mTLS", Running::start(&memory[..2]), true) },
     ];
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
     // Round after round, so that what the machine does meanwhile hits all alike.
     for _ in 0..ROUNDS {
         for kind in &mut kinds {
-            let rate = runtime.block_on(rate(&kind.server.address, kind.tls.as_ref()));
+            let rate = runtime.block_on(rate(&kind.server.address, kind.tls.as_ref(), kind.asked));
             kind.rates.push(rate);
         }
     }
@@ -60,11 +73,12 @@ pub(crate) fn measure() {
         median(kinds[one].rates.iter().zip(&kinds[other].rates).map(|(one, other)| one / other))
     };
     println!("  mem:// of an empty handler: {:.2} (aim: 0.60)", ratio(1, 0));
+    println!("  mem:// of /healthz: {:.2} plain, {:.2} over mTLS", ratio(1, 4), ratio(3, 5));
     println!("  disk:// of mem://: {:.2} (aim: 0.70)", ratio(2, 1));
     println!("  mTLS of plain: {:.2} (aim: 0.70)", ratio(3, 1));
 }
 
-async fn rate(address: &str, tls: Option<&Arc<ClientConfig>>) -> f64 {
+async fn rate(address: &str, tls: Option<&Arc<ClientConfig>>, asked: Asked) -> f64 {
     let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let mut tasks = Vec::new();
     for number in 0..CONNECTIONS {
@@ -73,6 +87,11 @@ async fn rate(address: &str, tls: Option<&Arc<ClientConfig>>) -> f64 {
         tasks.push(tokio::spawn(async move {
             let acquire = format!(r#"{{"key":"key-{number}","ttl_seconds":60,"owner":"bench"}}"#);
             while !stop.load(Ordering::Relaxed) {
+                if let Asked::Health = asked {
+                    connection.get("/healthz").await;
+                    done.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
                 let granted = connection.post("/v1/acquire", &acquire).await;
                 // The server that does nothing grants nothing.
                 let lease = if granted.starts_with(b"{") { field(granted, "lease_id") } else { "" };

@@ -1,12 +1,14 @@
 //! The servers that are measured: lockd, and one that does nothing, on the same stack.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::routing::post;
+use axum::body::{Body, Bytes};
+use axum::extract::RawQuery;
+use axum::routing::{get, post};
+use http_body_util::channel::Channel;
 
 /// The word that makes this program the server that does nothing.
 pub(crate) const EMPTY: &str = "empty-server";
@@ -55,11 +57,20 @@ impl Running {
 
     /// Bytes of memory in use.
     pub(crate) fn resident(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most that it ever had in use.
+    pub(crate) fn peak(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, line: &str) -> u64 {
         let status =
             std::fs::read_to_string(Path::new("/proc").join(self.child.id().to_string()).join("status"));
         let status = status.expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a figure");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+        let figure = status.lines().find_map(|text| text.strip_prefix(line)).expect("a figure");
+        figure.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 }
 
@@ -77,9 +88,36 @@ pub(crate) fn serve_nothing() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         eprintln!("serving url=http://{} nothing", listener.local_addr().expect("bound"));
         let answer = async |_: Bytes| ([("content-type", "application/json")], "x".repeat(400));
-        let app = Router::new().route("/v1/acquire", post(answer)).route("/v1/release", post(answer));
+        let app = Router::new()
+            .route("/v1/acquire", post(answer))
+            .route("/v1/release", post(answer))
+            .route("/file", get(file));
         axum::serve(axum::serve::ListenerExt::tap_io(listener, |tcp| drop(tcp.set_nodelay(true))), app)
             .await
             .expect("it serves");
     });
+}
+
+/// Streams the file that the query names, in the pieces in which lockd reads.
+async fn file(RawQuery(path): RawQuery) -> Body {
+    let path = path.expect("a path");
+    let (mut send, body) = Channel::<Bytes, std::io::Error>::new(2);
+    tokio::spawn(async move {
+        let mut file = Some(std::fs::File::open(path).expect("it is there"));
+        loop {
+            let mut source = file.take().expect("it comes back");
+            let read = tokio::task::spawn_blocking(move || {
+                let mut piece = vec![0; 256 << 10];
+                let read = source.read(&mut piece).expect("it is there");
+                piece.truncate(read);
+                (source, piece)
+            });
+            let (source, piece) = read.await.expect("it can be read");
+            file = Some(source);
+            if piece.is_empty() || send.send_data(piece.into()).await.is_err() {
+                return;
+            }
+        }
+    });
+    Body::new(body)
 }

@@ -53,8 +53,15 @@ impl Connection {
     /// The body of the answer, which must be 200.
     pub(crate) async fn post(&mut self, path: &str, body: &str) -> &[u8] {
         let length = body.len();
-        let request =
-            format!("POST {path} HTTP/1.1\r\nhost: lockd\r\ncontent-length: {length}\r\n\r\n{body}");
+        self.ask(&format!("POST {path} HTTP/1.1\r\nhost: lockd\r\ncontent-length: {length}\r\n\r\n{body}"))
+            .await
+    }
+
+    pub(crate) async fn get(&mut self, path: &str) -> &[u8] {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nhost: lockd\r\n\r\n")).await
+    }
+
+    async fn ask(&mut self, request: &str) -> &[u8] {
         self.stream.write_all(request.as_bytes()).await.expect("it listens");
         self.buffer.clear();
         loop {

@@ -146,10 +146,9 @@ impl Inbox {
     /// Something is due in so long: the deciding thread must not sleep for longer.
     pub(super) fn wake_within(&self, due: Option<Span>) {
         let mut kept = self.kept();
+        let sooner = |than: Duration| due.is_some_and(|due| Duration::from_millis(due.0) + EARLIER < than);
         let too_long = |(asleep, since): (Duration, Stopwatch)| {
-            due.is_some_and(|due| {
-                Duration::from_millis(due.0) + EARLIER < asleep.saturating_sub(since.elapsed())
-            })
+            sooner(asleep) && sooner(asleep.saturating_sub(since.elapsed()))
         };
         if kept.asleep.is_some_and(too_long) {
             kept.nudged = true;
