@@ -21,8 +21,7 @@ use crate::acquire::{not_found, refusal};
 use crate::app::{App, Ask};
 use crate::peer::Peer;
 use crate::query::Query;
-use crate::read;
-use crate::read::Headers;
+use crate::read::{self, Headers};
 use crate::refuse::{Refused, rejected};
 use crate::views::bad_cursor;
 

@@ -24,8 +24,7 @@ use crate::acquire::not_found;
 use crate::app::App;
 use crate::peer::Peer;
 use crate::query::{Flag, Query};
-use crate::read;
-use crate::read::Headers;
+use crate::read::{self, Headers};
 use crate::refuse::{Refused, hex, rejected};
 use crate::state::missing_key;
 

@@ -13,8 +13,7 @@ use kernel::{Action, Answer, Command, Held, Live, Outcome, Rejection, Renewal, T
 use crate::acquire::{not_found, refusal};
 use crate::app::{App, Ask};
 use crate::peer::Peer;
-use crate::read;
-use crate::read::Headers;
+use crate::read::{self, Headers};
 use crate::refuse::{Refused, rejected};
 
 type Told<T> = Result<Json<T>, Refused>;

@@ -16,8 +16,7 @@ use kernel::{
 use crate::acquire::refusal;
 use crate::app::{App, Ask};
 use crate::peer::Peer;
-use crate::read;
-use crate::read::Headers;
+use crate::read::{self, Headers};
 use crate::refuse::Refused;
 use crate::views::{public_id, shown};
 

@@ -26,8 +26,7 @@ use crate::app::{App, Ask};
 
 use crate::peer::Peer;
 use crate::query::{Flag, Query};
-use crate::read::Headers;
-use crate::read::{self, Conditions};
+use crate::read::{self, Conditions, Headers};
 use crate::refuse::{Refused, hex};
 
 #[derive(Deserialize, IntoParams)]
@@ -106,30 +105,82 @@ fn too_large(app: &App) -> Refusal {
     Refusal::new(Code::DocumentTooLarge, detail)
 }
 
+/// At least so much of a long document is written at a time.
+const PIECE_MIN: usize = 128 << 10;
+/// While a piece is written the next grows up to this: two of them are what an upload has in memory.
+const PIECE_MAX: usize = 448 << 10;
+
 /// Takes a body in: validated, compact, hashed; and in a blob once it is too long for the log.
 async fn take(app: &Arc<App>, shard: usize, mut body: Body) -> Result<Taken, Refusal> {
     let mut compactor = Compactor::new(Limits { bytes_max: app.settings.json_max });
-    let (mut pending, mut hasher, mut upload) = (Vec::new(), blake3::Hasher::new(), None);
+    let (mut pending, mut writer) = (Vec::new(), None::<Writer>);
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| Refusal::new(Code::InvalidBody, format!("the body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         compactor.push(&data, &mut pending).map_err(|error| not_json(app, error))?;
-        if pending.len() > app.settings.inline_max {
-            hasher.update(&pending);
-            upload = Some(store(app, shard, upload.take(), std::mem::take(&mut pending)).await?);
+        let most = match &writer {
+            None => app.settings.inline_max,
+            Some(writer) if writer.is_idle() => PIECE_MIN,
+            Some(_) => PIECE_MAX,
+        };
+        if pending.len() > most {
+            let piece = std::mem::replace(&mut pending, Vec::with_capacity(PIECE_MAX + data.len()));
+            writer = Some(Writer::write(app, shard, writer.take(), piece).await?);
         }
     }
-    let summary = compactor.finish().map_err(|error| not_json(app, error))?;
-    hasher.update(&pending);
-    let received = match upload {
-        None => Received::Short(pending),
-        Some(upload) => {
-            let upload = store(app, shard, Some(upload), pending).await?;
-            Received::Long(blocking(move || upload.finish()).await?)
+    let bytes = compactor.finish().map_err(|error| not_json(app, error))?.compact_bytes;
+    let (received, etag) = match writer {
+        None => {
+            let etag = Etag(*blake3::hash(&pending).as_bytes());
+            (Received::Short(pending), etag)
         }
+        Some(writer) => writer.finish(pending).await?,
     };
-    Ok(Taken { received, etag: Etag(*hasher.finalize().as_bytes()), bytes: summary.compact_bytes })
+    Ok(Taken { received, etag, bytes })
+}
+
+/// Writes and hashes a piece of a document, beside those who take in the next. Dropped, it leaves nothing behind.
+struct Writer(tokio::task::JoinHandle<Result<(Upload, blake3::Hasher), StoreError>>);
+
+impl Writer {
+    fn is_idle(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Begins with the next piece when the one before is written.
+    async fn write(
+        app: &Arc<App>,
+        shard: usize,
+        writer: Option<Writer>,
+        piece: Vec<u8>,
+    ) -> Result<Writer, Refusal> {
+        let before = match writer {
+            Some(writer) => Some(done(writer.0).await?),
+            None => None,
+        };
+        let engine = Arc::clone(app.engine(shard));
+        Ok(Writer(tokio::task::spawn_blocking(move || {
+            let (mut upload, mut hasher) = match before {
+                Some(before) => before,
+                None => (engine.uploads().begin()?, blake3::Hasher::new()),
+            };
+            hasher.update(&piece);
+            upload.write(&piece)?;
+            Ok((upload, hasher))
+        })))
+    }
+
+    /// The last piece; then all of it is durable.
+    async fn finish(self, last: Vec<u8>) -> Result<(Received, Etag), Refusal> {
+        let (mut upload, mut hasher) = done(self.0).await?;
+        let finish = tokio::task::spawn_blocking(move || {
+            hasher.update(&last);
+            upload.write(&last)?;
+            Ok((Received::Long(upload.finish()?), Etag(*hasher.finalize().as_bytes())))
+        });
+        done(finish).await
+    }
 }
 
 fn not_json(app: &App, error: jsonstream::JsonError) -> Refusal {
@@ -139,29 +190,8 @@ fn not_json(app: &App, error: jsonstream::JsonError) -> Refusal {
     }
 }
 
-async fn store(
-    app: &Arc<App>,
-    shard: usize,
-    upload: Option<Upload>,
-    bytes: Vec<u8>,
-) -> Result<Upload, Refusal> {
-    let engine = Arc::clone(app.engine(shard));
-    blocking(move || {
-        let mut upload = match upload {
-            Some(upload) => upload,
-            None => engine.uploads().begin()?,
-        };
-        upload.write(&bytes)?;
-        Ok(upload)
-    })
-    .await
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, Refusal> {
-    let done = tokio::task::spawn_blocking(work).await;
-    match done.unwrap_or_else(|_| Err(StoreError::new(ErrorKind::Io, "the writer failed"))) {
+async fn done<T>(work: tokio::task::JoinHandle<Result<T, StoreError>>) -> Result<T, Refusal> {
+    match work.await.unwrap_or_else(|_| Err(StoreError::new(ErrorKind::Io, "the writer failed"))) {
         Ok(value) => Ok(value),
         Err(error) if error.kind == ErrorKind::NoSpace => {
             Err(Refusal::new(Code::NoSpace, format!("the store has no room: {error}")))

@@ -1,8 +1,9 @@
 //! A document of 100 MB: written beside `dd`, read beside a handler that streams the same file.
 
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -12,6 +13,9 @@ use crate::wire::{Connection, field, plain};
 
 const SIZE: usize = 100_000_000;
 const ROUNDS: usize = 5;
+/// How many are under way at once, and how much of each has come.
+const UPLOADS: usize = 64;
+const BEGUN: usize = 8_000_000;
 /// How much is sent and taken at a time.
 const PIECE: usize = 256 << 10;
 
@@ -33,7 +37,7 @@ pub(crate) fn measure() {
         let theirs = format!("/file?{} HTTP/1.1", stored.display());
         for _ in 0..ROUNDS {
             let plainly = dd(&file, &dir.path().join("copy"));
-            writes.push((update(&lockd.address, &lease, &file).await, plainly));
+            writes.push((update(&lockd.address, &lease, &file), plainly));
             if reads.is_empty() {
                 // Compact, as the server keeps it.
                 let whole = take(&lockd.address, &ours).await;
@@ -46,28 +50,73 @@ pub(crate) fn measure() {
     });
     tell("update", "dd conv=fsync", &writes, SIZE as u64);
     tell("read", "an empty streaming handler", &reads, bytes);
+    println!(
+        "  each of {UPLOADS} uploads under way: {:.2} MB (aim: 1 MiB)",
+        runtime.block_on(under_way(&file)) / 1e6
+    );
     let most = lockd.peak();
     let grown = (most - before) as f64 / 1e6;
     println!("  most memory: {:.1} MB, {grown:.1} MB more than before the first", most as f64 / 1e6);
 }
 
-/// Pretty-printed records, as programs write them.
+/// What an upload takes of the server's memory while it waits for more of it.
+async fn under_way(file: &Path) -> f64 {
+    let lockd = Running::start(&["--mtls=false"]);
+    let mut connection = Connection::open(&lockd.address, None).await;
+    let begun = &std::fs::read(file).expect("it is there")[..BEGUN];
+    let mut streams = Vec::new();
+    let mut before = 0;
+    // The first one is for what the server makes once.
+    for number in 0..=UPLOADS {
+        let ask = format!(r#"{{"key":"big","namespace":"n{number}","ttl_seconds":300}}"#);
+        let lease = field(connection.post("/v1/acquire", &ask).await, "lease_id").to_string();
+        let mut stream = plain(&lockd.address).await;
+        stream.write_all(head(&lease, SIZE as u64).as_bytes()).await.expect("it listens");
+        stream.write_all(begun).await.expect("it listens");
+        streams.push(stream);
+        if number == 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            before = lockd.resident();
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    (lockd.resident() - before) as f64 / UPLOADS as f64
+}
+
+fn head(lease: &str, length: u64) -> String {
+    format!(
+        "POST /v1/update_state?key=big HTTP/1.1\r\nhost: lockd\r\nx-lease-id: {lease}\r\ncontent-length: {length}\r\n\r\n"
+    )
+}
+
+/// Checkpoints of workers, pretty-printed, as in the benchmark of the compactor.
 fn document() -> Vec<u8> {
     let mut text = b"[\n".to_vec();
-    for number in 0.. {
-        let record = format!(
-            "  {{\n    \"id\": {number},\n    \"name\": \"record {number}\",\n    \"done\": false,\n    \"tags\": [\"a\", \"b\"]\n  }}"
-        );
+    for number in 0_u32.. {
+        let record = serde_json::to_vec_pretty(&record(number)).expect("it can always be written");
         if text.len() + record.len() + 4 > SIZE {
             break;
         }
         if number > 0 {
             text.extend_from_slice(b",\n");
         }
-        text.extend_from_slice(record.as_bytes());
+        text.extend_from_slice(&record);
     }
     text.extend_from_slice(b"\n]\n");
     text
+}
+
+fn record(n: u32) -> serde_json::Value {
+    serde_json::json!({
+        "id": u64::from(n) * 7_919_000_001,
+        "owner": format!("worker-{}", n % 97),
+        "path": format!("s3://bucket/orders/{:08}/part-{}.parquet", n, n % 13),
+        "progress": {"step": (["fetch", "merge", "write"][n as usize % 3]), "count": n, "ratio": f64::from(n) / 7.0},
+        "updated": "2026-11-15T08:42:00.123Z",
+        "tags": ["blue", "retry", format!("shard-{}", n % 64)],
+        "done": n.is_multiple_of(2),
+        "offsets": [n, n + 1, n + 17, -3, 0],
+    })
 }
 
 fn tell(what: &str, beside: &str, rounds: &[(f64, f64)], bytes: u64) {
@@ -94,27 +143,19 @@ fn dd(from: &Path, to: &Path) -> f64 {
     began.elapsed().as_secs_f64()
 }
 
-/// Sends a file as the document; as a client that reads it from disk does.
-async fn update(address: &str, lease: &str, file: &Path) -> f64 {
+/// Sends a file as the document, at as little cost to this machine as it can be sent at: by `sendfile`.
+fn update(address: &str, lease: &str, file: &Path) -> f64 {
     let began = Instant::now();
-    let mut stream = plain(address).await;
-    let length = std::fs::metadata(file).expect("it is there").len();
-    let head = format!(
-        "POST /v1/update_state?key=big HTTP/1.1\r\nhost: lockd\r\nx-lease-id: {lease}\r\ncontent-length: {length}\r\n\r\n"
-    );
-    stream.write_all(head.as_bytes()).await.expect("it listens");
+    let mut stream = std::net::TcpStream::connect(address).expect("it listens");
     let mut file = std::fs::File::open(file).expect("it is there");
-    let mut piece = vec![0; PIECE];
-    loop {
-        let read = std::io::Read::read(&mut file, &mut piece).expect("it is there");
-        if read == 0 {
-            break;
-        }
-        stream.write_all(&piece[..read]).await.expect("it listens");
-    }
-    let mut answer = Vec::new();
+    let length = file.metadata().expect("it is there").len();
+    stream.write_all(head(lease, length).as_bytes()).expect("it listens");
+    std::io::copy(&mut file, &mut stream).expect("it listens");
+    let (mut answer, mut piece) = (Vec::new(), [0; 1024]);
     while !answer.ends_with(b"}") {
-        assert_ne!(stream.read_buf(&mut answer).await.expect("an answer"), 0, "it hung up");
+        let read = stream.read(&mut piece).expect("an answer");
+        assert_ne!(read, 0, "it hung up");
+        answer.extend_from_slice(&piece[..read]);
     }
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     began.elapsed().as_secs_f64()
