@@ -9,7 +9,7 @@ use engine::checkpoint::Mark;
 use engine::clock::MachineClock;
 use engine::decider::{Decider, Opening, Said};
 use engine::recovery::replay;
-use engine::sequencer::{Follower, Measure, QUEUE_MAX, Sequencer};
+use engine::sequencer::{Follower, Measure, QUEUE_MAX, ReplyTo, Sequencer};
 use engine::shard::{Reply, Shard, Submission, Unavailable, Wait};
 use kernel::{Action, Answer, Command, Event, Granted, Kernel, Limits, Lsn, Outcome, Span, Store};
 use sim::world::{grant, held, identity, key};
@@ -98,7 +98,20 @@ fn whatever_many_callers_were_told_is_in_the_log() {
     let dir = tempfile::tempdir().expect("a directory");
     let options = LogOptions { shard: 0, store_id: 1, segment_bytes: 8 << 20 };
     let open = || DiskLog::open(RealFs, &dir.path().join("log"), options).expect("a sound log").0;
-    let sequencer = Arc::new(start(open()));
+    tell_many(start(open()));
+    has_what_they_were_told(&open());
+}
+
+/// Each does the turns of all.
+#[test]
+fn whatever_many_callers_were_told_is_in_memory() {
+    let log = MemoryLog::default();
+    tell_many(start(log.clone()));
+    has_what_they_were_told(&log);
+}
+
+fn tell_many(sequencer: Sequencer) {
+    let sequencer = Arc::new(sequencer);
     let callers: Vec<_> = (0..8)
         .map(|caller| {
             let sequencer = Arc::clone(&sequencer);
@@ -120,9 +133,9 @@ fn whatever_many_callers_were_told_is_in_the_log() {
     for caller in callers {
         caller.join().expect("every caller was answered");
     }
-    drop(sequencer);
+}
 
-    let log = open();
+fn has_what_they_were_told(log: &dyn LogStore) {
     let mut kernel = Kernel::new();
     replay(&mut kernel, &mut *log.reader(), Seq(0), log.bounds().next).expect("what was written replays");
     assert_eq!(kernel.counts().leases, 8 * 25);
@@ -345,6 +358,24 @@ fn a_full_queue_says_so_at_once() {
     }
     let taken = answers.len() - busy;
     assert_eq!(answers.iter().filter(|answer| matches!(answer.recv(), Ok(Ok(_)))).count(), taken);
+}
+
+/// In memory a reply is given on the thread that handed its command in, under the lock that keeps replies in order. One that
+/// handed in the next command from there would have waited for itself.
+#[test]
+fn a_reply_may_hand_in_the_next_command() {
+    let sequencer = Arc::new(start(MemoryLog::default()));
+    let (send, receive) = channel();
+    let next = Arc::clone(&sequencer);
+    let to: ReplyTo = Box::new(move |reply| {
+        let Ok(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) = reply else { return false };
+        let release = Command::by(&identity("ada"), Action::Release(held(&granted)));
+        next.submit(Submission::new(release, Box::new(move |reply| send.send(reply).is_ok())));
+        true
+    });
+    sequencer.submit(Submission::new(Command::by(&identity("ada"), acquire("k")), to));
+    let released = receive.recv().expect("an answer").expect("taken");
+    assert!(matches!(released, Said::Outcome(Outcome::Applied(Answer::Released, _))), "{released:?}");
 }
 
 #[derive(Clone, Default)]
