@@ -299,6 +299,7 @@ impl Decider {
         let dies = grant.attempt.is_some() && kernel::judge(age, [conflict.oldest], ahead) == Verdict::Die;
         let ring = |session| closes_a_ring(&self.kernel, &self.waiters, now, session, grant);
         let closes = !dies && session.as_ref().is_some_and(ring);
+        let (dies, closes) = if planted!(AttemptsAlwaysWait) { (false, false) } else { (dies, closes) };
         let advice = match (dies || closes, grant.attempt) {
             (false, _) => Advice::Wait,
             (true, Some(_)) => Advice::Die,
@@ -318,7 +319,7 @@ impl Decider {
 
     /// An attempt keeps its age; anything else is as old as its arrival.
     fn age_of(&self, now: Time, grant: &Grant) -> Age {
-        let attempt = grant.attempt.filter(|age| age.counts_at(now));
+        let attempt = grant.attempt.filter(|age| age.counts_at(now) && !planted!(AttemptAgesAnew));
         attempt.unwrap_or(Age { at: now, tie: self.next_lsn.0 })
     }
 
@@ -570,7 +571,8 @@ impl Decider {
 
     /// Ended leases can be read until the next command is applied.
     fn note_freed(&mut self, now: Time, events: &[Event]) {
-        for lease in events.iter().filter_map(Event::freed) {
+        let told = |event: &&Event| !(planted!(ExpiryWakesNobody) && matches!(event, Event::Expired { .. }));
+        for lease in events.iter().filter(told).filter_map(Event::freed) {
             if let Ok(view) = self.kernel.lease(lease, now) {
                 self.freed.push_back((view.namespace, view.members));
             }

@@ -390,7 +390,9 @@ impl<R> Shard<R> {
                 if let Some(request) = &request {
                     self.retries.insert(request.clone(), ticket);
                 }
-                self.patience.insert((until, ticket));
+                if !planted!(WaitUnbounded) {
+                    self.patience.insert((until, ticket));
+                }
                 let gone = gone_at(&wait.gone);
                 self.flags.insert(gone, ticket);
                 self.parked.insert(ticket, Parked { to, peek, gone, until, request });

@@ -153,6 +153,14 @@ faults! {
     GoneStillServed = "gone-still-served" in "engine/src/waiters.rs",
     /// An attempt stays behind a holder that is older.
     YoungerStays = "younger-stays" in "engine/src/decider.rs",
+    /// An attempt waits for whoever is in its way, and nobody looks for rings.
+    AttemptsAlwaysWait = "attempts-always-wait" in "engine/src/decider.rs",
+    /// An attempt that comes again is as young as its last try.
+    AttemptAgesAnew = "attempt-ages-anew" in "engine/src/decider.rs",
+    /// A lease that runs out frees its resources, and nobody who waits is told.
+    ExpiryWakesNobody = "expiry-wakes-nobody" in "engine/src/decider.rs",
+    /// One who waits is never told that its time is over.
+    WaitUnbounded = "wait-unbounded" in "engine/src/shard.rs",
     /// The search for rings looks at holders, and not at those who wait.
     RingsHoldersOnly = "rings-holders-only" in "engine/src/deadlock.rs",
     /// A retry of a request that waits becomes a second waiter.

@@ -8,7 +8,8 @@
 //! [`model`] is the kernel once more, obviously right and slow; [`hostile`] makes up commands;
 //! [`trial`] runs both against each other; [`shrink`] makes a failure small; [`disk`] is a disk that
 //! forgets what was not synced; [`objects`] is an object store behind a bad network; [`life`] is whole servers
-//! on either, and their clients; [`linear`] judges what threads were told.
+//! on either, and their clients; [`agents`] is agents under wait-die before such a server, who have to come to an end;
+//! [`linear`] judges what threads were told.
 
 pub mod world;
 pub mod transcript;
@@ -19,6 +20,7 @@ pub mod shrink;
 pub mod disk;
 pub mod objects;
 pub mod life;
+pub mod agents;
 pub mod linear;
 pub mod rng;
 

@@ -32,6 +32,9 @@ struct Args {
     /// How long servers live from each seed, in hours of their own time
     #[arg(long, default_value_t = 0.02)]
     hours: f64,
+    /// How many rounds of wild and good times agents live through from each seed
+    #[arg(long, default_value_t = 2)]
+    rounds: u64,
     /// Print everything that anybody is told
     #[arg(long)]
     trace: bool,
@@ -84,11 +87,27 @@ fn try_seeds(args: &Args) -> Result<String, String> {
     let first = args.seed.unwrap_or(1);
     let count = args.seeds.unwrap_or(if args.seed.is_some() { 1 } else { 200 });
     let (mut tried, mut lived) = (sim::trial::Tally::default(), sim::life::Tally::default());
+    let mut came = sim::agents::Tally::default();
     for seed in first..first.saturating_add(count) {
         tried.add(&sim::trial::run(seed, args.steps)?);
         lived.add(&live(args, seed)?);
+        came.add(&come(args, seed)?);
     }
-    Ok(format!("{count} seeds\n{tried}\n{lived}"))
+    Ok(format!("{count} seeds\n{tried}\n{lived}\n{came}"))
+}
+
+fn come(args: &Args, seed: u64) -> Result<sim::agents::Tally, String> {
+    let mut trace = |line: String| {
+        if args.trace {
+            println!("{line}");
+        }
+    };
+    sim::agents::run(seed, args.rounds, &mut trace).map_err(|what| {
+        format!(
+            "{what}\nto see it again: cargo run --release -p sim -- --seed {seed} --rounds {}",
+            args.rounds
+        )
+    })
 }
 
 fn live(args: &Args, seed: u64) -> Result<sim::life::Tally, String> {

@@ -29,6 +29,7 @@ const STORE: Part = Part::Test("store", "lib");
 const DAMAGE: Part = Part::Test("store", "damage");
 const STORE_CRASHES: Part = Part::Test("sim", "store_crashes");
 const TAKEOVER: Part = Part::Test("sim", "object_takeover");
+const AGENTS: Part = Part::Test("sim", "agents");
 const CRASH_POINTS: Part = Part::Test("sim", "crash_points");
 const ENGINE: Part = Part::Test("engine", "lib");
 const SHARD: Part = Part::Test("engine", "shard");
@@ -40,9 +41,10 @@ const WHOLE_ENGINE: Part = Part::Test("engine", "engine");
 const REGRESSIONS: Part = Part::Test("kernel", "regressions");
 
 /// All parts, the quick ones first.
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 16] = [
     Part::Trials,
     Part::Lives,
+    AGENTS,
     REGRESSIONS,
     STORE,
     DAMAGE,
@@ -68,6 +70,10 @@ fn likely(fault: Fault) -> &'static [Part] {
         Fault::ChainUnchecked | Fault::TornTailKept | Fault::DamageCut => &[DAMAGE],
         _ if fault.place().contains("object/") => &[TAKEOVER, STORE],
         Fault::TiredStillGranted | Fault::GoneStillServed => &[WAITING, SHARD],
+        Fault::AttemptsAlwaysWait
+        | Fault::AttemptAgesAnew
+        | Fault::ExpiryWakesNobody
+        | Fault::WaitUnbounded => &[AGENTS],
         Fault::YoungerStays | Fault::NoSpaceIgnored => &[SHARD],
         Fault::PinsLate | Fault::FloorBeforeMoves => &[LETTING_GO],
         Fault::SnapshotUncompared => &[ENGINE_CRASHES],
@@ -277,8 +283,8 @@ fn now() -> Instant {
 impl Part {
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Part::Trials => &["--seeds", "400", "--hours", "0"],
-            Part::Lives => &["--seeds", "400", "--steps", "0", "--hours", "0.05"],
+            Part::Trials => &["--seeds", "400", "--hours", "0", "--rounds", "0"],
+            Part::Lives => &["--seeds", "400", "--steps", "0", "--hours", "0.05", "--rounds", "0"],
             Part::Test(..) => &[],
         }
     }
