@@ -127,12 +127,15 @@ pub struct Bulk {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// Credentials, at most [`Bulk::MAX`].
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
     pub lease_ids: Vec<String>,
 }
 
 impl Bulk {
     /// The most leases in one call.
-    pub const MAX: usize = 1000;
+    pub const MAX: usize = 10_000;
+    /// The longest body of such a call, in bytes: so many of the longest credentials, with room for white space.
+    pub const BODY_MAX: usize = 2 << 20;
 }
 
 /// What is true of several leases, whatever their holder believes.
@@ -147,6 +150,7 @@ pub struct Reconcile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// Credentials, at most [`Bulk::MAX`].
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
     pub lease_ids: Vec<String>,
     /// Take back what ran out and is still held.
     #[serde(default, skip_serializing_if = "Option::is_none")]

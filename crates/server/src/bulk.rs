@@ -1,34 +1,77 @@
 //! Several leases at once: heartbeat, release, reconcile. Each is answered on its own, in the order in which it was asked.
+//!
+//! **Invariant.** Whatever one call asks for, others get their turn after at most [`PART`] leases of it, and its leases
+//! take at most so many of the places in a shard's queue.
+//!
+//! **What would break it.** Ten thousand releases handed in at once: the queue has room for fewer than half, the rest of
+//! them are refused as if the shard were overrun, and so is everybody else. Ten thousand leases read in one look: the
+//! shard decides nothing meanwhile. Heartbeats are one command, which the shard itself takes apart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::agents::{Bulk, BulkResult, Reconcile, Reconciled, Results};
 use api::{Code, Refusal, tell};
-use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{FromRequest, FromRequestParts, Request as HttpRequest};
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use engine::decider::Said;
+use engine::shard::RENEWALS_MAX;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use identity::Right;
 use kernel::{
     Action, Answer, Command, Held, LeaseView, Live, Outcome, Rejection, Renewal, Request,
     State as LeaseState, Time,
 };
+use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use crate::acquire::{self, Seen, not_found};
 use crate::agents::heard_from;
 use crate::app::{App, Ask};
 use crate::peer::Peer;
-use crate::read::Headers;
 use crate::refuse::{Refused, rejected};
 use crate::{read, views};
+
+/// How many leases are asked for or looked at in one go: as many as the kernel renews with one record.
+const PART: usize = Action::MAX_BATCH;
+const _: () = assert!(Bulk::MAX <= RENEWALS_MAX, "heartbeats of one shard are one command");
+
+/// How many members one answer shows: a thousand of the largest leases. The same lease may be named ten thousand times.
+const SHOWN_MAX: usize = 1000 * kernel::Bundle::MAX_MEMBERS;
 
 type Told<T> = Result<Json<Results<T>>, Refused>;
 type Each<T> = Vec<Result<T, Refusal>>;
 
+/// A call with a long body, as it comes: who asks, and for what.
+pub(crate) struct Incoming<T> {
+    app: Arc<App>,
+    peer: Peer,
+    headers: HeaderMap,
+    body: T,
+}
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for Incoming<T> {
+    type Rejection = Refused;
+
+    async fn from_request(request: HttpRequest, app: &Arc<App>) -> Result<Incoming<T>, Refused> {
+        let (mut parts, body) = request.into_parts();
+        let peer = Extension::<Peer>::from_request_parts(&mut parts, app).await;
+        let Extension(peer) = peer.map_err(|error| Refusal::new(Code::Unauthenticated, error.body_text()))?;
+        let body = Limited::new(body, Bulk::BODY_MAX).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                let detail = format!("the body is longer than may be, in bytes: max={}", Bulk::BODY_MAX);
+                return Refusal::new(Code::DocumentTooLarge, detail);
+            }
+            Refusal::new(Code::InvalidBody, format!("the body did not come whole: {error}"))
+        })?;
+        let body = read::body(&body.to_bytes())?;
+        Ok(Incoming { app: Arc::clone(app), peer, headers: parts.headers, body })
+    }
+}
+
 /// Who asks for what, read: a credential or what is wrong with it, for each lease.
-struct Asked {
+pub(crate) struct Asked {
     app: Arc<App>,
     peer: Peer,
     correlation: u128,
@@ -36,25 +79,35 @@ struct Asked {
     held: Each<(Held, usize)>,
 }
 
+impl FromRequest<Arc<App>> for Asked {
+    type Rejection = Refused;
+
+    async fn from_request(request: HttpRequest, app: &Arc<App>) -> Result<Asked, Refused> {
+        Ok(Asked::read(Incoming::from_request(request, app).await?).await?)
+    }
+}
+
 impl Asked {
-    async fn read(app: &Arc<App>, peer: Peer, headers: &HeaderMap, asked: Bulk) -> Result<Asked, Refusal> {
-        let Bulk { namespace, agent_id, lease_ids: ids } = asked;
+    async fn read(Incoming { app, peer, headers, body }: Incoming<Bulk>) -> Result<Asked, Refusal> {
+        let Bulk { namespace, agent_id, lease_ids: ids } = body;
         if ids.is_empty() || ids.len() > Bulk::MAX {
             let detail = format!("lease_ids: one or more, and not too many: max={}", Bulk::MAX);
             return Err(Refusal::new(Code::InvalidBody, detail));
         }
         let namespace = read::namespace(namespace.as_deref())?;
         let agent = agent_id.as_deref().map(read::agent).transpose()?;
-        let correlation = read::correlation(headers)?;
+        let correlation = read::correlation(&headers)?;
         if agent.is_some() {
-            heard_from(app, &peer, &namespace, agent.as_ref(), correlation).await?;
+            // Or whoever has no rights there finds out which agents there are.
+            read::may(&peer, &namespace, Right::Write)?;
+            heard_from(&app, &peer, &namespace, agent.as_ref(), correlation).await?;
         }
         let placed = |id: &String| {
             let held = read::credential(&app.key, id)?;
             Ok((held, app.shard_of_lease(held.lease).ok_or_else(not_found)?))
         };
         let held = ids.iter().map(placed).collect();
-        Ok(Asked { app: Arc::clone(app), peer, correlation, ids, held })
+        Ok(Asked { app, peer, correlation, ids, held })
     }
 
     /// Where each lease is in the order of asking, by shard.
@@ -82,37 +135,37 @@ impl Asked {
         Command { identity: Some(self.peer.identity.clone()), request, action }
     }
 
-    /// Sends a command for each lease that is asked for, all at once, and waits for all answers.
+    /// Sends a command for each lease that is asked for, a part of them at a time, and waits for all answers.
     async fn all<T: Send + 'static>(
         &self,
-        commands: impl Iterator<Item = (usize, usize, Command)>,
+        mut commands: impl Iterator<Item = (usize, usize, Command)>,
         look: fn(&kernel::Kernel, Time, &Said) -> T,
     ) -> Vec<(usize, Result<(Said, T), Refusal>)> {
-        let mut asking = JoinSet::new();
-        for (place, shard, command) in commands {
-            let (app, correlation) = (Arc::clone(&self.app), self.correlation);
-            asking.spawn(async move {
-                let ask = Ask { correlation, ..Ask::default() };
-                (place, app.ask(shard, command, ask, look).await)
-            });
+        let mut answered = Vec::new();
+        loop {
+            let mut asking = JoinSet::new();
+            for (place, shard, command) in commands.by_ref().take(PART) {
+                let (app, correlation) = (Arc::clone(&self.app), self.correlation);
+                asking.spawn(async move {
+                    let ask = Ask { correlation, ..Ask::default() };
+                    (place, app.ask(shard, command, ask, look).await)
+                });
+            }
+            if asking.is_empty() {
+                return answered;
+            }
+            answered.extend(asking.join_all().await);
         }
-        asking.join_all().await
     }
 }
 
-pub(crate) async fn heartbeat(
-    State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
-    Headers(headers): Headers,
-    body: Bytes,
-) -> Told<BulkResult> {
-    let asked = Asked::read(&app, peer, &headers, read::body(&body)?).await?;
+pub(crate) async fn heartbeat(asked: Asked) -> Told<BulkResult> {
     let mut each = asked.blank::<(Live, Time)>();
     for (shard, leases) in asked.by_shard() {
         let renewals = leases.iter().map(|(_, held)| Renewal { held: *held, ttl: None }).collect();
         let command = asked.command(Action::Renew(renewals), None);
         let ask = Ask { correlation: asked.correlation, ..Ask::default() };
-        let answered = app.ask(shard, command, ask, |_, now, _| now).await;
+        let answered = asked.app.ask(shard, command, ask, |_, now, _| now).await;
         let lives = answered.and_then(|(said, now)| Ok((renewed(said)?, now)));
         for (index, (place, _)) in leases.iter().enumerate() {
             each[*place] = match &lives {
@@ -123,7 +176,7 @@ pub(crate) async fn heartbeat(
             };
         }
     }
-    let unix_ms = app.unix_ms();
+    let unix_ms = asked.app.unix_ms();
     let told = |(live, now): (Live, Time)| {
         let remaining_ms = now.until(live.deadline).0;
         (Some(unix_ms + remaining_ms), Some(remaining_ms))
@@ -141,13 +194,7 @@ fn renewed(said: Said) -> Result<Vec<Result<Live, Rejection>>, Refusal> {
 }
 
 /// Each again and again, and also when its history is gone.
-pub(crate) async fn release(
-    State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
-    Headers(headers): Headers,
-    body: Bytes,
-) -> Told<BulkResult> {
-    let asked = Asked::read(&app, peer, &headers, read::body(&body)?).await?;
+pub(crate) async fn release(asked: Asked) -> Told<BulkResult> {
     let mut each = asked.blank::<()>();
     let commands = asked.by_shard().into_iter().flat_map(|(shard, leases)| {
         let release = |(place, held)| (place, shard, asked.command(Action::Release(held), None));
@@ -191,14 +238,12 @@ struct Truth {
     back: Option<Result<tell::Granted, Refusal>>,
 }
 
-pub(crate) async fn reconcile(
-    State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
-    Headers(headers): Headers,
-    body: Bytes,
-) -> Told<Reconciled> {
-    let Reconcile { namespace, agent_id, lease_ids, rebind } = read::body(&body)?;
-    let asked = Asked::read(&app, peer, &headers, Bulk { namespace, agent_id, lease_ids }).await?;
+pub(crate) async fn reconcile(incoming: Incoming<Reconcile>) -> Told<Reconciled> {
+    let Incoming { app, peer, headers, body } = incoming;
+    let Reconcile { namespace, agent_id, lease_ids, rebind } = body;
+    let bulk =
+        Incoming { app, peer, headers: headers.clone(), body: Bulk { namespace, agent_id, lease_ids } };
+    let asked = Asked::read(bulk).await?;
     let mut each = asked.truths().await;
     if rebind == Some(true) {
         asked.take_back(&headers, &mut each).await?;
@@ -206,7 +251,7 @@ pub(crate) async fn reconcile(
     let unix = asked.ids.iter().zip(&asked.held).zip(each);
     let results = unix.map(|((id, held), truth)| {
         let epoch = held.as_ref().ok().map(|(held, _)| held.epoch);
-        reconciled(&app, id, epoch, truth)
+        reconciled(&asked.app, id, epoch, truth)
     });
     Ok(Json(Results { results: results.collect() }))
 }
@@ -214,29 +259,45 @@ pub(crate) async fn reconcile(
 impl Asked {
     /// Each lease as it is now, if it is this peer's.
     async fn truths(&self) -> Each<Truth> {
-        let mut each = self.blank();
+        let (mut each, mut left) = (self.blank(), SHOWN_MAX);
         for (shard, leases) in self.by_shard() {
-            let ids: Vec<kernel::LeaseId> = leases.iter().map(|(_, held)| held.lease).collect();
-            let look = move |view: &crate::app::View<'_>| {
-                let views: Vec<_> = ids.iter().map(|id| view.kernel.lease(*id, view.now)).collect();
-                (views, view.now)
-            };
-            let seen = self.app.look(shard, look).await;
-            for (index, (place, _)) in leases.iter().enumerate() {
-                each[*place] = match &seen {
-                    Ok((views, now)) => self.truth(views[index].clone(), *now),
-                    Err(refusal) => Err(refusal.clone()),
-                };
+            for part in leases.chunks(PART) {
+                self.look(shard, part, &mut each, &mut left).await;
             }
         }
         each
     }
 
-    fn truth(&self, view: Result<LeaseView, Rejection>, now: Time) -> Result<Truth, Refusal> {
+    async fn look(&self, shard: usize, leases: &[(usize, Held)], each: &mut Each<Truth>, left: &mut usize) {
+        let ids: Vec<kernel::LeaseId> = leases.iter().map(|(_, held)| held.lease).collect();
+        let look = move |view: &crate::app::View<'_>| {
+            let views: Vec<_> = ids.iter().map(|id| view.kernel.lease(*id, view.now)).collect();
+            (views, view.now)
+        };
+        let seen = self.app.look(shard, look).await;
+        for (index, (place, _)) in leases.iter().enumerate() {
+            each[*place] = match &seen {
+                Ok((views, now)) => self.truth(views[index].clone(), *now, left),
+                Err(refusal) => Err(refusal.clone()),
+            };
+        }
+    }
+
+    /// `left` is how many members the answer has room for.
+    fn truth(
+        &self,
+        view: Result<LeaseView, Rejection>,
+        now: Time,
+        left: &mut usize,
+    ) -> Result<Truth, Refusal> {
         let view = view.map_err(|why| rejected(&why))?;
         if view.identity != self.peer.identity {
             return Err(rejected(&Rejection::NotHeld));
         }
+        *left = left.checked_sub(view.members.len()).ok_or_else(|| {
+            let detail = "the answer would be too long; ask for this one again, among fewer";
+            Refusal::new(Code::Throttled, detail)
+        })?;
         Ok(Truth { view, now, back: None })
     }
 

@@ -197,7 +197,12 @@ fn results<T: utoipa::ToSchema>(what: &str) -> ResponseBuilder {
 
 /// Each lease is answered on its own.
 fn bulk_call<T: utoipa::ToSchema>(call: Call) -> Call {
-    call.body::<T>().changes().refuses(&[InvalidKey, Forbidden, NotFound])
+    call.body::<T>()
+        .at_length(
+            "Up to 10,000 credentials, in a body of at most 2 MiB; each is answered on its own, in order.",
+        )
+        .changes()
+        .refuses(&[InvalidKey, Forbidden, NotFound])
 }
 
 fn documents() -> Vec<Call> {
@@ -331,7 +336,7 @@ fn looks() -> Vec<Call> {
             .of_lease()
             .reads()
             .tells::<tell::Lease>("The lease.")
-            .refuses(&[Forbidden, NotFound, Retired]),
+            .refuses(&[NotFound, Retired]),
         Call::get(path::FENCE, views::fence)
             .named("views", "fence", "Is a fencing token current?")
             .at_length("As of this moment: information, never a guard.")

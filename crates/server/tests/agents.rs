@@ -372,21 +372,6 @@ async fn bulk_calls_answer_each_lease_on_its_own_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_thousand_leases_are_renewed_and_given_back_at_once() {
-    let (_, server) = world();
-    let mut leases = Vec::new();
-    for n in 0..api::agents::Bulk::MAX {
-        leases.push(server.acquire(json!({"key": format!("k{n}")})).await);
-    }
-    let all: Vec<&Value> = leases.iter().collect();
-    for what in ["heartbeat", "release"] {
-        let results = bulk(&server, what, &all, json!({})).await;
-        assert!(results.iter().all(|result| result["ok"] == json!(true)), "{what}");
-    }
-    assert_eq!(server.get("/v1/leases").await.1["leases"], json!([]));
-}
-
-#[tokio::test]
 async fn agents_are_listed_page_by_page() {
     let (hands, server) = world();
     for agent in ["c", "a", "b"] {
