@@ -110,6 +110,47 @@ async fn everything_that_happens_is_told_with_where_and_what() {
     assert_eq!(reader.named("revoked").await.2["public_id"], last["public_id"]);
 }
 
+/// The other words in which docs/agents.md says that things happen.
+#[tokio::test]
+async fn how_something_happened_is_told_too() {
+    let hands = Hands::default();
+    let server = Server::start_by(&hands);
+    let mut reader = Reader::open(&server, "/v1/events", &[]).await;
+    let lease = server.ask("/v1/manifest", &intent("a", "default")).await;
+    assert_eq!(reader.named("granted").await.2.get("how"), None);
+    server.ask("/v1/agents/a/state", &json!({"state": "DIE_RESTART"})).await;
+    hands.pass(60_001);
+    server.get("/v1/leases").await;
+    assert_eq!(reader.named("expired").await.2["how"], json!("held"));
+    let body = json!({"lease_ids": [lease["lease_id"]], "agent_id": "a", "rebind": true});
+    server.ask("/v1/leases/reconcile", &body).await;
+    let (_, _, rebound) = reader.named("granted").await;
+    assert_eq!((&rebound["how"], &rebound["public_id"]), (&json!("rebound"), &lease["public_id"]));
+
+    let key = server.acquire(json!({"key": "k", "ttl_ms": 300_000})).await;
+    reader.named("granted").await;
+    let id = [header("x-lease-id", key["lease_id"].as_str().expect("a credential"))];
+    server.post("/v1/update_state?key=k", &id, "{}").await;
+    assert_eq!(reader.named("committed").await.2.get("how"), None);
+    server.post("/v1/remove_state?key=k", &id, "").await;
+    assert_eq!(reader.named("committed").await.2["how"], json!("removed"));
+
+    assert_eq!(server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await.0, 409);
+    let (_, _, refused) = reader.named("contention").await;
+    assert_eq!((&refused["how"], &refused["blocked_by"]), (&json!("refused"), &json!([key["public_id"]])));
+    let waiter = {
+        let server = server.clone();
+        tokio::spawn(
+            async move { server.post("/v1/acquire", &[], r#"{"key":"k","block_seconds":2}"#).await.0 },
+        )
+    };
+    assert_eq!(reader.named("contention").await.2["how"], json!("waits"));
+    hands.pass(2_001);
+    server.until("/v1/contention", |told| told["waiting"] == json!([])).await;
+    assert_eq!(reader.named("contention").await.2["how"], json!("timed_out"));
+    assert_eq!(waiter.await.expect("an answer"), 409);
+}
+
 /// A request that waits is told of before anything else happens: nobody would hear of it otherwise until that does.
 #[tokio::test]
 async fn whoever_begins_to_wait_is_told_of_at_once() {
