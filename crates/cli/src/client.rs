@@ -7,10 +7,11 @@
 //! 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened).
 //!
 //! The modules in reading order: `args` is the command line; `environment` is what `acquire` leaves to the commands after
-//! it; `leases`, `documents`, `views` and `watch` are the commands.
+//! it; `agents` is for `lockd run --intent` and `lockd mcp`; `leases`, `documents`, `views` and `watch` are the commands.
 
 mod args;
 mod environment;
+pub mod agents;
 pub mod leases;
 pub mod documents;
 mod views;

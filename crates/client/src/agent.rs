@@ -36,8 +36,9 @@ impl Client {
     }
 
     /// Declares what an agent will touch until it is granted: waits while it may, and where it has to die, stays away for as
-    /// long as it is told and comes again with the same attempt. It gives up when `patience` is over, and at once where the
-    /// session has to give back what it holds: only the caller can do that, and come again with the attempt.
+    /// long as it is told and comes again with the same attempt. It gives up when `patience` is over, and at once where only
+    /// others can help: the caller, if the session has to give back what it holds, or an operator, if grants are stopped.
+    /// Whoever comes later comes with the attempt.
     pub async fn declare(&self, manifest: &Manifest, patience: Duration) -> Result<Declared, Error> {
         let end = BootTime::now().after(patience);
         let mut ask = manifest.clone();
@@ -52,7 +53,7 @@ impl Client {
             }
             let backoff = Duration::from_millis(judged.backoff_ms.unwrap_or_default());
             let must_give_back = judged.verdict == Verdict::Die && !judged.release.is_empty();
-            if must_give_back || end.left() <= backoff {
+            if must_give_back || judged.verdict == Verdict::Paused || end.left() <= backoff {
                 return Ok(Declared::Not(Box::new(judged)));
             }
             ask.attempt_id = Some(judged.attempt_id);

@@ -45,6 +45,19 @@ async fn an_agent_that_dies_comes_again_until_it_has_its_turn() {
     assert!(next.is_live() && next.fencing_token() > 0);
 }
 
+/// Waiting would not help: the operator who stopped it may be away for days.
+#[tokio::test]
+async fn an_agent_whose_grants_are_stopped_is_told_at_once() {
+    let server = Server::start().await;
+    let client = server.client();
+    let (lease, _) = granted(client.declare(&manifest("coder", "/x"), LONG).await.expect("free"));
+    client.set_agent("coder", None, AgentState::Paused).await.expect("an operator");
+    let for_ever = Duration::from_secs(1_000_000);
+    let not = client.declare(&manifest("coder", "/y"), for_ever).await.expect("an answer");
+    assert!(matches!(not, Declared::Not(judged) if judged.verdict == Verdict::Paused));
+    assert!(lease.is_live(), "what it has it keeps");
+}
+
 #[tokio::test]
 async fn an_agent_finds_out_after_a_restart_what_is_true() {
     let server = Server::start().await;

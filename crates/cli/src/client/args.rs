@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Subcommand, ValueEnum};
 
+use super::{Failure, misused};
+
 /// `lockd client`.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
@@ -145,6 +147,14 @@ pub struct Terms {
     /// For people to read; the certificate's name if it is not said.
     #[arg(long, env = "LOCKD_CLIENT_OWNER")]
     pub owner: Option<String>,
+}
+
+impl Terms {
+    /// The TTL as servers are told it.
+    pub fn ttl_ms(&self) -> Result<Option<i64>, Failure> {
+        let ms = self.ttl.map(|ttl| i64::try_from(ttl.as_millis())).transpose();
+        ms.map_err(|_| misused("--ttl is longer than can be counted"))
+    }
 }
 
 /// A key, and the lease over it.

@@ -6,7 +6,7 @@ use api::tell::{Extended, Granted, Released};
 
 use super::args::{Acquire, Common, HeldKey, Keepalive};
 use super::environment::{exports, held};
-use super::{Connection, Done, Failure, Output, Terms, misused, print, told};
+use super::{Connection, Done, Failure, Output, Terms, print, told};
 
 /// Prints the lease as exports. If they cannot be printed the lease is given back: nobody would know of it.
 pub(crate) async fn acquire(client: &Client, common: &Common, args: &Acquire) -> Done {
@@ -28,11 +28,10 @@ pub async fn grant(
     key: &str,
     terms: &Terms,
 ) -> Result<Granted, Failure> {
-    let ttl_ms = terms.ttl.map(|ttl| i64::try_from(ttl.as_millis())).transpose();
     let asked = ask::Acquire {
         namespace: connection.namespace.clone(),
         key: Some(key.to_string()),
-        ttl_ms: ttl_ms.map_err(|_| misused("--ttl is longer than can be counted"))?,
+        ttl_ms: terms.ttl_ms()?,
         owner: terms.owner.clone(),
         ..ask::Acquire::default()
     };

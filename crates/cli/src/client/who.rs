@@ -13,11 +13,23 @@ use crate::folders;
 
 /// What is shown to servers over HTTPS; nothing if none of them is.
 pub(super) fn identity(connection: &Connection) -> Result<Option<ClientTls>, Failure> {
+    let tls = |bundle| ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map_err(told);
+    bundle(connection)?.map(tls).transpose()
+}
+
+/// The name of the identity that is shown to servers over HTTPS; nothing if none of them is.
+pub(super) fn name(connection: &Connection) -> Result<Option<String>, Failure> {
+    Ok(bundle(connection)?.map(|bundle| bundle.client().certificate().name().as_str().to_string()))
+}
+
+fn bundle(connection: &Connection) -> Result<Option<ClientBundle>, Failure> {
     let Some(path) = identity_file(connection)? else { return Ok(None) };
-    let told = |error: identity::Error| (2, String::from(error));
     let text = identity::file::read(&path).map_err(told)?;
-    let bundle = ClientBundle::parse(&text).map_err(|error| told(error.in_file(&path)))?;
-    ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map(Some).map_err(told)
+    ClientBundle::parse(&text).map(Some).map_err(|error| told(error.in_file(&path)))
+}
+
+fn told(error: identity::Error) -> Failure {
+    (2, String::from(error))
 }
 
 /// The identity file that is shown to servers over HTTPS; nothing if none of them is.

@@ -13,13 +13,15 @@ use std::ffi::{OsStr, OsString};
 use std::io::{PipeWriter, Write};
 use std::time::Duration;
 
-use ::client::{Client, Error, Lease, Lost, Options};
+use ::client::{Client, Declared, Lease, Lost, Options};
+use api::agents::{Intent, Manifest};
 use cli::child::{Ended, Job, Moment, Signals, WANTS_TERMINAL};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 use self::term::{Standing, Term};
 use crate::say;
+use cli::client::agents::{AgentArgs, intent, refused};
 use cli::client::{Connection, Failure, Terms, connect, duration, failed, misused, told, values};
 
 /// The exit code when the lease was lost.
@@ -28,7 +30,7 @@ const LOST: u8 = 12;
 #[derive(clap::Args)]
 #[command(
     after_help = "The command gets LOCKD_FENCING_TOKEN, LOCKD_PUBLIC_ID, LOCKD_KEY and LOCKD_NAMESPACE, and what `lockd \
-                  client acquire` exports, so that `lockd client` finds the lease. SIGINT, SIGTERM, SIGHUP and SIGQUIT \
+                  client acquire` exports, so that `lockd client` finds the lease. With --intent there is no key. SIGINT, SIGTERM, SIGHUP and SIGQUIT \
                   are passed on to its process group. When it ends, what is left of that group is killed, and the \
                   lease is given back.\n\n\
                   When the lease is lost, the group gets SIGTERM, and SIGKILL after --grace; both before the server \
@@ -37,14 +39,24 @@ const LOST: u8 = 12;
                   started); 12 when the lease was lost; 10 held by another; and those of `lockd --help`.\n\n\
                   Examples:\n  lockd run --key orders -- ./import-orders\n  \
                   lockd run --key orders --ttl 30s --block 10m --owner nightly -- sh -c 'psql -v token=$LOCKD_FENCING_TOKEN -f import.sql'\n  \
-                  lockd run --key orders -- lockd client set orders runs++"
+                  lockd run --key orders -- lockd client set orders runs++\n  \
+                  lockd run --intent MUTATES:FILE:src/auth.rs --intent 'CONSUMES:FILE:src/*' --block 10m -- make fix"
 )]
 pub(crate) struct Run {
     #[command(flatten)]
     connection: Connection,
     /// The key to hold.
-    #[arg(long)]
-    key: String,
+    #[arg(long, required_unless_present = "intents", conflicts_with = "intents")]
+    key: Option<String>,
+    /// What the command will touch, and how, as PREDICATE:KIND:name; several are held all together, or not at all.
+    /// --owner says nothing here: others are shown the agent, and --reason.
+    #[arg(long = "intent", value_name = "INTENT", value_parser = intent)]
+    intents: Vec<Intent>,
+    /// Why, for others who find these intents in their way.
+    #[arg(long, conflicts_with = "key")]
+    reason: Option<String>,
+    #[command(flatten)]
+    agent: AgentArgs,
     #[command(flatten)]
     terms: Terms,
     /// How long the command has between SIGTERM and SIGKILL when the lease is lost; at most a third of the TTL.
@@ -58,11 +70,13 @@ pub(crate) struct Run {
 /// Runs the command under the lease, and passes its exit code on.
 pub(crate) fn run(args: &Run) -> Result<u8, Failure> {
     let client = connect(&args.connection)?;
+    let wanted = args.wanted()?;
     // Before there is another thread.
     let signals = Signals::take().map_err(|error| failed("listening for signals", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the runtime", &error))?;
-    let lease = acquire(&runtime, &client, args, &signals)?;
+    let asking = Asking { client: &client, wanted: &wanted, block: args.terms.block };
+    let lease = acquire(&runtime, &asking, args.connection.answer_timeout(), &signals)?;
     let under = Under { args, runtime: &runtime, lease: &lease };
     let ended = under.work(&signals);
     if matches!(ended, Ok(Outcome { gone: false, .. } | Outcome { lost: Some(_), .. })) {
@@ -76,7 +90,12 @@ pub(crate) fn run(args: &Run) -> Result<u8, Failure> {
 }
 
 /// Waits for the lease on another thread, so that this one hears signals.
-fn acquire(runtime: &Runtime, client: &Client, args: &Run, signals: &Signals) -> Result<Lease, Failure> {
+fn acquire(
+    runtime: &Runtime,
+    asking: &Asking<'_>,
+    within: Duration,
+    signals: &Signals,
+) -> Result<Lease, Failure> {
     let (rung, bell) = std::io::pipe().map_err(|error| failed("making a pipe", &error))?;
     let (cancel, cancelled) = oneshot::channel::<()>();
     let (asked, heard) = std::thread::scope(|scope| {
@@ -85,7 +104,7 @@ fn acquire(runtime: &Runtime, client: &Client, args: &Run, signals: &Signals) ->
             let _bell = bell;
             runtime.block_on(async {
                 tokio::select! {
-                    asked = ask(client, args) => Some(asked),
+                    asked = asking.ask() => Some(asked),
                     _ = cancelled => None,
                 }
             })
@@ -96,11 +115,11 @@ fn acquire(runtime: &Runtime, client: &Client, args: &Run, signals: &Signals) ->
     })
     .map_err(|error: std::io::Error| failed("waiting for the lease", &error))?;
     match (heard, asked) {
-        (None, Some(asked)) => asked.map_err(told),
+        (None, Some(asked)) => asked,
         (None, None) => unreachable!("only a signal cancels"),
         (Some(signal), asked) => {
             if let Some(Ok(lease)) = asked {
-                give_back(runtime, lease, args.connection.answer_timeout());
+                give_back(runtime, lease, within);
             }
             let code = u8::try_from(128 + signal.as_raw()).expect("signals are small");
             Err((code, "interrupted before the command was started".into()))
@@ -108,16 +127,53 @@ fn acquire(runtime: &Runtime, client: &Client, args: &Run, signals: &Signals) ->
     }
 }
 
-/// The one place that knows what the lease is over: other resources than a key would be asked for here.
-async fn ask(client: &Client, args: &Run) -> Result<Lease, Error> {
-    let options = Options {
-        namespace: args.connection.namespace.clone(),
-        ttl: args.terms.ttl,
-        owner: args.terms.owner.clone(),
-        block: args.terms.block,
-        ..Options::default()
-    };
-    client.acquire(&args.key, &options).await
+/// What the lease is to be over.
+enum Wanted {
+    Key(String, Options),
+    Bundle(Manifest),
+}
+
+impl Run {
+    fn wanted(&self) -> Result<Wanted, Failure> {
+        if let Some(key) = &self.key {
+            let options = Options {
+                namespace: self.connection.namespace.clone(),
+                ttl: self.terms.ttl,
+                owner: self.terms.owner.clone(),
+                block: self.terms.block,
+                ..Options::default()
+            };
+            return Ok(Wanted::Key(key.clone(), options));
+        }
+        let agent = self.agent.begin("run", &self.connection)?;
+        Ok(Wanted::Bundle(Manifest {
+            ttl_ms: self.terms.ttl_ms()?,
+            reason: self.reason.clone(),
+            ..agent.manifest(self.connection.namespace.clone(), self.intents.clone())
+        }))
+    }
+}
+
+struct Asking<'a> {
+    client: &'a Client,
+    wanted: &'a Wanted,
+    block: Duration,
+}
+
+impl Asking<'_> {
+    /// The one place that knows how each kind is asked for. Where a bundle has to stay away for a while, the client does
+    /// that, and comes again with the same attempt.
+    async fn ask(&self) -> Result<Lease, Failure> {
+        match self.wanted {
+            Wanted::Key(key, options) => self.client.acquire(key, options).await.map_err(told),
+            Wanted::Bundle(manifest) => {
+                match self.client.declare(manifest, self.block).await.map_err(told)? {
+                    Declared::Granted { lease, .. } => Ok(lease),
+                    Declared::Not(judged) => Err(refused(&judged)),
+                }
+            }
+        }
+    }
 }
 
 /// What cannot be given back in time runs out by itself; the command is done either way.
@@ -198,8 +254,9 @@ impl Under<'_> {
             ("LOCKD_FENCING_TOKEN", granted.fencing_token.to_string().into()),
             ("LOCKD_PUBLIC_ID", granted.public_id.clone().into()),
             ("LOCKD_NAMESPACE", granted.namespace.clone().into()),
+            // Empty where there is none: that of a run around this one is not this one's.
+            ("LOCKD_KEY", granted.key.clone().unwrap_or_default().into()),
         ];
-        all.extend(granted.key.as_ref().map(|key| ("LOCKD_KEY", key.into())));
         all.extend(values(&self.args.connection, granted)?.map(|(name, value)| (name, value.into())));
         if let Some(file) = &self.args.connection.identity {
             // The command may go to another folder.

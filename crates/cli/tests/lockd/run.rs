@@ -266,3 +266,110 @@ fn a_server_that_is_not_there_is_unavailable_and_bad_arguments_are_wrong_usage()
         assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{script}: {}", ran.stderr);
     }
 }
+
+/// Runs whose intents are in each other's way, started at once: each notes when it begins and when it ends.
+fn at_once(server: &Server, intents: [&str; 2], script: &str) -> String {
+    let dir = tempfile::tempdir().expect("a folder");
+    let notes = dir.path().join("notes").display().to_string();
+    let ran = server.sh(&format!(
+        "cd {} || exit 99
+         lockd run {} --block 60s -- sh -c '{script}' {notes} & a=$!
+         lockd run {} --block 60s -- sh -c '{script}' {notes} & b=$!
+         wait $a && wait $b && cat {notes}",
+        dir.path().display(),
+        intents[0],
+        intents[1],
+    ));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    ran.stdout
+}
+
+/// The second one dies, stays away and comes again by itself, or waits: whichever it was, it has its turn.
+#[test]
+fn runs_whose_intents_conflict_are_one_after_the_other() {
+    let server = Server::start(Role::Operator);
+    let script = r#"echo begin >> "$0"; sleep 0.5; echo end >> "$0""#;
+    let intents = ["--intent MUTATES:FILE:src/a.rs", "--intent 'CONSUMES:FILE:src/*' --intent MUTATES:DB:x"];
+    assert_eq!(at_once(&server, intents, script), "begin\nend\nbegin\nend\n");
+}
+
+/// Each waits for the other to have begun: one after the other they would wait for ever.
+#[test]
+fn runs_that_only_read_are_held_at_once() {
+    let server = Server::start(Role::Operator);
+    let script = r#"echo begin >> "$0"; n=0
+        until [ "$(wc -l < "$0")" -ge 2 ] || [ $n -ge 1200 ]; do sleep 0.05; n=$((n+1)); done; [ $n -lt 1200 ]"#;
+    let intents = ["--intent CONSUMES:FILE:src/a.rs", "--intent 'CONSUMES:FILE:src/*'"];
+    assert_eq!(at_once(&server, intents, script), "begin\nbegin\n");
+}
+
+#[test]
+fn a_bundle_is_what_the_command_holds_and_is_given_back() {
+    let server = Server::start(Role::Operator);
+    let ran = server.sh(
+        r#"cd / && export LOCKD_KEY=outer && lockd run --intent MUTATES:FILE:src/a.rs --intent 'CONSUMES:FILE:src/*' --intent MUTATES:KEY:orders \
+            --namespace team --reason "fix it" -- sh -c '
+            echo "token=$LOCKD_FENCING_TOKEN namespace=$LOCKD_NAMESPACE key=<$LOCKD_KEY> id=$LOCKD_PUBLIC_ID"
+            lockd client list --output json
+            echo 7 | lockd client update orders >/dev/null && lockd client get orders; echo'
+        echo "exit $?"; lockd client list --output json"#,
+    );
+    assert_eq!(ran.stderr, "");
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    let held: serde_json::Value = serde_json::from_str(lines[1]).expect("JSON");
+    let lease = &held["leases"][0];
+    let expected = format!(
+        "token={} namespace=team key=<> id={}",
+        lease["fencing_token"],
+        lease["public_id"].as_str().expect("a name")
+    );
+    assert_eq!(lines[0], expected);
+    let named = lease["resources"].as_array().expect("a list").iter();
+    let named: Vec<String> = named.map(|one| format!("{} {}", one["predicate"], one["name"])).collect();
+    assert_eq!(named, [r#""MUTATES" "/src/a.rs""#, r#""CONSUMES" "/src/*""#, r#""MUTATES" "orders""#]);
+    assert_eq!(lines[2..], ["7", "exit 0", r#"{"leases":[]}"#], "{}", ran.stdout);
+}
+
+#[test]
+fn a_bundle_in_others_way_is_exit_10_and_says_whose() {
+    let server = Server::start(Role::Operator);
+    let ran = server.sh("lockd run --intent DELETES:FILE:/x --reason 'clean up' -- \
+         lockd run --intent CONSUMES:FILE:/x --block 300ms -- echo started");
+    assert_eq!((ran.code, ran.stdout.as_str()), (10, ""), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("holder=anonymous") && ran.stderr.contains(r#"reason="clean up""#),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_bundle_of_an_agent_whose_grants_are_stopped_says_so_at_once() {
+    let server = Server::start(Role::Operator);
+    let client =
+        ::client::Client::builder().plain().endpoint(server.address.to_string()).build().expect("an address");
+    let paused = client.set_agent("ci", None, api::agents::AgentState::Paused);
+    let ran = server.sh("lockd run --intent MUTATES:FILE:/x --agent-id ci -- echo once");
+    assert_eq!(ran.code, 0, "the server knows it now: {}", ran.stderr);
+    tokio::runtime::Runtime::new().expect("threads").block_on(paused).expect("an operator");
+    let ran = server.sh("lockd run --intent MUTATES:FILE:/x --agent-id ci --block 100d -- echo started");
+    assert_eq!((ran.code, ran.stdout.as_str()), (14, ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("grants to this agent are stopped"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_intent_that_is_none_is_refused_with_its_form() {
+    let server = Server::start(Role::Operator);
+    for (bad, said) in [
+        ("--intent src/auth.rs", "MUTATES:FILE:src/auth.rs"),
+        ("--intent WRITES:FILE:/x", "one of PROVIDES"),
+        ("--intent MUTATES:FILE:/x --key orders", "cannot be used with"),
+        ("--intent MUTATES:FILE:/x --root ''", "root"),
+        ("--intent MUTATES:FILE:/../x", "FILE:/../x"),
+        ("--key orders --reason why", "cannot be used with"),
+    ] {
+        let ran = server.sh(&format!("lockd run {bad} -- echo started"));
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{bad}: {}", ran.stderr);
+        assert!(ran.stderr.contains(said), "{bad}: {}", ran.stderr);
+    }
+}
