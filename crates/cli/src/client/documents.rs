@@ -101,7 +101,8 @@ pub(crate) fn edit(args: &Edit) -> Done {
     }
 }
 
-fn edited(document: &[u8], edits: &[String]) -> Result<Vec<u8>, Failure> {
+/// A document, changed by edits.
+pub fn edited(document: &[u8], edits: &[String]) -> Result<Vec<u8>, Failure> {
     let edits = edits.iter().map(|text| parse_edit(text)).collect::<Result<Vec<_>, _>>();
     let edited = edits.and_then(|edits| apply(document, &edits, &now()));
     edited.map_err(|error| misused(shown(&error.to_string())))

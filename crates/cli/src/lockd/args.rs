@@ -9,6 +9,7 @@ use cli::pages::{Completions, Man};
 
 use crate::auth::AuthCommand;
 use crate::health::Health;
+use crate::mcp::Mcp;
 use crate::run::Run;
 use crate::serve::Serve;
 
@@ -59,6 +60,8 @@ pub(crate) enum Command {
     /// Write manual pages, one for each command.
     #[command(after_help = "Example:\n  lockd man --out ~/.local/share/man/man1 && man lockd-run")]
     Man(Man),
+    /// Give an AI agent leases and documents, over the Model Context Protocol.
+    Mcp(Box<Mcp>),
     /// Run a command while holding a lease.
     Run(Box<Run>),
     /// Serve leases over HTTPS.

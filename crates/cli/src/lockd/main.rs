@@ -1,5 +1,5 @@
-//! `lockd`: the lease authority's own program: it serves, asks, runs commands under leases, makes
-//! identities, and looks at stores.
+//! `lockd`: the lease authority's own program: it serves, asks, for people and for AI agents, runs commands under
+//! leases, makes identities, and looks at stores.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage; a client's others are in [`cli::client`]. Results go to
 //! standard output, everything else to standard error.
@@ -10,6 +10,7 @@ mod dump;
 mod health;
 mod line;
 mod logs;
+mod mcp;
 mod run;
 mod serve;
 
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         }
         Command::Health(health) => health::run(health).map(|()| 0),
         Command::Man(man) => man.write(Args::command()).map_err(failed).map(|()| 0),
+        Command::Mcp(args) => mcp::run(args).map(|()| 0),
         Command::Run(args) => run::run(args),
         Command::Serve(_) => serve::run(given()).map(|()| 0),
         Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map_err(failed).map(|()| 0),

@@ -5,6 +5,7 @@ mod auth;
 mod client;
 mod dump;
 mod lockc;
+mod mcp;
 mod pages;
 mod progress;
 mod run;

@@ -1,0 +1,431 @@
+//! `lockd mcp`: the real binary, over real standard input and output, against a real server.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use identity::Role;
+use rustix::process::{Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::running::{Running, until};
+use crate::server::{Server, program};
+
+/// Far more than any answer needs, far less than for ever.
+const LONG: Duration = Duration::from_secs(60);
+
+/// An agent's client, at the other end of the pipes.
+struct Agent {
+    input: ChildStdin,
+    lines: Receiver<String>,
+    process: Running,
+    last: u64,
+}
+
+impl Agent {
+    /// Starts the program, and shakes hands.
+    fn start(server: &Server, options: &[&str]) -> Agent {
+        Agent::begin(server.lockd(&["mcp"]).args(options))
+    }
+
+    fn begin(command: &mut Command) -> Agent {
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = spawned.expect("the binary runs");
+        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                let _ = send.send(line.expect("text"));
+            }
+        });
+        let mut agent = Agent { input, lines, process: Running::new(child), last: 0 };
+        let info = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+        let hello = agent.ask("initialize", &info);
+        assert_eq!(hello["serverInfo"]["name"], "lockd");
+        assert!(hello["instructions"].as_str().expect("it says how to work").contains("GRANTED"));
+        agent.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        agent
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.input, "{message}").expect("it listens");
+    }
+
+    fn request(&mut self, method: &str, params: &Value) {
+        self.last += 1;
+        self.send(&json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params}));
+    }
+
+    /// The next message, which must be JSON-RPC: nothing else may be on standard output.
+    fn heard(&mut self) -> Value {
+        let line = self.lines.recv_timeout(LONG).expect("an answer");
+        let message: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+        assert_eq!(message["jsonrpc"], "2.0");
+        message
+    }
+
+    fn ask(&mut self, method: &str, params: &Value) -> Value {
+        self.request(method, params);
+        let answer = self.heard();
+        assert_eq!(answer["id"], self.last, "{answer}");
+        assert!(answer["result"].is_object(), "{answer}");
+        answer["result"].clone()
+    }
+
+    /// What a tool says, and whether it did what was asked.
+    fn call(&mut self, tool: &str, arguments: &Value) -> (bool, String) {
+        let result = self.ask("tools/call", &json!({"name": tool, "arguments": arguments}));
+        said(&result)
+    }
+
+    #[track_caller]
+    fn done(&mut self, tool: &str, arguments: &Value) -> String {
+        let (done, text) = self.call(tool, arguments);
+        assert!(done, "{tool}: {text}");
+        text
+    }
+
+    #[track_caller]
+    fn refused(&mut self, tool: &str, arguments: &Value) -> String {
+        let (done, text) = self.call(tool, arguments);
+        assert!(!done, "{tool}: {text}");
+        text
+    }
+
+    /// Closes the connection, and waits for the program's end.
+    fn hang_up(self) -> (Option<i32>, String) {
+        drop(self.input);
+        self.process.ended()
+    }
+}
+
+fn said(result: &Value) -> (bool, String) {
+    let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text: {result}"));
+    (result["isError"] != true, text.to_owned())
+}
+
+/// The value after a name, as in `handle=1`.
+#[track_caller]
+fn value<'a>(text: &'a str, name: &str) -> &'a str {
+    let after = text.split(&format!("{name}=")).nth(1).unwrap_or_else(|| panic!("no {name} in {text}"));
+    after.split([' ', '\n', ',', ';', '.']).next().expect("a first part")
+}
+
+fn leases(server: &Server) -> usize {
+    let listed = server.sh("lockd client list --output json").stdout;
+    let listed: Value = serde_json::from_str(&listed).expect("JSON");
+    listed["leases"].as_array().expect("a list").iter().filter(|lease| lease["state"] == "active").count()
+}
+
+#[test]
+fn an_agent_takes_a_key_works_on_its_document_and_gives_it_back() {
+    let server = Server::start(Role::Operator);
+    let (mut ada, mut bob) =
+        (Agent::start(&server, &["--agent-id", "ada"]), Agent::start(&server, &["--agent-id", "bob"]));
+    let tools = ada.ask("tools/list", &json!({}));
+    let names: Vec<&str> = tools["tools"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|tool| tool["name"].as_str().expect("a name"))
+        .collect();
+    let all = ["manifest", "acquire", "release", "who_holds", "reconcile", "state_get", "state_update"];
+    assert_eq!(names, all);
+
+    let granted = ada.done("acquire", &json!({"key": "orders"}));
+    assert!(granted.starts_with("GRANTED: you hold KEY:orders in namespace default."), "{granted}");
+    let described = server.sh("lockd client describe orders").stdout;
+    assert!(
+        described.contains(&format!("fencing_token={}\n", value(&granted, "fencing_token"))),
+        "{described}"
+    );
+
+    let seen = bob.done("who_holds", &json!({"object": "KEY:orders"}));
+    assert!(seen.starts_with("HELD: KEY:orders; 0 wait.") && seen.contains("owner=\"ada\""), "{seen}");
+    assert!(!seen.contains("this is you"), "{seen}");
+    let refused = bob.refused("acquire", &json!({"key": "orders"}));
+    assert!(
+        refused.contains("holder=") && refused.contains("NEXT: call again with wait_seconds"),
+        "{refused}"
+    );
+    assert!(ada.done("who_holds", &json!({"object": "KEY:orders"})).contains("this is you: handle=1"));
+
+    let committed =
+        ada.done("state_update", &json!({"key": "orders", "document": r#"{"n": 1e400, "step": "a"}"#}));
+    assert!(committed.starts_with("COMMITTED: version=1 "), "{committed}");
+    ada.done("state_update", &json!({"key": "orders", "edits": ["step=b", "count++"]}));
+    let read = bob.done("state_get", &json!({"key": "orders"}));
+    assert!(read.contains("version=2 ") && read.contains("you do not hold the key"), "{read}");
+    assert!(read.ends_with("{\"n\":1e400,\"step\":\"b\",\"count\":1}\n"), "byte for byte: {read}");
+    let stale = ada.refused("state_update", &json!({"key": "orders", "document": "{}", "if_version": 1}));
+    assert!(stale.contains("version_conflict") && stale.contains("current_version=2"), "{stale}");
+    assert!(
+        bob.refused("state_update", &json!({"key": "orders", "document": "{}"})).contains("NEXT: acquire it")
+    );
+
+    assert_eq!(value(&ada.done("release", &json!({"handle": 1})), "handle"), "1");
+    assert!(
+        bob.done("who_holds", &json!({"object": "KEY:orders"})).starts_with("FREE: nobody holds KEY:orders")
+    );
+    let text = bob.done("acquire", &json!({"key": "orders"}));
+    assert!(
+        value(&text, "fencing_token").parse::<u64>().expect("a number")
+            > value(&granted, "fencing_token").parse().expect("one")
+    );
+    let last = bob.done("state_update", &json!({"key": "orders", "edits": ["step=done"], "release": true}));
+    assert!(last.contains("version=3 ") && last.contains("RELEASED handle=1"), "{last}");
+    assert_eq!(leases(&server), 0);
+    assert_eq!((ada.hang_up().0, bob.hang_up().0), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_manifest_is_granted_whole_and_whoever_is_in_the_way_is_named() {
+    let server = Server::start(Role::Operator);
+    let mut ada = Agent::start(&server, &["--agent-id", "ada", "--root", "/repo"]);
+    let mut bob = Agent::start(&server, &["--agent-id", "bob", "--root", "/repo"]);
+    let intents = json!([{"predicate": "MUTATES", "object": "FILE:src/a.rs"}, {"predicate": "CONSUMES", "object": "FILE:docs/*"}]);
+    let granted = ada.done("manifest", &json!({"intents": intents, "reason": "rename a field"}));
+    assert!(granted.contains("MUTATES FILE:/repo/src/a.rs, CONSUMES FILE:/repo/docs/*"), "{granted}");
+
+    let seen = bob.done("who_holds", &json!({"object": "FILE:src/a.rs"}));
+    assert!(seen.starts_with("HELD: FILE:/repo/src/a.rs") && seen.contains("agent_id=\"ada\""), "{seen}");
+    let reads = json!([{"predicate": "CONSUMES", "object": "FILE:/repo/docs/x.md"}]);
+    bob.done("manifest", &json!({"intents": reads}));
+    let writes = json!({"intents": [{"predicate": "DELETES", "object": "FILE:/repo/*"}]});
+    let own = bob.refused("manifest", &writes);
+    assert!(own.starts_with("ALREADY HELD: your own lease handle=1"), "{own}");
+    bob.done("release", &json!({}));
+    let refused = bob.refused("manifest", &writes);
+    assert!(refused.starts_with("DIE: ") && refused.contains("reason=\"rename a field\""), "{refused}");
+    assert!(refused.contains(" ms, and then call manifest again with this attempt_id"), "{refused}");
+    let attempt = refused.trim_end().rsplit("\nattempt_id=").next().expect("a last line");
+
+    // It stays away and comes again by itself, for as long as it may wait.
+    let again = json!({"intents": writes["intents"], "attempt_id": attempt, "wait_seconds": 50});
+    bob.request("tools/call", &json!({"name": "manifest", "arguments": again}));
+    ada.done("release", &json!({"handle": 1}));
+    let (done, text) = said(&bob.heard()["result"]);
+    assert!(done && text.contains("DELETES FILE:/repo/*"), "{text}");
+}
+
+#[test]
+fn whoever_waits_has_its_turn_and_other_calls_are_answered_meanwhile() {
+    let server = Server::start(Role::Operator);
+    let (mut ada, mut bob) = (Agent::start(&server, &[]), Agent::start(&server, &[]));
+    ada.done("acquire", &json!({"key": "orders"}));
+    bob.request(
+        "tools/call",
+        &json!({"name": "acquire", "arguments": {"key": "orders", "wait_seconds": 50}}),
+    );
+    until("it waits", || server.sh("lockd client describe orders").stdout.contains("waiters=1"));
+    let seen = bob.done("who_holds", &json!({"object": "KEY:orders"}));
+    assert!(seen.contains("; 1 wait."), "{seen}");
+    ada.done("release", &json!({}));
+    let (done, text) = said(&bob.heard()["result"]);
+    assert!(done && text.starts_with("GRANTED"), "{text}");
+}
+
+/// Without renewals it would be over after 6 s.
+#[test]
+fn a_lease_renews_itself_while_the_connection_lives() {
+    let server = Server::start(Role::Operator);
+    let mut ada = Agent::start(&server, &[]);
+    ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 6}));
+    let other = server.sh("lockd client acquire --block 8s orders");
+    assert_eq!(other.code, 10, "{}{}", other.stdout, other.stderr);
+    assert!(ada.done("reconcile", &json!({})).starts_with("HELD: handle=1 over KEY:orders"));
+}
+
+#[test]
+fn a_lease_that_was_lost_is_told_with_the_next_answer_and_only_once() {
+    let server = Server::start(Role::Operator);
+    let mut ada = Agent::start(&server, &[]);
+    let granted = ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 3}));
+    ada.done("acquire", &json!({"key": "other"}));
+    let revoked = server.sh(&format!("lockd client revoke {}", value(&granted, "public_id")));
+    assert_eq!(revoked.code, 0, "{}", revoked.stderr);
+    let mut told = String::new();
+    until("it is told", || {
+        told = ada.done("who_holds", &json!({"object": "KEY:unrelated"}));
+        told.starts_with("LOST: ")
+    });
+    assert!(
+        told.contains("handle=1 over KEY:orders") && told.contains("an operator withdrew it; stop"),
+        "{told}"
+    );
+    assert!(told.contains("\nFREE: nobody holds KEY:unrelated"), "what was asked is answered too: {told}");
+    let next = ada.refused("state_update", &json!({"key": "orders", "document": "{}"}));
+    assert!(next.starts_with("REFUSED: this connection does not hold the key"), "{next}");
+    assert!(ada.done("reconcile", &json!({})).starts_with("HELD: handle=2 over KEY:other"));
+}
+
+/// A client may give up on a call when its lease is there already: then nobody reads the answer.
+#[test]
+fn whoever_asks_again_is_told_which_lease_it_has() {
+    let server = Server::start(Role::Operator);
+    let mut ada = Agent::start(&server, &[]);
+    let first = ada.done("acquire", &json!({"key": "orders"}));
+    let again = ada.done("acquire", &json!({"key": "orders"}));
+    assert_eq!(value(&again, "handle"), "1");
+    assert_eq!(value(&again, "fencing_token"), value(&first, "fencing_token"));
+    assert_eq!(leases(&server), 1);
+}
+
+#[test]
+fn a_call_that_is_cancelled_gives_up_its_place() {
+    let server = Server::start(Role::Operator);
+    server.sh("lockd client acquire --ttl 300s orders");
+    let mut ada = Agent::start(&server, &[]);
+    ada.request(
+        "tools/call",
+        &json!({"name": "acquire", "arguments": {"key": "orders", "wait_seconds": 50}}),
+    );
+    until("it waits", || server.sh("lockd client describe orders").stdout.contains("waiters=1"));
+    let id = ada.last;
+    ada.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
+    until("its place is free", || server.sh("lockd client describe orders").stdout.contains("waiters=0"));
+    assert!(ada.done("reconcile", &json!({})).starts_with("Nothing is held"));
+}
+
+#[test]
+fn everything_is_given_back_when_the_connection_ends() {
+    let server = Server::start(Role::Operator);
+    let mut ada = Agent::start(&server, &["--root", "/repo"]);
+    ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 300}));
+    ada.done(
+        "manifest",
+        &json!({"intents": [{"predicate": "MUTATES", "object": "FILE:a"}], "ttl_seconds": 300}),
+    );
+    assert_eq!(leases(&server), 2);
+    let (code, stderr) = ada.hang_up();
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert_eq!(leases(&server), 0);
+}
+
+#[test]
+fn everything_is_given_back_when_it_is_told_to_end_also_while_a_call_waits() {
+    let server = Server::start(Role::Operator);
+    server.sh("lockd client acquire --ttl 300s taken");
+    let mut ada = Agent::start(&server, &[]);
+    ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 300}));
+    ada.request("tools/call", &json!({"name": "acquire", "arguments": {"key": "taken", "wait_seconds": 50}}));
+    until("it waits", || server.sh("lockd client describe taken").stdout.contains("waiters=1"));
+    kill_process(ada.process.pid(), Signal::TERM).expect("our own child");
+    let (code, stderr) = ada.process.ended();
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert_eq!(leases(&server), 1, "another's alone");
+    until("nobody waits", || server.sh("lockd client describe taken").stdout.contains("waiters=0"));
+}
+
+/// The program was killed, and its leases are still there: another takes them over by their credentials.
+#[test]
+fn what_an_earlier_connection_held_is_taken_over() {
+    let server = Server::start(Role::Operator);
+    let mut first = Agent::start(&server, &[]);
+    let granted = first.done("acquire", &json!({"key": "orders", "ttl_seconds": 300}));
+    let credential = granted
+        .split("lease_id=")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next())
+        .expect("it is told")
+        .to_owned();
+    kill_process(first.process.pid(), Signal::KILL).expect("our own child");
+    assert_eq!(first.process.ended().0, None);
+    let mut second = Agent::start(&server, &[]);
+    let wrong = credential.replace(".1.", ".3.");
+    let found = second.done("reconcile", &json!({"lease_ids": [credential, wrong]}));
+    assert!(found.starts_with("GRANTED: you hold KEY:orders"), "{found}");
+    assert!(found.contains("\nGONE: public_id=L-") && !found.contains(&wrong), "{found}");
+    second.done("state_update", &json!({"key": "orders", "document": "1", "release": true}));
+    assert_eq!(leases(&server), 0);
+}
+
+#[test]
+fn there_is_a_limit_to_leases_to_waits_and_to_documents() {
+    let server = Server::start(Role::Operator);
+    let mut ada = Agent::start(&server, &["--max-leases", "2", "--max-wait", "3s"]);
+    for key in ["a", "b"] {
+        ada.done("acquire", &json!({"key": key}));
+    }
+    let full = ada.refused("acquire", &json!({"key": "c"}));
+    assert!(
+        full.contains("2 leases, the most at once. NEXT: release some.\nHELD: handle=1 over KEY:a"),
+        "{full}"
+    );
+    ada.done("release", &json!({"handle": 2}));
+    ada.done("acquire", &json!({"key": "c"}));
+    assert!(ada.refused("acquire", &json!({"key": "a", "wait_seconds": 4})).contains("at most 3"));
+    let large = format!("\"{}\"", "x".repeat(256 << 10));
+    assert!(ada.refused("state_update", &json!({"key": "a", "document": large})).contains("262146 bytes"));
+    let fits = &large[..large.len() - 3];
+    ada.done("state_update", &json!({"key": "a", "document": format!("{fits}\"")}));
+    assert!(ada.done("state_get", &json!({"key": "a"})).len() > 256 << 10);
+    // No part of it is read, so nobody can be told; what comes after it is answered.
+    let endless = json!({"name": "state_get", "arguments": {"key": "x".repeat(5 << 20)}});
+    ada.request("tools/call", &endless);
+    ada.done("who_holds", &json!({"object": "KEY:a"}));
+    let (code, stderr) = ada.hang_up();
+    assert!(code == Some(0) && stderr.contains("exceeded the maximum line length"), "{stderr}");
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_in_words() {
+    let server = Server::start(Role::Operator);
+    let mut ada = Agent::start(&server, &[]);
+    for (tool, arguments, words) in [
+        ("acquire", json!({}), "missing field `key`"),
+        ("acquire", json!({"key": "a", "wait": 1}), "unknown field `wait`"),
+        ("acquire", json!({"key": ""}), "invalid_key"),
+        ("acquire", json!({"key": "a", "ttl_seconds": 0}), "invalid_ttl"),
+        ("release", json!({"handle": 9}), "holds nothing as handle=9.\nIt holds nothing."),
+        ("who_holds", json!({"object": "orders"}), "invalid_key"),
+        ("manifest", json!({"intents": []}), "invalid_body"),
+        (
+            "manifest",
+            json!({"intents": [{"predicate": "WRITES", "object": "FILE:/x"}]}),
+            "unknown variant `WRITES`",
+        ),
+        (
+            "manifest",
+            json!({"intents": [{"predicate": "MUTATES", "object": "FILE:/x"}], "attempt_id": "x"}),
+            "attempt_id",
+        ),
+        ("reconcile", json!({"lease_ids": vec!["x"; 33]}), "at most 32"),
+        ("state_update", json!({"key": "a", "document": "{}"}), "does not hold the key"),
+    ] {
+        let said = ada.refused(tool, &arguments);
+        assert!(said.contains(words) && said.starts_with("REFUSED: "), "{tool} {arguments}: {said}");
+    }
+    ada.done("acquire", &json!({"key": "a"}));
+    for (arguments, words) in [
+        (json!({"key": "a"}), "either document or edits"),
+        (json!({"key": "a", "document": "{}", "edits": ["a=1"]}), "either document or edits"),
+        (json!({"key": "a", "document": "{"}), "invalid_json"),
+        (json!({"key": "a", "edits": ["nonsense"]}), "nonsense"),
+    ] {
+        let said = ada.refused("state_update", &arguments);
+        assert!(said.contains(words), "{arguments}: {said}");
+    }
+    ada.request("tools/call", &json!({"name": "steal", "arguments": {}}));
+    assert!(ada.heard()["error"]["message"].as_str().expect("it says why").contains("steal"));
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_by_the_tool_and_wrong_usage_at_once() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
+    let lockd = assert_cmd::cargo::cargo_bin!("lockd");
+    let mut ada = Agent::begin(program(&nobody.to_string(), lockd).arg("mcp"));
+    let refused = ada.refused("acquire", &json!({"key": "orders"}));
+    assert!(refused.contains("NEXT: wait a little, and call again"), "{refused}");
+    assert_eq!(ada.hang_up().0, Some(0));
+    for (code, script) in [
+        (1, "lockd mcp </dev/null"),
+        (2, "lockd mcp --max-leases 0 </dev/null"),
+        (2, "LOCKD_CLIENT_MTLS=true lockd mcp --identity /no/such/file </dev/null"),
+    ] {
+        let ran = crate::server::sh(&nobody.to_string(), script);
+        assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{script}: {}", ran.stderr);
+        assert!(!ran.stderr.is_empty(), "{script}");
+    }
+}
