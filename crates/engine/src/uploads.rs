@@ -85,6 +85,11 @@ impl Uploads {
         Hold { blob, kept: Arc::clone(&self.kept) }
     }
 
+    /// Removes a blob whose commit was refused, or was a repetition of an earlier one: no record refers to it, and none will.
+    pub fn discard(&self, pin: &Pin) -> Result<(), StoreError> {
+        self.delete(pin.blob)
+    }
+
     /// Removes a blob that a durable record has superseded; one that is being read is left to a sweep.
     pub fn delete(&self, blob: BlobId) -> Result<(), StoreError> {
         if lock(&self.kept).held.contains_key(&blob) {

@@ -91,7 +91,13 @@ pub(crate) async fn update(
     let ask = Ask { correlation: read::correlation(&headers)?, document, wait: None };
     // The pin goes with the question, and is dropped when its answer is known.
     let (said, pin) = app.ask(shard, command, ask, move |_, _, _| pin).await?;
-    drop(pin);
+    if let Some(pin) = pin
+        && !matches!(said, Said::Outcome(Outcome::Applied(..)))
+    {
+        let engine = Arc::clone(app.engine(shard));
+        // What stays, a sweep finds.
+        let _ = tokio::task::spawn_blocking(move || engine.uploads().discard(&pin)).await;
+    }
     match said {
         Said::Outcome(
             Outcome::Applied(Answer::Committed(version), _) | Outcome::Unchanged(Answer::Committed(version)),
