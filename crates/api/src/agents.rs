@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::Code;
 use crate::ask::Resource;
 use crate::tell::{Granted, Lease};
+#[cfg(feature = "openapi")]
+use crate::words;
 
 /// All that an agent means to touch: granted as one lease, or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,10 +15,13 @@ use crate::tell::{Granted, Lease};
 pub struct Manifest {
     /// Where; `default` where it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
     pub namespace: Option<String>,
     /// The agent: it belongs to the identity that first used it in the namespace.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::AgentId))]
     pub agent_id: String,
     /// The run of the agent: who waits for whom is told by it.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::SessionId))]
     pub session_id: String,
     /// As the last answer gave it, if this is a further try; missing with the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,9 +127,11 @@ pub struct InTheWay {
 pub struct Bulk {
     /// Where the agent is; `default` where it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
     pub namespace: Option<String>,
     /// Who is heard of by this: an agent that said that it restarts is back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::AgentId>))]
     pub agent_id: Option<String>,
     /// Credentials, at most [`Bulk::MAX`].
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
@@ -145,9 +152,11 @@ impl Bulk {
 pub struct Reconcile {
     /// Where the agent is; `default` where it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
     pub namespace: Option<String>,
     /// Who is heard of by this: an agent that said that it restarts is back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::AgentId>))]
     pub agent_id: Option<String>,
     /// Credentials, at most [`Bulk::MAX`].
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
@@ -232,6 +241,7 @@ pub enum AgentState {
 pub struct SetAgent {
     /// Where; `default` where it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
     pub namespace: Option<String>,
     /// By the agent itself or an operator; `PAUSED` by an operator.
     pub state: AgentState,

@@ -48,6 +48,9 @@ words! {
     /// The public name of a lease: anybody may see it, and nothing can be done with it.
     #[schema(pattern = "^L-0{8}[0-9a-f]{8}000[0-9a-f]{13}$")]
     PublicId,
+    /// An event's place: the record, which of its events, and the shard where it is not the first.
+    #[schema(pattern = r"^[0-9]{1,19}\.[0-9]{1,9}(\.[0-9]{1,9})?$", examples("1794700000000000.0"))]
+    EventId,
     /// The hash of a document.
     #[schema(pattern = "^[0-9a-f]{64}$")]
     Etag,

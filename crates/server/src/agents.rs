@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use api::Refusal;
 use api::agents::{Agent, AgentState as Wire, Agents, SetAgent};
 use api::words;
+use api::{Code, Refusal};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
@@ -52,7 +52,10 @@ pub(crate) async fn agents(
     let namespace = read::namespace(query.namespace.as_deref())?;
     read::may(&peer, &namespace, Right::Read)?;
     let after = query.cursor.as_deref().map(AgentName::new).transpose().map_err(|_| bad_cursor())?;
-    let limit = query.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
+    let limit = query.limit.unwrap_or(PAGE_MAX);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        return Err(Refusal::new(Code::InvalidBody, format!("limit is 1 to {PAGE_MAX}")).into());
+    }
     let place = namespace.clone();
     let mut views = app
         .look(app.shard_of(&namespace), move |view| {

@@ -97,6 +97,8 @@ impl Asked {
         let namespace = read::namespace(namespace.as_deref())?;
         let agent = agent_id.as_deref().map(read::agent).transpose()?;
         let correlation = read::correlation(&headers)?;
+        // What is malformed is refused where it means nothing too.
+        read::request(&headers, "bulk", &[])?;
         if agent.is_some() {
             // Or whoever has no rights there finds out which agents there are.
             read::may(&peer, &namespace, Right::Write)?;

@@ -181,7 +181,7 @@ fn agents() -> Vec<Call> {
         Call::get(path::EVENTS, events::events)
             .named("agents", "events", "What happens, as it happens")
             .query::<events::Where>()
-            .header::<String>("Last-Event-ID", Required::False, "Go on behind this event, if it is still known.")
+            .header::<words::EventId>("Last-Event-ID", Required::False, "Go on behind this event, if it is still known.")
             .reads()
             .answers(200, events.content("text/event-stream", text))
             .refuses(&[InvalidKey, Forbidden, Draining, Throttled]),

@@ -527,3 +527,13 @@ async fn contention_shows_only_namespaces_that_may_be_read() {
     let all = server.get("/v1/contention?namespace=secret").await.1;
     assert_eq!(all["hotspots"].as_array().map(Vec::len), Some(1));
 }
+
+/// A page of nothing was a page of one, and a limit beyond the largest page was silently the largest.
+#[tokio::test]
+async fn a_page_has_at_least_one_agent_and_at_most_a_thousand() {
+    let server = Server::start();
+    for limit in ["0", "1001"] {
+        let (status, told) = server.get(&format!("/v1/agents?limit={limit}")).await;
+        assert_eq!((status, &told["error"]), (400, &json!("invalid_body")), "{limit}");
+    }
+}
