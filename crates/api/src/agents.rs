@@ -27,6 +27,7 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_id: Option<String>,
     /// What is touched, and how.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1))]
     pub intents: Vec<Intent>,
     /// The directory that relative paths belong to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
