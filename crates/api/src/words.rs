@@ -27,6 +27,9 @@ words! {
     /// The kind of a resource: `KEY`, `FILE`, or any other.
     #[schema(pattern = "^[A-Z][A-Z0-9_]{0,31}$", examples("KEY"))]
     Kind,
+    /// Kind and name of a resource in one, as manifests spell it.
+    #[schema(max_length = 545, pattern = r"^[A-Z][A-Z0-9_]{0,31}:[^\u0000-\u001f\u007f-\u009f]{1,512}$", examples("FILE:/src/main.rs"))]
+    ResourceText,
     /// The name in a certificate. Leases belong to identities.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
     Identity,
@@ -57,6 +60,41 @@ words! {
     /// The hash of a document; empty if there is none.
     #[schema(pattern = "^([0-9a-f]{64})?$")]
     EtagOrNone,
+}
+
+/// An event as it stands in the stream: a line for each field.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "a schema has no values")]
+pub struct SentEvent {
+    /// Where it stands: to go on behind it, as `Last-Event-ID`. A `reset` has none.
+    #[schema(value_type = Option<EventId>)]
+    id: Option<String>,
+    event: EventName,
+    /// An `Event`; of a `reset`, an empty object.
+    #[schema(content_media_type = "application/json")]
+    data: String,
+}
+
+/// What happened.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum EventName {
+    /// Somebody has a lease now.
+    Granted,
+    /// A lease was given back.
+    Released,
+    /// A lease ran out.
+    Expired,
+    /// A lease was withdrawn.
+    Revoked,
+    /// What a withdrawn lease still held is free.
+    Reclaimed,
+    /// A document was written or removed.
+    Committed,
+    /// Others were in the way of somebody.
+    Contention,
+    /// Events were lost: whoever needs to know reads again how things stand.
+    Reset,
 }
 
 /// What a holder does with a resource. `CONSUMES`, `DEPENDS_ON` and `PROVIDES` go together, but not `PROVIDES` twice;

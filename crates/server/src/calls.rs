@@ -11,7 +11,7 @@ use utoipa::openapi::link::LinkBuilder;
 use utoipa::openapi::schema::{AllOfBuilder, ArrayBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, Required, ResponseBuilder};
 
-use crate::openapi::{Call, HeaderEtag, HeaderNumber, anything, json, number};
+use crate::openapi::{Call, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
 use crate::{acquire, agents as parties, bulk, contention, events, fetch, health, holder, manifest};
 use crate::{openapi, operator, state, views};
 
@@ -20,7 +20,7 @@ const NOT_YOURS: [Code; 6] = [NotHeld, LeaseExpired, LeaseRevoked, StaleEpoch, N
 
 /// All of them.
 pub(crate) fn all() -> Vec<Call> {
-    [leases(), agents(), documents(), looks(), operators(), server()].into_iter().flatten().collect()
+    [leases(), agents(), contended(), documents(), looks(), operators(), server()].into_iter().flatten().collect()
 }
 
 fn leases() -> Vec<Call> {
@@ -110,8 +110,6 @@ fn acquire_call() -> Call {
 }
 
 fn agents() -> Vec<Call> {
-    let text = ContentBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String))).build();
-    let events = ResponseBuilder::new().description("Server-sent events, until either end hangs up.");
     vec![
         Call::post(path::MANIFEST, manifest::manifest)
             .named("agents", "manifest", "Declare all that an agent will touch")
@@ -158,6 +156,11 @@ fn agents() -> Vec<Call> {
             .with::<agents::AgentState>()
             .tells::<agents::Agent>("It is so now.")
             .refuses(&[InvalidKey, Forbidden, NotFound]),
+    ]
+}
+
+fn contended() -> Vec<Call> {
+    vec![
         Call::get("/v1/resource/{resource}/state", contention::resource)
             .named("agents", "resource_state", "Who holds a resource, and who waits for it")
             .of_resource()
@@ -181,11 +184,21 @@ fn agents() -> Vec<Call> {
         Call::get(path::EVENTS, events::events)
             .named("agents", "events", "What happens, as it happens")
             .query::<events::Where>()
-            .header::<words::EventId>("Last-Event-ID", Required::False, "Go on behind this event, if it is still known.")
+            .with::<words::EventId>()
+            .header::<HeaderEventId>("Last-Event-ID", Required::False, "Go on behind this event, if it is still known.")
             .reads()
-            .answers(200, events.content("text/event-stream", text))
+            .with::<words::SentEvent>()
+            .with::<words::EventName>()
+            .with::<agents::Event>()
+            .answers(200, stream::<words::SentEvent>("Server-sent events, until either end hangs up."))
             .refuses(&[InvalidKey, Forbidden, Draining, Throttled]),
     ]
+}
+
+/// One of these after the other.
+fn stream<T: utoipa::ToSchema>(what: &str) -> ResponseBuilder {
+    let each = ContentBuilder::new().schema(Some(Ref::from_schema_name(T::name()))).build();
+    ResponseBuilder::new().description(what).content("text/event-stream", each)
 }
 
 /// One of these for each lease, in order.

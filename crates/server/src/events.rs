@@ -91,8 +91,9 @@ pub(crate) async fn events(
     Ok(response.body(Body::new(Pieces(receive))).expect("its parts are valid"))
 }
 
+/// Empty, as it is where no event has come yet, is none.
 fn last_seen(headers: &HeaderMap) -> Result<Option<EventId>, Refusal> {
-    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let Some(value) = headers.get("last-event-id").filter(|value| !value.is_empty()) else { return Ok(None) };
     let id = value.to_str().ok().and_then(EventId::parse);
     let wrong = || Refusal::new(Code::InvalidBody, "Last-Event-ID is not the id of an event: LSN.index");
     id.map(Some).ok_or_else(wrong)

@@ -16,7 +16,7 @@ use axum::body::Bytes;
 use axum::http::header;
 use axum::response::IntoResponse;
 
-pub(crate) use call::{Call, HeaderEtag, HeaderNumber, anything, json, number};
+pub(crate) use call::{Call, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
 pub(crate) use document::document;
 
 /// Where the document is.

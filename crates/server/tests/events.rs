@@ -200,6 +200,15 @@ async fn a_reader_whose_place_is_gone_is_told_reset_first_and_then_what_happens_
     assert_eq!(reader.named("granted").await.2["public_id"], lease["public_id"]);
 }
 
+/// Programs that follow events keep the last id in a text that is empty at first, and some send it then: they were refused.
+#[tokio::test]
+async fn a_reader_that_has_seen_nothing_yet_may_say_so() {
+    let server = Server::start();
+    let mut reader = Reader::open(&server, "/v1/events", &[header("last-event-id", "")]).await;
+    let lease = server.acquire(json!({"key": "k"})).await;
+    assert_eq!(reader.named("granted").await.2["public_id"], lease["public_id"]);
+}
+
 /// One that does not read must not cost memory: it loses its connection, and finds a `reset` when it comes back.
 #[tokio::test]
 async fn a_reader_that_cannot_keep_up_loses_its_connection() {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio_rustls::rustls::ClientConfig;
 
-use crate::servers::Running;
+use crate::servers::{Running, cpu};
 use crate::wire::{Connection, field, tls};
 
 const CONNECTIONS: usize = 64;
@@ -28,12 +28,14 @@ struct Kind {
     asked: Asked,
     tls: Option<Arc<ClientConfig>>,
     rates: Vec<f64>,
+    /// What a request cost the server and the client, in microseconds of CPU time.
+    costs: Vec<(f64, f64)>,
 }
 
 impl Kind {
     fn new(name: &'static str, server: Running, mtls: bool) -> Kind {
         let tls = mtls.then(|| tls(&server.identity(), "http/1.1"));
-        Kind { name, server, asked: Asked::Lease, tls, rates: Vec::new() }
+        Kind { name, server, asked: Asked::Lease, tls, rates: Vec::new(), costs: Vec::new() }
     }
 }
 
@@ -57,8 +59,9 @@ pub(crate) fn measure() {
     // Round after round, so that what the machine does meanwhile hits all alike.
     for _ in 0..ROUNDS {
         for kind in &mut kinds {
-            let rate = runtime.block_on(rate(&kind.server.address, kind.tls.as_ref(), kind.asked));
+            let (rate, cost) = runtime.block_on(rate(&kind.server, kind.tls.as_ref(), kind.asked));
             kind.rates.push(rate);
+            kind.costs.push(cost);
         }
     }
     println!(
@@ -66,7 +69,10 @@ pub(crate) fn measure() {
     );
     for kind in &kinds {
         let worst = kind.rates.iter().copied().fold(f64::INFINITY, f64::min);
-        println!("  {:<18} {:>9.0}   least {worst:.0}", kind.name, median(kind.rates.iter().copied()));
+        let rate = median(kind.rates.iter().copied());
+        let server = median(kind.costs.iter().map(|(server, _)| *server));
+        let client = median(kind.costs.iter().map(|(_, client)| *client));
+        println!("  {:<18} {rate:>9.0}   least {worst:>7.0}   {server:>5.1} us of the server, {client:>5.1} of the client", kind.name);
     }
     // Of each round, since what the machine does meanwhile hits both.
     let ratio = |one: usize, other: usize| {
@@ -78,11 +84,12 @@ pub(crate) fn measure() {
     println!("  mTLS of plain: {:.2} (aim: 0.70)", ratio(3, 1));
 }
 
-async fn rate(address: &str, tls: Option<&Arc<ClientConfig>>, asked: Asked) -> f64 {
+/// Requests a second; what each cost the server and the client.
+async fn rate(server: &Running, tls: Option<&Arc<ClientConfig>>, asked: Asked) -> (f64, (f64, f64)) {
     let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let mut tasks = Vec::new();
     for number in 0..CONNECTIONS {
-        let mut connection = Connection::open(address, tls).await;
+        let mut connection = Connection::open(&server.address, tls).await;
         let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
         tasks.push(tokio::spawn(async move {
             let acquire = format!(r#"{{"key":"key-{number}","ttl_seconds":60,"owner":"bench"}}"#);
@@ -103,12 +110,14 @@ async fn rate(address: &str, tls: Option<&Arc<ClientConfig>>, asked: Asked) -> f
     }
     // Those who came first have been at it for a while.
     done.store(0, Ordering::Relaxed);
-    let began = Instant::now();
+    let (began, before) = (Instant::now(), (server.cpu(), cpu("self")));
     tokio::time::sleep(ROUND).await;
-    let (requests, took) = (done.load(Ordering::Relaxed), began.elapsed());
+    let (requests, took) = (done.load(Ordering::Relaxed) as f64, began.elapsed());
+    let cost = |now: Duration, before: Duration| (now - before).as_secs_f64() * 1e6 / requests;
+    let costs = (cost(server.cpu(), before.0), cost(cpu("self"), before.1));
     stop.store(true, Ordering::Relaxed);
     for task in tasks {
         task.await.expect("no wrong answer");
     }
-    requests as f64 / took.as_secs_f64()
+    (requests / took.as_secs_f64(), costs)
 }

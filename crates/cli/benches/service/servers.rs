@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -65,6 +66,11 @@ impl Running {
         self.memory("VmHWM:")
     }
 
+    /// How long its threads have run.
+    pub(crate) fn cpu(&self) -> Duration {
+        cpu(&self.child.id().to_string())
+    }
+
     fn memory(&self, line: &str) -> u64 {
         let status =
             std::fs::read_to_string(Path::new("/proc").join(self.child.id().to_string()).join("status"));
@@ -72,6 +78,17 @@ impl Running {
         let figure = status.lines().find_map(|text| text.strip_prefix(line)).expect("a figure");
         figure.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
+}
+
+/// How long the threads of a process have run, by its number or `self`.
+pub(crate) fn cpu(process: &str) -> Duration {
+    let tasks = std::fs::read_dir(Path::new("/proc").join(process).join("task")).expect("it runs");
+    let ran = |task: std::io::Result<std::fs::DirEntry>| -> u64 {
+        let told = std::fs::read_to_string(task.expect("it runs").path().join("schedstat"));
+        // A thread may end meanwhile.
+        told.ok().and_then(|told| told.split(' ').next()?.parse().ok()).unwrap_or_default()
+    };
+    Duration::from_nanos(tasks.map(ran).sum())
 }
 
 impl Drop for Running {

@@ -166,7 +166,7 @@ impl Call {
     /// `{resource}` in its path.
     pub(crate) fn of_resource(self) -> Call {
         let what = "Kind and name, as in `FILE:%2Fsrc%2Fmain.rs`.";
-        self.parameter::<String>("resource", ParameterIn::Path, Required::True, what)
+        self.parameter::<words::ResourceText>("resource", ParameterIn::Path, Required::True, what)
     }
 
     /// `{name}` in its path.
@@ -349,3 +349,8 @@ pub(crate) struct HeaderNumber(#[expect(dead_code, reason = "a schema has no val
 #[derive(ToSchema)]
 #[schema(pattern = r#"^("[0-9a-fA-F]{64}"|[0-9a-fA-F]{64}|"")?$"#)]
 pub(crate) struct HeaderEtag(#[expect(dead_code, reason = "a schema has no values")] String);
+
+/// An event's place; empty: none has come yet.
+#[derive(ToSchema)]
+#[schema(pattern = r"^([0-9]{1,19}\.[0-9]{1,9}(\.[0-9]{1,9})?)?$", examples("1794700000000000.0"))]
+pub(crate) struct HeaderEventId(#[expect(dead_code, reason = "a schema has no values")] String);
