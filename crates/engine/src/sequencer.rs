@@ -449,8 +449,8 @@ impl Shared {
                 news.extend(lease.map(|lease| (lease, reached)));
             }
             landing.looks.into_iter().for_each(|publish| publish());
-            let took = landing.stopwatch.elapsed();
-            measures.extend((waiters > 0).then_some(Measure::HandOff { took, waiters }));
+            let handed_off = || Measure::HandOff { took: landing.stopwatch.elapsed(), waiters };
+            measures.extend((waiters > 0).then(handed_off));
         }
         let mut core = lock(&self.core);
         for measure in measures {

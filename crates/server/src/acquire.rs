@@ -32,7 +32,7 @@ const HOLD_FREE_MAX: Span = Span(300_000);
 /// Room for an answer over one key.
 const GRANT_USUAL: usize = 512;
 
-#[derive(Deserialize, IntoParams)]
+#[derive(Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Options {
     /// 1: the answer has the key's document in it, as `state`.
@@ -268,9 +268,10 @@ pub(crate) fn tell(app: &App, granted: &Granted, seen: &Seen) -> tell::Granted {
         _ => None,
     };
     let expires = unix_ms + remaining;
+    let lease_id = app.key.issue(Held { lease: granted.lease, epoch: granted.epoch });
     tell::Granted {
-        lease_id: app.key.issue(Held { lease: granted.lease, epoch: granted.epoch }),
-        public_id: granted.lease.to_string(),
+        public_id: lease_id.split('.').next().unwrap_or_default().to_string(),
+        lease_id,
         lease_epoch: granted.epoch.0,
         fencing_token: granted.token.0,
         namespace: lease.map(|lease| lease.namespace.as_str().to_string()).unwrap_or_default(),

@@ -20,7 +20,10 @@ const NOT_YOURS: [Code; 6] = [NotHeld, LeaseExpired, LeaseRevoked, StaleEpoch, N
 
 /// All of them.
 pub(crate) fn all() -> Vec<Call> {
-    [leases(), agents(), contended(), documents(), looks(), operators(), server()].into_iter().flatten().collect()
+    [leases(), agents(), contended(), documents(), looks(), operators(), server()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn leases() -> Vec<Call> {
@@ -185,7 +188,11 @@ fn contended() -> Vec<Call> {
             .named("agents", "events", "What happens, as it happens")
             .query::<events::Where>()
             .with::<words::EventId>()
-            .header::<HeaderEventId>("Last-Event-ID", Required::False, "Go on behind this event, if it is still known.")
+            .header::<HeaderEventId>(
+                "Last-Event-ID",
+                Required::False,
+                "Go on behind this event, if it is still known.",
+            )
             .reads()
             .with::<words::SentEvent>()
             .with::<words::EventName>()

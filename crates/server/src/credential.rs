@@ -3,6 +3,8 @@
 //! **Invariant.** Whoever shows a text that verifies was given it, or has the store's key. The secret is a keyed hash
 //! of lease and epoch, so nothing has to be kept, and a release can be verified after its history is gone.
 
+use std::fmt::Write as _;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use kernel::{Epoch, Held, LeaseId};
@@ -24,6 +26,9 @@ pub enum Shown {
 
 pub(crate) const SECRET_BYTES: usize = 16;
 
+/// Room for a credential of an early epoch.
+const CREDENTIAL_USUAL: usize = 64;
+
 impl StoreKey {
     /// The key in these bytes.
     pub fn new(bytes: [u8; 32]) -> StoreKey {
@@ -32,8 +37,10 @@ impl StoreKey {
 
     /// The text that is issued for a lease in an epoch.
     pub fn issue(&self, held: Held) -> String {
-        let secret = URL_SAFE_NO_PAD.encode(self.secret(held));
-        format!("{}.{}.{secret}", held.lease, held.epoch.0)
+        let mut text = String::with_capacity(CREDENTIAL_USUAL);
+        write!(text, "{}.{}.", held.lease, held.epoch.0).expect("writing to a string");
+        URL_SAFE_NO_PAD.encode_string(self.secret(held), &mut text);
+        text
     }
 
     /// What a text is worth.
@@ -43,7 +50,11 @@ impl StoreKey {
     }
 
     fn secret(&self, held: Held) -> [u8; SECRET_BYTES] {
-        self.mac(&[&held.lease.to_u128().to_be_bytes(), &held.epoch.0.to_be_bytes()])
+        let mut hashed = [0; 24];
+        hashed[..16].copy_from_slice(&held.lease.to_u128().to_be_bytes());
+        hashed[16..].copy_from_slice(&held.epoch.0.to_be_bytes());
+        let hash = blake3::keyed_hash(&self.0, &hashed);
+        hash.as_bytes()[..SECRET_BYTES].try_into().expect("a hash is longer")
     }
 
     /// A keyed hash. Whoever uses it sees to it that no two purposes hash the same bytes: leases hash 24.

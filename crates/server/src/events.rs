@@ -31,12 +31,12 @@ use utoipa::IntoParams;
 
 use crate::acquire::resource;
 use crate::app::App;
+use crate::front::Recheck;
 use crate::peer::Peer;
 use crate::query::Query;
 use crate::read::{self, Headers};
 use crate::refuse::Refused;
 use crate::ring::{Entry, EventId, Subject, Taken, What, lease_of};
-use crate::serve::Recheck;
 
 /// How many may follow, in all and as one identity.
 const READERS_MAX: (usize, usize) = (1000, 100);
@@ -361,7 +361,7 @@ mod tests {
         let asked = Arc::clone(&good);
         let recheck = Recheck(Arc::new(move || asked.load(Ordering::Acquire)));
         let app = crate::testing::app(crate::app::Settings::default());
-        let router = crate::router::router(app)
+        let router = crate::router::router(&app)
             .layer(Extension(recheck))
             .layer(Extension(Peer::anonymous(Role::Worker)));
         let acquire = |key: &str| {

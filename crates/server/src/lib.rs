@@ -44,6 +44,7 @@ mod openapi;
 mod calls;
 pub mod router;
 mod patience;
+pub mod front;
 pub mod serve;
 pub mod identities;
 mod machine;

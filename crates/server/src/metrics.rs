@@ -3,6 +3,7 @@
 //! Names and labels are a promise: fields are added, and not renamed. No label holds what clients choose: how many
 //! series there are does not grow with keys, identities or namespaces.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use engine::sequencer::Measure;
@@ -225,12 +226,6 @@ impl Metrics {
         self.refusals.get_or_create(&Refusing { code: code.as_str() }).inc();
     }
 
-    /// `path` is a route, not what was asked for: there are only so many.
-    pub(crate) fn answered(&self, path: &'static str, status: u16, took: Duration) {
-        self.requests.get_or_create(&Asked { path, status }).inc();
-        self.durations.get_or_create(&OfPath { path }).observe(took.as_secs_f64());
-    }
-
     /// All of it as text; `shards` are what is known of each shard now: what it counts, and how many wait.
     pub(crate) fn text(&self, shards: &[(Counts, usize)]) -> String {
         let sum = |of: fn(&(Counts, usize)) -> usize| {
@@ -245,6 +240,28 @@ impl Metrics {
         let mut out = String::new();
         text::encode(&mut out, &self.registry).expect("writing to a string");
         out
+    }
+}
+
+/// The figures of a path, found once. A path is a route, not what was asked for: there are only so many.
+pub(crate) struct Counted {
+    pub(crate) path: &'static str,
+    /// Of answers with status 200.
+    sound: OnceLock<Counter>,
+    durations: OnceLock<Histogram>,
+}
+
+impl Counted {
+    pub(crate) fn new(path: &'static str) -> Counted {
+        Counted { path, sound: OnceLock::new(), durations: OnceLock::new() }
+    }
+
+    pub(crate) fn answered(&self, metrics: &Metrics, status: u16, took: Duration) {
+        let find = || metrics.requests.get_or_create_owned(&Asked { path: self.path, status });
+        let requests = if status == 200 { self.sound.get_or_init(find) } else { &find() };
+        requests.inc();
+        let find = || metrics.durations.get_or_create_owned(&OfPath { path: self.path });
+        self.durations.get_or_init(find).observe(took.as_secs_f64());
     }
 }
 

@@ -14,9 +14,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::BoxError;
+use axum::body::Bytes;
 use http_body::{Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -55,21 +55,18 @@ impl std::fmt::Display for TooSlow {
 impl std::error::Error for TooSlow {}
 
 /// A body that has to go on coming.
-pub(crate) struct PatientBody {
-    inner: Incoming,
+pub(crate) struct PatientBody<B> {
+    inner: B,
     timer: Timer,
 }
 
-impl PatientBody {
-    pub(crate) fn wrap(inner: Incoming, most: Duration) -> Body {
-        if http_body::Body::is_end_stream(&inner) {
-            return Body::empty();
-        }
-        Body::new(PatientBody { inner, timer: Timer::new(most) })
+impl<B> PatientBody<B> {
+    pub(crate) fn new(inner: B, most: Duration) -> PatientBody<B> {
+        PatientBody { inner, timer: Timer::new(most) }
     }
 }
 
-impl http_body::Body for PatientBody {
+impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin> http_body::Body for PatientBody<B> {
     type Data = Bytes;
     type Error = axum::Error;
 

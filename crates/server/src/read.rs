@@ -24,7 +24,7 @@ static FENCING_TOKEN: HeaderName = HeaderName::from_static(header::FENCING_TOKEN
 static IF_VERSION: HeaderName = HeaderName::from_static(header::IF_VERSION);
 static IF_STATE_ETAG: HeaderName = HeaderName::from_static(header::IF_STATE_ETAG);
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(header::IDEMPOTENCY_KEY);
-static CORRELATION_ID: HeaderName = HeaderName::from_static(header::CORRELATION_ID);
+pub(crate) static CORRELATION_ID: HeaderName = HeaderName::from_static(header::CORRELATION_ID);
 
 /// The headers of a request, taken out of it.
 pub(crate) struct Headers(pub(crate) HeaderMap);

@@ -4,32 +4,26 @@
 //! never a lease. Over TLS the certificate is checked at the handshake and again with every request: resumed
 //! sessions and open connections do not outlive a revocation.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use api::{Code, Refusal};
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
-use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
-use identity::{PeerIdentity, ServerTls, SharedDenylist, UnixTime};
+use identity::{PeerIdentity, ServerTls, SharedDenylist};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tower::ServiceExt;
 
 use crate::app::App;
-use crate::patience::{PatientBody, PatientStream};
+use crate::front::{Front, Gate};
+use crate::patience::PatientStream;
 use crate::peer::Peer;
-use crate::refuse::Refused;
-use crate::router::router;
+use crate::router::Routes;
 
 /// What one connection may cost.
 #[derive(Clone, Copy, Debug)]
@@ -79,16 +73,18 @@ pub async fn serve(listeners: Vec<Listener>, app: Arc<App>, limits: Limits, stop
     let slots = Arc::new(Semaphore::new(limits.connections_max));
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
-        let router = router(Arc::clone(&app));
-        let router = match &listener {
-            Listener::Tls(_, tls) => {
-                let gate = Gate { denylist: Arc::clone(&tls.denylist), app: Arc::clone(&app) };
-                router.layer(from_fn_with_state(gate, still_trusted))
-            }
-            Listener::Plain(..) | Listener::Unix(..) => router,
+        let gate = match &listener {
+            Listener::Tls(_, tls) => Some(Gate::new(&tls.denylist, &app)),
+            Listener::Plain(..) | Listener::Unix(..) => None,
         };
-        let door =
-            Door { router, app: Arc::clone(&app), limits, slots: Arc::clone(&slots), stop: stop.clone() };
+        let door = Door {
+            routes: Routes::new(&app),
+            gate,
+            app: Arc::clone(&app),
+            limits,
+            slots: Arc::clone(&slots),
+            stop: stop.clone(),
+        };
         accepting.spawn(door.accept(listener));
     }
     while accepting.join_next().await.is_some() {}
@@ -106,7 +102,8 @@ const HEAD_MAX: usize = 64 << 10;
 
 /// One way in.
 struct Door {
-    router: Router,
+    routes: Routes,
+    gate: Option<Gate>,
     app: Arc<App>,
     limits: Limits,
     slots: Arc<Semaphore>,
@@ -182,25 +179,50 @@ impl Door {
         builder.http1().max_buf_size(HEAD_MAX);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
         let stall = self.limits.stall_timeout;
-        let service = self.router.clone().map_request(move |request: axum::http::Request<Incoming>| {
-            let mut request = request.map(|body| PatientBody::wrap(body, stall));
-            request.extensions_mut().insert(peer.clone());
-            request
-        });
-        let service = TowerToHyperService::new(service);
+        let front = Front::new(&self.app, &self.routes, self.gate.as_ref(), peer, stall);
         let stream = PatientStream::new(stream, self.limits.head_timeout, stall);
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let mut stop = self.stop.clone();
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), front));
         let stopped = tokio::select! {
+            biased;
+            () = Stopped::new(&self.stop) => true,
             // Whatever a client does wrong costs its own connection.
             _ = connection.as_mut() => false,
-            _ = stop.wait_for(|stop| *stop) => true,
         };
         if stopped {
             connection.as_mut().graceful_shutdown();
             let _ = connection.await;
         }
         drop(slot);
+    }
+}
+
+/// Ends when the server stops. A connection wakes up with every request, and to wait for the signal is to stand in a list that
+/// all connections share: so it does that once, and then only looks whether the signal has come.
+struct Stopped {
+    stop: watch::Receiver<bool>,
+    waiting: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Whom the signal wakes.
+    woken: Option<Waker>,
+}
+
+impl Stopped {
+    fn new(stop: &watch::Receiver<bool>) -> Stopped {
+        let mut signal = stop.clone();
+        let waiting = Box::pin(async move { drop(signal.wait_for(|stop| *stop).await) });
+        Stopped { stop: stop.clone(), waiting, woken: None }
+    }
+}
+
+impl Future for Stopped {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let waits = self.woken.as_ref().is_some_and(|woken| woken.will_wake(context.waker()));
+        if waits && matches!(self.stop.has_changed(), Ok(false)) {
+            return Poll::Pending;
+        }
+        self.woken = Some(context.waker().clone());
+        self.waiting.as_mut().poll(context)
     }
 }
 
@@ -224,38 +246,4 @@ impl Drop for Counted<'_> {
 fn quick(stream: TcpStream) -> TcpStream {
     let _ = stream.set_nodelay(true);
     stream
-}
-
-#[derive(Clone)]
-struct Gate {
-    denylist: Arc<SharedDenylist>,
-    app: Arc<App>,
-}
-
-impl Gate {
-    fn now(&self) -> UnixTime {
-        UnixTime::since_unix_epoch(Duration::from_millis(self.app.unix_ms()))
-    }
-
-    fn trusts(&self, shown: Option<&PeerIdentity>) -> bool {
-        shown.is_some_and(|shown| self.denylist.check(shown, self.now()).is_ok())
-    }
-}
-
-/// Is the certificate that a request came with still good? For answers that take long.
-#[derive(Clone)]
-pub(crate) struct Recheck(pub(crate) Arc<dyn Fn() -> bool + Send + Sync>);
-
-/// A certificate that was good at the handshake may be revoked, or have run out, by now.
-async fn still_trusted(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
-    let now = gate.now();
-    let shown = request.extensions().get::<Peer>().and_then(|peer| peer.shown.clone());
-    match shown.as_ref().map(|shown| gate.denylist.check(shown, now)) {
-        Some(Ok(())) => {
-            request.extensions_mut().insert(Recheck(Arc::new(move || gate.trusts(shown.as_deref()))));
-            next.run(request).await
-        }
-        Some(Err(why)) => Refused(Refusal::new(Code::Unauthenticated, why.to_string())).into_response(),
-        None => Refused(Refusal::new(Code::Unauthenticated, "no certificate was shown")).into_response(),
-    }
 }

@@ -125,7 +125,7 @@ impl Server {
 
     /// All paths, to be mounted in another program. Each request needs a [`Peer`] among its extensions: who is asking.
     pub fn router(&self) -> Router {
-        router(Arc::clone(&self.app))
+        router(&self.app)
     }
 
     /// Listens, and serves in the background, on the runtime that this is called on. Returns where.

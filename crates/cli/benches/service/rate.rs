@@ -72,7 +72,10 @@ pub(crate) fn measure() {
         let rate = median(kind.rates.iter().copied());
         let server = median(kind.costs.iter().map(|(server, _)| *server));
         let client = median(kind.costs.iter().map(|(_, client)| *client));
-        println!("  {:<18} {rate:>9.0}   least {worst:>7.0}   {server:>5.1} us of the server, {client:>5.1} of the client", kind.name);
+        println!(
+            "  {:<18} {rate:>9.0}   least {worst:>7.0}   {server:>5.1} us of the server, {client:>5.1} of the client",
+            kind.name
+        );
     }
     // Of each round, since what the machine does meanwhile hits both.
     let ratio = |one: usize, other: usize| {

@@ -3,6 +3,7 @@
 mod document;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Response};
@@ -11,6 +12,7 @@ use identity::{Rights, Role};
 use kernel::Identity;
 use serde_json::{Value, json};
 use server::app::{App, Settings};
+use server::front::Front;
 use server::peer::Peer;
 use server::router::router;
 use server::testing::Hands;
@@ -22,7 +24,9 @@ use document::Document;
 #[derive(Clone)]
 pub(crate) struct Server {
     app: Arc<App>,
-    router: Router,
+    front: Front,
+    /// Everything goes by this one then.
+    router: Option<Router>,
     document: Arc<OnceCell<Document>>,
 }
 
@@ -59,8 +63,14 @@ impl Server {
     }
 
     fn of(app: Arc<App>, peer: Peer) -> Server {
-        let router = router(Arc::clone(&app)).layer(Extension(peer));
-        Server { app, router, document: Arc::default() }
+        let front = Front::open(&app, peer, Duration::from_secs(30));
+        Server { app, front, router: None, document: Arc::default() }
+    }
+
+    /// The same server, as it is mounted in another program.
+    pub(crate) fn mounted(&self) -> Server {
+        let router = router(&self.app).layer(Extension(Peer::anonymous(Role::Operator)));
+        Server { router: Some(router), ..self.clone() }
     }
 
     /// The same server, asked by somebody else: a worker, with rights as certificates spell them.
@@ -114,7 +124,10 @@ impl Server {
             request = request.header(*name, *value);
         }
         let request = request.body(Body::from(body.to_string())).expect("a valid request");
-        self.router.clone().oneshot(request).await.expect("it always answers")
+        match &self.router {
+            Some(router) => router.clone().oneshot(request).await.expect("it always answers"),
+            None => self.front.answer(request).await,
+        }
     }
 
     pub(crate) async fn unread(&self, path: &str, body: &str) -> Response<Body> {

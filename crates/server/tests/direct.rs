@@ -1,0 +1,116 @@
+//! The calls that most requests are go to their handlers without the router. Nobody must be able to tell.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod common;
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::Request;
+use common::{Server, header};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use identity::Role;
+use serde_json::{Value, json};
+use server::app::Settings;
+use server::front::Front;
+use server::peer::Peer;
+use server::testing::Hands;
+
+/// Two servers that live through the same, one of them mounted in another program, say the same, byte for byte.
+#[tokio::test]
+async fn they_are_answered_as_by_the_router() {
+    let direct = Server::start_by(&Hands::default());
+    let mounted = Server::start_by(&Hands::default()).mounted();
+    let both = async |path: &str, headers: &[(&str, &str)], body: &str| -> Value {
+        let mut one = direct.raw("POST", path, headers, body).await;
+        let mut other = mounted.raw("POST", path, headers, body).await;
+        // The router writes it down, and otherwise whoever sends the answer does.
+        for answer in [&mut one, &mut other] {
+            answer.headers.remove("content-length");
+        }
+        assert_eq!((one.status, &one.headers), (other.status, &other.headers), "{path} {body}");
+        assert_eq!(one.body, other.body, "{path} {body}");
+        serde_json::from_slice(&one.body).expect("JSON")
+    };
+    let named = [header("x-correlation-id", "a name"), header("x-idempotency-key", "once")];
+    let asked = r#"{"key":"k","owner":"ada","session_id":"s"}"#;
+    let granted = both("/v1/acquire", &named, asked).await;
+    assert_eq!(granted, both("/v1/acquire", &named, asked).await, "a retry");
+    assert_eq!(both("/v1/acquire", &named, r#"{"key":"l"}"#).await["error"], "idempotency_mismatch");
+    assert_eq!(both("/v1/acquire", &[], r#"{"key":"k","owner":"eve"}"#).await["error"], "waiting");
+    let held = json!({"lease_id": granted["lease_id"], "key": "k"}).to_string();
+    assert_eq!(both("/v1/keepalive", &named[..1], &held).await["remaining_ms"], 60_000);
+    assert_eq!(both("/v1/release", &named[..1], &held).await["released"], true);
+    assert_eq!(both("/v1/release", &[], &held).await["released"], true, "again");
+    assert_eq!(both("/v1/keepalive", &[], &held).await["error"], "not_held");
+    let long = format!(r#"{{"key":"long"{}}}"#, " ".repeat(20_000));
+    assert_eq!(both("/v1/acquire", &[], &long).await["key"], "long", "by the router, since it is long");
+    let mut counted = Vec::new();
+    for server in [&direct, &mounted] {
+        let text = String::from_utf8(server.unchecked("GET", "/metrics", &[], "").await.body).expect("text");
+        let of_calls =
+            |line: &&str| line.contains("http_requests_total{path=\"/v1") || line.contains("_refusals");
+        let mut lines: Vec<String> = text.lines().filter(of_calls).map(str::to_string).collect();
+        lines.sort();
+        counted.push(lines);
+    }
+    assert_eq!(counted[0], counted[1]);
+    assert!(
+        counted[0].contains(&r#"lockd_http_requests_total{path="/v1/release",status="200"} 2"#.to_string())
+    );
+}
+
+/// A body whose length is known and that comes piece by piece; an empty piece stands for a connection that breaks.
+struct Pieces(Vec<&'static str>, u64);
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        if self.0.is_empty() {
+            return Poll::Ready(None);
+        }
+        let piece = self.0.remove(0);
+        self.1 -= piece.len() as u64;
+        Poll::Ready(Some(match piece {
+            "" => Err(std::io::ErrorKind::ConnectionReset.into()),
+            piece => Ok(Frame::data(Bytes::from_static(piece.as_bytes()))),
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.1)
+    }
+}
+
+#[tokio::test]
+async fn a_body_may_come_in_pieces_and_has_to_come_whole() {
+    let app = server::testing::app(Settings::default());
+    let front = Front::open(&app, Peer::anonymous(Role::Operator), Duration::from_secs(30));
+    for (pieces, wanted) in [
+        (vec![r#"{"key":"a"}"#], "\"key\":\"a\""),
+        (vec![r#"{"ke"#, r#"y":"#, r#""b"}"#], "\"key\":\"b\""),
+        (vec![], "\"error\":\"invalid_body\""),
+        (vec![r#"{"key":"#, ""], "\"error\":\"invalid_body\""),
+        (vec![r#"{"key":"c"}"#, ""], "\"error\":\"invalid_body\""),
+    ] {
+        let length = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let request = Request::post("/v1/acquire").body(Pieces(pieces.clone(), length));
+        let answer = front.answer(request.expect("a valid request")).await;
+        let body = answer.into_body().collect().await.expect("it is sent whole").to_bytes();
+        let body = String::from_utf8_lossy(&body);
+        assert!(body.contains(wanted), "{pieces:?}: {body}");
+    }
+}
