@@ -8,13 +8,12 @@
 //! next answer reveals what a restart will not know. So a failed append is fatal: nothing is answered any
 //! more, and the owner is told to end the process.
 //!
-//! Whoever has the log may append: it is with the deciding thread, or away with the appending one. A batch
-//! with one command in it is appended on the spot, since there is nothing to decide meanwhile; and a caller
-//! that blocks, on a shard where nothing else is going on, does the whole turn on its own thread.
-//!
-//! Where an append waits for nobody, in memory, whoever hands something in does the turn, with all that others
-//! have handed in meanwhile. One at a time, by the lock `publishing`: whoever does not get it leaves its own in the
-//! inbox, and whoever had it looks into the inbox once more after letting it go. So nothing is left there.
+//! Whoever hands a command in decides it, with all that others have handed in meanwhile, if nobody else is at it; what
+//! was decided goes to the appending thread if the log is here, and waits for it there otherwise. One at a time, by the
+//! lock `deciding`: whoever does not get it leaves its own in the inbox, and whoever had it looks into the inbox once
+//! more after letting it go. So nothing is left there. The deciding thread does what nobody asks for, what comes with
+//! time, and whatever somebody had to leave to it. A caller that blocks, on a shard where nothing else is going on, does
+//! the whole turn on its own thread; and where an append waits for nobody, in memory, so does everybody.
 //!
 //! Room is made before it is needed. Without it new work is refused, and what gives back (releases, revokes,
 //! ticks) goes on in what is left.
@@ -49,6 +48,8 @@ const BATCH_ROOM: u64 = 2 << 20;
 const RETRY: Duration = Duration::from_millis(250);
 /// How many turns a caller does, for others too, before it leaves them to the deciding thread.
 const TURNS: usize = 8;
+/// How often a caller tries to get what is held for moments only, before it leaves its command to the deciding thread.
+const SPINS: usize = 100;
 /// The clock may have been asleep: nobody sleeps for longer.
 const NAP: Duration = Duration::from_secs(5);
 
@@ -132,6 +133,8 @@ struct Shared {
     /// An append waits for nobody.
     instant: bool,
     core: Mutex<Core>,
+    /// Held by whoever decides for all who hand in; taken before `core`, and never waited for.
+    deciding: Mutex<()>,
     /// Held by whoever tells what has landed; taken before `core`.
     publishing: Mutex<()>,
     health: Mutex<Health>,
@@ -142,6 +145,8 @@ struct Core {
     shard: Shard<ReplyTo>,
     /// `None` while it is away with the appending thread.
     log: Option<Box<dyn LogStore>>,
+    /// To the appending thread, which ends when this is gone.
+    work: Option<SyncSender<Work>>,
     /// What was looked at in this turn.
     looks: Vec<Publish>,
     /// Runs from when this turn began.
@@ -155,6 +160,19 @@ struct Core {
     fatal: Option<Fatal>,
     /// An append failed: nothing is said any more.
     dead: bool,
+}
+
+/// A turn to append, and what to.
+type Work = (Box<dyn LogStore>, Landing);
+
+/// What came of a turn on a caller's thread.
+enum Turned {
+    /// All that was in the inbox is decided.
+    Done,
+    /// Somebody else is at it, or will be, and looks into the inbox after that.
+    ByAnother,
+    /// It is the deciding thread's.
+    NotHere,
 }
 
 /// A turn on its way to the disk, and all that is said when it is there.
@@ -179,9 +197,12 @@ impl Sequencer {
         fatal: Fatal,
     ) -> Sequencer {
         let instant = log.is_instant();
+        // There is one log to go with a batch: nobody who sends waits.
+        let (work, batches) = sync_channel(1);
         let core = Core {
             shard: opened,
             log: Some(log),
+            work: Some(work),
             looks: Vec::new(),
             stopwatch: Stopwatch::start(),
             landed: VecDeque::new(),
@@ -195,11 +216,11 @@ impl Sequencer {
             inbox: Inbox::new(QUEUE_MAX),
             instant,
             core: Mutex::new(core),
+            deciding: Mutex::new(()),
             publishing: Mutex::new(()),
             health: Mutex::new(Health { space: Space::Plenty, reason: None }),
         });
-        let (work, batches) = sync_channel(1);
-        let deciding = Deciding { shared: Arc::clone(&shared), work };
+        let deciding = Deciding { shared: Arc::clone(&shared) };
         let appending = Appending { shared: Arc::clone(&shared), work: batches };
         let threads =
             vec![std::thread::spawn(move || deciding.run()), std::thread::spawn(move || appending.run())];
@@ -286,42 +307,79 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What a lock guards, if nobody has it.
+fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 impl Shared {
     /// Sees to it that what is in the inbox is decided.
     fn serve(&self) {
-        if !self.instant {
-            return self.inbox.ring();
-        }
         for _ in 0..TURNS {
-            let publishing = match self.publishing.try_lock() {
-                Ok(publishing) => publishing,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // Whoever has it looks again.
-                Err(TryLockError::WouldBlock) => return,
-            };
-            let mut core = lock(&self.core);
-            if core.dead {
-                return;
-            }
-            let taken = self.inbox.take(Duration::ZERO, !core.is_full());
-            self.decide(&mut core, taken);
-            if core.has_something() {
-                self.append_here(&mut core);
-            }
-            drop(core);
-            let due = self.tell(&publishing);
-            drop(publishing);
-            self.inbox.wake_within(due);
-            if !self.inbox.has_more() {
-                return;
+            let turned = if self.instant { self.turn_in_memory() } else { self.decide_here() };
+            match turned {
+                Turned::Done if self.inbox.has_more() => {}
+                Turned::Done | Turned::ByAnother => return,
+                Turned::NotHere => break,
             }
         }
         self.inbox.ring();
     }
 
+    /// Decides what is in the inbox. Whoever calls must not be held up: it waits for no lock and no disk.
+    fn decide_here(&self) -> Turned {
+        let Some(deciding) = free(&self.deciding) else { return Turned::ByAnother };
+        let soon = |_| {
+            let core = free(&self.core);
+            if core.is_none() {
+                std::hint::spin_loop();
+            }
+            core
+        };
+        let Some(mut core) = (0..SPINS).find_map(soon) else { return Turned::NotHere };
+        if core.dead || lock(&self.health).space != Space::Plenty {
+            return Turned::NotHere;
+        }
+        if core.is_full() {
+            // The appending thread has the log, and looks into the inbox when it brings it back.
+            return Turned::ByAnother;
+        }
+        let taken = self.inbox.take(true);
+        self.decide(&mut core, taken);
+        core.send_off();
+        let due = core.until_due();
+        drop(core);
+        drop(deciding);
+        self.inbox.wake_within(due);
+        Turned::Done
+    }
+
+    /// The whole turn: an append waits for nobody.
+    fn turn_in_memory(&self) -> Turned {
+        let Some(publishing) = free(&self.publishing) else { return Turned::ByAnother };
+        let mut core = lock(&self.core);
+        if core.dead {
+            return Turned::NotHere;
+        }
+        let taken = self.inbox.take(!core.is_full());
+        self.decide(&mut core, taken);
+        if core.has_something() {
+            self.append_here(&mut core);
+        }
+        let core = self.tell(core, &publishing);
+        let due = core.until_due();
+        drop(core);
+        drop(publishing);
+        self.inbox.wake_within(due);
+        Turned::Done
+    }
+
     /// Decides what was taken, as much as fits into a batch.
     fn decide(&self, core: &mut Core, taken: Taken) {
-        self.look_after_the_log(core, taken.floor);
         core.begin_turn();
         if taken.dismissed {
             core.shard.dismiss();
@@ -348,21 +406,23 @@ impl Shared {
         }
     }
 
-    fn look_after_the_log(&self, core: &mut Core, floor: Option<Seq>) {
-        let Some(mut log) = core.log.take() else {
-            if let Some(floor) = floor {
-                self.inbox.raise_floor(floor);
-            }
-            return;
-        };
-        if let Some(floor) = floor {
+    /// Raises the floor, and looks for room where there was none: that may take a while.
+    fn look_after_the_log(&self, core: &mut Core) {
+        let Some(floor) = self.inbox.take_floor() else { return self.look_for_room(core) };
+        match &mut core.log {
             // What cannot be dropped now will be when the floor is raised next, or the log opened.
-            let _ = log.raise_floor(floor);
+            Some(log) => drop(log.raise_floor(floor)),
+            None => self.inbox.keep_floor(floor),
         }
-        if lock(&self.health).space == Space::Plenty {
+        self.look_for_room(core);
+    }
+
+    fn look_for_room(&self, core: &mut Core) {
+        if lock(&self.health).space != Space::Plenty
+            && let Some(mut log) = core.log.take()
+        {
+            self.make_room(core, &mut *log);
             core.log = Some(log);
-        } else {
-            self.make_room(core, log);
         }
     }
 
@@ -372,7 +432,9 @@ impl Shared {
         core.shard.submit(submission);
         self.append_here(&mut core);
         drop(core);
-        let due = self.publish();
+        let publishing = lock(&self.publishing);
+        let due = self.tell(lock(&self.core), &publishing).until_due();
+        drop(publishing);
         self.inbox.wake_within(due);
     }
 
@@ -381,7 +443,8 @@ impl Shared {
         let mut landing = core.end_turn();
         let mut log = core.log.take().expect("whoever ends a turn has the log");
         let appended = append(&mut *log, &mut landing);
-        self.land(core, landing, log, appended);
+        self.land(core, landing, &mut *log, appended);
+        core.log = Some(log);
     }
 
     /// An append has ended: its turn may be told, or nothing ever again.
@@ -389,12 +452,12 @@ impl Shared {
         &self,
         core: &mut Core,
         mut landing: Landing,
-        log: Box<dyn LogStore>,
+        log: &mut dyn LogStore,
         appended: Result<(), StoreError>,
     ) {
         match appended.or_else(|error| if planted!(FailureIgnored) { Ok(()) } else { Err(error) }) {
             Ok(()) => {
-                landing.mark = core.mark(&landing, &*log);
+                landing.mark = core.mark(&landing, log);
                 self.make_room(core, log);
                 core.landed.push_back(landing);
             }
@@ -407,8 +470,8 @@ impl Shared {
         }
     }
 
-    /// Takes the log back, with a batch's worth of room in it and a segment behind that.
-    fn make_room(&self, core: &mut Core, mut log: Box<dyn LogStore>) {
+    /// Sees to it that the log has a batch's worth of room, and a segment behind that.
+    fn make_room(&self, core: &mut Core, log: &mut dyn LogStore) {
         let health = match log.reserve(BATCH_ROOM) {
             Ok(()) => Health { space: Space::Plenty, reason: None },
             Err(error) => {
@@ -417,24 +480,22 @@ impl Shared {
             }
         };
         core.shard.set_space(health.space);
-        core.log = Some(log);
         let mut known = lock(&self.health);
         if *known != health {
             *known = health;
         }
     }
 
-    /// Tells what has landed, and says how soon there is something to do.
-    fn publish(&self) -> Option<Span> {
-        self.tell(&lock(&self.publishing))
-    }
-
-    /// Nobody else tells meanwhile, and no turn is held up by it.
-    fn tell(&self, _in_order: &MutexGuard<'_, ()>) -> Option<Span> {
-        let mut core = lock(&self.core);
+    /// Tells what has landed, in order: whoever has `publishing` is the only one who tells. The core is let go meanwhile, so
+    /// that no turn is held up by it.
+    fn tell<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        _in_order: &MutexGuard<'_, ()>,
+    ) -> MutexGuard<'a, Core> {
         let mut landed = std::mem::take(&mut core.landed);
         if landed.is_empty() {
-            return core.until_due();
+            return core;
         }
         for landing in &mut landed {
             core.tell_follower(landing);
@@ -462,7 +523,7 @@ impl Shared {
         if core.landed.is_empty() {
             core.landed = landed;
         }
-        core.until_due()
+        core
     }
 }
 
@@ -504,9 +565,9 @@ impl Core {
         self.shard.housekeep();
     }
 
-    /// How soon there is something to do; `None` if that is never.
+    /// How soon there is something to do; `None` if that is never. Whoever has the log takes what was decided meanwhile.
     fn until_due(&self) -> Option<Span> {
-        if self.has_something() { Some(Span(0)) } else { self.shard.until_due() }
+        if self.log.is_some() && self.has_something() { Some(Span(0)) } else { self.shard.until_due() }
     }
 
     fn has_something(&self) -> bool {
@@ -519,9 +580,23 @@ impl Core {
         bytes >= BATCH_BYTES || replies + self.shard.contended() >= BATCH_COMMANDS
     }
 
-    /// Is there nobody whose command could be decided while this batch is appended?
-    fn is_alone(&self) -> bool {
-        self.shard.load().1 <= 1
+    /// What was decided, to be appended, if the log is here.
+    fn next(&mut self) -> Option<Work> {
+        if !self.has_something() || self.dead {
+            return None;
+        }
+        let log = self.log.take()?;
+        Some((log, self.end_turn()))
+    }
+
+    /// Hands what was decided to the appending thread, if the log is here.
+    fn send_off(&mut self) {
+        if self.work.is_none() {
+            return;
+        }
+        if let (Some(work), Some(sender)) = (self.next(), &self.work) {
+            sender.send(work).expect("the appending thread ends after whoever has this");
+        }
     }
 
     /// A moment to take a snapshot of, if enough has been logged since the last.
@@ -561,19 +636,15 @@ impl Core {
 
 struct Deciding {
     shared: Arc<Shared>,
-    work: SyncSender<(Box<dyn LogStore>, Landing)>,
 }
 
 impl Deciding {
     fn run(self) {
-        // The record that opens the tenure comes before everything else.
-        self.shared.append_here(&mut lock(&self.shared.core));
-        loop {
+        let _ends = LetsGo(&self.shared);
+        // The record that opens the tenure is in the first turn, and comes before everything else.
+        while self.turn() {
             let (timeout, full) = self.patience();
-            let taken = self.shared.inbox.take(timeout, !full);
-            if !self.turn(taken) {
-                return;
-            }
+            self.shared.inbox.wait(timeout, !full);
         }
     }
 
@@ -592,39 +663,42 @@ impl Deciding {
     }
 
     /// One turn; says whether there is another. What has landed is told first.
-    fn turn(&self, taken: Taken) -> bool {
-        self.shared.publish();
-        let mut core = lock(&self.shared.core);
+    fn turn(&self) -> bool {
+        let publishing = lock(&self.shared.publishing);
+        let mut core = self.shared.tell(lock(&self.shared.core), &publishing);
+        drop(publishing);
         if core.dead {
             return false;
         }
+        self.shared.look_after_the_log(&mut core);
+        let taken = self.shared.inbox.take(!core.is_full());
         let closed = taken.closed;
         self.shared.decide(&mut core, taken);
         let ends = closed && !self.shared.inbox.has_more();
         if ends {
             core.shard.stop();
         }
-        self.send_off(&mut core);
+        if self.shared.instant && core.log.is_some() && core.has_something() {
+            self.shared.append_here(&mut core);
+        } else {
+            core.send_off();
+        }
         !(ends && core.log.is_some() && core.landed.is_empty() && !core.has_something())
     }
+}
 
-    /// Appends what was decided, if the log is here: on the spot, or side by side with the next turn.
-    fn send_off(&self, core: &mut Core) {
-        if core.log.is_none() || !core.has_something() {
-            return;
-        }
-        if core.is_alone() || self.shared.instant {
-            return self.shared.append_here(core);
-        }
-        let landing = core.end_turn();
-        let log = core.log.take().expect("it was looked for");
-        self.work.send((log, landing)).expect("the appending thread ends after this one");
+/// Ends the appending thread with the deciding one, whatever ends that.
+struct LetsGo<'a>(&'a Shared);
+
+impl Drop for LetsGo<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.core).work = None;
     }
 }
 
 struct Appending {
     shared: Arc<Shared>,
-    work: Receiver<(Box<dyn LogStore>, Landing)>,
+    work: Receiver<Work>,
 }
 
 impl Appending {
@@ -637,19 +711,26 @@ impl Appending {
         }
     }
 
-    /// Appends a turn; what was decided meanwhile is the next, and the log stays here for it.
-    fn append(
-        &self,
-        mut log: Box<dyn LogStore>,
-        mut landing: Landing,
-    ) -> Option<(Box<dyn LogStore>, Landing)> {
+    /// Appends a turn, and tells what has landed. What was decided meanwhile is the next.
+    fn append(&self, mut log: Box<dyn LogStore>, mut landing: Landing) -> Option<Work> {
         let appended = append(&mut *log, &mut landing);
+        let publishing = lock(&self.shared.publishing);
         let mut core = lock(&self.shared.core);
-        self.shared.land(&mut core, landing, log, appended);
-        let next = (core.has_something() && !core.dead).then(|| core.end_turn());
-        let next = next.map(|landing| (core.log.take().expect("it has just come back"), landing));
+        self.shared.land(&mut core, landing, &mut *log, appended);
+        drop(self.shared.tell(core, &publishing));
+        drop(publishing);
+        // Where nobody else wants to run, this costs nothing. Where many do, most have something to hand in, and a sync
+        // costs the same for all of them as for one.
+        std::thread::yield_now();
+        let mut core = lock(&self.shared.core);
+        core.log = Some(log);
+        let next = core.next();
+        let due = core.until_due();
         drop(core);
-        self.shared.inbox.nudge();
+        self.shared.inbox.wake_within(due);
+        if self.shared.inbox.needs_the_log() {
+            self.shared.inbox.nudge();
+        }
         next
     }
 }

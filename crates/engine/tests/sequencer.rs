@@ -190,7 +190,7 @@ fn gate() -> (Gate, Receiver<()>, SyncSender<()>) {
 /// "Held by ada", said while ada's grant was not on disk: the power failed, and it had never been.
 #[test]
 fn a_refusal_waits_for_the_state_that_it_reveals() {
-    // One command alone is appended by the thread that decides, several while that one goes on.
+    // Alone, and several that are one batch.
     for commands in [1, 2] {
         let (log, arrived, let_go) = gate();
         let sequencer = start(log);
@@ -291,10 +291,11 @@ fn what_comes_in_during_an_append_is_one_batch_together() {
 
 #[test]
 fn a_failed_append_is_fatal_and_answers_nobody() {
-    let mut appends = 0;
+    let fails = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let now = Arc::clone(&fails);
     let plan = move |call| {
-        appends += u64::from(call == Call::Append);
-        if appends == 2 { Fault::After(ErrorKind::Io) } else { Fault::None }
+        let fault = call == Call::Append && now.load(std::sync::atomic::Ordering::Relaxed);
+        if fault { Fault::After(ErrorKind::Io) } else { Fault::None }
     };
     let log = Faulty::new(MemoryLog::default(), Box::new(plan));
     let (send, failed) = channel();
@@ -306,6 +307,8 @@ fn a_failed_append_is_fatal_and_answers_nobody() {
         u64::MAX,
         fatal,
     );
+    granted(&submit(&sequencer, "ada", acquire("before")));
+    fails.store(true, std::sync::atomic::Ordering::Relaxed);
     let answer = submit(&sequencer, "ada", acquire("k"));
     assert!(answer.recv().is_err(), "it may have happened: nobody is told that it did, or did not");
     assert_eq!(failed.recv(), Ok(ErrorKind::Io));
@@ -358,6 +361,18 @@ fn a_full_queue_says_so_at_once() {
     }
     let taken = answers.len() - busy;
     assert_eq!(answers.iter().filter(|answer| matches!(answer.recv(), Ok(Ok(_)))).count(), taken);
+}
+
+/// The first command was decided by its caller before the deciding thread had begun: that one wanted to append the record that
+/// opens the tenure, and found no log.
+#[test]
+fn the_first_command_may_come_before_the_threads_have_begun() {
+    for _ in 0..200 {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = LogOptions { shard: 0, store_id: 1, segment_bytes: 1 << 20 };
+        let log = DiskLog::open(RealFs, &dir.path().join("log"), options).expect("a sound log").0;
+        granted(&submit(&start(log), "ada", acquire("k")));
+    }
 }
 
 /// In memory a reply is given on the thread that handed its command in, under the lock that keeps replies in order. One that

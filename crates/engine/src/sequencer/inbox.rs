@@ -44,8 +44,13 @@ pub(super) struct Taken {
     pub(super) looks: Vec<Look>,
     pub(super) gone: Vec<Arc<AtomicBool>>,
     pub(super) dismissed: bool,
-    pub(super) floor: Option<Seq>,
     pub(super) closed: bool,
+}
+
+impl Kept {
+    fn has_more(&self) -> bool {
+        !self.submissions.is_empty() || !self.looks.is_empty()
+    }
 }
 
 impl Inbox {
@@ -117,12 +122,23 @@ impl Inbox {
 
     /// Is there more to be taken?
     pub(super) fn has_more(&self) -> bool {
+        self.kept().has_more()
+    }
+
+    /// Does the deciding thread have to go on once the log is back?
+    pub(super) fn needs_the_log(&self) -> bool {
         let kept = self.kept();
-        !kept.submissions.is_empty() || !kept.looks.is_empty()
+        kept.closed || kept.floor.is_some() || kept.has_more()
     }
 
     /// The highest counts.
     pub(super) fn raise_floor(&self, floor: Seq) {
+        self.keep_floor(floor);
+        self.nudge();
+    }
+
+    /// For when the log is back.
+    pub(super) fn keep_floor(&self, floor: Seq) {
         let mut kept = self.kept();
         kept.floor = kept.floor.max(Some(floor));
     }
@@ -156,11 +172,11 @@ impl Inbox {
         }
     }
 
-    /// Waits until there is something, or so long; takes all of it, submissions only if they are wanted.
-    pub(super) fn take(&self, timeout: Duration, submissions: bool) -> Taken {
+    /// Waits until there is something, or so long; for submissions only if they are wanted.
+    pub(super) fn wait(&self, timeout: Duration, submissions: bool) {
         let mut kept = self.kept();
         let empty = |kept: &Kept| {
-            let commands = submissions && !(kept.submissions.is_empty() && kept.looks.is_empty());
+            let commands = submissions && kept.has_more();
             !commands && kept.gone.is_empty() && !kept.dismissed && !kept.closed && !kept.nudged
         };
         if !timeout.is_zero() && empty(&kept) {
@@ -173,14 +189,24 @@ impl Inbox {
             kept.asleep = None;
         }
         kept.nudged = false;
+    }
+
+    /// Takes all that is there, submissions only if they are wanted. Whoever takes has the core: what came first is
+    /// decided first.
+    pub(super) fn take(&self, submissions: bool) -> Taken {
+        let mut kept = self.kept();
         Taken {
             submissions: if submissions { std::mem::take(&mut kept.submissions) } else { VecDeque::new() },
             looks: if submissions { std::mem::take(&mut kept.looks) } else { Vec::new() },
             gone: std::mem::take(&mut kept.gone),
             dismissed: std::mem::take(&mut kept.dismissed),
-            floor: kept.floor.take(),
             closed: kept.closed,
         }
+    }
+
+    /// The floor to raise, if there is one.
+    pub(super) fn take_floor(&self) -> Option<Seq> {
+        self.kept().floor.take()
     }
 
     fn wake(&self, kept: MutexGuard<'_, Kept>) {
