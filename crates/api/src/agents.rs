@@ -25,21 +25,25 @@ pub struct Manifest {
     pub session_id: String,
     /// As the last answer gave it, if this is a further try; missing with the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::AttemptId>))]
     pub attempt_id: Option<String>,
     /// What is touched, and how.
-    #[cfg_attr(feature = "openapi", schema(min_items = 1))]
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 128))]
     pub intents: Vec<Intent>,
     /// The directory that relative paths belong to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Directory>))]
     pub root: Option<String>,
     /// How long the lease lasts without a heartbeat; the server's default where it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl_ms: Option<i64>,
     /// How long to wait, if it may; missing or 0: not at all. Nobody waits for longer than the server lets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
-    /// Why, for others to read: at most 256 bytes.
+    /// Why, for others to read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Reason>))]
     pub reason: Option<String>,
 }
 
@@ -49,8 +53,10 @@ pub struct Manifest {
 #[serde(deny_unknown_fields)]
 pub struct Intent {
     /// `PROVIDES`, `CONSUMES`, `MUTATES`, `DELETES`, `DEPENDS_ON` or `RENAMES`.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::Predicate))]
     pub predicate: String,
     /// `KIND:name`, as in `FILE:/src/main.rs`.
+    #[cfg_attr(feature = "openapi", schema(value_type = words::ResourceText))]
     pub object: String,
 }
 

@@ -30,6 +30,9 @@ words! {
     /// Kind and name of a resource in one, as manifests spell it.
     #[schema(max_length = 545, pattern = r"^[A-Z][A-Z0-9_]{0,31}:[^\u0000-\u001f\u007f-\u009f]{1,512}$", examples("FILE:/src/main.rs"))]
     ResourceText,
+    /// An absolute path of at most 512 bytes, without `*`. `..` must not lead out of it.
+    #[schema(max_length = 512, pattern = r"^/[^\u0000-\u001f*\u007f-\u009f]*$", examples("/src"))]
+    Directory,
     /// The name in a certificate. Leases belong to identities.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
     Identity,
@@ -51,6 +54,12 @@ words! {
     /// The public name of a lease: anybody may see it, and nothing can be done with it.
     #[schema(pattern = "^L-0{8}[0-9a-f]{8}000[0-9a-f]{13}$")]
     PublicId,
+    /// What an agent comes back with, as it was given: how old its attempt is.
+    #[schema(pattern = r"^A-[0-9a-f]{32}\.[A-Za-z0-9_-]{21}[AQgw]$")]
+    AttemptId,
+    /// Why an agent wants something.
+    #[schema(min_length = 1, max_length = 256, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
+    Reason,
     /// An event's place: the record, which of its events, and the shard where it is not the first.
     #[schema(pattern = r"^[0-9]{1,19}\.[0-9]{1,9}(\.[0-9]{1,9})?$", examples("1794700000000000.0"))]
     EventId,

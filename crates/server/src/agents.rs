@@ -12,7 +12,7 @@ use engine::decider::Said;
 use identity::{Right, Role};
 use kernel::{
     Action, AgentName, AgentNews, AgentState, AgentView, Command, Namespace, Outcome, Pause, Paused,
-    Rejection, Time,
+    Rejection, Request, Time,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -105,15 +105,18 @@ pub(crate) async fn set_state(
     }
     let speaker = Speaker { app: &app, peer: &peer, namespace: &namespace, agent: &agent };
     let correlation = read::correlation(&headers)?;
+    let sent: [&[u8]; 2] = [id.as_bytes(), &body];
+    let request = |part| read::part_of_request(&headers, "agent", &sent, part);
+    let news = request("")?;
     let view = match asked.state {
-        Wire::Paused => speaker.says(speaker.pause(true), correlation).await?,
-        Wire::DieRestart => speaker.says(speaker.news(true, operator), correlation).await?,
+        Wire::Paused => speaker.says(speaker.pause(true), news, correlation).await?,
+        Wire::DieRestart => speaker.says(speaker.news(true, operator), news, correlation).await?,
         Wire::Alive => {
             // Whoever stopped its grants lets them go on.
             if operator {
-                speaker.says(speaker.pause(false), correlation).await?;
+                speaker.says(speaker.pause(false), request("pause")?, correlation).await?;
             }
-            speaker.says(speaker.news(false, operator), correlation).await?
+            speaker.says(speaker.news(false, operator), news, correlation).await?
         }
     };
     Ok(Json(shown(&namespace, &view)))
@@ -138,7 +141,7 @@ pub(crate) async fn heard_from(
     }
     if view.state != AgentState::Alive {
         let speaker = Speaker { app, peer, namespace, agent };
-        match speaker.says(speaker.news(false, false), correlation).await {
+        match speaker.says(speaker.news(false, false), None, correlation).await {
             // Forgotten meanwhile: there is nothing to note.
             Err(refusal) if refusal.error == api::Code::NotFound => {}
             said => drop(said?),
@@ -165,9 +168,13 @@ impl Speaker<'_> {
         Action::Pause(Pause { whom: Paused::Agent(self.namespace.clone(), self.agent.clone()), paused })
     }
 
-    /// To say it again changes nothing: it needs no idempotency key.
-    async fn says(&self, action: Action, correlation: u128) -> Result<AgentView, Refusal> {
-        let command = Command { identity: Some(self.peer.identity.clone()), request: None, action };
+    async fn says(
+        &self,
+        action: Action,
+        request: Option<Request>,
+        correlation: u128,
+    ) -> Result<AgentView, Refusal> {
+        let command = Command { identity: Some(self.peer.identity.clone()), request, action };
         let ask = Ask { correlation, ..Ask::default() };
         let (place, name) = (self.namespace.clone(), self.agent.clone());
         let look = move |kernel: &kernel::Kernel, now: Time, _: &Said| kernel.agent(&place, &name, now);

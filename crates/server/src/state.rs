@@ -113,8 +113,10 @@ fn too_large(app: &App) -> Refusal {
 
 /// At least so much of a long document is written at a time.
 const PIECE_MIN: usize = 128 << 10;
-/// While a piece is written the next grows up to this: two of them are what an upload has in memory.
-const PIECE_MAX: usize = 448 << 10;
+/// While a piece is written the next grows up to this.
+const PIECE_MAX: usize = 384 << 10;
+/// A piece, and what may come in one read on top of it: two of these are what an upload has in memory.
+const ROOM: usize = PIECE_MAX + (80 << 10);
 
 /// Takes a body in: validated, compact, hashed; and in a blob once it is too long for the log.
 async fn take(app: &Arc<App>, shard: usize, mut body: Body) -> Result<Taken, Refusal> {
@@ -131,8 +133,8 @@ async fn take(app: &Arc<App>, shard: usize, mut body: Body) -> Result<Taken, Ref
             Some(_) => PIECE_MAX,
         };
         if pending.len() > most {
-            let piece = std::mem::replace(&mut pending, Vec::with_capacity(PIECE_MAX + data.len()));
-            writer = Some(Writer::write(app, shard, writer.take(), piece).await?);
+            let (next, room) = Writer::write(app, shard, writer.take(), pending).await?;
+            (writer, pending) = (Some(next), room);
         }
     }
     let bytes = compactor.finish().map_err(|error| not_json(app, error))?.compact_bytes;
@@ -146,40 +148,52 @@ async fn take(app: &Arc<App>, shard: usize, mut body: Body) -> Result<Taken, Ref
     Ok(Taken { received, etag, bytes })
 }
 
+/// A document that is on its way into a blob.
+struct Written {
+    upload: Upload,
+    hasher: blake3::Hasher,
+    /// Of the last piece, to be used again: fresh memory costs a fault for every page.
+    room: Vec<u8>,
+}
+
 /// Writes and hashes a piece of a document, beside those who take in the next. Dropped, it leaves nothing behind.
-struct Writer(tokio::task::JoinHandle<Result<(Upload, blake3::Hasher), StoreError>>);
+struct Writer(tokio::task::JoinHandle<Result<Written, StoreError>>);
 
 impl Writer {
     fn is_idle(&self) -> bool {
         self.0.is_finished()
     }
 
-    /// Begins with the next piece when the one before is written.
+    /// Begins with the next piece when the one before is written. Gives back room for one more.
     async fn write(
         app: &Arc<App>,
         shard: usize,
         writer: Option<Writer>,
         piece: Vec<u8>,
-    ) -> Result<Writer, Refusal> {
-        let before = match writer {
+    ) -> Result<(Writer, Vec<u8>), Refusal> {
+        let mut before = match writer {
             Some(writer) => Some(done(writer.0).await?),
             None => None,
         };
+        let mut room = before.as_mut().map(|before| std::mem::take(&mut before.room)).unwrap_or_default();
+        room.clear();
+        room.reserve_exact(ROOM);
         let engine = Arc::clone(app.engine(shard));
-        Ok(Writer(tokio::task::spawn_blocking(move || {
+        let writer = Writer(tokio::task::spawn_blocking(move || {
             let (mut upload, mut hasher) = match before {
-                Some(before) => before,
+                Some(before) => (before.upload, before.hasher),
                 None => (engine.uploads().begin()?, blake3::Hasher::new()),
             };
             hasher.update(&piece);
             upload.write(&piece)?;
-            Ok((upload, hasher))
-        })))
+            Ok(Written { upload, hasher, room: piece })
+        }));
+        Ok((writer, room))
     }
 
     /// The last piece; then all of it is durable.
     async fn finish(self, last: Vec<u8>) -> Result<(Received, Etag), Refusal> {
-        let (mut upload, mut hasher) = done(self.0).await?;
+        let Written { mut upload, mut hasher, .. } = done(self.0).await?;
         let finish = tokio::task::spawn_blocking(move || {
             hasher.update(&last);
             upload.write(&last)?;

@@ -398,6 +398,25 @@ async fn agents_are_listed_page_by_page() {
     assert_eq!(server.get("/v1/agents").await.1["agents"], json!([]));
 }
 
+/// The key was not looked at: a retry that came late said once more that the agent restarts, when it was long back.
+#[tokio::test]
+async fn what_an_agent_says_with_an_idempotency_key_is_noted_once() {
+    let (_, server) = world();
+    submit(&server, &manifest("coder", &["/x"]), "GRANTED").await;
+    let once = [header("x-idempotency-key", "restart-1")];
+    let restarts = r#"{"state":"DIE_RESTART"}"#;
+    let state = "/v1/agents/coder/state";
+    assert_eq!(server.post(state, &once, restarts).await.1["state"], "DIE_RESTART");
+    assert_eq!(server.ask(state, &json!({"state": "ALIVE"})).await["state"], "ALIVE");
+    assert_eq!(
+        server.post(state, &once, restarts).await,
+        (200, server.get("/v1/agents").await.1["agents"][0].clone())
+    );
+    assert_eq!(server.get("/v1/agents").await.1["agents"][0]["state"], "ALIVE");
+    let (status, told) = server.post(state, &once, r#"{"state":"PAUSED"}"#).await;
+    assert_eq!((status, &told["error"]), (422, &json!("idempotency_mismatch")));
+}
+
 /// A lease of an agent that announced its restart is held 15 s past its deadline, for it and for nobody else.
 #[tokio::test]
 async fn a_restarting_agent_finds_its_leases_and_goes_on_under_a_new_epoch_and_token() {

@@ -126,6 +126,7 @@ POST /v1/agents/nobody/state | {"state":"ALIVE"} | 404 not_found
 POST /v1/agents/nobody/state | {"state":"PAUSED"} | 404 not_found
 POST /v1/agents/nobody/state | {"state":"SLEEPING"} | 400 invalid_body
 POST /v1/agents/nobody/state | {} | 400 invalid_body
+POST /v1/agents/nobody/state x-idempotency-key= | {"state":"ALIVE"} | 400 invalid_body
 GET /v1/agents/nobody/state | | 405 method_not_allowed
 GET /v1/resource/nonsense/state | | 400 invalid_key
 GET /v1/resource/FILE:relative/state | | 400 invalid_key

@@ -15,6 +15,7 @@ pub(crate) fn add(document: &mut Value, settings: &Settings) {
         field(document, name, "ttl_seconds")["maximum"] = (max_ttl_ms / 1000).into();
         schema(document, name)["anyOf"] = json!([absent("ttl_ms"), absent("ttl_seconds")]);
     }
+    field(document, "Manifest", "ttl_ms")["maximum"] = max_ttl_ms.into();
     schema(document, "Acquire")["oneOf"] = either("key", "resources");
     for name in ["Party", "Pause"] {
         schema(document, name)["oneOf"] = either("identity", "agent_id");
