@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::Code;
 use crate::ask::Resource;
 use crate::tell::{Granted, Lease};
+use crate::whole;
 #[cfg(feature = "openapi")]
 use crate::words;
 
@@ -35,11 +36,11 @@ pub struct Manifest {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Directory>))]
     pub root: Option<String>,
     /// How long the lease lasts without a heartbeat; the server's default where it is missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl_ms: Option<i64>,
     /// How long to wait, if it may; missing or 0: not at all. Nobody waits for longer than the server lets it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
     /// Why, for others to read.
     #[serde(default, skip_serializing_if = "Option::is_none")]

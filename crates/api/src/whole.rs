@@ -55,6 +55,7 @@ impl<'de, T: TryFrom<i128>> Visitor<'de> for Whole<T> {
 
 #[cfg(test)]
 mod tests {
+    use crate::agents::Manifest;
     use crate::ask::{Acquire, OnExpiry, Quota};
 
     fn ttl(text: &str) -> Result<Option<i64>, String> {
@@ -75,6 +76,9 @@ mod tests {
             assert!(ttl(bad).is_err(), "{bad}");
         }
         assert_eq!(serde_json::from_str::<OnExpiry>(r#"{"hold_ms": 5.0}"#).ok(), Some(OnExpiry::HoldMs(5)));
+        let manifest = r#"{"agent_id":"a","session_id":"s","intents":[],"ttl_ms":5.0,"wait_ms":7.0}"#;
+        let manifest: Manifest = serde_json::from_str(manifest).expect("whole numbers");
+        assert_eq!((manifest.ttl_ms, manifest.wait_ms), (Some(5), Some(7)));
     }
 
     #[test]
