@@ -79,13 +79,35 @@ impl Compactor {
     /// Takes the next piece, and appends what is to be kept of it. After an error every further call gives the
     /// same one, and what was appended is of no use.
     pub fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), JsonError> {
-        let allowed = usize::try_from(self.limits.bytes_max.saturating_sub(self.received));
-        let allowed = allowed.unwrap_or(usize::MAX).min(input.len());
-        for part in input[..allowed].chunks(PART) {
-            self.part(part, out)?;
+        let allowed = self.allowed(input);
+        for part in allowed.chunks(PART) {
+            let start = out.len();
+            out.resize(start + part.len(), 0);
+            let kept = self.part(part, &mut out[start..])?;
+            out.truncate(start + kept);
         }
+        self.end_piece(allowed.len() == input.len())
+    }
+
+    /// Likewise, into room that is there already, and is no shorter than the piece: nothing is cleared first. Gives back how
+    /// much of it was filled; what is behind that is scrap.
+    pub fn push_into(&mut self, input: &[u8], room: &mut [u8]) -> Result<usize, JsonError> {
+        assert!(room.len() >= input.len(), "all of a piece may have to be kept");
+        let allowed = self.allowed(input);
+        let kept = self.part(allowed, &mut room[..allowed.len()])?;
+        self.end_piece(allowed.len() == input.len())?;
+        Ok(kept)
+    }
+
+    fn end_piece(&mut self, whole: bool) -> Result<(), JsonError> {
         self.failed.map_or(Ok(()), Err)?;
-        if allowed == input.len() { Ok(()) } else { self.fail(JsonErrorKind::TooLarge) }
+        if whole { Ok(()) } else { self.fail(JsonErrorKind::TooLarge) }
+    }
+
+    /// What the limit allows of it.
+    fn allowed<'a>(&self, input: &'a [u8]) -> &'a [u8] {
+        let allowed = usize::try_from(self.limits.bytes_max.saturating_sub(self.received));
+        &input[..allowed.unwrap_or(usize::MAX).min(input.len())]
     }
 
     /// Says that nothing more comes.
@@ -103,23 +125,24 @@ impl Compactor {
         }
     }
 
-    fn part(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), JsonError> {
+    /// Fills room of the same length; says how much of it.
+    fn part(&mut self, input: &[u8], room: &mut [u8]) -> Result<usize, JsonError> {
         self.failed.map_or(Ok(()), Err)?;
-        let start = out.len();
-        out.resize(start + input.len(), 0);
         let (mut read, mut kept) = (0, 0);
         let mut end = Ok(());
         while read < input.len() && end.is_ok() {
-            let upto = self.by_blocks(input, &mut out[start..], &mut read, &mut kept);
-            let mut piece = Piece::new(&input[read..upto], &mut out[start + kept..][..upto - read]);
+            let upto = self.by_blocks(input, room, &mut read, &mut kept);
+            let mut piece = Piece::new(&input[read..upto], &mut room[kept..][..upto - read]);
             end = self.scan(&mut piece);
             read += piece.at();
             kept += piece.filled();
         }
-        out.truncate(start + kept);
         self.received += read as u64;
         self.compact += kept as u64;
-        end.or_else(|kind| self.fail(self.at_the_start(input).unwrap_or(kind)))
+        match end {
+            Ok(()) => Ok(kept),
+            Err(kind) => self.fail(self.at_the_start(input).unwrap_or(kind)).map(|()| kept),
+        }
     }
 
     /// Takes whole blocks as long as that goes, and gives back how far to go on byte by byte.

@@ -118,30 +118,64 @@ const PIECE_MAX: usize = 384 << 10;
 /// A piece, and what may come in one read on top of it: two of these are what an upload has in memory.
 const ROOM: usize = PIECE_MAX + (80 << 10);
 
+/// What has come in and is not written yet.
+#[derive(Default)]
+struct Pending {
+    /// Longer than what is in it: to clear it for every read would cost a tenth of the whole.
+    room: Vec<u8>,
+    filled: usize,
+}
+
+impl Pending {
+    /// As much room as there can be need of; in that of an earlier piece, if there is one.
+    fn reusing(mut room: Vec<u8>) -> Pending {
+        room.resize(ROOM.max(room.len()), 0);
+        Pending { room, filled: 0 }
+    }
+
+    fn push(&mut self, compactor: &mut Compactor, data: &[u8]) -> Result<(), jsonstream::JsonError> {
+        let needed = self.filled + data.len();
+        if self.room.len() < needed {
+            self.room.resize(needed, 0);
+        }
+        self.filled += compactor.push_into(data, &mut self.room[self.filled..])?;
+        Ok(())
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.room[..self.filled]
+    }
+
+    fn into_bytes(mut self) -> Vec<u8> {
+        self.room.truncate(self.filled);
+        self.room
+    }
+}
+
 /// Takes a body in: validated, compact, hashed; and in a blob once it is too long for the log.
 async fn take(app: &Arc<App>, shard: usize, mut body: Body) -> Result<Taken, Refusal> {
     let mut compactor = Compactor::new(Limits { bytes_max: app.settings.json_max });
-    let (mut pending, mut writer) = (Vec::new(), None::<Writer>);
+    let (mut pending, mut writer) = (Pending::default(), None::<Writer>);
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| Refusal::new(Code::InvalidBody, format!("the body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
-        compactor.push(&data, &mut pending).map_err(|error| not_json(app, error))?;
+        pending.push(&mut compactor, &data).map_err(|error| not_json(app, error))?;
         let most = match &writer {
             None => app.settings.inline_max,
             Some(writer) if writer.is_idle() => PIECE_MIN,
             Some(_) => PIECE_MAX,
         };
-        if pending.len() > most {
+        if pending.filled > most {
             let (next, room) = Writer::write(app, shard, writer.take(), pending).await?;
-            (writer, pending) = (Some(next), room);
+            (writer, pending) = (Some(next), Pending::reusing(room));
         }
     }
     let bytes = compactor.finish().map_err(|error| not_json(app, error))?.compact_bytes;
     let (received, etag) = match writer {
         None => {
-            let etag = Etag(*blake3::hash(&pending).as_bytes());
-            (Received::Short(pending), etag)
+            let etag = Etag(*blake3::hash(pending.bytes()).as_bytes());
+            (Received::Short(pending.into_bytes()), etag)
         }
         Some(writer) => writer.finish(pending).await?,
     };
@@ -169,34 +203,32 @@ impl Writer {
         app: &Arc<App>,
         shard: usize,
         writer: Option<Writer>,
-        piece: Vec<u8>,
+        piece: Pending,
     ) -> Result<(Writer, Vec<u8>), Refusal> {
         let mut before = match writer {
             Some(writer) => Some(done(writer.0).await?),
             None => None,
         };
-        let mut room = before.as_mut().map(|before| std::mem::take(&mut before.room)).unwrap_or_default();
-        room.clear();
-        room.reserve_exact(ROOM);
+        let room = before.as_mut().map(|before| std::mem::take(&mut before.room)).unwrap_or_default();
         let engine = Arc::clone(app.engine(shard));
         let writer = Writer(tokio::task::spawn_blocking(move || {
             let (mut upload, mut hasher) = match before {
                 Some(before) => (before.upload, before.hasher),
                 None => (engine.uploads().begin()?, blake3::Hasher::new()),
             };
-            hasher.update(&piece);
-            upload.write(&piece)?;
-            Ok(Written { upload, hasher, room: piece })
+            hasher.update(piece.bytes());
+            upload.write(piece.bytes())?;
+            Ok(Written { upload, hasher, room: piece.room })
         }));
         Ok((writer, room))
     }
 
     /// The last piece; then all of it is durable.
-    async fn finish(self, last: Vec<u8>) -> Result<(Received, Etag), Refusal> {
+    async fn finish(self, last: Pending) -> Result<(Received, Etag), Refusal> {
         let Written { mut upload, mut hasher, .. } = done(self.0).await?;
         let finish = tokio::task::spawn_blocking(move || {
-            hasher.update(&last);
-            upload.write(&last)?;
+            hasher.update(last.bytes());
+            upload.write(last.bytes())?;
             Ok((Received::Long(upload.finish()?), Etag(*hasher.finalize().as_bytes())))
         });
         done(finish).await

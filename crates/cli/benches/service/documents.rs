@@ -27,7 +27,7 @@ pub(crate) fn measure() {
     let empty = Running::empty();
     let before = lockd.peak();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
-    let (mut writes, mut reads, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let (mut writes, mut costs, mut reads, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
     runtime.block_on(async {
         let mut connection = Connection::open(&lockd.address, None).await;
         let granted = connection.post("/v1/acquire", r#"{"key":"big","ttl_seconds":300}"#).await;
@@ -37,7 +37,9 @@ pub(crate) fn measure() {
         let theirs = format!("/file?{} HTTP/1.1", stored.display());
         for _ in 0..ROUNDS {
             let plainly = dd(&file, &dir.path().join("copy"));
+            let ran = lockd.cpu();
             writes.push((update(&lockd.address, &lease, &file), plainly));
+            costs.push((lockd.cpu() - ran).as_secs_f64() * 1e3);
             if reads.is_empty() {
                 // Compact, as the server keeps it.
                 let whole = take(&lockd.address, &ours).await;
@@ -49,6 +51,7 @@ pub(crate) fn measure() {
         bytes = std::fs::metadata(&stored).expect("it was written").len();
     });
     tell("update", "dd conv=fsync", &writes, SIZE as u64);
+    println!("  an update costs the server {:.0} ms of processor time", median(costs));
     tell("read", "an empty streaming handler", &reads, bytes);
     println!(
         "  each of {UPLOADS} uploads under way: {:.2} MB (aim: 1 MiB)",
@@ -119,11 +122,12 @@ fn record(n: u32) -> serde_json::Value {
     })
 }
 
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
 fn tell(what: &str, beside: &str, rounds: &[(f64, f64)], bytes: u64) {
-    let median = |mut figures: Vec<f64>| {
-        figures.sort_by(f64::total_cmp);
-        figures[figures.len() / 2]
-    };
     let rate = |seconds: f64| bytes as f64 / seconds / 1e6;
     let ours = median(rounds.iter().map(|(ours, _)| rate(*ours)).collect());
     let theirs = median(rounds.iter().map(|(_, theirs)| rate(*theirs)).collect());

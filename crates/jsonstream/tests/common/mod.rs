@@ -8,11 +8,30 @@ use proptest::sample::Index;
 /// Wide enough for every text here.
 pub(crate) const LIMITS: Limits = Limits { bytes_max: 1 << 24 };
 
-/// What a compactor makes of these pieces.
+/// What a compactor makes of these pieces, whichever way they are handed in.
 pub(crate) fn pushed<'a>(
-    mut compactor: Compactor,
+    compactor: Compactor,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Vec<u8>, JsonError> {
+    let pieces: Vec<&[u8]> = pieces.into_iter().collect();
+    let told = appended(compactor.clone(), &pieces);
+    assert_eq!(told, filled(compactor, &pieces));
+    told
+}
+
+/// Into room that holds anything.
+fn filled(mut compactor: Compactor, pieces: &[&[u8]]) -> Result<Vec<u8>, JsonError> {
+    let mut room = vec![b'#'; pieces.iter().map(|piece| piece.len()).sum()];
+    let mut filled = 0;
+    for piece in pieces {
+        filled += compactor.push_into(piece, &mut room[filled..])?;
+    }
+    compactor.finish()?;
+    room.truncate(filled);
+    Ok(room)
+}
+
+fn appended(mut compactor: Compactor, pieces: &[&[u8]]) -> Result<Vec<u8>, JsonError> {
     let mut out = Vec::new();
     for piece in pieces {
         compactor.push(piece, &mut out)?;
