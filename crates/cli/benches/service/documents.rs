@@ -39,7 +39,7 @@ pub(crate) fn measure() {
             let plainly = dd(&file, &dir.path().join("copy"));
             let ran = lockd.cpu();
             writes.push((update(&lockd.address, &lease, &file), plainly));
-            costs.push((lockd.cpu() - ran).as_secs_f64() * 1e3);
+            costs.push(lockd.cpu().saturating_sub(ran).as_secs_f64() * 1e3);
             if reads.is_empty() {
                 // Compact, as the server keeps it.
                 let whole = take(&lockd.address, &ours).await;

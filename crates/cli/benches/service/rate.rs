@@ -116,7 +116,7 @@ async fn rate(server: &Running, tls: Option<&Arc<ClientConfig>>, asked: Asked) -
     let (began, before) = (Instant::now(), (server.cpu(), cpu("self")));
     tokio::time::sleep(ROUND).await;
     let (requests, took) = (done.load(Ordering::Relaxed) as f64, began.elapsed());
-    let cost = |now: Duration, before: Duration| (now - before).as_secs_f64() * 1e6 / requests;
+    let cost = |now: Duration, before: Duration| now.saturating_sub(before).as_secs_f64() * 1e6 / requests;
     let costs = (cost(server.cpu(), before.0), cost(cpu("self"), before.1));
     stop.store(true, Ordering::Relaxed);
     for task in tasks {
