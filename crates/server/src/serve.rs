@@ -97,8 +97,8 @@ pub async fn serve(listeners: Vec<Listener>, app: Arc<App>, limits: Limits, stop
 /// Why a handshake came to nothing: for the log.
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// The longest head of a request.
-const HEAD_MAX: usize = 64 << 10;
+/// As much is read at a time at the most: the head of a request is no longer. Long documents come faster in long reads.
+const READ_MAX: usize = 256 << 10;
 
 /// One way in.
 struct Door {
@@ -176,7 +176,7 @@ impl Door {
         let _counted = Counted::new(&self.app.metrics.connections);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.head_timeout);
-        builder.http1().max_buf_size(HEAD_MAX);
+        builder.http1().max_buf_size(READ_MAX);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
         let stall = self.limits.stall_timeout;
         let front = Front::new(&self.app, &self.routes, self.gate.as_ref(), peer, stall);

@@ -112,11 +112,13 @@ fn too_large(app: &App) -> Refusal {
 }
 
 /// At least so much of a long document is written at a time.
-const PIECE_MIN: usize = 128 << 10;
+const PIECE_MIN: usize = 256 << 10;
 /// While a piece is written the next grows up to this.
-const PIECE_MAX: usize = 384 << 10;
-/// A piece, and what may come in one read on top of it: two of these are what an upload has in memory.
-const ROOM: usize = PIECE_MAX + (80 << 10);
+const PIECE_MAX: usize = 320 << 10;
+/// So much of what was read is taken in between two looks at how much there is.
+const STEP: usize = 64 << 10;
+/// Two of these are what an upload has in memory, beside what was read last.
+const ROOM: usize = PIECE_MAX + STEP;
 
 /// What has come in and is not written yet.
 #[derive(Default)]
@@ -160,15 +162,17 @@ async fn take(app: &Arc<App>, shard: usize, mut body: Body) -> Result<Taken, Ref
         let frame =
             frame.map_err(|error| Refusal::new(Code::InvalidBody, format!("the body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
-        pending.push(&mut compactor, &data).map_err(|error| not_json(app, error))?;
-        let most = match &writer {
-            None => app.settings.inline_max,
-            Some(writer) if writer.is_idle() => PIECE_MIN,
-            Some(_) => PIECE_MAX,
-        };
-        if pending.filled > most {
-            let (next, room) = Writer::write(app, shard, writer.take(), pending).await?;
-            (writer, pending) = (Some(next), Pending::reusing(room));
+        for step in data.chunks(STEP) {
+            pending.push(&mut compactor, step).map_err(|error| not_json(app, error))?;
+            let most = match &writer {
+                None => app.settings.inline_max,
+                Some(writer) if writer.is_idle() => PIECE_MIN,
+                Some(_) => PIECE_MAX,
+            };
+            if pending.filled > most {
+                let (next, room) = Writer::write(app, shard, writer.take(), pending).await?;
+                (writer, pending) = (Some(next), Pending::reusing(room));
+            }
         }
     }
     let bytes = compactor.finish().map_err(|error| not_json(app, error))?.compact_bytes;
