@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kernel::{Command, Event, LeaseId, Lsn, Span};
-use store::{Bounds, LogStore, Seq, StoreError};
+use store::{Bounds, ErrorKind, LogStore, Seq, StoreError};
 
 use self::inbox::{Inbox, Taken};
 use crate::checkpoint::Mark;
@@ -220,6 +220,7 @@ impl Sequencer {
             publishing: Mutex::new(()),
             health: Mutex::new(Health { space: Space::Plenty, reason: None }),
         });
+        shared.begin();
         let deciding = Deciding { shared: Arc::clone(&shared) };
         let appending = Appending { shared: Arc::clone(&shared), work: batches };
         let threads =
@@ -316,7 +317,38 @@ fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
+/// A turn that is left halfway leaves a state that no log will ever give: nothing may be said of it.
+struct Whole<'a> {
+    shared: &'a Shared,
+    /// Whoever hands something in while it unwinds from something else has left no turn.
+    unwinds: bool,
+}
+
+impl<'a> Whole<'a> {
+    fn new(shared: &'a Shared) -> Whole<'a> {
+        Whole { shared, unwinds: std::thread::panicking() }
+    }
+}
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.unwinds {
+            let error = StoreError::new(ErrorKind::Io, "a turn was left halfway, by a panic");
+            self.shared.die(&mut lock(&self.shared.core), error);
+        }
+    }
+}
+
 impl Shared {
+    /// Room is made before anything is decided.
+    fn begin(&self) {
+        let mut core = lock(&self.core);
+        if let Some(mut log) = core.log.take() {
+            self.make_room(&mut core, &mut *log);
+            core.log = Some(log);
+        }
+    }
+
     /// Sees to it that what is in the inbox is decided.
     fn serve(&self) {
         for _ in 0..TURNS {
@@ -333,6 +365,7 @@ impl Shared {
     /// Decides what is in the inbox. Whoever calls must not be held up: it waits for no lock and no disk.
     fn decide_here(&self) -> Turned {
         let Some(deciding) = free(&self.deciding) else { return Turned::ByAnother };
+        let _whole = Whole::new(self);
         let soon = |_| {
             let core = free(&self.core);
             if core.is_none() {
@@ -344,11 +377,11 @@ impl Shared {
         if core.dead || lock(&self.health).space != Space::Plenty {
             return Turned::NotHere;
         }
-        if core.is_full() {
+        if core.is_full() && core.log.is_none() {
             // The appending thread has the log, and looks into the inbox when it brings it back.
             return Turned::ByAnother;
         }
-        let taken = self.inbox.take(true);
+        let taken = self.inbox.take(!core.is_full());
         self.decide(&mut core, taken);
         core.send_off();
         let due = core.until_due();
@@ -361,6 +394,7 @@ impl Shared {
     /// The whole turn: an append waits for nobody.
     fn turn_in_memory(&self) -> Turned {
         let Some(publishing) = free(&self.publishing) else { return Turned::ByAnother };
+        let _whole = Whole::new(self);
         let mut core = lock(&self.core);
         if core.dead {
             return Turned::NotHere;
@@ -427,7 +461,10 @@ impl Shared {
     }
 
     /// The whole turn, on the caller's thread.
-    fn turn_alone(&self, mut core: MutexGuard<'_, Core>, submission: Submission<ReplyTo>) {
+    fn turn_alone(&self, core: MutexGuard<'_, Core>, submission: Submission<ReplyTo>) {
+        let _whole = Whole::new(self);
+        // Let go before the other, whatever happens.
+        let mut core = core;
         core.begin_turn();
         core.shard.submit(submission);
         self.append_here(&mut core);
@@ -464,9 +501,19 @@ impl Shared {
             Err(error) => {
                 // Nobody is answered: whoever asks again after the restart is told what is so.
                 drop(landing);
-                core.die(error);
-                self.inbox.close();
+                self.die(core, error);
             }
+        }
+    }
+
+    /// From here on nothing is decided and nothing is said.
+    fn die(&self, core: &mut Core, error: StoreError) {
+        core.dead = true;
+        core.landed.clear();
+        // Before anybody hears of it: who comes now is turned away.
+        self.inbox.close();
+        if let Some(fatal) = core.fatal.take() {
+            fatal(error);
         }
     }
 
@@ -625,12 +672,11 @@ impl Core {
         }
     }
 
-    fn die(&mut self, error: StoreError) {
-        self.dead = true;
+    /// Whoever is not answered yet never is: those who wait for it find that nobody will.
+    fn let_all_go(&mut self) {
+        self.shard.stop();
+        drop(self.end_turn());
         self.landed.clear();
-        if let Some(fatal) = self.fatal.take() {
-            fatal(error);
-        }
     }
 }
 
@@ -641,8 +687,11 @@ struct Deciding {
 impl Deciding {
     fn run(self) {
         let _ends = LetsGo(&self.shared);
+        let _whole = Whole::new(&self.shared);
         // The record that opens the tenure is in the first turn, and comes before everything else.
         while self.turn() {
+            // Whatever becomes due while this thread finds out how long it may sleep is told to it.
+            self.shared.inbox.retire(NAP);
             let (timeout, full) = self.patience();
             self.shared.inbox.wait(timeout, !full);
         }
@@ -668,6 +717,8 @@ impl Deciding {
         let mut core = self.shared.tell(lock(&self.shared.core), &publishing);
         drop(publishing);
         if core.dead {
+            drop(self.shared.inbox.take(true));
+            core.let_all_go();
             return false;
         }
         self.shared.look_after_the_log(&mut core);
@@ -703,6 +754,7 @@ struct Appending {
 
 impl Appending {
     fn run(self) {
+        let _whole = Whole::new(&self.shared);
         while let Ok(work) = self.work.recv() {
             let mut next = Some(work);
             while let Some((log, landing)) = next.take() {
@@ -728,7 +780,7 @@ impl Appending {
         let due = core.until_due();
         drop(core);
         self.shared.inbox.wake_within(due);
-        if self.shared.inbox.needs_the_log() {
+        if self.shared.inbox.needs_the_log() || lock(&self.shared.health).space != Space::Plenty {
             self.shared.inbox.nudge();
         }
         next

@@ -308,10 +308,13 @@ fn a_failed_append_is_fatal_and_answers_nobody() {
         fatal,
     );
     granted(&submit(&sequencer, "ada", acquire("before")));
+    let waits = submit_waiting(&sequencer, "bob", acquire("before"), Some(wait(60_000)));
     fails.store(true, std::sync::atomic::Ordering::Relaxed);
     let answer = submit(&sequencer, "ada", acquire("k"));
     assert!(answer.recv().is_err(), "it may have happened: nobody is told that it did, or did not");
     assert_eq!(failed.recv(), Ok(ErrorKind::Io));
+    // It was kept, and whoever waited for it waited for ever.
+    assert!(waits.recv().is_err(), "nobody will answer any more");
     // From here on there is nobody to decide.
     while !matches!(submit(&sequencer, "ada", acquire("k")).recv(), Ok(Err(Unavailable::Stopped))) {
         std::thread::yield_now();
@@ -361,6 +364,34 @@ fn a_full_queue_says_so_at_once() {
     }
     let taken = answers.len() - busy;
     assert_eq!(answers.iter().filter(|answer| matches!(answer.recv(), Ok(Ok(_)))).count(), taken);
+}
+
+/// A panic in the middle of a turn, on the thread of a caller, left a state that was in no log, and the next caller went on
+/// with it.
+#[test]
+fn a_turn_that_is_left_halfway_is_fatal() {
+    for instant in [false, true] {
+        let log: Box<dyn LogStore> = if instant {
+            Box::new(MemoryLog::default())
+        } else {
+            Box::new(Faulty::new(MemoryLog::default(), Box::new(|_| Fault::None)))
+        };
+        let (send, failed) = channel();
+        let fatal = Box::new(move |error: StoreError| send.send(error.what).expect("the test listens"));
+        let shard = Shard::new(decider(Kernel::new(), Seq(0)));
+        let sequencer = Sequencer::start(shard, log, Box::new(()), u64::MAX, fatal);
+        granted(&submit(&sequencer, "ada", acquire("k")));
+        let command = Command::by(&identity("ada"), acquire("l"));
+        let peek: engine::shard::Peek = Box::new(|_, _, _| panic!("halfway"));
+        let submission =
+            Submission { peek: Some(peek), ..Submission::new(command, Box::new(|_| true) as ReplyTo) };
+        let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sequencer.submit(submission)));
+        // Or on the deciding thread.
+        let _ = left;
+        assert!(failed.recv().expect("it is told").contains("halfway"), "instant={instant}");
+        let refused = submit(&sequencer, "bob", acquire("m")).recv();
+        assert!(matches!(refused, Ok(Err(Unavailable::Stopped))), "{refused:?}");
+    }
 }
 
 /// The first command was decided by its caller before the deciding thread had begun: that one wanted to append the record that

@@ -208,7 +208,9 @@ struct Stopped {
 impl Stopped {
     fn new(stop: &watch::Receiver<bool>) -> Stopped {
         let mut signal = stop.clone();
-        let waiting = Box::pin(async move { drop(signal.wait_for(|stop| *stop).await) });
+        // Not held back by what its task has used up: then it would stand in no list.
+        let waiting = tokio::task::unconstrained(async move { drop(signal.wait_for(|stop| *stop).await) });
+        let waiting = Box::pin(waiting);
         Stopped { stop: stop.clone(), waiting, woken: None }
     }
 }

@@ -84,9 +84,14 @@ impl Inbox {
         Ok(())
     }
 
-    /// There is something to be taken.
+    /// There is something to be taken. Heard also by one that sleeps until a full batch is gone, and does not know that it is.
     pub(super) fn ring(&self) {
-        self.wake(self.kept());
+        self.nudge();
+    }
+
+    /// The deciding thread is about to sleep, for no longer than this.
+    pub(super) fn retire(&self, most: Duration) {
+        self.kept().asleep = Some((most, Stopwatch::start()));
     }
 
     /// No faster than they can be taken out: one that does not fit goes when its turn comes.
@@ -186,8 +191,8 @@ impl Inbox {
                 .wait_timeout_while(kept, timeout, |kept| empty(kept))
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
-            kept.asleep = None;
         }
+        kept.asleep = None;
         kept.nudged = false;
     }
 
