@@ -71,7 +71,7 @@ impl std::error::Error for OpenError {}
 /// What must end the process.
 #[derive(Debug)]
 pub enum Fatal {
-    /// An append failed: memory is ahead of the log.
+    /// An append failed, or a turn was left halfway: memory is ahead of the log.
     Append(StoreError),
     /// A second recovery came to another state than the live one.
     Diverged(String),
@@ -83,7 +83,7 @@ impl fmt::Display for Fatal {
             Fatal::Append(error) => {
                 write!(
                     f,
-                    "the log could not be written, so nothing may be answered any more; start again: {error}"
+                    "the state is ahead of the log, so nothing may be answered any more; start again: {error}"
                 )
             }
             Fatal::Diverged(what) => f.write_str(what),

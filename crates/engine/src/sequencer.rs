@@ -220,7 +220,7 @@ impl Sequencer {
             publishing: Mutex::new(()),
             health: Mutex::new(Health { space: Space::Plenty, reason: None }),
         });
-        shared.begin();
+        shared.look_for_room(&mut lock(&shared.core));
         let deciding = Deciding { shared: Arc::clone(&shared) };
         let appending = Appending { shared: Arc::clone(&shared), work: batches };
         let threads =
@@ -340,15 +340,6 @@ impl Drop for Whole<'_> {
 }
 
 impl Shared {
-    /// Room is made before anything is decided.
-    fn begin(&self) {
-        let mut core = lock(&self.core);
-        if let Some(mut log) = core.log.take() {
-            self.make_room(&mut core, &mut *log);
-            core.log = Some(log);
-        }
-    }
-
     /// Sees to it that what is in the inbox is decided.
     fn serve(&self) {
         for _ in 0..TURNS {
@@ -442,19 +433,19 @@ impl Shared {
 
     /// Raises the floor, and looks for room where there was none: that may take a while.
     fn look_after_the_log(&self, core: &mut Core) {
-        let Some(floor) = self.inbox.take_floor() else { return self.look_for_room(core) };
-        match &mut core.log {
-            // What cannot be dropped now will be when the floor is raised next, or the log opened.
-            Some(log) => drop(log.raise_floor(floor)),
-            None => self.inbox.keep_floor(floor),
+        if let Some(floor) = self.inbox.take_floor() {
+            match &mut core.log {
+                Some(log) => raise(&mut **log, floor),
+                None => self.inbox.keep_floor(floor),
+            }
         }
-        self.look_for_room(core);
+        if lock(&self.health).space != Space::Plenty {
+            self.look_for_room(core);
+        }
     }
 
     fn look_for_room(&self, core: &mut Core) {
-        if lock(&self.health).space != Space::Plenty
-            && let Some(mut log) = core.log.take()
-        {
+        if let Some(mut log) = core.log.take() {
             self.make_room(core, &mut *log);
             core.log = Some(log);
         }
@@ -574,6 +565,11 @@ impl Shared {
     }
 }
 
+/// What cannot be dropped now will be when the floor is raised next, or the log opened.
+fn raise(log: &mut dyn LogStore, floor: Seq) {
+    let _ = log.raise_floor(floor);
+}
+
 fn append(log: &mut dyn LogStore, landing: &mut Landing) -> Result<(), StoreError> {
     match &landing.turn.sealed {
         Some(sealed) => {
@@ -671,13 +667,6 @@ impl Core {
             self.follower.measured(measure);
         }
     }
-
-    /// Whoever is not answered yet never is: those who wait for it find that nobody will.
-    fn let_all_go(&mut self) {
-        self.shard.stop();
-        drop(self.end_turn());
-        self.landed.clear();
-    }
 }
 
 struct Deciding {
@@ -717,8 +706,6 @@ impl Deciding {
         let mut core = self.shared.tell(lock(&self.shared.core), &publishing);
         drop(publishing);
         if core.dead {
-            drop(self.shared.inbox.take(true));
-            core.let_all_go();
             return false;
         }
         self.shared.look_after_the_log(&mut core);
@@ -738,12 +725,19 @@ impl Deciding {
     }
 }
 
-/// Ends the appending thread with the deciding one, whatever ends that.
+/// Ends the appending thread with the deciding one, whatever ends that. Those who still wait for an answer find that nobody
+/// will give one.
 struct LetsGo<'a>(&'a Shared);
 
 impl Drop for LetsGo<'_> {
     fn drop(&mut self) {
-        lock(&self.0.core).work = None;
+        let mut core = lock(&self.0.core);
+        core.work = None;
+        core.shard.stop();
+        let left = (self.0.inbox.take(true), core.end_turn(), std::mem::take(&mut core.landed));
+        // Whoever is dropped with it may ask for the core.
+        drop(core);
+        drop(left);
     }
 }
 
@@ -766,14 +760,20 @@ impl Appending {
     /// Appends a turn, and tells what has landed. What was decided meanwhile is the next.
     fn append(&self, mut log: Box<dyn LogStore>, mut landing: Landing) -> Option<Work> {
         let appended = append(&mut *log, &mut landing);
+        let several = landing.turn.replies.len() > 1;
         let publishing = lock(&self.shared.publishing);
         let mut core = lock(&self.shared.core);
         self.shared.land(&mut core, landing, &mut *log, appended);
         drop(self.shared.tell(core, &publishing));
         drop(publishing);
-        // Where nobody else wants to run, this costs nothing. Where many do, most have something to hand in, and a sync
-        // costs the same for all of them as for one.
-        std::thread::yield_now();
+        if let Some(floor) = self.shared.inbox.take_floor() {
+            raise(&mut *log, floor);
+        }
+        if several {
+            // Where nobody else wants to run, this costs nothing. Where those do who were just answered, they have more to
+            // hand in, and a sync costs the same for all of them as for one.
+            std::thread::yield_now();
+        }
         let mut core = lock(&self.shared.core);
         core.log = Some(log);
         let next = core.next();

@@ -1,7 +1,7 @@
 //! The threads of a shard: what is answered is durable, what fails is fatal, what is full says so.
 #![allow(missing_docs, reason = "a test has no public items")]
 
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -314,7 +314,8 @@ fn a_failed_append_is_fatal_and_answers_nobody() {
     assert!(answer.recv().is_err(), "it may have happened: nobody is told that it did, or did not");
     assert_eq!(failed.recv(), Ok(ErrorKind::Io));
     // It was kept, and whoever waited for it waited for ever.
-    assert!(waits.recv().is_err(), "nobody will answer any more");
+    let end = waits.recv_timeout(Duration::from_secs(60));
+    assert_eq!(end.expect_err("nobody will answer any more"), RecvTimeoutError::Disconnected);
     // From here on there is nobody to decide.
     while !matches!(submit(&sequencer, "ada", acquire("k")).recv(), Ok(Err(Unavailable::Stopped))) {
         std::thread::yield_now();
@@ -391,6 +392,36 @@ fn a_turn_that_is_left_halfway_is_fatal() {
         assert!(failed.recv().expect("it is told").contains("halfway"), "instant={instant}");
         let refused = submit(&sequencer, "bob", acquire("m")).recv();
         assert!(matches!(refused, Ok(Err(Unavailable::Stopped))), "{refused:?}");
+    }
+}
+
+/// The floor was raised by the deciding thread, when the log was at hand. As long as there was always more to append it never
+/// was: the log of a busy server grew without end, for all its snapshots.
+#[test]
+fn a_log_that_is_never_idle_gets_its_floor_raised() {
+    let (log, arrived, let_go) = gate();
+    let reader = log.inner.clone();
+    let sequencer = start(log);
+    arrived.recv().expect("the open is being appended");
+    let grant = submit(&sequencer, "ada", acquire("k"));
+    sequencer.raise_floor(Seq(1));
+    let_go.send(()).expect("open");
+    arrived.recv().expect("the grant is being appended");
+    let floor = reader.bounds().floor;
+    let_go.send(()).expect("open");
+    granted(&grant);
+    assert_eq!(floor, Seq(1));
+}
+
+/// A server was started again on a disk that had become full meanwhile. It had not looked for room before its first commands,
+/// decided them, could not append them, and ended; and so it did when it was started once more.
+#[test]
+fn a_log_without_room_is_found_out_before_the_first_command() {
+    let plan = |call| if call == Call::Reserve { Fault::Before(ErrorKind::NoSpace) } else { Fault::None };
+    for _ in 0..50 {
+        let sequencer = start(Faulty::new(MemoryLog::default(), Box::new(plan)));
+        let refused = submit(&sequencer, "ada", acquire("k")).recv();
+        assert!(matches!(refused, Ok(Err(Unavailable::NoSpace))), "{refused:?}");
     }
 }
 

@@ -226,3 +226,39 @@ impl Inbox {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Sleeps for an hour if it is let, on a thread of its own; says whether it came back soon.
+    fn comes_back(inbox: &Arc<Inbox>, submissions: bool) -> bool {
+        let (send, receive) = channel();
+        let inbox = Arc::clone(inbox);
+        std::thread::spawn(move || {
+            inbox.wait(Duration::from_secs(3600), submissions);
+            let _ = send.send(());
+        });
+        receive.recv_timeout(Duration::from_secs(60)).is_ok()
+    }
+
+    /// The batch was full when the deciding thread went to sleep, and gone when somebody rang: it did not hear, for five
+    /// seconds.
+    #[test]
+    fn a_ring_is_heard_by_one_that_wants_no_submissions() {
+        let inbox = Arc::new(Inbox::new(1));
+        inbox.ring();
+        assert!(comes_back(&inbox, false));
+    }
+
+    /// Something became due while the deciding thread found out how long it might sleep: it slept for that long.
+    #[test]
+    fn what_becomes_due_just_before_the_sleep_is_not_slept_through() {
+        let inbox = Arc::new(Inbox::new(1));
+        inbox.retire(Duration::from_secs(3600));
+        inbox.wake_within(Some(Span(10)));
+        assert!(comes_back(&inbox, true));
+    }
+}
