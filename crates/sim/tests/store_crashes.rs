@@ -139,12 +139,19 @@ fn after_a_failed_append_the_log_takes_no_more_until_it_is_opened_again() {
 
 #[test]
 fn a_blob_is_there_whole_or_not_at_all_whenever_the_power_fails() {
+    // In one part, and in several that are synced while more is written.
+    for length in [1000, (1 << 20) + 1000] {
+        let contents: Vec<u8> = (0..=250).cycle().take(length).collect();
+        is_whole_or_not_there(&contents);
+    }
+}
+
+fn is_whole_or_not_there(contents: &[u8]) {
     let name = BlobName::new("doc/1-7").expect("a name");
-    let contents: Vec<u8> = (0..=255).cycle().take(1000).collect();
     let use_blobs = |fs: &SimFs| -> Result<(), StoreError> {
         let blobs = DiskBlobs::open(fs.clone(), Path::new("/store/blob"))?;
         let mut writer = blobs.create(&name)?;
-        contents.chunks(300).try_for_each(|part| writer.write(part))?;
+        contents.chunks(contents.len() / 3).try_for_each(|part| writer.write(part))?;
         writer.finish().map(drop)
     };
     let calm = SimFs::new(Fate::default());
@@ -153,11 +160,11 @@ fn a_blob_is_there_whole_or_not_at_all_whenever_the_power_fails() {
         let fs = SimFs::new(Fate { crash_at: Some(crash_at), fail_at: None });
         let finished = use_blobs(&fs).is_ok();
         for seed in 0..20 {
-            let story = format!("crash at call {crash_at}, seed {seed}");
+            let story = format!("{} bytes, crash at call {crash_at}, seed {seed}", contents.len());
             let fs = fs.after_crash(&mut Rng::new(seed), Fate::default());
             let blobs = DiskBlobs::open(fs, Path::new("/store/blob")).expect("a directory");
-            match blobs.read(&name, 0, 2000) {
-                Ok(bytes) => assert_eq!(bytes, contents, "{story}"),
+            match blobs.read(&name, 0, 2 << 20) {
+                Ok(bytes) => assert!(bytes == contents, "{story}"),
                 Err(error) => assert!(error.kind == ErrorKind::Gone && !finished, "{story}: {error}"),
             }
         }
@@ -251,14 +258,20 @@ fn a_blob_of_which_a_part_failed_cannot_be_finished() {
         let writer = blobs.create(&blob_name("doc/1")).expect("nothing goes wrong yet");
         (fs, blobs, writer)
     };
-    let (calm, _, mut writer) = begun(Fate::default());
+    let (calm, blobs, mut writer) = begun(Fate::default());
     let before = calm.calls();
     writer.write(&long).expect("nothing goes wrong");
-    assert_eq!(calm.calls() - before, 3, "two parts, and a sync between them");
-    for fail_at in before..calm.calls() {
+    assert_eq!(calm.calls() - before, 4, "three parts, and the sync of the first of them");
+    let written = calm.calls();
+    writer.finish().expect("nothing goes wrong");
+    assert_eq!(blobs.list("").expect("a list"), [blob_name("doc/1")]);
+    // The last two parts are synced by whoever finishes.
+    for fail_at in before..written + 2 {
         let (_, blobs, mut writer) = begun(Fate { crash_at: None, fail_at: Some((fail_at, IO_ERROR)) });
-        assert!(writer.write(&long).is_err());
-        assert!(writer.write(b"more").is_ok() && writer.finish().is_err(), "call {fail_at}");
+        let failed = writer.write(&long).is_err();
+        assert_eq!(failed, fail_at < written, "call {fail_at}");
+        assert!(!failed || writer.write(b"more").is_err(), "call {fail_at}");
+        assert!(writer.finish().is_err(), "call {fail_at}");
         assert_eq!(blobs.list("").expect("a list"), []);
     }
 }

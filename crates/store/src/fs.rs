@@ -10,6 +10,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A filesystem.
 pub trait Fs: Clone + Send + Sync + 'static {
@@ -48,7 +49,7 @@ pub trait Dir: Send + Sync {
 }
 
 /// An open file. Offsets are explicit: there is no cursor.
-pub trait File: Send + Sync {
+pub trait File: Send + Sync + 'static {
     /// How long it is.
     fn length(&self) -> io::Result<u64>;
     /// Reads as much as there is, up to the length of `bytes`.
@@ -57,7 +58,17 @@ pub trait File: Send + Sync {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Makes what was written durable.
     fn sync(&self) -> io::Result<()>;
+
+    /// Begins to make durable what was written by now, while more is written. It is durable once what this returns was
+    /// called; that may be late, and then nothing may have been done before.
+    fn begin_sync(self: &Arc<Self>) -> Syncing {
+        let file = Arc::clone(self);
+        Box::new(move || file.sync())
+    }
 }
+
+/// Waits for a sync that was begun, and tells how it ended.
+pub type Syncing = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// The filesystem of the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -139,5 +150,14 @@ impl File for std::fs::File {
 
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    /// On a thread of its own; or by whoever waits for it, if there is none to be had.
+    fn begin_sync(self: &Arc<Self>) -> Syncing {
+        let (beside, here) = (Arc::clone(self), Arc::clone(self));
+        match std::thread::Builder::new().spawn(move || beside.sync()) {
+            Ok(thread) => Box::new(move || thread.join().expect("a system call does not panic")),
+            Err(_) => Box::new(move || here.sync()),
+        }
     }
 }

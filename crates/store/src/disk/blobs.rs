@@ -1,7 +1,8 @@
 //! A file for each blob, made under another name and linked to its own when it is whole.
 //!
 //! **Invariant.** A blob that has its name is whole and durable. Files under way are numbered from 0 in a
-//! directory that is emptied when the store is opened, so none meets one of an earlier process.
+//! directory that is emptied when the store is opened, so none meets one of an earlier process. A long one is synced
+//! as it grows, each part while the next is written.
 //!
 //! **What would break it.** To finish a blob after a write or a sync of it failed: the operating system
 //! reports that once, and the next sync succeeds without the bytes. So such a blob is never finished. To take
@@ -10,10 +11,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{UNSYNCED_MAX, sync_above};
-use crate::fs::{File, Fs};
+use crate::fs::{File, Fs, Syncing};
 use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
 
 /// Blobs below a directory.
@@ -25,6 +27,8 @@ pub struct DiskBlobs<F: Fs> {
 }
 
 const TMP: &str = "tmp";
+/// While one of these is synced, the next is written.
+const PART: u64 = UNSYNCED_MAX / 2;
 
 impl<F: Fs> DiskBlobs<F> {
     /// Opens the directory, or makes it, and removes what was under way when it was last in use.
@@ -77,7 +81,17 @@ impl<F: Fs> BlobStore for DiskBlobs<F> {
             self.fs.create(&tmp).map_err(|error| StoreError::io(&error, format!("beginning blob {name}")))?;
         let (fs, path) = (self.fs.clone(), self.path(name));
         let dir = self.dir.clone();
-        Ok(Box::new(DiskWriter { fs, dir, tmp, path, file, length: 0, synced: 0, failed: false }))
+        Ok(Box::new(DiskWriter {
+            fs,
+            dir,
+            tmp,
+            path,
+            file: Arc::new(file),
+            length: 0,
+            synced: 0,
+            syncing: None,
+            failed: false,
+        }))
     }
 
     fn len(&self, name: &BlobName) -> Result<u64, StoreError> {
@@ -118,10 +132,11 @@ struct DiskWriter<F: Fs> {
     dir: PathBuf,
     tmp: PathBuf,
     path: PathBuf,
-    file: F::File,
+    file: Arc<F::File>,
     length: u64,
-    /// How much of it is durable.
+    /// How much of it is durable, once `syncing` has ended.
     synced: u64,
+    syncing: Option<Syncing>,
     /// A write or a sync failed.
     failed: bool,
 }
@@ -143,12 +158,13 @@ impl<F: Fs> DiskWriter<F> {
     /// In parts, so that little is ever waiting to be synced.
     fn write_parts(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let room = usize::try_from(UNSYNCED_MAX - (self.length - self.synced)).expect("a few megabytes");
+            let room = usize::try_from(PART - (self.length - self.synced)).expect("less than a part");
             let (part, rest) = bytes.split_at(room.min(bytes.len()));
             self.file.write_at(part, self.length)?;
             self.length += part.len() as u64;
-            if self.length - self.synced == UNSYNCED_MAX {
-                self.file.sync()?;
+            if self.length - self.synced == PART {
+                self.wait_for_sync()?;
+                self.syncing = Some(self.file.begin_sync());
                 self.synced = self.length;
             }
             bytes = rest;
@@ -156,11 +172,19 @@ impl<F: Fs> DiskWriter<F> {
         Ok(())
     }
 
+    /// What was lost once stays lost, whatever a later sync says.
+    fn go_on(&self) -> io::Result<()> {
+        if self.failed { Err(io::Error::other("a part of it could not be written")) } else { Ok(()) }
+    }
+
+    fn wait_for_sync(&mut self) -> io::Result<()> {
+        self.syncing.take().map_or(Ok(()), |synced| synced())
+    }
+
     /// Whole and synced under its other name, and only then linked: a link fails if the name is in use.
-    fn publish(&self) -> io::Result<()> {
-        if self.failed {
-            return Err(io::Error::other("a part of it could not be written"));
-        }
+    fn publish(&mut self) -> io::Result<()> {
+        self.go_on()?;
+        self.wait_for_sync()?;
         if !planted!(BlobUnsynced) {
             self.file.sync()?;
         }
@@ -175,12 +199,12 @@ impl<F: Fs> DiskWriter<F> {
 
 impl<F: Fs> BlobWriter for DiskWriter<F> {
     fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        let written = self.write_parts(bytes);
+        let written = self.go_on().and_then(|()| self.write_parts(bytes));
         self.failed |= written.is_err();
         written.map_err(|error| StoreError::io(&error, "writing a blob"))
     }
 
-    fn finish(self: Box<Self>) -> Result<u64, StoreError> {
+    fn finish(mut self: Box<Self>) -> Result<u64, StoreError> {
         match self.publish() {
             Ok(()) => Ok(self.length),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

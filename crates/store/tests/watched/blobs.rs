@@ -20,7 +20,7 @@ fn what_is_written_of_a_blob_and_not_synced_is_bounded() {
         let mut writer = blobs.create(&name).expect("begun");
         contents.chunks(part).for_each(|part| writer.write(part).expect("room"));
         assert_eq!(writer.finish().expect("a free name"), 11 << 20);
-        assert_eq!(fs.unsynced(), (UNSYNCED_MAX, 12), "in parts of {part}");
+        assert_eq!(fs.unsynced(), (UNSYNCED_MAX, 23), "in parts of {part}");
         assert!(blobs.read(&name, 0, 12 << 20).expect("there") == contents, "in parts of {part}");
     }
 }
