@@ -140,7 +140,7 @@ fn after_a_failed_append_the_log_takes_no_more_until_it_is_opened_again() {
 #[test]
 fn a_blob_is_there_whole_or_not_at_all_whenever_the_power_fails() {
     // In one part, and in several that are synced while more is written.
-    for length in [1000, (1 << 20) + 1000] {
+    for length in [1000, (4 << 20) + 1000] {
         let contents: Vec<u8> = (0..=250).cycle().take(length).collect();
         is_whole_or_not_there(&contents);
     }
@@ -163,7 +163,7 @@ fn is_whole_or_not_there(contents: &[u8]) {
             let story = format!("{} bytes, crash at call {crash_at}, seed {seed}", contents.len());
             let fs = fs.after_crash(&mut Rng::new(seed), Fate::default());
             let blobs = DiskBlobs::open(fs, Path::new("/store/blob")).expect("a directory");
-            match blobs.read(&name, 0, 2 << 20) {
+            match blobs.read(&name, 0, 5 << 20) {
                 Ok(bytes) => assert!(bytes == contents, "{story}"),
                 Err(error) => assert!(error.kind == ErrorKind::Gone && !finished, "{story}: {error}"),
             }
@@ -251,7 +251,7 @@ fn a_list_of_blobs_is_complete_or_fails() {
 #[test]
 fn a_blob_of_which_a_part_failed_cannot_be_finished() {
     const IO_ERROR: i32 = 5;
-    let long = vec![7; (1 << 20) + 1];
+    let long = vec![7; (4 << 20) + 1];
     let begun = |fate| {
         let fs = SimFs::new(fate);
         let blobs = DiskBlobs::open(fs.clone(), Path::new("/store/blob")).expect("nothing goes wrong yet");

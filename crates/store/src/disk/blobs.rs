@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{UNSYNCED_MAX, sync_above};
+use super::sync_above;
 use crate::fs::{File, Fs, Syncing};
 use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
 
@@ -27,8 +27,9 @@ pub struct DiskBlobs<F: Fs> {
 }
 
 const TMP: &str = "tmp";
-/// While one of these is synced, the next is written.
-const PART: u64 = UNSYNCED_MAX / 2;
+/// While one of these is synced, the next is written; more is never written and not synced: an append's sync on the same
+/// disk may have to wait behind it.
+const PART: u64 = 2 << 20;
 
 impl<F: Fs> DiskBlobs<F> {
     /// Opens the directory, or makes it, and removes what was under way when it was last in use.
@@ -158,7 +159,7 @@ impl<F: Fs> DiskWriter<F> {
     /// In parts, so that little is ever waiting to be synced.
     fn write_parts(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let room = usize::try_from(PART - (self.length - self.synced)).expect("less than a part");
+            let room = usize::try_from(PART - (self.length - self.synced)).expect("at most a part");
             let (part, rest) = bytes.split_at(room.min(bytes.len()));
             self.file.write_at(part, self.length)?;
             self.length += part.len() as u64;

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 use super::index::{Index, Place};
 use super::reader::{DiskReader, Segments};
+use super::sync_above;
 use super::tail::{Cut, Expected};
-use super::{UNSYNCED_MAX, sync_above};
 use crate::frame::{
     FRAME_HEADER, FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, SegmentHeader, decode_frame, encode_frame,
     frame_len,
@@ -352,17 +352,15 @@ fn uncertain(error: &io::Error, doing: &str, seq: Seq) -> StoreError {
     StoreError::new(ErrorKind::Io, format!("{doing} batch {}: {error}", seq.0))
 }
 
+/// In parts, so that little is ever waiting to be synced: an append's sync on the same disk may have to wait behind it.
 fn fill_with_zeros(file: &impl File, length: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
-    let (mut at, mut synced) = (0, 0);
+    let mut at = 0;
     while at < length {
         let part = usize::try_from(length - at).unwrap_or(usize::MAX).min(zeros.len());
         file.write_at(&zeros[..part], at)?;
+        file.sync()?;
         at += part as u64;
-        if at == length || at - synced >= UNSYNCED_MAX {
-            file.sync()?;
-            synced = at;
-        }
     }
     Ok(())
 }

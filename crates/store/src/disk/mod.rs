@@ -26,10 +26,6 @@ use std::path::Path;
 
 use crate::fs::Fs;
 
-/// The most that is written to a file and not synced: an append's sync on the same disk may have to wait
-/// behind it.
-const UNSYNCED_MAX: u64 = 1 << 20;
-
 /// Makes the name of a directory durable in the one above it.
 fn sync_above<F: Fs>(fs: &F, dir: &Path) -> io::Result<()> {
     match dir.parent() {
