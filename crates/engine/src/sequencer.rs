@@ -23,7 +23,7 @@ mod inbox;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -50,8 +50,6 @@ const RETRY: Duration = Duration::from_millis(250);
 const TURNS: usize = 8;
 /// How often a caller tries to get what is held for moments only, before it leaves its command to the deciding thread.
 const SPINS: usize = 100;
-/// How long the appending thread waits for others at the most, however slow the disk.
-const GATHER_MAX: Duration = Duration::from_millis(1);
 /// The clock may have been asleep: nobody sleeps for longer.
 const NAP: Duration = Duration::from_secs(5);
 
@@ -135,8 +133,6 @@ struct Shared {
     /// An append waits for nobody.
     instant: bool,
     core: Mutex<Core>,
-    /// As many are decided as the appending thread waits for.
-    gathered: Condvar,
     /// Held by whoever decides for all who hand in; taken before `core`, and never waited for.
     deciding: Mutex<()>,
     /// Held by whoever tells what has landed; taken before `core`.
@@ -151,8 +147,6 @@ struct Core {
     log: Option<Box<dyn LogStore>>,
     /// To the appending thread, which ends when this is gone.
     work: Option<SyncSender<Work>>,
-    /// With how many replies the next batch is worth a sync, while the appending thread waits for them.
-    awaited: Option<usize>,
     /// What was looked at in this turn.
     looks: Vec<Publish>,
     /// Runs from when this turn began.
@@ -209,7 +203,6 @@ impl Sequencer {
             shard: opened,
             log: Some(log),
             work: Some(work),
-            awaited: None,
             looks: Vec::new(),
             stopwatch: Stopwatch::start(),
             landed: VecDeque::new(),
@@ -223,7 +216,6 @@ impl Sequencer {
             inbox: Inbox::new(QUEUE_MAX),
             instant,
             core: Mutex::new(core),
-            gathered: Condvar::new(),
             deciding: Mutex::new(()),
             publishing: Mutex::new(()),
             health: Mutex::new(Health { space: Space::Plenty, reason: None }),
@@ -437,29 +429,6 @@ impl Shared {
             let publish = look(&core.shard);
             core.looks.push(publish);
         }
-        if core.awaited.is_some_and(|awaited| core.shard.load().1 >= awaited) {
-            core.awaited = None;
-            self.gathered.notify_one();
-        }
-    }
-
-    /// Waits until half of those who were just answered have handed in more, but not for longer than half an append takes.
-    /// A sync costs the same for many as for few, and what is decided when it begins has to wait for all of it.
-    fn gather<'a>(
-        &'a self,
-        mut core: MutexGuard<'a, Core>,
-        answered: usize,
-        append: Duration,
-    ) -> MutexGuard<'a, Core> {
-        if answered < 2 || core.dead {
-            return core;
-        }
-        core.awaited = Some(core.shard.load().1 + answered / 2);
-        let most = (append / 2).min(GATHER_MAX);
-        let gathered = self.gathered.wait_timeout_while(core, most, |core| core.awaited.is_some());
-        let (mut core, _) = gathered.unwrap_or_else(PoisonError::into_inner);
-        core.awaited = None;
-        core
     }
 
     /// Raises the floor, and looks for room where there was none: that may take a while.
@@ -790,9 +759,7 @@ impl Appending {
 
     /// Appends a turn, and tells what has landed. What was decided meanwhile is the next.
     fn append(&self, mut log: Box<dyn LogStore>, mut landing: Landing) -> Option<Work> {
-        let stopwatch = Stopwatch::start();
         let appended = append(&mut *log, &mut landing);
-        let (answered, took) = (landing.turn.replies.len(), stopwatch.elapsed());
         let publishing = lock(&self.shared.publishing);
         let mut core = lock(&self.shared.core);
         self.shared.land(&mut core, landing, &mut *log, appended);
@@ -801,7 +768,7 @@ impl Appending {
         if let Some(floor) = self.shared.inbox.take_floor() {
             raise(&mut *log, floor);
         }
-        let mut core = self.shared.gather(lock(&self.shared.core), answered, took);
+        let mut core = lock(&self.shared.core);
         core.log = Some(log);
         let next = core.next();
         let due = core.until_due();
