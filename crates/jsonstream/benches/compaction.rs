@@ -1,4 +1,4 @@
-//! What validating and compacting costs, beside others in the same run: the scalar twin, `serde_json` and `sonic-rs`
+//! What validating and compacting costs, beside others in the same run: AVX2 where there is more, the scalar twin, `serde_json` and `sonic-rs`
 //! that only validate, both of them through a tree of values and back, and a copy.
 //!
 //! `cargo bench -p jsonstream --bench compaction`; words after `--` pick inputs by name. What is compiled decides
@@ -23,8 +23,9 @@ const LIMITS: Limits = Limits { bytes_max: u64::MAX };
 /// Something done to a text, into a buffer that is there already. What comes back keeps it from being left out.
 type Work = fn(&[u8], &mut Vec<u8>) -> usize;
 
-const CONTESTANTS: [(&str, Work); 8] = [
+const CONTESTANTS: [(&str, Work); 9] = [
     ("ours, compacting", |text, out| compacted(Compactor::new(LIMITS), text, out)),
+    ("ours, with AVX2, compacting", |text, out| compacted(with_avx2(), text, out)),
     ("ours, checking only", |text, _| check(text, LIMITS).map_or(0, |_| 1)),
     ("ours, scalar, compacting", |text, out| compacted(Compactor::scalar(LIMITS), text, out)),
     ("serde_json, checking only", |text, _| usize::from(checked_by_serde(text))),
@@ -62,6 +63,12 @@ fn report(name: &str, text: &[u8]) {
         println!("  {name:28} {:7.2}  ({:.2})", text.len() as f64 / seconds / 1e9, seconds / best[0]);
     }
     println!();
+}
+
+/// What most processors have; the scalar twin where there is none.
+fn with_avx2() -> Compactor {
+    let avx2 = Compactor::vector(LIMITS).find(|(name, _)| *name == "AVX2");
+    avx2.map_or_else(|| Compactor::scalar(LIMITS), |(_, compactor)| compactor)
 }
 
 fn compacted(mut compactor: Compactor, text: &[u8], out: &mut Vec<u8>) -> usize {

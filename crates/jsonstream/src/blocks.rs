@@ -10,6 +10,8 @@
 //! **What is absent.** The beginning and the end of a text, containers that are nearly too deep, the last bytes of
 //! a piece: they are read byte by byte.
 
+#![expect(clippy::inline_always, reason = "it is compiled once for each kind of vectors, as one function")]
+
 mod numbers;
 mod strings;
 mod tokens;
@@ -18,7 +20,7 @@ use self::numbers::Numbers;
 use self::strings::{Quoted, Strings};
 use self::tokens::{Found, Tokens};
 use crate::nesting::Nesting;
-use crate::simd::{self, BLOCK, Block};
+use crate::simd::{BLOCK, Block, Vectors};
 use crate::state::{Next, State, Stop};
 use crate::string::Inside;
 
@@ -26,7 +28,10 @@ use crate::string::Inside;
 type Bits = u64;
 
 /// What is looked at.
-struct Here<'a> {
+struct Here<'a, V: Vectors> {
+    vectors: V,
+    /// The block.
+    bytes: V::Bytes,
     /// The block before; zeros, if there is none.
     before: &'a Block,
     block: &'a Block,
@@ -70,19 +75,26 @@ impl Carry {
 }
 
 /// Takes block after block, up to the first that is not to be taken.
-#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,pclmulqdq,popcnt")]
-pub(crate) fn read(carry: Carry, nesting: &mut Nesting, input: &[u8], room: &mut [u8]) -> Stop {
+#[inline(always)]
+pub(crate) fn read<V: Vectors>(
+    vectors: V,
+    carry: Carry,
+    nesting: &mut Nesting,
+    input: &[u8],
+    room: &mut [u8],
+) -> Stop {
     let (mut at, mut filled, mut carry) = (0, 0, carry);
     let mut before = &[0; BLOCK];
     while let Some(block) = input[at..].first_chunk::<BLOCK>()
         && let Some(room) = room[filled..].first_chunk_mut::<BLOCK>()
     {
-        if carry.strings.long() && simd::is_plain(block) {
+        let bytes = vectors.load(block);
+        if carry.strings.long() && vectors.is_plain(bytes) {
             *room = *block;
             (at, filled, before) = (at + BLOCK, filled + BLOCK, block);
             continue;
         }
-        let here = Here { before, block, ahead: &input[at..] };
+        let here = Here { vectors, bytes, before, block, ahead: &input[at..] };
         let Some((next, space)) = carry.take(&here, nesting) else { break };
         carry = next;
         filled += match space {
@@ -91,7 +103,7 @@ pub(crate) fn read(carry: Carry, nesting: &mut Nesting, input: &[u8], room: &mut
                 BLOCK
             }
             u64::MAX => 0,
-            _ => simd::compress(block, !space, room),
+            _ => vectors.compress(block, !space, room),
         };
         at += BLOCK;
         before = block;
@@ -102,13 +114,12 @@ pub(crate) fn read(carry: Carry, nesting: &mut Nesting, input: &[u8], room: &mut
 
 impl Carry {
     /// What is behind the block, and the whitespace in it; none if it is not to be taken.
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,pclmulqdq,popcnt")]
-    #[inline]
-    fn take(mut self, here: &Here<'_>, nesting: &mut Nesting) -> Option<(Carry, Bits)> {
-        let block = here.block;
-        let mut text = simd::text(block);
+    #[inline(always)]
+    fn take<V: Vectors>(mut self, here: &Here<'_, V>, nesting: &mut Nesting) -> Option<(Carry, Bits)> {
+        let Here { vectors, bytes, before, block, .. } = *here;
+        let mut text = vectors.text(bytes);
         if text.high != 0 || self.strings.cut() {
-            if !simd::is_utf8(here.before, block) {
+            if !vectors.is_utf8(before, block) {
                 return None;
             }
             self.strings.note_cut(text.high, block);
@@ -118,26 +129,25 @@ impl Carry {
         }
         let mut wrong = 0;
         if self.strings.may_escape(&text) {
-            wrong = self.strings.escapes(&mut text, &simd::escape(block));
+            wrong = self.strings.escapes(&mut text, &vectors.escape(bytes));
         }
-        let quoted = self.strings.quoted(text.quote, simd::parity(text.quote));
+        let quoted = self.strings.quoted(text.quote, vectors.parity(text.quote));
         wrong |= quoted.inside & text.control;
         self.outside(here, text.quote, &quoted, nesting, wrong)
     }
 
     /// What is outside of strings, and whether anything is wrong with it or already was.
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,pclmulqdq,popcnt")]
-    #[inline]
-    fn outside(
+    #[inline(always)]
+    fn outside<V: Vectors>(
         mut self,
-        here: &Here<'_>,
+        here: &Here<'_, V>,
         quote: Bits,
         quoted: &Quoted,
         nesting: &mut Nesting,
         mut wrong: Bits,
     ) -> Option<(Carry, Bits)> {
-        let block = here.block;
-        let structure = simd::structure(block);
+        let Here { vectors, bytes, ahead, .. } = *here;
+        let structure = vectors.structure(bytes);
         if structure.space == u64::MAX && quoted.inside == 0 && !self.numbers.unfinished() {
             // Whatever has to come, has to come later.
             return Some((self, u64::MAX));
@@ -146,19 +156,19 @@ impl Carry {
         let space = structure.space & outside;
         let (open, close) = (structure.open & outside, structure.close & outside);
         let (comma, colon) = (structure.comma & outside, structure.colon & outside);
-        let bytes = outside & !(space | open | close | comma | colon);
-        let (scalar, behind_scalar) = self.numbers.edges(bytes);
-        if bytes | behind_scalar != 0 {
-            let numeric = simd::numeric(block);
+        let scalars = outside & !(space | open | close | comma | colon);
+        let (scalar, behind_scalar) = self.numbers.edges(scalars);
+        if scalars | behind_scalar != 0 {
+            let numeric = vectors.numeric(bytes);
             let words = scalar & !(numeric.digit | numeric.minus);
-            let words = self.numbers.literals(words, |place| here.ahead[place..].first_chunk().copied())?;
-            wrong |= self.numbers.wrong(&numeric, bytes & !words, scalar, || simd::exponents(block));
+            let words = self.numbers.literals(words, |place| ahead[place..].first_chunk().copied())?;
+            wrong |= self.numbers.wrong(&numeric, scalars & !words, scalar, || vectors.exponents(bytes));
         }
         let mut inner = None;
         let (brace, in_object) = if open | close == 0 {
             (0, nesting.in_object()?)
         } else {
-            let brace = simd::braces(block);
+            let brace = vectors.braces(bytes);
             (brace, inner.insert(nesting.clone()).pass(open, close, brace)?)
         };
         let found = Found { space, open, close, brace, comma, colon, scalar, behind_scalar, in_object };
@@ -180,12 +190,14 @@ mod tests {
     use crate::state::{Next, State, Stop};
     use crate::string::Inside;
 
-    /// What blocks take of this, inside an array.
-    fn read(state: State, input: &str) -> Option<Stop> {
-        let mut nesting = Nesting::default();
-        assert!(nesting.open(Container::Array));
-        let mut room = vec![0; input.len()];
-        Simd::detect()?.read(state, &mut nesting, input.as_bytes(), &mut room)
+    /// What blocks take of this, inside an array, with each kind of vectors.
+    fn read(state: State, input: &[u8]) -> impl Iterator<Item = Stop> {
+        Simd::all().map(move |simd| {
+            let mut nesting = Nesting::default();
+            assert!(nesting.open(Container::Array));
+            let mut room = vec![0; input.len()];
+            simd.read(state, &mut nesting, input, &mut room).expect("a state to go on from")
+        })
     }
 
     /// If blocks were all refused, reading by blocks would be right, and of no use.
@@ -194,9 +206,10 @@ mod tests {
         let text = "{\"key\" : \"some \\u00e9\\n é鍵🔑\",\n\"n\":[-12.50e+3, 0,true,false,null,{},[] ] },\n";
         for shift in 0..130 {
             let text = [" ".repeat(shift), text.repeat(20)].concat();
-            let Some(stop) = read(State::Before(Next::ValueOrEnd), &text) else { return };
-            assert_eq!(stop.refused, text.len() / 64 * 64, "shift={shift}");
-            assert!(stop.refused - stop.read < 20, "only the last token is given back");
+            for stop in read(State::Before(Next::ValueOrEnd), text.as_bytes()) {
+                assert_eq!(stop.refused, text.len() / 64 * 64, "shift={shift}");
+                assert!(stop.refused - stop.read < 20, "only the last token is given back");
+            }
         }
     }
 
@@ -224,9 +237,10 @@ mod tests {
             ("{\"k", (State::Key(Inside::Plain), 0)),
         ] {
             let input = [" ".repeat(128 - end.len()), end.to_owned()].concat();
-            let Some(stop) = read(State::Before(Next::Value), &format!("{input}    ,      ")) else { return };
             // A literal is only taken if what follows it is seen.
-            assert_eq!((stop.refused, 128 - stop.read, stop.state), (128, behind, state), "{end}");
+            for stop in read(State::Before(Next::Value), format!("{input}    ,      ").as_bytes()) {
+                assert_eq!((stop.refused, 128 - stop.read, stop.state), (128, behind, state), "{end}");
+            }
         }
     }
 
@@ -235,13 +249,10 @@ mod tests {
         for (cut, character) in [(1, "é"), (1, "鍵"), (2, "鍵"), (1, "🔑"), (2, "🔑"), (3, "🔑")] {
             let input = format!("\"{}{character}{}", "x".repeat(127 - cut), "x".repeat(64));
             let (front, _) = input.as_bytes().split_at(128);
-            let Some(simd) = Simd::detect() else { return };
-            let mut nesting = Nesting::default();
-            assert!(nesting.open(Container::Array));
-            let stop =
-                simd.read(State::Before(Next::Value), &mut nesting, front, &mut [0; 128]).expect("a state");
-            assert_eq!((stop.refused, stop.read, stop.kept), (128, 128 - cut, 128 - cut), "{character}");
-            assert_eq!(stop.state, State::Text(Inside::Plain));
+            for stop in read(State::Before(Next::Value), front) {
+                assert_eq!((stop.refused, stop.read, stop.kept), (128, 128 - cut, 128 - cut), "{character}");
+                assert_eq!(stop.state, State::Text(Inside::Plain));
+            }
         }
     }
 }

@@ -64,13 +64,19 @@ pub struct Compactor {
 type Step = Result<State, JsonErrorKind>;
 
 impl Compactor {
-    /// A compactor that has seen nothing. It uses AVX2 where the processor has it.
+    /// A compactor that has seen nothing. It uses the vector instructions that the processor has.
     pub fn new(limits: Limits) -> Compactor {
         Compactor { simd: Simd::detect(), ..Compactor::scalar(limits) }
     }
 
-    /// One that reads byte by byte whatever the processor has. It does exactly what the other does, only slower: it
-    /// is what the other is tested and measured against.
+    /// One for each kind of vector instructions that the processor has, by name, the best first. They do exactly the same.
+    pub fn vector(limits: Limits) -> impl Iterator<Item = (&'static str, Compactor)> {
+        Simd::all()
+            .map(move |simd| (simd.name(), Compactor { simd: Some(simd), ..Compactor::scalar(limits) }))
+    }
+
+    /// One that reads byte by byte whatever the processor has. It does exactly what the others do, only slower: it
+    /// is what they are tested and measured against.
     pub fn scalar(limits: Limits) -> Compactor {
         let (state, nesting) = (State::Before(Next::Value), Nesting::default());
         Compactor { limits, state, nesting, received: 0, compact: 0, failed: None, simd: None }

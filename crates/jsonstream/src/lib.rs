@@ -7,8 +7,9 @@
 //!
 //! The modules in reading order: [`error`] says what can be wrong; [`compactor`] takes a text in pieces, and
 //! stands on `state` (where in the text it is), `piece` (the bytes), `nesting` (arrays and objects), `string` and
-//! `number` (the grammar of each). `blocks` does the same 64 bytes at a time, with AVX2 by `simd`, the one module
-//! with `unsafe` code. [`edit`] changes a document by edits like `progress.count++`, and its page is their manual.
+//! `number` (the grammar of each). `blocks` does the same 64 bytes at a time, with the vector instructions of
+//! `simd`, the one module with `unsafe` code. [`edit`] changes a document by edits like `progress.count++`, and its
+//! page is their manual.
 
 pub mod error;
 pub mod compactor;

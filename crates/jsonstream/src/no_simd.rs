@@ -15,6 +15,14 @@ impl Simd {
         None
     }
 
+    pub(crate) fn all() -> impl Iterator<Item = Simd> {
+        std::iter::empty()
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {}
+    }
+
     pub(crate) fn read(self, _: State, _: &mut Nesting, _: &[u8], _: &mut [u8]) -> Option<Stop> {
         match self {}
     }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{pushed, scalar, vector};
+use common::{by_blocks, pushed, scalar};
 use jsonstream::JsonErrorKind::{
     ByteOrderMark, ControlCharacter, InvalidEscape, InvalidNumber, InvalidUtf8, TooDeep, TooLarge,
     TrailingByte, UnexpectedByte, UnexpectedEnd,
@@ -16,10 +16,10 @@ const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
 fn verdict(text: &[u8]) -> Result<Vec<u8>, JsonError> {
     let whole = compact(text, LIMITS);
     assert_eq!(pushed(scalar(), [text]), whole, "scalar");
-    assert_eq!(pushed(vector(), text.chunks(1)), whole, "byte by byte");
+    assert_eq!(by_blocks(text.chunks(1)), whole, "byte by byte");
     for place in 0..=text.len() {
         let (front, back) = text.split_at(place);
-        assert_eq!(pushed(vector(), [front, back]), whole, "cut at {place}");
+        assert_eq!(by_blocks([front, back]), whole, "cut at {place}");
         assert_eq!(pushed(scalar(), [front, back]), whole, "scalar, cut at {place}");
     }
     for place in 0..64 {
@@ -34,7 +34,7 @@ fn inside(text: &[u8], place: usize, alone: &Result<Vec<u8>, JsonError>) {
     let front = format!("[\"{}\",", "x".repeat(64 + place)).into_bytes();
     let behind = format!(",{}0]", " ".repeat(80)).into_bytes();
     let long = [front.as_slice(), text, &behind].concat();
-    let outcome = pushed(vector(), [long.as_slice()]);
+    let outcome = by_blocks([long.as_slice()]);
     assert_eq!(outcome, pushed(scalar(), [long.as_slice()]), "at {place}");
     match alone {
         Ok(compact) => assert_eq!(outcome, Ok([front.as_slice(), compact, b",0]"].concat()), "at {place}"),
@@ -272,10 +272,7 @@ fn four_bytes_are_whitespace_and_no_other() {
         if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
             for count in [1, 2, 63, 64, 65, 130] {
                 let long = text(&vec![byte; count]);
-                assert_eq!(
-                    pushed(vector(), [long.as_slice()]).as_deref(),
-                    Ok(br#"[1,{"a":null}]"#.as_slice())
-                );
+                assert_eq!(by_blocks([long.as_slice()]).as_deref(), Ok(br#"[1,{"a":null}]"#.as_slice()));
                 assert_eq!(
                     pushed(scalar(), [long.as_slice()]).as_deref(),
                     Ok(br#"[1,{"a":null}]"#.as_slice())
@@ -401,7 +398,7 @@ fn a_text_longer_than_every_buffer_comes_out_whole() {
     let long = format!("[{element}{}]", format!(",{element}").repeat(1500));
     let expected = long.replace([' ', '\n'], "").replace("0123456789abcdefé🔑", "0123456789 abcdef é🔑 ");
     for size in [1, 7, 4096, 16384, 16385, 65536, long.len()] {
-        let out = pushed(vector(), long.as_bytes().chunks(size)).expect("JSON");
+        let out = by_blocks(long.as_bytes().chunks(size)).expect("JSON");
         assert!(out == expected.as_bytes(), "pieces of {size}");
     }
 }

@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{LIMITS, byte, damage, damaged, document, long_document, pushed, scalar, vector};
+use common::{LIMITS, by_blocks, byte, damage, damaged, document, long_document, pushed, scalar};
 use jsonstream::{Compactor, JsonErrorKind, check, compact};
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
@@ -134,7 +134,7 @@ proptest! {
         pieces.push(rest);
         let whole = compact(&bytes, LIMITS);
         prop_assert_eq!(pushed(scalar(), pieces.iter().copied()), whole.clone());
-        prop_assert_eq!(pushed(vector(), pieces), whole);
+        prop_assert_eq!(by_blocks(pieces), whole);
     }
 }
 
@@ -151,7 +151,7 @@ proptest! {
         prop_assert_eq!(whole.is_ok(), oracle(&bytes));
         for place in 0..=bytes.len() {
             let (front, back) = bytes.split_at(place);
-            prop_assert_eq!(&pushed(vector(), [front, back]), &whole, "cut at {}", place);
+            prop_assert_eq!(&by_blocks([front, back]), &whole, "cut at {}", place);
             prop_assert_eq!(&pushed(scalar(), [front, back]), &whole, "scalar, cut at {}", place);
         }
     }
