@@ -389,7 +389,8 @@ fn a_turn_that_is_left_halfway_is_fatal() {
         let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sequencer.submit(submission)));
         // Or on the deciding thread.
         let _ = left;
-        assert!(failed.recv().expect("it is told").contains("halfway"), "instant={instant}");
+        let why = failed.recv_timeout(Duration::from_secs(60)).expect("it is told");
+        assert!(why.contains("halfway"), "instant={instant}: {why}");
         let refused = submit(&sequencer, "bob", acquire("m")).recv();
         assert!(matches!(refused, Ok(Err(Unavailable::Stopped))), "{refused:?}");
     }
