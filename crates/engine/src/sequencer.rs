@@ -1,4 +1,4 @@
-//! The threads of a shard: one decides and answers, one appends, side by side.
+//! A shard and those who drive it: callers that decide, a thread that appends and answers, and one for the rest.
 //!
 //! **Invariant.** An answer goes out only when the state that it reveals is durable, and answers go out
 //! in the order in which they were decided. One append is in flight at a time; what comes in while it
@@ -369,7 +369,9 @@ impl Shared {
             return Turned::NotHere;
         }
         if core.is_full() && core.log.is_none() {
-            // The appending thread has the log, and looks into the inbox when it brings it back.
+            // The appending thread has the log, and looks into the inbox when it brings it back: not before this has the core
+            // no more. Whoever finds another deciding has handed in before that.
+            drop(deciding);
             return Turned::ByAnother;
         }
         let taken = self.inbox.take(!core.is_full());
@@ -487,20 +489,16 @@ impl Shared {
             Ok(()) => {
                 landing.mark = core.mark(&landing, log);
                 self.make_room(core, log);
-                core.landed.push_back(landing);
             }
-            Err(error) => {
-                // Nobody is answered: whoever asks again after the restart is told what is so.
-                drop(landing);
-                self.die(core, error);
-            }
+            Err(error) => self.die(core, error),
         }
+        core.landed.push_back(landing);
     }
 
-    /// From here on nothing is decided and nothing is said.
+    /// From here on nothing is decided and nothing is said. Whoever was not answered yet is let go, and is told what is so when
+    /// it asks again after the restart.
     fn die(&self, core: &mut Core, error: StoreError) {
         core.dead = true;
-        core.landed.clear();
         // Before anybody hears of it: who comes now is turned away.
         self.inbox.close();
         if let Some(fatal) = core.fatal.take() {
@@ -534,6 +532,12 @@ impl Shared {
         let mut landed = std::mem::take(&mut core.landed);
         if landed.is_empty() {
             return core;
+        }
+        if core.dead {
+            // Who is dropped may ask for the core.
+            drop(core);
+            drop(landed);
+            return lock(&self.core);
         }
         for landing in &mut landed {
             core.tell_follower(landing);
@@ -735,7 +739,7 @@ impl Drop for LetsGo<'_> {
         core.work = None;
         core.shard.stop();
         let left = (self.0.inbox.take(true), core.end_turn(), std::mem::take(&mut core.landed));
-        // Whoever is dropped with it may ask for the core.
+        // Who is dropped may ask for the core.
         drop(core);
         drop(left);
     }

@@ -382,18 +382,42 @@ fn a_turn_that_is_left_halfway_is_fatal() {
         let shard = Shard::new(decider(Kernel::new(), Seq(0)));
         let sequencer = Sequencer::start(shard, log, Box::new(()), u64::MAX, fatal);
         granted(&submit(&sequencer, "ada", acquire("k")));
-        let command = Command::by(&identity("ada"), acquire("l"));
-        let peek: engine::shard::Peek = Box::new(|_, _, _| panic!("halfway"));
-        let submission =
-            Submission { peek: Some(peek), ..Submission::new(command, Box::new(|_| true) as ReplyTo) };
-        let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sequencer.submit(submission)));
-        // Or on the deciding thread.
-        let _ = left;
+        leave_halfway(&sequencer);
         let why = failed.recv_timeout(Duration::from_secs(60)).expect("it is told");
         assert!(why.contains("halfway"), "instant={instant}: {why}");
         let refused = submit(&sequencer, "bob", acquire("m")).recv();
         assert!(matches!(refused, Ok(Err(Unavailable::Stopped))), "{refused:?}");
     }
+}
+
+/// A turn was left halfway while the one before it was being appended. That append went well, and its answers were given: by
+/// then the owner had been told that nothing would be said any more.
+#[test]
+fn nothing_is_said_after_a_turn_that_was_left_halfway() {
+    let (log, arrived, let_go) = gate();
+    let (send, failed) = channel();
+    let fatal = Box::new(move |error: StoreError| send.send(error.what).expect("the test listens"));
+    let shard = Shard::new(decider(Kernel::new(), Seq(0)));
+    let sequencer = Sequencer::start(shard, Box::new(log), Box::new(()), u64::MAX, fatal);
+    arrived.recv().expect("the open");
+    let_go.send(()).expect("open");
+    let grant = submit(&sequencer, "ada", acquire("k"));
+    arrived.recv().expect("the grant is being appended");
+    leave_halfway(&sequencer);
+    let why = failed.recv_timeout(Duration::from_secs(60));
+    let_go.send(()).expect("open");
+    assert!(why.expect("it is told").contains("halfway"));
+    let end = grant.recv_timeout(Duration::from_secs(60));
+    assert_eq!(end.expect_err("nothing is said"), RecvTimeoutError::Disconnected);
+}
+
+/// Here, or on the deciding thread.
+fn leave_halfway(sequencer: &Sequencer) {
+    let peek: engine::shard::Peek = Box::new(|_, _, _| panic!("halfway"));
+    let command = Command::by(&identity("ada"), acquire("l"));
+    let submission =
+        Submission { peek: Some(peek), ..Submission::new(command, Box::new(|_| true) as ReplyTo) };
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sequencer.submit(submission)));
 }
 
 /// The floor was raised by the deciding thread, when the log was at hand. As long as there was always more to append it never

@@ -84,8 +84,8 @@ impl Keeper {
 
     /// Every document that is below the plan's floor is durably above it when this returns, unless it was stopped.
     fn carry_forward(&mut self, plan: &Plan) -> Result<(usize, u64), StoreError> {
-        let (mut moved, mut bytes, mut in_flight, mut in_flight_bytes) = (0, 0, 0, 0);
-        let (send, done) = sync_channel(MOVES_MAX);
+        let (mut moved, mut bytes, mut in_flight_bytes) = (0, 0, 0);
+        let mut in_flight = Vec::new();
         for step in &plan.moves {
             if self.is_stopped() {
                 return Err(StoreError::new(
@@ -99,8 +99,9 @@ impl Keeper {
                 other => other?,
             };
             (moved, bytes) = (moved + 1, bytes + document.len() as u64);
-            (in_flight, in_flight_bytes) = (in_flight + 1, in_flight_bytes + document.len() as u64);
-            let send = send.clone();
+            in_flight_bytes += document.len() as u64;
+            let (send, done) = sync_channel(1);
+            in_flight.push(done);
             let to: ReplyTo = Box::new(move |reply| send.send(reply.map(drop)).is_ok());
             let (command, document) = (step.command(), Some(document));
             self.sequencer.submit(Submission {
@@ -111,12 +112,12 @@ impl Keeper {
                 peek: None,
                 to,
             });
-            if in_flight >= MOVES_MAX || in_flight_bytes >= MOVES_BYTES {
-                settle(&done, std::mem::take(&mut in_flight))?;
+            if in_flight.len() >= MOVES_MAX || in_flight_bytes >= MOVES_BYTES {
+                settle(&mut in_flight)?;
                 in_flight_bytes = 0;
             }
         }
-        settle(&done, in_flight)?;
+        settle(&mut in_flight)?;
         Ok((moved, bytes))
     }
 
@@ -162,9 +163,9 @@ fn step_back() {
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
 }
 
-/// Waits until so many are durable.
-fn settle(done: &Receiver<Result<(), Unavailable>>, in_flight: usize) -> Result<(), StoreError> {
-    for _ in 0..in_flight {
+/// Waits until these are durable. One that nobody will answer any more is let go by whoever had it.
+fn settle(in_flight: &mut Vec<Receiver<Result<(), Unavailable>>>) -> Result<(), StoreError> {
+    for done in in_flight.drain(..) {
         let failed = |why: String| StoreError::new(ErrorKind::NoSpace, why);
         let reply = done.recv().map_err(|_| failed("the sequencer has ended".into()))?;
         reply.map_err(|why| failed(format!("a document could not be carried forward: {why:?}")))?;
