@@ -28,7 +28,7 @@ pub(crate) const BLOCK: usize = 64;
 /// What is looked at together.
 pub(crate) type Block = [u8; BLOCK];
 
-/// Proves that the processor has some of these instructions, and what usually comes with them.
+/// A kind of vector instructions, and the proof that the processor has them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Simd {
     Avx512(Avx512),

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A filesystem.
 pub trait Fs: Clone + Send + Sync + 'static {
@@ -60,7 +61,7 @@ pub trait File: Send + Sync + 'static {
     fn sync(&self) -> io::Result<()>;
 
     /// Begins to make durable what was written by now, while more is written. It is durable once what this returns was
-    /// called; that may be late, and then nothing may have been done before.
+    /// called and said so; that may be when it is all done. Of one that is never called nothing is known.
     fn begin_sync(self: &Arc<Self>) -> Syncing {
         let file = Arc::clone(self);
         Box::new(move || file.sync())
@@ -152,12 +153,57 @@ impl File for std::fs::File {
         self.sync_data()
     }
 
-    /// On a thread of its own; or by whoever waits for it, if there is none to be had.
+    /// On a thread of its own; by whoever waits for it, if there are [`SYNCS_MAX`] of them, or none to be had.
     fn begin_sync(self: &Arc<Self>) -> Syncing {
-        let (beside, here) = (Arc::clone(self), Arc::clone(self));
-        match std::thread::Builder::new().spawn(move || beside.sync()) {
+        let here = Arc::clone(self);
+        let Some(counted) = Counted::new() else { return Box::new(move || here.sync()) };
+        let beside = Arc::clone(self);
+        let sync = move || {
+            let _counted = counted;
+            beside.sync()
+        };
+        match std::thread::Builder::new().spawn(sync) {
             Ok(thread) => Box::new(move || thread.join().expect("a system call does not panic")),
             Err(_) => Box::new(move || here.sync()),
         }
+    }
+}
+
+/// How many threads sync at once. A client that hangs up lets its upload go, but not a sync that has begun.
+const SYNCS_MAX: usize = 64;
+
+static SYNCS: AtomicUsize = AtomicUsize::new(0);
+
+/// One of those who sync.
+struct Counted;
+
+impl Counted {
+    fn new() -> Option<Counted> {
+        let more = |syncs| (syncs < SYNCS_MAX).then_some(syncs + 1);
+        SYNCS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        SYNCS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients sent a little, hung up and came again, while the disk hung: each left a thread behind.
+    #[test]
+    fn no_more_than_so_many_sync_beside() {
+        let mut counted: Vec<Counted> = std::iter::from_fn(Counted::new).collect();
+        assert!(counted.len() <= SYNCS_MAX);
+        let file = Arc::new(tempfile::tempfile().expect("a file"));
+        File::write_at(&*file, b"x", 0).expect("room");
+        file.begin_sync()().expect("by whoever waits");
+        counted.pop();
+        file.begin_sync()().expect("beside");
+        drop(counted);
     }
 }

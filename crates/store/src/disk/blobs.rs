@@ -27,8 +27,8 @@ pub struct DiskBlobs<F: Fs> {
 }
 
 const TMP: &str = "tmp";
-/// While one of these is synced, the next is written; more is never written and not synced: an append's sync on the same
-/// disk may have to wait behind it.
+/// While one of these is synced, the next is written. What of a blob is written and not synced is at most two of them: an
+/// append's sync on the same disk may have to wait behind it.
 const PART: u64 = 2 << 20;
 
 impl<F: Fs> DiskBlobs<F> {
