@@ -5,7 +5,7 @@
 //! is `unsafe` is two things: to load or store a vector where an array is as long, and to use instructions with a value as
 //! the proof that the processor has them.
 //!
-//! **What is absent.** The grammar: see [`blocks`]. Other processors: they read byte by byte.
+//! **What is absent.** The grammar: see [`blocks`](crate::blocks). Other processors: they read byte by byte.
 
 #![expect(unsafe_code, reason = "vector instructions; no other module of the workspace may")]
 #![expect(
