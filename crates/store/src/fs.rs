@@ -153,7 +153,7 @@ impl File for std::fs::File {
         self.sync_data()
     }
 
-    /// On a thread of its own; by whoever waits for it, if there are [`SYNCS_MAX`] of them, or none to be had.
+    /// On a thread of its own; by whoever waits for it, if there are `SYNCS_MAX` of them, or none to be had.
     fn begin_sync(self: &Arc<Self>) -> Syncing {
         let here = Arc::clone(self);
         let Some(counted) = Counted::new() else { return Box::new(move || here.sync()) };
