@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 
 /// A filesystem.
 pub trait Fs: Clone + Send + Sync + 'static {
@@ -60,16 +61,35 @@ pub trait File: Send + Sync + 'static {
     /// Makes what was written durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Begins to make durable what was written by now, while more is written. It is durable once what this returns was
-    /// called and said so; that may be when it is all done. Of one that is never called nothing is known.
+    /// Begins to make durable what was written by now, while more is written. It is durable once whoever waits for it was told
+    /// so; all may be done only then. Of one that nobody waits for nothing is known.
     fn begin_sync(self: &Arc<Self>) -> Syncing {
-        let file = Arc::clone(self);
-        Box::new(move || file.sync())
+        Syncing::here(self)
     }
 }
 
-/// Waits for a sync that was begun, and tells how it ended.
-pub type Syncing = Box<dyn FnOnce() -> io::Result<()> + Send>;
+/// A sync that was begun.
+pub enum Syncing {
+    /// By whoever waits for it.
+    Here(Box<dyn FnOnce() -> io::Result<()> + Send>),
+    /// On a thread of its own.
+    Beside(JoinHandle<io::Result<()>>),
+}
+
+impl Syncing {
+    fn here(file: &Arc<impl File + ?Sized>) -> Syncing {
+        let file = Arc::clone(file);
+        Syncing::Here(Box::new(move || file.sync()))
+    }
+
+    /// Waits until it has ended, and tells how.
+    pub fn wait(self) -> io::Result<()> {
+        match self {
+            Syncing::Here(sync) => sync(),
+            Syncing::Beside(thread) => thread.join().expect("a system call does not panic"),
+        }
+    }
+}
 
 /// The filesystem of the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -153,19 +173,15 @@ impl File for std::fs::File {
         self.sync_data()
     }
 
-    /// On a thread of its own; by whoever waits for it, if there are `SYNCS_MAX` of them, or none to be had.
+    /// Beside, if there are fewer than `SYNCS_MAX` of them, and a thread is to be had.
     fn begin_sync(self: &Arc<Self>) -> Syncing {
-        let here = Arc::clone(self);
-        let Some(counted) = Counted::new() else { return Box::new(move || here.sync()) };
-        let beside = Arc::clone(self);
+        let Some(counted) = Counted::new() else { return Syncing::here(self) };
+        let file = Arc::clone(self);
         let sync = move || {
             let _counted = counted;
-            beside.sync()
+            file.sync()
         };
-        match std::thread::Builder::new().spawn(sync) {
-            Ok(thread) => Box::new(move || thread.join().expect("a system call does not panic")),
-            Err(_) => Box::new(move || here.sync()),
-        }
+        std::thread::Builder::new().spawn(sync).map_or_else(|_| Syncing::here(self), Syncing::Beside)
     }
 }
 
@@ -197,13 +213,18 @@ mod tests {
     /// Clients sent a little, hung up and came again, while the disk hung: each left a thread behind.
     #[test]
     fn no_more_than_so_many_sync_beside() {
-        let mut counted: Vec<Counted> = std::iter::from_fn(Counted::new).collect();
-        assert!(counted.len() <= SYNCS_MAX);
         let file = Arc::new(tempfile::tempfile().expect("a file"));
         File::write_at(&*file, b"x", 0).expect("room");
-        file.begin_sync()().expect("by whoever waits");
-        counted.pop();
-        file.begin_sync()().expect("beside");
-        drop(counted);
+        let all: Vec<Counted> = std::iter::from_fn(Counted::new).take(SYNCS_MAX + 1).collect();
+        assert!(all.len() <= SYNCS_MAX);
+        let one_more = file.begin_sync();
+        assert!(matches!(one_more, Syncing::Here(_)));
+        one_more.wait().expect("it is synced here");
+        drop(all);
+        let beside = file.begin_sync();
+        assert!(matches!(beside, Syncing::Beside(_)));
+        beside.wait().expect("it is synced");
+        let all_again: Vec<Counted> = std::iter::from_fn(Counted::new).collect();
+        assert!(!all_again.is_empty(), "one that has ended counts no more");
     }
 }

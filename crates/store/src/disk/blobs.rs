@@ -179,7 +179,7 @@ impl<F: Fs> DiskWriter<F> {
     }
 
     fn wait_for_sync(&mut self) -> io::Result<()> {
-        self.syncing.take().map_or(Ok(()), |synced| synced())
+        self.syncing.take().map_or(Ok(()), Syncing::wait)
     }
 
     /// Whole and synced under its other name, and only then linked: a link fails if the name is in use.
