@@ -2,14 +2,16 @@
 #![allow(missing_docs, reason = "a test has no public items")]
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine::clock::MachineClock;
 use engine::decider::{Opening, Said};
 use engine::documents::Place;
-use engine::engine::{Engine, Options, Strict};
+use engine::engine::{Engine, Fatal, Options, Strict, Upkeep, Watcher};
 use engine::record::Record;
+use engine::shard::Reply;
 use engine::uploads::Uploads;
 use kernel::{
     Action, Answer, Command, Commit, Cursor, Etag, Granted, Kernel, Limits, Location, Lsn, Outcome,
@@ -17,7 +19,7 @@ use kernel::{
 };
 use sim::world::{grant, held, identity, key};
 use store::memory::{MemoryBlobs, MemoryLog};
-use store::{BlobStore, Bounds, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+use store::{BlobStore, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
 
 /// A reader was half through a long document when the next version was committed: the rest of it was gone.
 #[test]
@@ -62,6 +64,8 @@ struct Careful {
     inner: MemoryLog,
     kernel: Kernel,
     seen: Arc<Mutex<Seen>>,
+    /// What is carried forward cannot be appended.
+    stuck: bool,
 }
 
 #[derive(Default)]
@@ -80,6 +84,9 @@ impl LogStore for Careful {
         for record in Record::decode_all(payload).expect("records") {
             let carries = matches!(record.command.action, Action::Relocate(_));
             self.seen.lock().expect("one at a time").carried += usize::from(carries);
+            if carries && self.stuck {
+                return Err(StoreError::new(ErrorKind::Io, "the disk is worn"));
+            }
             let outcome = self.kernel.apply(record.lsn, record.now, &record.command);
             assert!(matches!(outcome, Outcome::Applied(..)), "{outcome:?}");
         }
@@ -117,9 +124,12 @@ impl LogStore for Careful {
     }
 }
 
+fn ask(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Option<Reply> {
+    engine.sequencer().call(Command::by(&identity("ada"), action), 0, document, None)
+}
+
 fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Answer {
-    let command = Command::by(&identity("ada"), action);
-    match engine.sequencer().call(command, 0, document, None).expect("it lives").expect("taken") {
+    match ask(engine, action, document).expect("it lives").expect("taken") {
         Said::Outcome(Outcome::Applied(answer, _)) => answer,
         other => panic!("{other:?}"),
     }
@@ -133,19 +143,21 @@ fn acquire(engine: &Engine, name: &str) -> Granted {
 }
 
 fn put(engine: &Engine, lease: &Granted, name: &str, length: usize) {
+    let outcome = commit(engine, lease, name, length).expect("it lives").expect("taken");
+    assert!(matches!(outcome, Said::Outcome(Outcome::Applied(..))), "{outcome:?}");
+}
+
+fn commit(engine: &Engine, lease: &Granted, name: &str, length: usize) -> Option<Reply> {
     let key = ResourceName::key(name).expect("a valid key");
     let write =
         Write { held: held(lease), key, token: None, if_version: None, if_etag: None, release: false };
     let commit = Commit { write, etag: Etag([1; 32]), bytes: length as u64, location: Location(0) };
-    call(engine, Action::Commit(commit), Some(vec![7; length]));
+    ask(engine, Action::Commit(commit), Some(vec![7; length]))
 }
 
-/// The floor was raised as soon as the documents below it were on their way to the end of the log. The power failed
-/// before they were there.
-#[test]
-fn a_floor_rises_when_what_is_alive_below_it_is_durable_above_it() {
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    let log = Careful { inner: MemoryLog::default(), kernel: Kernel::new(), seen: Arc::clone(&seen) };
+/// One that takes a snapshot soon, and keeps nothing that it need not.
+fn open(seen: &Arc<Mutex<Seen>>, stuck: bool, watcher: Arc<dyn Watcher>) -> Engine {
+    let log = Careful { inner: MemoryLog::default(), kernel: Kernel::new(), seen: Arc::clone(seen), stuck };
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = Opening { store, writer: 1, limits: Limits::default() };
     let options = Options {
@@ -155,8 +167,45 @@ fn a_floor_rises_when_what_is_alive_below_it_is_durable_above_it() {
         ..Options::default()
     };
     let (blobs, clock) = (Arc::new(MemoryBlobs::default()), MachineClock::new().expect("Linux"));
-    let engine = Engine::open(Box::new(log), blobs, Box::new(clock), &opening, options, Arc::new(Strict))
-        .expect("an empty store");
+    Engine::open(Box::new(log), blobs, Box::new(clock), &opening, options, watcher).expect("an empty store")
+}
+
+/// Says when it is over.
+struct Over(SyncSender<()>);
+
+impl Watcher for Over {
+    fn fatal(&self, _: Fatal) {
+        self.0.send(()).expect("the test listens");
+    }
+
+    fn upkeep(&self, _: Upkeep) {}
+}
+
+/// What upkeep had handed in was let go when its append failed, but upkeep held the other end of what it waited at, and waited
+/// on; and so did whoever closed the engine.
+#[test]
+fn upkeep_ends_when_what_it_carries_cannot_be_appended() {
+    let (send, over) = sync_channel(1);
+    let engine = open(&Arc::default(), true, Arc::new(Over(send)));
+    put(&engine, &acquire(&engine, "cold"), "cold", 2000);
+    let hot = acquire(&engine, "hot");
+    while over.try_recv().is_err() {
+        commit(&engine, &hot, "hot", 8000);
+    }
+    let (send, closed) = sync_channel(1);
+    std::thread::spawn(move || {
+        drop(engine);
+        let _ = send.send(());
+    });
+    closed.recv_timeout(Duration::from_secs(60)).expect("it can be closed");
+}
+
+/// The floor was raised as soon as the documents below it were on their way to the end of the log. The power failed
+/// before they were there.
+#[test]
+fn a_floor_rises_when_what_is_alive_below_it_is_durable_above_it() {
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let engine = open(&seen, false, Arc::new(Strict));
     for n in 0..10 {
         let name = format!("cold-{n}");
         put(&engine, &acquire(&engine, &name), &name, 2000);
