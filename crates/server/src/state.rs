@@ -4,6 +4,7 @@
 //! comes, and is committed by reference. Nothing is stored of a body that is not JSON, too long, or cut off.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::words::{Key, Namespace};
 use api::{Code, Refusal, tell};
@@ -65,7 +66,7 @@ pub(crate) async fn update(
     Extension(peer): Extension<Peer>,
     Query(query): Query<Writing>,
     Headers(headers): Headers,
-    body: Body,
+    mut body: Body,
 ) -> Result<Json<tell::Committed>, Refused> {
     let key = read::key(&query.key.ok_or_else(missing_key)?)?;
     let held = read::lease_header(&app.key, &headers)?;
@@ -74,9 +75,16 @@ pub(crate) async fn update(
     let declared =
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|length| length > app.settings.json_max) {
+        linger(&mut body).await;
         return Err(too_large(&app).into());
     }
-    let taken = take(&app, shard, body).await?;
+    let taken = match take(&app, shard, &mut body).await {
+        Ok(taken) => taken,
+        Err(refusal) => {
+            linger(&mut body).await;
+            return Err(refusal.into());
+        }
+    };
     let release = Flag::is_set(query.release);
     let sent: [&[u8]; 3] = [key.as_str().as_bytes(), &taken.etag.0, &[u8::from(release)]];
     let request = read::request(&headers, api::path::UPDATE_STATE, &sent)?;
@@ -155,7 +163,7 @@ impl Pending {
 }
 
 /// Takes a body in: validated, compact, hashed; and in a blob once it is too long for the log.
-async fn take(app: &Arc<App>, shard: usize, mut body: Body) -> Result<Taken, Refusal> {
+async fn take(app: &Arc<App>, shard: usize, body: &mut Body) -> Result<Taken, Refusal> {
     let mut compactor = Compactor::new(Limits { bytes_max: app.settings.json_max });
     let (mut pending, mut writer) = (Pending::default(), None::<Writer>);
     while let Some(frame) = body.frame().await {
@@ -184,6 +192,16 @@ async fn take(app: &Arc<App>, shard: usize, mut body: Body) -> Result<Taken, Ref
         Some(writer) => writer.finish(pending).await?,
     };
     Ok(Taken { received, etag, bytes })
+}
+
+/// For so long a body is taken in that is refused already.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Takes in the rest of a body and keeps none of it, for a moment. A client that is still sending when the connection is closed
+/// finds it broken, and does not get to the answer.
+async fn linger(body: &mut Body) {
+    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = tokio::time::timeout(LINGER, rest).await;
 }
 
 /// A document that is on its way into a blob.
