@@ -9,7 +9,8 @@
 //!
 //! Whoever appends the batch must end the process if that fails: the state is ahead of the log then.
 //!
-//! Those who wait are served in the turn in which what they wait for becomes free.
+//! Waiters are served in the batch in which their resources become free, as far as it has capacity, and otherwise
+//! in the next ones: in order, from where the batch before stopped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::clock::{Clock, Stamps, WrongClock, opening_lsn};
 use crate::deadlock::closes_a_ring;
 use crate::documents::Place;
 use crate::record::encode_record;
-use crate::waiters::{Ticket, Waiter, Waiters, grant_of, session_of};
+use crate::waiters::{Attempt, Ticket, Waiter, Waiters, grant_of, session_of};
 
 /// A kernel, the clock that stamps for it, and the batch under way.
 pub struct Decider {
@@ -41,8 +42,12 @@ pub struct Decider {
     /// Who met others in its way meanwhile.
     contended: Vec<Contended>,
     waiters: Waiters,
-    /// What became free and has not been offered to anybody yet.
-    freed: VecDeque<(Namespace, Vec<Member>)>,
+    /// Resources that became free and have not been offered to all of their waiters yet, in order.
+    freed: VecDeque<Freed>,
+    /// Waiters granted or refused since the last seal.
+    served_in_batch: usize,
+    /// Grants to waiters may be logged.
+    may_serve: bool,
     /// Those whose turn has come, and what came of it; nothing for those that were gone.
     served: Vec<(Ticket, Option<Said>)>,
     /// Waiters are being served: they are not in their place meanwhile.
@@ -157,7 +162,27 @@ pub struct Sealed {
     pub payload: Vec<u8>,
 }
 
-/// Room for a batch of one command.
+/// Resources that became free, and how far their wait queues have been served.
+struct Freed {
+    namespace: Namespace,
+    members: Vec<Member>,
+    /// The last waiter that was tried, if the batch was full before all of them were.
+    tried: Option<Ticket>,
+}
+
+impl Freed {
+    fn new(namespace: Namespace, members: Vec<Member>) -> Freed {
+        Freed { namespace, members, tried: None }
+    }
+}
+
+/// A batch of this many bytes takes no further commands. One command may exceed it by its own record.
+pub const BATCH_BYTES: usize = 1 << 20;
+/// Waiters are granted leases while a batch is smaller than this: the rest is left to other commands.
+const SERVE_BYTES: usize = BATCH_BYTES / 2;
+/// The most waiters that are granted or refused in one batch.
+const SERVE_MAX: usize = 4096;
+/// Capacity for a batch of one command.
 const BATCH_USUAL: usize = 256;
 /// How often a command is tried again after a step of what is due, before it is told to come again.
 const CATCH_UP_STEPS: usize = 16;
@@ -195,6 +220,8 @@ impl Decider {
             contended: Vec::new(),
             waiters: Waiters::default(),
             freed: VecDeque::new(),
+            served_in_batch: 0,
+            may_serve: true,
             served: Vec::new(),
             serving: false,
         };
@@ -366,9 +393,14 @@ impl Decider {
     /// Takes a waiter out. Those behind it may have been waiting for it alone.
     fn take_out(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.remove(ticket) {
-            let grant = waiter.grant();
-            self.freed.push_back((grant.namespace.clone(), grant.bundle.members().to_vec()));
+            self.note_departure(&waiter);
         }
+    }
+
+    /// Waiters behind one that left its queues may have been waiting for it alone.
+    fn note_departure(&mut self, waiter: &Waiter) {
+        let grant = waiter.grant();
+        self.freed.push_back(Freed::new(grant.namespace.clone(), grant.bundle.members().to_vec()));
     }
 
     fn still_blocked(&self, now: Time, ticket: Ticket) -> Option<Blocked> {
@@ -400,42 +432,84 @@ impl Decider {
         self.waiters.listen(ticket, gone);
     }
 
-    /// Offers what became free to those who wait for it. A grant may end others that were due, and so free
-    /// more: that comes next.
+    /// Offers what became free to its waiters, in order, while the batch has capacity for their grants; the next
+    /// batch continues where this one stopped ([`Decider::resume_serving`]). A grant may end other leases that
+    /// were due, and so free more: that comes next.
+    ///
+    /// **What would break it.** One release frees a key that 60,000 shared waiters can have. Granted in one
+    /// batch, they exceed what any log takes at once, and a refused append is fatal.
     fn serve(&mut self, now: Time) {
-        while let Some((namespace, members)) = self.freed.pop_front() {
+        while let Some(mut freed) = self.freed.pop_front() {
             if self.waiters.is_empty() {
                 self.freed.clear();
                 return;
             }
             let mut waiters = std::mem::take(&mut self.waiters);
             self.serving = true;
-            let served = waiters.wake(&namespace, &members, |waiter| self.try_serve(now, waiter));
+            let (served, all_tried) =
+                waiters.wake(&freed.namespace, &freed.members, &mut freed.tried, |waiter| {
+                    self.try_serve(now, waiter)
+                });
             self.serving = false;
             self.waiters = waiters;
             for (ticket, waiter, said) in served {
-                match &said {
-                    // Those whom it kept waiting elsewhere may be served by its going.
-                    None | Some(Said::Outcome(Outcome::Rejected(_))) => {
-                        let grant = waiter.grant();
-                        self.freed.push_back((grant.namespace.clone(), grant.bundle.members().to_vec()));
-                    }
-                    Some(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => {
-                        self.judge_waiters(now, granted);
-                    }
-                    _ => {}
-                }
-                self.served.push((ticket, said));
+                self.note_served(now, ticket, &waiter, said);
+            }
+            if !all_tried {
+                self.freed.push_front(freed);
+                return;
             }
         }
     }
 
-    /// Whatever comes of it is the waiter's answer, but that somebody is still in the way: only then will
-    /// something that becomes free wake it again.
-    fn try_serve(&mut self, now: Time, waiter: &Waiter) -> Option<Said> {
+    fn note_served(&mut self, now: Time, ticket: Ticket, waiter: &Waiter, said: Option<Said>) {
+        match &said {
+            None | Some(Said::Outcome(Outcome::Rejected(_))) => self.note_departure(waiter),
+            Some(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => {
+                self.judge_waiters(now, granted);
+            }
+            _ => {}
+        }
+        self.served.push((ticket, said));
+    }
+
+    /// Any outcome ends the wait, except that other leases still conflict: then the next release wakes it again.
+    fn try_serve(&mut self, now: Time, waiter: &Waiter) -> Attempt<Said> {
+        if !self.can_serve() {
+            return Attempt::Postponed;
+        }
         let outcome = self.try_again(now, &waiter.command, waiter.correlation, None);
-        let waits_on = matches!(outcome, Outcome::Rejected(Rejection::Conflict(_)));
-        (!waits_on).then_some(Said::Outcome(outcome))
+        if matches!(outcome, Outcome::Rejected(Rejection::Conflict(_))) {
+            return Attempt::Blocked;
+        }
+        self.served_in_batch += 1;
+        Attempt::Served(Said::Outcome(outcome))
+    }
+
+    fn can_serve(&self) -> bool {
+        self.may_serve && self.batch.len() < SERVE_BYTES && self.served_in_batch < SERVE_MAX
+    }
+
+    /// Continues to serve waiters that the batch before had no capacity for. To be called before any new request.
+    pub fn resume_serving(&mut self) {
+        if self.has_unserved() {
+            self.serve(self.now());
+        }
+    }
+
+    /// Have resources become free that not all of their waiters have been offered yet?
+    pub fn has_unserved(&self) -> bool {
+        !self.freed.is_empty() && !self.waiters.is_empty()
+    }
+
+    /// Would [`Decider::resume_serving`] try a waiter?
+    pub fn can_resume_serving(&self) -> bool {
+        self.has_unserved() && self.can_serve()
+    }
+
+    /// Whether grants to waiters may be logged. Without it, freed resources are kept for their waiters.
+    pub fn set_may_serve(&mut self, may_serve: bool) {
+        self.may_serve = may_serve;
     }
 
     /// Ends what is due, a step of it, and forgets what may be forgotten.
@@ -459,6 +533,7 @@ impl Decider {
 
     /// The batch so far, to be appended; `None` if nothing changed since the last.
     pub fn seal(&mut self) -> Option<Sealed> {
+        self.served_in_batch = 0;
         let first = self.first.take()?;
         let payload = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_USUAL));
         let seq = self.next_seq;
@@ -574,7 +649,7 @@ impl Decider {
         let told = |event: &&Event| !(planted!(ExpiryWakesNobody) && matches!(event, Event::Expired { .. }));
         for lease in events.iter().filter(told).filter_map(Event::freed) {
             if let Ok(view) = self.kernel.lease(lease, now) {
-                self.freed.push_back((view.namespace, view.members));
+                self.freed.push_back(Freed::new(view.namespace, view.members));
             }
         }
     }

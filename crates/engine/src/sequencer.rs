@@ -40,8 +40,6 @@ use crate::stopwatch::Stopwatch;
 pub const QUEUE_MAX: usize = 4096;
 /// How many commands one batch takes at the most.
 const BATCH_COMMANDS: usize = 1024;
-/// A batch that is this large takes no further commands.
-const BATCH_BYTES: usize = 1 << 20;
 /// Room for a batch, and for the command that made it full.
 const BATCH_ROOM: u64 = 2 << 20;
 /// How often a log without room is asked again.
@@ -622,9 +620,11 @@ impl Core {
         bytes > 0 || replies > 0 || self.shard.contended() > 0 || !self.looks.is_empty()
     }
 
+    /// Replies to waiters that were served do not count: they would keep renewals out of every batch of a large
+    /// hand-off.
     fn is_full(&self) -> bool {
-        let (bytes, replies) = self.shard.load();
-        bytes >= BATCH_BYTES || replies + self.shard.contended() >= BATCH_COMMANDS
+        let replies = self.shard.load().1.saturating_sub(self.shard.served());
+        self.shard.is_full() || replies + self.shard.contended() >= BATCH_COMMANDS
     }
 
     /// What was decided, to be appended, if the log is here.

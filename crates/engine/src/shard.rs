@@ -16,7 +16,7 @@ use kernel::{
     Retraction, Span, Time,
 };
 
-use crate::decider::{Asked, Contended, Decider, Said, Sealed};
+use crate::decider::{Asked, BATCH_BYTES, Contended, Decider, Said, Sealed};
 use crate::rates::Rates;
 use crate::record::Record;
 use crate::waiters::{Ticket, Waiter, Waiters, grant_of};
@@ -228,20 +228,40 @@ impl<R> Shard<R> {
 
     /// What time brings: leases that are due, waits that are over, parts of long commands. To be called at the
     /// beginning of a turn.
+    ///
+    /// A full batch gets nothing more.
     pub fn housekeep(&mut self) {
+        if self.is_full() {
+            return;
+        }
+        self.decider.resume_serving();
+        self.collect_served();
         if self.until_tick() == Some(Span(0)) {
             self.decider.tick();
             self.collect_served();
         }
         self.end_waits();
         for _ in 0..self.long.len() {
+            if self.is_full() {
+                return;
+            }
             self.go_on();
         }
     }
 
+    /// Has the batch reached its bound? Then it takes no further commands.
+    pub fn is_full(&self) -> bool {
+        self.decider.batch_bytes() >= BATCH_BYTES
+    }
+
+    /// Can waiters be served, or long commands be continued, in this batch?
+    fn has_unfinished(&self) -> bool {
+        !self.long.is_empty() && !self.is_full() || self.decider.can_resume_serving()
+    }
+
     /// How long until [`Shard::housekeep`] has something to do; `None` if nothing is due ever.
     pub fn until_due(&self) -> Option<Span> {
-        if !self.long.is_empty() {
+        if self.has_unfinished() {
             return Some(Span(0));
         }
         let due = self.until_tick();
@@ -275,6 +295,7 @@ impl<R> Shard<R> {
     /// Says how much the log can take from now on.
     pub fn set_space(&mut self, space: Space) {
         self.space = space;
+        self.decider.set_may_serve(space == Space::Plenty);
     }
 
     /// The answer that gave this lease was handed over, or could not be. A grant that reached nobody, neither by
@@ -296,7 +317,7 @@ impl<R> Shard<R> {
 
     /// Nobody is served any more: those who wait are told so, and nothing is logged after this turn.
     pub fn stop(&mut self) {
-        self.space = Space::Nothing;
+        self.set_space(Space::Nothing);
         self.dismiss();
         for long in std::mem::take(&mut self.long) {
             self.reply(long.to, Err(Unavailable::Stopped));
@@ -337,6 +358,11 @@ impl<R> Shard<R> {
     /// How large the batch is so far, and how many replies wait for it.
     pub fn load(&self) -> (usize, usize) {
         (self.decider.batch_bytes(), self.replies.len())
+    }
+
+    /// How many of the replies are to waiters that were granted a lease in this batch.
+    pub fn served(&self) -> usize {
+        self.served
     }
 
     /// How many met others in their way, in this turn so far.
@@ -455,8 +481,12 @@ impl<R> Shard<R> {
         }
     }
 
-    /// Whoever has waited long enough is told how things stand.
+    /// Ends the waits whose time is up. While waiters are still to be offered what became free, none ends: it may be
+    /// theirs.
     fn end_waits(&mut self) {
+        if self.space == Space::Plenty && self.decider.has_unserved() {
+            return;
+        }
         while let Some((until, ticket)) = self.patience.first().copied() {
             if until >= self.decider.now() {
                 break;

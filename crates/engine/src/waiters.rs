@@ -36,6 +36,16 @@ pub struct Waiter {
     pub gone: Arc<AtomicBool>,
 }
 
+/// The result of offering freed resources to one waiter.
+pub enum Attempt<T> {
+    /// It leaves the queue with this.
+    Served(T),
+    /// Leases or earlier waiters still conflict with it.
+    Blocked,
+    /// Not tried: neither it nor the waiters behind it, until later.
+    Postponed,
+}
+
 /// A run of a program, among all.
 pub type Session = (Namespace, Identity, SessionName);
 
@@ -213,31 +223,37 @@ impl Waiters {
             .collect()
     }
 
-    /// Offers what became free to those who wait for it, in order. `serve` says what came of it, or nothing
-    /// if the waiter has to wait on; it is asked only for waiters with nobody ahead. Returns those that
-    /// were served, and with nothing those that are gone, taken out of all queues.
+    /// Offers what became free to its waiters, in order, from after the ticket `tried`; that is kept up to date.
+    /// `serve` is called only for waiters that no earlier waiter blocks. Returns the waiters that were served, and
+    /// with `None` those whose connection has closed, taken out of all queues; and whether all were tried:
+    /// `serve` may postpone the rest.
     pub fn wake<T>(
         &mut self,
         namespace: &Namespace,
         freed: &[Member],
-        mut serve: impl FnMut(&Waiter) -> Option<T>,
-    ) -> Vec<(Ticket, Waiter, Option<T>)> {
+        tried: &mut Option<Ticket>,
+        mut serve: impl FnMut(&Waiter) -> Attempt<T>,
+    ) -> (Vec<(Ticket, Waiter, Option<T>)>, bool) {
         let mut served = Vec::new();
-        let mut after = None;
-        while let Some(ticket) = self.first_touched(namespace, freed, after) {
-            after = Some(ticket);
+        while let Some(ticket) = self.first_touched(namespace, freed, *tried) {
             let waiter = self.waiting.get(&ticket).expect("a ticket in a queue is waiting");
             let gone = waiter.gone.load(Ordering::Acquire) && !planted!(GoneStillServed);
-            let answer = (!gone && self.is_next(ticket)).then(|| serve(waiter)).flatten();
+            let attempt = if !gone && self.is_next(ticket) { serve(waiter) } else { Attempt::Blocked };
+            let answer = match attempt {
+                Attempt::Served(answer) => Some(answer),
+                Attempt::Blocked => None,
+                Attempt::Postponed => return (served, false),
+            };
+            *tried = Some(ticket);
             if gone || answer.is_some() {
                 let waiter = self.remove(ticket).expect("it was just looked at");
                 served.push((ticket, waiter, answer));
             } else if freed.iter().all(|member| blocks(waiter, member)) {
-                // Everyone behind would be in its way.
+                // It blocks every waiter behind it.
                 break;
             }
         }
-        served
+        (served, true)
     }
 
     /// The first waiter after a ticket whose bundle has to do with what became free.

@@ -1,0 +1,277 @@
+//! A batch stays below the bound of every log, however much one command frees and however many long commands run.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use engine::clock::{Clock, MachineClock};
+use engine::decider::{Decider, Opening, Said};
+use engine::sequencer::Sequencer;
+use engine::shard::{Reply, Shard, Space, Submission, Wait};
+use kernel::{
+    Action, Answer, Bundle, Command, Grant, Granted, Kernel, Limits, Metadata, Outcome, Predicate, Renewal,
+    Span, Store,
+};
+use sim::world::{grant, held, identity, key, member, one};
+use store::disk::{DiskLog, LogOptions};
+use store::fs::RealFs;
+use store::{LogStore, Seq};
+
+/// Far below what a log takes in one batch, 4 MiB; above the soft bound by one command.
+const BATCH_MAX: usize = 2 << 20;
+const DEADLINE: Duration = Duration::from_secs(60);
+
+const OPENING: Opening = Opening {
+    store: Store { shard: kernel::Shard(0), shards: 1, hash_seed: 1 },
+    writer: 1,
+    limits: Limits {
+        ttl_max: Span(300_000),
+        hold_max: Span(300_000),
+        leases_max: 100_000,
+        leases_per_identity_max: 100_000,
+        namespaces_max: 10,
+        nodes_max: 100_000,
+        documents_max: 1000,
+        agents_max: 100,
+        agents_per_identity_max: 100,
+        policies_max: 100,
+        history_max: 1000,
+        history_members_max: 1000,
+        history_window: Span(60_000),
+        requests_max: 1000,
+        requests_per_identity_max: 1000,
+        request_window: Span(60_000),
+        step_max: 256,
+    },
+};
+
+#[derive(Clone, Default)]
+struct TestClock(Arc<AtomicU64>);
+
+impl Clock for TestClock {
+    fn boot_clock(&self) -> Span {
+        Span(self.0.load(Ordering::Relaxed))
+    }
+
+    fn boot_id(&self) -> u128 {
+        1
+    }
+
+    fn unix_micros(&self) -> u64 {
+        1_800_000_000_000_000
+    }
+}
+
+/// A shard whose callers are numbers. Every batch that it seals is held against the bound.
+struct Driver {
+    shard: Shard<u32>,
+    clock: TestClock,
+    batches: Vec<usize>,
+}
+
+impl Driver {
+    fn new() -> Driver {
+        let clock = TestClock::default();
+        let decider = Decider::open(Kernel::new(), Seq(0), Box::new(clock.clone()), &OPENING);
+        let mut driver =
+            Driver { shard: Shard::new(decider.expect("a right clock")), clock, batches: vec![] };
+        driver.turn();
+        driver
+    }
+
+    fn turn(&mut self) -> Vec<(u32, Reply)> {
+        self.shard.housekeep();
+        self.end_turn()
+    }
+
+    fn end_turn(&mut self) -> Vec<(u32, Reply)> {
+        let turn = self.shard.end_turn();
+        if let Some(sealed) = turn.sealed {
+            assert!(sealed.payload.len() <= BATCH_MAX, "a batch of {} bytes", sealed.payload.len());
+            self.batches.push(sealed.payload.len());
+        }
+        turn.replies.into_iter().map(|(to, reply, _)| (to, reply)).collect()
+    }
+
+    fn submit(&mut self, to: u32, action: Action, wait: bool) {
+        let command = Command::by(&identity("ada"), action);
+        let wait = wait.then(|| Wait { most: Span(60_000), gone: Arc::default() });
+        self.shard.submit(Submission { wait, ..Submission::new(command, to) });
+    }
+
+    /// Runs turns while work is due now.
+    fn settle(&mut self) -> Vec<(u32, Reply)> {
+        let mut replies = self.turn();
+        for _ in 0..1000 {
+            if self.shard.until_due() != Some(Span(0)) {
+                return replies;
+            }
+            replies.extend(self.turn());
+        }
+        panic!("work is due for ever");
+    }
+}
+
+fn granted(reply: &Reply) -> Option<Granted> {
+    match reply {
+        Ok(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => Some(*granted),
+        _ => None,
+    }
+}
+
+fn granted_to(replies: &[(u32, Reply)]) -> Vec<u32> {
+    replies.iter().filter(|(_, reply)| granted(reply).is_some()).map(|(to, _)| *to).collect()
+}
+
+/// 128 shared members with names of 503 bytes, one of them `KEY:hot`: some 65 KB in the log.
+fn large_reader(n: u32) -> Grant {
+    let name = |i: u32| format!("KEY:{}", format!("{n}-{i}-").repeat(503).split_at(503).0);
+    let mut members = vec![member(Predicate::Consumes, "KEY:hot")];
+    members.extend((1..128).map(|i| member(Predicate::Consumes, &name(i))));
+    grant(Bundle::new(members).expect("distinct members"), Span(60_000))
+}
+
+fn small_reader() -> Grant {
+    let metadata = Metadata::new(&[b'm'; 1024]).expect("1 KiB");
+    Grant { metadata: Some(metadata), ..grant(one(Predicate::Consumes, "KEY:hot"), Span(60_000)) }
+}
+
+/// A holder of one key released it, and 80 readers of 128 long names each were granted in the same batch: 5 MB, more
+/// than any log takes at once. The append was refused, the state was ahead of the log, and the process ended. After
+/// the restart the holder's lease expired, the readers were back, and it ended again.
+#[test]
+fn a_hand_off_larger_than_a_batch_continues_in_the_next_in_order() {
+    let mut driver = Driver::new();
+    driver.submit(0, Action::Acquire(grant(key("hot"), Span(60_000))), false);
+    let holder = granted(&driver.turn()[0].1).expect("free");
+    for n in 1..=80 {
+        driver.submit(n, Action::Acquire(large_reader(n)), true);
+    }
+    assert!(driver.settle().is_empty(), "all of them wait");
+    driver.submit(0, Action::Release(held(&holder)), false);
+    let replies = driver.settle();
+    assert_eq!(granted_to(&replies), (1..=80).collect::<Vec<u32>>(), "first come, first served");
+    assert!(driver.batches.len() > 5, "{:?}", driver.batches);
+}
+
+/// The same without a release: the lease expired.
+#[test]
+fn an_expiry_that_serves_more_than_a_batch_continues_in_the_next() {
+    let mut driver = Driver::new();
+    driver.submit(0, Action::Acquire(grant(key("hot"), Span(4000))), false);
+    driver.turn();
+    for n in 1..=4500 {
+        driver.submit(n, Action::Acquire(small_reader()), true);
+    }
+    driver.settle();
+    driver.clock.0.fetch_add(4001, Ordering::Relaxed);
+    assert_eq!(granted_to(&driver.settle()), (1..=4500).collect::<Vec<u32>>());
+}
+
+/// While a large hand-off is under way, a newcomer stays behind the waiters that have not been tried yet, and a waiter
+/// whose time is up in between is still granted what had been freed for it. Other commands are decided in the same
+/// batches.
+#[test]
+fn a_hand_off_under_way_is_neither_overtaken_nor_timed_out_and_lets_others_in() {
+    let mut driver = Driver::new();
+    driver.submit(0, Action::Acquire(grant(key("hot"), Span(60_000))), false);
+    driver.submit(0, Action::Acquire(grant(key("other"), Span(60_000))), false);
+    let holders: Vec<Granted> = driver.turn().iter().filter_map(|(_, reply)| granted(reply)).collect();
+    for n in 1..=80 {
+        driver.submit(n, Action::Acquire(large_reader(n)), true);
+    }
+    driver.settle();
+    driver.submit(0, Action::Release(held(&holders[0])), false);
+    let mut replies = driver.end_turn();
+    assert!(granted_to(&replies).len() < 80, "more than fits into a batch");
+    driver.clock.0.fetch_add(60_001 - 1000, Ordering::Relaxed);
+    driver.submit(100, Action::Acquire(grant(key("hot"), Span(60_000))), true);
+    driver.clock.0.fetch_add(1000, Ordering::Relaxed);
+    driver.shard.housekeep();
+    driver.submit(101, Action::Renew(vec![renewal(&holders[1])]), false);
+    let second = driver.end_turn();
+    assert!(second.iter().any(|(to, reply)| *to == 101 && reply.is_ok()), "a renewal is decided at once");
+    replies.extend(second);
+    replies.extend(driver.settle());
+    assert_eq!(granted_to(&replies), (1..=80).collect::<Vec<u32>>());
+    assert!(replies.iter().all(|(to, _)| *to != 100), "the newcomer waits behind them");
+}
+
+/// A waiter timed out while the log had no free space, and the waiter behind it was granted a lease: a record was
+/// logged where none could be.
+#[test]
+fn without_log_space_waiters_are_served_once_there_is_space_again() {
+    let mut driver = Driver::new();
+    driver.submit(0, Action::Acquire(grant(one(Predicate::Consumes, "KEY:hot"), Span(300_000))), false);
+    driver.turn();
+    let wait = |ms| Some(Wait { most: Span(ms), gone: Arc::default() });
+    let writer = Command::by(&identity("bob"), Action::Acquire(grant(key("hot"), Span(60_000))));
+    driver.shard.submit(Submission { wait: wait(1000), ..Submission::new(writer, 1) });
+    driver.submit(2, Action::Acquire(small_reader()), true);
+    driver.settle();
+    driver.shard.set_space(Space::Nothing);
+    driver.clock.0.fetch_add(1001, Ordering::Relaxed);
+    let batches = driver.batches.len();
+    let replies = driver.settle();
+    assert!(matches!(replies.as_slice(), [(1, Ok(Said::Blocked(_)))]), "{replies:?}");
+    assert_eq!(driver.batches.len(), batches, "nothing is logged");
+    driver.shard.set_space(Space::Plenty);
+    assert_eq!(granted_to(&driver.settle()), [2]);
+}
+
+fn renewal(granted: &Granted) -> Renewal {
+    Renewal { held: held(granted), ttl: Some(Span(60_000)) }
+}
+
+/// Each wake-up of the deciding thread added a part of every long command to a batch that was full already, while the
+/// append before it took its time: 9.7 MB, refused by the log, fatal.
+#[test]
+fn long_commands_add_nothing_to_a_full_batch() {
+    let mut driver = Driver::new();
+    driver.submit(0, Action::Acquire(grant(key("k"), Span(60_000))), false);
+    let lease = granted(&driver.turn()[0].1).expect("free");
+    for n in 0..150 {
+        driver.submit(n, Action::Renew(vec![renewal(&lease); 10_000]), false);
+    }
+    for _ in 0..200 {
+        driver.shard.housekeep();
+    }
+    let replies = driver.settle();
+    assert_eq!(replies.len(), 150, "all of them are done in the end");
+    assert!(replies.iter().all(|(_, reply)| reply.is_ok()));
+}
+
+fn submit(sequencer: &Sequencer, action: Action, wait: bool) -> Receiver<Reply> {
+    let (send, receive) = channel();
+    let wait = wait.then(|| Wait { most: Span(60_000), gone: Arc::default() });
+    let command = Command::by(&identity("ada"), action);
+    let to = Box::new(move |reply| send.send(reply).is_ok());
+    sequencer.submit(Submission { command, correlation: 0, document: None, wait, peek: None, to });
+    receive
+}
+
+/// The first story, with the threads and a real log.
+#[test]
+fn a_sequencer_on_disk_survives_a_hand_off_larger_than_a_batch() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = LogOptions { shard: 0, store_id: 1, segment_bytes: 8 << 20 };
+    let log = DiskLog::open(RealFs, &dir.path().join("log"), options).expect("a sound log").0;
+    let clock = MachineClock::new().expect("Linux");
+    let next = log.bounds().next;
+    let decider =
+        Decider::open(Kernel::new(), next, Box::new(clock), &OPENING).expect("a clock that is right");
+    let fatal = Box::new(|error| panic!("{error}"));
+    let sequencer = Sequencer::start(Shard::new(decider), Box::new(log), Box::new(()), u64::MAX, fatal);
+    let free = submit(&sequencer, Action::Acquire(grant(key("hot"), Span(60_000))), false);
+    let holder = granted(&free.recv_timeout(DEADLINE).expect("a reply")).expect("free");
+    let waiting: Vec<Receiver<Reply>> =
+        (1..=80).map(|n| submit(&sequencer, Action::Acquire(large_reader(n)), true)).collect();
+    drop(submit(&sequencer, Action::Release(held(&holder)), false));
+    let mut tokens = Vec::new();
+    for reply in &waiting {
+        tokens.push(granted(&reply.recv_timeout(DEADLINE).expect("a reply")).expect("granted").token);
+    }
+    assert!(tokens.is_sorted(), "first come, first served");
+}
