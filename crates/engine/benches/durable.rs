@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use engine::clock::MachineClock;
 use engine::decider::{Decider, Opening, Said};
 use engine::recovery::replay;
-use engine::sequencer::Sequencer;
+use engine::sequencer::{Delivery, Sequencer};
 use engine::shard::{Shard, Submission};
 use kernel::{Action, Answer, Command, Identity, Kernel, Limits, Outcome, Span, Store};
 use sim::world::{grant, held, identity, key};
@@ -102,7 +102,8 @@ fn tasks(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
     let (send, receive) = channel();
     let submit = |caller: usize, command: Command| {
         let send = send.clone();
-        let to = Box::new(move |reply| send.send((caller, reply)).is_ok());
+        let to =
+            Box::new(move |reply, delivery: Delivery| delivery.settle(send.send((caller, reply)).is_ok()));
         sequencer.submit(Submission { command, correlation: 0, document: None, wait: None, peek: None, to });
     };
     let mut cycles: Vec<Cycle> = (0..callers).map(|caller| Cycle::new(caller, rounds)).collect();

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use engine::clock::MachineClock;
 use engine::decider::{Opening, Said};
 use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
+use engine::sequencer::Delivery;
 use engine::shard::{Reply, Submission, Wait};
 use kernel::{Action, Answer, Command, Event, Granted, Identity, Limits, Lsn, Outcome, Renewal, Span, Store};
 use sim::world::{grant, held, identity, key};
@@ -80,7 +81,9 @@ impl<'a> Loop<'a> {
 
     fn submit(&self, number: usize, command: Command, wait: Option<Wait>) {
         let send = self.send.clone();
-        let to = Box::new(move |reply| send.send((number, Instant::now(), reply)).is_ok());
+        let to = Box::new(move |reply, delivery: Delivery| {
+            delivery.settle(send.send((number, Instant::now(), reply)).is_ok())
+        });
         self.engine.sequencer().submit(Submission {
             command,
             correlation: 0,

@@ -18,6 +18,7 @@
 //! Room is made before it is needed. Without it new work is refused, and what gives back (releases, revokes,
 //! ticks) goes on in what is left.
 
+mod delivery;
 mod inbox;
 
 use std::collections::VecDeque;
@@ -27,9 +28,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kernel::{Command, Event, LeaseId, Lsn, Span};
+use kernel::{Command, Event, Lsn, Span};
 use store::{Bounds, ErrorKind, LogStore, Seq, StoreError};
 
+pub use self::delivery::Delivery;
 use self::inbox::{Inbox, Taken};
 use crate::checkpoint::Mark;
 use crate::decider::Contended;
@@ -51,9 +53,9 @@ const SPINS: usize = 100;
 /// The clock may have been asleep: nobody sleeps for longer.
 const NAP: Duration = Duration::from_secs(5);
 
-/// Where a reply goes; says whether it got there. Dropped without a call if the sequencer dies before the
-/// outcome is durable: it may have happened.
-pub type ReplyTo = Box<dyn FnOnce(Reply) -> bool + Send>;
+/// Where a reply goes, with its delivery, to be confirmed once a client has it. Dropped without a call if the
+/// sequencer dies before the outcome is durable: it may have happened.
+pub type ReplyTo = Box<dyn FnOnce(Reply, Delivery) + Send>;
 
 /// Looks at the state, and returns what to do once what it saw is durable.
 pub type Look = Box<dyn FnOnce(&Shard<ReplyTo>) -> Publish + Send>;
@@ -127,7 +129,7 @@ pub struct Sequencer {
 }
 
 struct Shared {
-    inbox: Inbox,
+    inbox: Arc<Inbox>,
     /// An append waits for nobody.
     instant: bool,
     core: Mutex<Core>,
@@ -211,7 +213,7 @@ impl Sequencer {
             dead: false,
         };
         let shared = Arc::new(Shared {
-            inbox: Inbox::new(QUEUE_MAX),
+            inbox: Arc::new(Inbox::new(QUEUE_MAX)),
             instant,
             core: Mutex::new(core),
             deciding: Mutex::new(()),
@@ -231,7 +233,7 @@ impl Sequencer {
     pub fn submit(&self, submission: Submission<ReplyTo>) {
         match self.shared.inbox.submit(submission) {
             Ok(()) => self.shared.serve(),
-            Err((to, why)) => drop(to(Err(why))),
+            Err((to, why)) => to(Err(why), Delivery::default()),
         }
     }
 
@@ -245,7 +247,7 @@ impl Sequencer {
         wait: Option<Wait>,
     ) -> Option<Reply> {
         let (send, receive) = sync_channel(1);
-        let to: ReplyTo = Box::new(move |reply| send.send(reply).is_ok());
+        let to: ReplyTo = Box::new(move |reply, delivery| delivery.settle(send.send(reply).is_ok()));
         let submission = Submission { command, correlation, document, wait, peek: None, to };
         match self.idle() {
             Some(core) => self.shared.turn_alone(core, submission),
@@ -412,6 +414,9 @@ impl Shared {
         for gone in &taken.gone {
             core.shard.hang_up(gone);
         }
+        for (lease, reached) in taken.deliveries {
+            core.shard.delivered(lease, reached);
+        }
         let mut submissions = taken.submissions;
         while !core.is_full()
             && let Some(submission) = submissions.pop_front()
@@ -421,7 +426,7 @@ impl Shared {
         #[cfg(feature = "planted")]
         if planted!(RefuseEarly) {
             for (to, reply) in core.shard.take_refusals() {
-                let _ = to(reply);
+                to(reply, Delivery::default());
             }
         }
         self.inbox.put_back(submissions);
@@ -541,13 +546,11 @@ impl Shared {
             core.tell_follower(landing);
         }
         drop(core);
-        let mut news: Vec<(LeaseId, bool)> = Vec::new();
         let mut measures: Vec<Measure> = Vec::new();
         for landing in landed.drain(..) {
             let waiters = landing.turn.served;
             for (to, reply, lease) in landing.turn.replies {
-                let reached = to(reply);
-                news.extend(lease.map(|lease| (lease, reached)));
+                to(reply, Delivery::new(lease, &self.inbox));
             }
             landing.looks.into_iter().for_each(|publish| publish());
             let handed_off = || Measure::HandOff { took: landing.stopwatch.elapsed(), waiters };
@@ -556,9 +559,6 @@ impl Shared {
         let mut core = lock(&self.core);
         for measure in measures {
             core.follower.measured(measure);
-        }
-        for (lease, reached) in news {
-            core.shard.delivered(lease, reached);
         }
         if core.landed.is_empty() {
             core.landed = landed;
@@ -592,7 +592,7 @@ impl Core {
         let mut turn = self.shard.end_turn();
         if planted!(AnswerEarly) {
             for (to, reply, _) in turn.replies.drain(..) {
-                let _ = to(reply);
+                to(reply, Delivery::default());
             }
         }
         if planted!(FollowerEarly) {

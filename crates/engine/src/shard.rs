@@ -154,11 +154,10 @@ struct Long<R> {
     to: R,
 }
 
-/// A grant on its way to its holder.
-struct Delivery {
-    /// Answers that name it and have not been handed over yet.
+/// A grant of which no response has been handed to its socket yet.
+struct Undelivered {
+    /// Responses that carry it, decided and not reported yet.
     pending: u32,
-    delivered: bool,
     request: Option<RequestKey>,
 }
 
@@ -173,7 +172,7 @@ pub struct Shard<R> {
     /// Whose flag is whose.
     flags: BTreeMap<Gone, Ticket>,
     long: VecDeque<Long<R>>,
-    deliveries: BTreeMap<LeaseId, Delivery>,
+    undelivered: BTreeMap<LeaseId, Undelivered>,
     replies: Vec<(R, Reply, Option<LeaseId>)>,
     /// How many who waited were given a lease in this turn.
     served: usize,
@@ -192,7 +191,7 @@ impl<R> Shard<R> {
             retries: BTreeMap::new(),
             flags: BTreeMap::new(),
             long: VecDeque::new(),
-            deliveries: BTreeMap::new(),
+            undelivered: BTreeMap::new(),
             replies: Vec::new(),
             served: 0,
             sweeper: Span(0),
@@ -298,18 +297,20 @@ impl<R> Shard<R> {
         self.decider.set_may_serve(space == Space::Plenty);
     }
 
-    /// The answer that gave this lease was handed over, or could not be. A grant that reached nobody, neither by
-    /// its own answer nor by a retry's, is undone.
+    /// A response that carries this lease was handed to its socket, or could not be. A grant is undone when all of its
+    /// responses failed, the first and each replay.
     pub fn delivered(&mut self, lease: LeaseId, reached: bool) {
-        let Some(delivery) = self.deliveries.get_mut(&lease) else { return };
-        delivery.pending -= 1;
-        delivery.delivered = reached || delivery.delivered && !planted!(DeliveredUndone);
-        if delivery.pending > 0 {
+        if reached && !planted!(DeliveredUndone) {
+            self.undelivered.remove(&lease);
+        }
+        let Some(grant) = self.undelivered.get_mut(&lease) else { return };
+        grant.pending -= 1;
+        if grant.pending > 0 {
             return;
         }
-        let delivery = self.deliveries.remove(&lease).expect("it was just looked at");
-        if !delivery.delivered && self.space != Space::Nothing && !planted!(UndeliveredStands) {
-            let retraction = Retraction { lease, request: delivery.request };
+        let grant = self.undelivered.remove(&lease).expect("it was just looked at");
+        if self.space != Space::Nothing && !planted!(UndeliveredStands) {
+            let retraction = Retraction { lease, request: grant.request };
             self.decider.decide(&Command::internal(Action::Retract(retraction)), 0, None);
             self.collect_served();
         }
@@ -336,9 +337,9 @@ impl<R> Shard<R> {
         self.flags.clear();
     }
 
-    /// Is an answer that gives this lease on its way?
+    /// Is a response that carries this lease on its way, and none delivered yet?
     pub fn is_delivering(&self, lease: LeaseId) -> bool {
-        self.deliveries.contains_key(&lease)
+        self.undelivered.contains_key(&lease)
     }
 
     /// What is refused in this turn, to be told at once: a planted fault.
@@ -475,7 +476,7 @@ impl<R> Shard<R> {
             if let Some(lease) = newly_granted(&said) {
                 self.served += 1;
                 let request = parked.request.map(|(_, key)| key);
-                self.deliveries.insert(lease, Delivery { pending: 0, delivered: false, request });
+                self.undelivered.insert(lease, Undelivered { pending: 0, request });
             }
             self.say(parked.to, parked.peek, said);
         }
@@ -523,7 +524,7 @@ impl<R> Shard<R> {
     fn note_grant(&mut self, command: &Command, said: &Said) {
         if let Some(lease) = newly_granted(said).filter(|_| grant_of(command).is_some()) {
             let request = command.request.map(|request| request.key);
-            self.deliveries.insert(lease, Delivery { pending: 0, delivered: false, request });
+            self.undelivered.insert(lease, Undelivered { pending: 0, request });
         }
     }
 
@@ -536,9 +537,9 @@ impl<R> Shard<R> {
 
     fn reply(&mut self, to: R, reply: Reply) {
         let lease =
-            reply.as_ref().ok().and_then(granted).filter(|lease| match self.deliveries.get_mut(lease) {
-                Some(delivery) => {
-                    delivery.pending += 1;
+            reply.as_ref().ok().and_then(granted).filter(|lease| match self.undelivered.get_mut(lease) {
+                Some(grant) => {
+                    grant.pending += 1;
                     true
                 }
                 None => false,

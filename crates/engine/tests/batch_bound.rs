@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::clock::{Clock, MachineClock};
 use engine::decider::{Decider, Opening, Said};
-use engine::sequencer::Sequencer;
+use engine::sequencer::{Delivery, Sequencer};
 use engine::shard::{Reply, Shard, Space, Submission, Wait};
 use kernel::{
     Action, Answer, Bundle, Command, Grant, Granted, Kernel, Limits, Metadata, Outcome, Predicate, Renewal,
@@ -247,7 +247,7 @@ fn submit(sequencer: &Sequencer, action: Action, wait: bool) -> Receiver<Reply> 
     let (send, receive) = channel();
     let wait = wait.then(|| Wait { most: Span(60_000), gone: Arc::default() });
     let command = Command::by(&identity("ada"), action);
-    let to = Box::new(move |reply| send.send(reply).is_ok());
+    let to = Box::new(move |reply, delivery: Delivery| delivery.settle(send.send(reply).is_ok()));
     sequencer.submit(Submission { command, correlation: 0, document: None, wait, peek: None, to });
     receive
 }

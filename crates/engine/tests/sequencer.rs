@@ -9,9 +9,11 @@ use engine::checkpoint::Mark;
 use engine::clock::MachineClock;
 use engine::decider::{Decider, Opening, Said};
 use engine::recovery::replay;
-use engine::sequencer::{Follower, Measure, QUEUE_MAX, ReplyTo, Sequencer};
+use engine::sequencer::{Delivery, Follower, Measure, QUEUE_MAX, ReplyTo, Sequencer};
 use engine::shard::{Reply, Shard, Submission, Unavailable, Wait};
-use kernel::{Action, Answer, Command, Event, Granted, Kernel, Limits, Lsn, Outcome, Span, Store};
+use kernel::{
+    Action, Answer, Command, Event, Granted, Kernel, Limits, Lsn, Outcome, Request, RequestKey, Span, Store,
+};
 use sim::world::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
 use store::faulty::{Call, Fault, Faulty};
@@ -73,7 +75,7 @@ fn submit_waiting(sequencer: &Sequencer, who: &str, action: Action, wait: Option
     let (send, receive) = channel();
     let command = Command::by(&identity(who), action);
     // Nobody may be listening any more.
-    let to = Box::new(move |reply| send.send(reply).is_ok());
+    let to = Box::new(move |reply, delivery: Delivery| delivery.settle(send.send(reply).is_ok()));
     sequencer.submit(Submission { command, correlation: 0, document: None, wait, peek: None, to });
     receive
 }
@@ -415,8 +417,10 @@ fn nothing_is_said_after_a_turn_that_was_left_halfway() {
 fn leave_halfway(sequencer: &Sequencer) {
     let peek: engine::shard::Peek = Box::new(|_, _, _| panic!("halfway"));
     let command = Command::by(&identity("ada"), acquire("l"));
-    let submission =
-        Submission { peek: Some(peek), ..Submission::new(command, Box::new(|_| true) as ReplyTo) };
+    let submission = Submission {
+        peek: Some(peek),
+        ..Submission::new(command, Box::new(|_, delivery: Delivery| delivery.confirm()) as ReplyTo)
+    };
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sequencer.submit(submission)));
 }
 
@@ -469,11 +473,14 @@ fn a_reply_may_hand_in_the_next_command() {
     let sequencer = Arc::new(start(MemoryLog::default()));
     let (send, receive) = channel();
     let next = Arc::clone(&sequencer);
-    let to: ReplyTo = Box::new(move |reply| {
-        let Ok(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) = reply else { return false };
+    let to: ReplyTo = Box::new(move |reply, delivery| {
+        let Ok(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) = reply else { return };
+        delivery.confirm();
         let release = Command::by(&identity("ada"), Action::Release(held(&granted)));
-        next.submit(Submission::new(release, Box::new(move |reply| send.send(reply).is_ok())));
-        true
+        next.submit(Submission::new(
+            release,
+            Box::new(move |reply, delivery: Delivery| delivery.settle(send.send(reply).is_ok())),
+        ));
     });
     sequencer.submit(Submission::new(Command::by(&identity("ada"), acquire("k")), to));
     let released = receive.recv().expect("an answer").expect("taken");
@@ -529,4 +536,38 @@ fn a_lease_is_handed_to_the_next_who_waits_and_the_last_gives_up_in_time() {
     let short = Action::Acquire(grant(key("short"), Span(50)));
     granted(&submit(&sequencer, "ada", short));
     granted(&submit_waiting(&sequencer, "bob", acquire("short"), Some(wait(60_000))));
+}
+
+/// The reply was in its channel when the receiving end was dropped: no response was ever made, and the key was held by
+/// a client that did not know, until the TTL.
+#[test]
+fn a_grant_whose_reply_is_dropped_unread_is_undone_unless_a_replay_is_on_its_way() {
+    let sequencer = start(MemoryLog::default());
+    let request = Request { key: RequestKey([7; 16]), fingerprint: [1; 16] };
+    let ask = || {
+        let (send, receive) = channel();
+        let command = Command::by(&identity("ada"), acquire("k")).with_request(request);
+        let to: ReplyTo = Box::new(move |reply, delivery| drop(send.send((reply, delivery))));
+        sequencer.submit(Submission::new(command, to));
+        receive.recv().expect("a reply")
+    };
+    let leases = || {
+        let (send, receive) = channel();
+        let look = move |shard: &Shard<ReplyTo>| {
+            let leases = shard.kernel().counts().leases;
+            Box::new(move || send.send(leases).expect("the test listens")) as Box<dyn FnOnce() + Send>
+        };
+        sequencer.look(Box::new(look)).expect("it runs");
+        receive.recv().expect("a count")
+    };
+    let (first, replay) = (ask(), ask());
+    drop(first);
+    assert_eq!(leases(), 1, "the replay may still be delivered");
+    drop(replay);
+    // The report of the failure comes before the query in the inbox.
+    assert_eq!(leases(), 0, "no response carries it any more");
+    let (first, replay) = (ask(), ask());
+    replay.1.confirm();
+    drop(first);
+    assert_eq!(leases(), 1);
 }

@@ -193,7 +193,7 @@ pub(crate) struct Seen {
 
 impl Seen {
     pub(crate) fn look(kernel: &Kernel, now: Time, said: &Said) -> Seen {
-        let lease = granted(said).and_then(|(granted, _)| kernel.lease(granted.lease, now).ok());
+        let lease = granted(said).and_then(|granted| kernel.lease(granted.lease, now).ok());
         let key = lease.as_ref().and_then(|lease| match lease.members.as_slice() {
             [member] if member.resource.is_key() => kernel.key(&lease.namespace, &member.resource),
             _ => None,
@@ -212,11 +212,12 @@ pub(crate) fn owner_of(lease: &LeaseView) -> String {
     owner.unwrap_or(lease.identity.as_str()).to_string()
 }
 
-/// What a grant, a replay of one, or a rebind gave; and whether it is new.
-pub(crate) fn granted(said: &Said) -> Option<(&Granted, bool)> {
+/// The lease that a grant, a replay of one, or a rebind gave.
+pub(crate) fn granted(said: &Said) -> Option<&Granted> {
     match said {
-        Said::Outcome(Outcome::Applied(Answer::Granted(granted), _)) => Some((granted, true)),
-        Said::Outcome(Outcome::Unchanged(Answer::Granted(granted))) => Some((granted, false)),
+        Said::Outcome(
+            Outcome::Applied(Answer::Granted(granted), _) | Outcome::Unchanged(Answer::Granted(granted)),
+        ) => Some(granted),
         _ => None,
     }
 }
@@ -228,12 +229,8 @@ async fn answer(
     ask: Ask,
     include_state: bool,
 ) -> Result<Response, Refused> {
-    let request = command.request.map(|request| request.key);
-    let acquires = engine::waiters::grant_of(&command).is_some();
-    let (said, seen) = app.ask(shard, command, ask, Seen::look).await?;
-    let Some((granted, new)) = granted(&said) else { return Err(refusal(&said, seen.holder).into()) };
-    // A rebind that is lost is no new grant: its holder may take the lease back again, or let it run out.
-    let grant = (new && acquires).then(|| deliver::Grant::new(app.engine(shard), granted.lease, request));
+    let (said, seen, delivery) = app.ask_for_lease(shard, command, ask, Seen::look).await?;
+    let Some(granted) = granted(&said) else { return Err(refusal(&said, seen.holder).into()) };
     let told = tell(app, granted, &seen);
     let mut body = Vec::with_capacity(GRANT_USUAL);
     serde_json::to_writer(&mut body, &told).expect("it can always be written");
@@ -244,7 +241,7 @@ async fn answer(
         body.extend_from_slice(&bytes);
         body.push(b'}');
     }
-    Ok(deliver::json(body, grant))
+    Ok(deliver::json(body, delivery))
 }
 
 pub(crate) fn refusal(said: &Said, holder: Option<String>) -> Refusal {

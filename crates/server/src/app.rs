@@ -8,7 +8,7 @@ use api::{Code, Refusal};
 use engine::decider::Said;
 use engine::engine::Engine;
 use engine::record::Record;
-use engine::sequencer::ReplyTo;
+use engine::sequencer::{Delivery, ReplyTo};
 use engine::shard::{Peek, Reply, Submission, Unavailable, Wait};
 use kernel::{Command, Kernel, LeaseId, Namespace, Span, Time};
 use store::disk::DiskDir;
@@ -166,6 +166,20 @@ impl App {
         ask: Ask,
         look: impl FnOnce(&Kernel, Time, &Said) -> T + Send + 'static,
     ) -> Result<(Said, T), Refusal> {
+        let (said, looked, delivery) = self.ask_for_lease(shard, command, ask, look).await?;
+        // Only requests for leases have a delivery to report.
+        delivery.confirm();
+        Ok((said, looked))
+    }
+
+    /// Like [`App::ask`], for responses that may carry a lease: with their delivery, which the response's body confirms.
+    pub(crate) async fn ask_for_lease<T: Send + 'static>(
+        &self,
+        shard: usize,
+        command: Command,
+        ask: Ask,
+        look: impl FnOnce(&Kernel, Time, &Said) -> T + Send + 'static,
+    ) -> Result<(Said, T, Delivery), Refusal> {
         let seen = Arc::new(Mutex::new(None));
         let into = Arc::clone(&seen);
         let peek: Peek = Box::new(move |kernel, now, said| {
@@ -176,27 +190,30 @@ impl App {
         let gone = listening.as_ref().map(|listening| Arc::clone(&listening.gone));
         let wait = ask.wait.zip(gone).map(|(most, gone)| Wait { most, gone });
         let (send, receive) = oneshot::channel();
-        let to: ReplyTo = Box::new(move |reply| send.send(reply).is_ok());
+        // A reply that is not received is dropped with its delivery: that reports the failure.
+        let to: ReplyTo = Box::new(move |reply, delivery| drop(send.send((reply, delivery))));
         let Ask { correlation, document, .. } = ask;
         let submission = Submission { command, correlation, document, wait, peek: Some(peek), to };
         self.engine(shard).sequencer().submit(submission);
-        let reply = receive.await;
+        let reply = receive.await.ok();
         if let Some(listening) = &mut listening {
             listening.heard = true;
         }
+        let (reply, delivery) = reply.unzip();
         let said = self.heard(reply)?;
         let looked = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok((said, looked.expect("whatever is said was decided, and looked at then")))
+        let looked = looked.expect("whatever is said was decided, and looked at then");
+        Ok((said, looked, delivery.unwrap_or_default()))
     }
 
-    fn heard(&self, reply: Result<Reply, oneshot::error::RecvError>) -> Result<Said, Refusal> {
+    fn heard(&self, reply: Option<Reply>) -> Result<Said, Refusal> {
         match reply {
-            Ok(Ok(said)) => Ok(said),
-            Ok(Err(Unavailable::Stopped)) if self.is_draining() => {
+            Some(Ok(said)) => Ok(said),
+            Some(Err(Unavailable::Stopped)) if self.is_draining() => {
                 Err(Refusal::new(Code::Draining, "the server is about to stop; ask another, or come again"))
             }
-            Ok(Err(why)) => Err(refuse::unavailable(why)),
-            Err(_) => Err(Refusal::new(
+            Some(Err(why)) => Err(refuse::unavailable(why)),
+            None => Err(Refusal::new(
                 Code::Unavailable,
                 "the server failed before it knew; it may have happened: ask again with the same idempotency key",
             )),

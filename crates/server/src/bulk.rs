@@ -327,7 +327,7 @@ impl Asked {
             };
             truth.now = seen.now;
             truth.back = match acquire::granted(&said) {
-                Some((granted, _)) => Some(Ok(acquire::tell(&self.app, granted, &seen))),
+                Some(granted) => Some(Ok(acquire::tell(&self.app, granted, &seen))),
                 // It is live under a later credential: the view says so.
                 None if matches!(said, Said::Outcome(Outcome::Rejected(Rejection::StaleEpoch { .. }))) => {
                     None

@@ -1,46 +1,21 @@
-//! An answer that gives a lease, on its way to a socket. If it gets no further than here, the grant is undone.
+//! A response that carries a lease, on its way to a socket. If it gets no further than here, its delivery has failed.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::Response;
-use engine::engine::Engine;
-use engine::shard::Submission;
+use engine::sequencer::Delivery;
 use http_body::{Frame, SizeHint};
-use kernel::{Action, Command, LeaseId, RequestKey, Retraction};
 
-/// A grant that nobody has yet.
-pub(crate) struct Grant {
-    engine: Arc<Engine>,
-    retraction: Retraction,
-    delivered: bool,
-}
-
-impl Grant {
-    pub(crate) fn new(engine: &Arc<Engine>, lease: LeaseId, request: Option<RequestKey>) -> Grant {
-        Grant { engine: Arc::clone(engine), retraction: Retraction { lease, request }, delivered: false }
-    }
-}
-
-impl Drop for Grant {
-    fn drop(&mut self) {
-        if !self.delivered {
-            let command = Command::internal(Action::Retract(self.retraction));
-            self.engine.sequencer().submit(Submission::new(command, Box::new(|_| true)));
-        }
-    }
-}
-
-/// A body that takes its grant along.
-struct Carrying {
+/// A body that confirms its delivery when it is read.
+struct ConfirmingBody {
     bytes: Option<Bytes>,
-    grant: Grant,
+    delivery: Option<Delivery>,
 }
 
-impl http_body::Body for Carrying {
+impl http_body::Body for ConfirmingBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -49,8 +24,9 @@ impl http_body::Body for Carrying {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let bytes = self.bytes.take();
-        // From here on it is the socket's: what that swallows lasts until its TTL.
-        self.grant.delivered = true;
+        if let Some(delivery) = self.delivery.take() {
+            delivery.confirm();
+        }
         Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 
@@ -63,12 +39,9 @@ impl http_body::Body for Carrying {
     }
 }
 
-/// A JSON answer that gives a lease; `None` where it was given before.
-pub(crate) fn json(body: Vec<u8>, grant: Option<Grant>) -> Response {
-    let body = match grant {
-        Some(grant) => Body::new(Carrying { bytes: Some(body.into()), grant }),
-        None => Body::from(body),
-    };
+/// A JSON response that carries a lease, or the replay of one.
+pub(crate) fn json(body: Vec<u8>, delivery: Delivery) -> Response {
+    let body = Body::new(ConfirmingBody { bytes: Some(body.into()), delivery: Some(delivery) });
     let response = Response::builder().header(header::CONTENT_TYPE, "application/json");
     response.body(body).expect("its parts are valid")
 }

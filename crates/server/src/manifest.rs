@@ -16,6 +16,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use engine::decider::{Advice, Blocked, Said};
+use engine::sequencer::Delivery;
 use kernel::{
     Action, Age, AgentName, Bundle, Command, Grant, Kernel, LeaseView, Member, Namespace, OnExpiry, Outcome,
     Reason, Rejection, ResourceName, SessionName, Span, Time,
@@ -64,7 +65,7 @@ pub(crate) async fn manifest(
     let action = Action::Acquire(asked.grant(age));
     let command = Command { identity: Some(peer.identity.clone()), request, action };
     let ask = Ask { correlation, wait, document: None };
-    let asked = app.ask(shard, command, ask, Looked::look).await;
+    let asked = app.ask_for_lease(shard, command, ask, Looked::look).await;
     let attempt = |age| attempt::issue(&app.key, &peer.identity, &namespace, age);
     let paused = |now, detail| Judged {
         verdict: Verdict::Paused,
@@ -73,19 +74,17 @@ pub(crate) async fn manifest(
         detail: Some(detail),
         ..Judged::default()
     };
-    let (said, looked) = match asked {
+    let (said, looked, delivery) = match asked {
         Err(refusal) if refusal.error == Code::QuotaExceeded => {
-            return Ok(deliver::json(written(&paused(now, refusal.detail)), None));
+            return Ok(deliver::json(written(&paused(now, refusal.detail)), Delivery::default()));
         }
         asked => asked?,
     };
-    if let Some((granted, new)) = acquire::granted(&said) {
-        let key = request.map(|request| request.key);
-        let grant = new.then(|| deliver::Grant::new(app.engine(shard), granted.lease, key));
+    if let Some(granted) = acquire::granted(&said) {
         let age = looked.seen.lease.as_ref().map_or(age, |lease| lease.age);
         let lease = Some(acquire::tell(&app, granted, &looked.seen));
         let told = Judged { verdict: Verdict::Granted, attempt_id: attempt(age), lease, ..Judged::default() };
-        return Ok(deliver::json(written(&told), grant));
+        return Ok(deliver::json(written(&told), delivery));
     }
     let told = match &said {
         Said::Blocked(blocked) => {
@@ -101,7 +100,7 @@ pub(crate) async fn manifest(
         }
         Said::Outcome(_) => return Err(acquire::refusal(&said, None).into()),
     };
-    Ok(deliver::json(written(&told), None))
+    Ok(deliver::json(written(&told), delivery))
 }
 
 impl Asked {

@@ -111,6 +111,46 @@ async fn a_grant_whose_answer_is_never_read_is_undone() {
     server.acquire(json!({"key": "k"})).await;
 }
 
+/// A response was slow to leave: its client retried under the same idempotency key on a second connection, and was told
+/// that it holds the lease. Then the first connection broke, and the lease was taken back. Another client was granted
+/// the same key, and both held a 200 for it.
+#[tokio::test]
+async fn a_grant_stands_while_one_response_that_carries_it_was_sent_or_may_be() {
+    let server = Server::start();
+    let key = [header("x-idempotency-key", "abc")];
+    let body = r#"{"key":"k"}"#;
+    let first = server.unread_with("/v1/acquire", &key, body).await;
+    let (status, replay) = server.post("/v1/acquire", &key, body).await;
+    assert_eq!(status, 200, "{replay}");
+    drop(first);
+    let (status, told) = server.post("/v1/acquire", &[], body).await;
+    assert_eq!((status, &told["error"]), (409, &json!("waiting")), "the replay was sent");
+    let held = json!({"lease_id": replay["lease_id"]}).to_string();
+    assert_eq!(server.post("/v1/keepalive", &[], &held).await.0, 200);
+    server.release(&replay).await;
+
+    let first = server.unread_with("/v1/acquire", &[header("x-idempotency-key", "def")], body).await;
+    let replay = server.unread_with("/v1/acquire", &[header("x-idempotency-key", "def")], body).await;
+    assert_eq!((first.status().as_u16(), replay.status().as_u16()), (200, 200));
+    drop(first);
+    assert_eq!(server.post("/v1/acquire", &[], body).await.0, 409, "the replay may still be sent");
+    drop(replay);
+    server.acquire(json!({"key": "k"})).await;
+}
+
+/// The same over a manifest.
+#[tokio::test]
+async fn a_manifests_grant_stands_while_its_replay_was_sent() {
+    let server = Server::start();
+    let key = [header("x-idempotency-key", "abc")];
+    let body = r#"{"agent_id":"a","session_id":"s","intents":[{"predicate":"MUTATES","object":"KEY:k"}]}"#;
+    let first = server.unread_with("/v1/manifest", &key, body).await;
+    let (status, replay) = server.post("/v1/manifest", &key, body).await;
+    assert_eq!((status, &replay["verdict"]), (200, &json!("GRANTED")), "{replay}");
+    drop(first);
+    assert_eq!(server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await.0, 409);
+}
+
 #[tokio::test]
 async fn a_retry_with_the_same_key_gets_the_same_lease_and_another_request_is_refused() {
     let server = Server::start();

@@ -102,7 +102,9 @@ impl Keeper {
             in_flight_bytes += document.len() as u64;
             let (send, done) = sync_channel(1);
             in_flight.push(done);
-            let to: ReplyTo = Box::new(move |reply| send.send(reply.map(drop)).is_ok());
+            let to: ReplyTo = Box::new(move |reply, _| {
+                let _ = send.send(reply.map(drop));
+            });
             let (command, document) = (step.command(), Some(document));
             self.sequencer.submit(Submission {
                 command,

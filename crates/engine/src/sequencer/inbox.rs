@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kernel::Span;
+use kernel::{LeaseId, Span};
 use store::Seq;
 
 use super::{Look, ReplyTo};
@@ -29,6 +29,9 @@ struct Kept {
     submissions: VecDeque<Submission<ReplyTo>>,
     looks: Vec<Look>,
     gone: Vec<Arc<AtomicBool>>,
+    /// Responses that carry a lease: whether they were handed to their sockets. As many as there are grants in a few
+    /// batches: each turn takes all of them.
+    deliveries: Vec<(LeaseId, bool)>,
     dismissed: bool,
     floor: Option<Seq>,
     closed: bool,
@@ -43,6 +46,7 @@ pub(super) struct Taken {
     pub(super) submissions: VecDeque<Submission<ReplyTo>>,
     pub(super) looks: Vec<Look>,
     pub(super) gone: Vec<Arc<AtomicBool>>,
+    pub(super) deliveries: Vec<(LeaseId, bool)>,
     pub(super) dismissed: bool,
     pub(super) closed: bool,
 }
@@ -101,6 +105,19 @@ impl Inbox {
             kept.gone.push(gone);
             self.wake(kept);
         }
+    }
+
+    /// The next turn takes note of it: nothing is due for it.
+    pub(super) fn delivered(&self, lease: LeaseId) {
+        self.kept().deliveries.push((lease, true));
+    }
+
+    /// The deciding thread undoes the grant, unless another response carries it.
+    pub(super) fn undelivered(&self, lease: LeaseId) {
+        let mut kept = self.kept();
+        kept.deliveries.push((lease, false));
+        kept.nudged = true;
+        self.wake(kept);
     }
 
     pub(super) fn dismiss(&self) {
@@ -204,6 +221,7 @@ impl Inbox {
             submissions: if submissions { std::mem::take(&mut kept.submissions) } else { VecDeque::new() },
             looks: if submissions { std::mem::take(&mut kept.looks) } else { Vec::new() },
             gone: std::mem::take(&mut kept.gone),
+            deliveries: std::mem::take(&mut kept.deliveries),
             dismissed: std::mem::take(&mut kept.dismissed),
             closed: kept.closed,
         }

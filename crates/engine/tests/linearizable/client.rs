@@ -111,7 +111,9 @@ impl<'a> Client<'a> {
         let command = self.request(key);
         let (send, parked) = channel();
         let (recorder, asked) = (Arc::clone(&self.recorder), self.recorder.count());
-        let to: ReplyTo = Box::new(move |reply| send.send(note_asked(&recorder, key, asked, reply)).is_ok());
+        let to: ReplyTo = Box::new(move |reply, delivery| {
+            delivery.settle(send.send(note_asked(&recorder, key, asked, reply)).is_ok())
+        });
         let wait = Some(Wait { most: PATIENCE, gone: Arc::new(AtomicBool::new(false)) });
         self.engine.sequencer().submit(Submission {
             command,

@@ -131,7 +131,16 @@ impl Server {
     }
 
     pub(crate) async fn unread(&self, path: &str, body: &str) -> Response<Body> {
-        self.response("POST", path, &[], body).await
+        self.unread_with(path, &[], body).await
+    }
+
+    pub(crate) async fn unread_with(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Response<Body> {
+        self.response("POST", path, headers, body).await
     }
 
     pub(crate) async fn unread_get(&self, path: &str) -> Response<Body> {
