@@ -9,9 +9,9 @@ use engine::engine::Options;
 use engine::record::Record;
 use kernel::Span;
 
-use crate::app::Settings;
-use crate::boot::{Making, StoreUrl};
-use crate::serve::Limits;
+use crate::backend::boot::{Making, StoreUrl};
+use crate::backend::shards::Settings;
+use crate::http::listener::Limits;
 
 /// The port, where none is named.
 pub const PORT: u16 = 9341;

@@ -23,17 +23,17 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::app::{App, Parts};
-use crate::boot::{self, BootError, Machine};
+use crate::backend::boot::{self, BootError, Machine};
+use crate::backend::event_log::News;
+use crate::backend::machine;
+use crate::backend::metrics::Metrics;
+use crate::backend::shards::{App, Parts};
+use crate::backend::watch::{OnFatal, Watch};
 use crate::config::{Config, ConfigError};
-use crate::identities::Identities;
-use crate::machine;
-use crate::metrics::Metrics;
-use crate::news::News;
+use crate::http::identities::Identities;
+use crate::http::listener::{Listener, serve};
+use crate::http::router::router;
 use crate::peer::Peer;
-use crate::router::router;
-use crate::serve::{Listener, serve};
-use crate::watch::{OnFatal, Watch};
 
 /// Why a server does not start.
 #[derive(Debug)]

@@ -15,13 +15,13 @@ use kernel::Span;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::app::{App, Parts, Settings};
-use crate::boot::{Machine, Making, StoreUrl, open};
-use crate::metrics::Metrics;
-use crate::news::News;
+use crate::backend::boot::{Machine, Making, StoreUrl, open};
+use crate::backend::event_log::News;
+use crate::backend::metrics::Metrics;
+use crate::backend::shards::{App, Parts, Settings};
+use crate::backend::watch::Watch;
+use crate::http::listener::{Limits, Listener, serve};
 use crate::peer::Peer;
-use crate::serve::{Limits, Listener, serve};
-use crate::watch::Watch;
 pub use proxy::Proxy;
 
 /// Two shards in memory, on the machine's clock.

@@ -15,8 +15,8 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use identity::Role;
 use serde_json::{Value, json};
-use server::app::Settings;
-use server::front::Front;
+use server::backend::shards::Settings;
+use server::http::connection::Front;
 use server::peer::Peer;
 use server::testing::Hands;
 

@@ -8,7 +8,7 @@ use axum::http::Request;
 use axum::{Extension, Router};
 use identity::Role;
 use serde_json::{Value, json};
-use server::boot::StoreUrl;
+use server::backend::boot::StoreUrl;
 use server::peer::Peer;
 use server::{Config, Server, StartError};
 use tower::ServiceExt;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use identity::Role;
-use server::serve::Limits;
+use server::http::listener::Limits;
 use server::testing::Loopback;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

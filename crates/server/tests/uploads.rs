@@ -10,7 +10,7 @@ use axum::{Extension, Router};
 use http_body_util::channel::{Channel, Sender};
 use identity::Role;
 use serde_json::{Value, json};
-use server::boot::StoreUrl;
+use server::backend::boot::StoreUrl;
 use server::peer::Peer;
 use server::{Config, Server};
 use tokio::task::JoinHandle;

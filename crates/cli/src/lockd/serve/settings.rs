@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ArgAction;
 use server::Config;
-use server::boot::StoreUrl;
+use server::backend::boot::StoreUrl;
 
 use crate::logs::{Format, Level};
 use cli::folders;

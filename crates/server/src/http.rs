@@ -1,0 +1,11 @@
+//! Connections: listen, authenticate, time out, route, observe. The calls are one table, which makes both the router
+//! and the OpenAPI document.
+
+pub mod identities;
+pub mod listener;
+mod timeouts;
+pub mod connection;
+mod observer;
+pub mod router;
+mod calls;
+mod openapi;

@@ -1,0 +1,84 @@
+//! Who this server is, and whom it lets in: from files, made at the first start, read again when told to.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use identity::file::{self, Existing};
+use identity::{
+    Algorithm, Authority, Days, Denylist, Error, Moment, Name, Rights, Role, ServerBundle, ServerTls,
+    SharedDenylist, UnixTime,
+};
+use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
+
+use crate::backend::machine;
+use crate::config::Config;
+use crate::http::listener::Tls;
+
+const CA: &str = "ca.pem";
+const SERVER: &str = "server.pem";
+/// The client's identity file that is made at the first start, in the data folder.
+pub const CLIENT: &str = "client.pem";
+
+/// A server's identity, and where it comes from.
+pub(crate) struct Identities {
+    pub(crate) tls: Tls,
+    bundle: PathBuf,
+    denylist: Option<PathBuf>,
+}
+
+impl Identities {
+    /// From the server's file; if none is named, from the one in the data folder, which is made if it is not there.
+    pub(crate) fn load(config: &Config) -> Result<Identities, Error> {
+        let bundle = match &config.bundle {
+            Some(path) => path.clone(),
+            None => first_start(&config.data_dir)?,
+        };
+        let (read, denylist) = read(&bundle, config.denylist_path.as_deref())?;
+        let denylist = Arc::new(SharedDenylist::new(denylist));
+        let server = ServerTls::new(&read, Arc::clone(&denylist), Arc::new(DefaultTimeProvider))?;
+        Ok(Identities { tls: Tls { server, denylist }, bundle, denylist: config.denylist_path.clone() })
+    }
+
+    /// Takes over what has changed: revocations, and a certificate of the same CA.
+    pub(crate) fn reload(&self) -> Result<(), Error> {
+        let (bundle, denylist) = read(&self.bundle, self.denylist.as_deref())?;
+        self.tls.denylist.replace(denylist);
+        self.tls.server.replace(&bundle)
+    }
+}
+
+/// The bundle, and all that is revoked: in it, and in the file beside it.
+fn read(bundle: &Path, denylist: Option<&Path>) -> Result<(ServerBundle, Denylist), Error> {
+    let parsed = ServerBundle::parse(&file::read(bundle)?).map_err(|error| error.in_file(bundle))?;
+    let mut revoked = parsed.denylist().clone();
+    if let Some(path) = denylist {
+        let listed = Denylist::parse(&file::read(path)?).map_err(|error| error.in_file(path))?;
+        revoked = revoked.union(&listed);
+    }
+    Ok((parsed, revoked))
+}
+
+/// A CA, a server and a client, so that there is something to connect with; unless they are there.
+fn first_start(data: &Path) -> Result<PathBuf, Error> {
+    let server = data.join(SERVER);
+    if server.exists() {
+        return Ok(server);
+    }
+    std::fs::create_dir_all(data).map_err(|error| Error::io("making the data folder", data, &error))?;
+    let mut fill = machine::random;
+    let mut moment = Moment { now: UnixTime::since_unix_epoch(machine::wall()), fill: &mut fill };
+    let name = |text: &str| text.parse::<Name>();
+    let authority = Authority::create(&name("lockd CA")?, Algorithm::default(), Days::OF_CA, &mut moment)?;
+    let usual = (Algorithm::default(), Days::USUAL);
+    let bundle = authority.issue_server(&name("lockd")?, &[], usual, &mut moment)?;
+    let client =
+        authority.issue_client(&name("operator")?, (Role::Operator, &Rights::all()), usual, &mut moment)?;
+    let ca = authority.to_bundle(None, &mut moment)?;
+    let (ca_path, client_path) = (data.join(CA), data.join(CLIENT));
+    let files: [(&Path, &str); 3] =
+        [(&ca_path, &ca.to_pem()), (&client_path, &client.to_pem()), (&server, &bundle.to_pem())];
+    file::write(&files, Existing::Keep, &mut machine::random)?;
+    tracing::info!(folder = %data.display(), "made a CA, a server and a client");
+    tracing::warn!(file = %ca_path.display(), "the CA's key is not encrypted; keep it elsewhere");
+    Ok(server)
+}

@@ -1,0 +1,118 @@
+//! The query of a request, taken apart strictly.
+
+use api::{Code, Refusal};
+use axum::extract::{FromRequestParts, Query as Lenient};
+use axum::http::Uri;
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use utoipa::ToSchema;
+
+use crate::present::refusals::Refused;
+
+/// The query of a request. What is not UTF-8 is refused: to be read as if it were, it would have to become another
+/// text, and two different names would be one.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query<T>, Refused> {
+        Ok(Query(read(&parts.uri)?))
+    }
+}
+
+pub(crate) fn read<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refusal> {
+    if !is_utf8(uri.query().unwrap_or_default()) {
+        return Err(Refusal::new(Code::InvalidBody, "the query is not UTF-8"));
+    }
+    let read = Lenient::try_from_uri(uri).map(|Lenient(query)| query);
+    read.map_err(|error| Refusal::new(Code::InvalidBody, error.body_text()))
+}
+
+fn is_utf8(query: &str) -> bool {
+    let (mut bytes, mut rest) = (Vec::with_capacity(query.len()), query.as_bytes());
+    while let [first, after @ ..] = rest {
+        let (byte, after) = match (first, after) {
+            (b'%', [high, low, after @ ..]) => match (digit(*high), digit(*low)) {
+                (Some(high), Some(low)) => (high << 4 | low, after),
+                _ => (b'%', &rest[1..]),
+            },
+            (byte, after) => (*byte, after),
+        };
+        bytes.push(byte);
+        rest = after;
+    }
+    std::str::from_utf8(&bytes).is_ok()
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+/// Of calls that take none.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+/// 1 is yes, 0 is no.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
+#[schema(value_type = u8, minimum = 0, maximum = 1)]
+pub(crate) struct Flag(bool);
+
+impl Flag {
+    pub(crate) fn is_set(flag: Option<Flag>) -> bool {
+        flag == Some(Flag(true))
+    }
+}
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Flag, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "0" => Ok(Flag(false)),
+            "1" => Ok(Flag(true)),
+            other => Err(serde::de::Error::custom(format!("0 or 1, not {other:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Asked {
+        key: Option<String>,
+        public: Option<Flag>,
+    }
+
+    async fn asked(query: &str) -> Result<Asked, Refused> {
+        let request = axum::http::Request::builder().uri(format!("/?{query}")).body(()).expect("valid");
+        Query::from_request_parts(&mut request.into_parts().0, &()).await.map(|Query(asked)| asked)
+    }
+
+    /// `%ff` and `%fe` were both read as U+FFFD: two clients that meant different keys had the same one.
+    #[tokio::test]
+    async fn a_name_that_is_not_utf8_is_refused() {
+        for bad in ["key=%ff", "key=%fe", "key=a%C3", "key=%ED%A0%80"] {
+            assert!(asked(bad).await.is_err(), "{bad}");
+        }
+        for (query, key) in
+            [("key=%C3%a4", "ä"), ("key=%zz", "%zz"), ("key=a%", "a%"), ("key=a+b%2b", "a b+")]
+        {
+            assert_eq!(asked(query).await.ok().and_then(|asked| asked.key).as_deref(), Some(key), "{query}");
+        }
+    }
+
+    /// `public=2` was read as no: somebody who meant yes was told that a credential is missing.
+    #[tokio::test]
+    async fn a_flag_is_0_or_1() {
+        for (query, set) in [("", false), ("public=0", false), ("public=1", true)] {
+            let asked = asked(query).await.unwrap_or_else(|_| panic!("{query}"));
+            assert_eq!(Flag::is_set(asked.public), set, "{query}");
+        }
+        for bad in ["public=2", "public=true", "public=", "public=01", "public=1&public=1"] {
+            assert!(asked(bad).await.is_err(), "{bad}");
+        }
+    }
+}
