@@ -55,5 +55,5 @@ pub use progress::Progress;
 
 /// The examples of that page, as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/fencing.md")]
+#[doc = include_str!("../../../docs/guide/fencing.md")]
 struct Fencing;

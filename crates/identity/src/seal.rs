@@ -1,6 +1,6 @@
 //! The CA's key under a passphrase: Argon2id stretches it, XChaCha20-Poly1305 encrypts.
 //!
-//! The bytes, as `docs/formats.md` draws them:
+//! The bytes, as `docs/reference/formats.md` draws them:
 //!
 //! ```text
 //!  0  8  magic "lockdcak"

@@ -1,4 +1,4 @@
-//! Sentences of `docs/agents.md` that `agents.rs`, `klis.rs`, `events.rs` and `bulk.rs` beside this do not hold the service to,
+//! Sentences of `docs/guide/agents.md` that `agents.rs`, `klis.rs`, `events.rs` and `bulk.rs` beside this do not hold the service to,
 //! each in a test of its own.
 #![allow(missing_docs, reason = "a test has no public items")]
 

@@ -110,7 +110,7 @@ async fn everything_that_happens_is_told_with_where_and_what() {
     assert_eq!(reader.named("revoked").await.2["public_id"], last["public_id"]);
 }
 
-/// The other words in which docs/agents.md says that things happen.
+/// The other words in which docs/guide/agents.md says that things happen.
 #[tokio::test]
 async fn how_something_happened_is_told_too() {
     let hands = Hands::default();

@@ -320,7 +320,7 @@ fn page(rows: &[Row]) -> String {
         let place = fault.place();
         writeln!(
             text,
-            "| `{}` | {} | [`{}`](../{place}) | {part} | {what} |",
+            "| `{}` | {} | [`{}`](../../{place}) | {part} | {what} |",
             fault.name(),
             fault.what(),
             short(place)
@@ -343,7 +343,7 @@ word `false`.
 ```sh
 cargo run --release -p sim --features planted -- planted                     # all of them, first without any
 cargo run --release -p sim --features planted -- planted barge lifo          # these
-cargo run --release -p sim --features planted -- planted --table docs/planted-bugs.md
+cargo run --release -p sim --features planted -- planted --table docs/internals/planted-bugs.md
 ```
 
 For each, the parts of the suite run with `LOCKD_PLANTED=<name>` until one fails: the first that did is in the table,

@@ -5,7 +5,7 @@
 //! the name exists: that is the only arbiter. Acquire, steal, release, publish and restore are all entries
 //! of that sequence, so a stale holder cannot commit, whatever its clock says.
 //!
-//! This is the JVS locking and consistency specification with its races taken out; `docs/worktrees.md`
+//! This is the JVS locking and consistency specification with its races taken out; `docs/guide/worktrees.md`
 //! describes the format and what is promised. Nothing here talks to a server or knows a command line.
 //!
 //! The modules are listed in the order in which to read them.

@@ -1,7 +1,7 @@
 //! `jvs`: locks and snapshots for worktrees on a shared filesystem, with no server.
 //!
 //! Everything is decided in the `worktree` crate. Here arguments are parsed, components are put together,
-//! and answers are printed: as text for people, or with `--json` in the shapes that `docs/worktrees.md`
+//! and answers are printed: as text for people, or with `--json` in the shapes that `docs/guide/worktrees.md`
 //! describes. An error's class is the exit code.
 
 mod answer;
