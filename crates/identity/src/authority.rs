@@ -67,10 +67,20 @@ impl FromStr for Days {
     }
 }
 
-/// A host that a server's certificate names: a DNS name, with or without `*`, or an address. Nobody here goes by
-/// it; other tools do.
+/// A host that a server's certificate names: a DNS name, with or without `*`, or an address. lockd's own clients do not
+/// verify it; curl and other tools do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host(SanType);
+
+impl Host {
+    /// The hosts of a certificate that is made without naming any: this machine, by every name that a local client
+    /// uses. A host name that is no DNS name is left out.
+    pub fn of_this_machine(host_name: &str) -> Vec<Host> {
+        let mut names = vec!["localhost", "127.0.0.1", "::1"];
+        names.extend(Some(host_name).filter(|name| *name != "localhost"));
+        names.iter().filter_map(|name| name.parse().ok()).collect()
+    }
+}
 
 impl FromStr for Host {
     type Err = Error;

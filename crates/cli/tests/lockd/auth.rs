@@ -385,6 +385,18 @@ fn clients_carry_what_was_asked_for() {
     assert!(verified["notes"][0].as_str().expect("a note").contains("ends soon"), "{verified}");
 }
 
+/// curl refused every certificate that was made without naming hosts, and each page showed `-k`.
+#[test]
+fn a_server_certificate_names_this_machine_by_default() {
+    let desk = Desk::new();
+    let made = desk.json(&["new", "server", "--out", "server.pem"]);
+    let hosts = made["server"]["hosts"].as_array().expect("a list").clone();
+    let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for host in ["localhost", "127.0.0.1", "::1", &host_name] {
+        assert!(hosts.contains(&serde_json::json!(host)), "{host} is not in {hosts:?}");
+    }
+}
+
 #[test]
 fn servers_name_the_hosts_that_were_asked_for() {
     let desk = Desk::new();

@@ -1,4 +1,4 @@
-//! The machine's wall clock and its chance: the one place that a server has them from.
+//! The machine's wall clock, randomness and host name: the one place that a server has them from.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,12 @@ pub(crate) fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Fills bytes with chance that nobody can guess.
+/// The machine's host name; empty if it is not UTF-8.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_str().unwrap_or_default().to_string()
+}
+
+/// Fills bytes with unpredictable randomness.
 pub(crate) fn random(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use identity::file::{self, Existing};
 use identity::{
-    Algorithm, Authority, Days, Denylist, Error, Moment, Name, Rights, Role, ServerBundle, ServerTls,
+    Algorithm, Authority, Days, Denylist, Error, Host, Moment, Name, Rights, Role, ServerBundle, ServerTls,
     SharedDenylist, UnixTime,
 };
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
@@ -70,7 +70,8 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     let name = |text: &str| text.parse::<Name>();
     let authority = Authority::create(&name("lockd CA")?, Algorithm::default(), Days::OF_CA, &mut moment)?;
     let usual = (Algorithm::default(), Days::USUAL);
-    let bundle = authority.issue_server(&name("lockd")?, &[], usual, &mut moment)?;
+    let hosts = Host::of_this_machine(&machine::host_name());
+    let bundle = authority.issue_server(&name("lockd")?, &hosts, usual, &mut moment)?;
     let client =
         authority.issue_client(&name("operator")?, (Role::Operator, &Rights::all()), usual, &mut moment)?;
     let ca = authority.to_bundle(None, &mut moment)?;

@@ -85,8 +85,9 @@ pub(crate) struct NewServer {
     /// The server's common name.
     #[arg(long, value_name = "NAME", default_value = "lockd")]
     pub(crate) cn: Name,
-    /// Hosts that the certificate names, for tools that go by them; lockd does not. Separated by commas.
-    #[arg(long, value_name = "HOST", value_delimiter = ',', default_value = "*")]
+    /// Hosts in the server's certificate, separated by commas. curl and other tools verify them; lockd's own clients do not
+    /// [default: localhost, 127.0.0.1, ::1 and this machine's host name]
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub(crate) hosts: Vec<Host>,
     /// Put the CA's key into the server's file too. Whoever has the server can then make up clients.
     #[arg(long)]
@@ -293,6 +294,14 @@ impl AuthCommand {
 }
 
 impl NewServer {
+    /// The hosts that the certificate names.
+    pub(crate) fn hosts(&self) -> Vec<Host> {
+        if self.hosts.is_empty() {
+            return Host::of_this_machine(rustix::system::uname().nodename().to_str().unwrap_or_default());
+        }
+        self.hosts.clone()
+    }
+
     /// Where the CA's file goes, if one is to be written.
     pub(crate) fn ca_out(&self) -> Option<PathBuf> {
         let beside = || self.source.is_none().then(|| beside(&self.out));

@@ -19,7 +19,7 @@ pub(crate) fn server(args: &NewServer) -> Result<(), String> {
     } else {
         Ca::find(&args.source, &args.pass)?
     };
-    let bundle = ca.authority.issue_server(&args.cn, &args.hosts, args.kind.get(), &mut moment)?;
+    let bundle = ca.authority.issue_server(&args.cn, &args.hosts(), args.kind.get(), &mut moment)?;
     let bundle = write_server(args, &ca, bundle)?;
     if !ca.key.is_sealed() && (ca_out.is_some() || args.with_ca_key) {
         say("note: the CA key is not encrypted; --ca-pass-prompt encrypts it");
