@@ -1,5 +1,4 @@
 //! The record format: whatever is decided can be written and read back, and nothing else can be read.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use engine::record::Record;
 use kernel::Outcome;

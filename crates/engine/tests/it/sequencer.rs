@@ -1,5 +1,4 @@
 //! The threads of a shard: what is answered is durable, what fails is fatal, what is full says so.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,4 @@
 //! Waiting: first come, first served, whole bundles, nobody barges; against a list that is scanned whole.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

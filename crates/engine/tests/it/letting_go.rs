@@ -1,5 +1,4 @@
 //! What upkeep lets go is needed by nobody: blobs under a sweep, batches below a floor.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{SyncSender, sync_channel};

@@ -1,6 +1,5 @@
 //! Whatever was answered survives the power cut: decisions, batches, the log on a disk that forgets, and
 //! recovery, in one seeded world.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
 //! A whole engine on a real disk: documents, snapshots, and what they let go.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,4 @@
 //! A shard turn by turn: who may wait, who must die, what a retry replaces, what reached nobody.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,7 +2,6 @@
 //!
 //! `golden/records-v1.txt` has one record a line: its bytes, a tab, what they mean. Lines are added, and
 //! never changed: if one fails, the format has changed, and needs a version of its own.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use engine::record::Record;
 use sim::Step;

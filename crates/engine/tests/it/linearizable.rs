@@ -4,7 +4,6 @@
 //! The seed decides what the threads ask, the machine who comes first: a seed that failed may pass when it is
 //! tried again. So a failure prints the key's state and the answers that do not fit. A round has keys of its own and
 //! is short, so that the search for an order is.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 mod client;
 mod record;

@@ -1,6 +1,5 @@
 //! Snapshots of whatever states a kernel gets into: they read back exactly, and what is restored from them
 //! goes on like the kernel that they were taken of.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use engine::snapshot::{PIECE_MAX, RANGE_BYTES, read, write};
 use kernel::{

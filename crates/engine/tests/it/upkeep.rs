@@ -1,5 +1,4 @@
 //! What upkeep says of a store that fails for a moment.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use engine::checkpoint::{CheckpointError, Mark, take};
 use engine::clock::MachineClock;

@@ -1,5 +1,4 @@
 //! A batch stays below the bound of every log, however much one command frees and however many long commands run.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,16 @@
+//! The engine's tests, in one binary.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+mod record;
+mod golden_records;
+mod golden_snapshots;
+mod snapshots;
+mod waiting;
+mod shard;
+mod batch_bound;
+mod sequencer;
+mod engine;
+mod upkeep;
+mod letting_go;
+mod crashes;
+mod linearizable;
