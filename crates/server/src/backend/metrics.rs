@@ -1,7 +1,11 @@
-//! Figures for Prometheus. Whatever is counted here has happened, durably.
+//! Metrics for Prometheus. Everything counted here is durable.
 //!
-//! Names and labels are a promise: fields are added, and not renamed. No label holds what clients choose: how many
-//! series there are does not grow with keys, identities or namespaces.
+//! Names and labels are a promise: metrics are added, and not renamed. No label holds a value that clients choose: the
+//! number of series does not grow with keys, identities or namespaces. `metrics!` is the one table of them; the page
+//! `docs/reference/metrics.md` is made from what it registers.
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -15,164 +19,127 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
-/// What `/metrics` answers with.
+/// The content type of `/metrics`.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Ending {
+struct EndLabels {
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refusing {
+struct RefusalLabels {
     code: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Asked {
+struct RequestLabels {
     path: &'static str,
     status: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfPath {
+struct PathLabels {
     path: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfShard {
+struct ShardLabels {
     shard: u32,
 }
 
-/// 100 µs to 50 s.
+type PathHistograms = Family<PathLabels, Histogram, fn() -> Histogram>;
+
+/// Buckets from 100 µs to 50 s.
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.0, 20))
 }
 
-/// All figures of a server.
-pub(crate) struct Metrics {
-    registry: Registry,
-    grants: Counter,
-    endings: Family<Ending, Counter>,
-    released: Counter,
-    expired: Counter,
-    revoked: Counter,
-    commits: Counter,
-    removals: Counter,
-    refusals: Family<Refusing, Counter>,
-    requests: Family<Asked, Counter>,
-    durations: Family<OfPath, Histogram, fn() -> Histogram>,
-    appends: Histogram,
-    appended: Counter,
-    hand_offs: Histogram,
-    log_floor: Family<OfShard, Gauge>,
-    log_next: Family<OfShard, Gauge>,
-    snapshots: Counter,
-    moved: Counter,
-    swept: Counter,
-    upkeep_failures: Counter,
-    pub(crate) connections: Gauge,
-    handshakes_refused: Counter,
-    leases: Gauge,
-    waiters: Gauge,
-    documents: Gauge,
-    history: Gauge,
-    agents: Gauge,
-    namespaces: Gauge,
+fn register(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, metric: impl Metric) {
+    match unit {
+        Some(unit) => registry.register_with_unit(name, help, unit, metric),
+        None => registry.register(name, help, metric),
+    }
+}
+
+/// A row: field, type, initial value, name without the prefix `lockd_`, unit, help.
+macro_rules! metrics {
+    ($($field:ident: $kind:ty = $new:expr, $name:literal, $unit:expr, $help:literal;)+) => {
+        /// All metrics of a server.
+        pub(crate) struct Metrics {
+            registry: Registry,
+            /// Series of `ends`, looked up once.
+            released: Counter,
+            expired: Counter,
+            revoked: Counter,
+            $(pub(crate) $field: $kind,)+
+        }
+
+        impl Metrics {
+            fn registered() -> Metrics {
+                let mut registry = Registry::default();
+                registry.register_collector(Box::new(Process));
+                let prefixed = registry.sub_registry_with_prefix("lockd");
+                let info = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+                register(prefixed, "build", "The version that runs", None, info);
+                $(
+                    let $field: $kind = $new;
+                    register(prefixed, $name, $help, $unit, $field.clone());
+                )+
+                let (released, expired, revoked) = Default::default();
+                Metrics { registry, released, expired, revoked, $($field,)+ }
+            }
+        }
+    };
+}
+
+metrics! {
+    grants: Counter = Counter::default(), "grants", None, "Leases granted";
+    ends: Family<EndLabels, Counter> = Family::default(), "lease_ends", None,
+        "Leases that ended, or lost their authority";
+    commits: Counter = Counter::default(), "commits", None, "Documents committed";
+    removals: Counter = Counter::default(), "removals", None, "Documents removed";
+    refusals: Family<RefusalLabels, Counter> = Family::default(), "refusals", None, "Requests refused, by code";
+    requests: Family<RequestLabels, Counter> = Family::default(), "http_requests", None, "Requests answered";
+    durations: PathHistograms = Family::new_with_constructor(seconds), "http_request_duration",
+        Some(Unit::Seconds), "From a request's head to its response's, waits for leases included";
+    appends: Histogram = seconds(), "log_append", Some(Unit::Seconds),
+        "From handing a batch to the log until it is durable";
+    appended: Counter = Counter::default(), "log_appended", Some(Unit::Bytes), "Records appended";
+    hand_offs: Histogram = seconds(), "handoff", Some(Unit::Seconds),
+        "From the command that frees a lease until the next waiter has its response";
+    log_floor: Family<ShardLabels, Gauge> = Family::default(), "log_floor_batch", None,
+        "The first batch in the log";
+    log_next: Family<ShardLabels, Gauge> = Family::default(), "log_next_batch", None,
+        "The batch that is appended next";
+    snapshots: Counter = Counter::default(), "snapshots", None, "Snapshots taken";
+    moved: Counter = Counter::default(), "documents_moved", None, "Documents carried forward in the log";
+    blobs_deleted: Counter = Counter::default(), "blobs_swept", None, "Unreferenced blobs deleted";
+    maintenance_failures: Counter = Counter::default(), "upkeep_failures", None,
+        "Snapshots and garbage collections that failed";
+    connections: Gauge = Gauge::default(), "connections", None, "Open connections";
+    handshakes_refused: Counter = Counter::default(), "handshakes_refused", None,
+        "TLS handshakes without a valid certificate";
+    leases: Gauge = Gauge::default(), "leases", None, "Leases that cover resources";
+    waiters: Gauge = Gauge::default(), "waiters", None, "Requests that wait for a lease";
+    documents: Gauge = Gauge::default(), "documents", None, "Keys with a document";
+    history: Gauge = Gauge::default(), "history_leases", None, "Ended leases that can still be read";
+    agents: Gauge = Gauge::default(), "agents", None, "Agents that are known";
+    namespaces: Gauge = Gauge::default(), "namespaces", None, "Namespaces that are known";
 }
 
 impl Metrics {
     pub(crate) fn new() -> Metrics {
-        let endings = Family::<Ending, Counter>::default();
-        let ending = |reason| endings.get_or_create_owned(&Ending { reason });
-        let (released, expired, revoked) = (ending("released"), ending("expired"), ending("revoked"));
-        let metrics = Metrics {
-            registry: Registry::default(),
-            grants: Counter::default(),
-            endings,
-            released,
-            expired,
-            revoked,
-            commits: Counter::default(),
-            removals: Counter::default(),
-            refusals: Family::default(),
-            requests: Family::default(),
-            durations: Family::new_with_constructor(seconds),
-            appends: seconds(),
-            appended: Counter::default(),
-            hand_offs: seconds(),
-            log_floor: Family::default(),
-            log_next: Family::default(),
-            snapshots: Counter::default(),
-            moved: Counter::default(),
-            swept: Counter::default(),
-            upkeep_failures: Counter::default(),
-            connections: Gauge::default(),
-            handshakes_refused: Counter::default(),
-            leases: Gauge::default(),
-            waiters: Gauge::default(),
-            documents: Gauge::default(),
-            history: Gauge::default(),
-            agents: Gauge::default(),
-            namespaces: Gauge::default(),
-        };
-        metrics.registered()
-    }
-
-    fn registered(mut self) -> Metrics {
-        let info = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-        self.registry.register_collector(Box::new(Process));
-        let r = self.registry.sub_registry_with_prefix("lockd");
-        r.register("build", "The version that runs", info);
-        r.register("grants", "Leases granted", self.grants.clone());
-        r.register("lease_ends", "Leases that ended, or lost their authority", self.endings.clone());
-        r.register("commits", "Documents committed", self.commits.clone());
-        r.register("removals", "Documents removed", self.removals.clone());
-        r.register("refusals", "Requests refused, by code", self.refusals.clone());
-        r.register("http_requests", "Requests answered", self.requests.clone());
-        r.register_with_unit(
-            "http_request_duration",
-            "From a request's head to its answer's; waits for leases are in it",
-            Unit::Seconds,
-            self.durations.clone(),
-        );
-        r.register_with_unit(
-            "log_append",
-            "From handing a batch to the log until it is durable",
-            Unit::Seconds,
-            self.appends.clone(),
-        );
-        r.register_with_unit("log_appended", "Records appended", Unit::Bytes, self.appended.clone());
-        r.register_with_unit(
-            "handoff",
-            "From taking up what frees a lease until the next in line has its answer",
-            Unit::Seconds,
-            self.hand_offs.clone(),
-        );
-        r.register("log_floor_batch", "The first batch in the log", self.log_floor.clone());
-        r.register("log_next_batch", "The batch that is appended next", self.log_next.clone());
-        r.register("snapshots", "Snapshots taken", self.snapshots.clone());
-        r.register("documents_moved", "Documents carried forward in the log", self.moved.clone());
-        r.register("blobs_swept", "Blobs deleted that nobody needed", self.swept.clone());
-        r.register("upkeep_failures", "Snapshots and sweeps that failed", self.upkeep_failures.clone());
-        r.register("connections", "Connections", self.connections.clone());
-        r.register(
-            "handshakes_refused",
-            "TLS handshakes without a good certificate",
-            self.handshakes_refused.clone(),
-        );
-        r.register("leases", "Leases that cover resources", self.leases.clone());
-        r.register("waiters", "Requests that wait for a lease", self.waiters.clone());
-        r.register("documents", "Keys with a document", self.documents.clone());
-        r.register("history_leases", "Ended leases that can still be read", self.history.clone());
-        r.register("agents", "Agents", self.agents.clone());
-        r.register("namespaces", "Namespaces", self.namespaces.clone());
+        let mut metrics = Metrics::registered();
+        let end = |reason| metrics.ends.get_or_create_owned(&EndLabels { reason });
+        (metrics.released, metrics.expired, metrics.revoked) =
+            (end("released"), end("expired"), end("revoked"));
         for code in api::Code::ALL {
-            drop(self.refusals.get_or_create(&Refusing { code: code.as_str() }));
+            drop(metrics.refusals.get_or_create(&RefusalLabels { code: code.as_str() }));
         }
-        self
+        metrics
     }
 
     pub(crate) fn happened(&self, event: &Event) {
@@ -193,7 +160,7 @@ impl Metrics {
             Measure::Append { took, bytes, bounds } => {
                 self.appends.observe(took.as_secs_f64());
                 self.appended.inc_by(bytes as u64);
-                let of = OfShard { shard: shard.0 };
+                let of = ShardLabels { shard: shard.0 };
                 self.log_floor.get_or_create(&of).set(bounds.floor.0.cast_signed());
                 self.log_next.get_or_create(&of).set(bounds.next.0.cast_signed());
             }
@@ -210,12 +177,12 @@ impl Metrics {
         self.moved.inc_by(moved as u64);
     }
 
-    pub(crate) fn swept(&self, blobs: usize) {
-        self.swept.inc_by(blobs as u64);
+    pub(crate) fn blobs_deleted(&self, blobs: usize) {
+        self.blobs_deleted.inc_by(blobs as u64);
     }
 
-    pub(crate) fn upkeep_failed(&self) {
-        self.upkeep_failures.inc();
+    pub(crate) fn maintenance_failed(&self) {
+        self.maintenance_failures.inc();
     }
 
     pub(crate) fn handshake_refused(&self) {
@@ -223,10 +190,10 @@ impl Metrics {
     }
 
     pub(crate) fn refused(&self, code: api::Code) {
-        self.refusals.get_or_create(&Refusing { code: code.as_str() }).inc();
+        self.refusals.get_or_create(&RefusalLabels { code: code.as_str() }).inc();
     }
 
-    /// All of it as text; `shards` are what is known of each shard now: what it counts, and how many wait.
+    /// The OpenMetrics text. `shards` has the counts of each shard's tables and its number of waiters.
     pub(crate) fn text(&self, shards: &[(Counts, usize)]) -> String {
         let sum = |of: fn(&(Counts, usize)) -> usize| {
             i64::try_from(shards.iter().map(of).sum::<usize>()).unwrap_or(i64::MAX)
@@ -243,29 +210,30 @@ impl Metrics {
     }
 }
 
-/// The figures of a path, found once. A path is a route, not what was asked for: there are only so many.
-pub(crate) struct Counted {
+/// The metrics of one route, looked up once.
+pub(crate) struct RouteMetrics {
+    /// The route's pattern, not the path of a request.
     pub(crate) path: &'static str,
-    /// Of answers with status 200.
-    sound: OnceLock<Counter>,
+    /// Responses with status 200.
+    ok: OnceLock<Counter>,
     durations: OnceLock<Histogram>,
 }
 
-impl Counted {
-    pub(crate) fn new(path: &'static str) -> Counted {
-        Counted { path, sound: OnceLock::new(), durations: OnceLock::new() }
+impl RouteMetrics {
+    pub(crate) fn new(path: &'static str) -> RouteMetrics {
+        RouteMetrics { path, ok: OnceLock::new(), durations: OnceLock::new() }
     }
 
     pub(crate) fn answered(&self, metrics: &Metrics, status: u16, took: Duration) {
-        let find = || metrics.requests.get_or_create_owned(&Asked { path: self.path, status });
-        let requests = if status == 200 { self.sound.get_or_init(find) } else { &find() };
+        let find = || metrics.requests.get_or_create_owned(&RequestLabels { path: self.path, status });
+        let requests = if status == 200 { self.ok.get_or_init(find) } else { &find() };
         requests.inc();
-        let find = || metrics.durations.get_or_create_owned(&OfPath { path: self.path });
+        let find = || metrics.durations.get_or_create_owned(&PathLabels { path: self.path });
         self.durations.get_or_init(find).observe(took.as_secs_f64());
     }
 }
 
-/// What the process takes, by the names that every client of Prometheus uses.
+/// Resources that the process uses, by the names that every Prometheus client uses.
 #[derive(Debug)]
 struct Process;
 
@@ -273,7 +241,7 @@ impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         if let Some(resident) = resident_bytes() {
             let gauge = ConstGauge::new(resident);
-            let help = "Memory that the process has in use";
+            let help = "Resident memory of the process";
             let name = "process_resident_memory";
             gauge.encode(encoder.encode_descriptor(
                 name,
@@ -285,7 +253,7 @@ impl Collector for Process {
         if let Ok(entries) = std::fs::read_dir("/proc/self/fd") {
             // One of them is the directory itself.
             let gauge = ConstGauge::new(i64::try_from(entries.count()).unwrap_or(i64::MAX) - 1);
-            let help = "Files and sockets that the process has open";
+            let help = "Open file descriptors of the process";
             gauge.encode(encoder.encode_descriptor(
                 "process_open_fds",
                 help,
@@ -294,7 +262,7 @@ impl Collector for Process {
             )?)?;
         }
         let counter = ConstCounter::new(cpu_seconds());
-        let help = "Processor time that the process has had";
+        let help = "Processor time of the process, user and system";
         let name = "process_cpu";
         counter.encode(encoder.encode_descriptor(name, help, Some(&Unit::Seconds), counter.metric_type())?)
     }

@@ -1,4 +1,4 @@
-//! Hears what happens in the engines: counts it, logs it, and ends what must end.
+//! Observes the engines: counts and logs their events, and reports a fatal failure.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use kernel::{Event, Lsn, Shard};
 use crate::backend::event_log::News;
 use crate::backend::metrics::Metrics;
 
-/// What is done when memory is ahead of the log. Nothing may be answered any more.
+/// Called when memory is ahead of the log. No response may be sent after that.
 pub type OnFatal = Box<dyn Fn(&Fatal) + Send + Sync>;
 
 pub(crate) struct Watch {
@@ -40,15 +40,15 @@ impl Watcher for Watch {
         match news {
             Upkeep::Snapshot { moved, moved_bytes } => {
                 self.metrics.snapshot(moved);
-                tracing::debug!(moved, moved_bytes, "took a snapshot");
+                tracing::debug!(moved, moved_bytes, "snapshot taken");
             }
             Upkeep::Swept(blobs) => {
-                self.metrics.swept(blobs);
-                tracing::debug!(blobs, "swept what nobody needs");
+                self.metrics.blobs_deleted(blobs);
+                tracing::debug!(blobs, "unreferenced blobs deleted");
             }
             Upkeep::Failed(error) => {
-                self.metrics.upkeep_failed();
-                tracing::warn!(%error, "upkeep of the store failed, and is tried again");
+                self.metrics.maintenance_failed();
+                tracing::warn!(%error, "store maintenance failed; it is retried");
             }
         }
     }

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use engine::stopwatch::Stopwatch;
 use tracing::{Instrument, Span};
 
-use crate::backend::metrics::Counted;
+use crate::backend::metrics::RouteMetrics;
 use crate::backend::shards::App;
 use crate::http::openapi::Call;
 use crate::parse;
@@ -28,8 +28,8 @@ const UNKNOWN: &str = "unknown";
 pub(crate) struct Around {
     app: Arc<App>,
     /// All calls, by path.
-    paths: BTreeMap<&'static str, Counted>,
-    unknown: Counted,
+    paths: BTreeMap<&'static str, RouteMetrics>,
+    unknown: RouteMetrics,
     /// Calls that take no query, by path and method.
     without_query: BTreeSet<(&'static str, &'static str)>,
 }
@@ -77,8 +77,8 @@ impl Around {
         let without = calls.iter().filter(|call| !call.takes_query).map(|call| (call.path, call.verb()));
         Around {
             app: Arc::clone(app),
-            paths: calls.iter().map(|call| (call.path, Counted::new(call.path))).collect(),
-            unknown: Counted::new(UNKNOWN),
+            paths: calls.iter().map(|call| (call.path, RouteMetrics::new(call.path))).collect(),
+            unknown: RouteMetrics::new(UNKNOWN),
             without_query: without.collect(),
         }
     }
@@ -100,7 +100,7 @@ impl Around {
         self.answered(counted, seen, response)
     }
 
-    fn answered(&self, counted: &Counted, seen: Seen, mut response: Response) -> Response {
+    fn answered(&self, counted: &RouteMetrics, seen: Seen, mut response: Response) -> Response {
         let Seen { stopwatch, called, span } = seen;
         if let Some(called) = called {
             response.headers_mut().insert(&parse::CORRELATION_ID, called);
