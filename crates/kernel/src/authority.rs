@@ -8,14 +8,14 @@ use crate::expiry::Standing;
 use crate::history::End;
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef};
+use crate::lease_index::Whereabouts;
 use crate::outcome::{Answer, Granted, Live, Rejection, State};
-use crate::party::Account;
+use crate::party_rows::Account;
 use crate::predicate::Predicate;
 use crate::resource::ResourceName;
 use crate::table::RowId;
 use crate::text::Identity;
 use crate::units::{Epoch, LeaseId, Lsn, Time};
-use crate::whereabouts::Whereabouts;
 
 impl Kernel {
     /// May the holder of this credential read what is kept beside `resource`? Any member will do.

@@ -22,7 +22,7 @@ use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, MemberRow};
 use crate::node::Node;
 use crate::outcome::{Conflict, Rejection};
-use crate::party::{Session, Space};
+use crate::party_rows::{Session, Space};
 use crate::predicate::Class;
 use crate::resource::{Part, dirs_above, path_of};
 use crate::table::{Parent, RowId};

@@ -16,7 +16,7 @@ use crate::history::{End, PastRef};
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::outcome::{Answer, Event, State};
-use crate::parties::space_of;
+use crate::party_lifecycle::space_of;
 use crate::units::{Lsn, Span, Time};
 
 /// What holds for a lease at a moment.

@@ -10,7 +10,7 @@ use crate::command::OnExpiry;
 use crate::lease::Few;
 use crate::limits::Limits;
 use crate::outcome::State;
-use crate::party::Account;
+use crate::party_rows::Account;
 use crate::slab::{Id, Slab};
 use crate::statehash::StateHash;
 use crate::table::{RowId, fold};

@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, Phase};
+use crate::lease_index::Whereabouts;
 use crate::node::Node;
-use crate::party::Space;
+use crate::party_rows::Space;
 use crate::resource::{claimed, dir_above, path_of};
 use crate::table::{Parent, Row};
-use crate::whereabouts::Whereabouts;
 
 /// The first thing that does not hold, if any.
 pub fn check(kernel: &Kernel) -> Result<(), String> {

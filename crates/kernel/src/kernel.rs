@@ -14,10 +14,11 @@ use core::num::NonZeroU32;
 use crate::command::{Action, Command, Open, Store};
 use crate::history::History;
 use crate::lease::{LeaseRef, Leases, Phase};
+use crate::lease_index::LeaseIndex;
 use crate::limits::Limits;
 use crate::node::{Node, Place};
 use crate::outcome::{Answer, Bounded, Event, Misplaced, Outcome, Rejection};
-use crate::party::{Account, Agent, Policies, Session, Space};
+use crate::party_rows::{Account, Agent, Policies, Session, Space};
 use crate::predicate::Class;
 use crate::requests::{Entry, Requests};
 use crate::resource::Part;
@@ -26,7 +27,6 @@ use crate::table::{RowId, Table};
 use crate::text::Identity;
 use crate::timers::Timers;
 use crate::units::{LeaseId, Lsn, Time, Version};
-use crate::whereabouts::LeaseIndex;
 
 /// The rules that this build decides by. Older logs are replayed by the rules they name.
 ///

@@ -9,7 +9,7 @@ use crate::command::OnExpiry;
 use crate::history::Details;
 use crate::node::Node;
 use crate::outcome::State;
-use crate::party::{Account, Agent, Session};
+use crate::party_rows::{Account, Agent, Session};
 use crate::predicate::Predicate;
 use crate::slab::{Id, Slab};
 use crate::table::RowId;

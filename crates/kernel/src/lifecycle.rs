@@ -13,15 +13,15 @@ use crate::chain::{Links, by_account, by_agent};
 use crate::history::{End, Past};
 use crate::kernel::Kernel;
 use crate::lease::{Few, Lease, LeaseRef, MemberRow, Phase};
+use crate::lease_index::Whereabouts;
 use crate::node::Node;
-use crate::parties::space_of;
-use crate::party::Space;
+use crate::party_lifecycle::space_of;
+use crate::party_rows::Space;
 use crate::predicate::Class;
 use crate::resource::Part;
 use crate::resource::{ResourceName, dir_above, path_of};
 use crate::table::RowId;
 use crate::units::{Time, Version};
-use crate::whereabouts::Whereabouts;
 
 impl Kernel {
     /// Puts a new row into every structure that knows leases. Its nodes are there already.

@@ -15,7 +15,7 @@ use core::ops::Bound;
 use crate::command::Scope;
 use crate::kernel::{Handled, KERNEL_VERSION, Kernel, Stamp, Stop};
 use crate::outcome::{Answer, Event, Misplaced, Rejection};
-use crate::party::{Policy, Space};
+use crate::party_rows::{Policy, Space};
 use crate::resource::ResourceName;
 use crate::table::RowId;
 use crate::text::Namespace;

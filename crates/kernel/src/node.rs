@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use core::num::NonZeroU32;
 
-use crate::holders::Holders;
+use crate::claims::Holders;
 use crate::outcome::DocumentTag;
 use crate::predicate::Class;
 use crate::resource::Part;

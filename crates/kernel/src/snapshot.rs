@@ -12,15 +12,15 @@ use crate::chain::Links;
 use crate::history::{Details, End, Past};
 use crate::kernel::{Kernel, Tenure};
 use crate::lease::{Extra, Lease, Phase};
+use crate::lease_index::Whereabouts;
 use crate::node::{Document, Node};
-use crate::party::{Account, Agent, Policy, Restart, Space};
+use crate::party_rows::{Account, Agent, Policy, Restart, Space};
 use crate::requests::Entry;
 use crate::resource::ResourceName;
 use crate::statehash::StateHash;
 use crate::table::{Row, RowId};
 use crate::text::{AgentName, Identity, Namespace};
 use crate::units::{Epoch, Lsn, Span, Time, Token, Version};
-use crate::whereabouts::Whereabouts;
 
 /// Everything a kernel knows.
 #[derive(Clone, Debug, PartialEq, Eq)]

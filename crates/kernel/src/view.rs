@@ -9,15 +9,15 @@ use crate::expiry::Standing;
 use crate::history::{Details, Past};
 use crate::kernel::{Kernel, Tenure};
 use crate::lease::{Lease, LeaseRef};
+use crate::lease_index::Whereabouts;
 use crate::node::{Document, FIRST_PLACE};
 use crate::outcome::{Rejection, State};
-use crate::party::{Agent, Policy};
+use crate::party_rows::{Agent, Policy};
 use crate::resource::Part;
 use crate::resource::ResourceName;
 use crate::table::{Parent, Row};
 use crate::text::{AgentName, Identity, Namespace, SessionName};
 use crate::units::{Age, Epoch, LeaseId, Lsn, Span, Time, Token, Version};
-use crate::whereabouts::Whereabouts;
 
 /// A lease as anybody may see it: no secret is in it, since the kernel has none.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use crate::expiry::Standing;
 use crate::history::End;
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::{Deadline, LeaseRef, Phase};
+use crate::lease_index::Whereabouts;
 use crate::limits::Quota;
 use crate::outcome::{Answer, Event, Live, Rejection};
 use crate::text::Identity;
 use crate::units::{LeaseId, Span, Time, Token};
-use crate::whereabouts::Whereabouts;
 
 impl Kernel {
     /// Reserved → active. The deadline stays as it was told.

@@ -11,11 +11,11 @@ use crate::expiry::Standing;
 use crate::history::End;
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::lease::{Lease, LeaseRef, Phase};
+use crate::lease_index::Whereabouts;
 use crate::outcome::{Answer, Bounded, Event, Rejection};
-use crate::party::Policy;
+use crate::party_rows::Policy;
 use crate::text::{Identity, Namespace};
 use crate::units::{LeaseId, Time};
-use crate::whereabouts::Whereabouts;
 
 impl Kernel {
     pub(crate) fn revoke(&mut self, stamp: Stamp, id: LeaseId) -> Handled {

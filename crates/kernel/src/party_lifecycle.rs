@@ -3,7 +3,7 @@
 use crate::command::AgentNews;
 use crate::kernel::{Handled, Kernel, Stamp, Stop};
 use crate::outcome::{Answer, Rejection};
-use crate::party::{Account, Agent, Restart, Session, Space};
+use crate::party_rows::{Account, Agent, Restart, Session, Space};
 use crate::slab::Id;
 use crate::table::{Parent, RowId};
 use crate::text::{AgentName, Identity, Namespace, SessionName};
