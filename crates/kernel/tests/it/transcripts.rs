@@ -1,5 +1,4 @@
 //! The transcripts are the kernel's documentation by example: each must say what the kernel does.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::path::Path;
 

@@ -1,5 +1,4 @@
 //! Faults known in this field, each with its story. None of them may come back.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use kernel::{
     Action, Age, Answer, Bundle, Command, Held, Kernel, Limits, Misplaced, OnExpiry, Outcome, Predicate,

@@ -1,5 +1,4 @@
 //! A namespace is deleted with all that is in it: in bounded parts, never under a lease, and for good.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use kernel::{
     Action, AgentName, Answer, Commit, Etag, Event, Grant, Granted, Kernel, Limits, Location, Misplaced,

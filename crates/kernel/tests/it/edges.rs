@@ -1,5 +1,4 @@
 //! Where valid turns invalid, to the unit: what random commands hardly ever hit.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use kernel::{
     Action, AgentName, Answer, Command, Commit, Etag, KERNEL_VERSION, Kernel, Limits, Location, Lsn,

@@ -1,5 +1,4 @@
 //! What can be asked without changing anything.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::collections::BTreeSet;
 

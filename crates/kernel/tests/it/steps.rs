@@ -1,5 +1,4 @@
 //! What one command does of what is due, and what holds while the rest is behind.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use kernel::{
     Action, Age, AgentName, Answer, Bundle, Command, Limits, Outcome, Predicate, Rejection, SessionName,

@@ -1,5 +1,4 @@
 //! Everything that can grow has a limit, and nothing costs more because there is much of it.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use kernel::{
     Action, Age, AgentName, Answer, Bundle, Limits, Outcome, Predicate, Rejection, Renewal, SessionName,

@@ -1,5 +1,4 @@
 //! What the state hangs on: its hash, its snapshot, and the tables beneath it.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use kernel::{
     Action, AgentName, Answer, Commit, Cursor, Etag, Grant, Granted, Held, KERNEL_VERSION, Kernel, Limits,
