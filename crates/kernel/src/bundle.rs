@@ -73,10 +73,10 @@ impl Bundle {
 
     /// A manifest: what is named twice becomes one member whose predicate stands for both.
     pub fn merged(intents: Vec<Member>) -> Result<Bundle, BundleError> {
-        let mut place: BTreeMap<ResourceName, usize> = BTreeMap::new();
+        let mut position: BTreeMap<ResourceName, usize> = BTreeMap::new();
         let mut members: Vec<Member> = Vec::new();
         for intent in intents {
-            match place.entry(intent.resource.clone()) {
+            match position.entry(intent.resource.clone()) {
                 Entry::Vacant(free) => {
                     free.insert(members.len());
                     members.push(intent);

@@ -21,34 +21,34 @@ pub(crate) struct Links<T> {
 }
 
 /// Which chain: picks a row's links in it.
-pub(crate) type Thread<T> = fn(&mut T) -> &mut Links<T>;
+pub(crate) type LinksOf<T> = fn(&mut T) -> &mut Links<T>;
 
-pub(crate) fn by_account(lease: &mut Lease) -> &mut Links<Lease> {
+pub(crate) fn account_links_of(lease: &mut Lease) -> &mut Links<Lease> {
     &mut lease.account_links
 }
 
-pub(crate) fn by_agent(lease: &mut Lease) -> &mut Links<Lease> {
-    &mut lease.extra.as_mut().expect("a lease with an agent has extras").agent_links
+pub(crate) fn agent_links_of(lease: &mut Lease) -> &mut Links<Lease> {
+    &mut lease.optional.as_mut().expect("a lease with an agent has extras").agent_links
 }
 
 impl<T> Chain<T> {
-    pub(crate) fn push(&mut self, row: Id<T>, thread: Thread<T>, rows: &mut Slab<T>) {
-        *thread(&mut rows[row]) = Links { prev: self.tail, next: None };
+    pub(crate) fn push(&mut self, row: Id<T>, links_of: LinksOf<T>, rows: &mut Slab<T>) {
+        *links_of(&mut rows[row]) = Links { prev: self.tail, next: None };
         match self.tail {
-            Some(tail) => thread(&mut rows[tail]).next = Some(row),
+            Some(tail) => links_of(&mut rows[tail]).next = Some(row),
             None => self.head = Some(row),
         }
         self.tail = Some(row);
     }
 
-    pub(crate) fn unlink(&mut self, row: Id<T>, thread: Thread<T>, rows: &mut Slab<T>) {
-        let links = core::mem::take(thread(&mut rows[row]));
+    pub(crate) fn unlink(&mut self, row: Id<T>, links_of: LinksOf<T>, rows: &mut Slab<T>) {
+        let links = core::mem::take(links_of(&mut rows[row]));
         match links.prev {
-            Some(prev) => thread(&mut rows[prev]).next = links.next,
+            Some(prev) => links_of(&mut rows[prev]).next = links.next,
             None => self.head = links.next,
         }
         match links.next {
-            Some(next) => thread(&mut rows[next]).prev = links.prev,
+            Some(next) => links_of(&mut rows[next]).prev = links.prev,
             None => self.tail = links.prev,
         }
     }
@@ -58,8 +58,8 @@ impl<T> Chain<T> {
     }
 
     /// The first so many.
-    pub(crate) fn take(self, most: usize, thread: Thread<T>, rows: &mut Slab<T>) -> Vec<Id<T>> {
-        core::iter::successors(self.head, |row| thread(&mut rows[*row]).next).take(most).collect()
+    pub(crate) fn take(self, most: usize, links_of: LinksOf<T>, rows: &mut Slab<T>) -> Vec<Id<T>> {
+        core::iter::successors(self.head, |row| links_of(&mut rows[*row]).next).take(most).collect()
     }
 }
 

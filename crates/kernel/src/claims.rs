@@ -11,7 +11,7 @@ use crate::predicate::Class;
 use crate::units::{Age, Lsn, Time};
 
 #[derive(Default)]
-pub(crate) enum Holders {
+pub(crate) enum ClaimSet {
     #[default]
     None,
     One(Class, LeaseRef),
@@ -43,21 +43,21 @@ impl Claim {
     }
 }
 
-impl Holders {
+impl ClaimSet {
     pub(crate) fn is_empty(&self) -> bool {
-        matches!(self, Holders::None)
+        matches!(self, ClaimSet::None)
     }
 
     pub(crate) fn insert(&mut self, class: Class, lease: LeaseRef, leases: &Leases) {
         match self {
-            Holders::None => *self = Holders::One(class, lease),
-            Holders::One(held, holder) if *held == class && *holder == lease => {}
-            Holders::One(held, holder) => {
+            ClaimSet::None => *self = ClaimSet::One(class, lease),
+            ClaimSet::One(held, holder) if *held == class && *holder == lease => {}
+            ClaimSet::One(held, holder) => {
                 let first = (Claim::of(*held, *holder, leases), *holder);
                 let second = (Claim::of(class, lease, leases), lease);
-                *self = Holders::Many(Box::new(BTreeMap::from([first, second])));
+                *self = ClaimSet::Many(Box::new(BTreeMap::from([first, second])));
             }
-            Holders::Many(claims) => {
+            ClaimSet::Many(claims) => {
                 claims.insert(Claim::of(class, lease, leases), lease);
             }
         }
@@ -67,17 +67,17 @@ impl Holders {
     /// be as old as it was when the claim was made.
     pub(crate) fn remove(&mut self, class: Class, lease: LeaseRef, leases: &Leases) {
         match self {
-            Holders::None => {}
-            Holders::One(held, holder) => {
+            ClaimSet::None => {}
+            ClaimSet::One(held, holder) => {
                 if *held == class && *holder == lease {
-                    *self = Holders::None;
+                    *self = ClaimSet::None;
                 }
             }
-            Holders::Many(claims) => {
+            ClaimSet::Many(claims) => {
                 claims.remove(&Claim::of(class, lease, leases));
                 if claims.len() == 1 {
                     let (claim, holder) = claims.first_key_value().expect("one claim is left");
-                    *self = Holders::One(claim.class, *holder);
+                    *self = ClaimSet::One(claim.class, *holder);
                 }
             }
         }
@@ -86,11 +86,11 @@ impl Holders {
     /// The claims of one class, the oldest first.
     pub(crate) fn of_class(&self, class: Class) -> impl Iterator<Item = LeaseRef> {
         let one = match self {
-            Holders::One(held, lease) if *held == class => Some(*lease),
+            ClaimSet::One(held, lease) if *held == class => Some(*lease),
             _ => None,
         };
         let many = match self {
-            Holders::Many(claims) => Some(claims.range(Claim::first(class)..)),
+            ClaimSet::Many(claims) => Some(claims.range(Claim::first(class)..)),
             _ => None,
         };
         let many = many.into_iter().flatten().take_while(move |(claim, _)| claim.class == class);
@@ -98,7 +98,7 @@ impl Holders {
     }
 
     /// The claims that a new one of `class` would clash with: class by class, the oldest first.
-    pub(crate) fn against(&self, class: Class) -> impl Iterator<Item = LeaseRef> {
+    pub(crate) fn conflicting_with(&self, class: Class) -> impl Iterator<Item = LeaseRef> {
         let clashing = Class::ALL.into_iter().filter(move |held| class.conflicts_with(*held));
         clashing.flat_map(|held| self.of_class(held))
     }

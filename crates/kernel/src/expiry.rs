@@ -12,16 +12,16 @@
 use alloc::vec::Vec;
 
 use crate::command::OnExpiry;
-use crate::history::{End, PastRef};
-use crate::kernel::{Handled, Kernel, Stamp, Stop};
+use crate::history::{End, EndedRef};
+use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::outcome::{Answer, Event, State};
-use crate::party_lifecycle::space_of;
+use crate::party_lifecycle::namespace_row;
 use crate::units::{Lsn, Span, Time};
 
 /// What holds for a lease at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum EffectivePhase {
     Reserved,
     Active,
     /// Expired, and held for its holder.
@@ -32,16 +32,16 @@ pub(crate) enum Standing {
     /// Revoked, and not yet reclaimed.
     Revoking,
     /// Expired, and its resources are free.
-    Over,
+    Expired,
 }
 
-impl Standing {
+impl EffectivePhase {
     pub(crate) fn state(self) -> State {
         match self {
-            Standing::Reserved => State::Reserved,
-            Standing::Active => State::Active,
-            Standing::OnHold { .. } | Standing::Revoking => State::Revoking,
-            Standing::Over => State::Expired,
+            EffectivePhase::Reserved => State::Reserved,
+            EffectivePhase::Active => State::Active,
+            EffectivePhase::OnHold { .. } | EffectivePhase::Revoking => State::Revoking,
+            EffectivePhase::Expired => State::Expired,
         }
     }
 }
@@ -52,19 +52,19 @@ impl Kernel {
     /// The grace of an agent that said that it restarts.
     pub const RESTART_GRACE: Span = Span(15_000);
 
-    pub(crate) fn standing(&self, lease: &Lease, now: Time) -> Standing {
-        let now = shifted(now);
+    pub(crate) fn effective_phase(&self, lease: &Lease, now: Time) -> EffectivePhase {
+        let now = observed_now(now);
         match lease.phase {
-            Phase::Reserved if now > lease.deadline => Standing::Over,
-            Phase::Reserved => Standing::Reserved,
+            Phase::Reserved if now > lease.deadline => EffectivePhase::Expired,
+            Phase::Reserved => EffectivePhase::Reserved,
             Phase::Active if now > lease.deadline => match self.hold_after(lease) {
-                Some(until) if now <= until => Standing::OnHold { until, rebindable: !lease.capped },
-                _ => Standing::Over,
+                Some(until) if now <= until => EffectivePhase::OnHold { until, rebindable: !lease.capped },
+                _ => EffectivePhase::Expired,
             },
-            Phase::Active => Standing::Active,
-            Phase::OnHold { until, .. } if now > until => Standing::Over,
-            Phase::OnHold { until, rebindable } => Standing::OnHold { until, rebindable },
-            Phase::Revoking => Standing::Revoking,
+            Phase::Active => EffectivePhase::Active,
+            Phase::OnHold { until, .. } if now > until => EffectivePhase::Expired,
+            Phase::OnHold { until, rebindable } => EffectivePhase::OnHold { until, rebindable },
+            Phase::Revoking => EffectivePhase::Revoking,
         }
     }
 
@@ -80,11 +80,11 @@ impl Kernel {
         hold.max(grace).map(|span| lease.deadline.after(span))
     }
 
-    pub(crate) fn tick(&mut self, stamp: Stamp) -> Handled {
+    pub(crate) fn tick(&mut self, stamp: Stamp) -> CommandResult {
         let due = self.next_due().is_some_and(|due| due <= stamp.now);
-        let upkeep = self.next_upkeep().is_some_and(|due| due <= stamp.now);
-        if !due && !upkeep {
-            return Err(Stop::Unchanged(Answer::Ticked));
+        let gc = self.next_gc().is_some_and(|due| due <= stamp.now);
+        if !due && !gc {
+            return Err(NotApplied::Unchanged(Answer::Ticked));
         }
         self.begin(stamp, &[]);
         Ok(Answer::Ticked)
@@ -96,15 +96,15 @@ impl Kernel {
     }
 
     /// The first moment at which something can be forgotten. Nothing is wrong if that comes late.
-    pub fn next_upkeep(&self) -> Option<Time> {
-        let past = self
+    pub fn next_gc(&self) -> Option<Time> {
+        let ended = self
             .history
             .oldest()
-            .map(|past| self.history.get(past).ended_at.after(self.limits().history_window));
+            .map(|ended| self.history.get(ended).ended_at.after(self.limits().history_window));
         let overfull = self.history.is_overfull(self.limits());
         let request = self.requests.oldest().map(|entry| entry.lapses_at);
-        let agent = self.quiet.first_key_value().map(|((at, _), _)| *at);
-        let next = [past, request, agent].into_iter().flatten().min().map(|at| at.after(Span(1)));
+        let agent = self.agent_timers.first_key_value().map(|((at, _), _)| *at);
+        let next = [ended, request, agent].into_iter().flatten().min().map(|at| at.after(Span(1)));
         if overfull { Some(self.now) } else { next }
     }
 
@@ -114,7 +114,7 @@ impl Kernel {
         let mut work = 0;
         while work < self.limits().step_max {
             let due = if planted!(TickSkipsOne) { self.timers.iter().nth(1) } else { self.timers.first() };
-            let Some((_, lsn)) = due.filter(|(at, _)| *at < shifted(self.now)) else { break };
+            let Some((_, lsn)) = due.filter(|(at, _)| *at < observed_now(self.now)) else { break };
             // A hold that has just begun may be over as well, and come before the next one that was found.
             let expected = found.next_if(|(found, _)| *found == lsn).map(|(_, lease)| lease);
             let lease = expected.or_else(|| self.live(lsn)).expect("a timer is a live lease's");
@@ -126,7 +126,7 @@ impl Kernel {
     /// What one step may come to, found before the first of it is ended: many look-ups wait for memory at
     /// once, if nothing comes in between.
     fn find_due(&self) -> Vec<(Lsn, LeaseRef)> {
-        let due = self.timers.iter().take_while(|(at, _)| *at < shifted(self.now));
+        let due = self.timers.iter().take_while(|(at, _)| *at < observed_now(self.now));
         let step = due.take(self.limits().step_max as usize);
         step.filter_map(|(_, lsn)| Some((lsn, self.live(lsn)?))).collect()
     }
@@ -140,7 +140,7 @@ impl Kernel {
     }
 
     fn is_due(&self, lease: LeaseRef) -> bool {
-        self.leases[lease].timer().is_some_and(|at| at < shifted(self.now))
+        self.leases[lease].timer().is_some_and(|at| at < observed_now(self.now))
     }
 
     /// One transition that time makes: authority ends, or a hold does.
@@ -184,8 +184,8 @@ impl Kernel {
         while work < Kernel::RETIRE_STEPS * step {
             let over = self.history.is_overfull(self.limits());
             match self.history.oldest() {
-                Some(past) if over || self.history.get(past).ended_at.after(window) < self.now => {
-                    work += self.retire_one(past);
+                Some(ended) if over || self.history.get(ended).ended_at.after(window) < self.now => {
+                    work += self.retire_one(ended);
                 }
                 _ => break,
             }
@@ -193,20 +193,17 @@ impl Kernel {
     }
 
     /// Drops an ended lease, and says how many members it had.
-    pub(crate) fn retire_one(&mut self, past: PastRef) -> usize {
-        let space = space_of(self.accounts[self.history.get(past).account].parent);
-        let past = self.history.remove(past, &mut self.spaces[space].value.past);
-        self.index.remove(past.lsn);
-        self.drop_referrer(past.account);
-        past.members.as_slice().len()
+    pub(crate) fn retire_one(&mut self, ended: EndedRef) -> usize {
+        let ns = namespace_row(self.accounts[self.history.get(ended).account].parent);
+        let ended = self.history.remove(ended, &mut self.namespaces[ns].value.ended);
+        self.index.remove(ended.lsn);
+        self.drop_account_ref(ended.account);
+        ended.members.as_slice().len()
     }
 }
 
-/// The time that deadlines are compared with: now, but for two planted faults.
-fn shifted(now: Time) -> Time {
-    match () {
-        () if planted!(ExpireLate) => Time(now.0.saturating_sub(1)),
-        () if planted!(ExpireEarly) => now.after(Span(1)),
-        () => now,
-    }
+/// The time that deadlines are compared with: `now`, except under two planted faults.
+fn observed_now(now: Time) -> Time {
+    let (early, late) = (u64::from(planted!(ExpireEarly)), u64::from(planted!(ExpireLate)));
+    Time(now.0.saturating_add(early).saturating_sub(late))
 }

@@ -5,24 +5,24 @@ use alloc::vec::Vec;
 
 use crate::bundle::Bundle;
 use crate::chain::Links;
-use crate::command::{Grant, OnExpiry};
+use crate::command::{Action, Command, Grant, OnExpiry};
 use crate::history::Details;
-use crate::kernel::{Handled, Kernel, Stamp};
-use crate::lease::{Deadline, Extra, Lease, LeaseRef, Phase};
+use crate::kernel::{CommandResult, Kernel, Stamp};
+use crate::lease::{Deadline, Lease, LeaseRef, OptionalFields, Phase};
 use crate::limits::Quota;
 use crate::outcome::{Answer, Bounded, Event, Rejection};
-use crate::party_lifecycle::space_of;
-use crate::party_rows::{Account, Space};
+use crate::party_lifecycle::namespace_row;
+use crate::party_rows::{Account, NamespaceRow};
 use crate::table::RowId;
 use crate::text::{Identity, Namespace};
 use crate::units::{Epoch, Time, Token};
 
 /// What a decision to grant found out.
-struct Room {
+struct GrantDecision {
     /// The account, if there is one.
     account: Option<RowId<Account>>,
     /// Leases in the way that are over, to be ended first.
-    over: Vec<LeaseRef>,
+    expired: Vec<LeaseRef>,
     quota: Quota,
 }
 
@@ -39,31 +39,41 @@ impl Kernel {
         identity: &Identity,
         grant: &Grant,
         phase: Phase,
-    ) -> Handled {
-        if planted!(RefusalCounts) && self.decide_grant(stamp.now, identity, grant).is_err() {
-            let space = self.spaces.find(None, grant.namespace.as_str());
-            let account = space.and_then(|space| self.accounts.find(space.as_parent(), identity.as_str()));
-            if let Some(account) = account {
-                self.accounts[account].value.leases += 1;
-            }
-        }
-        let room = self.decide_grant(stamp.now, identity, grant)?;
-        let departures = self.departures;
-        self.begin(stamp, &room.over);
+    ) -> CommandResult {
+        let decision = self.decide_grant(stamp.now, identity, grant)?;
+        let generation = self.generation;
+        self.begin(stamp, &decision.expired);
         // Before the account is looked for: an agent may be the last to refer to one.
         if let Some(agent) = &grant.agent {
             self.forget_if_due(&grant.namespace, agent);
         }
-        let account = room.account.filter(|_| self.departures == departures);
-        let account = account.unwrap_or_else(|| self.open_account(&grant.namespace, identity));
-        let lease = self.grant(account, grant, phase, &room.quota);
+        let account = decision.account.filter(|_| self.generation == generation);
+        let account = account.unwrap_or_else(|| self.ensure_account_in(&grant.namespace, identity));
+        let lease = self.grant(account, grant, phase, &decision.quota);
         let granted = self.granted(&self.leases[lease]);
         self.events.push(Event::Granted(granted.lease, granted.token));
         self.assert_granted(lease);
         Ok(Answer::Granted(granted))
     }
 
-    fn decide_grant(&self, now: Time, identity: &Identity, grant: &Grant) -> Result<Room, Rejection> {
+    /// Planted fault: a refused grant counts towards its identity's quota.
+    pub(crate) fn count_refused_grant(&mut self, command: &Command) {
+        let (Action::Acquire(grant) | Action::Reserve(grant)) = &command.action else { return };
+        let ns = self.find_namespace(&grant.namespace);
+        let account = ns.zip(command.identity.as_ref());
+        let account =
+            account.and_then(|(ns, identity)| self.accounts.find(ns.as_parent(), identity.as_str()));
+        if let Some(account) = account {
+            self.accounts[account].value.leases += 1;
+        }
+    }
+
+    fn decide_grant(
+        &self,
+        now: Time,
+        identity: &Identity,
+        grant: &Grant,
+    ) -> Result<GrantDecision, Rejection> {
         let limits = self.limits();
         if grant.ttl.0 == 0 || grant.ttl > limits.ttl_max {
             return Err(Rejection::InvalidTtl { max: limits.ttl_max });
@@ -75,34 +85,34 @@ impl Kernel {
         if policy.paused {
             return Err(Rejection::Paused);
         }
-        let space = self.spaces.find(None, grant.namespace.as_str());
-        if space.is_none() && self.spaces.len() >= limits.namespaces_max as usize {
+        let ns = self.find_namespace(&grant.namespace);
+        if ns.is_none() && self.namespaces.len() >= limits.namespaces_max as usize {
             return Err(Rejection::Full(Bounded::Namespaces));
         }
-        let account = space.and_then(|space| self.accounts.find(space.as_parent(), identity.as_str()));
-        self.decide_agent(now, space, account, grant)?;
+        let account = ns.and_then(|ns| self.accounts.find(ns.as_parent(), identity.as_str()));
+        self.decide_agent(now, ns, account, grant)?;
         let session = account.zip(grant.session.as_ref());
         let session =
             session.and_then(|(account, name)| self.sessions.find(account.as_parent(), name.as_str()));
-        let found = space.map_or(Ok(Vec::new()), |space| self.find_room(space, &grant.bundle, session, now));
-        let over = found.as_ref().map_or(&[] as &[_], Vec::as_slice);
-        self.decide_counts(&policy.quota, account, over, &grant.bundle).map_err(|full| {
+        let found = ns.map_or(Ok(Vec::new()), |ns| self.check_conflicts(ns, &grant.bundle, session, now));
+        let expired = found.as_ref().map_or(&[] as &[_], Vec::as_slice);
+        self.decide_counts(&policy.quota, account, expired, &grant.bundle).map_err(|full| {
             // What is due still counts, though it should not: better to ask again than to be refused.
             if self.next_due().is_some_and(|due| due <= now) { Rejection::Behind } else { full }
         })?;
-        Ok(Room { account, over: found?, quota: policy.quota })
+        Ok(GrantDecision { account, expired: found?, quota: policy.quota })
     }
 
     /// An agent belongs to the identity that first used it.
     fn decide_agent(
         &self,
         now: Time,
-        space: Option<RowId<Space>>,
+        ns: Option<RowId<NamespaceRow>>,
         account: Option<RowId<Account>>,
         grant: &Grant,
     ) -> Result<(), Rejection> {
         let Some(name) = &grant.agent else { return Ok(()) };
-        if let Some(agent) = space.and_then(|space| self.known_agent(now, space, name)) {
+        if let Some(agent) = ns.and_then(|ns| self.known_agent(now, ns, name)) {
             let agent = &self.agents[agent].value;
             return match agent.paused {
                 _ if Some(agent.account) != account => Err(Rejection::AgentTaken),
@@ -115,7 +125,7 @@ impl Kernel {
         if !full && mine < self.limits().agents_per_identity_max {
             return Ok(());
         }
-        let behind = self.quiet.first_key_value().is_some_and(|((at, _), _)| *at < now);
+        let behind = self.agent_timers.first_key_value().is_some_and(|((at, _), _)| *at < now);
         Err(if behind { Rejection::Behind } else { Rejection::Full(Bounded::Agents) })
     }
 
@@ -124,10 +134,10 @@ impl Kernel {
         &self,
         quota: &Quota,
         account: Option<RowId<Account>>,
-        over: &[LeaseRef],
+        expired: &[LeaseRef],
         bundle: &Bundle,
     ) -> Result<(), Rejection> {
-        if self.leases.len() - over.len() >= self.limits().leases_max as usize {
+        if self.leases.len() - expired.len() >= self.limits().leases_max as usize {
             return Err(Rejection::Full(Bounded::Leases));
         }
         if self.nodes.len() + bundle.weight() > self.limits().nodes_max as usize {
@@ -135,22 +145,22 @@ impl Kernel {
         }
         let max = quota.leases_max.unwrap_or(self.limits().leases_per_identity_max);
         let held = account.map_or(0, |account| {
-            let ending = over.iter().filter(|lease| self.leases[**lease].account == account).count();
+            let ending = expired.iter().filter(|lease| self.leases[**lease].account == account).count();
             self.accounts[account].value.leases as usize - ending
         });
         if held >= max as usize { Err(Rejection::QuotaExceeded { max }) } else { Ok(()) }
     }
 
-    fn open_account(&mut self, namespace: &Namespace, identity: &Identity) -> RowId<Account> {
-        let space = self.ensure_space(namespace);
-        self.ensure_account(space, identity)
+    fn ensure_account_in(&mut self, namespace: &Namespace, identity: &Identity) -> RowId<Account> {
+        let ns = self.ensure_namespace(namespace);
+        self.ensure_account(ns, identity)
     }
 
     fn grant(&mut self, account: RowId<Account>, grant: &Grant, phase: Phase, quota: &Quota) -> LeaseRef {
         let (lsn, now) = (self.last, self.now);
-        let space = space_of(self.accounts[account].parent);
-        let members = grant.bundle.members().iter().map(|member| self.ensure_nodes(space, member)).collect();
-        let extra = self.extra(space, account, grant);
+        let ns = namespace_row(self.accounts[account].parent);
+        let members = grant.bundle.members().iter().map(|member| self.ensure_nodes(ns, member)).collect();
+        let optional = self.optional_fields(ns, account, grant);
         let deadline = Deadline::new(now.after(grant.ttl), quota.cap(now, now), now);
         let mut lease = Lease {
             lsn,
@@ -168,13 +178,18 @@ impl Kernel {
             used: false,
             weight: u32::try_from(grant.bundle.weight()).expect("a bundle is bounded"),
             members,
-            extra,
+            optional,
         };
         lease.set_deadline(deadline);
-        self.enter(lease)
+        self.insert_lease(lease)
     }
 
-    fn extra(&mut self, space: RowId<Space>, account: RowId<Account>, grant: &Grant) -> Option<Box<Extra>> {
+    fn optional_fields(
+        &mut self,
+        ns: RowId<NamespaceRow>,
+        account: RowId<Account>,
+        grant: &Grant,
+    ) -> Option<Box<OptionalFields>> {
         let details = Details {
             on_expiry: grant.on_expiry,
             age: grant.attempt.filter(|age| age.counts_at(self.now)),
@@ -187,11 +202,11 @@ impl Kernel {
         if details.is_default() {
             return None;
         }
-        let agent = grant.agent.as_ref().map(|name| self.ensure_agent(space, account, name));
+        let agent = grant.agent.as_ref().map(|name| self.ensure_agent(ns, account, name));
         if let Some(agent) = agent {
-            self.agent_is_back(agent);
+            self.end_agent_restart(agent);
         }
         let session = grant.session.as_ref().map(|name| self.ensure_session(account, name));
-        Some(Box::new(Extra { details, agent, agent_links: Links::default(), session }))
+        Some(Box::new(OptionalFields { details, agent, agent_links: Links::default(), session }))
     }
 }

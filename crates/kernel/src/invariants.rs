@@ -9,9 +9,9 @@ use alloc::vec::Vec;
 
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, Phase};
-use crate::lease_index::Whereabouts;
+use crate::lease_index::IndexEntry;
 use crate::node::Node;
-use crate::party_rows::Space;
+use crate::party_rows::NamespaceRow;
 use crate::resource::{claimed, dir_above, path_of};
 use crate::table::{Parent, Row};
 
@@ -47,8 +47,10 @@ impl Kernel {
         let row = &self.leases[lease];
         row.members.as_slice().iter().all(|member| {
             let class = member.predicate.class();
-            let is_alone = |node: &Node, part| node.holders(part).against(class).all(|other| other == lease);
-            self.met_by(*member).all(|(node, part)| is_alone(&self.nodes[node].value, part))
+            let is_alone =
+                |node: &Node, part| node.claims(part).conflicting_with(class).all(|other| other == lease);
+            self.claim_sets_to_check_for_member(*member)
+                .all(|(node, part)| is_alone(&self.nodes[node].value, part))
         })
     }
 
@@ -65,18 +67,18 @@ impl Kernel {
             lease.capped || lease.deadline == lease.ttl_until,
             "only a quota ends a lease before its TTL",
         )?;
-        let indexed = matches!(self.index.get(lease.lsn), Some(Whereabouts::Live(found)) if found == id);
+        let indexed = matches!(self.index.get(lease.lsn), Some(IndexEntry::Live(found)) if found == id);
         ensure(indexed, "a live lease is found by its id")?;
-        ensure(self.holds_all_places(id, lease), "a bundle is whole: every member is claimed")
+        ensure(self.has_all_claims(id, lease), "a bundle is whole: every member is claimed")
     }
 
-    fn holds_all_places(&self, id: LeaseRef, lease: &Lease) -> bool {
+    fn has_all_claims(&self, id: LeaseRef, lease: &Lease) -> bool {
         lease.members.as_slice().iter().all(|member| {
             let row = &self.nodes[member.node];
             claimed(&row.text, member.subtree).all(|(text, part)| {
                 let node = self.nodes.find(row.parent, text);
                 node.is_some_and(|node| {
-                    let mut claims = self.nodes[node].value.holders(part).of_class(member.predicate.class());
+                    let mut claims = self.nodes[node].value.claims(part).of_class(member.predicate.class());
                     claims.any(|claimant| claimant == id)
                 })
             })
@@ -105,32 +107,32 @@ impl Kernel {
             let accounts = self.accounts.iter().map(|(_, row)| row.parent);
             nodes.chain(accounts).chain(self.agents.iter().map(|(_, row)| row.parent))
         };
-        let spaces = self.spaces.iter().all(|(id, row)| {
+        let namespaces = self.namespaces.iter().all(|(id, row)| {
             let within = scopes().filter(|scope| *scope == id.as_parent()).count();
             within > 0 && row.value.referrers as usize == within
         });
-        ensure(spaces, "namespaces count what is in them, and go with the last")?;
-        self.spaces.iter().try_for_each(|(id, row)| self.check_space(id.as_parent(), &row.value))
+        ensure(namespaces, "namespaces count what is in them, and go with the last")?;
+        self.namespaces.iter().try_for_each(|(id, row)| self.check_namespace(id.as_parent(), &row.value))
     }
 
     /// What a deletion would take.
-    fn check_space(&self, id: Parent, space: &Space) -> Result<(), String> {
+    fn check_namespace(&self, id: Parent, ns: &NamespaceRow) -> Result<(), String> {
         let here = |account| self.accounts[account].parent == id;
         let leases = self.leases.iter().filter(|(_, lease)| here(lease.account)).count();
-        ensure(space.leases as usize == leases, "namespaces count their leases")?;
+        ensure(ns.leases as usize == leases, "namespaces count their leases")?;
         let documents = self.nodes.iter().filter(|(_, row)| row.parent == id && row.value.document.is_some());
         let mut documents: Vec<_> = documents.map(|(node, row)| (&row.text, node)).collect();
         documents.sort_unstable_by_key(|(text, _)| *text);
-        let listed = space.documents.iter().map(|(text, node)| (text, *node));
+        let listed = ns.documents.iter().map(|(text, node)| (text, *node));
         ensure(listed.eq(documents), "namespaces list their documents")?;
         let agents = self.agents.iter().filter(|(_, row)| row.parent == id);
         let mut agents: Vec<_> = agents.map(|(agent, row)| (row.value.since, agent)).collect();
         agents.sort_unstable_by_key(|(since, _)| *since);
-        let listed = space.agents.iter().map(|(since, agent)| (*since, *agent));
+        let listed = ns.agents.iter().map(|(since, agent)| (*since, *agent));
         ensure(listed.eq(agents), "namespaces list their agents")?;
-        let past = self.history.iter().filter(|past| here(past.account)).map(|past| past.lsn);
-        let listed = self.history.of_space(space.past).map(|past| past.lsn);
-        ensure(listed.eq(past), "namespaces list their ended leases, in the order of their ends")
+        let ended = self.history.iter().filter(|ended| here(ended.account)).map(|ended| ended.lsn);
+        let listed = self.history.of_namespace(ns.ended).map(|ended| ended.lsn);
+        ensure(listed.eq(ended), "namespaces list their ended leases, in the order of their ends")
     }
 
     fn check_nodes(&self) -> Result<(), String> {
@@ -157,11 +159,11 @@ impl Kernel {
     fn check_accounts(&self) -> Result<(), String> {
         for (id, row) in self.accounts.iter() {
             let leases = self.leases.iter().filter(|(_, lease)| lease.account == id).count();
-            let past = self.history.iter().filter(|past| past.account == id).count();
+            let ended = self.history.iter().filter(|ended| ended.account == id).count();
             let agents = self.agents.iter().filter(|(_, agent)| agent.value.account == id).count();
             ensure(row.value.leases as usize == leases, "accounts count their leases")?;
             ensure(
-                row.value.referrers as usize == leases + past + agents,
+                row.value.referrers as usize == leases + ended + agents,
                 "accounts count what refers to them",
             )?;
             ensure(row.value.referrers > 0, "accounts go with the last referrer")?;
@@ -177,22 +179,24 @@ impl Kernel {
             ensure(agent.value.leases as usize == leases, "agents count their leases")?;
             let idle = agent.value.leases == 0 && !agent.value.paused;
             ensure(agent.value.forget_at.is_some() == idle, "an idle agent will be forgotten")?;
-            let timed =
-                agent.value.forget_at.is_none_or(|at| self.quiet.contains_key(&(at, agent.value.since)));
+            let timed = agent
+                .value
+                .forget_at
+                .is_none_or(|at| self.agent_timers.contains_key(&(at, agent.value.since)));
             ensure(timed, "an idle agent has its timer")?;
         }
         let idle = self.agents.iter().filter(|(_, row)| row.value.forget_at.is_some()).count();
-        ensure(self.quiet.len() == idle, "no timer without its agent")
+        ensure(self.agent_timers.len() == idle, "no timer without its agent")
     }
 
     fn check_history(&self) -> Result<(), String> {
         let mut before = crate::units::Lsn(0);
-        for past in self.history.iter() {
-            ensure(!past.epoch.is_authority(), "an ended lease has no authority")?;
-            ensure(past.ended_lsn >= before, "history is in the order of ends")?;
-            ensure(past.ended_lsn >= past.lsn, "a lease ends after its grant")?;
-            before = past.ended_lsn;
-            let indexed = matches!(self.index.get(past.lsn), Some(Whereabouts::Past(_)));
+        for ended in self.history.iter() {
+            ensure(!ended.epoch.is_authority(), "an ended lease has no authority")?;
+            ensure(ended.ended_lsn >= before, "history is in the order of ends")?;
+            ensure(ended.ended_lsn >= ended.lsn, "a lease ends after its grant")?;
+            before = ended.ended_lsn;
+            let indexed = matches!(self.index.get(ended.lsn), Some(IndexEntry::Ended(_)));
             ensure(indexed, "an ended lease is found by its id, as ended")?;
         }
         Ok(())
@@ -200,7 +204,7 @@ impl Kernel {
 
     /// History may be over its limit by what one command ends, and by what a lowered limit has left.
     fn check_bounds(&self) -> Result<(), String> {
-        let members: usize = self.history.iter().map(|past| past.members.as_slice().len()).sum();
+        let members: usize = self.history.iter().map(|ended| ended.members.as_slice().len()).sum();
         ensure(members == self.history.members(), "history counts its members")?;
         ensure(self.events.is_empty(), "events are handed out with the outcome")
     }

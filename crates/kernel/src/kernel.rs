@@ -16,11 +16,11 @@ use crate::history::History;
 use crate::lease::{LeaseRef, Leases, Phase};
 use crate::lease_index::LeaseIndex;
 use crate::limits::Limits;
-use crate::node::{Node, Place};
+use crate::node::{ClaimKey, Node};
 use crate::outcome::{Answer, Bounded, Event, Misplaced, Outcome, Rejection};
-use crate::party_rows::{Account, Agent, Policies, Session, Space};
+use crate::party_rows::{Account, Agent, NamespaceRow, Policies, Session};
 use crate::predicate::Class;
-use crate::requests::{Entry, Requests};
+use crate::requests::{Entry, IdempotencyTable};
 use crate::resource::Part;
 use crate::statehash::StateHash;
 use crate::table::{RowId, Table};
@@ -50,7 +50,7 @@ pub struct Kernel {
     pub(crate) timers: Timers,
     pub(crate) history: History,
 
-    pub(crate) spaces: Table<Space>,
+    pub(crate) namespaces: Table<NamespaceRow>,
     /// At least the floor of every namespace that is gone.
     pub(crate) floor: Version,
     pub(crate) nodes: Table<Node>,
@@ -59,20 +59,20 @@ pub struct Kernel {
 
     pub(crate) accounts: Table<Account>,
     /// How many accounts and namespaces have gone: what was found of them is good while this stays.
-    pub(crate) departures: u64,
+    pub(crate) generation: u64,
     pub(crate) agents: Table<Agent>,
     /// When agents without leases are forgotten.
-    pub(crate) quiet: BTreeMap<(Time, Lsn), RowId<Agent>>,
+    pub(crate) agent_timers: BTreeMap<(Time, Lsn), RowId<Agent>>,
     pub(crate) sessions: Table<Session>,
     /// The places that each session claims, by session.
-    pub(crate) session_claims: BTreeSet<(NonZeroU32, Place, Lsn)>,
+    pub(crate) session_claims: BTreeSet<(NonZeroU32, ClaimKey, Lsn)>,
     pub(crate) policies: Policies,
-    pub(crate) requests: Requests,
+    pub(crate) requests: IdempotencyTable,
 
     /// What the command under way has caused so far.
     pub(crate) events: Vec<Event>,
     /// Room for a lease's places, kept to spare an allocation a command.
-    pub(crate) places: Vec<(RowId<Node>, Part, Class)>,
+    pub(crate) claim_buffer: Vec<(RowId<Node>, Part, Class)>,
 }
 
 /// Who writes the log, by which rules and within which limits.
@@ -94,19 +94,19 @@ pub(crate) struct Stamp {
 }
 
 /// Why a command comes to nothing: there is an answer already, or a refusal.
-pub(crate) enum Stop {
+pub(crate) enum NotApplied {
     Unchanged(Answer),
     Rejected(Rejection),
 }
 
-impl From<Rejection> for Stop {
-    fn from(rejection: Rejection) -> Stop {
-        Stop::Rejected(rejection)
+impl From<Rejection> for NotApplied {
+    fn from(rejection: Rejection) -> NotApplied {
+        NotApplied::Rejected(rejection)
     }
 }
 
 /// What a handler comes to. On `Err` it has changed nothing.
-pub(crate) type Handled = Result<Answer, Stop>;
+pub(crate) type CommandResult = Result<Answer, NotApplied>;
 
 impl Kernel {
     /// A kernel before the first record of its log. It takes nothing but an `open`.
@@ -121,25 +121,20 @@ impl Kernel {
         let stamp = Stamp { lsn, now };
         match self.admit(stamp, command).and_then(|()| self.dispatch(stamp, command)) {
             Ok(answer) => {
-                self.keep_answer(command, &answer);
+                self.store_response(command, &answer);
                 let events = core::mem::take(&mut self.events);
                 self.hash.record(lsn, now, &events);
                 Outcome::Applied(answer, events)
             }
-            Err(Stop::Unchanged(answer)) => Outcome::Unchanged(answer),
-            Err(Stop::Rejected(rejection)) => {
-                if planted!(RefusalKept) {
-                    self.keep_answer(command, &Answer::Done);
-                }
-                if planted!(RefusalMovesTime) {
-                    self.now = self.now.max(now);
-                }
+            Err(NotApplied::Unchanged(answer)) => Outcome::Unchanged(answer),
+            Err(NotApplied::Rejected(rejection)) => {
+                self.plant_refusal_faults(now, command);
                 Outcome::Rejected(rejection)
             }
         }
     }
 
-    fn dispatch(&mut self, stamp: Stamp, command: &Command) -> Handled {
+    fn dispatch(&mut self, stamp: Stamp, command: &Command) -> CommandResult {
         let by = || command.identity.as_ref().ok_or(Rejection::Misplaced(Misplaced::NoIdentity));
         match &command.action {
             Action::Open(open) => self.open(stamp, open),
@@ -166,8 +161,8 @@ impl Kernel {
     }
 
     /// What every command must pass: its place in the log, and its idempotency key.
-    fn admit(&self, stamp: Stamp, command: &Command) -> Result<(), Stop> {
-        let misplaced = |why| Err(Stop::Rejected(Rejection::Misplaced(why)));
+    fn admit(&self, stamp: Stamp, command: &Command) -> Result<(), NotApplied> {
+        let misplaced = |why| Err(NotApplied::Rejected(Rejection::Misplaced(why)));
         if stamp.lsn <= self.last || stamp.lsn > Lsn::MAX {
             return misplaced(Misplaced::Lsn { last: self.last });
         }
@@ -184,14 +179,14 @@ impl Kernel {
     }
 
     /// A retry is answered from its entry; a new request needs room for one.
-    fn admit_request(&self, now: Time, command: &Command) -> Result<(), Stop> {
-        let Some((identity, request)) = entry_of(command) else { return Ok(()) };
+    fn admit_request(&self, now: Time, command: &Command) -> Result<(), NotApplied> {
+        let Some((identity, request)) = idempotency_key_of(command) else { return Ok(()) };
         match self.requests.find(identity, request.key, now) {
             Some(entry) if entry.request != *request && !planted!(FingerprintIgnored) => {
                 Err(Rejection::RequestMismatch.into())
             }
-            Some(entry) => Err(Stop::Unchanged(self.answer_again(now, identity, &entry.answer)?)),
-            None if !self.requests.has_room(identity, self.limits(), now) => {
+            Some(entry) => Err(NotApplied::Unchanged(self.replay(now, identity, &entry.answer)?)),
+            None if !self.requests.has_capacity(identity, self.limits(), now) => {
                 Err(Rejection::Full(Bounded::Requests).into())
             }
             None => Ok(()),
@@ -200,16 +195,16 @@ impl Kernel {
 
     /// Would this be answered from its idempotency entry? Then it asks for nothing new.
     pub fn is_retry(&self, now: Time, command: &Command) -> bool {
-        entry_of(command)
+        idempotency_key_of(command)
             .is_some_and(|(identity, request)| self.requests.find(identity, request.key, now).is_some())
     }
 
     /// What has been done in part has no answer yet: the same request goes on with it.
-    fn keep_answer(&mut self, command: &Command, answer: &Answer) {
+    fn store_response(&mut self, command: &Command, answer: &Answer) {
         if matches!(answer, Answer::Dropped { more: true }) {
             return;
         }
-        let Some((identity, request)) = entry_of(command) else { return };
+        let Some((identity, request)) = idempotency_key_of(command) else { return };
         let lapses_at = self.now.after(self.limits().request_window);
         let (identity, answer) = (identity.clone(), answer.clone());
         self.hash.bytes(&request.key.0);
@@ -234,8 +229,8 @@ impl Kernel {
         self.expire_due();
     }
 
-    fn open(&mut self, stamp: Stamp, open: &Open) -> Handled {
-        let misplaced = |why| Err(Stop::Rejected(Rejection::Misplaced(why)));
+    fn open(&mut self, stamp: Stamp, open: &Open) -> CommandResult {
+        let misplaced = |why| Err(NotApplied::Rejected(Rejection::Misplaced(why)));
         if stamp.lsn > Lsn::MAX_OPEN {
             return misplaced(Misplaced::Lsn { last: self.last });
         }
@@ -268,11 +263,24 @@ impl Kernel {
     pub(crate) fn seed_indexes(&mut self, store: Store) {
         let seed = store.hash_seed;
         self.index = LeaseIndex::new(seed);
-        self.spaces = Table::new(seed);
+        self.namespaces = Table::new(seed);
         self.nodes = Table::new(seed);
         self.accounts = Table::new(seed);
         self.agents = Table::new(seed);
         self.sessions = Table::new(seed);
+    }
+
+    /// Planted faults that let a refusal change the state; does nothing without the `planted` feature.
+    fn plant_refusal_faults(&mut self, now: Time, command: &Command) {
+        if planted!(RefusalKept) {
+            self.store_response(command, &Answer::Done);
+        }
+        if planted!(RefusalMovesTime) {
+            self.now = self.now.max(now);
+        }
+        if planted!(RefusalCounts) {
+            self.count_refused_grant(command);
+        }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -287,7 +295,7 @@ impl Kernel {
 }
 
 /// The key under which an answer is kept. Renewals and releases are safe to repeat and keep none.
-fn entry_of(command: &Command) -> Option<(&Identity, &crate::command::Request)> {
+fn idempotency_key_of(command: &Command) -> Option<(&Identity, &crate::command::Request)> {
     match command.action {
         Action::Renew(_) | Action::Release(_) => None,
         _ => Some((command.identity.as_ref()?, command.request.as_ref()?)),

@@ -40,9 +40,9 @@ pub(crate) struct Lease {
     pub(crate) used: bool,
     /// How many places it claims.
     pub(crate) weight: u32,
-    pub(crate) members: Few<MemberRow>,
+    pub(crate) members: OneOrMany<MemberRow>,
     /// What most leases have not.
-    pub(crate) extra: Option<Box<Extra>>,
+    pub(crate) optional: Option<Box<OptionalFields>>,
 }
 
 /// What the row says; the deadline may already say otherwise, and then it is right.
@@ -73,7 +73,7 @@ pub(crate) struct MemberRow {
 }
 
 #[derive(Default)]
-pub(crate) struct Extra {
+pub(crate) struct OptionalFields {
     pub(crate) details: Details,
     pub(crate) agent: Option<RowId<Agent>>,
     pub(crate) agent_links: Links<Lease>,
@@ -96,49 +96,49 @@ impl Deadline {
 }
 
 /// One of something without a heap allocation, or several.
-pub(crate) enum Few<T> {
+pub(crate) enum OneOrMany<T> {
     One(T),
     Many(Box<[T]>),
 }
 
-impl<T> Few<T> {
+impl<T> OneOrMany<T> {
     pub(crate) fn as_slice(&self) -> &[T] {
         match self {
-            Few::One(one) => core::slice::from_ref(one),
-            Few::Many(many) => many,
+            OneOrMany::One(one) => core::slice::from_ref(one),
+            OneOrMany::Many(many) => many,
         }
     }
 }
 
-impl<T> FromIterator<T> for Few<T> {
+impl<T> FromIterator<T> for OneOrMany<T> {
     /// The iterator must not be empty: a lease has at least one member.
-    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Few<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> OneOrMany<T> {
         let mut items = items.into_iter();
         let first = items.next().expect("a lease has at least one member");
         match items.next() {
-            None => Few::One(first),
-            Some(second) => Few::Many([first, second].into_iter().chain(items).collect()),
+            None => OneOrMany::One(first),
+            Some(second) => OneOrMany::Many([first, second].into_iter().chain(items).collect()),
         }
     }
 }
 
 impl Lease {
     pub(crate) fn on_expiry(&self) -> OnExpiry {
-        self.extra.as_ref().map_or(OnExpiry::Free, |extra| extra.details.on_expiry)
+        self.optional.as_ref().map_or(OnExpiry::Free, |optional| optional.details.on_expiry)
     }
 
     pub(crate) fn agent(&self) -> Option<RowId<Agent>> {
-        self.extra.as_ref().and_then(|extra| extra.agent)
+        self.optional.as_ref().and_then(|optional| optional.agent)
     }
 
     pub(crate) fn session(&self) -> Option<RowId<Session>> {
-        self.extra.as_ref().and_then(|extra| extra.session)
+        self.optional.as_ref().and_then(|optional| optional.session)
     }
 
     /// How old it is: as its attempt, or else as its grant.
     pub(crate) fn age(&self) -> Age {
         let grant = Age { at: self.granted_at, tie: self.lsn.0 };
-        self.extra.as_ref().and_then(|extra| extra.details.age).unwrap_or(grant)
+        self.optional.as_ref().and_then(|optional| optional.details.age).unwrap_or(grant)
     }
 
     /// How old wait-die takes it to be. What waits for an operator or for its own end waits for nobody

@@ -13,11 +13,10 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 
 use crate::command::Scope;
-use crate::kernel::{Handled, KERNEL_VERSION, Kernel, Stamp, Stop};
+use crate::kernel::{CommandResult, KERNEL_VERSION, Kernel, NotApplied, Stamp};
 use crate::outcome::{Answer, Event, Misplaced, Rejection};
-use crate::party_rows::{Policy, Space};
+use crate::party_rows::Policy;
 use crate::resource::ResourceName;
-use crate::table::RowId;
 use crate::text::Namespace;
 use crate::units::Time;
 
@@ -25,7 +24,7 @@ use crate::units::Time;
 const SINCE_VERSION: u32 = 2;
 
 impl Kernel {
-    pub(crate) fn drop_namespace(&mut self, stamp: Stamp, namespace: &Namespace) -> Handled {
+    pub(crate) fn drop_namespace(&mut self, stamp: Stamp, namespace: &Namespace) -> CommandResult {
         self.decide_drop(stamp.now, namespace)?;
         self.begin(stamp, &[]);
         let mut left = self.limits().step_max as usize;
@@ -40,14 +39,14 @@ impl Kernel {
         Ok(Answer::Dropped { more })
     }
 
-    fn decide_drop(&self, now: Time, namespace: &Namespace) -> Result<(), Stop> {
+    fn decide_drop(&self, now: Time, namespace: &Namespace) -> Result<(), NotApplied> {
         if self.tenure.as_ref().is_none_or(|tenure| tenure.open.kernel_version < SINCE_VERSION) {
             let misplaced = Misplaced::KernelVersion { newest: KERNEL_VERSION };
             return Err(Rejection::Misplaced(misplaced).into());
         }
-        match self.find_namespace(namespace).map_or(0, |space| self.spaces[space].value.leases) {
+        match self.find_namespace(namespace).map_or(0, |ns| self.namespaces[ns].value.leases) {
             0 if self.is_used(namespace) => Ok(()),
-            0 => Err(Stop::Unchanged(Answer::Dropped { more: false })),
+            0 => Err(NotApplied::Unchanged(Answer::Dropped { more: false })),
             // They may be over, and not yet ended.
             _ if self.next_due().is_some_and(|due| due <= now) => Err(Rejection::Behind.into()),
             leases => Err(Rejection::InUse { leases }.into()),
@@ -59,19 +58,15 @@ impl Kernel {
         self.find_namespace(namespace).is_some() || self.next_policy(namespace).is_some()
     }
 
-    fn find_namespace(&self, namespace: &Namespace) -> Option<RowId<Space>> {
-        self.spaces.find(None, namespace.as_str())
-    }
-
     fn drop_documents(&mut self, namespace: &Namespace, left: &mut usize) {
-        let Some(space) = self.find_namespace(namespace) else { return };
-        let nodes: Vec<_> = self.spaces[space].value.documents.values().copied().take(*left).collect();
+        let Some(ns) = self.find_namespace(namespace) else { return };
+        let nodes: Vec<_> = self.namespaces[ns].value.documents.values().copied().take(*left).collect();
         for node in &nodes {
             let document = self.take_document(*node).expect("the namespace lists it");
             let key = ResourceName::from_shared(&self.nodes[*node].text);
             let (namespace, superseded) = (namespace.clone(), document.location);
             self.events.push(Event::Dropped { namespace, key, superseded });
-            self.note_document(*node);
+            self.hash_document(*node);
             self.drop_if_unused(*node);
         }
         *left -= nodes.len();
@@ -80,18 +75,18 @@ impl Kernel {
     /// What is read of them later is that they are retired.
     fn drop_history(&mut self, namespace: &Namespace, left: &mut usize) {
         while *left > 0 {
-            let Some(space) = self.find_namespace(namespace) else { return };
-            let Some(past) = self.spaces[space].value.past.head() else { return };
-            self.hash.word(self.history.get(past).lsn.0);
-            *left = left.saturating_sub(self.retire_one(past));
+            let Some(ns) = self.find_namespace(namespace) else { return };
+            let Some(ended) = self.namespaces[ns].value.ended.head() else { return };
+            self.hash.word(self.history.get(ended).lsn.0);
+            *left = left.saturating_sub(self.retire_one(ended));
         }
     }
 
     /// Without leases, all of them are idle or paused.
     fn drop_agents(&mut self, namespace: &Namespace, left: &mut usize) {
         while *left > 0 {
-            let Some(space) = self.find_namespace(namespace) else { return };
-            let Some((since, agent)) = self.spaces[space].value.agents.first_key_value() else { return };
+            let Some(ns) = self.find_namespace(namespace) else { return };
+            let Some((since, agent)) = self.namespaces[ns].value.agents.first_key_value() else { return };
             let (since, agent) = (*since, *agent);
             self.forget(agent);
             self.hash.word(since.0);
@@ -109,7 +104,7 @@ impl Kernel {
     }
 
     fn next_policy(&self, namespace: &Namespace) -> Option<Scope> {
-        let all = whole(namespace);
+        let all = namespace_scope(namespace);
         let mut narrower = self.policies.0.range((Bound::Excluded(&all), Bound::Unbounded));
         let first = narrower.next().filter(|(scope, _)| scope.namespace.as_ref() == Some(namespace));
         first.or_else(|| self.policies.0.get_key_value(&all)).map(|(scope, _)| scope.clone())
@@ -117,12 +112,12 @@ impl Kernel {
 
     /// A full table does not stand against it: the entry goes with the namespace.
     fn pause_namespace(&mut self, namespace: &Namespace) {
-        let scope = whole(namespace);
+        let scope = namespace_scope(namespace);
         self.put_policy(&scope, Policy { paused: true, ..self.policy(&scope) });
     }
 }
 
 /// All identities in it.
-fn whole(namespace: &Namespace) -> Scope {
+fn namespace_scope(namespace: &Namespace) -> Scope {
     Scope { namespace: Some(namespace.clone()), identity: None }
 }

@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use core::num::NonZeroU32;
 
-use crate::claims::Holders;
+use crate::claims::ClaimSet;
 use crate::outcome::DocumentTag;
 use crate::predicate::Class;
 use crate::resource::Part;
@@ -18,7 +18,7 @@ pub(crate) struct Node {
     /// Of a key's document, present or not. Begins at the namespace's floor.
     pub(crate) version: Version,
     pub(crate) document: Option<Box<Document>>,
-    at: Holders,
+    at: ClaimSet,
     /// Every path has one, and nothing else.
     dir: Option<Box<Dir>>,
 }
@@ -29,8 +29,8 @@ struct Dir {
     /// The directory above it, but for the root. Whoever claims a path claims beneath every directory
     /// above it, so that one is there for at least as long.
     above: Option<RowId<Node>>,
-    subtree: Holders,
-    beneath: Holders,
+    subtree: ClaimSet,
+    beneath: ClaimSet,
 }
 
 /// The document beside a key.
@@ -47,10 +47,10 @@ pub struct Document {
 }
 
 /// A set of claims as a key: the node's number, the part, the class.
-pub(crate) type Place = (NonZeroU32, Part, Class);
+pub(crate) type ClaimKey = (NonZeroU32, Part, Class);
 
 /// Sorts before every other.
-pub(crate) const FIRST_PLACE: Place = (NonZeroU32::MIN, Part::At, Class::Shared);
+pub(crate) const MIN_CLAIM_KEY: ClaimKey = (NonZeroU32::MIN, Part::At, Class::Shared);
 
 impl Node {
     pub(crate) fn new(version: Version, document: Option<Document>) -> Node {
@@ -70,17 +70,17 @@ impl Node {
         self.dir.as_ref().and_then(|dir| dir.above)
     }
 
-    pub(crate) fn holders(&self, part: Part) -> &Holders {
-        static NOBODY: Holders = Holders::None;
+    pub(crate) fn claims(&self, part: Part) -> &ClaimSet {
+        static EMPTY: ClaimSet = ClaimSet::None;
         match (part, &self.dir) {
             (Part::At, _) => &self.at,
             (Part::Subtree, Some(dir)) => &dir.subtree,
             (Part::Beneath, Some(dir)) => &dir.beneath,
-            (Part::Subtree | Part::Beneath, None) => &NOBODY,
+            (Part::Subtree | Part::Beneath, None) => &EMPTY,
         }
     }
 
-    pub(crate) fn holders_mut(&mut self, part: Part) -> &mut Holders {
+    pub(crate) fn claims_mut(&mut self, part: Part) -> &mut ClaimSet {
         match (part, &mut self.dir) {
             (Part::At, _) => &mut self.at,
             (Part::Subtree, Some(dir)) => &mut dir.subtree,
@@ -90,7 +90,7 @@ impl Node {
     }
 
     pub(crate) fn is_claimed(&self) -> bool {
-        [Part::At, Part::Subtree, Part::Beneath].into_iter().any(|part| !self.holders(part).is_empty())
+        [Part::At, Part::Subtree, Part::Beneath].into_iter().any(|part| !self.claims(part).is_empty())
     }
 
     pub(crate) fn tag(&self) -> DocumentTag {

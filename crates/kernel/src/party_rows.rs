@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 
 use crate::chain::Chain;
 use crate::command::Scope;
-use crate::history::Past;
+use crate::history::EndedLease;
 use crate::lease::Lease;
 use crate::limits::Quota;
 use crate::node::Node;
@@ -18,7 +18,7 @@ use crate::units::{Lsn, Time, Version};
 
 /// One namespace's row. It is there while something is in it; its floor outlives it in the shard's.
 #[derive(Default)]
-pub(crate) struct Space {
+pub(crate) struct NamespaceRow {
     /// No key that is made anew may have a version of one that is gone.
     pub(crate) floor: Version,
     /// Nodes, accounts and agents in it.
@@ -28,7 +28,7 @@ pub(crate) struct Space {
     /// Its keys with a document, by name.
     pub(crate) documents: BTreeMap<Arc<str>, RowId<Node>>,
     /// Its ended leases, in the order of their ends.
-    pub(crate) past: Chain<Past>,
+    pub(crate) ended: Chain<EndedLease>,
     /// Its agents, by the grants that first named them.
     pub(crate) agents: BTreeMap<Lsn, RowId<Agent>>,
 }

@@ -13,7 +13,7 @@ use crate::text::Identity;
 use crate::units::Time;
 
 #[derive(Default)]
-pub(crate) struct Requests {
+pub(crate) struct IdempotencyTable {
     /// By when they lapse; among equals, in the order in which they came.
     entries: BTreeMap<(Time, u64), Entry>,
     index: BTreeMap<(Identity, RequestKey), (Time, u64)>,
@@ -35,19 +35,19 @@ pub struct Entry {
     pub answer: Answer,
 }
 
-impl Requests {
+impl IdempotencyTable {
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// The entry that answers this key now.
     pub(crate) fn find(&self, identity: &Identity, key: RequestKey, now: Time) -> Option<&Entry> {
-        let place = self.index.get(&(identity.clone(), key))?;
-        self.entries.get(place).filter(|entry| now <= entry.lapses_at)
+        let position = self.index.get(&(identity.clone(), key))?;
+        self.entries.get(position).filter(|entry| now <= entry.lapses_at)
     }
 
     /// Would there be room for one more, once what is due has lapsed?
-    pub(crate) fn has_room(&self, identity: &Identity, limits: &Limits, now: Time) -> bool {
+    pub(crate) fn has_capacity(&self, identity: &Identity, limits: &Limits, now: Time) -> bool {
         let mine = self.per_identity.get(identity).copied().unwrap_or(0) as usize;
         let (all_max, mine_max) = (limits.requests_max as usize, limits.requests_per_identity_max as usize);
         if self.len() < all_max && mine < mine_max {
@@ -70,15 +70,15 @@ impl Requests {
     pub(crate) fn insert(&mut self, entry: Entry) {
         self.remove(&entry.identity, entry.request.key);
         *self.per_identity.entry(entry.identity.clone()).or_default() += 1;
-        let place = (entry.lapses_at, self.next);
+        let position = (entry.lapses_at, self.next);
         self.next += 1;
-        self.index.insert(entry.key(), place);
-        self.entries.insert(place, entry);
+        self.index.insert(entry.key(), position);
+        self.entries.insert(position, entry);
     }
 
     pub(crate) fn remove(&mut self, identity: &Identity, key: RequestKey) {
-        let Some(place) = self.index.remove(&(identity.clone(), key)) else { return };
-        self.entries.remove(&place);
+        let Some(position) = self.index.remove(&(identity.clone(), key)) else { return };
+        self.entries.remove(&position);
         let count = self.per_identity.get_mut(identity).expect("an identity with entries is counted");
         *count -= 1;
         if *count == 0 {

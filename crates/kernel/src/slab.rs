@@ -38,23 +38,23 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn insert(&mut self, row: T) -> Id<T> {
-        if let Some(place) = self.free.pop() {
-            *self.place(place) = Some(row);
-            return Id::new(place);
+        if let Some(index) = self.free.pop() {
+            *self.row_mut(index) = Some(row);
+            return Id::new(index);
         }
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_ROWS) {
             self.chunks.push(Vec::new());
         }
         let before = (self.chunks.len() - 1) * CHUNK_ROWS;
         let chunk = self.chunks.last_mut().expect("a chunk with room was just made sure of");
-        let place = u32::try_from(before + chunk.len()).expect("limits keep tables below 2^32 rows");
+        let index = u32::try_from(before + chunk.len()).expect("limits keep tables below 2^32 rows");
         chunk.push(Some(row));
-        Id::new(place)
+        Id::new(index)
     }
 
     pub(crate) fn remove(&mut self, id: Id<T>) -> T {
-        let row = self.place(id.place()).take().expect("a place in use names a row");
-        self.free.push(id.place());
+        let row = self.row_mut(id.index()).take().expect("a place in use names a row");
+        self.free.push(id.index());
         row
     }
 
@@ -64,18 +64,18 @@ impl<T> Slab<T> {
     }
 
     /// Likewise, leaving out so many places.
-    pub(crate) fn iter_from(&self, place: u32) -> impl Iterator<Item = (Id<T>, &T)> {
-        let (chunks_out, rows_out) = ((place >> CHUNK_BITS) as usize, place as usize & (CHUNK_ROWS - 1));
+    pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (Id<T>, &T)> {
+        let (chunks_out, rows_out) = ((index >> CHUNK_BITS) as usize, index as usize & (CHUNK_ROWS - 1));
         let first = (chunks_out * CHUNK_ROWS) + rows_out;
         let rows = self.chunks.iter().skip(chunks_out).flatten().skip(rows_out).enumerate();
         rows.filter_map(move |(n, row)| {
-            let place = u32::try_from(first + n).expect("limits keep tables below 2^32 rows");
-            row.as_ref().map(|row| (Id::new(place), row))
+            let index = u32::try_from(first + n).expect("limits keep tables below 2^32 rows");
+            row.as_ref().map(|row| (Id::new(index), row))
         })
     }
 
-    fn place(&mut self, place: u32) -> &mut Option<T> {
-        &mut self.chunks[(place >> CHUNK_BITS) as usize][place as usize & (CHUNK_ROWS - 1)]
+    fn row_mut(&mut self, index: u32) -> &mut Option<T> {
+        &mut self.chunks[(index >> CHUNK_BITS) as usize][index as usize & (CHUNK_ROWS - 1)]
     }
 }
 
@@ -83,23 +83,23 @@ impl<T> Index<Id<T>> for Slab<T> {
     type Output = T;
 
     fn index(&self, id: Id<T>) -> &T {
-        let chunk = &self.chunks[(id.place() >> CHUNK_BITS) as usize];
-        chunk[id.place() as usize & (CHUNK_ROWS - 1)].as_ref().expect("a place in use names a row")
+        let chunk = &self.chunks[(id.index() >> CHUNK_BITS) as usize];
+        chunk[id.index() as usize & (CHUNK_ROWS - 1)].as_ref().expect("a place in use names a row")
     }
 }
 
 impl<T> IndexMut<Id<T>> for Slab<T> {
     fn index_mut(&mut self, id: Id<T>) -> &mut T {
-        self.place(id.place()).as_mut().expect("a place in use names a row")
+        self.row_mut(id.index()).as_mut().expect("a place in use names a row")
     }
 }
 
 impl<T> Id<T> {
-    fn new(place: u32) -> Id<T> {
-        Id(NonZeroU32::MIN.saturating_add(place), PhantomData)
+    fn new(index: u32) -> Id<T> {
+        Id(NonZeroU32::MIN.saturating_add(index), PhantomData)
     }
 
-    fn place(self) -> u32 {
+    fn index(self) -> u32 {
         self.0.get() - 1
     }
 

@@ -89,8 +89,8 @@ impl<T> Table<T> {
     }
 
     /// Likewise, leaving out so many places.
-    pub(crate) fn iter_from(&self, place: u32) -> impl Iterator<Item = (RowId<T>, &Row<T>)> {
-        self.rows.iter_from(place)
+    pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (RowId<T>, &Row<T>)> {
+        self.rows.iter_from(index)
     }
 
     /// The part comes from the high bits, what is kept from the low ones.

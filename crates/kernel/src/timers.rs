@@ -21,13 +21,13 @@ type Block = u64;
 
 impl Timers {
     pub(crate) fn insert(&mut self, at: Time, lsn: Lsn) {
-        let (block, bit) = place(lsn);
+        let (block, bit) = block_and_bit(lsn);
         *self.0.entry((at, block)).or_default() |= bit;
     }
 
     /// It must be there.
     pub(crate) fn remove(&mut self, at: Time, lsn: Lsn) {
-        let (block, bit) = place(lsn);
+        let (block, bit) = block_and_bit(lsn);
         let Entry::Occupied(mut leases) = self.0.entry((at, block)) else { panic!("{NOT_THERE}") };
         assert!(*leases.get() & bit != 0, "{NOT_THERE}");
         *leases.get_mut() &= !bit;
@@ -51,7 +51,7 @@ impl Timers {
     }
 }
 
-fn place(lsn: Lsn) -> (Block, u64) {
+fn block_and_bit(lsn: Lsn) -> (Block, u64) {
     (lsn.0 / u64::from(u64::BITS), 1 << (lsn.0 % u64::from(u64::BITS)))
 }
 

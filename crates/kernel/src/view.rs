@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 
 use crate::bundle::Member;
 use crate::command;
-use crate::expiry::Standing;
-use crate::history::{Details, Past};
+use crate::expiry::EffectivePhase;
+use crate::history::{Details, EndedLease};
 use crate::kernel::{Kernel, Tenure};
 use crate::lease::{Lease, LeaseRef};
-use crate::lease_index::Whereabouts;
-use crate::node::{Document, FIRST_PLACE};
+use crate::lease_index::IndexEntry;
+use crate::node::{Document, MIN_CLAIM_KEY};
 use crate::outcome::{Rejection, State};
 use crate::party_rows::{Agent, Policy};
 use crate::resource::Part;
@@ -148,7 +148,7 @@ impl Kernel {
 
     /// One lease, live or ended. The refusals tell apart what never was and what is retired.
     pub fn lease(&self, id: LeaseId, now: Time) -> Result<LeaseView, Rejection> {
-        Ok(self.view(self.whereabouts(id)?, now))
+        Ok(self.view(self.lookup(id)?, now))
     }
 
     /// Every lease that covers resources, in no particular order, from a cursor on.
@@ -162,7 +162,7 @@ impl Kernel {
 
     /// Ended leases that can still be read, in the order of their ends.
     pub fn history(&self) -> impl Iterator<Item = LeaseView> {
-        self.history.iter().map(|past| self.past_view(past))
+        self.history.iter().map(|ended| self.ended_view(ended))
     }
 
     /// Leases on a resource: on its very name, or on a subtree that it is in. The oldest come first.
@@ -172,11 +172,11 @@ impl Kernel {
         resource: &ResourceName,
         now: Time,
     ) -> impl Iterator<Item = LeaseView> {
-        let space = self.spaces.find(None, namespace.as_str());
-        let found =
-            space.into_iter().flat_map(move |space| self.covering_leases(space.as_parent(), resource, now));
-        let live = found.filter(move |lease| self.standing(&self.leases[*lease], now) != Standing::Over);
-        live.map(move |lease| self.view(Whereabouts::Live(lease), now))
+        let ns = self.find_namespace(namespace);
+        let found = ns.into_iter().flat_map(move |ns| self.leases_covering(ns.as_parent(), resource, now));
+        let live = found
+            .filter(move |lease| self.effective_phase(&self.leases[*lease], now) != EffectivePhase::Expired);
+        live.map(move |lease| self.view(IndexEntry::Live(lease), now))
     }
 
     /// Does a live lease with this token cover the resource? Information, never a guard.
@@ -188,13 +188,14 @@ impl Kernel {
         now: Time,
     ) -> bool {
         let (text, subtree) = resource.node();
-        let space = self.spaces.find(None, namespace.as_str());
-        let met = space.into_iter().flat_map(|space| self.meets_of(space.as_parent(), text, subtree));
+        let ns = self.find_namespace(namespace);
+        let met =
+            ns.into_iter().flat_map(|ns| self.claim_sets_to_check_for_name(ns.as_parent(), text, subtree));
         let covering = met.filter(|(_, part)| *part != Part::Beneath);
-        let mut leases = covering.flat_map(|(node, part)| self.nodes[node].value.holders(part).iter());
+        let mut leases = covering.flat_map(|(node, part)| self.nodes[node].value.claims(part).iter());
         leases.any(|(_, lease)| {
             let row = &self.leases[lease];
-            row.token == token && self.standing(row, now) == Standing::Active
+            row.token == token && self.effective_phase(row, now) == EffectivePhase::Active
         })
     }
 
@@ -206,18 +207,18 @@ impl Kernel {
         session: &SessionName,
         now: Time,
     ) -> Vec<LeaseView> {
-        let space = self.spaces.find(None, namespace.as_str());
-        let account = space.and_then(|space| self.accounts.find(space.as_parent(), identity.as_str()));
+        let ns = self.find_namespace(namespace);
+        let account = ns.and_then(|ns| self.accounts.find(ns.as_parent(), identity.as_str()));
         let session = account.and_then(|account| self.sessions.find(account.as_parent(), session.as_str()));
         let Some(session) = session else { return Vec::new() };
-        let claims = self.session_claims.range((session.number(), FIRST_PLACE, Lsn(0))..);
+        let claims = self.session_claims.range((session.number(), MIN_CLAIM_KEY, Lsn(0))..);
         let mut lsns: Vec<Lsn> =
             claims.take_while(|(number, ..)| *number == session.number()).map(|(.., lsn)| *lsn).collect();
         lsns.sort_unstable();
         lsns.dedup();
         let live = lsns.into_iter().filter_map(|lsn| self.live(lsn)).map(|lease| &self.leases[lease]);
-        let standing = live.filter(|row| self.standing(row, now) != Standing::Over);
-        standing.map(|row| self.live_view(row, now)).collect()
+        let current = live.filter(|row| self.effective_phase(row, now) != EffectivePhase::Expired);
+        current.map(|row| self.live_view(row, now)).collect()
     }
 
     /// Every document, in no particular order, from a cursor on; see [`Kernel::leases_from`].
@@ -240,8 +241,8 @@ impl Kernel {
 
     /// A key, if anything is known about it.
     pub fn key(&self, namespace: &Namespace, key: &ResourceName) -> Option<KeyView> {
-        let space = self.spaces.find(None, namespace.as_str())?;
-        let node = &self.nodes[self.nodes.find(space.as_parent(), key.as_str())?].value;
+        let ns = self.find_namespace(namespace)?;
+        let node = &self.nodes[self.nodes.find(ns.as_parent(), key.as_str())?].value;
         Some(KeyView { version: node.version, document: node.document.as_deref().copied() })
     }
 
@@ -253,8 +254,8 @@ impl Kernel {
 
     /// A namespace's agents, by name. Costs a look at all agents.
     pub fn agents(&self, namespace: &Namespace, now: Time) -> Vec<AgentView> {
-        let Some(space) = self.spaces.find(None, namespace.as_str()) else { return Vec::new() };
-        let rows = self.agents.iter().map(|(_, row)| row).filter(|row| row.parent == space.as_parent());
+        let Some(ns) = self.find_namespace(namespace) else { return Vec::new() };
+        let rows = self.agents.iter().map(|(_, row)| row).filter(|row| row.parent == ns.as_parent());
         let known = rows.filter(|row| row.value.forget_at.is_none_or(|at| now <= at));
         let mut views: Vec<AgentView> = known.map(|row| self.agent_view(row)).collect();
         views.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -264,7 +265,7 @@ impl Kernel {
     /// All namespaces with something in them, by name.
     pub fn namespaces(&self) -> Vec<Namespace> {
         let mut names: Vec<_> =
-            self.spaces.iter().map(|(_, row)| Namespace::from_shared(&row.text)).collect();
+            self.namespaces.iter().map(|(_, row)| Namespace::from_shared(&row.text)).collect();
         names.sort_unstable();
         names
     }
@@ -279,7 +280,7 @@ impl Kernel {
         Counts {
             leases: self.leases.len(),
             history: self.history.len(),
-            namespaces: self.spaces.len(),
+            namespaces: self.namespaces.len(),
             nodes: self.nodes.len(),
             documents: self.documents as usize,
             accounts: self.accounts.len(),
@@ -291,10 +292,13 @@ impl Kernel {
     }
 
     /// Those on the name itself, and on the subtrees that it is in.
-    fn covering_leases(&self, space: Parent, resource: &ResourceName, now: Time) -> Vec<LeaseRef> {
+    fn leases_covering(&self, ns: Parent, resource: &ResourceName, now: Time) -> Vec<LeaseRef> {
         let (text, subtree) = resource.node();
-        let met = self.meets_of(space, text, subtree).into_iter().filter(|(_, part)| *part != Part::Beneath);
-        let holders = met.flat_map(|(node, part)| self.nodes[node].value.holders(part).iter());
+        let met = self
+            .claim_sets_to_check_for_name(ns, text, subtree)
+            .into_iter()
+            .filter(|(_, part)| *part != Part::Beneath);
+        let holders = met.flat_map(|(node, part)| self.nodes[node].value.claims(part).iter());
         let mut leases: Vec<LeaseRef> = holders.map(|(_, lease)| lease).collect();
         leases.sort_unstable_by_key(|lease| {
             let row = &self.leases[*lease];
@@ -304,27 +308,27 @@ impl Kernel {
         leases
     }
 
-    fn view(&self, found: Whereabouts, now: Time) -> LeaseView {
+    fn view(&self, found: IndexEntry, now: Time) -> LeaseView {
         match found {
-            Whereabouts::Live(lease) => self.live_view(&self.leases[lease], now),
-            Whereabouts::Past(past) => self.past_view(self.history.get(past)),
+            IndexEntry::Live(lease) => self.live_view(&self.leases[lease], now),
+            IndexEntry::Ended(ended) => self.ended_view(self.history.get(ended)),
         }
     }
 
     pub(crate) fn live_view(&self, row: &Lease, now: Time) -> LeaseView {
         let account = &self.accounts[row.account];
-        let standing = self.standing(row, now);
-        let has_authority = matches!(standing, Standing::Reserved | Standing::Active);
+        let phase = self.effective_phase(row, now);
+        let has_authority = matches!(phase, EffectivePhase::Reserved | EffectivePhase::Active);
         let unsettled = row.epoch.is_authority() && !has_authority;
-        let held_until = match standing {
-            Standing::OnHold { until, .. } => Some(until),
+        let held_until = match phase {
+            EffectivePhase::OnHold { until, .. } => Some(until),
             _ => None,
         };
         LeaseView {
             id: self.lease_id(row.lsn),
             namespace: self.namespace_of(account.parent),
             identity: self.identity_of(row.account),
-            state: standing.state(),
+            state: phase.state(),
             epoch: if unsettled { row.epoch.next() } else { row.epoch },
             token: row.token,
             members: row.members.as_slice().iter().map(|member| self.member(*member)).collect(),
@@ -333,29 +337,29 @@ impl Kernel {
             deadline: row.deadline,
             held_until,
             age: self.wait_age_at(row, now),
-            details: row.extra.as_ref().map(|extra| extra.details.clone()).unwrap_or_default(),
+            details: row.optional.as_ref().map(|optional| optional.details.clone()).unwrap_or_default(),
             ended: None,
         }
     }
 
-    fn past_view(&self, past: &Past) -> LeaseView {
-        let details = past.details.as_deref().cloned().unwrap_or_default();
-        let retire_after = past.ended_at.after(self.limits().history_window);
+    fn ended_view(&self, ended: &EndedLease) -> LeaseView {
+        let details = ended.details.as_deref().cloned().unwrap_or_default();
+        let retire_after = ended.ended_at.after(self.limits().history_window);
         LeaseView {
-            id: self.lease_id(past.lsn),
-            namespace: self.namespace_of(self.accounts[past.account].parent),
-            identity: self.identity_of(past.account),
-            state: past.end.into(),
-            epoch: past.epoch,
-            token: past.token,
-            members: past.members.as_slice().to_vec(),
-            ttl: past.ttl,
-            granted_at: past.granted_at,
-            deadline: past.deadline,
+            id: self.lease_id(ended.lsn),
+            namespace: self.namespace_of(self.accounts[ended.account].parent),
+            identity: self.identity_of(ended.account),
+            state: ended.end.into(),
+            epoch: ended.epoch,
+            token: ended.token,
+            members: ended.members.as_slice().to_vec(),
+            ttl: ended.ttl,
+            granted_at: ended.granted_at,
+            deadline: ended.deadline,
             held_until: None,
-            age: details.age.unwrap_or(Age { at: past.granted_at, tie: past.lsn.0 }),
+            age: details.age.unwrap_or(Age { at: ended.granted_at, tie: ended.lsn.0 }),
             details,
-            ended: Some(Ended { at: past.ended_at, lsn: past.ended_lsn, retire_after }),
+            ended: Some(Ended { at: ended.ended_at, lsn: ended.ended_lsn, retire_after }),
         }
     }
 

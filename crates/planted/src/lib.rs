@@ -90,7 +90,7 @@ faults! {
     /// A refusal moves the kernel's time.
     RefusalMovesTime = "refusal-moves-time" in "kernel/src/kernel.rs",
     /// A refused grant counts towards its identity's quota.
-    RefusalCounts = "refusal-counts" in "kernel/src/grant.rs",
+    RefusalCounts = "refusal-counts" in "kernel/src/kernel.rs",
     /// A key that was used for something else answers all the same.
     FingerprintIgnored = "fingerprint-ignored" in "kernel/src/kernel.rs",
     /// A grant is undone although its holder has used it.
