@@ -1,7 +1,7 @@
-//! Does this credential have authority now? Every holder's command asks here.
+//! Checks whether a credential has authority. Every holder command starts here.
 //!
-//! The refusals are tried in a fixed order, and the first that applies is given: no such lease, or
-//! retired; another identity's; revoked; expired; released; an older epoch.
+//! Refusals are checked in a fixed order, and the first that applies is returned: unknown or retired
+//! lease; other identity; revoked; expired; released; older epoch.
 
 use crate::command::Held;
 use crate::expiry::EffectivePhase;
@@ -18,7 +18,7 @@ use crate::text::Identity;
 use crate::units::{Epoch, LeaseId, Lsn, Time};
 
 impl Kernel {
-    /// May the holder of this credential read what is kept beside `resource`? Any member will do.
+    /// Whether the holder of this credential may read the document of `resource`. Any predicate suffices.
     pub fn may_read(
         &self,
         now: Time,
@@ -30,7 +30,7 @@ impl Kernel {
         self.covering(lease, resource).map(drop).ok_or(Rejection::NotHeld)
     }
 
-    /// The lease that this credential has authority over; it may still be reserved.
+    /// The lease over which this credential has authority; it may still be reserved.
     pub(crate) fn authority(
         &self,
         now: Time,
@@ -40,7 +40,7 @@ impl Kernel {
         self.authority_over(self.lookup(held.lease)?, now, identity, held.epoch)
     }
 
-    /// Likewise, of a lease that was found.
+    /// Like [`Kernel::authority`], for a lease that has been looked up.
     pub(crate) fn authority_over(
         &self,
         found: IndexEntry,
@@ -68,7 +68,7 @@ impl Kernel {
             EffectivePhase::Reserved | EffectivePhase::Active if epoch < row.epoch => {
                 Err(Rejection::StaleEpoch { current: row.epoch })
             }
-            // Nobody was ever issued an epoch to come.
+            // A future epoch was never issued.
             EffectivePhase::Reserved | EffectivePhase::Active if epoch > row.epoch => Err(Rejection::NotHeld),
             EffectivePhase::Reserved | EffectivePhase::Active => Ok(lease),
         }
@@ -94,7 +94,7 @@ impl Kernel {
         if *self.accounts[account].text == *identity.as_str() { Ok(()) } else { Err(Rejection::NotHeld) }
     }
 
-    /// Never issued is told from issued and forgotten by the last LSN.
+    /// Looks up a lease. The last LSN distinguishes ids never issued from retired ones.
     pub(crate) fn lookup(&self, lease: LeaseId) -> Result<IndexEntry, Rejection> {
         if lease.shard != self.lease_id(lease.lsn).shard || lease.lsn > self.last {
             return Err(Rejection::NotFound);
@@ -109,14 +109,14 @@ impl Kernel {
         }
     }
 
-    /// A kept answer, given again: with the time that remains now, or the refusal if none does.
+    /// Replays a stored response with the current deadline, or rejects if the lease has ended.
     pub(crate) fn replay(
         &self,
         now: Time,
         identity: &Identity,
         answer: &Answer,
     ) -> Result<Answer, Rejection> {
-        // Whatever ended it, but a revoke: what that retry was once granted is over.
+        // However the granted lease ended, except by a revoke, the retry sees it as expired.
         let again = |lease, epoch| match self.authority(now, identity, Held { lease, epoch }) {
             Err(Rejection::LeaseRevoked) => Err(Rejection::LeaseRevoked),
             Err(_) => Err(Rejection::LeaseExpired),

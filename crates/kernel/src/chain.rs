@@ -1,14 +1,14 @@
-//! Rows of a slab, threaded in the order in which they joined: a party's leases, history.
+//! Intrusive doubly linked lists of slab rows, in insertion order: a party's leases, history.
 //!
-//! A lease joins its parties' chains when it is granted and never again, so the order is that of lease
-//! ids; an ended one joins history when it ends.
+//! A lease joins its parties' chains only when it is granted, so their order is that of lease ids; an
+//! ended lease joins history when it ends.
 
 use alloc::vec::Vec;
 
 use crate::lease::Lease;
 use crate::slab::{Id, Slab};
 
-/// The two ends of a chain.
+/// The head and tail of a chain.
 pub(crate) struct Chain<T> {
     head: Option<Id<T>>,
     tail: Option<Id<T>>,
@@ -20,7 +20,7 @@ pub(crate) struct Links<T> {
     next: Option<Id<T>>,
 }
 
-/// Which chain: picks a row's links in it.
+/// Selects a chain: returns a row's links in it.
 pub(crate) type LinksOf<T> = fn(&mut T) -> &mut Links<T>;
 
 pub(crate) fn account_links_of(lease: &mut Lease) -> &mut Links<Lease> {
@@ -28,7 +28,7 @@ pub(crate) fn account_links_of(lease: &mut Lease) -> &mut Links<Lease> {
 }
 
 pub(crate) fn agent_links_of(lease: &mut Lease) -> &mut Links<Lease> {
-    &mut lease.optional.as_mut().expect("a lease with an agent has extras").agent_links
+    &mut lease.optional.as_mut().expect("a lease with an agent has optional fields").agent_links
 }
 
 impl<T> Chain<T> {
@@ -57,7 +57,7 @@ impl<T> Chain<T> {
         self.head
     }
 
-    /// The first so many.
+    /// The first `most` rows.
     pub(crate) fn take(self, most: usize, links_of: LinksOf<T>, rows: &mut Slab<T>) -> Vec<Id<T>> {
         core::iter::successors(self.head, |row| links_of(&mut rows[*row]).next).take(most).collect()
     }

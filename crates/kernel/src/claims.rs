@@ -1,7 +1,7 @@
-//! The leases with a claim on one place: a resource, a subtree, or all beneath a directory.
+//! Claim sets: the leases with a claim on a resource, on a subtree, or beneath a directory.
 //!
-//! Almost always there is one, and it is kept inline. Several are kept in order of class, then age,
-//! so that the oldest of each class is at hand however many share the place.
+//! A set almost always has one claim, stored inline. Several are sorted by class, then age, so that the
+//! oldest of each class is found in the same time however many leases share the set.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -15,7 +15,7 @@ pub(crate) enum ClaimSet {
     #[default]
     None,
     One(Class, LeaseRef),
-    /// Boxed, since it is rare, and a node must be small.
+    /// Boxed: this variant is rare, and nodes must be small.
     #[expect(
         clippy::box_collection,
         reason = "a map takes 24 bytes, a box 8, and there are millions of nodes"
@@ -23,7 +23,7 @@ pub(crate) enum ClaimSet {
     Many(Box<BTreeMap<Claim, LeaseRef>>),
 }
 
-/// Orders claims. A lease with two members of one class on one place has one claim there.
+/// The sort key of a claim. A lease with two members of one class in one set has one claim there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Claim {
     class: Class,
@@ -63,8 +63,8 @@ impl ClaimSet {
         }
     }
 
-    /// Nothing, if it is gone already: the claim of two members goes with the first. The lease must
-    /// be as old as it was when the claim was made.
+    /// Does nothing if the claim is already removed: two members may share one. The lease must have the
+    /// same age as when the claim was inserted.
     pub(crate) fn remove(&mut self, class: Class, lease: LeaseRef, leases: &Leases) {
         match self {
             ClaimSet::None => {}
@@ -76,14 +76,14 @@ impl ClaimSet {
             ClaimSet::Many(claims) => {
                 claims.remove(&Claim::of(class, lease, leases));
                 if claims.len() == 1 {
-                    let (claim, holder) = claims.first_key_value().expect("one claim is left");
+                    let (claim, holder) = claims.first_key_value().expect("the set has one claim");
                     *self = ClaimSet::One(claim.class, *holder);
                 }
             }
         }
     }
 
-    /// The claims of one class, the oldest first.
+    /// The claims of one class, oldest first.
     pub(crate) fn of_class(&self, class: Class) -> impl Iterator<Item = LeaseRef> {
         let one = match self {
             ClaimSet::One(held, lease) if *held == class => Some(*lease),
@@ -97,13 +97,13 @@ impl ClaimSet {
         one.into_iter().chain(many.map(|(_, lease)| *lease))
     }
 
-    /// The claims that a new one of `class` would clash with: class by class, the oldest first.
+    /// The claims that conflict with a new claim of `class`: class by class, oldest first.
     pub(crate) fn conflicting_with(&self, class: Class) -> impl Iterator<Item = LeaseRef> {
         let clashing = Class::ALL.into_iter().filter(move |held| class.conflicts_with(*held));
         clashing.flat_map(|held| self.of_class(held))
     }
 
-    /// All claims, class by class, the oldest first.
+    /// All claims, class by class, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Class, LeaseRef)> {
         Class::ALL.into_iter().flat_map(|class| self.of_class(class).map(move |lease| (class, lease)))
     }

@@ -1,13 +1,13 @@
-//! Who is in the way of a bundle.
+//! Conflict detection: which leases block a bundle.
 //!
-//! **Invariant.** Live members of different leases are pairwise compatible. Each member claims a few
-//! places, and meets a few: whatever two members overlap, what the later one meets includes a place
-//! that the earlier one claimed. The cost is a step for each directory above a path: a name is looked up
-//! once, and from there its node leads up.
+//! **Invariant.** Live members of different leases are pairwise compatible. Each member joins a few claim
+//! sets and checks a few: if two members overlap, the sets that the later one checks include a set that
+//! the earlier one joined. The cost is one step per directory above a path: a name is looked up once, and
+//! its node links to the directory above.
 //!
-//! | | claims | meets |
+//! | | joins | checks |
 //! |---|---|---|
-//! | a name that is no path | *at* itself | *at* itself |
+//! | a name that is not a path | *at* itself | *at* itself |
 //! | `/a/b` | *at* itself; *beneath* `/`, `/a`, `/a/b` | *at* itself; *subtree* of `/`, `/a`, `/a/b` |
 //! | `/a/b/*` | *subtree* of `/a/b`; *beneath* `/`, `/a` | *subtree* of `/`, `/a`, `/a/b`; *beneath* `/a/b` |
 
@@ -31,11 +31,11 @@ use crate::units::{Age, LeaseId, Lsn, Time};
 use crate::view::LeaseView;
 
 impl Kernel {
-    /// The most claims that are passed by, because their leases are over, before the rest counts as it
-    /// is. It decides which refusal is given, never whether.
+    /// The maximum number of claims of expired leases to skip before the next claim counts as it is. It
+    /// affects which refusal is given, never whether.
     const EXPIRED_SKIP_MAX: usize = 1024;
 
-    /// Leases that are in the way of a bundle at a moment, or `None` if it could be granted.
+    /// The leases that conflict with a bundle at a given time, or `None` if it could be granted.
     pub fn conflict(&self, namespace: &Namespace, bundle: &Bundle, now: Time) -> Option<Conflict> {
         let ns = self.find_namespace(namespace)?;
         match self.expired_blockers(ns, bundle, now) {
@@ -44,7 +44,7 @@ impl Kernel {
         }
     }
 
-    /// Every lease that is in the way of a bundle at a moment, each once. There may be very many.
+    /// All leases that conflict with a bundle at a given time, each once. There may be very many.
     pub fn conflicts<'a>(
         &'a self,
         namespace: &Namespace,
@@ -63,7 +63,7 @@ impl Kernel {
         blocking.map(move |lease| self.live_view(&self.leases[lease], now))
     }
 
-    /// Nothing live is in the way: the leases that are over and must be ended first. Or else why not.
+    /// The expired leases that must be ended before a grant, or the rejection if a live lease conflicts.
     pub(crate) fn check_conflicts(
         &self,
         ns: RowId<NamespaceRow>,
@@ -80,8 +80,8 @@ impl Kernel {
         })
     }
 
-    /// The leases in the way that are over, in the order of their ends. If they are more than a command
-    /// may work through, they are in the way themselves: ticks will have cleared them soon.
+    /// The conflicting leases that have expired, in the order of their timers. More of them than one
+    /// command may end block the bundle as well: ticks will end them soon.
     fn expired_blockers(
         &self,
         ns: RowId<NamespaceRow>,
@@ -110,7 +110,7 @@ impl Kernel {
         Ok(expired.into_values().collect())
     }
 
-    /// One name that is no path and that nobody claims: the usual case, told by one look.
+    /// Fast path for the common case: one flat name without claims, found by one lookup.
     fn is_unclaimed_flat_name(&self, ns: RowId<NamespaceRow>, bundle: &Bundle) -> bool {
         let [member] = bundle.members() else { return false };
         let text = member.resource.as_str();
@@ -118,7 +118,7 @@ impl Kernel {
         path_of(text).is_none() && node.is_none_or(|node| self.nodes[node].value.claims(Part::At).is_empty())
     }
 
-    /// A few of the leases in the way, and the age of the oldest of all.
+    /// Some of the conflicting leases, and the age of the oldest of all.
     fn describe_conflict(&self, ns: RowId<NamespaceRow>, bundle: &Bundle, now: Time) -> Conflict {
         let mut conflict = Conflict { holders: Vec::new(), oldest: Age::YOUNGEST };
         for (node, part, class) in self.claim_sets_to_check(ns, bundle) {
@@ -130,8 +130,8 @@ impl Kernel {
         conflict
     }
 
-    /// Claims come the oldest first. Those that are over are passed by, but only so many: after that
-    /// the next one counts as it is, and an attempt is told to die rather than to wait wrongly.
+    /// Claims come oldest first. Expired leases are skipped, up to a limit; beyond it the next claim
+    /// counts as live, so that an attempt dies rather than waits wrongly.
     fn describe_claims(&self, claims: impl Iterator<Item = LeaseRef>, now: Time, conflict: &mut Conflict) {
         let mut oldest_found = false;
         for (seen, lease) in claims.enumerate() {
@@ -155,7 +155,7 @@ impl Kernel {
         }
     }
 
-    /// The lease by which a session is in its own way: the first that it was granted.
+    /// The session's own lease that conflicts with the bundle: the one granted first.
     fn own_conflicting_lease(
         &self,
         ns: RowId<NamespaceRow>,
@@ -182,7 +182,7 @@ impl Kernel {
             .is_some_and(|lease| self.effective_phase(&self.leases[lease], now) != EffectivePhase::Expired)
     }
 
-    /// How old wait-die takes a lease to be, by its standing rather than its row.
+    /// The age of a lease for wait-die, by its effective phase rather than its row.
     pub(crate) fn wait_age_at(&self, row: &Lease, now: Time) -> Age {
         match self.effective_phase(row, now) {
             EffectivePhase::OnHold { until: Time::NEVER, .. }
@@ -191,8 +191,8 @@ impl Kernel {
         }
     }
 
-    /// Every set of claims that a bundle has to look at, with the class that it would come with: each
-    /// once, in the order in which the members come to it. Empty ones are left out.
+    /// Every claim set that a bundle must check, with the class of its own claim: each once, in member
+    /// order. Empty sets are left out.
     fn claim_sets_to_check<'a>(
         &'a self,
         ns: RowId<NamespaceRow>,
@@ -209,8 +209,8 @@ impl Kernel {
         all.filter(move |(node, part, class)| !several || seen.insert((node.number(), *part, *class)))
     }
 
-    /// The sets of claims that a name meets, from the root down: see the table above. Empty ones, which
-    /// are nearly all, are left out.
+    /// The claim sets to check for a name, from the root down: see the table above. Empty sets, nearly all
+    /// of them, are left out.
     pub(crate) fn claim_sets_to_check_for_name(
         &self,
         ns: Parent,
@@ -229,7 +229,7 @@ impl Kernel {
         met
     }
 
-    /// The sets of claims that a member of a lease meets: see the table above.
+    /// The claim sets to check for a member of a lease: see the table above.
     pub(crate) fn claim_sets_to_check_for_member(
         &self,
         member: MemberRow,
@@ -239,7 +239,7 @@ impl Kernel {
         core::iter::once((member.node, own)).chain(dirs)
     }
 
-    /// The sets of claims that a member of a lease is in: see the table above.
+    /// The claim sets that a member of a lease has joined: see the table above.
     pub(crate) fn claim_sets_joined_by(
         &self,
         member: MemberRow,
@@ -249,12 +249,12 @@ impl Kernel {
         core::iter::once((member.node, own)).chain(dirs.map(|dir| (dir, Part::Beneath)))
     }
 
-    /// A path's node, and those of the directories above it; nothing for a name that is no path.
+    /// The node of a path and the nodes of the directories above it; empty for a name that is not a path.
     fn path_and_dirs_above(&self, node: RowId<Node>) -> impl Iterator<Item = RowId<Node>> {
         let path = self.nodes[node].value.is_path().then_some(node);
         core::iter::successors(path, |node| self.nodes[*node].value.above())
     }
 }
 
-/// Something live is in the way, or too much that is over.
+/// A live lease conflicts, or more expired leases than one command may end.
 struct Blocked;

@@ -1,8 +1,8 @@
-//! The documents beside keys: commit, remove, relocate.
+//! Documents of keys: commit, remove, relocate.
 //!
-//! **Invariant.** The check of the lease, its epoch and the conditions happens in the record that
-//! installs the new version: there is no gap for a stale holder to slip into. A version is never used
-//! twice for one key, deleted or not.
+//! **Invariant.** The lease, its epoch and the conditions are checked in the same record that installs the
+//! new version, so a stale holder has no window in which to write. A version is never used twice for one
+//! key, deleted or not.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -65,7 +65,7 @@ impl Kernel {
         Ok(Answer::Removed { removed, version })
     }
 
-    /// The bytes of a version have moved. Nothing, if that version is not the current one any more.
+    /// Records a new location for the bytes of a version. Ignored if that version is no longer current.
     pub(crate) fn relocate(&mut self, stamp: Stamp, relocation: &Relocation) -> CommandResult {
         let ns = self.find_namespace(&relocation.namespace);
         let node = ns.and_then(|ns| self.nodes.find(ns.as_parent(), relocation.key.as_str()));
@@ -77,13 +77,13 @@ impl Kernel {
             return Err(NotApplied::Unchanged(Answer::Relocated { moved: false }));
         };
         self.begin(stamp, &[]);
-        let document = self.nodes[node].value.document.as_mut().expect("it was found with a document");
+        let document = self.nodes[node].value.document.as_mut().expect("the node was found with a document");
         document.location = relocation.location;
         self.hash_document(node);
         Ok(Answer::Relocated { moved: true })
     }
 
-    /// The refusals in their order: the lease, its token, what it covers, its state, the conditions.
+    /// Checks in this order: the lease, its token, its coverage, its state, the conditions.
     fn decide_write(
         &self,
         now: Time,
@@ -103,7 +103,7 @@ impl Kernel {
         }
         self.check_not_reserved(lease)?;
         let ns = self.accounts[row.account].parent;
-        let node = self.nodes.find(ns, write.key.as_str()).expect("a key under lease has a node");
+        let node = self.nodes.find(ns, write.key.as_str()).expect("a leased key has a node");
         let tag = self.nodes[node].value.tag();
         if write.if_version.is_some_and(|version| version != tag.version) {
             return Err(Rejection::VersionConflict(tag));
@@ -133,14 +133,15 @@ impl Kernel {
         }
     }
 
-    /// A key gets its first document: whoever deletes the namespace must find it.
+    /// Lists the first document of a key in its namespace, so that deleting the namespace finds it.
     pub(crate) fn list_document(&mut self, node: RowId<Node>) {
         let (ns, text) = (self.nodes[node].parent, Arc::clone(&self.nodes[node].text));
         self.namespace_mut(ns).documents.insert(text, node);
         self.documents += 1;
     }
 
-    /// Takes a key's document away. The version rises: what was said of the one before holds no more.
+    /// Removes a key's document. The version increases, so that conditions on the removed document no
+    /// longer match.
     pub(crate) fn take_document(&mut self, node: RowId<Node>) -> Option<Box<Document>> {
         let row = &mut self.nodes[node];
         let document = row.value.document.take()?;

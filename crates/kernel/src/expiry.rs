@@ -1,13 +1,13 @@
-//! How time ends leases.
+//! Expiry: how time ends leases.
 //!
-//! **Invariant.** Authority ends the moment `now > deadline`, whatever the row says: every decision
-//! asks [`Kernel::standing`], never the row's phase alone. Rows follow in bounded steps: a command
-//! first settles the leases that it touches, then others that are due, in the order of `(moment, lease
-//! id)`, until it has worked through [`Limits::step_max`](crate::Limits) places that they claim.
+//! **Invariant.** Authority ends as soon as `now > deadline`, even if the row still says otherwise: every
+//! decision uses [`Kernel::effective_phase`], never the row's phase alone. Rows follow in bounded steps: a
+//! command first settles the leases that it touches, then other overdue leases in the order of `(time,
+//! lease id)`, until it has removed [`Limits::step_max`](crate::Limits) claims.
 //!
-//! **What would break it.** A million leases run out in one millisecond; the sweep has done a hundred
-//! when a renewal of the last one arrives. Judged by the row it would be revived, after its resource
-//! was due for somebody else.
+//! **What would break it.** A million leases expire in the same millisecond; the sweep has ended a hundred
+//! when a renewal of the last one arrives. Judged by its row the lease would be revived, although its
+//! resource was already due to be free.
 
 use alloc::vec::Vec;
 
@@ -19,17 +19,17 @@ use crate::outcome::{Answer, Event, State};
 use crate::party_lifecycle::namespace_row;
 use crate::units::{Lsn, Span, Time};
 
-/// What holds for a lease at a moment.
+/// The phase of a lease at a given time, derived from its row and its deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EffectivePhase {
     Reserved,
     Active,
-    /// Expired, and held for its holder.
+    /// Expired, on hold for its holder.
     OnHold {
         until: Time,
         rebindable: bool,
     },
-    /// Revoked, and not yet reclaimed.
+    /// Revoked, not yet reclaimed.
     Revoking,
     /// Expired, and its resources are free.
     Expired,
@@ -47,9 +47,10 @@ impl EffectivePhase {
 }
 
 impl Kernel {
-    /// How many times as much as it ends a command retires: history must shrink faster than it grows.
+    /// A command discards this many times as much history as it may add, so that history shrinks faster
+    /// than it grows.
     pub const RETIRE_STEPS: usize = 4;
-    /// The grace of an agent that said that it restarts.
+    /// The hold on the leases of an agent that announced a restart.
     pub const RESTART_GRACE: Span = Span(15_000);
 
     pub(crate) fn effective_phase(&self, lease: &Lease, now: Time) -> EffectivePhase {
@@ -68,7 +69,7 @@ impl Kernel {
         }
     }
 
-    /// Until when an active lease is held for its holder once it runs out.
+    /// The end of the hold that follows the expiry of an active lease, if it has one.
     fn hold_after(&self, lease: &Lease) -> Option<Time> {
         let restart = lease.agent().and_then(|agent| self.agents[agent].value.restart);
         let grace = restart.filter(|restart| restart.covers(lease.deadline)).map(|_| Kernel::RESTART_GRACE);
@@ -90,12 +91,13 @@ impl Kernel {
         Ok(Answer::Ticked)
     }
 
-    /// The first moment at which some lease has to change: a tick then has something to do.
+    /// The first time at which a lease must change: a tick at that time has work to do.
     pub fn next_due(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| at.after(Span(1)))
     }
 
-    /// The first moment at which something can be forgotten. Nothing is wrong if that comes late.
+    /// The first time at which history, an idempotency entry or an agent can be discarded. Being late is
+    /// harmless.
     pub fn next_gc(&self) -> Option<Time> {
         let ended = self
             .history
@@ -108,30 +110,30 @@ impl Kernel {
         if overfull { Some(self.now) } else { next }
     }
 
-    /// A bounded part of what is due, the earliest first.
+    /// Ends overdue leases, earliest first, up to the step limit.
     pub(crate) fn expire_due(&mut self) {
         let mut found = self.find_due().into_iter().peekable();
         let mut work = 0;
         while work < self.limits().step_max {
             let due = if planted!(TickSkipsOne) { self.timers.iter().nth(1) } else { self.timers.first() };
             let Some((_, lsn)) = due.filter(|(at, _)| *at < observed_now(self.now)) else { break };
-            // A hold that has just begun may be over as well, and come before the next one that was found.
+            // A hold that began in this loop may itself be overdue, and come before the next lease found.
             let expected = found.next_if(|(found, _)| *found == lsn).map(|(_, lease)| lease);
-            let lease = expected.or_else(|| self.live(lsn)).expect("a timer is a live lease's");
+            let lease = expected.or_else(|| self.live(lsn)).expect("every timer belongs to a live lease");
             work += self.leases[lease].weight;
             self.step(lease);
         }
     }
 
-    /// What one step may come to, found before the first of it is ended: many look-ups wait for memory at
-    /// once, if nothing comes in between.
+    /// Looks up all leases of one step before ending the first: back-to-back lookups overlap their cache
+    /// misses.
     fn find_due(&self) -> Vec<(Lsn, LeaseRef)> {
         let due = self.timers.iter().take_while(|(at, _)| *at < observed_now(self.now));
         let step = due.take(self.limits().step_max as usize);
         step.filter_map(|(_, lsn)| Some((lsn, self.live(lsn)?))).collect()
     }
 
-    /// Brings a row to where the deadline says that it is: at most two steps.
+    /// Brings a row up to date with its deadlines: at most two transitions.
     pub(crate) fn settle(&mut self, lease: LeaseRef) {
         let lsn = self.leases[lease].lsn;
         while self.live(lsn).is_some_and(|lease| self.is_due(lease)) {
@@ -143,11 +145,11 @@ impl Kernel {
         self.leases[lease].timer().is_some_and(|at| at < observed_now(self.now))
     }
 
-    /// One transition that time makes: authority ends, or a hold does.
+    /// Makes one transition caused by time: authority ends, or a hold does.
     fn step(&mut self, lease: LeaseRef) {
         let row = &self.leases[lease];
         let id = self.lease_id(row.lsn);
-        assert!(self.is_due(lease), "expiry is never early: {id}");
+        assert!(self.is_due(lease), "a lease must not expire early: {id}");
         match row.phase {
             Phase::Reserved => self.expire_free(lease),
             Phase::Active => match self.hold_after(row) {
@@ -158,7 +160,7 @@ impl Kernel {
                 self.events.push(Event::Reclaimed(id));
                 self.end(lease, End::Expired);
             }
-            Phase::Revoking => unreachable!("a revoked lease has no timer: {id}"),
+            Phase::Revoking => unreachable!("a revoking lease has no timer: {id}"),
         }
     }
 
@@ -177,7 +179,7 @@ impl Kernel {
         });
     }
 
-    /// Drops history that is too old or too much.
+    /// Discards history beyond its age or size limit.
     pub(crate) fn retire(&mut self) {
         let (window, step) = (self.limits().history_window, self.limits().step_max as usize);
         let mut work = 0;
@@ -192,7 +194,7 @@ impl Kernel {
         }
     }
 
-    /// Drops an ended lease, and says how many members it had.
+    /// Discards an ended lease and returns the number of its members.
     pub(crate) fn retire_one(&mut self, ended: EndedRef) -> usize {
         let ns = namespace_row(self.accounts[self.history.get(ended).account].parent);
         let ended = self.history.remove(ended, &mut self.namespaces[ns].value.ended);

@@ -1,4 +1,4 @@
-//! Acquire and reserve: a lease over a whole bundle, or nothing.
+//! Acquire and reserve: grant a lease over a whole bundle, or nothing.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,18 +17,18 @@ use crate::table::RowId;
 use crate::text::{Identity, Namespace};
 use crate::units::{Epoch, Time, Token};
 
-/// What a decision to grant found out.
+/// The result of deciding to grant.
 struct GrantDecision {
-    /// The account, if there is one.
+    /// The account, if it already exists.
     account: Option<RowId<Account>>,
-    /// Leases in the way that are over, to be ended first.
+    /// Conflicting leases that have expired, to be ended first.
     expired: Vec<LeaseRef>,
     quota: Quota,
 }
 
 impl Kernel {
-    /// Why a grant would be refused at a moment; `None` if it would be made. Decides nothing: whoever has
-    /// to wait behind others learns so, before it waits, what no waiting would help against.
+    /// Why a grant would be rejected at a given time; `None` if it would be granted. Changes nothing: a
+    /// request that has to queue learns first of any refusal that waiting cannot resolve.
     pub fn refusal(&self, now: Time, identity: &Identity, grant: &Grant) -> Option<Rejection> {
         self.decide_grant(now, identity, grant).err()
     }
@@ -43,7 +43,7 @@ impl Kernel {
         let decision = self.decide_grant(stamp.now, identity, grant)?;
         let generation = self.generation;
         self.begin(stamp, &decision.expired);
-        // Before the account is looked for: an agent may be the last to refer to one.
+        // Before the account is used: this agent may hold the last reference to it.
         if let Some(agent) = &grant.agent {
             self.forget_if_due(&grant.namespace, agent);
         }
@@ -97,7 +97,7 @@ impl Kernel {
         let found = ns.map_or(Ok(Vec::new()), |ns| self.check_conflicts(ns, &grant.bundle, session, now));
         let expired = found.as_ref().map_or(&[] as &[_], Vec::as_slice);
         self.decide_counts(&policy.quota, account, expired, &grant.bundle).map_err(|full| {
-            // What is due still counts, though it should not: better to ask again than to be refused.
+            // Overdue leases still count, although they should not: ask for a retry instead of rejecting.
             if self.next_due().is_some_and(|due| due <= now) { Rejection::Behind } else { full }
         })?;
         Ok(GrantDecision { account, expired: found?, quota: policy.quota })
@@ -129,7 +129,7 @@ impl Kernel {
         Err(if behind { Rejection::Behind } else { Rejection::Full(Bounded::Agents) })
     }
 
-    /// How much there would be, once what is over has ended.
+    /// Checks the limits as they will be once the expired leases have ended.
     fn decide_counts(
         &self,
         quota: &Quota,
@@ -176,7 +176,7 @@ impl Kernel {
             account_links: Links::default(),
             capped: false,
             used: false,
-            weight: u32::try_from(grant.bundle.weight()).expect("a bundle is bounded"),
+            weight: u32::try_from(grant.bundle.weight()).expect("a bundle has a bounded number of claims"),
             members,
             optional,
         };

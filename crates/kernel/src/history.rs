@@ -1,6 +1,6 @@
-//! Leases that have ended: readable for a while, then retired.
+//! Ended leases: readable for a while, then discarded.
 //!
-//! They are kept in the order of their ends. Nothing here can become a live lease again.
+//! They are kept in the order of their ends. An ended lease never becomes live again.
 
 use alloc::boxed::Box;
 
@@ -23,7 +23,7 @@ pub(crate) type EndedRef = Id<EndedLease>;
 pub(crate) struct History {
     rows: Slab<EndedLease>,
     order: Chain<EndedLease>,
-    /// Of all of them.
+    /// The number of members of all ended leases.
     members: usize,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct EndedLease {
     pub(crate) members: OneOrMany<Member>,
     pub(crate) details: Option<Box<Details>>,
     pub(crate) links: Links<EndedLease>,
-    /// Among those of its namespace.
+    /// Links in the chain of its namespace.
     pub(crate) namespace_links: Links<EndedLease>,
 }
 
@@ -57,11 +57,11 @@ fn namespace_links_of(ended: &mut EndedLease) -> &mut Links<EndedLease> {
 /// How a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
-    /// Its holder gave it back.
+    /// Its holder released it.
     Released,
-    /// It ran out.
+    /// It expired.
     Expired,
-    /// An operator took it back.
+    /// An operator revoked and reclaimed it.
     Revoked,
 }
 
@@ -75,32 +75,32 @@ impl From<End> for State {
     }
 }
 
-/// What a grant may leave out, and mostly does.
+/// Optional attributes of a lease, mostly unset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
-    /// What happens to the resources when the lease runs out.
+    /// When the resources become free after the lease has expired.
     pub on_expiry: OnExpiry,
-    /// The age of the attempt it was granted for.
+    /// The age of the attempt that was granted.
     pub age: Option<Age>,
-    /// The agent on whose behalf.
+    /// The agent that uses the lease.
     pub agent: Option<AgentName>,
-    /// The session.
+    /// The session that holds the lease.
     pub session: Option<SessionName>,
-    /// For people to read.
+    /// The owner shown to people.
     pub owner: Option<Owner>,
-    /// Why it was wanted.
+    /// Why the holder wanted the resources.
     pub reason: Option<Reason>,
-    /// The holder's own.
+    /// Opaque data of the holder.
     pub metadata: Option<Metadata>,
 }
 
 impl Details {
-    /// Nothing is set.
+    /// Whether no attribute is set.
     pub fn is_default(&self) -> bool {
         *self == Details::default()
     }
 
-    /// Folds it into the state's hash.
+    /// Folds the attributes into the state hash.
     pub(crate) fn hash_into(&self, hash: &mut StateHash) {
         let expiry = match self.on_expiry {
             OnExpiry::Free => 0,
@@ -140,7 +140,7 @@ impl History {
         &self.rows[ended]
     }
 
-    /// `space`: the part of its namespace.
+    /// `ns`: the chain of its namespace.
     pub(crate) fn push(&mut self, ended: EndedLease, ns: &mut Chain<EndedLease>) -> EndedRef {
         self.members += ended.members.as_slice().len();
         let id = self.rows.insert(ended);
@@ -149,12 +149,12 @@ impl History {
         id
     }
 
-    /// The one that ended first.
+    /// The lease that ended first.
     pub(crate) fn oldest(&self) -> Option<EndedRef> {
         self.order.head()
     }
 
-    /// `space`: the part of its namespace.
+    /// `ns`: the chain of its namespace.
     pub(crate) fn remove(&mut self, ended: EndedRef, ns: &mut Chain<EndedLease>) -> EndedLease {
         ns.unlink(ended, namespace_links_of, &mut self.rows);
         self.order.unlink(ended, order_links_of, &mut self.rows);
@@ -163,18 +163,18 @@ impl History {
         ended
     }
 
-    /// Is there more than may be kept?
+    /// Whether history exceeds its limits.
     pub(crate) fn is_overfull(&self, limits: &Limits) -> bool {
         self.len() > limits.history_max as usize || self.members > limits.history_members_max as usize
     }
 
-    /// Those of one namespace, in the order of their ends.
+    /// The ended leases of one namespace, in the order of their ends.
     pub(crate) fn of_namespace(&self, ns: Chain<EndedLease>) -> impl Iterator<Item = &EndedLease> {
         let order = core::iter::successors(ns.head(), |ended| self.rows[*ended].namespace_links.next());
         order.map(|ended| &self.rows[ended])
     }
 
-    /// In the order of their ends.
+    /// All ended leases, in the order of their ends.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &EndedLease> {
         let order = core::iter::successors(self.order.head(), |ended| self.rows[*ended].links.next());
         order.map(|ended| &self.rows[ended])

@@ -1,4 +1,5 @@
-//! What holders do with a lease they have: activate, renew, touch, release, rebind.
+//! Commands of holders: activate, renew, touch, release, rebind; and retract, which undoes an undelivered
+//! grant.
 
 use alloc::vec::Vec;
 
@@ -14,7 +15,7 @@ use crate::text::Identity;
 use crate::units::{LeaseId, Span, Time, Token};
 
 impl Kernel {
-    /// Reserved → active. The deadline stays as it was told.
+    /// Reserved → active. The deadline does not change.
     pub(crate) fn activate(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
         let lease = self.authority(stamp.now, identity, held)?;
         if self.leases[lease].phase != Phase::Reserved {
@@ -33,13 +34,14 @@ impl Kernel {
         if renewals.is_empty() || renewals.len() > Action::MAX_BATCH {
             return Err(Rejection::InvalidBatch.into());
         }
-        // All are found first: many look-ups wait for memory at once, if nothing comes in between.
+        // Look up all leases first: back-to-back lookups overlap their cache misses.
         let found: Vec<_> = renewals.iter().map(|renewal| self.lookup(renewal.held.lease)).collect();
         let decide = |(renewal, found)| self.decide_renewal(stamp.now, identity, renewal, found);
         let decided: Vec<Result<(LeaseRef, Span), Rejection>> =
             renewals.iter().zip(found).map(decide).collect();
         if decided.iter().all(Result::is_err) {
-            let refused = decided.into_iter().map(|result| Err(result.expect_err("all were refused")));
+            let refused =
+                decided.into_iter().map(|result| Err(result.expect_err("all renewals were rejected")));
             return Err(NotApplied::Unchanged(Answer::Renewed(refused.collect())));
         }
         self.begin(stamp, &[]);
@@ -63,7 +65,7 @@ impl Kernel {
         Ok((lease, renewal.ttl.unwrap_or(self.leases[lease].ttl)))
     }
 
-    /// Never shortens.
+    /// Extends a lease; never shortens it.
     fn extend(&mut self, lease: LeaseRef, ttl: Span) -> Live {
         let (quota, now) = (self.quota_of(lease), self.now);
         self.change(lease, |row| {
@@ -89,7 +91,7 @@ impl Kernel {
         Ok(Answer::Live(self.live_response(&self.leases[lease])))
     }
 
-    /// The resource was used: the idle clock starts again, and the TTL counts as far as it reaches.
+    /// Restarts the idle clock and raises the deadline again as far as the TTL reaches.
     pub(crate) fn record_activity(&mut self, lease: LeaseRef) {
         let (quota, now) = (self.quota_of(lease), self.now);
         self.change(lease, |row| {
@@ -99,8 +101,8 @@ impl Kernel {
         });
     }
 
-    /// With the credential issued last: frees what is held or in an expiry hold; anything else that
-    /// the holder once had is as released as it can be.
+    /// With the credential issued last: frees a lease that is live or on hold; any other lease the holder
+    /// once had counts as already released.
     pub(crate) fn release(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
         let nothing_to_do = Err(NotApplied::Unchanged(Answer::Released));
         let lease = match self.lookup(held.lease) {
@@ -140,7 +142,7 @@ impl Kernel {
         self.end(lease, End::Released);
     }
 
-    /// Takes an expired lease back while it is held for its holder: new epoch, new token.
+    /// Restores an expired lease while it is on hold for its holder: new epoch, new token.
     pub(crate) fn rebind(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
         let lease = self.decide_rebind(stamp.now, identity, held)?;
         let quota = self.quota_of(lease);
@@ -182,14 +184,15 @@ impl Kernel {
         if agent_paused || self.policies.resolve(&namespace, identity).paused {
             return Err(Rejection::Paused);
         }
-        // A lease that has lived, or lain idle, as long as it may ends for good.
+        // A lease that has reached its total or idle quota has ended for good.
         if self.quota_of(lease).cap(row.granted_at, row.active_at) < now {
             return Err(Rejection::LeaseExpired);
         }
         Ok(lease)
     }
 
-    /// The answer to a grant reached nobody. What was used since reached somebody after all.
+    /// Undoes a grant whose response was not delivered. If the lease has been used since, the response did
+    /// arrive.
     pub(crate) fn retract(&mut self, stamp: Stamp, retraction: Retraction) -> CommandResult {
         let not_undone = Err(NotApplied::Unchanged(Answer::Retracted { undone: false }));
         let Ok(IndexEntry::Live(lease)) = self.lookup(retraction.lease) else { return not_undone };
@@ -208,7 +211,7 @@ impl Kernel {
         Ok(Answer::Retracted { undone: true })
     }
 
-    /// The key may have been used again since: only the entry of this very grant goes.
+    /// Removes the entry of this grant only: the key may have been reused since.
     fn forget_request(&mut self, identity: &Identity, key: RequestKey, lease: LeaseId) {
         let entry = self.requests.find(identity, key, self.now);
         if entry
@@ -218,7 +221,7 @@ impl Kernel {
         }
     }
 
-    /// What the lease's holder may use.
+    /// The quota that applies to the lease's holder.
     pub(crate) fn quota_of(&self, lease: LeaseRef) -> Quota {
         if self.policies.0.is_empty() {
             return Quota::default();

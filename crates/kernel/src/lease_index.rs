@@ -1,6 +1,6 @@
-//! Finds a lease by its LSN, live or ended: a seeded hash index, never iterated.
+//! Finds live and ended leases by LSN: a seeded hash index, never iterated.
 //!
-//! Split into parts that grow on their own, like [`Table`](crate::table::Table)'s.
+//! Split into parts that grow independently, as in [`Table`](crate::table::Table).
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use crate::lease::LeaseRef;
 use crate::table::fold;
 use crate::units::Lsn;
 
-/// Where to find a lease.
+/// The row of a lease, live or ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum IndexEntry {
     Live(LeaseRef),
@@ -46,7 +46,7 @@ impl LeaseIndex {
         self.parts[part].find(hash, |(found, _)| *found == lsn).map(|(_, entry)| *entry)
     }
 
-    /// The lease is new.
+    /// The lease must not be indexed yet.
     pub(crate) fn insert(&mut self, lsn: Lsn, entry: IndexEntry) {
         let (part, hash) = self.address(lsn);
         let seed = self.seed;
@@ -54,8 +54,8 @@ impl LeaseIndex {
         self.len += 1;
     }
 
-    /// The lease is known, and is now elsewhere.
-    pub(crate) fn move_to(&mut self, lsn: Lsn, entry: IndexEntry) {
+    /// Updates the entry of an indexed lease.
+    pub(crate) fn update(&mut self, lsn: Lsn, entry: IndexEntry) {
         let (part, hash) = self.address(lsn);
         let known = self.parts[part].find_mut(hash, |(found, _)| *found == lsn);
         known.expect("every known lease is indexed").1 = entry;
@@ -72,9 +72,9 @@ impl LeaseIndex {
 
     fn address(&self, lsn: Lsn) -> (usize, u64) {
         let hash = hash_of(self.seed, lsn);
-        // The table itself takes the lowest bits and the highest; these are in between.
+        // The hash table uses the lowest and highest bits; take bits from the middle.
         let part = (hash >> 40) & ((1 << PART_BITS) - 1);
-        (usize::try_from(part).expect("a few bits"), hash)
+        (usize::try_from(part).expect("PART_BITS fit a usize"), hash)
     }
 }
 
@@ -89,13 +89,13 @@ mod tests {
     use core::num::NonZeroU32;
 
     #[test]
-    fn leases_are_found_until_they_go() {
+    fn leases_are_found_until_they_are_removed() {
         let mut index = LeaseIndex::new(3);
         let (row, ended) = (Id::from_number(NonZeroU32::MIN), Id::from_number(NonZeroU32::MAX));
         for lsn in 1..5000 {
             index.insert(Lsn(lsn), IndexEntry::Live(row));
         }
-        index.move_to(Lsn(7), IndexEntry::Ended(ended));
+        index.update(Lsn(7), IndexEntry::Ended(ended));
         index.remove(Lsn(8));
         assert!(matches!(index.get(Lsn(7)), Some(IndexEntry::Ended(_))));
         assert!(matches!(index.get(Lsn(9)), Some(IndexEntry::Live(_))));

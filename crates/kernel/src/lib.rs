@@ -1,12 +1,13 @@
 //! The lease state machine of lockd.
 //!
-//! One entry point, [`Kernel::apply`], decides one command after the other; queries read; a
-//! [`Snapshot`] holds the whole state as plain data. The same log gives the same state, always.
+//! [`Kernel::apply`] is the only entry point that changes state and decides one command at a time; queries
+//! only read; a [`Snapshot`] is the whole state as plain data. Replaying the same log always produces the
+//! same state.
 //!
-//! **What is absent.** No I/O, no clock, no randomness, no threads, no floats, and nothing that
-//! depends on the order of a hash table. Time and LSNs come with each command. There are no secrets
-//! here: credentials are verified before a command is made of them. There are no waiters either: the
-//! kernel says who is in the way, and others decide who waits.
+//! **What is absent.** No I/O, no clock, no randomness, no threads, no floats, and nothing that depends on
+//! the iteration order of a hash table. Time and LSNs come with each command. There are no secrets:
+//! credentials are verified before a command is built. There are no waiters: the kernel reports
+//! conflicting leases, and the engine decides which request waits.
 //!
 //! The modules are listed in the order in which a newcomer should read them.
 #![no_std]
@@ -14,7 +15,7 @@
 
 extern crate alloc;
 
-/// Is this deliberate fault switched on, or one of these? Never, without the feature `planted`.
+/// Whether one of these deliberate faults is enabled. Always `false` without the feature `planted`.
 #[cfg(feature = "planted")]
 macro_rules! planted {
     ($($fault:ident)|+) => {
@@ -52,7 +53,7 @@ mod party_lifecycle;
 mod lifecycle;
 mod waitdie;
 
-// What it keeps.
+// State: rows and indexes.
 mod lease;
 mod history;
 mod node;
@@ -66,7 +67,7 @@ mod table;
 mod slab;
 mod statehash;
 
-// Looking at it.
+// Queries, snapshots and checks.
 mod view;
 mod snapshot;
 pub mod invariants;

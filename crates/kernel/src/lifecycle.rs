@@ -1,8 +1,8 @@
-//! The life of a lease's row: the only places where claims, timers and chains come and go.
+//! The lifecycle of lease rows: the only code that adds and removes claims, timers and chain links.
 //!
-//! **Invariant.** A lease's claims, timer and places in chains always follow from its row. A row
-//! begins through [`Kernel::enter`], changes through [`Kernel::change`] and [`Kernel::change_phase`],
-//! and ends through [`Kernel::end`].
+//! **Invariant.** A lease's claims, timer and chain links always follow from its row. A row is created by
+//! [`Kernel::insert_lease`], changed by [`Kernel::change`] and [`Kernel::change_phase`], and ended by
+//! [`Kernel::end`].
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -24,7 +24,7 @@ use crate::table::RowId;
 use crate::units::{Time, Version};
 
 impl Kernel {
-    /// Puts a new row into every structure that knows leases. Its nodes are there already.
+    /// Inserts a new row into every structure that tracks leases. Its nodes must exist already.
     pub(crate) fn insert_lease(&mut self, row: Lease) -> LeaseRef {
         let (lsn, account, agent, session) = (row.lsn, row.account, row.agent(), row.session());
         let lease = self.leases.insert(row);
@@ -52,14 +52,15 @@ impl Kernel {
         lease
     }
 
-    /// Changes a row within its phase.
+    /// Changes a row without changing its phase.
     pub(crate) fn change(&mut self, lease: LeaseRef, change: impl FnOnce(&mut Lease)) {
         let was = self.leases[lease].phase;
         self.rewrite(lease, change);
-        assert!(self.leases[lease].phase == was, "a phase is left through change_phase");
+        assert!(self.leases[lease].phase == was, "change must not alter the phase; use change_phase");
     }
 
-    /// Leads a row to another phase. Claims are kept in order of age, and a phase can change the age.
+    /// Changes the phase of a row. Claims are sorted by age, which depends on the phase, so they are
+    /// removed and inserted again.
     pub(crate) fn change_phase(&mut self, lease: LeaseRef, change: impl FnOnce(&mut Lease)) {
         let was_revocable = self.leases[lease].phase != Phase::Revoking;
         self.unclaim(lease);
@@ -83,7 +84,7 @@ impl Kernel {
         self.hash_lease(lease);
     }
 
-    /// Ends a lease: its resources are free, and its row becomes history.
+    /// Ends a lease: frees its resources and moves its row to history.
     pub(crate) fn end(&mut self, lease: LeaseRef, end: End) {
         let members =
             self.leases[lease].members.as_slice().iter().map(|member| self.member(*member)).collect();
@@ -106,7 +107,7 @@ impl Kernel {
         self.move_to_history(row, end, members);
     }
 
-    /// The account stays, since history refers to it now.
+    /// Updates the counts of the lease's parties. The account's reference passes to history.
     fn drop_party_refs(&mut self, row: &Lease) {
         self.accounts[row.account].value.leases -= 1;
         self.namespace_mut(self.accounts[row.account].parent).leases -= 1;
@@ -144,7 +145,7 @@ impl Kernel {
         self.hash.words([ended.lsn.0, ended.epoch.0, ended.end as u64]);
         let ns = namespace_row(self.accounts[ended.account].parent);
         let ended = self.history.push(ended, &mut self.namespaces[ns].value.ended);
-        self.index.move_to(row.lsn, IndexEntry::Ended(ended));
+        self.index.update(row.lsn, IndexEntry::Ended(ended));
     }
 
     /// A member's resource and predicate.
@@ -167,7 +168,7 @@ impl Kernel {
         self.claim_buffer = claims;
     }
 
-    /// Strikes the claims, and says where they were. Nodes stay, claimed or not.
+    /// Removes the claims and returns them. Nodes stay, even without claims.
     fn unclaim(&mut self, lease: LeaseRef) -> Vec<(RowId<Node>, Part, Class)> {
         let claims = self.claims_of(lease);
         let (lsn, session) = (self.leases[lease].lsn, self.leases[lease].session());
@@ -180,7 +181,7 @@ impl Kernel {
         claims
     }
 
-    /// Every set of claims that a lease is in: its resources, and the directories above them.
+    /// Every claim of a lease: on its resources and on the directories above them.
     fn claims_of(&mut self, lease: LeaseRef) -> Vec<(RowId<Node>, Part, Class)> {
         let mut claims = core::mem::take(&mut self.claim_buffer);
         claims.clear();
@@ -188,7 +189,7 @@ impl Kernel {
             let class = member.predicate.class();
             claims.extend(self.claim_sets_joined_by(*member).map(|(node, part)| (node, part, class)));
         }
-        // Members of a bundle share directories, and have one claim on each.
+        // Members of a bundle share directories, with one claim on each.
         if self.leases[lease].members.as_slice().len() > 1 {
             claims.sort_unstable_by_key(|(node, part, class)| (node.number(), *part, *class));
             claims.dedup();
@@ -196,7 +197,7 @@ impl Kernel {
         claims
     }
 
-    /// The nodes of a member and of the directories above it, made where they are missing.
+    /// Finds or creates the nodes of a member and of the directories above it.
     pub(crate) fn ensure_nodes(&mut self, ns: RowId<NamespaceRow>, member: &Member) -> MemberRow {
         let (text, subtree) = member.resource.node();
         let shared = || if subtree { Arc::from(text) } else { Arc::clone(member.resource.shared()) };
@@ -227,7 +228,7 @@ impl Kernel {
         self.nodes.insert(ns.as_parent(), text, node)
     }
 
-    /// A key that is made anew starts at its namespace's floor; a path, below the directory above it.
+    /// A new key starts at its namespace's version floor; a new path is linked to the directory above it.
     fn new_node(&mut self, ns: RowId<NamespaceRow>, text: &str) -> Node {
         if path_of(text).is_some() {
             let above = dir_above(text).map(|dir| self.ensure_dir(ns, dir));
@@ -241,7 +242,7 @@ impl Kernel {
         self.ensure_node(ns, dir, || Arc::from(dir))
     }
 
-    /// The places of one node are next to each other.
+    /// The claims on one node are adjacent.
     fn drop_unused_nodes(&mut self, mut claims: Vec<(RowId<Node>, Part, Class)>) {
         claims.dedup_by_key(|(node, ..)| *node);
         for (node, ..) in &claims {
@@ -250,7 +251,7 @@ impl Kernel {
         self.claim_buffer = claims;
     }
 
-    /// Drops a node that nothing needs. Its version must never come back: the floor rises to it.
+    /// Removes an unused node and raises the floor to its version, so that the version is never reused.
     pub(crate) fn drop_if_unused(&mut self, node: RowId<Node>) {
         let row = &self.nodes[node];
         if row.value.is_claimed() || row.value.document.is_some() {
@@ -287,7 +288,7 @@ impl Kernel {
         }
     }
 
-    /// Folds what never changes about a lease into the state's hash.
+    /// Folds the immutable fields of a lease into the state hash.
     fn hash_grant(&mut self, lease: LeaseRef) {
         let row = &self.leases[lease];
         self.hash.words([row.granted_at.0, row.ttl.0]);
@@ -301,7 +302,7 @@ impl Kernel {
         }
     }
 
-    /// Folds a row, as it is now, into the state's hash.
+    /// Folds the current row into the state hash.
     fn hash_lease(&mut self, lease: LeaseRef) {
         let row = &self.leases[lease];
         let phase = match row.phase {

@@ -1,13 +1,14 @@
-//! Deleting a namespace with all that is in it: documents, ended leases, agents, quotas and pauses.
+//! Deletes a namespace and everything in it: documents, ended leases, agents, quotas and pauses.
 //!
-//! **Invariant.** Nothing goes while a lease stands in the namespace, and no version of what went is
-//! ever used again. One command takes a bounded part, in an order that follows from the state alone, so
-//! that every replica takes the same: documents by name, ended leases as they ended, agents as they
-//! came, policies by identity and then those of the whole namespace. Until nothing is left, the namespace is paused.
+//! **Invariant.** Nothing is deleted while the namespace has a lease, and no deleted version is ever
+//! reused. One command deletes a bounded part, in an order that follows from the state alone, so that
+//! every replica deletes the same: documents by name, ended leases in the order of their ends, agents in
+//! the order of their first grants, policies by identity and last that of the whole namespace. The
+//! namespace is paused until it is empty.
 //!
 //! **What would break it.** A worker that acquires between two parts would find half of its documents
-//! gone. A commit on the condition that version 7 is current, made before the deletion, would succeed
-//! after it, if the key were made anew at 7: a document that goes raises its version first.
+//! gone. A commit conditional on version 7, made before the deletion, would succeed after it if the key
+//! were recreated at 7: removing a document increases its version first.
 
 use alloc::vec::Vec;
 use core::ops::Bound;
@@ -20,7 +21,7 @@ use crate::resource::ResourceName;
 use crate::text::Namespace;
 use crate::units::Time;
 
-/// The rules that first knew how to delete a namespace.
+/// The first kernel version that can delete a namespace.
 const SINCE_VERSION: u32 = 2;
 
 impl Kernel {
@@ -47,13 +48,13 @@ impl Kernel {
         match self.find_namespace(namespace).map_or(0, |ns| self.namespaces[ns].value.leases) {
             0 if self.is_used(namespace) => Ok(()),
             0 => Err(NotApplied::Unchanged(Answer::Dropped { more: false })),
-            // They may be over, and not yet ended.
+            // They may have expired and not been ended yet.
             _ if self.next_due().is_some_and(|due| due <= now) => Err(Rejection::Behind.into()),
             leases => Err(Rejection::InUse { leases }.into()),
         }
     }
 
-    /// Is anything kept for it?
+    /// Whether any row or policy of the namespace exists.
     fn is_used(&self, namespace: &Namespace) -> bool {
         self.find_namespace(namespace).is_some() || self.next_policy(namespace).is_some()
     }
@@ -62,7 +63,7 @@ impl Kernel {
         let Some(ns) = self.find_namespace(namespace) else { return };
         let nodes: Vec<_> = self.namespaces[ns].value.documents.values().copied().take(*left).collect();
         for node in &nodes {
-            let document = self.take_document(*node).expect("the namespace lists it");
+            let document = self.take_document(*node).expect("a listed key has a document");
             let key = ResourceName::from_shared(&self.nodes[*node].text);
             let (namespace, superseded) = (namespace.clone(), document.location);
             self.events.push(Event::Dropped { namespace, key, superseded });
@@ -72,7 +73,7 @@ impl Kernel {
         *left -= nodes.len();
     }
 
-    /// What is read of them later is that they are retired.
+    /// From then on, queries for these leases return `Retired`.
     fn drop_history(&mut self, namespace: &Namespace, left: &mut usize) {
         while *left > 0 {
             let Some(ns) = self.find_namespace(namespace) else { return };
@@ -82,7 +83,7 @@ impl Kernel {
         }
     }
 
-    /// Without leases, all of them are idle or paused.
+    /// The namespace has no leases, so all its agents are idle or paused.
     fn drop_agents(&mut self, namespace: &Namespace, left: &mut usize) {
         while *left > 0 {
             let Some(ns) = self.find_namespace(namespace) else { return };
@@ -94,7 +95,7 @@ impl Kernel {
         }
     }
 
-    /// That of the whole namespace goes last: it may be what pauses it.
+    /// The policy of the whole namespace is dropped last: it may be the pause.
     fn drop_policies(&mut self, namespace: &Namespace, left: &mut usize) {
         while *left > 0 {
             let Some(scope) = self.next_policy(namespace) else { return };
@@ -110,14 +111,14 @@ impl Kernel {
         first.or_else(|| self.policies.0.get_key_value(&all)).map(|(scope, _)| scope.clone())
     }
 
-    /// A full table does not stand against it: the entry goes with the namespace.
+    /// Ignores the table limit: the entry is deleted with the namespace.
     fn pause_namespace(&mut self, namespace: &Namespace) {
         let scope = namespace_scope(namespace);
         self.put_policy(&scope, Policy { paused: true, ..self.policy(&scope) });
     }
 }
 
-/// All identities in it.
+/// The scope of all identities in a namespace.
 fn namespace_scope(namespace: &Namespace) -> Scope {
     Scope { namespace: Some(namespace.clone()), identity: None }
 }

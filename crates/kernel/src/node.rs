@@ -1,7 +1,7 @@
-//! One name that something is known about: who claims it, and the document beside it.
+//! Nodes: names that are claimed or have a document.
 //!
-//! A node is there while a lease claims it or something beneath it, or while it has a document. When
-//! the last reason goes, so does the node: nothing is kept for names that are gone.
+//! A node exists while a lease claims it or something beneath it, or while it has a document. It is
+//! removed with the last of these: unused names occupy no memory.
 
 use alloc::boxed::Box;
 use core::num::NonZeroU32;
@@ -15,41 +15,41 @@ use crate::units::{Etag, Location, Time, Version};
 
 #[derive(Default)]
 pub(crate) struct Node {
-    /// Of a key's document, present or not. Begins at the namespace's floor.
+    /// The version of a key's document, present or removed. Starts at the namespace's floor.
     pub(crate) version: Version,
     pub(crate) document: Option<Box<Document>>,
     at: ClaimSet,
-    /// Every path has one, and nothing else.
+    /// Set for paths only.
     dir: Option<Box<Dir>>,
 }
 
-/// What only a path can have.
+/// The fields that only a path has.
 #[derive(Default)]
 struct Dir {
-    /// The directory above it, but for the root. Whoever claims a path claims beneath every directory
-    /// above it, so that one is there for at least as long.
+    /// The directory above, except for the root. A claim on a path is also a claim beneath every directory
+    /// above it, so the directory's node lives at least as long.
     above: Option<RowId<Node>>,
     subtree: ClaimSet,
     beneath: ClaimSet,
 }
 
-/// The document beside a key.
+/// The document of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Document {
     /// The hash of its content.
     pub etag: Etag,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// Where it is.
+    /// Where the content is stored.
     pub location: Location,
     /// When it was committed.
     pub committed_at: Time,
 }
 
-/// A set of claims as a key: the node's number, the part, the class.
+/// Identifies a claim set, and a class within it: the node's number, the part, the class.
 pub(crate) type ClaimKey = (NonZeroU32, Part, Class);
 
-/// Sorts before every other.
+/// The smallest key.
 pub(crate) const MIN_CLAIM_KEY: ClaimKey = (NonZeroU32::MIN, Part::At, Class::Shared);
 
 impl Node {
@@ -57,7 +57,7 @@ impl Node {
         Node { version, document: document.map(Box::new), ..Node::default() }
     }
 
-    /// The node of a path, below that of a directory.
+    /// The node of a path beneath the directory `above`.
     pub(crate) fn path(above: Option<RowId<Node>>) -> Node {
         Node { dir: Some(Box::new(Dir { above, ..Dir::default() })), ..Node::default() }
     }
@@ -85,7 +85,7 @@ impl Node {
             (Part::At, _) => &mut self.at,
             (Part::Subtree, Some(dir)) => &mut dir.subtree,
             (Part::Beneath, Some(dir)) => &mut dir.beneath,
-            (Part::Subtree | Part::Beneath, None) => unreachable!("only a path has something beneath it"),
+            (Part::Subtree | Part::Beneath, None) => unreachable!("only a path has claims beneath it"),
         }
     }
 

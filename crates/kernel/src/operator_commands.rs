@@ -1,7 +1,7 @@
-//! What operators do: take leases back, in two stages, and set who may use how much.
+//! Commands of operators: revoke and reclaim leases, pause grants, set quotas.
 //!
-//! **Invariant.** A revoke withdraws authority and frees nothing; only a reclaim frees. The old holder
-//! may still be at work out there, and late reuse is fine where early reuse never is.
+//! **Invariant.** A revoke withdraws authority and frees nothing; only a reclaim frees. The old holder may
+//! still be working: late reuse of a resource is safe, early reuse never is.
 
 use alloc::vec::Vec;
 
@@ -31,7 +31,7 @@ impl Kernel {
         Ok(Answer::Revoking(id))
     }
 
-    /// In an expiry hold authority is over already, and the epoch does not rise again.
+    /// In an expiry hold, authority has already ended and the epoch does not change again.
     fn revoke_now(&mut self, lease: LeaseRef) {
         let id = self.lease_id(self.leases[lease].lsn);
         self.change_phase(lease, |row| {
@@ -52,7 +52,7 @@ impl Kernel {
         self.begin(stamp, &leases);
         let mut revoked = 0;
         for lsn in lsns {
-            // Those that were over have ended instead.
+            // Expired leases have ended in `begin` instead.
             if let Some(lease) = self.live(lsn) {
                 self.revoke_now(lease);
                 revoked += 1;
@@ -61,7 +61,7 @@ impl Kernel {
         Ok(Answer::RevokedAll { revoked, more: !self.first_revocable(party).is_empty() })
     }
 
-    /// The first leases of a party that are not under revoke yet: as many as make one step.
+    /// The first leases of a party that are not being revoked yet, at most one batch.
     fn first_revocable(&mut self, party: &Party) -> Vec<LeaseRef> {
         let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = party;
         let ns = self.find_namespace(namespace);
@@ -80,7 +80,7 @@ impl Kernel {
             .unwrap_or_default()
     }
 
-    /// Ends a revoke as revoked, and an expiry hold as expired.
+    /// Frees the resources. A revoking lease ends as revoked, a lease on hold as expired.
     pub(crate) fn reclaim(&mut self, stamp: Stamp, id: LeaseId) -> CommandResult {
         let (lease, phase) = self.find_effective_phase(stamp.now, id)?;
         let end = match phase {
@@ -155,7 +155,7 @@ impl Kernel {
         ]);
     }
 
-    /// What was set for exactly this scope.
+    /// The policy set for exactly this scope, without inheritance.
     pub fn policy(&self, scope: &Scope) -> Policy {
         self.policies.0.get(scope).copied().unwrap_or_default()
     }

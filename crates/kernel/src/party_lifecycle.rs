@@ -1,4 +1,5 @@
-//! Accounts, agents and sessions come and go with what refers to them.
+//! Reference counting of namespaces, accounts, agents and sessions: rows are created on first use and
+//! removed with the last reference.
 
 use crate::command::AgentNews;
 use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
@@ -13,7 +14,7 @@ impl Kernel {
     /// How long an agent without leases is remembered.
     pub const AGENT_WINDOW: Span = Span(300_000);
 
-    /// A namespace that is made anew starts where those that are gone left off.
+    /// A new namespace starts at the shard's version floor, which covers all deleted ones.
     pub(crate) fn ensure_namespace(&mut self, namespace: &Namespace) -> RowId<NamespaceRow> {
         let floor = self.floor;
         match self.find_namespace(namespace) {
@@ -34,7 +35,8 @@ impl Kernel {
         self.namespaces[ns].value.referrers += 1;
     }
 
-    /// One thing less is in a namespace; the last one takes it along, and leaves its floor to the shard.
+    /// Drops one reference; the last one removes the namespace and raises the shard's floor to the
+    /// namespace's.
     pub(crate) fn drop_namespace_ref(&mut self, ns: RowId<NamespaceRow>) {
         let row = &mut self.namespaces[ns].value;
         row.referrers -= 1;
@@ -54,7 +56,7 @@ impl Kernel {
         self.accounts.insert(ns.as_parent(), identity.shared(), Account::default())
     }
 
-    /// One thing less refers to an account; the last one takes it along.
+    /// Drops one reference; the last one removes the account.
     pub(crate) fn drop_account_ref(&mut self, account: RowId<Account>) {
         let referrers = &mut self.accounts[account].value.referrers;
         *referrers -= 1;
@@ -100,7 +102,7 @@ impl Kernel {
         id
     }
 
-    /// One whose time is over may still have its row.
+    /// Removes an agent that is overdue for removal but still has its row.
     pub(crate) fn forget_if_due(&mut self, namespace: &Namespace, name: &AgentName) {
         let ns = self.find_namespace(namespace);
         let Some(agent) = ns.and_then(|ns| self.agents.find(ns.as_parent(), name.as_str())) else {
@@ -111,7 +113,7 @@ impl Kernel {
         }
     }
 
-    /// An agent, or an operator for it, says that it restarts or is back.
+    /// Records that an agent restarts or has returned, as announced by the agent or an operator.
     pub(crate) fn agent_news(
         &mut self,
         stamp: Stamp,
@@ -126,8 +128,8 @@ impl Kernel {
         if row.is_restarting() == news.restarting {
             return Err(NotApplied::Unchanged(Answer::Done));
         }
-        // Leases that ran out before the agent was last back have not all been settled: their grace
-        // would be lost with the record of that restart.
+        // Some leases that expired during the last restart are still unsettled: overwriting that restart
+        // would lose their grace.
         let earlier = row.restart.and_then(|restart| restart.until);
         let behind = self.timers.first().map(|(at, _)| at);
         if news.restarting && behind.is_some_and(|at| earlier.is_some_and(|until| at < until)) {
@@ -153,7 +155,7 @@ impl Kernel {
         self.known_agent(now, ns, name).ok_or(Rejection::NotFound)
     }
 
-    /// An agent that is remembered at a moment, whether or not its row is gone by then.
+    /// An agent that is remembered at a given time, whether or not its overdue row has been removed.
     pub(crate) fn known_agent(
         &self,
         now: Time,
@@ -165,7 +167,7 @@ impl Kernel {
         (!forgotten).then_some(agent)
     }
 
-    /// It asked for something, so it runs.
+    /// Ends the agent's restart: a request from it shows that it is running.
     pub(crate) fn end_agent_restart(&mut self, agent: RowId<Agent>) {
         let now = self.now;
         if let Some(Restart { until: until @ None, .. }) = &mut self.agents[agent].value.restart {
@@ -174,7 +176,8 @@ impl Kernel {
         }
     }
 
-    /// An agent without leases is forgotten after a while, unless an operator paused it.
+    /// Starts or stops the timer that removes an agent: it runs while the agent has no leases and is not
+    /// paused.
     pub(crate) fn reset_agent_timer(&mut self, agent: RowId<Agent>) {
         let row = &self.agents[agent].value;
         let idle = row.leases == 0 && !row.paused;
@@ -190,7 +193,7 @@ impl Kernel {
         self.hash_agent(agent);
     }
 
-    /// Folds a row, as it is now, into the state's hash.
+    /// Folds the current row into the state hash.
     fn hash_agent(&mut self, agent: RowId<Agent>) {
         let row = &self.agents[agent];
         self.hash.text(&row.text);
@@ -235,7 +238,7 @@ impl Kernel {
     }
 }
 
-/// The namespace that a row of another table is in.
+/// The namespace row that is the parent of a row in another table.
 pub(crate) fn namespace_row(scope: Parent) -> RowId<NamespaceRow> {
-    Id::from_number(scope.expect("resources, accounts and agents are in a namespace"))
+    Id::from_number(scope.expect("nodes, accounts and agents have a namespace as parent"))
 }

@@ -1,8 +1,8 @@
-//! Rows in numbered places that are used again when a row goes.
+//! A slab: rows with stable numbers, reused after removal.
 //!
 //! Rows never move, and growing copies at most one chunk and the list of chunks: a table of ten million
-//! rows grows as quickly as one of ten. A place number means nothing outside the process: what may be observed
-//! must not depend on it, since a restored kernel numbers its rows anew.
+//! rows grows as fast as one of ten. A row's number has no meaning outside the process: nothing observable
+//! may depend on it, because a restored kernel numbers its rows differently.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -18,7 +18,7 @@ pub(crate) struct Slab<T> {
     free: Vec<u32>,
 }
 
-/// The place of a row. An `Option` of it is as small as itself.
+/// The number of a row. `Option<Id<T>>` has the same size.
 pub(crate) struct Id<T>(NonZeroU32, PhantomData<fn() -> T>);
 
 impl<T> Default for Slab<T> {
@@ -46,24 +46,24 @@ impl<T> Slab<T> {
             self.chunks.push(Vec::new());
         }
         let before = (self.chunks.len() - 1) * CHUNK_ROWS;
-        let chunk = self.chunks.last_mut().expect("a chunk with room was just made sure of");
+        let chunk = self.chunks.last_mut().expect("the last chunk has capacity");
         let index = u32::try_from(before + chunk.len()).expect("limits keep tables below 2^32 rows");
         chunk.push(Some(row));
         Id::new(index)
     }
 
     pub(crate) fn remove(&mut self, id: Id<T>) -> T {
-        let row = self.row_mut(id.index()).take().expect("a place in use names a row");
+        let row = self.row_mut(id.index()).take().expect("an id refers to an occupied entry");
         self.free.push(id.index());
         row
     }
 
-    /// In the order of their places: for sums and checks, whose result does not depend on it.
+    /// In slab order: for sums and checks, whose result does not depend on it.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
         self.iter_from(0)
     }
 
-    /// Likewise, leaving out so many places.
+    /// Like [`Slab::iter`], skipping the first `index` entries.
     pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (Id<T>, &T)> {
         let (chunks_out, rows_out) = ((index >> CHUNK_BITS) as usize, index as usize & (CHUNK_ROWS - 1));
         let first = (chunks_out * CHUNK_ROWS) + rows_out;
@@ -84,13 +84,13 @@ impl<T> Index<Id<T>> for Slab<T> {
 
     fn index(&self, id: Id<T>) -> &T {
         let chunk = &self.chunks[(id.index() >> CHUNK_BITS) as usize];
-        chunk[id.index() as usize & (CHUNK_ROWS - 1)].as_ref().expect("a place in use names a row")
+        chunk[id.index() as usize & (CHUNK_ROWS - 1)].as_ref().expect("an id refers to an occupied entry")
     }
 }
 
 impl<T> IndexMut<Id<T>> for Slab<T> {
     fn index_mut(&mut self, id: Id<T>) -> &mut T {
-        self.row_mut(id.index()).as_mut().expect("a place in use names a row")
+        self.row_mut(id.index()).as_mut().expect("an id refers to an occupied entry")
     }
 }
 
@@ -103,8 +103,11 @@ impl<T> Id<T> {
         self.0.get() - 1
     }
 
-    /// As the parent of rows in another table.
-    #[expect(clippy::unnecessary_wraps, reason = "a parent may be missing, but not where there is a row")]
+    /// This row as the parent of rows in another table.
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "returns the type of a parent, which may be missing elsewhere"
+    )]
     pub(crate) fn as_parent(self) -> Option<NonZeroU32> {
         Some(self.0)
     }
@@ -114,7 +117,7 @@ impl<T> Id<T> {
         Id(number, PhantomData)
     }
 
-    /// A number that is not zero, for keys that several kinds of rows share.
+    /// The number of the row plus one, for keys that several types of rows share.
     pub(crate) fn number(self) -> NonZeroU32 {
         self.0
     }
@@ -147,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_used_again_and_rows_stay_where_they_are() {
+    fn entries_are_reused_and_rows_do_not_move() {
         let mut slab = Slab::new();
         let ids: Vec<_> = (0..3000u32).map(|n| slab.insert(n)).collect();
         assert_eq!(slab.remove(ids[1500]), 1500);

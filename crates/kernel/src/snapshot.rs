@@ -1,7 +1,7 @@
 //! The whole state as plain data, in one canonical order, and back.
 //!
-//! **Invariant.** A restored kernel goes on exactly as the one that was taken down: what is not in the
-//! snapshot (indexes, timers, claims, chains, places of rows) follows from what is.
+//! **Invariant.** A restored kernel behaves exactly like the original: everything that is not in the
+//! snapshot (indexes, timers, claims, chains, row numbers) is derived from its content.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,24 +22,24 @@ use crate::table::{Row, RowId};
 use crate::text::{AgentName, Identity, Namespace};
 use crate::units::{Epoch, Lsn, Span, Time, Token, Version};
 
-/// Everything a kernel knows.
+/// The complete state of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// `None` before the first `open`; then all else is empty.
+    /// `None` before the first `open`; everything else is then empty.
     pub tenure: Option<Tenure>,
-    /// The last record in it.
+    /// The LSN of the last applied record.
     pub last: Lsn,
-    /// That record's stamp.
+    /// The stamp of that record.
     pub now: Time,
     /// The running hash after that record.
     pub state_hash: u64,
-    /// At least the floor of every namespace that is gone.
+    /// At least the version floor of every deleted namespace.
     pub floor: Version,
-    /// By name.
+    /// Namespaces, by name.
     pub namespaces: Vec<NamespaceData>,
-    /// By scope.
+    /// Policies, by scope.
     pub policies: Vec<(crate::command::Scope, Policy)>,
-    /// By namespace and name.
+    /// Agents, by namespace and name.
     pub agents: Vec<AgentData>,
     /// Keys with a document or under a lease, by namespace and name.
     pub keys: Vec<KeyData>,
@@ -56,35 +56,35 @@ pub struct Snapshot {
 pub struct NamespaceData {
     /// Its name.
     pub name: Namespace,
-    /// Keys that are made anew start here.
+    /// The version floor: new keys start here.
     pub floor: Version,
 }
 
 /// An agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentData {
-    /// Where.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Its name there.
+    /// Its name in the namespace.
     pub name: AgentName,
-    /// Whose it is.
+    /// The identity to which it belongs.
     pub identity: Identity,
-    /// The grant that first named it.
+    /// The LSN of the grant that first named it.
     pub since: Lsn,
-    /// An operator stopped its grants.
+    /// Whether an operator paused its grants.
     pub paused: bool,
-    /// The last time that it said it would restart.
+    /// Its last announced restart.
     pub restart: Option<Restart>,
-    /// When it is forgotten, if it has no leases.
+    /// When it is removed, if it has no leases.
     pub forget_at: Option<Time>,
 }
 
 /// A key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyData {
-    /// Where.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Its name there.
+    /// Its name in the namespace.
     pub key: ResourceName,
     /// Its version.
     pub version: Version,
@@ -95,13 +95,13 @@ pub struct KeyData {
 /// A lease that covers resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseData {
-    /// Of its grant.
+    /// The LSN of its grant.
     pub lsn: Lsn,
-    /// Where.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Whose.
+    /// The identity to which it belongs.
     pub identity: Identity,
-    /// Where it is in its life, by the row.
+    /// The phase stored in the row.
     pub phase: Phase,
     /// The epoch.
     pub epoch: Epoch,
@@ -111,36 +111,36 @@ pub struct LeaseData {
     pub granted_at: Time,
     /// Its TTL.
     pub ttl: Span,
-    /// As far as the TTL reaches.
+    /// The end of the TTL.
     pub ttl_until: Time,
-    /// The last use of it.
+    /// The time of the last commit or touch, or of the grant.
     pub active_at: Time,
     /// When authority ends.
     pub deadline: Time,
-    /// A quota made the deadline.
+    /// Whether the deadline comes from a quota.
     pub capped: bool,
-    /// Used since it was granted.
+    /// Whether it was used since it was granted.
     pub used: bool,
-    /// What it covers.
+    /// The members it covers.
     pub members: Vec<Member>,
-    /// What its grant added.
+    /// Its optional attributes.
     pub details: Details,
 }
 
 /// A lease that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PastData {
-    /// Of its grant.
+    /// The LSN of its grant.
     pub lsn: Lsn,
-    /// Where.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Whose.
+    /// The identity to which it belongs.
     pub identity: Identity,
     /// How it ended.
     pub end: End,
-    /// When.
+    /// When it ended.
     pub ended_at: Time,
-    /// By which record.
+    /// The LSN of the record that ended it.
     pub ended_lsn: Lsn,
     /// The epoch.
     pub epoch: Epoch,
@@ -148,30 +148,30 @@ pub struct PastData {
     pub token: Token,
     /// When it was granted.
     pub granted_at: Time,
-    /// When authority ended at the latest.
+    /// The latest time at which authority ended.
     pub deadline: Time,
     /// Its TTL.
     pub ttl: Span,
-    /// What it covered.
+    /// The members it covered.
     pub members: Vec<Member>,
-    /// What its grant added.
+    /// Its optional attributes.
     pub details: Details,
 }
 
-/// Data that no kernel can have written.
+/// A snapshot that no kernel can have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoreError(&'static str);
 
 impl fmt::Display for RestoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "snapshot makes no sense: {}", self.0)
+        write!(f, "invalid snapshot: {}", self.0)
     }
 }
 
 impl core::error::Error for RestoreError {}
 
 impl Kernel {
-    /// Writes the whole state down.
+    /// Takes a snapshot of the whole state.
     pub fn snapshot(&self) -> Snapshot {
         let mut namespaces: Vec<_> = self.namespaces.iter().map(|(_, row)| namespace_data(row)).collect();
         namespaces.sort_unstable();
@@ -198,7 +198,7 @@ impl Kernel {
         }
     }
 
-    /// The kernel that a snapshot was taken of.
+    /// Rebuilds the kernel from a snapshot.
     pub fn restore(snapshot: &Snapshot) -> Result<Kernel, RestoreError> {
         let mut kernel = Kernel::new();
         kernel.tenure.clone_from(&snapshot.tenure);
@@ -214,7 +214,7 @@ impl Kernel {
         snapshot.history.iter().try_for_each(|ended| kernel.restore_ended(ended))?;
         snapshot.requests.iter().for_each(|entry| kernel.requests.insert(entry.clone()));
         if kernel.namespaces.iter().any(|(_, row)| row.value.referrers == 0) {
-            return Err(RestoreError("a namespace with nothing in it"));
+            return Err(RestoreError("empty namespace"));
         }
         kernel.hash = StateHash(snapshot.state_hash);
         Ok(kernel)
@@ -229,7 +229,7 @@ impl Kernel {
         for data in &snapshot.agents {
             let ns = self.namespace_to_restore(&data.namespace)?;
             if self.agents.find(ns.as_parent(), data.name.as_str()).is_some() {
-                return Err(RestoreError("the same agent twice"));
+                return Err(RestoreError("duplicate agent"));
             }
             let account = self.ensure_account(ns, &data.identity);
             let mut agent = Agent::new(data.since, account);
@@ -245,7 +245,7 @@ impl Kernel {
     fn restore_key(&mut self, data: &KeyData) -> Result<(), RestoreError> {
         let ns = self.namespace_to_restore(&data.namespace)?;
         if !data.key.is_key() || self.nodes.find(ns.as_parent(), data.key.as_str()).is_some() {
-            return Err(RestoreError("a key that is none, or is there twice"));
+            return Err(RestoreError("duplicate key, or a resource that is not a key"));
         }
         let node = self.insert_node(ns, data.key.shared(), Node::new(data.version, data.document));
         if data.document.is_some() {
@@ -257,12 +257,13 @@ impl Kernel {
     fn restore_lease(&mut self, data: &LeaseData) -> Result<(), RestoreError> {
         let ns = self.namespace_to_restore(&data.namespace)?;
         if data.lsn > self.last || self.index.get(data.lsn).is_some() {
-            return Err(RestoreError("a lease of the future, or the same lease twice"));
+            return Err(RestoreError("duplicate lease, or a lease beyond the last LSN"));
         }
         if data.epoch.is_authority() != matches!(data.phase, Phase::Reserved | Phase::Active) {
-            return Err(RestoreError("a lease whose epoch does not go with its phase"));
+            return Err(RestoreError("lease with an epoch that contradicts its phase"));
         }
-        let bundle = Bundle::new(data.members.clone()).map_err(|_| RestoreError("a lease over no bundle"))?;
+        let bundle =
+            Bundle::new(data.members.clone()).map_err(|_| RestoreError("lease with an invalid bundle"))?;
         let account = self.ensure_account(ns, &data.identity);
         let optional = self.restore_optional_fields(ns, account, &data.details)?;
         let members = bundle.members().iter().map(|member| self.ensure_nodes(ns, member)).collect();
@@ -280,11 +281,11 @@ impl Kernel {
             account_links: Links::default(),
             capped: data.capped,
             used: data.used,
-            weight: u32::try_from(bundle.weight()).expect("a bundle is bounded"),
+            weight: u32::try_from(bundle.weight()).expect("a bundle has a bounded number of claims"),
             members,
             optional,
         });
-        if self.is_compatible(lease) { Ok(()) } else { Err(RestoreError("two holders of one resource")) }
+        if self.is_compatible(lease) { Ok(()) } else { Err(RestoreError("conflicting leases")) }
     }
 
     fn restore_optional_fields(
@@ -298,7 +299,7 @@ impl Kernel {
         }
         let known = |name: &AgentName| self.agents.find(ns.as_parent(), name.as_str());
         let agent = match &details.agent {
-            Some(name) => Some(known(name).ok_or(RestoreError("a lease of an agent that is not there"))?),
+            Some(name) => Some(known(name).ok_or(RestoreError("lease of an unknown agent"))?),
             None => None,
         };
         let session = details.session.as_ref().map(|name| self.ensure_session(account, name));
@@ -309,7 +310,7 @@ impl Kernel {
     fn restore_ended(&mut self, data: &PastData) -> Result<(), RestoreError> {
         let ns = self.namespace_to_restore(&data.namespace)?;
         if data.lsn > self.last || self.index.get(data.lsn).is_some() || data.members.is_empty() {
-            return Err(RestoreError("an ended lease that never was, or is there twice"));
+            return Err(RestoreError("duplicate or empty ended lease, or one beyond the last LSN"));
         }
         let account = self.ensure_account(ns, &data.identity);
         self.accounts[account].value.referrers += 1;
@@ -336,7 +337,7 @@ impl Kernel {
     }
 
     fn namespace_to_restore(&self, namespace: &Namespace) -> Result<RowId<NamespaceRow>, RestoreError> {
-        self.find_namespace(namespace).ok_or(RestoreError("a namespace that is not there"))
+        self.find_namespace(namespace).ok_or(RestoreError("unknown namespace"))
     }
 
     fn agent_data(&self, row: &Row<Agent>) -> AgentData {

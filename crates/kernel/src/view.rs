@@ -1,5 +1,5 @@
-//! Read-only queries. All judge by the deadline: a lease that has run out is shown so, whether or not
-//! a command has ended it yet.
+//! Read-only queries. All judge by the deadline: an expired lease is shown as expired, whether or not a
+//! command has ended it yet.
 
 use alloc::vec::Vec;
 
@@ -19,22 +19,22 @@ use crate::table::{Parent, Row};
 use crate::text::{AgentName, Identity, Namespace, SessionName};
 use crate::units::{Age, Epoch, LeaseId, Lsn, Span, Time, Token, Version};
 
-/// A lease as anybody may see it: no secret is in it, since the kernel has none.
+/// The public view of a lease. It contains no secret, because the kernel has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
     /// Its public id.
     pub id: LeaseId,
-    /// Where.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Whose.
+    /// The identity to which it belongs.
     pub identity: Identity,
-    /// Where it is in its life.
+    /// Its state.
     pub state: State,
     /// The epoch.
     pub epoch: Epoch,
     /// The fencing token.
     pub token: Token,
-    /// What it covers, or covered.
+    /// The members it covers or covered.
     pub members: Vec<Member>,
     /// Its TTL.
     pub ttl: Span,
@@ -42,32 +42,32 @@ pub struct LeaseView {
     pub granted_at: Time,
     /// When authority ends, or ended at the latest.
     pub deadline: Time,
-    /// While it is held after expiry: until when, which may be never.
+    /// While on hold after expiry: the end of the hold, which may be never.
     pub held_until: Option<Time>,
-    /// How old wait-die takes it to be.
+    /// Its age for wait-die.
     pub age: Age,
-    /// What its grant added.
+    /// Its optional attributes.
     pub details: Details,
-    /// Once it has ended.
+    /// Set once it has ended.
     pub ended: Option<Ended>,
 }
 
-/// Where to go on reading a list. Means nothing after a restart, but to begin anew.
+/// A position in a list. Not valid after a restart: begin again from the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor(pub u32);
 
 /// The end of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// When.
+    /// When it ended.
     pub at: Time,
-    /// By which record.
+    /// The LSN of the record that ended it.
     pub lsn: Lsn,
-    /// It can be read at least until this has passed, if history is not full.
+    /// It stays readable at least until this time has passed, unless history is full.
     pub retire_after: Time,
 }
 
-/// A key and the document beside it.
+/// A key and its document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyView {
     /// The key's version, whether or not it has a document.
@@ -76,14 +76,14 @@ pub struct KeyView {
     pub document: Option<Document>,
 }
 
-/// What an agent is doing.
+/// The state of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentState {
-    /// It asks and is answered.
+    /// Neither restarting nor paused.
     Alive,
-    /// It said that it restarts, and has not been back.
+    /// It announced a restart and has not returned.
     Restarting,
-    /// An operator stopped its grants.
+    /// An operator paused its grants.
     Paused,
 }
 
@@ -92,24 +92,24 @@ pub enum AgentState {
 pub struct AgentView {
     /// Its name.
     pub name: AgentName,
-    /// Whose it is.
+    /// The identity to which it belongs.
     pub identity: Identity,
-    /// What it is doing.
+    /// Its state.
     pub state: AgentState,
-    /// How many leases it has that cover resources.
+    /// The number of its leases that cover resources.
     pub leases: u32,
 }
 
-/// How full the tables are.
+/// The number of rows in each table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Leases that cover resources.
     pub leases: usize,
-    /// Ended leases that can be read.
+    /// Readable ended leases.
     pub history: usize,
     /// Namespaces.
     pub namespaces: usize,
-    /// Names that something is known about.
+    /// Names that are leased or have a document, and the directories above them.
     pub nodes: usize,
     /// Keys with a document.
     pub documents: usize,
@@ -126,12 +126,12 @@ pub struct Counts {
 }
 
 impl Kernel {
-    /// The position of the last record that was applied.
+    /// The LSN of the last applied record.
     pub fn last_lsn(&self) -> Lsn {
         self.last
     }
 
-    /// The stamp of the last record that was applied.
+    /// The stamp of the last applied record.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -141,31 +141,31 @@ impl Kernel {
         self.tenure.as_ref()
     }
 
-    /// A running hash over every change of the state: equal for equal logs.
+    /// A running hash over every state change: equal for equal logs.
     pub fn state_hash(&self) -> u64 {
         self.hash.0
     }
 
-    /// One lease, live or ended. The refusals tell apart what never was and what is retired.
+    /// One lease, live or ended. The errors distinguish leases that never existed from retired ones.
     pub fn lease(&self, id: LeaseId, now: Time) -> Result<LeaseView, Rejection> {
         Ok(self.view(self.lookup(id)?, now))
     }
 
-    /// Every lease that covers resources, in no particular order, from a cursor on.
+    /// Every lease that covers resources, from a cursor on, in no particular order.
     ///
-    /// Each comes with the cursor to go on from, so that a long list can be read in pages: what stands
-    /// all the while is seen exactly once, what comes or goes meanwhile at most once or not at all.
+    /// Each comes with the cursor of the next, so that a long list can be read in pages. A lease that
+    /// lives throughout is listed exactly once; if it is granted or ends in between, at most once.
     pub fn leases_from(&self, cursor: Cursor, now: Time) -> impl Iterator<Item = (Cursor, LeaseView)> {
         let rows = self.leases.iter_from(cursor.0);
         rows.map(move |(id, row)| (Cursor(id.number().get()), self.live_view(row, now)))
     }
 
-    /// Ended leases that can still be read, in the order of their ends.
+    /// Readable ended leases, in the order of their ends.
     pub fn history(&self) -> impl Iterator<Item = LeaseView> {
         self.history.iter().map(|ended| self.ended_view(ended))
     }
 
-    /// Leases on a resource: on its very name, or on a subtree that it is in. The oldest come first.
+    /// Leases on a resource: on the name itself, or on a subtree that contains it. Oldest first.
     pub fn holders(
         &self,
         namespace: &Namespace,
@@ -179,7 +179,8 @@ impl Kernel {
         live.map(move |lease| self.view(IndexEntry::Live(lease), now))
     }
 
-    /// Does a live lease with this token cover the resource? Information, never a guard.
+    /// Whether a live lease with this token covers the resource. Informational: it does not protect a
+    /// write.
     pub fn is_current(
         &self,
         namespace: &Namespace,
@@ -199,7 +200,7 @@ impl Kernel {
         })
     }
 
-    /// The leases that a session has, in the order of their grants: what it may have to give back.
+    /// The leases of a session, in the order of their grants.
     pub fn leases_of_session(
         &self,
         namespace: &Namespace,
@@ -221,7 +222,7 @@ impl Kernel {
         current.map(|row| self.live_view(row, now)).collect()
     }
 
-    /// Every document, in no particular order, from a cursor on; see [`Kernel::leases_from`].
+    /// Every document, from a cursor on, in no particular order; see [`Kernel::leases_from`].
     pub fn documents_from(
         &self,
         cursor: Cursor,
@@ -239,7 +240,7 @@ impl Kernel {
         self.policies.0.iter()
     }
 
-    /// A key, if anything is known about it.
+    /// A key, if it is leased or has a document.
     pub fn key(&self, namespace: &Namespace, key: &ResourceName) -> Option<KeyView> {
         let ns = self.find_namespace(namespace)?;
         let node = &self.nodes[self.nodes.find(ns.as_parent(), key.as_str())?].value;
@@ -252,7 +253,7 @@ impl Kernel {
         Some(self.agent_view(&self.agents[agent]))
     }
 
-    /// A namespace's agents, by name. Costs a look at all agents.
+    /// A namespace's agents, by name. Scans all agents.
     pub fn agents(&self, namespace: &Namespace, now: Time) -> Vec<AgentView> {
         let Some(ns) = self.find_namespace(namespace) else { return Vec::new() };
         let rows = self.agents.iter().map(|(_, row)| row).filter(|row| row.parent == ns.as_parent());
@@ -262,7 +263,7 @@ impl Kernel {
         views
     }
 
-    /// All namespaces with something in them, by name.
+    /// All namespaces in use, by name.
     pub fn namespaces(&self) -> Vec<Namespace> {
         let mut names: Vec<_> =
             self.namespaces.iter().map(|(_, row)| Namespace::from_shared(&row.text)).collect();
@@ -275,7 +276,7 @@ impl Kernel {
         self.policies.resolve(namespace, identity)
     }
 
-    /// How full the tables are.
+    /// The number of rows in each table.
     pub fn counts(&self) -> Counts {
         Counts {
             leases: self.leases.len(),
@@ -291,7 +292,7 @@ impl Kernel {
         }
     }
 
-    /// Those on the name itself, and on the subtrees that it is in.
+    /// The leases on the name itself and on the subtrees that contain it.
     fn leases_covering(&self, ns: Parent, resource: &ResourceName, now: Time) -> Vec<LeaseRef> {
         let (text, subtree) = resource.node();
         let met = self
