@@ -52,9 +52,9 @@ impl Kernel {
         now: Time,
     ) -> impl Iterator<Item = LeaseView> + 'a {
         let ns = self.find_namespace(namespace);
-        let met = ns.into_iter().flat_map(move |ns| self.claim_sets_to_check(ns, bundle));
-        let leases =
-            met.flat_map(|(node, part, class)| self.nodes[node].value.claims(part).conflicting_with(class));
+        let checked = ns.into_iter().flat_map(move |ns| self.claim_sets_to_check(ns, bundle));
+        let leases = checked
+            .flat_map(|(node, part, class)| self.nodes[node].value.claims(part).conflicting_with(class));
         let mut seen = BTreeSet::new();
         let blocking = leases.filter(move |lease| {
             let row = &self.leases[*lease];
@@ -203,8 +203,8 @@ impl Kernel {
         let all = bundle.members().iter().flat_map(move |member| {
             let class = member.predicate.class();
             let (text, subtree) = member.resource.node();
-            let met = self.claim_sets_to_check_for_name(ns.as_parent(), text, subtree);
-            met.into_iter().map(move |(node, part)| (node, part, class))
+            let checked = self.claim_sets_to_check_for_name(ns.as_parent(), text, subtree);
+            checked.into_iter().map(move |(node, part)| (node, part, class))
         });
         all.filter(move |(node, part, class)| !several || seen.insert((node.number(), *part, *class)))
     }
@@ -221,12 +221,12 @@ impl Kernel {
         let nearest = node.or_else(|| dirs_above(text).find_map(|dir| self.nodes.find(ns, dir)));
         let own = node.map(|node| (node, if subtree { Part::Beneath } else { Part::At }));
         let dirs = nearest.into_iter().flat_map(|node| self.path_and_dirs_above(node));
-        let met = own.into_iter().chain(dirs.map(|dir| (dir, Part::Subtree)));
+        let checked = own.into_iter().chain(dirs.map(|dir| (dir, Part::Subtree)));
         let is_claimed =
             |(node, part): &(RowId<Node>, Part)| !self.nodes[*node].value.claims(*part).is_empty();
-        let mut met: Vec<_> = met.filter(is_claimed).collect();
-        met.reverse();
-        met
+        let mut checked: Vec<_> = checked.filter(is_claimed).collect();
+        checked.reverse();
+        checked
     }
 
     /// The claim sets to check for a member of a lease: see the table above.

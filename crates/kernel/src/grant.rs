@@ -29,27 +29,27 @@ struct GrantDecision {
 impl Kernel {
     /// Why a grant would be rejected at a given time; `None` if it would be granted. Changes nothing: a
     /// request that has to queue learns first of any refusal that waiting cannot resolve.
-    pub fn refusal(&self, now: Time, identity: &Identity, grant: &Grant) -> Option<Rejection> {
-        self.decide_grant(now, identity, grant).err()
+    pub fn refusal(&self, now: Time, identity: &Identity, request: &Grant) -> Option<Rejection> {
+        self.decide_grant(now, identity, request).err()
     }
 
     pub(crate) fn acquire(
         &mut self,
         stamp: Stamp,
         identity: &Identity,
-        grant: &Grant,
+        request: &Grant,
         phase: Phase,
     ) -> CommandResult {
-        let decision = self.decide_grant(stamp.now, identity, grant)?;
+        let decision = self.decide_grant(stamp.now, identity, request)?;
         let generation = self.generation;
         self.begin(stamp, &decision.expired);
         // Before the account is used: this agent may hold the last reference to it.
-        if let Some(agent) = &grant.agent {
-            self.forget_if_due(&grant.namespace, agent);
+        if let Some(agent) = &request.agent {
+            self.forget_if_due(&request.namespace, agent);
         }
         let account = decision.account.filter(|_| self.generation == generation);
-        let account = account.unwrap_or_else(|| self.ensure_account_in(&grant.namespace, identity));
-        let lease = self.grant(account, grant, phase, &decision.quota);
+        let account = account.unwrap_or_else(|| self.ensure_account_in(&request.namespace, identity));
+        let lease = self.grant(account, request, phase, &decision.quota);
         let granted = self.granted(&self.leases[lease]);
         self.events.push(Event::Granted(granted.lease, granted.token));
         self.assert_granted(lease);
@@ -58,8 +58,8 @@ impl Kernel {
 
     /// Planted fault: a refused grant counts towards its identity's quota.
     pub(crate) fn count_refused_grant(&mut self, command: &Command) {
-        let (Action::Acquire(grant) | Action::Reserve(grant)) = &command.action else { return };
-        let ns = self.find_namespace(&grant.namespace);
+        let (Action::Acquire(request) | Action::Reserve(request)) = &command.action else { return };
+        let ns = self.find_namespace(&request.namespace);
         let account = ns.zip(command.identity.as_ref());
         let account =
             account.and_then(|(ns, identity)| self.accounts.find(ns.as_parent(), identity.as_str()));
@@ -72,31 +72,31 @@ impl Kernel {
         &self,
         now: Time,
         identity: &Identity,
-        grant: &Grant,
+        request: &Grant,
     ) -> Result<GrantDecision, Rejection> {
         let limits = self.limits();
-        if grant.ttl.0 == 0 || grant.ttl > limits.ttl_max {
+        if request.ttl.0 == 0 || request.ttl > limits.ttl_max {
             return Err(Rejection::InvalidTtl { max: limits.ttl_max });
         }
-        if matches!(grant.on_expiry, OnExpiry::Hold(span) if span > limits.hold_max) {
+        if matches!(request.on_expiry, OnExpiry::Hold(span) if span > limits.hold_max) {
             return Err(Rejection::InvalidHold { max: limits.hold_max });
         }
-        let policy = self.policies.resolve(&grant.namespace, identity);
+        let policy = self.policies.resolve(&request.namespace, identity);
         if policy.paused {
             return Err(Rejection::Paused);
         }
-        let ns = self.find_namespace(&grant.namespace);
+        let ns = self.find_namespace(&request.namespace);
         if ns.is_none() && self.namespaces.len() >= limits.namespaces_max as usize {
             return Err(Rejection::Full(Bounded::Namespaces));
         }
         let account = ns.and_then(|ns| self.accounts.find(ns.as_parent(), identity.as_str()));
-        self.decide_agent(now, ns, account, grant)?;
-        let session = account.zip(grant.session.as_ref());
+        self.decide_agent(now, ns, account, request)?;
+        let session = account.zip(request.session.as_ref());
         let session =
             session.and_then(|(account, name)| self.sessions.find(account.as_parent(), name.as_str()));
-        let found = ns.map_or(Ok(Vec::new()), |ns| self.check_conflicts(ns, &grant.bundle, session, now));
+        let found = ns.map_or(Ok(Vec::new()), |ns| self.check_conflicts(ns, &request.bundle, session, now));
         let expired = found.as_ref().map_or(&[] as &[_], Vec::as_slice);
-        self.decide_counts(&policy.quota, account, expired, &grant.bundle).map_err(|full| {
+        self.decide_counts(&policy.quota, account, expired, &request.bundle).map_err(|full| {
             // Overdue leases still count, although they should not: ask for a retry instead of rejecting.
             if self.next_due().is_some_and(|due| due <= now) { Rejection::Behind } else { full }
         })?;
@@ -109,9 +109,9 @@ impl Kernel {
         now: Time,
         ns: Option<RowId<NamespaceRow>>,
         account: Option<RowId<Account>>,
-        grant: &Grant,
+        request: &Grant,
     ) -> Result<(), Rejection> {
-        let Some(name) = &grant.agent else { return Ok(()) };
+        let Some(name) = &request.agent else { return Ok(()) };
         if let Some(agent) = ns.and_then(|ns| self.known_agent(now, ns, name)) {
             let agent = &self.agents[agent].value;
             return match agent.paused {
@@ -156,18 +156,18 @@ impl Kernel {
         self.ensure_account(ns, identity)
     }
 
-    fn grant(&mut self, account: RowId<Account>, grant: &Grant, phase: Phase, quota: &Quota) -> LeaseRef {
+    fn grant(&mut self, account: RowId<Account>, request: &Grant, phase: Phase, quota: &Quota) -> LeaseRef {
         let (lsn, now) = (self.last, self.now);
         let ns = namespace_row(self.accounts[account].parent);
-        let members = grant.bundle.members().iter().map(|member| self.ensure_nodes(ns, member)).collect();
-        let optional = self.optional_fields(ns, account, grant);
-        let deadline = Deadline::new(now.after(grant.ttl), quota.cap(now, now), now);
+        let members = request.bundle.members().iter().map(|member| self.ensure_nodes(ns, member)).collect();
+        let optional = self.optional_fields(ns, account, request);
+        let deadline = Deadline::new(now.after(request.ttl), quota.cap(now, now), now);
         let mut lease = Lease {
             lsn,
             epoch: Epoch::FIRST,
             token: if planted!(TokenReused) { Token(self.leases.len() as u64 + 1) } else { Token::from(lsn) },
             granted_at: now,
-            ttl: grant.ttl,
+            ttl: request.ttl,
             ttl_until: now,
             active_at: now,
             deadline: now,
@@ -176,7 +176,7 @@ impl Kernel {
             account_links: Links::default(),
             capped: false,
             used: false,
-            weight: u32::try_from(grant.bundle.weight()).expect("a bundle has a bounded number of claims"),
+            weight: u32::try_from(request.bundle.weight()).expect("a bundle has a bounded number of claims"),
             members,
             optional,
         };
@@ -188,25 +188,25 @@ impl Kernel {
         &mut self,
         ns: RowId<NamespaceRow>,
         account: RowId<Account>,
-        grant: &Grant,
+        request: &Grant,
     ) -> Option<Box<OptionalFields>> {
         let details = Details {
-            on_expiry: grant.on_expiry,
-            age: grant.attempt.filter(|age| age.counts_at(self.now)),
-            agent: grant.agent.clone(),
-            session: grant.session.clone(),
-            owner: grant.owner.clone(),
-            reason: grant.reason.clone(),
-            metadata: grant.metadata.clone(),
+            on_expiry: request.on_expiry,
+            age: request.attempt.filter(|age| age.counts_at(self.now)),
+            agent: request.agent.clone(),
+            session: request.session.clone(),
+            owner: request.owner.clone(),
+            reason: request.reason.clone(),
+            metadata: request.metadata.clone(),
         };
         if details.is_default() {
             return None;
         }
-        let agent = grant.agent.as_ref().map(|name| self.ensure_agent(ns, account, name));
+        let agent = request.agent.as_ref().map(|name| self.ensure_agent(ns, account, name));
         if let Some(agent) = agent {
             self.end_agent_restart(agent);
         }
-        let session = grant.session.as_ref().map(|name| self.ensure_session(account, name));
+        let session = request.session.as_ref().map(|name| self.ensure_session(account, name));
         Some(Box::new(OptionalFields { details, agent, agent_links: Links::default(), session }))
     }
 }

@@ -140,8 +140,8 @@ impl Kernel {
         match &command.action {
             Action::Open(open) => self.open(stamp, open),
             Action::Tick => self.tick(stamp),
-            Action::Acquire(grant) => self.acquire(stamp, by()?, grant, Phase::Active),
-            Action::Reserve(grant) => self.acquire(stamp, by()?, grant, Phase::Reserved),
+            Action::Acquire(request) => self.acquire(stamp, by()?, request, Phase::Active),
+            Action::Reserve(request) => self.acquire(stamp, by()?, request, Phase::Reserved),
             Action::Activate(held) => self.activate(stamp, by()?, *held),
             Action::Renew(renewals) => self.renew(stamp, by()?, renewals),
             Action::Release(held) => self.release(stamp, by()?, *held),

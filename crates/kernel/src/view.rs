@@ -153,8 +153,8 @@ impl Kernel {
 
     /// Every lease that covers resources, from a cursor on, in no particular order.
     ///
-    /// Each comes with the cursor of the next, so that a long list can be read in pages. A lease that
-    /// lives throughout is listed exactly once; if it is granted or ends in between, at most once.
+    /// Each comes with the cursor from which to continue, so that a long list can be read in pages. A lease
+    /// that lives throughout is listed exactly once; if it is granted or ends in between, at most once.
     pub fn leases_from(&self, cursor: Cursor, now: Time) -> impl Iterator<Item = (Cursor, LeaseView)> {
         let rows = self.leases.iter_from(cursor.0);
         rows.map(move |(id, row)| (Cursor(id.number().get()), self.live_view(row, now)))

@@ -1,21 +1,21 @@
-//! The transcripts are the kernel's documentation by example: each must say what the kernel does.
+//! The transcripts document the kernel by example: each must match what the kernel does.
 
 use std::path::Path;
 
 #[test]
-fn every_transcript_tells_what_the_kernel_does() {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transcripts"));
-    let mut told = 0;
-    for entry in std::fs::read_dir(folder).expect("the transcripts are there") {
-        let path = entry.expect("a readable folder").path();
+fn every_transcript_matches_the_kernel() {
+    let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transcripts"));
+    let mut count = 0;
+    for entry in std::fs::read_dir(dir).expect("the transcripts directory exists") {
+        let path = entry.expect("a readable directory").path();
         let text = std::fs::read_to_string(&path).expect("a readable file");
         let done =
             sim::transcript::rerun(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        for (n, (told, done)) in text.lines().zip(done.lines()).enumerate() {
-            assert_eq!(told, done, "{}:{}", path.display(), n + 1);
+        for (n, (expected, done)) in text.lines().zip(done.lines()).enumerate() {
+            assert_eq!(expected, done, "{}:{}", path.display(), n + 1);
         }
         assert_eq!(text, done, "{}", path.display());
-        told += 1;
+        count += 1;
     }
-    assert!(told >= 10, "only {told} transcripts");
+    assert!(count >= 10, "only {count} transcripts");
 }
