@@ -184,9 +184,9 @@ impl Kernel {
         let (window, step) = (self.limits().history_window, self.limits().step_max as usize);
         let mut work = 0;
         while work < Kernel::RETIRE_STEPS * step {
-            let over = self.history.is_overfull(self.limits());
+            let overfull = self.history.is_overfull(self.limits());
             match self.history.oldest() {
-                Some(ended) if over || self.history.get(ended).ended_at.after(window) < self.now => {
+                Some(ended) if overfull || self.history.get(ended).ended_at.after(window) < self.now => {
                     work += self.retire_one(ended);
                 }
                 _ => break,
