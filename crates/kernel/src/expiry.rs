@@ -3,7 +3,7 @@
 //! **Invariant.** Authority ends as soon as `now > deadline`, even if the row still says otherwise: every
 //! decision uses [`Kernel::effective_phase`], never the row's phase alone. Rows follow in bounded steps: a
 //! command first settles the leases that it touches, then other overdue leases in the order of `(time,
-//! lease id)`, until it has removed [`Limits::step_max`](crate::Limits) claims.
+//! lease id)`, until their claims add up to [`Limits::step_max`](crate::Limits).
 //!
 //! **What would break it.** A million leases expire in the same millisecond; the sweep has ended a hundred
 //! when a renewal of the last one arrives. Judged by its row the lease would be revived, although its

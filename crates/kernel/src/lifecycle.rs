@@ -18,8 +18,7 @@ use crate::node::Node;
 use crate::party_lifecycle::namespace_row;
 use crate::party_rows::NamespaceRow;
 use crate::predicate::Class;
-use crate::resource::Part;
-use crate::resource::{ResourceName, dir_above, path_of};
+use crate::resource::{Part, ResourceName, dir_above, path_of};
 use crate::table::RowId;
 use crate::units::{Time, Version};
 

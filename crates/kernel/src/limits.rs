@@ -39,7 +39,7 @@ pub struct Limits {
     pub requests_per_identity_max: u32,
     /// How long an entry replays its response to retries.
     pub request_window: Span,
-    /// The work one command spends on overdue leases, counted in claims removed. Part of the log, so that
+    /// The work one command spends on overdue leases, counted in their claims. Part of the log, so that
     /// a replay takes the same steps as the original run.
     pub step_max: u32,
 }
