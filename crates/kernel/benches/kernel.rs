@@ -1,10 +1,11 @@
-//! What the kernel costs, beside a ceiling in the same run: bare hash-map work on the same names.
+//! Kernel benchmarks, each beside a ceiling measured in the same run: plain hash-map work on the same
+//! names.
 //!
-//! `cargo bench -p kernel --bench kernel` runs all of it; words after `--` pick parts by name.
+//! `cargo bench -p kernel --bench kernel` runs all of them; words after `--` select benchmarks by name.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![expect(clippy::disallowed_types, reason = "the ceiling is a plain hash map, never iterated")]
-#![expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
+#![expect(clippy::cast_precision_loss, reason = "results are rounded anyway")]
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -33,11 +34,11 @@ fn main() {
     }
 }
 
-/// A lease that does not end while a benchmark runs.
+/// A TTL that outlasts every benchmark.
 const LONG: Span = Span(1 << 31);
 
-/// A kernel with room for everything, and one client whose commands are filled in and used again, so
-/// that what is measured is the kernel and not the making of commands.
+/// A kernel with very high limits, and one client that reuses its commands, so that the benchmark measures
+/// the kernel and not the construction of commands.
 struct Client {
     world: World,
     acquire: Command,
@@ -62,7 +63,9 @@ impl Client {
     }
 
     fn acquire(&mut self, bundle: Bundle, ttl: Span) -> Granted {
-        let Action::Acquire(grant) = &mut self.acquire.action else { unreachable!("it was made as one") };
+        let Action::Acquire(grant) = &mut self.acquire.action else {
+            unreachable!("constructed as an acquire")
+        };
         (grant.bundle, grant.ttl) = (bundle, ttl);
         match self.world.apply(&self.acquire) {
             Outcome::Applied(Answer::Granted(granted), _) => granted,
@@ -98,7 +101,7 @@ fn cycles() {
     let rounds = 2_000_000;
     for resources in [1, 10_000, 1_000_000] {
         let mut client = Client::new();
-        // As many others are held all the while, so that the tables are full-sized.
+        // Hold as many other leases throughout, so that the tables have their full size.
         client.fill(resources);
         let names: Vec<ResourceName> = (0..resources).map(|n| name(resources + n)).collect();
         let mut rng = Rng::new(1);
@@ -120,7 +123,7 @@ fn cycles() {
     }
 }
 
-/// Two inserts and two removals by the same names: what any store in memory does at least.
+/// Two inserts and two removals by the same names: the minimum work of any in-memory store.
 fn ceiling(names: &[ResourceName], order: &[usize]) -> f64 {
     let mut leases: HashMap<usize, usize> = HashMap::new();
     let mut owners: HashMap<ResourceName, usize> = names.iter().map(|name| (name.clone(), 0)).collect();
@@ -217,7 +220,7 @@ fn heartbeats() {
         took.sort_unstable();
         took[took.len() / 2].as_secs_f64() * 1e3
     };
-    // Leases that are granted and renewed one after the other share timers. In the end none does.
+    // Leases that are granted and renewed together share timer entries. At the end none do.
     let (first, last) = (median(&took[..50]), median(&took[batches - 50..]));
     println!(
         "heartbeat: {batch} leases picked at random of {live}: {first:.1} ms; \
@@ -277,7 +280,8 @@ fn memory() {
 }
 
 fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells what is resident");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS is there");
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc/self/status");
+    let line =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the status has a VmRSS line");
     line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") * 1024
 }

@@ -1,24 +1,24 @@
-//! Does this credential have authority now? Every holder's command asks here.
+//! Checks whether a credential has authority. Every holder command starts here.
 //!
-//! The refusals are tried in a fixed order, and the first that applies is given: no such lease, or
-//! retired; another identity's; revoked; expired; released; an older epoch.
+//! Refusals are checked in a fixed order, and the first that applies is returned: unknown or retired
+//! lease; other identity; revoked; expired; released; older epoch.
 
 use crate::command::Held;
-use crate::expiry::Standing;
+use crate::expiry::EffectivePhase;
 use crate::history::End;
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef};
+use crate::lease_index::IndexEntry;
 use crate::outcome::{Answer, Granted, Live, Rejection, State};
-use crate::party::Account;
+use crate::party_rows::Account;
 use crate::predicate::Predicate;
 use crate::resource::ResourceName;
 use crate::table::RowId;
 use crate::text::Identity;
 use crate::units::{Epoch, LeaseId, Lsn, Time};
-use crate::whereabouts::Whereabouts;
 
 impl Kernel {
-    /// May the holder of this credential read what is kept beside `resource`? Any member will do.
+    /// Whether the holder of this credential may read the document of `resource`. Any predicate suffices.
     pub fn may_read(
         &self,
         now: Time,
@@ -30,30 +30,30 @@ impl Kernel {
         self.covering(lease, resource).map(drop).ok_or(Rejection::NotHeld)
     }
 
-    /// The lease that this credential has authority over; it may still be reserved.
+    /// The lease over which this credential has authority; it may still be reserved.
     pub(crate) fn authority(
         &self,
         now: Time,
         identity: &Identity,
         held: Held,
     ) -> Result<LeaseRef, Rejection> {
-        self.authority_over(self.whereabouts(held.lease)?, now, identity, held.epoch)
+        self.authority_over(self.lookup(held.lease)?, now, identity, held.epoch)
     }
 
-    /// Likewise, of a lease that was found.
+    /// Like [`Kernel::authority`], for a lease that has been looked up.
     pub(crate) fn authority_over(
         &self,
-        found: Whereabouts,
+        found: IndexEntry,
         now: Time,
         identity: &Identity,
         epoch: Epoch,
     ) -> Result<LeaseRef, Rejection> {
         let lease = match found {
-            Whereabouts::Live(lease) => lease,
-            Whereabouts::Past(past) => {
-                let past = self.history.get(past);
-                self.belongs(past.account, identity)?;
-                return Err(match past.end {
+            IndexEntry::Live(lease) => lease,
+            IndexEntry::Ended(ended) => {
+                let ended = self.history.get(ended);
+                self.check_owner(ended.account, identity)?;
+                return Err(match ended.end {
                     End::Revoked => Rejection::LeaseRevoked,
                     End::Expired => Rejection::LeaseExpired,
                     End::Released => Rejection::NotHeld,
@@ -61,20 +61,20 @@ impl Kernel {
             }
         };
         let row = &self.leases[lease];
-        self.belongs(row.account, identity)?;
-        match self.standing(row, now) {
-            Standing::Revoking => Err(Rejection::LeaseRevoked),
-            Standing::OnHold { .. } | Standing::Over => Err(Rejection::LeaseExpired),
-            Standing::Reserved | Standing::Active if epoch < row.epoch => {
+        self.check_owner(row.account, identity)?;
+        match self.effective_phase(row, now) {
+            EffectivePhase::Revoking => Err(Rejection::LeaseRevoked),
+            EffectivePhase::OnHold { .. } | EffectivePhase::Expired => Err(Rejection::LeaseExpired),
+            EffectivePhase::Reserved | EffectivePhase::Active if epoch < row.epoch => {
                 Err(Rejection::StaleEpoch { current: row.epoch })
             }
-            // Nobody was ever issued an epoch to come.
-            Standing::Reserved | Standing::Active if epoch > row.epoch => Err(Rejection::NotHeld),
-            Standing::Reserved | Standing::Active => Ok(lease),
+            // A future epoch was never issued.
+            EffectivePhase::Reserved | EffectivePhase::Active if epoch > row.epoch => Err(Rejection::NotHeld),
+            EffectivePhase::Reserved | EffectivePhase::Active => Ok(lease),
         }
     }
 
-    pub(crate) fn not_reserved(&self, lease: LeaseRef) -> Result<(), Rejection> {
+    pub(crate) fn check_not_reserved(&self, lease: LeaseRef) -> Result<(), Rejection> {
         match self.leases[lease].state() {
             State::Reserved => Err(Rejection::InvalidState(State::Reserved)),
             _ => Ok(()),
@@ -84,18 +84,18 @@ impl Kernel {
     /// The predicate with which a lease covers exactly this resource.
     pub(crate) fn covering(&self, lease: LeaseRef, resource: &ResourceName) -> Option<Predicate> {
         let row = &self.leases[lease];
-        let space = self.accounts[row.account].parent;
-        let node = self.nodes.find(space, resource.as_str())?;
+        let ns = self.accounts[row.account].parent;
+        let node = self.nodes.find(ns, resource.as_str())?;
         let member = row.members.as_slice().iter().find(|member| member.node == node && !member.subtree)?;
         Some(member.predicate)
     }
 
-    pub(crate) fn belongs(&self, account: RowId<Account>, identity: &Identity) -> Result<(), Rejection> {
+    pub(crate) fn check_owner(&self, account: RowId<Account>, identity: &Identity) -> Result<(), Rejection> {
         if *self.accounts[account].text == *identity.as_str() { Ok(()) } else { Err(Rejection::NotHeld) }
     }
 
-    /// Never issued is told from issued and forgotten by the last LSN.
-    pub(crate) fn whereabouts(&self, lease: LeaseId) -> Result<Whereabouts, Rejection> {
+    /// Looks up a lease. The last LSN distinguishes ids never issued from retired ones.
+    pub(crate) fn lookup(&self, lease: LeaseId) -> Result<IndexEntry, Rejection> {
         if lease.shard != self.lease_id(lease.lsn).shard || lease.lsn > self.last {
             return Err(Rejection::NotFound);
         }
@@ -104,19 +104,19 @@ impl Kernel {
 
     pub(crate) fn live(&self, lsn: Lsn) -> Option<LeaseRef> {
         match self.index.get(lsn)? {
-            Whereabouts::Live(lease) => Some(lease),
-            Whereabouts::Past(_) => None,
+            IndexEntry::Live(lease) => Some(lease),
+            IndexEntry::Ended(_) => None,
         }
     }
 
-    /// A kept answer, given again: with the time that remains now, or the refusal if none does.
-    pub(crate) fn answer_again(
+    /// Replays a stored response with the current deadline, or rejects if the lease has ended.
+    pub(crate) fn replay(
         &self,
         now: Time,
         identity: &Identity,
         answer: &Answer,
     ) -> Result<Answer, Rejection> {
-        // Whatever ended it, but a revoke: what that retry was once granted is over.
+        // However the granted lease ended, except by a revoke, the retry sees it as expired.
         let again = |lease, epoch| match self.authority(now, identity, Held { lease, epoch }) {
             Err(Rejection::LeaseRevoked) => Err(Rejection::LeaseRevoked),
             Err(_) => Err(Rejection::LeaseExpired),
@@ -127,7 +127,7 @@ impl Kernel {
                 Answer::Granted(self.granted(&self.leases[again(granted.lease, granted.epoch)?]))
             }
             Answer::Live(live) => {
-                Answer::Live(self.live_answer(&self.leases[again(live.lease, live.epoch)?]))
+                Answer::Live(self.live_response(&self.leases[again(live.lease, live.epoch)?]))
             }
             other => other.clone(),
         })
@@ -144,7 +144,7 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn live_answer(&self, row: &Lease) -> Live {
+    pub(crate) fn live_response(&self, row: &Lease) -> Live {
         Live { lease: self.lease_id(row.lsn), epoch: row.epoch, deadline: row.deadline }
     }
 }

@@ -1,4 +1,4 @@
-//! What one lease covers: one resource or several, granted whole or not at all.
+//! Bundles: the resources of one lease, granted as a whole or not at all.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
@@ -8,7 +8,7 @@ use core::fmt;
 use crate::predicate::Predicate;
 use crate::resource::ResourceName;
 
-/// One resource in a lease, with what the holder means to do.
+/// One resource of a lease, with the holder's intention.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Member {
     /// The resource.
@@ -18,35 +18,35 @@ pub struct Member {
 }
 
 impl Member {
-    /// Would two leases with these members be in each other's way?
+    /// Whether two leases with these members would conflict.
     pub fn conflicts_with(&self, other: &Member) -> bool {
         !self.predicate.compatible(other.predicate) && self.resource.overlaps(&other.resource)
     }
 }
 
-/// The members of one lease: at least one, at most [`Bundle::MAX_MEMBERS`], no resource twice.
+/// The members of one lease: 1 to [`Bundle::MAX_MEMBERS`], each resource once.
 ///
-/// Members of one bundle may overlap (`/dir/*` and `/dir/a`): a lease is never in its own way.
+/// Members of one bundle may overlap (`/dir/*` and `/dir/a`): a lease never conflicts with itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bundle(Vec<Member>);
 
-/// Why members make no bundle.
+/// Why a list of members is not a valid bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BundleError {
-    /// There is none.
+    /// The list is empty.
     Empty,
-    /// There are more than [`Bundle::MAX_MEMBERS`].
+    /// The list has more than [`Bundle::MAX_MEMBERS`] members.
     TooMany,
-    /// This resource is in it twice.
+    /// This resource is listed twice.
     Duplicate(ResourceName),
 }
 
 impl fmt::Display for BundleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BundleError::Empty => write!(f, "a lease needs at least one resource"),
+            BundleError::Empty => write!(f, "no resources: a lease needs at least one"),
             BundleError::TooMany => write!(f, "too many resources: max={}", Bundle::MAX_MEMBERS),
-            BundleError::Duplicate(name) => write!(f, "the same resource twice: resource={name}"),
+            BundleError::Duplicate(name) => write!(f, "resource is listed twice: resource={name}"),
         }
     }
 }
@@ -54,10 +54,10 @@ impl fmt::Display for BundleError {
 impl core::error::Error for BundleError {}
 
 impl Bundle {
-    /// The most members a lease may have.
+    /// The maximum number of members of a lease.
     pub const MAX_MEMBERS: usize = 128;
 
-    /// Takes the members in their order; refuses a resource that comes twice.
+    /// Keeps the order of the members; rejects duplicate resources.
     pub fn new(members: Vec<Member>) -> Result<Bundle, BundleError> {
         let bundle = Bundle::bounded(members)?;
         match bundle.duplicate() {
@@ -66,17 +66,17 @@ impl Bundle {
         }
     }
 
-    /// A plain acquire: one key, exclusively.
+    /// A plain acquire: one key, exclusive.
     pub fn of_key(key: ResourceName) -> Bundle {
         Bundle(alloc::vec![Member { resource: key, predicate: Predicate::Mutates }])
     }
 
-    /// A manifest: what is named twice becomes one member whose predicate stands for both.
+    /// A manifest: a resource that is named twice becomes one member with a predicate that covers both.
     pub fn merged(intents: Vec<Member>) -> Result<Bundle, BundleError> {
-        let mut place: BTreeMap<ResourceName, usize> = BTreeMap::new();
+        let mut position: BTreeMap<ResourceName, usize> = BTreeMap::new();
         let mut members: Vec<Member> = Vec::new();
         for intent in intents {
-            match place.entry(intent.resource.clone()) {
+            match position.entry(intent.resource.clone()) {
                 Entry::Vacant(free) => {
                     free.insert(members.len());
                     members.push(intent);
@@ -95,12 +95,13 @@ impl Bundle {
         &self.0
     }
 
-    /// How many places a lease over this would claim: each member, and each directory above it.
+    /// How many claim sets a lease over this bundle joins: one for each member and one for each directory
+    /// above it.
     pub(crate) fn weight(&self) -> usize {
         self.0.iter().map(|member| member.resource.weight()).sum()
     }
 
-    /// Would two leases with these bundles be in each other's way?
+    /// Whether two leases with these bundles would conflict.
     pub fn conflicts_with(&self, other: &Bundle) -> bool {
         self.0.iter().any(|mine| other.0.iter().any(|theirs| mine.conflicts_with(theirs)))
     }
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_oversized_and_doubled_bundles_are_refused() {
+    fn empty_oversized_and_duplicate_bundles_are_rejected() {
         assert_eq!(Bundle::new(vec![]), Err(BundleError::Empty));
         let many = |n| (0..n).map(|i| member(Predicate::Consumes, &format!("KEY:k{i}"))).collect::<Vec<_>>();
         assert!(Bundle::new(many(128)).is_ok());
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_that_names_an_object_twice_asks_for_what_covers_both() {
+    fn a_manifest_that_names_an_object_twice_merges_the_predicates() {
         let merged = Bundle::merged(vec![
             member(Predicate::Consumes, "FILE:/a"),
             member(Predicate::Deletes, "FILE:/b"),
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn members_conflict_where_names_overlap_and_predicates_clash() {
+    fn members_conflict_if_names_overlap_and_predicates_are_incompatible() {
         let write = member(Predicate::Mutates, "FILE:/a/b");
         assert!(write.conflicts_with(&member(Predicate::Consumes, "FILE:/a/*")));
         assert!(!write.conflicts_with(&member(Predicate::Consumes, "FILE:/c/*")));

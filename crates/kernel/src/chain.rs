@@ -1,14 +1,14 @@
-//! Rows of a slab, threaded in the order in which they joined: a party's leases, history.
+//! Intrusive doubly linked lists of slab rows, in insertion order: a party's leases, history.
 //!
-//! A lease joins its parties' chains when it is granted and never again, so the order is that of lease
-//! ids; an ended one joins history when it ends.
+//! A lease joins its parties' chains only when it is granted, so their order is that of lease ids; an
+//! ended lease joins history when it ends.
 
 use alloc::vec::Vec;
 
 use crate::lease::Lease;
 use crate::slab::{Id, Slab};
 
-/// The two ends of a chain.
+/// The head and tail of a chain.
 pub(crate) struct Chain<T> {
     head: Option<Id<T>>,
     tail: Option<Id<T>>,
@@ -20,35 +20,35 @@ pub(crate) struct Links<T> {
     next: Option<Id<T>>,
 }
 
-/// Which chain: picks a row's links in it.
-pub(crate) type Thread<T> = fn(&mut T) -> &mut Links<T>;
+/// Selects a chain: returns a row's links in it.
+pub(crate) type LinksOf<T> = fn(&mut T) -> &mut Links<T>;
 
-pub(crate) fn by_account(lease: &mut Lease) -> &mut Links<Lease> {
+pub(crate) fn account_links_of(lease: &mut Lease) -> &mut Links<Lease> {
     &mut lease.account_links
 }
 
-pub(crate) fn by_agent(lease: &mut Lease) -> &mut Links<Lease> {
-    &mut lease.extra.as_mut().expect("a lease with an agent has extras").agent_links
+pub(crate) fn agent_links_of(lease: &mut Lease) -> &mut Links<Lease> {
+    &mut lease.optional.as_mut().expect("a lease with an agent has optional fields").agent_links
 }
 
 impl<T> Chain<T> {
-    pub(crate) fn push(&mut self, row: Id<T>, thread: Thread<T>, rows: &mut Slab<T>) {
-        *thread(&mut rows[row]) = Links { prev: self.tail, next: None };
+    pub(crate) fn push(&mut self, row: Id<T>, links_of: LinksOf<T>, rows: &mut Slab<T>) {
+        *links_of(&mut rows[row]) = Links { prev: self.tail, next: None };
         match self.tail {
-            Some(tail) => thread(&mut rows[tail]).next = Some(row),
+            Some(tail) => links_of(&mut rows[tail]).next = Some(row),
             None => self.head = Some(row),
         }
         self.tail = Some(row);
     }
 
-    pub(crate) fn unlink(&mut self, row: Id<T>, thread: Thread<T>, rows: &mut Slab<T>) {
-        let links = core::mem::take(thread(&mut rows[row]));
+    pub(crate) fn unlink(&mut self, row: Id<T>, links_of: LinksOf<T>, rows: &mut Slab<T>) {
+        let links = core::mem::take(links_of(&mut rows[row]));
         match links.prev {
-            Some(prev) => thread(&mut rows[prev]).next = links.next,
+            Some(prev) => links_of(&mut rows[prev]).next = links.next,
             None => self.head = links.next,
         }
         match links.next {
-            Some(next) => thread(&mut rows[next]).prev = links.prev,
+            Some(next) => links_of(&mut rows[next]).prev = links.prev,
             None => self.tail = links.prev,
         }
     }
@@ -57,9 +57,9 @@ impl<T> Chain<T> {
         self.head
     }
 
-    /// The first so many.
-    pub(crate) fn take(self, most: usize, thread: Thread<T>, rows: &mut Slab<T>) -> Vec<Id<T>> {
-        core::iter::successors(self.head, |row| thread(&mut rows[*row]).next).take(most).collect()
+    /// The first `most` rows.
+    pub(crate) fn take(self, most: usize, links_of: LinksOf<T>, rows: &mut Slab<T>) -> Vec<Id<T>> {
+        core::iter::successors(self.head, |row| links_of(&mut rows[*row]).next).take(most).collect()
     }
 }
 

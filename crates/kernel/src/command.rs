@@ -1,8 +1,8 @@
-//! What the log's records ask of the kernel.
+//! Commands: the content of the log's records.
 //!
-//! A command is complete: whatever is decided depends on it, its LSN, its stamp and the state before
-//! it, and on nothing else. Its parts are valid by construction; what depends on the state or on the
-//! limits in force is checked when it is applied.
+//! A command is self-contained: its outcome depends only on the command, its LSN, its stamp and the state
+//! before it. Its parts are valid by construction; conditions that depend on the state or on the limits in
+//! force are checked when it is applied.
 
 use alloc::vec::Vec;
 
@@ -12,24 +12,24 @@ use crate::resource::ResourceName;
 use crate::text::{AgentName, Identity, Metadata, Namespace, Owner, Reason, SessionName};
 use crate::units::{Age, Epoch, Etag, LeaseId, Location, Shard, Span, Token, Version};
 
-/// One record: who asks, under which idempotency key, for what.
+/// One record: the identity, the idempotency key and the action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Who is asking; `None` for what the engine itself does (open, tick, relocate, retract).
+    /// The client's identity; `None` for the engine's own commands (open, tick, relocate, retract).
     pub identity: Option<Identity>,
-    /// Set when the client may retry and must be answered once.
+    /// Set if the client may retry, so that the command is applied once.
     pub request: Option<Request>,
-    /// What is asked.
+    /// The action to carry out.
     pub action: Action,
 }
 
 impl Command {
-    /// A command of the engine's own.
+    /// A command issued by the engine itself.
     pub fn internal(action: Action) -> Command {
         Command { identity: None, request: None, action }
     }
 
-    /// A command of `identity`, without an idempotency key.
+    /// A command issued by `identity`, without an idempotency key.
     pub fn by(identity: &Identity, action: Action) -> Command {
         Command { identity: Some(identity.clone()), request: None, action }
     }
@@ -41,25 +41,25 @@ impl Command {
     }
 }
 
-/// An idempotency key. Both halves are digests, made at the edge, so that an entry has a fixed size.
+/// An idempotency key. Both halves are digests computed at the edge, so that an entry has a fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request {
-    /// Of the key that the client sent.
+    /// Digest of the key that the client sent.
     pub key: RequestKey,
-    /// Of all the rest that it sent: the same key with another fingerprint is refused.
+    /// Digest of the rest of the request: the same key with another fingerprint is rejected.
     pub fingerprint: [u8; 16],
 }
 
-/// Names a request among those of one identity.
+/// Identifies a request among those of one identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestKey(pub [u8; 16]);
 
-/// What is asked. Operators' rights and holders' secrets have been verified before it gets here.
+/// An action. Operators' rights and holders' secrets have been verified before it reaches the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Begins a tenure over the log: the first record, and the first of every start or takeover.
+    /// Begins a tenure over the log: the first record of the log and of every start or takeover.
     Open(Open),
-    /// Time has passed: ends what is due, a bounded number at a time.
+    /// Advances time: ends overdue leases, a bounded number at a time.
     Tick,
 
     /// Reserve and activate in one step.
@@ -68,47 +68,48 @@ pub enum Action {
     Reserve(Grant),
     /// Reserved → active.
     Activate(Held),
-    /// Extends leases, up to [`Action::MAX_BATCH`], each answered on its own.
+    /// Extends leases, up to [`Action::MAX_BATCH`], each with its own result.
     Renew(Vec<Renewal>),
-    /// The holder is done.
+    /// Ends a lease on behalf of its holder.
     Release(Held),
-    /// The holder of an expired lease that is still held for it takes it back.
+    /// Restores the authority of a holder whose expired lease is still on hold for it.
     Rebind(Held),
-    /// The holder has used the resource: restarts the idle clock.
+    /// Records that the holder used the resource: restarts the idle clock.
     Touch(Held),
 
     /// Installs a new version of a key's document.
     Commit(Commit),
     /// Removes a key's document.
     Remove(Removal),
-    /// The bytes of a document have moved; nothing if that version is no longer current.
+    /// Records a new location for a document's bytes; ignored if that version is no longer current.
     Relocate(Relocation),
 
-    /// An operator withdraws a holder's authority; the resources stay taken.
+    /// Withdraws a holder's authority; the resources stay covered. Operators only.
     Revoke(LeaseId),
-    /// An operator withdraws a party's leases, up to [`Action::MAX_BATCH`] at a time.
+    /// Revokes a party's leases, up to [`Action::MAX_BATCH`] at a time. Operators only.
     RevokeAll(Party),
-    /// An operator frees the resources of a lease whose holder has no authority any more.
+    /// Frees the resources of a lease whose holder no longer has authority. Operators only.
     Reclaim(LeaseId),
-    /// An operator stops or lets go on a party's new grants.
+    /// Pauses or resumes new grants for a party. Operators only.
     Pause(Pause),
-    /// An operator sets what a scope may use, replacing what was set before.
+    /// Sets the quota of a scope, replacing the previous one. Operators only.
     SetQuota(SetQuota),
 
-    /// An operator deletes a namespace with all that is in it, a bounded part at a time.
+    /// Deletes a namespace and everything in it, a bounded part at a time. Operators only.
     DropNamespace(Namespace),
 
-    /// An agent says that it restarts, or is back.
+    /// Announces that an agent restarts or has returned.
     Agent(AgentNews),
-    /// The answer to a grant could not be delivered: undoes it, if it was not used since.
+    /// Undoes a grant whose response could not be delivered, unless the lease has been used since.
     Retract(Retraction),
 }
 
 impl Action {
-    /// The most entries one command may have, where it takes several.
+    /// The maximum number of entries in one command that takes several.
     pub const MAX_BATCH: usize = 256;
 
-    /// Is it the engine's own doing? Everything else is somebody's, and the log says whose.
+    /// Whether only the engine issues this action. All others are logged with the identity that issued
+    /// them.
     pub fn is_internal(&self) -> bool {
         matches!(self, Action::Open(_) | Action::Tick | Action::Relocate(_) | Action::Retract(_))
     }
@@ -119,75 +120,76 @@ impl Action {
 pub struct Open {
     /// The store that the log belongs to: the same in every `open` of a log.
     pub store: Store,
-    /// Who writes the log from here on.
+    /// The id of the process that writes the log from here on.
     pub writer: u128,
-    /// Rises with every tenure.
+    /// Increases with every tenure.
     pub term: u64,
-    /// The boot of the writer's machine, and its clock at this record: for the next writer to tell
-    /// how much time has certainly passed. The kernel keeps both and looks at neither.
+    /// The boot id of the writer's machine; with `boot_clock` it lets the next writer compute how much
+    /// time has certainly passed. The kernel stores both and interprets neither.
     pub boot_id: u128,
-    /// See `boot_id`.
+    /// The writer's clock since boot at this record.
     pub boot_clock: Span,
-    /// The rules by which this and all later records are decided.
+    /// The version of the rules that decide this and all later records.
     pub kernel_version: u32,
-    /// In force until the next `open`.
+    /// The limits in force until the next `open`.
     pub limits: Limits,
 }
 
-/// What is fixed when a store is made.
+/// Properties of a store that never change after its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Store {
     /// The shard whose log this is.
     pub shard: Shard,
     /// How many shards the store has.
     pub shards: u32,
-    /// The seed of every hash index: random, so that nobody can choose names that collide.
+    /// The seed of every hash index: random, so that clients cannot choose names that collide.
     pub hash_seed: u64,
 }
 
 /// A request for a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Where the resources are.
+    /// The namespace of the resources.
     pub namespace: Namespace,
-    /// What the lease shall cover.
+    /// The resources to cover.
     pub bundle: Bundle,
-    /// How long it lasts without a renewal.
+    /// How long the lease lasts without a renewal.
     pub ttl: Span,
-    /// When the resources may be granted again after the lease has run out.
+    /// When the resources become free after the lease has expired.
     pub on_expiry: OnExpiry,
-    /// For people to read; the identity where it is missing.
+    /// The owner shown to people; the identity if missing.
     pub owner: Option<Owner>,
-    /// The agent on whose behalf.
+    /// The agent that will use the lease.
     pub agent: Option<AgentName>,
-    /// The run of the program that asks.
+    /// The client session that sends the request.
     pub session: Option<SessionName>,
-    /// The age of a wait-die attempt; without one the lease is as old as its grant.
+    /// The age of a wait-die attempt; if missing, the lease is as old as its grant.
     pub attempt: Option<Age>,
-    /// Shown to those who wait.
+    /// The reason shown to waiters.
     pub reason: Option<Reason>,
-    /// The holder's own.
+    /// Opaque data of the holder.
     pub metadata: Option<Metadata>,
 }
 
-/// When the resources of a lease that ran out may be granted again. Its authority has ended anyway.
+/// When the resources of an expired lease become free. The holder's authority ends at the deadline in
+/// every case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OnExpiry {
-    /// At once.
+    /// Immediately.
     #[default]
     Free,
-    /// So long after the deadline; until then the holder may take the lease back.
+    /// This long after the deadline; until then the holder may rebind the lease.
     Hold(Span),
-    /// When an operator reclaims it.
+    /// When an operator reclaims the lease.
     Manual,
 }
 
-/// A credential as the kernel sees it: the secret was checked at the edge.
+/// A credential without its secret, which is verified at the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
     /// The lease.
     pub lease: LeaseId,
-    /// The epoch that the credential was issued for.
+    /// The epoch for which the credential was issued.
     pub epoch: Epoch,
 }
 
@@ -196,27 +198,27 @@ pub struct Held {
 pub struct Renewal {
     /// The holder's credential.
     pub held: Held,
-    /// For how long from now; the lease's own TTL where it is missing.
+    /// The new TTL, from now; the lease's own TTL if missing.
     pub ttl: Option<Span>,
 }
 
 /// A new version of a key's document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// What it is done under, and on which conditions.
+    /// The authority and the conditions of the write.
     pub write: Write,
     /// The hash of the new content.
     pub etag: Etag,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Where it is.
+    /// Where the content is stored.
     pub location: Location,
 }
 
 /// The removal of a key's document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
-    /// What it is done under, and on which conditions.
+    /// The authority and the conditions of the write.
     pub write: Write,
 }
 
@@ -225,32 +227,32 @@ pub struct Removal {
 pub struct Write {
     /// The holder's credential.
     pub held: Held,
-    /// The key whose document is written: a member of the lease, with a predicate that may write.
+    /// The key whose document is written: a member of the lease, with a predicate that permits writes.
     pub key: ResourceName,
-    /// Refuse unless this is the lease's fencing token.
+    /// Reject unless this is the lease's fencing token.
     pub token: Option<Token>,
-    /// Refuse unless this is the key's version.
+    /// Reject unless this is the key's version.
     pub if_version: Option<Version>,
-    /// Refuse unless this is the document's hash; `Some(None)`: unless there is no document.
+    /// Reject unless this is the document's hash; `Some(None)`: reject unless there is no document.
     pub if_etag: Option<Option<Etag>>,
-    /// Release the lease in the same step.
+    /// Release the lease in the same record.
     pub release: bool,
 }
 
-/// Where a document's bytes are now.
+/// A new location for a document's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relocation {
-    /// Where the key is.
+    /// The namespace of the key.
     pub namespace: Namespace,
-    /// Whose document.
+    /// The key of the document.
     pub key: ResourceName,
-    /// Which version of it.
+    /// The version that was moved.
     pub version: Version,
-    /// Where it is now.
+    /// The new location.
     pub location: Location,
 }
 
-/// Whom an operator means.
+/// The party to which an operator's command applies.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Party {
     /// An identity in one namespace.
@@ -259,25 +261,25 @@ pub enum Party {
     Agent(Namespace, AgentName),
 }
 
-/// An administrative stop to new grants. Leases that are held go on.
+/// An administrative pause of new grants. Existing leases are unaffected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// Whose grants.
+    /// The party to pause or resume.
     pub whom: Paused,
-    /// Stop, or let go on.
+    /// `true` pauses, `false` resumes.
     pub paused: bool,
 }
 
-/// Whose grants are stopped.
+/// The target of a pause.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Paused {
-    /// All that fall into a scope.
+    /// All grants in a scope.
     Scope(Scope),
     /// One agent.
     Agent(Namespace, AgentName),
 }
 
-/// Which holders a quota or a pause is about; a missing part means all of them.
+/// The holders to which a quota or a pause applies; a missing part means all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
     /// Only in this namespace.
@@ -286,33 +288,34 @@ pub struct Scope {
     pub identity: Option<Identity>,
 }
 
-/// What each identity in a scope may use, in each namespace.
+/// A quota for each identity in a scope, per namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetQuota {
-    /// Whom it is about.
+    /// The holders to which it applies.
     pub scope: Scope,
-    /// What is set; what it leaves out falls back to the wider scopes.
+    /// The new quota; missing values fall back to the wider scopes.
     pub quota: Quota,
 }
 
-/// What an agent, or its supervisor, says of it.
+/// A status announcement by an agent or its supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentNews {
-    /// Where.
+    /// The namespace of the agent.
     pub namespace: Namespace,
-    /// Which agent.
+    /// The agent's name.
     pub agent: AgentName,
-    /// `true`: it restarts, and its leases shall be held for it past their expiry. `false`: it is back.
+    /// `true`: the agent restarts, and its leases are put on hold when they expire. `false`: it has
+    /// returned.
     pub restarting: bool,
-    /// Said by an operator, who may speak for every agent.
+    /// Sent by an operator, who may announce for every agent.
     pub operator: bool,
 }
 
-/// A grant whose answer reached nobody.
+/// A grant whose response could not be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retraction {
     /// The lease.
     pub lease: LeaseId,
-    /// The idempotency key it was granted under: forgotten with it, so that a retry starts afresh.
+    /// The idempotency key of the grant: its entry is removed too, so that a retry starts over.
     pub request: Option<RequestKey>,
 }

@@ -1,13 +1,13 @@
-//! Who is in the way of a bundle.
+//! Conflict detection: which leases block a bundle.
 //!
-//! **Invariant.** Live members of different leases are pairwise compatible. Each member claims a few
-//! places, and meets a few: whatever two members overlap, what the later one meets includes a place
-//! that the earlier one claimed. The cost is a step for each directory above a path: a name is looked up
-//! once, and from there its node leads up.
+//! **Invariant.** Live members of different leases are pairwise compatible. Each member joins a few claim
+//! sets and checks a few: if two members overlap, the sets that the later one checks include a set that
+//! the earlier one joined. The cost is one step per directory above a path: a name is looked up once, and
+//! its node links to the directory above.
 //!
-//! | | claims | meets |
+//! | | joins | checks |
 //! |---|---|---|
-//! | a name that is no path | *at* itself | *at* itself |
+//! | a name that is not a path | *at* itself | *at* itself |
 //! | `/a/b` | *at* itself; *beneath* `/`, `/a`, `/a/b` | *at* itself; *subtree* of `/`, `/a`, `/a/b` |
 //! | `/a/b/*` | *subtree* of `/a/b`; *beneath* `/`, `/a` | *subtree* of `/`, `/a`, `/a/b`; *beneath* `/a/b` |
 
@@ -17,12 +17,12 @@ use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
 use crate::bundle::Bundle;
-use crate::expiry::Standing;
+use crate::expiry::EffectivePhase;
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, MemberRow};
 use crate::node::Node;
 use crate::outcome::{Conflict, Rejection};
-use crate::party::{Session, Space};
+use crate::party_rows::{NamespaceRow, Session};
 use crate::predicate::Class;
 use crate::resource::{Part, dirs_above, path_of};
 use crate::table::{Parent, RowId};
@@ -31,110 +31,116 @@ use crate::units::{Age, LeaseId, Lsn, Time};
 use crate::view::LeaseView;
 
 impl Kernel {
-    /// The most claims that are passed by, because their leases are over, before the rest counts as it
-    /// is. It decides which refusal is given, never whether.
-    const LOOK_MAX: usize = 1024;
+    /// The maximum number of claims of expired leases to skip before the next claim counts as it is. It
+    /// affects which refusal is given, never whether.
+    const EXPIRED_SKIP_MAX: usize = 1024;
 
-    /// Leases that are in the way of a bundle at a moment, or `None` if it could be granted.
+    /// The leases that conflict with a bundle at a given time, or `None` if it could be granted.
     pub fn conflict(&self, namespace: &Namespace, bundle: &Bundle, now: Time) -> Option<Conflict> {
-        let space = self.spaces.find(None, namespace.as_str())?;
-        match self.in_the_way(space, bundle, now) {
+        let ns = self.find_namespace(namespace)?;
+        match self.expired_blockers(ns, bundle, now) {
             Ok(_) => None,
-            Err(Blocked) => Some(self.describe(space, bundle, now)),
+            Err(Blocked) => Some(self.describe_conflict(ns, bundle, now)),
         }
     }
 
-    /// Every lease that is in the way of a bundle at a moment, each once. There may be very many.
+    /// All leases that conflict with a bundle at a given time, each once. There may be very many.
     pub fn conflicts<'a>(
         &'a self,
         namespace: &Namespace,
         bundle: &'a Bundle,
         now: Time,
     ) -> impl Iterator<Item = LeaseView> + 'a {
-        let space = self.spaces.find(None, namespace.as_str());
-        let met = space.into_iter().flat_map(move |space| self.meets(space, bundle));
-        let leases = met.flat_map(|(node, part, class)| self.nodes[node].value.holders(part).against(class));
+        let ns = self.find_namespace(namespace);
+        let checked = ns.into_iter().flat_map(move |ns| self.claim_sets_to_check(ns, bundle));
+        let leases = checked
+            .flat_map(|(node, part, class)| self.nodes[node].value.claims(part).conflicting_with(class));
         let mut seen = BTreeSet::new();
-        let standing = leases.filter(move |lease| {
+        let blocking = leases.filter(move |lease| {
             let row = &self.leases[*lease];
-            self.standing(row, now) != Standing::Over && seen.insert(row.lsn)
+            self.effective_phase(row, now) != EffectivePhase::Expired && seen.insert(row.lsn)
         });
-        standing.map(move |lease| self.live_view(&self.leases[lease], now))
+        blocking.map(move |lease| self.live_view(&self.leases[lease], now))
     }
 
-    /// Nothing live is in the way: the leases that are over and must be ended first. Or else why not.
-    pub(crate) fn find_room(
+    /// The expired leases that must be ended before a grant, or the rejection if a live lease conflicts.
+    pub(crate) fn check_conflicts(
         &self,
-        space: RowId<Space>,
+        ns: RowId<NamespaceRow>,
         bundle: &Bundle,
         session: Option<RowId<Session>>,
         now: Time,
     ) -> Result<Vec<LeaseRef>, Rejection> {
-        self.in_the_way(space, bundle, now).map_err(|Blocked| {
-            let own = session.and_then(|session| self.held_by_session(space, bundle, session, now));
+        self.expired_blockers(ns, bundle, now).map_err(|Blocked| {
+            let own = session.and_then(|session| self.own_conflicting_lease(ns, bundle, session, now));
             match own {
                 Some(lease) => Rejection::AlreadyHeld(lease),
-                None => Rejection::Conflict(Box::new(self.describe(space, bundle, now))),
+                None => Rejection::Conflict(Box::new(self.describe_conflict(ns, bundle, now))),
             }
         })
     }
 
-    /// The leases in the way that are over, in the order of their ends. If they are more than a command
-    /// may work through, they are in the way themselves: ticks will have cleared them soon.
-    fn in_the_way(&self, space: RowId<Space>, bundle: &Bundle, now: Time) -> Result<Vec<LeaseRef>, Blocked> {
-        if self.is_plainly_free(space, bundle) {
+    /// The conflicting leases that have expired, in the order of their timers. More of them than one
+    /// command may end block the bundle as well: ticks will end them soon.
+    fn expired_blockers(
+        &self,
+        ns: RowId<NamespaceRow>,
+        bundle: &Bundle,
+        now: Time,
+    ) -> Result<Vec<LeaseRef>, Blocked> {
+        if self.is_unclaimed_flat_name(ns, bundle) {
             return Ok(Vec::new());
         }
-        let mut over: BTreeMap<(Option<Time>, Lsn), LeaseRef> = BTreeMap::new();
+        let mut expired: BTreeMap<(Option<Time>, Lsn), LeaseRef> = BTreeMap::new();
         let mut work = 0;
-        for (node, part, class) in self.meets(space, bundle) {
-            for lease in self.nodes[node].value.holders(part).against(class) {
+        for (node, part, class) in self.claim_sets_to_check(ns, bundle) {
+            for lease in self.nodes[node].value.claims(part).conflicting_with(class) {
                 let row = &self.leases[lease];
-                if self.standing(row, now) != Standing::Over {
+                if self.effective_phase(row, now) != EffectivePhase::Expired {
                     return Err(Blocked);
                 }
-                if over.insert((row.timer(), row.lsn), lease).is_none() {
+                if expired.insert((row.timer(), row.lsn), lease).is_none() {
                     work += row.weight;
-                    if over.len() > 1 && work > self.limits().step_max {
+                    if expired.len() > 1 && work > self.limits().step_max {
                         return Err(Blocked);
                     }
                 }
             }
         }
-        Ok(over.into_values().collect())
+        Ok(expired.into_values().collect())
     }
 
-    /// One name that is no path and that nobody claims: the usual case, told by one look.
-    fn is_plainly_free(&self, space: RowId<Space>, bundle: &Bundle) -> bool {
+    /// Fast path for the common case: one flat name without claims, found by one lookup.
+    fn is_unclaimed_flat_name(&self, ns: RowId<NamespaceRow>, bundle: &Bundle) -> bool {
         let [member] = bundle.members() else { return false };
         let text = member.resource.as_str();
-        let node = self.nodes.find(space.as_parent(), text);
-        path_of(text).is_none() && node.is_none_or(|node| self.nodes[node].value.holders(Part::At).is_empty())
+        let node = self.nodes.find(ns.as_parent(), text);
+        path_of(text).is_none() && node.is_none_or(|node| self.nodes[node].value.claims(Part::At).is_empty())
     }
 
-    /// A few of the leases in the way, and the age of the oldest of all.
-    fn describe(&self, space: RowId<Space>, bundle: &Bundle, now: Time) -> Conflict {
+    /// Some of the conflicting leases, and the age of the oldest of all.
+    fn describe_conflict(&self, ns: RowId<NamespaceRow>, bundle: &Bundle, now: Time) -> Conflict {
         let mut conflict = Conflict { holders: Vec::new(), oldest: Age::YOUNGEST };
-        for (node, part, class) in self.meets(space, bundle) {
+        for (node, part, class) in self.claim_sets_to_check(ns, bundle) {
             for held in Class::ALL.into_iter().filter(|held| class.conflicts_with(*held)) {
-                let claims = self.nodes[node].value.holders(part).of_class(held);
-                self.describe_class(claims, now, &mut conflict);
+                let claims = self.nodes[node].value.claims(part).of_class(held);
+                self.describe_claims(claims, now, &mut conflict);
             }
         }
         conflict
     }
 
-    /// Claims come the oldest first. Those that are over are passed by, but only so many: after that
-    /// the next one counts as it is, and an attempt is told to die rather than to wait wrongly.
-    fn describe_class(&self, claims: impl Iterator<Item = LeaseRef>, now: Time, conflict: &mut Conflict) {
+    /// Claims come oldest first. Expired leases are skipped, up to a limit; beyond it the next claim
+    /// counts as live, so that an attempt dies rather than waits wrongly.
+    fn describe_claims(&self, claims: impl Iterator<Item = LeaseRef>, now: Time, conflict: &mut Conflict) {
         let mut oldest_found = false;
         for (seen, lease) in claims.enumerate() {
             let row = &self.leases[lease];
-            if seen > Kernel::LOOK_MAX {
+            if seen > Kernel::EXPIRED_SKIP_MAX {
                 conflict.oldest = conflict.oldest.min(row.wait_age());
                 return;
             }
-            if self.standing(row, now) == Standing::Over {
+            if self.effective_phase(row, now) == EffectivePhase::Expired {
                 continue;
             }
             let (age, id) = (self.wait_age_at(row, now), self.lease_id(row.lsn));
@@ -149,47 +155,47 @@ impl Kernel {
         }
     }
 
-    /// The lease by which a session is in its own way: the first that it was granted.
-    fn held_by_session(
+    /// The session's own lease that conflicts with the bundle: the one granted first.
+    fn own_conflicting_lease(
         &self,
-        space: RowId<Space>,
+        ns: RowId<NamespaceRow>,
         bundle: &Bundle,
         session: RowId<Session>,
         now: Time,
     ) -> Option<LeaseId> {
         let mut first: Option<Lsn> = None;
-        for (node, part, class) in self.meets(space, bundle) {
+        for (node, part, class) in self.claim_sets_to_check(ns, bundle) {
             for held in Class::ALL.into_iter().filter(|held| class.conflicts_with(*held)) {
                 let place = (node.number(), part, held);
                 let from = (session.number(), place, Lsn(0));
                 let to = (session.number(), place, first.unwrap_or(Lsn::MAX));
                 let own = self.session_claims.range(from..=to).map(|(.., lsn)| *lsn);
-                let live = own.take(Kernel::LOOK_MAX).find(|lsn| self.is_in_the_way(*lsn, now));
+                let live = own.take(Kernel::EXPIRED_SKIP_MAX).find(|lsn| self.still_blocks(*lsn, now));
                 first = live.or(first);
             }
         }
         first.map(|lsn| self.lease_id(lsn))
     }
 
-    fn is_in_the_way(&self, lsn: Lsn, now: Time) -> bool {
-        self.live(lsn).is_some_and(|lease| self.standing(&self.leases[lease], now) != Standing::Over)
+    fn still_blocks(&self, lsn: Lsn, now: Time) -> bool {
+        self.live(lsn)
+            .is_some_and(|lease| self.effective_phase(&self.leases[lease], now) != EffectivePhase::Expired)
     }
 
-    /// How old wait-die takes a lease to be, by its standing rather than its row.
+    /// The age of a lease for wait-die, by its effective phase rather than its row.
     pub(crate) fn wait_age_at(&self, row: &Lease, now: Time) -> Age {
-        match self.standing(row, now) {
-            Standing::OnHold { until: Time::NEVER, .. } | Standing::OnHold { rebindable: false, .. } => {
-                Age::YOUNGEST
-            }
+        match self.effective_phase(row, now) {
+            EffectivePhase::OnHold { until: Time::NEVER, .. }
+            | EffectivePhase::OnHold { rebindable: false, .. } => Age::YOUNGEST,
             _ => row.wait_age(),
         }
     }
 
-    /// Every set of claims that a bundle has to look at, with the class that it would come with: each
-    /// once, in the order in which the members come to it. Empty ones are left out.
-    fn meets<'a>(
+    /// Every claim set that a bundle must check, with the class of its own claim: each once, in member
+    /// order. Empty sets are left out.
+    fn claim_sets_to_check<'a>(
         &'a self,
-        space: RowId<Space>,
+        ns: RowId<NamespaceRow>,
         bundle: &'a Bundle,
     ) -> impl Iterator<Item = (RowId<Node>, Part, Class)> + 'a {
         let mut seen: BTreeSet<(NonZeroU32, Part, Class)> = BTreeSet::new();
@@ -197,47 +203,58 @@ impl Kernel {
         let all = bundle.members().iter().flat_map(move |member| {
             let class = member.predicate.class();
             let (text, subtree) = member.resource.node();
-            let met = self.meets_of(space.as_parent(), text, subtree);
-            met.into_iter().map(move |(node, part)| (node, part, class))
+            let checked = self.claim_sets_to_check_for_name(ns.as_parent(), text, subtree);
+            checked.into_iter().map(move |(node, part)| (node, part, class))
         });
         all.filter(move |(node, part, class)| !several || seen.insert((node.number(), *part, *class)))
     }
 
-    /// The sets of claims that a name meets, from the root down: see the table above. Empty ones, which
-    /// are nearly all, are left out.
-    pub(crate) fn meets_of(&self, space: Parent, text: &str, subtree: bool) -> Vec<(RowId<Node>, Part)> {
-        let node = self.nodes.find(space, text);
-        let nearest = node.or_else(|| dirs_above(text).find_map(|dir| self.nodes.find(space, dir)));
+    /// The claim sets to check for a name, from the root down: see the table above. Empty sets, nearly all
+    /// of them, are left out.
+    pub(crate) fn claim_sets_to_check_for_name(
+        &self,
+        ns: Parent,
+        text: &str,
+        subtree: bool,
+    ) -> Vec<(RowId<Node>, Part)> {
+        let node = self.nodes.find(ns, text);
+        let nearest = node.or_else(|| dirs_above(text).find_map(|dir| self.nodes.find(ns, dir)));
         let own = node.map(|node| (node, if subtree { Part::Beneath } else { Part::At }));
-        let dirs = nearest.into_iter().flat_map(|node| self.path_up(node));
-        let met = own.into_iter().chain(dirs.map(|dir| (dir, Part::Subtree)));
+        let dirs = nearest.into_iter().flat_map(|node| self.path_and_dirs_above(node));
+        let checked = own.into_iter().chain(dirs.map(|dir| (dir, Part::Subtree)));
         let is_claimed =
-            |(node, part): &(RowId<Node>, Part)| !self.nodes[*node].value.holders(*part).is_empty();
-        let mut met: Vec<_> = met.filter(is_claimed).collect();
-        met.reverse();
-        met
+            |(node, part): &(RowId<Node>, Part)| !self.nodes[*node].value.claims(*part).is_empty();
+        let mut checked: Vec<_> = checked.filter(is_claimed).collect();
+        checked.reverse();
+        checked
     }
 
-    /// The sets of claims that a member of a lease meets: see the table above.
-    pub(crate) fn met_by(&self, member: MemberRow) -> impl Iterator<Item = (RowId<Node>, Part)> {
+    /// The claim sets to check for a member of a lease: see the table above.
+    pub(crate) fn claim_sets_to_check_for_member(
+        &self,
+        member: MemberRow,
+    ) -> impl Iterator<Item = (RowId<Node>, Part)> {
         let own = if member.subtree { Part::Beneath } else { Part::At };
-        let dirs = self.path_up(member.node).map(|dir| (dir, Part::Subtree));
+        let dirs = self.path_and_dirs_above(member.node).map(|dir| (dir, Part::Subtree));
         core::iter::once((member.node, own)).chain(dirs)
     }
 
-    /// The sets of claims that a member of a lease is in: see the table above.
-    pub(crate) fn claimed_by(&self, member: MemberRow) -> impl Iterator<Item = (RowId<Node>, Part)> {
+    /// The claim sets that a member of a lease has joined: see the table above.
+    pub(crate) fn claim_sets_joined_by(
+        &self,
+        member: MemberRow,
+    ) -> impl Iterator<Item = (RowId<Node>, Part)> {
         let own = if member.subtree { Part::Subtree } else { Part::At };
-        let dirs = self.path_up(member.node).skip(usize::from(member.subtree));
+        let dirs = self.path_and_dirs_above(member.node).skip(usize::from(member.subtree));
         core::iter::once((member.node, own)).chain(dirs.map(|dir| (dir, Part::Beneath)))
     }
 
-    /// A path's node, and those of the directories above it; nothing for a name that is no path.
-    fn path_up(&self, node: RowId<Node>) -> impl Iterator<Item = RowId<Node>> {
+    /// The node of a path and the nodes of the directories above it; empty for a name that is not a path.
+    fn path_and_dirs_above(&self, node: RowId<Node>) -> impl Iterator<Item = RowId<Node>> {
         let path = self.nodes[node].value.is_path().then_some(node);
         core::iter::successors(path, |node| self.nodes[*node].value.above())
     }
 }
 
-/// Something live is in the way, or too much that is over.
+/// A live lease conflicts, or more expired leases than one command may end.
 struct Blocked;

@@ -1,74 +1,75 @@
-//! How time ends leases.
+//! Expiry: how time ends leases.
 //!
-//! **Invariant.** Authority ends the moment `now > deadline`, whatever the row says: every decision
-//! asks [`Kernel::standing`], never the row's phase alone. Rows follow in bounded steps: a command
-//! first settles the leases that it touches, then others that are due, in the order of `(moment, lease
-//! id)`, until it has worked through [`Limits::step_max`](crate::Limits) places that they claim.
+//! **Invariant.** Authority ends as soon as `now > deadline`, even if the row still says otherwise: every
+//! decision uses [`Kernel::effective_phase`], never the row's phase alone. Rows follow in bounded steps: a
+//! command first settles the leases that it touches, then other overdue leases in the order of `(time,
+//! lease id)`, until their claims add up to [`Limits::step_max`](crate::Limits).
 //!
-//! **What would break it.** A million leases run out in one millisecond; the sweep has done a hundred
-//! when a renewal of the last one arrives. Judged by the row it would be revived, after its resource
-//! was due for somebody else.
+//! **What would break it.** A million leases expire in the same millisecond; the sweep has ended a hundred
+//! when a renewal of the last one arrives. Judged by its row the lease would be revived, although its
+//! resource was already due to be free.
 
 use alloc::vec::Vec;
 
 use crate::command::OnExpiry;
-use crate::history::{End, PastRef};
-use crate::kernel::{Handled, Kernel, Stamp, Stop};
+use crate::history::{End, EndedRef};
+use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::outcome::{Answer, Event, State};
-use crate::parties::space_of;
+use crate::party_lifecycle::namespace_row;
 use crate::units::{Lsn, Span, Time};
 
-/// What holds for a lease at a moment.
+/// The phase of a lease at a given time, derived from its row and its deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum EffectivePhase {
     Reserved,
     Active,
-    /// Expired, and held for its holder.
+    /// Expired, on hold for its holder.
     OnHold {
         until: Time,
         rebindable: bool,
     },
-    /// Revoked, and not yet reclaimed.
+    /// Revoked, not yet reclaimed.
     Revoking,
     /// Expired, and its resources are free.
-    Over,
+    Expired,
 }
 
-impl Standing {
+impl EffectivePhase {
     pub(crate) fn state(self) -> State {
         match self {
-            Standing::Reserved => State::Reserved,
-            Standing::Active => State::Active,
-            Standing::OnHold { .. } | Standing::Revoking => State::Revoking,
-            Standing::Over => State::Expired,
+            EffectivePhase::Reserved => State::Reserved,
+            EffectivePhase::Active => State::Active,
+            EffectivePhase::OnHold { .. } | EffectivePhase::Revoking => State::Revoking,
+            EffectivePhase::Expired => State::Expired,
         }
     }
 }
 
 impl Kernel {
-    /// How many times as much as it ends a command retires: history must shrink faster than it grows.
+    /// A command discards this many times as much history as it may add, so that history shrinks faster
+    /// than it grows.
     pub const RETIRE_STEPS: usize = 4;
-    /// The grace of an agent that said that it restarts.
+    /// The hold on the leases of an agent that announced a restart.
     pub const RESTART_GRACE: Span = Span(15_000);
 
-    pub(crate) fn standing(&self, lease: &Lease, now: Time) -> Standing {
-        let now = shifted(now);
+    pub(crate) fn effective_phase(&self, lease: &Lease, now: Time) -> EffectivePhase {
+        let now = observed_now(now);
         match lease.phase {
-            Phase::Reserved if now > lease.deadline => Standing::Over,
-            Phase::Reserved => Standing::Reserved,
+            Phase::Reserved if now > lease.deadline => EffectivePhase::Expired,
+            Phase::Reserved => EffectivePhase::Reserved,
             Phase::Active if now > lease.deadline => match self.hold_after(lease) {
-                Some(until) if now <= until => Standing::OnHold { until, rebindable: !lease.capped },
-                _ => Standing::Over,
+                Some(until) if now <= until => EffectivePhase::OnHold { until, rebindable: !lease.capped },
+                _ => EffectivePhase::Expired,
             },
-            Phase::Active => Standing::Active,
-            Phase::OnHold { until, .. } if now > until => Standing::Over,
-            Phase::OnHold { until, rebindable } => Standing::OnHold { until, rebindable },
-            Phase::Revoking => Standing::Revoking,
+            Phase::Active => EffectivePhase::Active,
+            Phase::OnHold { until, .. } if now > until => EffectivePhase::Expired,
+            Phase::OnHold { until, rebindable } => EffectivePhase::OnHold { until, rebindable },
+            Phase::Revoking => EffectivePhase::Revoking,
         }
     }
 
-    /// Until when an active lease is held for its holder once it runs out.
+    /// The end of the hold that follows the expiry of an active lease, if it has one.
     fn hold_after(&self, lease: &Lease) -> Option<Time> {
         let restart = lease.agent().and_then(|agent| self.agents[agent].value.restart);
         let grace = restart.filter(|restart| restart.covers(lease.deadline)).map(|_| Kernel::RESTART_GRACE);
@@ -80,58 +81,59 @@ impl Kernel {
         hold.max(grace).map(|span| lease.deadline.after(span))
     }
 
-    pub(crate) fn tick(&mut self, stamp: Stamp) -> Handled {
+    pub(crate) fn tick(&mut self, stamp: Stamp) -> CommandResult {
         let due = self.next_due().is_some_and(|due| due <= stamp.now);
-        let upkeep = self.next_upkeep().is_some_and(|due| due <= stamp.now);
-        if !due && !upkeep {
-            return Err(Stop::Unchanged(Answer::Ticked));
+        let gc = self.next_gc().is_some_and(|due| due <= stamp.now);
+        if !due && !gc {
+            return Err(NotApplied::Unchanged(Answer::Ticked));
         }
         self.begin(stamp, &[]);
         Ok(Answer::Ticked)
     }
 
-    /// The first moment at which some lease has to change: a tick then has something to do.
+    /// The first time at which a lease must change: a tick at that time has work to do.
     pub fn next_due(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| at.after(Span(1)))
     }
 
-    /// The first moment at which something can be forgotten. Nothing is wrong if that comes late.
-    pub fn next_upkeep(&self) -> Option<Time> {
-        let past = self
+    /// The first time at which history, an idempotency entry or an agent can be discarded. Being late is
+    /// harmless.
+    pub fn next_gc(&self) -> Option<Time> {
+        let ended = self
             .history
             .oldest()
-            .map(|past| self.history.get(past).ended_at.after(self.limits().history_window));
+            .map(|ended| self.history.get(ended).ended_at.after(self.limits().history_window));
         let overfull = self.history.is_overfull(self.limits());
         let request = self.requests.oldest().map(|entry| entry.lapses_at);
-        let agent = self.quiet.first_key_value().map(|((at, _), _)| *at);
-        let next = [past, request, agent].into_iter().flatten().min().map(|at| at.after(Span(1)));
+        let agent = self.agent_timers.first_key_value().map(|((at, _), _)| *at);
+        let next = [ended, request, agent].into_iter().flatten().min().map(|at| at.after(Span(1)));
         if overfull { Some(self.now) } else { next }
     }
 
-    /// A bounded part of what is due, the earliest first.
+    /// Ends overdue leases, earliest first, up to the step limit.
     pub(crate) fn expire_due(&mut self) {
         let mut found = self.find_due().into_iter().peekable();
         let mut work = 0;
         while work < self.limits().step_max {
             let due = if planted!(TickSkipsOne) { self.timers.iter().nth(1) } else { self.timers.first() };
-            let Some((_, lsn)) = due.filter(|(at, _)| *at < shifted(self.now)) else { break };
-            // A hold that has just begun may be over as well, and come before the next one that was found.
+            let Some((_, lsn)) = due.filter(|(at, _)| *at < observed_now(self.now)) else { break };
+            // A hold that began in this loop may itself be overdue, and come before the next lease found.
             let expected = found.next_if(|(found, _)| *found == lsn).map(|(_, lease)| lease);
-            let lease = expected.or_else(|| self.live(lsn)).expect("a timer is a live lease's");
+            let lease = expected.or_else(|| self.live(lsn)).expect("every timer belongs to a live lease");
             work += self.leases[lease].weight;
             self.step(lease);
         }
     }
 
-    /// What one step may come to, found before the first of it is ended: many look-ups wait for memory at
-    /// once, if nothing comes in between.
+    /// Looks up all leases of one step before ending the first: back-to-back lookups overlap their cache
+    /// misses.
     fn find_due(&self) -> Vec<(Lsn, LeaseRef)> {
-        let due = self.timers.iter().take_while(|(at, _)| *at < shifted(self.now));
+        let due = self.timers.iter().take_while(|(at, _)| *at < observed_now(self.now));
         let step = due.take(self.limits().step_max as usize);
         step.filter_map(|(_, lsn)| Some((lsn, self.live(lsn)?))).collect()
     }
 
-    /// Brings a row to where the deadline says that it is: at most two steps.
+    /// Brings a row up to date with its deadlines: at most two transitions.
     pub(crate) fn settle(&mut self, lease: LeaseRef) {
         let lsn = self.leases[lease].lsn;
         while self.live(lsn).is_some_and(|lease| self.is_due(lease)) {
@@ -140,14 +142,14 @@ impl Kernel {
     }
 
     fn is_due(&self, lease: LeaseRef) -> bool {
-        self.leases[lease].timer().is_some_and(|at| at < shifted(self.now))
+        self.leases[lease].timer().is_some_and(|at| at < observed_now(self.now))
     }
 
-    /// One transition that time makes: authority ends, or a hold does.
+    /// Makes one transition caused by time: authority ends, or a hold does.
     fn step(&mut self, lease: LeaseRef) {
         let row = &self.leases[lease];
         let id = self.lease_id(row.lsn);
-        assert!(self.is_due(lease), "expiry is never early: {id}");
+        assert!(self.is_due(lease), "a lease must not expire early: {id}");
         match row.phase {
             Phase::Reserved => self.expire_free(lease),
             Phase::Active => match self.hold_after(row) {
@@ -158,7 +160,7 @@ impl Kernel {
                 self.events.push(Event::Reclaimed(id));
                 self.end(lease, End::Expired);
             }
-            Phase::Revoking => unreachable!("a revoked lease has no timer: {id}"),
+            Phase::Revoking => unreachable!("a revoking lease has no timer: {id}"),
         }
     }
 
@@ -177,36 +179,33 @@ impl Kernel {
         });
     }
 
-    /// Drops history that is too old or too much.
+    /// Discards history beyond its age or size limit.
     pub(crate) fn retire(&mut self) {
         let (window, step) = (self.limits().history_window, self.limits().step_max as usize);
         let mut work = 0;
         while work < Kernel::RETIRE_STEPS * step {
-            let over = self.history.is_overfull(self.limits());
+            let overfull = self.history.is_overfull(self.limits());
             match self.history.oldest() {
-                Some(past) if over || self.history.get(past).ended_at.after(window) < self.now => {
-                    work += self.retire_one(past);
+                Some(ended) if overfull || self.history.get(ended).ended_at.after(window) < self.now => {
+                    work += self.retire_one(ended);
                 }
                 _ => break,
             }
         }
     }
 
-    /// Drops an ended lease, and says how many members it had.
-    pub(crate) fn retire_one(&mut self, past: PastRef) -> usize {
-        let space = space_of(self.accounts[self.history.get(past).account].parent);
-        let past = self.history.remove(past, &mut self.spaces[space].value.past);
-        self.index.remove(past.lsn);
-        self.drop_referrer(past.account);
-        past.members.as_slice().len()
+    /// Discards an ended lease and returns the number of its members.
+    pub(crate) fn retire_one(&mut self, ended: EndedRef) -> usize {
+        let ns = namespace_row(self.accounts[self.history.get(ended).account].parent);
+        let ended = self.history.remove(ended, &mut self.namespaces[ns].value.ended);
+        self.index.remove(ended.lsn);
+        self.drop_account_ref(ended.account);
+        ended.members.as_slice().len()
     }
 }
 
-/// The time that deadlines are compared with: now, but for two planted faults.
-fn shifted(now: Time) -> Time {
-    match () {
-        () if planted!(ExpireLate) => Time(now.0.saturating_sub(1)),
-        () if planted!(ExpireEarly) => now.after(Span(1)),
-        () => now,
-    }
+/// The time that deadlines are compared with: `now`, except under two planted faults.
+fn observed_now(now: Time) -> Time {
+    let (early, late) = (u64::from(planted!(ExpireEarly)), u64::from(planted!(ExpireLate)));
+    Time(now.0.saturating_add(early).saturating_sub(late))
 }

@@ -1,108 +1,118 @@
-//! Acquire and reserve: a lease over a whole bundle, or nothing.
+//! Acquire and reserve: grant a lease over a whole bundle, or nothing.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::bundle::Bundle;
 use crate::chain::Links;
-use crate::command::{Grant, OnExpiry};
+use crate::command::{Action, Command, Grant, OnExpiry};
 use crate::history::Details;
-use crate::kernel::{Handled, Kernel, Stamp};
-use crate::lease::{Deadline, Extra, Lease, LeaseRef, Phase};
+use crate::kernel::{CommandResult, Kernel, Stamp};
+use crate::lease::{Deadline, Lease, LeaseRef, OptionalFields, Phase};
 use crate::limits::Quota;
 use crate::outcome::{Answer, Bounded, Event, Rejection};
-use crate::parties::space_of;
-use crate::party::{Account, Space};
+use crate::party_lifecycle::namespace_row;
+use crate::party_rows::{Account, NamespaceRow};
 use crate::table::RowId;
 use crate::text::{Identity, Namespace};
 use crate::units::{Epoch, Time, Token};
 
-/// What a decision to grant found out.
-struct Room {
-    /// The account, if there is one.
+/// The result of deciding to grant.
+struct GrantDecision {
+    /// The account, if it already exists.
     account: Option<RowId<Account>>,
-    /// Leases in the way that are over, to be ended first.
-    over: Vec<LeaseRef>,
+    /// Conflicting leases that have expired, to be ended first.
+    expired: Vec<LeaseRef>,
     quota: Quota,
 }
 
 impl Kernel {
-    /// Why a grant would be refused at a moment; `None` if it would be made. Decides nothing: whoever has
-    /// to wait behind others learns so, before it waits, what no waiting would help against.
-    pub fn refusal(&self, now: Time, identity: &Identity, grant: &Grant) -> Option<Rejection> {
-        self.decide_grant(now, identity, grant).err()
+    /// Why a grant would be rejected at a given time; `None` if it would be granted. Changes nothing: a
+    /// request that has to queue learns first of any refusal that waiting cannot resolve.
+    pub fn refusal(&self, now: Time, identity: &Identity, request: &Grant) -> Option<Rejection> {
+        self.decide_grant(now, identity, request).err()
     }
 
     pub(crate) fn acquire(
         &mut self,
         stamp: Stamp,
         identity: &Identity,
-        grant: &Grant,
+        request: &Grant,
         phase: Phase,
-    ) -> Handled {
-        if planted!(RefusalCounts) && self.decide_grant(stamp.now, identity, grant).is_err() {
-            let space = self.spaces.find(None, grant.namespace.as_str());
-            let account = space.and_then(|space| self.accounts.find(space.as_parent(), identity.as_str()));
-            if let Some(account) = account {
-                self.accounts[account].value.leases += 1;
-            }
+    ) -> CommandResult {
+        let decision = self.decide_grant(stamp.now, identity, request)?;
+        let generation = self.generation;
+        self.begin(stamp, &decision.expired);
+        // Before the account is used: this agent may hold the last reference to it.
+        if let Some(agent) = &request.agent {
+            self.forget_if_due(&request.namespace, agent);
         }
-        let room = self.decide_grant(stamp.now, identity, grant)?;
-        let departures = self.departures;
-        self.begin(stamp, &room.over);
-        // Before the account is looked for: an agent may be the last to refer to one.
-        if let Some(agent) = &grant.agent {
-            self.forget_if_due(&grant.namespace, agent);
-        }
-        let account = room.account.filter(|_| self.departures == departures);
-        let account = account.unwrap_or_else(|| self.open_account(&grant.namespace, identity));
-        let lease = self.grant(account, grant, phase, &room.quota);
+        let account = decision.account.filter(|_| self.generation == generation);
+        let account = account.unwrap_or_else(|| self.ensure_account_in(&request.namespace, identity));
+        let lease = self.grant(account, request, phase, &decision.quota);
         let granted = self.granted(&self.leases[lease]);
         self.events.push(Event::Granted(granted.lease, granted.token));
         self.assert_granted(lease);
         Ok(Answer::Granted(granted))
     }
 
-    fn decide_grant(&self, now: Time, identity: &Identity, grant: &Grant) -> Result<Room, Rejection> {
+    /// Planted fault: a refused grant counts towards its identity's quota.
+    pub(crate) fn count_refused_grant(&mut self, command: &Command) {
+        let (Action::Acquire(request) | Action::Reserve(request)) = &command.action else { return };
+        let ns = self.find_namespace(&request.namespace);
+        let account = ns.zip(command.identity.as_ref());
+        let account =
+            account.and_then(|(ns, identity)| self.accounts.find(ns.as_parent(), identity.as_str()));
+        if let Some(account) = account {
+            self.accounts[account].value.leases += 1;
+        }
+    }
+
+    fn decide_grant(
+        &self,
+        now: Time,
+        identity: &Identity,
+        request: &Grant,
+    ) -> Result<GrantDecision, Rejection> {
         let limits = self.limits();
-        if grant.ttl.0 == 0 || grant.ttl > limits.ttl_max {
+        if request.ttl.0 == 0 || request.ttl > limits.ttl_max {
             return Err(Rejection::InvalidTtl { max: limits.ttl_max });
         }
-        if matches!(grant.on_expiry, OnExpiry::Hold(span) if span > limits.hold_max) {
+        if matches!(request.on_expiry, OnExpiry::Hold(span) if span > limits.hold_max) {
             return Err(Rejection::InvalidHold { max: limits.hold_max });
         }
-        let policy = self.policies.resolve(&grant.namespace, identity);
+        let policy = self.policies.resolve(&request.namespace, identity);
         if policy.paused {
             return Err(Rejection::Paused);
         }
-        let space = self.spaces.find(None, grant.namespace.as_str());
-        if space.is_none() && self.spaces.len() >= limits.namespaces_max as usize {
+        let ns = self.find_namespace(&request.namespace);
+        if ns.is_none() && self.namespaces.len() >= limits.namespaces_max as usize {
             return Err(Rejection::Full(Bounded::Namespaces));
         }
-        let account = space.and_then(|space| self.accounts.find(space.as_parent(), identity.as_str()));
-        self.decide_agent(now, space, account, grant)?;
-        let session = account.zip(grant.session.as_ref());
+        let account = ns.and_then(|ns| self.accounts.find(ns.as_parent(), identity.as_str()));
+        self.decide_agent(now, ns, account, request)?;
+        let session = account.zip(request.session.as_ref());
         let session =
             session.and_then(|(account, name)| self.sessions.find(account.as_parent(), name.as_str()));
-        let found = space.map_or(Ok(Vec::new()), |space| self.find_room(space, &grant.bundle, session, now));
-        let over = found.as_ref().map_or(&[] as &[_], Vec::as_slice);
-        self.decide_counts(&policy.quota, account, over, &grant.bundle).map_err(|full| {
-            // What is due still counts, though it should not: better to ask again than to be refused.
+        let found = ns.map_or(Ok(Vec::new()), |ns| self.check_conflicts(ns, &request.bundle, session, now));
+        let expired = found.as_ref().map_or(&[] as &[_], Vec::as_slice);
+        self.decide_counts(&policy.quota, account, expired, &request.bundle).map_err(|full| {
+            // Overdue leases still count, although they should not: ask for a retry instead of rejecting.
             if self.next_due().is_some_and(|due| due <= now) { Rejection::Behind } else { full }
         })?;
-        Ok(Room { account, over: found?, quota: policy.quota })
+        Ok(GrantDecision { account, expired: found?, quota: policy.quota })
     }
 
     /// An agent belongs to the identity that first used it.
     fn decide_agent(
         &self,
         now: Time,
-        space: Option<RowId<Space>>,
+        ns: Option<RowId<NamespaceRow>>,
         account: Option<RowId<Account>>,
-        grant: &Grant,
+        request: &Grant,
     ) -> Result<(), Rejection> {
-        let Some(name) = &grant.agent else { return Ok(()) };
-        if let Some(agent) = space.and_then(|space| self.known_agent(now, space, name)) {
+        let Some(name) = &request.agent else { return Ok(()) };
+        if let Some(agent) = ns.and_then(|ns| self.known_agent(now, ns, name)) {
             let agent = &self.agents[agent].value;
             return match agent.paused {
                 _ if Some(agent.account) != account => Err(Rejection::AgentTaken),
@@ -115,19 +125,19 @@ impl Kernel {
         if !full && mine < self.limits().agents_per_identity_max {
             return Ok(());
         }
-        let behind = self.quiet.first_key_value().is_some_and(|((at, _), _)| *at < now);
+        let behind = self.agent_timers.first_key_value().is_some_and(|((at, _), _)| *at < now);
         Err(if behind { Rejection::Behind } else { Rejection::Full(Bounded::Agents) })
     }
 
-    /// How much there would be, once what is over has ended.
+    /// Checks the limits as they will be once the expired leases have ended.
     fn decide_counts(
         &self,
         quota: &Quota,
         account: Option<RowId<Account>>,
-        over: &[LeaseRef],
+        expired: &[LeaseRef],
         bundle: &Bundle,
     ) -> Result<(), Rejection> {
-        if self.leases.len() - over.len() >= self.limits().leases_max as usize {
+        if self.leases.len() - expired.len() >= self.limits().leases_max as usize {
             return Err(Rejection::Full(Bounded::Leases));
         }
         if self.nodes.len() + bundle.weight() > self.limits().nodes_max as usize {
@@ -135,29 +145,29 @@ impl Kernel {
         }
         let max = quota.leases_max.unwrap_or(self.limits().leases_per_identity_max);
         let held = account.map_or(0, |account| {
-            let ending = over.iter().filter(|lease| self.leases[**lease].account == account).count();
+            let ending = expired.iter().filter(|lease| self.leases[**lease].account == account).count();
             self.accounts[account].value.leases as usize - ending
         });
         if held >= max as usize { Err(Rejection::QuotaExceeded { max }) } else { Ok(()) }
     }
 
-    fn open_account(&mut self, namespace: &Namespace, identity: &Identity) -> RowId<Account> {
-        let space = self.ensure_space(namespace);
-        self.ensure_account(space, identity)
+    fn ensure_account_in(&mut self, namespace: &Namespace, identity: &Identity) -> RowId<Account> {
+        let ns = self.ensure_namespace(namespace);
+        self.ensure_account(ns, identity)
     }
 
-    fn grant(&mut self, account: RowId<Account>, grant: &Grant, phase: Phase, quota: &Quota) -> LeaseRef {
+    fn grant(&mut self, account: RowId<Account>, request: &Grant, phase: Phase, quota: &Quota) -> LeaseRef {
         let (lsn, now) = (self.last, self.now);
-        let space = space_of(self.accounts[account].parent);
-        let members = grant.bundle.members().iter().map(|member| self.ensure_nodes(space, member)).collect();
-        let extra = self.extra(space, account, grant);
-        let deadline = Deadline::new(now.after(grant.ttl), quota.cap(now, now), now);
+        let ns = namespace_row(self.accounts[account].parent);
+        let members = request.bundle.members().iter().map(|member| self.ensure_nodes(ns, member)).collect();
+        let optional = self.optional_fields(ns, account, request);
+        let deadline = Deadline::new(now.after(request.ttl), quota.cap(now, now), now);
         let mut lease = Lease {
             lsn,
             epoch: Epoch::FIRST,
             token: if planted!(TokenReused) { Token(self.leases.len() as u64 + 1) } else { Token::from(lsn) },
             granted_at: now,
-            ttl: grant.ttl,
+            ttl: request.ttl,
             ttl_until: now,
             active_at: now,
             deadline: now,
@@ -166,32 +176,37 @@ impl Kernel {
             account_links: Links::default(),
             capped: false,
             used: false,
-            weight: u32::try_from(grant.bundle.weight()).expect("a bundle is bounded"),
+            weight: u32::try_from(request.bundle.weight()).expect("a bundle has a bounded number of claims"),
             members,
-            extra,
+            optional,
         };
         lease.set_deadline(deadline);
-        self.enter(lease)
+        self.insert_lease(lease)
     }
 
-    fn extra(&mut self, space: RowId<Space>, account: RowId<Account>, grant: &Grant) -> Option<Box<Extra>> {
+    fn optional_fields(
+        &mut self,
+        ns: RowId<NamespaceRow>,
+        account: RowId<Account>,
+        request: &Grant,
+    ) -> Option<Box<OptionalFields>> {
         let details = Details {
-            on_expiry: grant.on_expiry,
-            age: grant.attempt.filter(|age| age.counts_at(self.now)),
-            agent: grant.agent.clone(),
-            session: grant.session.clone(),
-            owner: grant.owner.clone(),
-            reason: grant.reason.clone(),
-            metadata: grant.metadata.clone(),
+            on_expiry: request.on_expiry,
+            age: request.attempt.filter(|age| age.counts_at(self.now)),
+            agent: request.agent.clone(),
+            session: request.session.clone(),
+            owner: request.owner.clone(),
+            reason: request.reason.clone(),
+            metadata: request.metadata.clone(),
         };
         if details.is_default() {
             return None;
         }
-        let agent = grant.agent.as_ref().map(|name| self.ensure_agent(space, account, name));
+        let agent = request.agent.as_ref().map(|name| self.ensure_agent(ns, account, name));
         if let Some(agent) = agent {
-            self.agent_is_back(agent);
+            self.end_agent_restart(agent);
         }
-        let session = grant.session.as_ref().map(|name| self.ensure_session(account, name));
-        Some(Box::new(Extra { details, agent, agent_links: Links::default(), session }))
+        let session = request.session.as_ref().map(|name| self.ensure_session(account, name));
+        Some(Box::new(OptionalFields { details, agent, agent_links: Links::default(), session }))
     }
 }

@@ -1,34 +1,34 @@
-//! Leases that have ended: readable for a while, then retired.
+//! Ended leases: readable for a while, then discarded.
 //!
-//! They are kept in the order of their ends. Nothing here can become a live lease again.
+//! They are kept in the order of their ends. An ended lease never becomes live again.
 
 use alloc::boxed::Box;
 
 use crate::bundle::Member;
 use crate::chain::{Chain, Links};
 use crate::command::OnExpiry;
-use crate::lease::Few;
+use crate::lease::OneOrMany;
 use crate::limits::Limits;
 use crate::outcome::State;
-use crate::party::Account;
+use crate::party_rows::Account;
 use crate::slab::{Id, Slab};
 use crate::statehash::StateHash;
 use crate::table::{RowId, fold};
 use crate::text::{AgentName, Metadata, Owner, Reason, SessionName};
 use crate::units::{Age, Epoch, Lsn, Span, Time, Token};
 
-pub(crate) type PastRef = Id<Past>;
+pub(crate) type EndedRef = Id<EndedLease>;
 
 #[derive(Default)]
 pub(crate) struct History {
-    rows: Slab<Past>,
-    order: Chain<Past>,
-    /// Of all of them.
+    rows: Slab<EndedLease>,
+    order: Chain<EndedLease>,
+    /// The number of members of all ended leases.
     members: usize,
 }
 
 /// A lease that has ended.
-pub(crate) struct Past {
+pub(crate) struct EndedLease {
     pub(crate) lsn: Lsn,
     pub(crate) epoch: Epoch,
     pub(crate) token: Token,
@@ -39,29 +39,29 @@ pub(crate) struct Past {
     pub(crate) ended_at: Time,
     pub(crate) ended_lsn: Lsn,
     pub(crate) account: RowId<Account>,
-    pub(crate) members: Few<Member>,
+    pub(crate) members: OneOrMany<Member>,
     pub(crate) details: Option<Box<Details>>,
-    pub(crate) links: Links<Past>,
-    /// Among those of its namespace.
-    pub(crate) space_links: Links<Past>,
+    pub(crate) links: Links<EndedLease>,
+    /// Links in the chain of its namespace.
+    pub(crate) namespace_links: Links<EndedLease>,
 }
 
-fn by_end(past: &mut Past) -> &mut Links<Past> {
-    &mut past.links
+fn order_links_of(ended: &mut EndedLease) -> &mut Links<EndedLease> {
+    &mut ended.links
 }
 
-fn by_space(past: &mut Past) -> &mut Links<Past> {
-    &mut past.space_links
+fn namespace_links_of(ended: &mut EndedLease) -> &mut Links<EndedLease> {
+    &mut ended.namespace_links
 }
 
 /// How a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
-    /// Its holder gave it back.
+    /// Its holder released it.
     Released,
-    /// It ran out.
+    /// It expired.
     Expired,
-    /// An operator took it back.
+    /// An operator revoked and reclaimed it.
     Revoked,
 }
 
@@ -75,33 +75,33 @@ impl From<End> for State {
     }
 }
 
-/// What a grant may leave out, and mostly does.
+/// Optional attributes of a lease, mostly unset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
-    /// What happens to the resources when the lease runs out.
+    /// When the resources become free after the lease has expired.
     pub on_expiry: OnExpiry,
-    /// The age of the attempt it was granted for.
+    /// The age of the attempt that was granted.
     pub age: Option<Age>,
-    /// The agent on whose behalf.
+    /// The agent that uses the lease.
     pub agent: Option<AgentName>,
-    /// The session.
+    /// The session that holds the lease.
     pub session: Option<SessionName>,
-    /// For people to read.
+    /// The owner shown to people.
     pub owner: Option<Owner>,
-    /// Why it was wanted.
+    /// Why the holder wanted the resources.
     pub reason: Option<Reason>,
-    /// The holder's own.
+    /// Opaque data of the holder.
     pub metadata: Option<Metadata>,
 }
 
 impl Details {
-    /// Nothing is set.
+    /// Whether no attribute is set.
     pub fn is_default(&self) -> bool {
         *self == Details::default()
     }
 
-    /// Folds it into the state's hash.
-    pub(crate) fn note(&self, hash: &mut StateHash) {
+    /// Folds the attributes into the state hash.
+    pub(crate) fn hash_into(&self, hash: &mut StateHash) {
         let expiry = match self.on_expiry {
             OnExpiry::Free => 0,
             OnExpiry::Manual => 1,
@@ -136,47 +136,47 @@ impl History {
         self.members
     }
 
-    pub(crate) fn get(&self, past: PastRef) -> &Past {
-        &self.rows[past]
+    pub(crate) fn get(&self, ended: EndedRef) -> &EndedLease {
+        &self.rows[ended]
     }
 
-    /// `space`: the part of its namespace.
-    pub(crate) fn push(&mut self, past: Past, space: &mut Chain<Past>) -> PastRef {
-        self.members += past.members.as_slice().len();
-        let id = self.rows.insert(past);
-        self.order.push(id, by_end, &mut self.rows);
-        space.push(id, by_space, &mut self.rows);
+    /// `ns`: the chain of its namespace.
+    pub(crate) fn push(&mut self, ended: EndedLease, ns: &mut Chain<EndedLease>) -> EndedRef {
+        self.members += ended.members.as_slice().len();
+        let id = self.rows.insert(ended);
+        self.order.push(id, order_links_of, &mut self.rows);
+        ns.push(id, namespace_links_of, &mut self.rows);
         id
     }
 
-    /// The one that ended first.
-    pub(crate) fn oldest(&self) -> Option<PastRef> {
+    /// The lease that ended first.
+    pub(crate) fn oldest(&self) -> Option<EndedRef> {
         self.order.head()
     }
 
-    /// `space`: the part of its namespace.
-    pub(crate) fn remove(&mut self, past: PastRef, space: &mut Chain<Past>) -> Past {
-        space.unlink(past, by_space, &mut self.rows);
-        self.order.unlink(past, by_end, &mut self.rows);
-        let past = self.rows.remove(past);
-        self.members -= past.members.as_slice().len();
-        past
+    /// `ns`: the chain of its namespace.
+    pub(crate) fn remove(&mut self, ended: EndedRef, ns: &mut Chain<EndedLease>) -> EndedLease {
+        ns.unlink(ended, namespace_links_of, &mut self.rows);
+        self.order.unlink(ended, order_links_of, &mut self.rows);
+        let ended = self.rows.remove(ended);
+        self.members -= ended.members.as_slice().len();
+        ended
     }
 
-    /// Is there more than may be kept?
+    /// Whether history exceeds its limits.
     pub(crate) fn is_overfull(&self, limits: &Limits) -> bool {
         self.len() > limits.history_max as usize || self.members > limits.history_members_max as usize
     }
 
-    /// Those of one namespace, in the order of their ends.
-    pub(crate) fn of_space(&self, space: Chain<Past>) -> impl Iterator<Item = &Past> {
-        let order = core::iter::successors(space.head(), |past| self.rows[*past].space_links.next());
-        order.map(|past| &self.rows[past])
+    /// The ended leases of one namespace, in the order of their ends.
+    pub(crate) fn of_namespace(&self, ns: Chain<EndedLease>) -> impl Iterator<Item = &EndedLease> {
+        let order = core::iter::successors(ns.head(), |ended| self.rows[*ended].namespace_links.next());
+        order.map(|ended| &self.rows[ended])
     }
 
-    /// In the order of their ends.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Past> {
-        let order = core::iter::successors(self.order.head(), |past| self.rows[*past].links.next());
-        order.map(|past| &self.rows[past])
+    /// All ended leases, in the order of their ends.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &EndedLease> {
+        let order = core::iter::successors(self.order.head(), |ended| self.rows[*ended].links.next());
+        order.map(|ended| &self.rows[ended])
     }
 }

@@ -1,7 +1,7 @@
-//! What must hold of every state, checked in full.
+//! Invariants of every state, checked in full.
 //!
-//! [`check`] looks at everything and is for tests and the simulator. What a command touched is also
-//! asserted where it is touched, in release builds too.
+//! [`check`] examines the whole state and is for tests and the simulator. The rows that a grant touched
+//! are also checked by assertions in release builds.
 
 use alloc::format;
 use alloc::string::String;
@@ -9,13 +9,13 @@ use alloc::vec::Vec;
 
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, Phase};
+use crate::lease_index::IndexEntry;
 use crate::node::Node;
-use crate::party::Space;
+use crate::party_rows::NamespaceRow;
 use crate::resource::{claimed, dir_above, path_of};
 use crate::table::{Parent, Row};
-use crate::whereabouts::Whereabouts;
 
-/// The first thing that does not hold, if any.
+/// Returns the first violated invariant, if any.
 pub fn check(kernel: &Kernel) -> Result<(), String> {
     for (id, lease) in kernel.leases.iter() {
         kernel.check_lease(id, lease).map_err(|what| format!("{what}: lsn={}", lease.lsn.0))?;
@@ -33,50 +33,56 @@ fn ensure(holds: bool, what: &str) -> Result<(), String> {
 }
 
 impl Kernel {
-    /// After a grant or rebind: nothing live is in the way of what was given, and the token is new.
+    /// After a grant or rebind: no live lease conflicts with the new one, and the token is new.
     pub(crate) fn assert_granted(&self, lease: LeaseRef) {
         let row = &self.leases[lease];
-        assert!(row.token.0 == self.last.0, "a token is the LSN of its grant");
-        assert!(row.epoch.is_authority(), "a grant gives authority");
-        assert!(row.deadline >= self.now, "a grant is not over when it is made");
-        assert!(self.is_compatible(lease), "no two holders: {}", self.lease_id(row.lsn));
+        assert!(row.token.0 == self.last.0, "a new token is the LSN of its record");
+        assert!(row.epoch.is_authority(), "a grant must give authority");
+        assert!(row.deadline >= self.now, "a grant must not be expired");
+        assert!(
+            self.is_compatible(lease),
+            "a granted lease conflicts with another: {}",
+            self.lease_id(row.lsn)
+        );
     }
 
-    /// Is no other lease in the way of this one?
+    /// Whether no other lease conflicts with this one.
     pub(crate) fn is_compatible(&self, lease: LeaseRef) -> bool {
         let row = &self.leases[lease];
         row.members.as_slice().iter().all(|member| {
             let class = member.predicate.class();
-            let is_alone = |node: &Node, part| node.holders(part).against(class).all(|other| other == lease);
-            self.met_by(*member).all(|(node, part)| is_alone(&self.nodes[node].value, part))
+            let is_alone =
+                |node: &Node, part| node.claims(part).conflicting_with(class).all(|other| other == lease);
+            self.claim_sets_to_check_for_member(*member)
+                .all(|(node, part)| is_alone(&self.nodes[node].value, part))
         })
     }
 
     fn check_lease(&self, id: LeaseRef, lease: &Lease) -> Result<(), String> {
-        ensure(self.is_compatible(id), "live members of different leases are compatible")?;
+        ensure(self.is_compatible(id), "members of different live leases must be compatible")?;
         let has_authority = matches!(lease.phase, Phase::Reserved | Phase::Active);
-        ensure(lease.epoch.is_authority() == has_authority, "an odd epoch goes with authority")?;
+        ensure(lease.epoch.is_authority() == has_authority, "a lease has authority exactly in odd epochs")?;
         ensure(
             lease.token.0 >= lease.lsn.0 && lease.token.0 <= self.last.0,
-            "a token is the LSN of a grant",
+            "a token is between its lease's LSN and the last LSN",
         )?;
-        ensure(lease.deadline <= lease.ttl_until, "a deadline is not beyond the TTL")?;
+        ensure(lease.deadline <= lease.ttl_until, "a deadline must not exceed the TTL")?;
         ensure(
             lease.capped || lease.deadline == lease.ttl_until,
-            "only a quota ends a lease before its TTL",
+            "only a quota sets a deadline before the end of the TTL",
         )?;
-        let indexed = matches!(self.index.get(lease.lsn), Some(Whereabouts::Live(found)) if found == id);
-        ensure(indexed, "a live lease is found by its id")?;
-        ensure(self.holds_all_places(id, lease), "a bundle is whole: every member is claimed")
+        let indexed = matches!(self.index.get(lease.lsn), Some(IndexEntry::Live(found)) if found == id);
+        ensure(indexed, "a live lease is indexed as live")?;
+        ensure(self.has_all_claims(id, lease), "a lease has a claim for every member")
     }
 
-    fn holds_all_places(&self, id: LeaseRef, lease: &Lease) -> bool {
+    fn has_all_claims(&self, id: LeaseRef, lease: &Lease) -> bool {
         lease.members.as_slice().iter().all(|member| {
             let row = &self.nodes[member.node];
             claimed(&row.text, member.subtree).all(|(text, part)| {
                 let node = self.nodes.find(row.parent, text);
                 node.is_some_and(|node| {
-                    let mut claims = self.nodes[node].value.holders(part).of_class(member.predicate.class());
+                    let mut claims = self.nodes[node].value.claims(part).of_class(member.predicate.class());
                     claims.any(|claimant| claimant == id)
                 })
             })
@@ -87,50 +93,53 @@ impl Kernel {
         let mut timers: Vec<_> =
             self.leases.iter().filter_map(|(_, lease)| Some((lease.timer()?, lease.lsn))).collect();
         timers.sort_unstable();
-        ensure(self.timers.iter().eq(timers), "leases that time changes have timers, and nothing else has")?;
-        ensure(self.index.len() == self.leases.len() + self.history.len(), "no id without its lease")?;
+        ensure(self.timers.iter().eq(timers), "timers match the leases that need one")?;
+        ensure(
+            self.index.len() == self.leases.len() + self.history.len(),
+            "the index has one entry per lease",
+        )?;
         let documents = self.nodes.iter().filter(|(_, row)| row.value.document.is_some()).count();
-        ensure(self.documents as usize == documents, "documents are counted")?;
+        ensure(self.documents as usize == documents, "the document count is correct")?;
         let in_session = |id| self.leases.iter().filter(|(_, lease)| lease.session() == Some(id)).count();
         let sessions = self
             .sessions
             .iter()
             .all(|(id, row)| row.value.leases > 0 && row.value.leases as usize == in_session(id));
-        ensure(sessions, "sessions count their leases, and go with the last")?;
+        ensure(sessions, "a session counts its leases and is removed with the last")?;
         let claimed = |lsn| self.live(lsn).is_some_and(|lease| self.leases[lease].session().is_some());
         let claims = self.session_claims.iter().all(|(.., lsn)| claimed(*lsn));
-        ensure(claims, "no claim of a session without its lease")?;
+        ensure(claims, "a session claim belongs to a live lease")?;
         let scopes = || {
             let nodes = self.nodes.iter().map(|(_, row)| row.parent);
             let accounts = self.accounts.iter().map(|(_, row)| row.parent);
             nodes.chain(accounts).chain(self.agents.iter().map(|(_, row)| row.parent))
         };
-        let spaces = self.spaces.iter().all(|(id, row)| {
+        let namespaces = self.namespaces.iter().all(|(id, row)| {
             let within = scopes().filter(|scope| *scope == id.as_parent()).count();
             within > 0 && row.value.referrers as usize == within
         });
-        ensure(spaces, "namespaces count what is in them, and go with the last")?;
-        self.spaces.iter().try_for_each(|(id, row)| self.check_space(id.as_parent(), &row.value))
+        ensure(namespaces, "a namespace counts its references and is removed with the last")?;
+        self.namespaces.iter().try_for_each(|(id, row)| self.check_namespace(id.as_parent(), &row.value))
     }
 
-    /// What a deletion would take.
-    fn check_space(&self, id: Parent, space: &Space) -> Result<(), String> {
+    /// Checks the lists that deleting a namespace relies on.
+    fn check_namespace(&self, id: Parent, ns: &NamespaceRow) -> Result<(), String> {
         let here = |account| self.accounts[account].parent == id;
         let leases = self.leases.iter().filter(|(_, lease)| here(lease.account)).count();
-        ensure(space.leases as usize == leases, "namespaces count their leases")?;
+        ensure(ns.leases as usize == leases, "a namespace counts its leases")?;
         let documents = self.nodes.iter().filter(|(_, row)| row.parent == id && row.value.document.is_some());
         let mut documents: Vec<_> = documents.map(|(node, row)| (&row.text, node)).collect();
         documents.sort_unstable_by_key(|(text, _)| *text);
-        let listed = space.documents.iter().map(|(text, node)| (text, *node));
-        ensure(listed.eq(documents), "namespaces list their documents")?;
+        let listed = ns.documents.iter().map(|(text, node)| (text, *node));
+        ensure(listed.eq(documents), "a namespace lists its documents")?;
         let agents = self.agents.iter().filter(|(_, row)| row.parent == id);
         let mut agents: Vec<_> = agents.map(|(agent, row)| (row.value.since, agent)).collect();
         agents.sort_unstable_by_key(|(since, _)| *since);
-        let listed = space.agents.iter().map(|(since, agent)| (*since, *agent));
-        ensure(listed.eq(agents), "namespaces list their agents")?;
-        let past = self.history.iter().filter(|past| here(past.account)).map(|past| past.lsn);
-        let listed = self.history.of_space(space.past).map(|past| past.lsn);
-        ensure(listed.eq(past), "namespaces list their ended leases, in the order of their ends")
+        let listed = ns.agents.iter().map(|(since, agent)| (*since, *agent));
+        ensure(listed.eq(agents), "a namespace lists its agents")?;
+        let ended = self.history.iter().filter(|ended| here(ended.account)).map(|ended| ended.lsn);
+        let listed = self.history.of_namespace(ns.ended).map(|ended| ended.lsn);
+        ensure(listed.eq(ended), "a namespace lists its ended leases in the order of their ends")
     }
 
     fn check_nodes(&self) -> Result<(), String> {
@@ -138,17 +147,14 @@ impl Kernel {
             let text = &row.text;
             ensure(
                 row.value.is_claimed() || row.value.document.is_some(),
-                "nothing is kept for unused names",
+                "a node is claimed or has a document",
             )?;
             let key = text.starts_with("KEY:");
             ensure(key || row.value.document.is_none(), "only keys have documents")?;
-            ensure(
-                row.value.is_path() == path_of(text).is_some(),
-                "paths, and nothing else, have directories",
-            )?;
+            ensure(row.value.is_path() == path_of(text).is_some(), "exactly paths have directory fields")?;
             let above = dir_above(text).map(|dir| self.nodes.find(row.parent, dir));
-            ensure(above.is_none_or(|above| above.is_some()), "the directories above a path are there")?;
-            ensure(row.value.above() == above.flatten(), "a path leads to the directory above it")?;
+            ensure(above.is_none_or(|above| above.is_some()), "the directory above a path has a node")?;
+            ensure(row.value.above() == above.flatten(), "a path is linked to the directory above it")?;
             ensure(row.value.document.is_none() || row.value.version.0 > 0, "a document has a version")?;
         }
         Ok(())
@@ -157,15 +163,15 @@ impl Kernel {
     fn check_accounts(&self) -> Result<(), String> {
         for (id, row) in self.accounts.iter() {
             let leases = self.leases.iter().filter(|(_, lease)| lease.account == id).count();
-            let past = self.history.iter().filter(|past| past.account == id).count();
+            let ended = self.history.iter().filter(|ended| ended.account == id).count();
             let agents = self.agents.iter().filter(|(_, agent)| agent.value.account == id).count();
-            ensure(row.value.leases as usize == leases, "accounts count their leases")?;
+            ensure(row.value.leases as usize == leases, "an account counts its leases")?;
             ensure(
-                row.value.referrers as usize == leases + past + agents,
-                "accounts count what refers to them",
+                row.value.referrers as usize == leases + ended + agents,
+                "an account counts its references",
             )?;
-            ensure(row.value.referrers > 0, "accounts go with the last referrer")?;
-            ensure(row.value.agents as usize == agents, "accounts count their agents")?;
+            ensure(row.value.referrers > 0, "an account is removed with the last reference")?;
+            ensure(row.value.agents as usize == agents, "an account counts its agents")?;
         }
         Ok(())
     }
@@ -174,34 +180,36 @@ impl Kernel {
         for (id, row) in self.agents.iter() {
             let agent: &Row<_> = row;
             let leases = self.leases.iter().filter(|(_, lease)| lease.agent() == Some(id)).count();
-            ensure(agent.value.leases as usize == leases, "agents count their leases")?;
+            ensure(agent.value.leases as usize == leases, "an agent counts its leases")?;
             let idle = agent.value.leases == 0 && !agent.value.paused;
-            ensure(agent.value.forget_at.is_some() == idle, "an idle agent will be forgotten")?;
-            let timed =
-                agent.value.forget_at.is_none_or(|at| self.quiet.contains_key(&(at, agent.value.since)));
-            ensure(timed, "an idle agent has its timer")?;
+            ensure(agent.value.forget_at.is_some() == idle, "exactly idle agents have a removal time")?;
+            let timed = agent
+                .value
+                .forget_at
+                .is_none_or(|at| self.agent_timers.contains_key(&(at, agent.value.since)));
+            ensure(timed, "an idle agent has a timer")?;
         }
         let idle = self.agents.iter().filter(|(_, row)| row.value.forget_at.is_some()).count();
-        ensure(self.quiet.len() == idle, "no timer without its agent")
+        ensure(self.agent_timers.len() == idle, "every agent timer belongs to an idle agent")
     }
 
     fn check_history(&self) -> Result<(), String> {
         let mut before = crate::units::Lsn(0);
-        for past in self.history.iter() {
-            ensure(!past.epoch.is_authority(), "an ended lease has no authority")?;
-            ensure(past.ended_lsn >= before, "history is in the order of ends")?;
-            ensure(past.ended_lsn >= past.lsn, "a lease ends after its grant")?;
-            before = past.ended_lsn;
-            let indexed = matches!(self.index.get(past.lsn), Some(Whereabouts::Past(_)));
-            ensure(indexed, "an ended lease is found by its id, as ended")?;
+        for ended in self.history.iter() {
+            ensure(!ended.epoch.is_authority(), "an ended lease has no authority")?;
+            ensure(ended.ended_lsn >= before, "history is ordered by end")?;
+            ensure(ended.ended_lsn >= ended.lsn, "a lease does not end before its grant")?;
+            before = ended.ended_lsn;
+            let indexed = matches!(self.index.get(ended.lsn), Some(IndexEntry::Ended(_)));
+            ensure(indexed, "an ended lease is indexed as ended")?;
         }
         Ok(())
     }
 
-    /// History may be over its limit by what one command ends, and by what a lowered limit has left.
+    /// History may exceed its limit by the leases that one command ends, and after a limit was lowered.
     fn check_bounds(&self) -> Result<(), String> {
-        let members: usize = self.history.iter().map(|past| past.members.as_slice().len()).sum();
-        ensure(members == self.history.members(), "history counts its members")?;
-        ensure(self.events.is_empty(), "events are handed out with the outcome")
+        let members: usize = self.history.iter().map(|ended| ended.members.as_slice().len()).sum();
+        ensure(members == self.history.members(), "the history member count is correct")?;
+        ensure(self.events.is_empty(), "events are returned with the outcome")
     }
 }

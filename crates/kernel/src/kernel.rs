@@ -1,11 +1,11 @@
 //! The state machine: one entry point, one path.
 //!
-//! [`Kernel::apply`] checks everything first and only then writes, so a refusal leaves no trace. What
-//! a command changes is a function of the state, the command, its LSN and its stamp; recovery is the
-//! same calls in the same order.
+//! [`Kernel::apply`] checks everything before it writes, so a refusal leaves no trace. The changes of a
+//! command are a function of the state, the command, its LSN and its stamp; recovery makes the same calls
+//! in the same order.
 //!
-//! Each kind of command has its own file beside this one; all follow one shape: *decide* (reads only),
-//! then [`Kernel::begin`] (moves time, ends what is due), then *write*.
+//! Each kind of command has its own file beside this one, and all have the same shape: *decide* (reads
+//! only), then [`Kernel::begin`] (advances time, ends overdue leases), then *write*.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -14,23 +14,23 @@ use core::num::NonZeroU32;
 use crate::command::{Action, Command, Open, Store};
 use crate::history::History;
 use crate::lease::{LeaseRef, Leases, Phase};
+use crate::lease_index::LeaseIndex;
 use crate::limits::Limits;
-use crate::node::{Node, Place};
+use crate::node::{ClaimKey, Node};
 use crate::outcome::{Answer, Bounded, Event, Misplaced, Outcome, Rejection};
-use crate::party::{Account, Agent, Policies, Session, Space};
+use crate::party_rows::{Account, Agent, NamespaceRow, Policies, Session};
 use crate::predicate::Class;
-use crate::requests::{Entry, Requests};
+use crate::requests::{Entry, IdempotencyTable};
 use crate::resource::Part;
 use crate::statehash::StateHash;
 use crate::table::{RowId, Table};
 use crate::text::Identity;
 use crate::timers::Timers;
 use crate::units::{LeaseId, Lsn, Time, Version};
-use crate::whereabouts::LeaseIndex;
 
-/// The rules that this build decides by. Older logs are replayed by the rules they name.
+/// The version of the rules that this build decides by. Older logs are replayed by the version they name.
 ///
-/// | version | since then |
+/// | version | change |
 /// |---|---|
 /// | 1 | |
 /// | 2 | a namespace can be deleted |
@@ -45,107 +45,103 @@ pub struct Kernel {
     pub(crate) hash: StateHash,
 
     pub(crate) leases: Leases,
-    /// Every lease that can be named: live ones and history.
+    /// Every lease with a readable id: live leases and history.
     pub(crate) index: LeaseIndex,
     pub(crate) timers: Timers,
     pub(crate) history: History,
 
-    pub(crate) spaces: Table<Space>,
-    /// At least the floor of every namespace that is gone.
+    pub(crate) namespaces: Table<NamespaceRow>,
+    /// At least the version floor of every deleted namespace.
     pub(crate) floor: Version,
     pub(crate) nodes: Table<Node>,
-    /// How many nodes have a document.
+    /// The number of nodes with a document.
     pub(crate) documents: u32,
 
     pub(crate) accounts: Table<Account>,
-    /// How many accounts and namespaces have gone: what was found of them is good while this stays.
-    pub(crate) departures: u64,
+    /// Incremented when an account or namespace row is removed: row ids found earlier are valid while this
+    /// is unchanged.
+    pub(crate) generation: u64,
     pub(crate) agents: Table<Agent>,
-    /// When agents without leases are forgotten.
-    pub(crate) quiet: BTreeMap<(Time, Lsn), RowId<Agent>>,
+    /// When agents without leases are removed.
+    pub(crate) agent_timers: BTreeMap<(Time, Lsn), RowId<Agent>>,
     pub(crate) sessions: Table<Session>,
-    /// The places that each session claims, by session.
-    pub(crate) session_claims: BTreeSet<(NonZeroU32, Place, Lsn)>,
+    /// The claims of each session, ordered by session.
+    pub(crate) session_claims: BTreeSet<(NonZeroU32, ClaimKey, Lsn)>,
     pub(crate) policies: Policies,
-    pub(crate) requests: Requests,
+    pub(crate) requests: IdempotencyTable,
 
-    /// What the command under way has caused so far.
+    /// The events of the current command so far.
     pub(crate) events: Vec<Event>,
-    /// Room for a lease's places, kept to spare an allocation a command.
-    pub(crate) places: Vec<(RowId<Node>, Part, Class)>,
+    /// Buffer for one lease's claims, reused to avoid an allocation per command.
+    pub(crate) claim_buffer: Vec<(RowId<Node>, Part, Class)>,
 }
 
-/// Who writes the log, by which rules and within which limits.
+/// The current writer of the log, with its rules and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenure {
-    /// As in the last `open`.
+    /// The last `open` record.
     pub open: Open,
-    /// Where it was.
+    /// The LSN of that record.
     pub opened_lsn: Lsn,
-    /// When it was.
+    /// The stamp of that record.
     pub opened_at: Time,
 }
 
-/// The place and moment of a record.
+/// The LSN and time of a record.
 #[derive(Clone, Copy)]
 pub(crate) struct Stamp {
     pub(crate) lsn: Lsn,
     pub(crate) now: Time,
 }
 
-/// Why a command comes to nothing: there is an answer already, or a refusal.
-pub(crate) enum Stop {
+/// Why a command was not applied: it needs no change, or it is rejected.
+pub(crate) enum NotApplied {
     Unchanged(Answer),
     Rejected(Rejection),
 }
 
-impl From<Rejection> for Stop {
-    fn from(rejection: Rejection) -> Stop {
-        Stop::Rejected(rejection)
+impl From<Rejection> for NotApplied {
+    fn from(rejection: Rejection) -> NotApplied {
+        NotApplied::Rejected(rejection)
     }
 }
 
-/// What a handler comes to. On `Err` it has changed nothing.
-pub(crate) type Handled = Result<Answer, Stop>;
+/// The result of a handler. On `Err` nothing has changed.
+pub(crate) type CommandResult = Result<Answer, NotApplied>;
 
 impl Kernel {
-    /// A kernel before the first record of its log. It takes nothing but an `open`.
+    /// A kernel before the first record of its log. It accepts only an `open`.
     pub fn new() -> Kernel {
         Kernel::default()
     }
 
-    /// Decides one command, and carries it out unless it is refused.
+    /// Decides one command, and carries it out unless it is rejected.
     ///
-    /// Never panics on any input. Only [`Outcome::Applied`] has changed anything.
+    /// Never panics on any input. Only [`Outcome::Applied`] has changed the state.
     pub fn apply(&mut self, lsn: Lsn, now: Time, command: &Command) -> Outcome {
         let stamp = Stamp { lsn, now };
         match self.admit(stamp, command).and_then(|()| self.dispatch(stamp, command)) {
             Ok(answer) => {
-                self.keep_answer(command, &answer);
+                self.store_response(command, &answer);
                 let events = core::mem::take(&mut self.events);
                 self.hash.record(lsn, now, &events);
                 Outcome::Applied(answer, events)
             }
-            Err(Stop::Unchanged(answer)) => Outcome::Unchanged(answer),
-            Err(Stop::Rejected(rejection)) => {
-                if planted!(RefusalKept) {
-                    self.keep_answer(command, &Answer::Done);
-                }
-                if planted!(RefusalMovesTime) {
-                    self.now = self.now.max(now);
-                }
+            Err(NotApplied::Unchanged(answer)) => Outcome::Unchanged(answer),
+            Err(NotApplied::Rejected(rejection)) => {
+                self.plant_refusal_faults(now, command);
                 Outcome::Rejected(rejection)
             }
         }
     }
 
-    fn dispatch(&mut self, stamp: Stamp, command: &Command) -> Handled {
+    fn dispatch(&mut self, stamp: Stamp, command: &Command) -> CommandResult {
         let by = || command.identity.as_ref().ok_or(Rejection::Misplaced(Misplaced::NoIdentity));
         match &command.action {
             Action::Open(open) => self.open(stamp, open),
             Action::Tick => self.tick(stamp),
-            Action::Acquire(grant) => self.acquire(stamp, by()?, grant, Phase::Active),
-            Action::Reserve(grant) => self.acquire(stamp, by()?, grant, Phase::Reserved),
+            Action::Acquire(request) => self.acquire(stamp, by()?, request, Phase::Active),
+            Action::Reserve(request) => self.acquire(stamp, by()?, request, Phase::Reserved),
             Action::Activate(held) => self.activate(stamp, by()?, *held),
             Action::Renew(renewals) => self.renew(stamp, by()?, renewals),
             Action::Release(held) => self.release(stamp, by()?, *held),
@@ -165,9 +161,9 @@ impl Kernel {
         }
     }
 
-    /// What every command must pass: its place in the log, and its idempotency key.
-    fn admit(&self, stamp: Stamp, command: &Command) -> Result<(), Stop> {
-        let misplaced = |why| Err(Stop::Rejected(Rejection::Misplaced(why)));
+    /// Checks common to all commands: position in the log, and idempotency key.
+    fn admit(&self, stamp: Stamp, command: &Command) -> Result<(), NotApplied> {
+        let misplaced = |why| Err(NotApplied::Rejected(Rejection::Misplaced(why)));
         if stamp.lsn <= self.last || stamp.lsn > Lsn::MAX {
             return misplaced(Misplaced::Lsn { last: self.last });
         }
@@ -183,33 +179,34 @@ impl Kernel {
         self.admit_request(stamp.now, command)
     }
 
-    /// A retry is answered from its entry; a new request needs room for one.
-    fn admit_request(&self, now: Time, command: &Command) -> Result<(), Stop> {
-        let Some((identity, request)) = entry_of(command) else { return Ok(()) };
+    /// A retry gets its stored response; a new request needs capacity for an entry.
+    fn admit_request(&self, now: Time, command: &Command) -> Result<(), NotApplied> {
+        let Some((identity, request)) = idempotency_key_of(command) else { return Ok(()) };
         match self.requests.find(identity, request.key, now) {
             Some(entry) if entry.request != *request && !planted!(FingerprintIgnored) => {
                 Err(Rejection::RequestMismatch.into())
             }
-            Some(entry) => Err(Stop::Unchanged(self.answer_again(now, identity, &entry.answer)?)),
-            None if !self.requests.has_room(identity, self.limits(), now) => {
+            Some(entry) => Err(NotApplied::Unchanged(self.replay(now, identity, &entry.answer)?)),
+            None if !self.requests.has_capacity(identity, self.limits(), now) => {
                 Err(Rejection::Full(Bounded::Requests).into())
             }
             None => Ok(()),
         }
     }
 
-    /// Would this be answered from its idempotency entry? Then it asks for nothing new.
+    /// Whether this command would be answered from its idempotency entry, without being applied again.
     pub fn is_retry(&self, now: Time, command: &Command) -> bool {
-        entry_of(command)
+        idempotency_key_of(command)
             .is_some_and(|(identity, request)| self.requests.find(identity, request.key, now).is_some())
     }
 
-    /// What has been done in part has no answer yet: the same request goes on with it.
-    fn keep_answer(&mut self, command: &Command, answer: &Answer) {
+    /// Stores the response for retries. A partial deletion has no final response yet: the same request
+    /// continues it.
+    fn store_response(&mut self, command: &Command, answer: &Answer) {
         if matches!(answer, Answer::Dropped { more: true }) {
             return;
         }
-        let Some((identity, request)) = entry_of(command) else { return };
+        let Some((identity, request)) = idempotency_key_of(command) else { return };
         let lapses_at = self.now.after(self.limits().request_window);
         let (identity, answer) = (identity.clone(), answer.clone());
         self.hash.bytes(&request.key.0);
@@ -220,8 +217,9 @@ impl Kernel {
 
     /// The point of no return: the command will be carried out.
     ///
-    /// Forgets what may be forgotten, ends what is due among `touched`, then what else is due: a
-    /// bounded part of each. Forgetting comes first, so that what ends now can still be read after.
+    /// Discards old history, idempotency entries and agents, then ends the overdue leases among `touched`,
+    /// then other overdue leases: a bounded number of each. History is trimmed first, so that leases ended
+    /// by this command can still be read after it.
     pub(crate) fn begin(&mut self, stamp: Stamp, touched: &[LeaseRef]) {
         self.last = stamp.lsn;
         self.now = stamp.now;
@@ -234,8 +232,8 @@ impl Kernel {
         self.expire_due();
     }
 
-    fn open(&mut self, stamp: Stamp, open: &Open) -> Handled {
-        let misplaced = |why| Err(Stop::Rejected(Rejection::Misplaced(why)));
+    fn open(&mut self, stamp: Stamp, open: &Open) -> CommandResult {
+        let misplaced = |why| Err(NotApplied::Rejected(Rejection::Misplaced(why)));
         if stamp.lsn > Lsn::MAX_OPEN {
             return misplaced(Misplaced::Lsn { last: self.last });
         }
@@ -264,15 +262,28 @@ impl Kernel {
         Ok(Answer::Opened)
     }
 
-    /// The tables are still empty.
+    /// Must be called while the tables are empty.
     pub(crate) fn seed_indexes(&mut self, store: Store) {
         let seed = store.hash_seed;
         self.index = LeaseIndex::new(seed);
-        self.spaces = Table::new(seed);
+        self.namespaces = Table::new(seed);
         self.nodes = Table::new(seed);
         self.accounts = Table::new(seed);
         self.agents = Table::new(seed);
         self.sessions = Table::new(seed);
+    }
+
+    /// Planted faults that let a refusal change the state; does nothing without the `planted` feature.
+    fn plant_refusal_faults(&mut self, now: Time, command: &Command) {
+        if planted!(RefusalKept) {
+            self.store_response(command, &Answer::Done);
+        }
+        if planted!(RefusalMovesTime) {
+            self.now = self.now.max(now);
+        }
+        if planted!(RefusalCounts) {
+            self.count_refused_grant(command);
+        }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -286,8 +297,8 @@ impl Kernel {
     }
 }
 
-/// The key under which an answer is kept. Renewals and releases are safe to repeat and keep none.
-fn entry_of(command: &Command) -> Option<(&Identity, &crate::command::Request)> {
+/// The idempotency key of a command. Renewals and releases are safe to repeat and store no response.
+fn idempotency_key_of(command: &Command) -> Option<(&Identity, &crate::command::Request)> {
     match command.action {
         Action::Renew(_) | Action::Release(_) => None,
         _ => Some((command.identity.as_ref()?, command.request.as_ref()?)),

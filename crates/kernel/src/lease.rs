@@ -1,6 +1,6 @@
-//! One lease that covers resources: the row behind a lease id until it ends.
+//! Live leases: one row per lease that covers resources, until it ends.
 //!
-//! Rows here are never terminal. A lease that ends moves to history, from where nothing leads back.
+//! Rows here are never terminal. A lease that ends moves to history and never returns.
 
 use alloc::boxed::Box;
 
@@ -9,7 +9,7 @@ use crate::command::OnExpiry;
 use crate::history::Details;
 use crate::node::Node;
 use crate::outcome::State;
-use crate::party::{Account, Agent, Session};
+use crate::party_rows::{Account, Agent, Session};
 use crate::predicate::Predicate;
 use crate::slab::{Id, Slab};
 use crate::table::RowId;
@@ -19,51 +19,51 @@ pub(crate) type Leases = Slab<Lease>;
 pub(crate) type LeaseRef = Id<Lease>;
 
 pub(crate) struct Lease {
-    /// Of its grant: with the shard, its public id.
+    /// The LSN of its grant; with the shard, its public id.
     pub(crate) lsn: Lsn,
     pub(crate) epoch: Epoch,
     pub(crate) token: Token,
     pub(crate) granted_at: Time,
     pub(crate) ttl: Span,
-    /// As far as the TTL reaches by the last renewal.
+    /// The end of the TTL, counted from the last renewal.
     pub(crate) ttl_until: Time,
-    /// The grant, or the last commit or touch.
+    /// The time of the last commit or touch, or of the grant.
     pub(crate) active_at: Time,
-    /// Authority ends once this has passed: `ttl_until`, or sooner by a quota.
+    /// Authority ends when this time has passed: `ttl_until`, or earlier because of a quota.
     pub(crate) deadline: Time,
     pub(crate) phase: Phase,
     pub(crate) account: RowId<Account>,
     pub(crate) account_links: Links<Lease>,
-    /// A quota made the deadline: what ends by it cannot be rebound.
+    /// The deadline comes from a quota: a lease that expires by it cannot be rebound.
     pub(crate) capped: bool,
-    /// Renewed, activated, touched or written under: its grant cannot be retracted any more.
+    /// The lease was renewed, activated, touched or written under: its grant can no longer be retracted.
     pub(crate) used: bool,
-    /// How many places it claims.
+    /// The number of its claims.
     pub(crate) weight: u32,
-    pub(crate) members: Few<MemberRow>,
-    /// What most leases have not.
-    pub(crate) extra: Option<Box<Extra>>,
+    pub(crate) members: OneOrMany<MemberRow>,
+    /// Fields that most leases do not have.
+    pub(crate) optional: Option<Box<OptionalFields>>,
 }
 
-/// What the row says; the deadline may already say otherwise, and then it is right.
+/// The phase stored in the row. It may be out of date: the deadlines take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Granted, and not yet activated.
+    /// Granted, not yet activated.
     Reserved,
     /// The holder has authority.
     Active,
-    /// Expired, and held for its holder.
+    /// Expired, on hold for its holder.
     OnHold {
-        /// The hold is over once this has passed.
+        /// The hold ends when this time has passed.
         until: Time,
-        /// The holder may take it back.
+        /// The holder may rebind the lease.
         rebindable: bool,
     },
-    /// Revoked, and not yet reclaimed.
+    /// Revoked, not yet reclaimed.
     Revoking,
 }
 
-/// A member as its lease keeps it.
+/// A member of a lease row.
 #[derive(Clone, Copy)]
 pub(crate) struct MemberRow {
     /// The resource, or the directory if `subtree`.
@@ -73,14 +73,14 @@ pub(crate) struct MemberRow {
 }
 
 #[derive(Default)]
-pub(crate) struct Extra {
+pub(crate) struct OptionalFields {
     pub(crate) details: Details,
     pub(crate) agent: Option<RowId<Agent>>,
     pub(crate) agent_links: Links<Lease>,
     pub(crate) session: Option<RowId<Session>>,
 }
 
-/// The end of authority, and whether a quota made it.
+/// The end of authority, and whether it comes from a quota.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline {
     ttl_until: Time,
@@ -89,60 +89,61 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// `ttl_until`, or sooner by a quota's `cap`; never before `floor`, since nothing shortens a lease.
+    /// `ttl_until`, or earlier because of a quota's `cap`; never before `floor`, because nothing shortens
+    /// a lease.
     pub(crate) fn new(ttl_until: Time, cap: Time, floor: Time) -> Deadline {
         Deadline { ttl_until, at: ttl_until.min(cap).max(floor), capped: cap <= ttl_until }
     }
 }
 
-/// One of something without a heap allocation, or several.
-pub(crate) enum Few<T> {
+/// One or more values; a single one needs no heap allocation.
+pub(crate) enum OneOrMany<T> {
     One(T),
     Many(Box<[T]>),
 }
 
-impl<T> Few<T> {
+impl<T> OneOrMany<T> {
     pub(crate) fn as_slice(&self) -> &[T] {
         match self {
-            Few::One(one) => core::slice::from_ref(one),
-            Few::Many(many) => many,
+            OneOrMany::One(one) => core::slice::from_ref(one),
+            OneOrMany::Many(many) => many,
         }
     }
 }
 
-impl<T> FromIterator<T> for Few<T> {
+impl<T> FromIterator<T> for OneOrMany<T> {
     /// The iterator must not be empty: a lease has at least one member.
-    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Few<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> OneOrMany<T> {
         let mut items = items.into_iter();
         let first = items.next().expect("a lease has at least one member");
         match items.next() {
-            None => Few::One(first),
-            Some(second) => Few::Many([first, second].into_iter().chain(items).collect()),
+            None => OneOrMany::One(first),
+            Some(second) => OneOrMany::Many([first, second].into_iter().chain(items).collect()),
         }
     }
 }
 
 impl Lease {
     pub(crate) fn on_expiry(&self) -> OnExpiry {
-        self.extra.as_ref().map_or(OnExpiry::Free, |extra| extra.details.on_expiry)
+        self.optional.as_ref().map_or(OnExpiry::Free, |optional| optional.details.on_expiry)
     }
 
     pub(crate) fn agent(&self) -> Option<RowId<Agent>> {
-        self.extra.as_ref().and_then(|extra| extra.agent)
+        self.optional.as_ref().and_then(|optional| optional.agent)
     }
 
     pub(crate) fn session(&self) -> Option<RowId<Session>> {
-        self.extra.as_ref().and_then(|extra| extra.session)
+        self.optional.as_ref().and_then(|optional| optional.session)
     }
 
-    /// How old it is: as its attempt, or else as its grant.
+    /// The age of its attempt, or else of its grant.
     pub(crate) fn age(&self) -> Age {
         let grant = Age { at: self.granted_at, tie: self.lsn.0 };
-        self.extra.as_ref().and_then(|extra| extra.details.age).unwrap_or(grant)
+        self.optional.as_ref().and_then(|optional| optional.details.age).unwrap_or(grant)
     }
 
-    /// How old wait-die takes it to be. What waits for an operator or for its own end waits for nobody
-    /// else: no cycle can lead through it, and whoever meets it may wait.
+    /// The age for wait-die. A lease that is waiting for an operator or for its own end waits for no other
+    /// lease: no deadlock cycle can pass through it, and every attempt may wait for it.
     pub(crate) fn wait_age(&self) -> Age {
         match self.phase {
             Phase::Revoking
@@ -152,7 +153,7 @@ impl Lease {
         }
     }
 
-    /// When the row has to change by itself, if ever.
+    /// When time changes the row next, if ever.
     pub(crate) fn timer(&self) -> Option<Time> {
         match self.phase {
             Phase::Reserved | Phase::Active => Some(self.deadline),
@@ -161,7 +162,8 @@ impl Lease {
         }
     }
 
-    /// The state as the row has it; see [`Kernel::standing`](crate::Kernel) for what holds at a moment.
+    /// The state according to the row; see [`Kernel::effective_phase`](crate::Kernel) for the state at a
+    /// given time.
     pub(crate) fn state(&self) -> State {
         match self.phase {
             Phase::Reserved => State::Reserved,
@@ -176,9 +178,9 @@ impl Lease {
         self.capped = deadline.capped;
     }
 
-    /// Authority is over: the credential is worth nothing from here on.
+    /// Ends authority: the current credential is no longer valid.
     pub(crate) fn end_authority(&mut self) {
-        assert!(self.epoch.is_authority(), "authority ends once: lsn={:?}", self.lsn);
+        assert!(self.epoch.is_authority(), "authority must not end twice: lsn={:?}", self.lsn);
         self.epoch = self.epoch.next();
     }
 }

@@ -1,12 +1,13 @@
 //! The lease state machine of lockd.
 //!
-//! One entry point, [`Kernel::apply`], decides one command after the other; queries read; a
-//! [`Snapshot`] holds the whole state as plain data. The same log gives the same state, always.
+//! [`Kernel::apply`] is the only entry point that changes state and decides one command at a time; queries
+//! only read; a [`Snapshot`] is the whole state as plain data. Replaying the same log always produces the
+//! same state.
 //!
-//! **What is absent.** No I/O, no clock, no randomness, no threads, no floats, and nothing that
-//! depends on the order of a hash table. Time and LSNs come with each command. There are no secrets
-//! here: credentials are verified before a command is made of them. There are no waiters either: the
-//! kernel says who is in the way, and others decide who waits.
+//! **What is absent.** No I/O, no clock, no randomness, no threads, no floats, and nothing that depends on
+//! the iteration order of a hash table. Time and LSNs come with each command. There are no secrets:
+//! credentials are verified before a command is built. There are no waiters: the kernel reports
+//! conflicting leases, and the engine decides which request waits.
 //!
 //! The modules are listed in the order in which a newcomer should read them.
 #![no_std]
@@ -14,7 +15,7 @@
 
 extern crate alloc;
 
-/// Is this deliberate fault switched on, or one of these? Never, without the feature `planted`.
+/// Whether one of these deliberate faults is enabled. Always `false` without the feature `planted`.
 #[cfg(feature = "planted")]
 macro_rules! planted {
     ($($fault:ident)|+) => {
@@ -44,29 +45,29 @@ mod expiry;
 mod conflict;
 mod grant;
 mod authority;
-mod holder;
+mod holder_commands;
 mod documents;
-mod operator;
+mod operator_commands;
 mod namespaces;
-mod parties;
+mod party_lifecycle;
 mod lifecycle;
 mod waitdie;
 
-// What it keeps.
+// State: rows and indexes.
 mod lease;
 mod history;
 mod node;
-mod holders;
+mod claims;
 mod timers;
-mod party;
+mod party_rows;
 mod requests;
 mod chain;
-mod whereabouts;
+mod lease_index;
 mod table;
 mod slab;
 mod statehash;
 
-// Looking at it.
+// Queries, snapshots and checks.
 mod view;
 mod snapshot;
 pub mod invariants;
@@ -84,7 +85,7 @@ pub use node::Document;
 pub use outcome::{
     Answer, Bounded, Conflict, DocumentTag, Event, Granted, Live, Misplaced, Outcome, Rejection, State,
 };
-pub use party::{Policy, Restart};
+pub use party_rows::{Policy, Restart};
 pub use predicate::Predicate;
 pub use requests::Entry;
 pub use resource::{Part, ResourceError, ResourceName};

@@ -1,45 +1,44 @@
-//! The life of a lease's row: the only places where claims, timers and chains come and go.
+//! The lifecycle of lease rows: the only code that adds and removes claims, timers and chain links.
 //!
-//! **Invariant.** A lease's claims, timer and places in chains always follow from its row. A row
-//! begins through [`Kernel::enter`], changes through [`Kernel::change`] and [`Kernel::change_phase`],
-//! and ends through [`Kernel::end`].
+//! **Invariant.** A lease's claims, timer and chain links always follow from its row. A row is created by
+//! [`Kernel::insert_lease`], changed by [`Kernel::change`] and [`Kernel::change_phase`], and ended by
+//! [`Kernel::end`].
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::bundle::Member;
-use crate::chain::{Links, by_account, by_agent};
-use crate::history::{End, Past};
+use crate::chain::{Links, account_links_of, agent_links_of};
+use crate::history::{End, EndedLease};
 use crate::kernel::Kernel;
-use crate::lease::{Few, Lease, LeaseRef, MemberRow, Phase};
+use crate::lease::{Lease, LeaseRef, MemberRow, OneOrMany, Phase};
+use crate::lease_index::IndexEntry;
 use crate::node::Node;
-use crate::parties::space_of;
-use crate::party::Space;
+use crate::party_lifecycle::namespace_row;
+use crate::party_rows::NamespaceRow;
 use crate::predicate::Class;
-use crate::resource::Part;
-use crate::resource::{ResourceName, dir_above, path_of};
+use crate::resource::{Part, ResourceName, dir_above, path_of};
 use crate::table::RowId;
 use crate::units::{Time, Version};
-use crate::whereabouts::Whereabouts;
 
 impl Kernel {
-    /// Puts a new row into every structure that knows leases. Its nodes are there already.
-    pub(crate) fn enter(&mut self, row: Lease) -> LeaseRef {
+    /// Inserts a new row into every structure that tracks leases. Its nodes must exist already.
+    pub(crate) fn insert_lease(&mut self, row: Lease) -> LeaseRef {
         let (lsn, account, agent, session) = (row.lsn, row.account, row.agent(), row.session());
         let lease = self.leases.insert(row);
-        self.index.insert(lsn, Whereabouts::Live(lease));
+        self.index.insert(lsn, IndexEntry::Live(lease));
         self.set_timer(lease);
         self.claim(lease);
 
-        let space = space_of(self.accounts[account].parent);
-        self.spaces[space].value.leases += 1;
+        let ns = namespace_row(self.accounts[account].parent);
+        self.namespaces[ns].value.leases += 1;
         let owner = &mut self.accounts[account].value;
         owner.leases += 1;
         owner.referrers += 1;
         if let Some(agent) = agent {
             self.agents[agent].value.leases += 1;
-            self.reset_forgetting(agent);
+            self.reset_agent_timer(agent);
         }
         if let Some(session) = session {
             self.sessions[session].value.leases += 1;
@@ -47,19 +46,20 @@ impl Kernel {
         if self.leases[lease].phase != Phase::Revoking {
             self.join_chains(lease);
         }
-        self.note_grant(lease);
-        self.note(lease);
+        self.hash_grant(lease);
+        self.hash_lease(lease);
         lease
     }
 
-    /// Changes a row within its phase.
+    /// Changes a row without changing its phase.
     pub(crate) fn change(&mut self, lease: LeaseRef, change: impl FnOnce(&mut Lease)) {
         let was = self.leases[lease].phase;
         self.rewrite(lease, change);
-        assert!(self.leases[lease].phase == was, "a phase is left through change_phase");
+        assert!(self.leases[lease].phase == was, "change must not alter the phase; use change_phase");
     }
 
-    /// Leads a row to another phase. Claims are kept in order of age, and a phase can change the age.
+    /// Changes the phase of a row. Claims are sorted by age, which depends on the phase, so they are
+    /// removed and inserted again.
     pub(crate) fn change_phase(&mut self, lease: LeaseRef, change: impl FnOnce(&mut Lease)) {
         let was_revocable = self.leases[lease].phase != Phase::Revoking;
         self.unclaim(lease);
@@ -80,14 +80,14 @@ impl Kernel {
             }
             self.set_timer(lease);
         }
-        self.note(lease);
+        self.hash_lease(lease);
     }
 
-    /// Ends a lease: its resources are free, and its row becomes history.
+    /// Ends a lease: frees its resources and moves its row to history.
     pub(crate) fn end(&mut self, lease: LeaseRef, end: End) {
         let members =
             self.leases[lease].members.as_slice().iter().map(|member| self.member(*member)).collect();
-        let places = self.unclaim(lease);
+        let claims = self.unclaim(lease);
         if let Some(at) = self.leases[lease].timer() {
             self.timers.remove(at, self.leases[lease].lsn);
         }
@@ -98,21 +98,21 @@ impl Kernel {
         if row.epoch.is_authority() {
             row.end_authority();
         }
-        self.drop_unused_nodes(places);
-        let space = self.accounts[row.account].parent;
-        let floor = self.space_mut(space).floor;
+        self.drop_unused_nodes(claims);
+        let ns = self.accounts[row.account].parent;
+        let floor = self.namespace_mut(ns).floor;
         self.hash.word(floor.0);
-        self.settle_parties(&row);
-        self.remember(row, end, members);
+        self.drop_party_refs(&row);
+        self.move_to_history(row, end, members);
     }
 
-    /// The account stays, since history refers to it now.
-    fn settle_parties(&mut self, row: &Lease) {
+    /// Updates the counts of the lease's parties. The account's reference passes to history.
+    fn drop_party_refs(&mut self, row: &Lease) {
         self.accounts[row.account].value.leases -= 1;
-        self.space_mut(self.accounts[row.account].parent).leases -= 1;
+        self.namespace_mut(self.accounts[row.account].parent).leases -= 1;
         if let Some(agent) = row.agent() {
             self.agents[agent].value.leases -= 1;
-            self.reset_forgetting(agent);
+            self.reset_agent_timer(agent);
         }
         if let Some(session) = row.session() {
             let left = &mut self.sessions[session].value.leases;
@@ -123,9 +123,9 @@ impl Kernel {
         }
     }
 
-    fn remember(&mut self, row: Lease, end: End, members: Few<Member>) {
-        let details = row.extra.map(|extra| extra.details).filter(|details| !details.is_default());
-        let past = Past {
+    fn move_to_history(&mut self, row: Lease, end: End, members: OneOrMany<Member>) {
+        let details = row.optional.map(|optional| optional.details).filter(|details| !details.is_default());
+        let ended = EndedLease {
             lsn: row.lsn,
             epoch: row.epoch,
             token: row.token,
@@ -139,12 +139,12 @@ impl Kernel {
             members,
             details: details.map(Box::new),
             links: Links::default(),
-            space_links: Links::default(),
+            namespace_links: Links::default(),
         };
-        self.hash.words([past.lsn.0, past.epoch.0, past.end as u64]);
-        let space = space_of(self.accounts[past.account].parent);
-        let past = self.history.push(past, &mut self.spaces[space].value.past);
-        self.index.move_to(row.lsn, Whereabouts::Past(past));
+        self.hash.words([ended.lsn.0, ended.epoch.0, ended.end as u64]);
+        let ns = namespace_row(self.accounts[ended.account].parent);
+        let ended = self.history.push(ended, &mut self.namespaces[ns].value.ended);
+        self.index.update(row.lsn, IndexEntry::Ended(ended));
     }
 
     /// A member's resource and predicate.
@@ -156,96 +156,101 @@ impl Kernel {
     }
 
     fn claim(&mut self, lease: LeaseRef) {
-        let places = self.places_of(lease);
+        let claims = self.claims_of(lease);
         let (lsn, session) = (self.leases[lease].lsn, self.leases[lease].session());
-        for (node, part, class) in &places {
-            self.nodes[*node].value.holders_mut(*part).insert(*class, lease, &self.leases);
+        for (node, part, class) in &claims {
+            self.nodes[*node].value.claims_mut(*part).insert(*class, lease, &self.leases);
             if let Some(session) = session {
                 self.session_claims.insert((session.number(), (node.number(), *part, *class), lsn));
             }
         }
-        self.places = places;
+        self.claim_buffer = claims;
     }
 
-    /// Strikes the claims, and says where they were. Nodes stay, claimed or not.
+    /// Removes the claims and returns them. Nodes stay, even without claims.
     fn unclaim(&mut self, lease: LeaseRef) -> Vec<(RowId<Node>, Part, Class)> {
-        let places = self.places_of(lease);
+        let claims = self.claims_of(lease);
         let (lsn, session) = (self.leases[lease].lsn, self.leases[lease].session());
-        for (node, part, class) in &places {
-            self.nodes[*node].value.holders_mut(*part).remove(*class, lease, &self.leases);
+        for (node, part, class) in &claims {
+            self.nodes[*node].value.claims_mut(*part).remove(*class, lease, &self.leases);
             if let Some(session) = session {
                 self.session_claims.remove(&(session.number(), (node.number(), *part, *class), lsn));
             }
         }
-        places
+        claims
     }
 
-    /// Every set of claims that a lease is in: its resources, and the directories above them.
-    fn places_of(&mut self, lease: LeaseRef) -> Vec<(RowId<Node>, Part, Class)> {
-        let mut places = core::mem::take(&mut self.places);
-        places.clear();
+    /// Every claim of a lease: on its resources and on the directories above them.
+    fn claims_of(&mut self, lease: LeaseRef) -> Vec<(RowId<Node>, Part, Class)> {
+        let mut claims = core::mem::take(&mut self.claim_buffer);
+        claims.clear();
         for member in self.leases[lease].members.as_slice() {
             let class = member.predicate.class();
-            places.extend(self.claimed_by(*member).map(|(node, part)| (node, part, class)));
+            claims.extend(self.claim_sets_joined_by(*member).map(|(node, part)| (node, part, class)));
         }
-        // Members of a bundle share directories, and have one claim on each.
+        // Members of a bundle share directories, with one claim on each.
         if self.leases[lease].members.as_slice().len() > 1 {
-            places.sort_unstable_by_key(|(node, part, class)| (node.number(), *part, *class));
-            places.dedup();
+            claims.sort_unstable_by_key(|(node, part, class)| (node.number(), *part, *class));
+            claims.dedup();
         }
-        places
+        claims
     }
 
-    /// The nodes of a member and of the directories above it, made where they are missing.
-    pub(crate) fn ensure_nodes(&mut self, space: RowId<Space>, member: &Member) -> MemberRow {
+    /// Finds or creates the nodes of a member and of the directories above it.
+    pub(crate) fn ensure_nodes(&mut self, ns: RowId<NamespaceRow>, member: &Member) -> MemberRow {
         let (text, subtree) = member.resource.node();
         let shared = || if subtree { Arc::from(text) } else { Arc::clone(member.resource.shared()) };
-        let node = self.ensure_node(space, text, shared);
+        let node = self.ensure_node(ns, text, shared);
         MemberRow { node, predicate: member.predicate, subtree }
     }
 
     fn ensure_node(
         &mut self,
-        space: RowId<Space>,
+        ns: RowId<NamespaceRow>,
         text: &str,
         shared: impl FnOnce() -> Arc<str>,
     ) -> RowId<Node> {
-        if let Some(node) = self.nodes.find(space.as_parent(), text) {
+        if let Some(node) = self.nodes.find(ns.as_parent(), text) {
             return node;
         }
-        let node = self.new_node(space, text);
-        self.insert_node(space, &shared(), node)
+        let node = self.new_node(ns, text);
+        self.insert_node(ns, &shared(), node)
     }
 
-    pub(crate) fn insert_node(&mut self, space: RowId<Space>, text: &Arc<str>, node: Node) -> RowId<Node> {
-        self.join_space(space);
-        self.nodes.insert(space.as_parent(), text, node)
+    pub(crate) fn insert_node(
+        &mut self,
+        ns: RowId<NamespaceRow>,
+        text: &Arc<str>,
+        node: Node,
+    ) -> RowId<Node> {
+        self.add_namespace_ref(ns);
+        self.nodes.insert(ns.as_parent(), text, node)
     }
 
-    /// A key that is made anew starts at its namespace's floor; a path, below the directory above it.
-    fn new_node(&mut self, space: RowId<Space>, text: &str) -> Node {
+    /// A new key starts at its namespace's version floor; a new path is linked to the directory above it.
+    fn new_node(&mut self, ns: RowId<NamespaceRow>, text: &str) -> Node {
         if path_of(text).is_some() {
-            let above = dir_above(text).map(|dir| self.ensure_dir(space, dir));
+            let above = dir_above(text).map(|dir| self.ensure_dir(ns, dir));
             return Node::path(above);
         }
-        let version = if is_key(text) { self.spaces[space].value.floor } else { Version(0) };
+        let version = if is_key(text) { self.namespaces[ns].value.floor } else { Version(0) };
         Node::new(version, None)
     }
 
-    fn ensure_dir(&mut self, space: RowId<Space>, dir: &str) -> RowId<Node> {
-        self.ensure_node(space, dir, || Arc::from(dir))
+    fn ensure_dir(&mut self, ns: RowId<NamespaceRow>, dir: &str) -> RowId<Node> {
+        self.ensure_node(ns, dir, || Arc::from(dir))
     }
 
-    /// The places of one node are next to each other.
-    fn drop_unused_nodes(&mut self, mut places: Vec<(RowId<Node>, Part, Class)>) {
-        places.dedup_by_key(|(node, ..)| *node);
-        for (node, ..) in &places {
+    /// The claims on one node are adjacent.
+    fn drop_unused_nodes(&mut self, mut claims: Vec<(RowId<Node>, Part, Class)>) {
+        claims.dedup_by_key(|(node, ..)| *node);
+        for (node, ..) in &claims {
             self.drop_if_unused(*node);
         }
-        self.places = places;
+        self.claim_buffer = claims;
     }
 
-    /// Drops a node that nothing needs. Its version must never come back: the floor rises to it.
+    /// Removes an unused node and raises the floor to its version, so that the version is never reused.
     pub(crate) fn drop_if_unused(&mut self, node: RowId<Node>) {
         let row = &self.nodes[node];
         if row.value.is_claimed() || row.value.document.is_some() {
@@ -253,25 +258,25 @@ impl Kernel {
         }
         let row = self.nodes.remove(node);
         if is_key(&row.text) && !planted!(VersionReused) {
-            let floor = &mut self.space_mut(row.parent).floor;
+            let floor = &mut self.namespace_mut(row.parent).floor;
             *floor = (*floor).max(row.value.version);
         }
-        self.leave_space(space_of(row.parent));
+        self.drop_namespace_ref(namespace_row(row.parent));
     }
 
     fn join_chains(&mut self, lease: LeaseRef) {
         let (account, agent) = (self.leases[lease].account, self.leases[lease].agent());
-        self.accounts[account].value.revocable.push(lease, by_account, &mut self.leases);
+        self.accounts[account].value.revocable.push(lease, account_links_of, &mut self.leases);
         if let Some(agent) = agent {
-            self.agents[agent].value.revocable.push(lease, by_agent, &mut self.leases);
+            self.agents[agent].value.revocable.push(lease, agent_links_of, &mut self.leases);
         }
     }
 
     fn leave_chains(&mut self, lease: LeaseRef) {
         let (account, agent) = (self.leases[lease].account, self.leases[lease].agent());
-        self.accounts[account].value.revocable.unlink(lease, by_account, &mut self.leases);
+        self.accounts[account].value.revocable.unlink(lease, account_links_of, &mut self.leases);
         if let Some(agent) = agent {
-            self.agents[agent].value.revocable.unlink(lease, by_agent, &mut self.leases);
+            self.agents[agent].value.revocable.unlink(lease, agent_links_of, &mut self.leases);
         }
     }
 
@@ -282,8 +287,8 @@ impl Kernel {
         }
     }
 
-    /// Folds what never changes about a lease into the state's hash.
-    fn note_grant(&mut self, lease: LeaseRef) {
+    /// Folds the immutable fields of a lease into the state hash.
+    fn hash_grant(&mut self, lease: LeaseRef) {
         let row = &self.leases[lease];
         self.hash.words([row.granted_at.0, row.ttl.0]);
         self.hash.text(&self.accounts[row.account].text);
@@ -291,13 +296,13 @@ impl Kernel {
             self.hash.words([member.predicate as u64, u64::from(member.subtree)]);
             self.hash.text(&self.nodes[member.node].text);
         }
-        if let Some(extra) = &row.extra {
-            extra.details.note(&mut self.hash);
+        if let Some(optional) = &row.optional {
+            optional.details.hash_into(&mut self.hash);
         }
     }
 
-    /// Folds a row, as it is now, into the state's hash.
-    fn note(&mut self, lease: LeaseRef) {
+    /// Folds the current row into the state hash.
+    fn hash_lease(&mut self, lease: LeaseRef) {
         let row = &self.leases[lease];
         let phase = match row.phase {
             Phase::Reserved => 1,

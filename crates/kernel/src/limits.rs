@@ -1,46 +1,46 @@
-//! A number for everything that can grow, and what each identity may use of it.
+//! Limits on everything that can grow, and the quotas of each identity.
 
 use crate::units::{Span, Time};
 
 /// The limits in force between one `open` and the next.
 ///
-/// A lowered limit refuses new entries and removes none, but for history, which shrinks to it.
+/// Lowering a limit rejects new entries but removes none, except from history, which shrinks to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest TTL; longer ones are refused, not trimmed.
+    /// The longest TTL; longer ones are rejected, not truncated.
     pub ttl_max: Span,
     /// The longest hold after expiry.
     pub hold_max: Span,
-    /// Leases that still cover resources.
+    /// The number of leases that cover resources.
     pub leases_max: u32,
-    /// The same for each identity in one namespace, where no quota says otherwise.
+    /// The same for each identity in one namespace, unless a quota overrides it.
     pub leases_per_identity_max: u32,
-    /// Namespaces with something in them.
+    /// The number of namespaces in use.
     pub namespaces_max: u32,
-    /// Names that are leased or have a document, and the directories above them.
+    /// The number of names that are leased or have a document, including the directories above them.
     pub nodes_max: u32,
-    /// Keys with a document.
+    /// The number of keys with a document.
     pub documents_max: u32,
-    /// Agents remembered.
+    /// The number of remembered agents.
     pub agents_max: u32,
     /// The same for each identity in one namespace.
     pub agents_per_identity_max: u32,
-    /// Scopes with a quota or a pause of their own.
+    /// The number of scopes with their own quota or pause.
     pub policies_max: u32,
-    /// Ended leases that stay readable.
+    /// The number of ended leases that stay readable.
     pub history_max: u32,
-    /// The members of all of them.
+    /// The number of members of all ended leases together.
     pub history_members_max: u32,
-    /// For how long they do.
+    /// How long an ended lease stays readable.
     pub history_window: Span,
-    /// Idempotency entries.
+    /// The number of idempotency entries.
     pub requests_max: u32,
     /// The same for each identity.
     pub requests_per_identity_max: u32,
-    /// For how long an entry answers a retry.
+    /// How long an entry replays its response to retries.
     pub request_window: Span,
-    /// How much of what is due one command does: leases ended, by the places that they claim. Logged
-    /// with the rest, so that a log replays in the steps in which it ran.
+    /// The work one command spends on overdue leases, counted in their claims. Part of the log, so that
+    /// a replay takes the same steps as the original run.
     pub step_max: u32,
 }
 
@@ -48,7 +48,7 @@ impl Limits {
     /// The longest that any span among the limits may be: about 49 days.
     pub const SPAN_MAX: Span = Span(u32::MAX as u64);
 
-    /// Nothing may grow: before the first `open`.
+    /// The limits before the first `open`: nothing may grow.
     pub(crate) const NONE: Limits = Limits {
         ttl_max: Span(0),
         hold_max: Span(0),
@@ -69,7 +69,7 @@ impl Limits {
         step_max: 0,
     };
 
-    /// Every limit by its name, spans in milliseconds.
+    /// Every limit by name; spans are in milliseconds.
     pub fn named(&self) -> [(&'static str, u64); 17] {
         [
             ("ttl_max", self.ttl_max.0),
@@ -122,33 +122,33 @@ impl Default for Limits {
     }
 }
 
-/// What an identity may use in a namespace. What is missing is taken from the next wider scope.
+/// The quota of an identity in a namespace. A missing value is taken from the next wider scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Leases it may hold at once.
+    /// The number of leases it may hold at the same time.
     pub leases_max: Option<u32>,
-    /// How long one lease may live, renewals included.
+    /// The longest total lifetime of a lease, renewals included.
     pub total_max: Option<Span>,
-    /// How long a lease may go without a commit or a touch. Renewals do not count.
+    /// The longest time a lease may go without a commit or a touch. Renewals do not count.
     pub idle_max: Option<Span>,
-    /// Kept here for the engine, which counts attempts, refused ones too.
+    /// Acquire attempts per second, rejected ones included. Stored here, enforced by the engine.
     pub acquires_per_second: Option<u32>,
 }
 
 impl Quota {
-    /// Nothing is set.
+    /// Whether no value is set.
     pub fn is_empty(&self) -> bool {
         *self == Quota::default()
     }
 
-    /// The latest moment that a lease may live to.
+    /// The latest time to which a lease may live.
     pub(crate) fn cap(&self, granted_at: Time, active_at: Time) -> Time {
         let total = self.total_max.map_or(Time::NEVER, |span| granted_at.after(span));
         let idle = self.idle_max.map_or(Time::NEVER, |span| active_at.after(span));
         total.min(idle)
     }
 
-    /// What is set here, and where nothing is, what `wider` says.
+    /// This quota, with missing values taken from `wider`.
     #[must_use]
     pub fn or(self, wider: Quota) -> Quota {
         Quota {

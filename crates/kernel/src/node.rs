@@ -1,12 +1,12 @@
-//! One name that something is known about: who claims it, and the document beside it.
+//! Nodes: names that are claimed or have a document.
 //!
-//! A node is there while a lease claims it or something beneath it, or while it has a document. When
-//! the last reason goes, so does the node: nothing is kept for names that are gone.
+//! A node exists while a lease claims it or something beneath it, or while it has a document. It is
+//! removed with the last of these: unused names occupy no memory.
 
 use alloc::boxed::Box;
 use core::num::NonZeroU32;
 
-use crate::holders::Holders;
+use crate::claims::ClaimSet;
 use crate::outcome::DocumentTag;
 use crate::predicate::Class;
 use crate::resource::Part;
@@ -15,49 +15,49 @@ use crate::units::{Etag, Location, Time, Version};
 
 #[derive(Default)]
 pub(crate) struct Node {
-    /// Of a key's document, present or not. Begins at the namespace's floor.
+    /// The version of a key's document, present or removed. Starts at the namespace's floor.
     pub(crate) version: Version,
     pub(crate) document: Option<Box<Document>>,
-    at: Holders,
-    /// Every path has one, and nothing else.
+    at: ClaimSet,
+    /// Set for paths only.
     dir: Option<Box<Dir>>,
 }
 
-/// What only a path can have.
+/// The fields that only a path has.
 #[derive(Default)]
 struct Dir {
-    /// The directory above it, but for the root. Whoever claims a path claims beneath every directory
-    /// above it, so that one is there for at least as long.
+    /// The directory above, except for the root. A claim on a path is also a claim beneath every directory
+    /// above it, so the directory's node lives at least as long.
     above: Option<RowId<Node>>,
-    subtree: Holders,
-    beneath: Holders,
+    subtree: ClaimSet,
+    beneath: ClaimSet,
 }
 
-/// The document beside a key.
+/// The document of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Document {
     /// The hash of its content.
     pub etag: Etag,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// Where it is.
+    /// Where the content is stored.
     pub location: Location,
     /// When it was committed.
     pub committed_at: Time,
 }
 
-/// A set of claims as a key: the node's number, the part, the class.
-pub(crate) type Place = (NonZeroU32, Part, Class);
+/// Identifies a claim set, and a class within it: the node's number, the part, the class.
+pub(crate) type ClaimKey = (NonZeroU32, Part, Class);
 
-/// Sorts before every other.
-pub(crate) const FIRST_PLACE: Place = (NonZeroU32::MIN, Part::At, Class::Shared);
+/// The smallest key.
+pub(crate) const MIN_CLAIM_KEY: ClaimKey = (NonZeroU32::MIN, Part::At, Class::Shared);
 
 impl Node {
     pub(crate) fn new(version: Version, document: Option<Document>) -> Node {
         Node { version, document: document.map(Box::new), ..Node::default() }
     }
 
-    /// The node of a path, below that of a directory.
+    /// The node of a path beneath the directory `above`.
     pub(crate) fn path(above: Option<RowId<Node>>) -> Node {
         Node { dir: Some(Box::new(Dir { above, ..Dir::default() })), ..Node::default() }
     }
@@ -70,27 +70,27 @@ impl Node {
         self.dir.as_ref().and_then(|dir| dir.above)
     }
 
-    pub(crate) fn holders(&self, part: Part) -> &Holders {
-        static NOBODY: Holders = Holders::None;
+    pub(crate) fn claims(&self, part: Part) -> &ClaimSet {
+        static EMPTY: ClaimSet = ClaimSet::None;
         match (part, &self.dir) {
             (Part::At, _) => &self.at,
             (Part::Subtree, Some(dir)) => &dir.subtree,
             (Part::Beneath, Some(dir)) => &dir.beneath,
-            (Part::Subtree | Part::Beneath, None) => &NOBODY,
+            (Part::Subtree | Part::Beneath, None) => &EMPTY,
         }
     }
 
-    pub(crate) fn holders_mut(&mut self, part: Part) -> &mut Holders {
+    pub(crate) fn claims_mut(&mut self, part: Part) -> &mut ClaimSet {
         match (part, &mut self.dir) {
             (Part::At, _) => &mut self.at,
             (Part::Subtree, Some(dir)) => &mut dir.subtree,
             (Part::Beneath, Some(dir)) => &mut dir.beneath,
-            (Part::Subtree | Part::Beneath, None) => unreachable!("only a path has something beneath it"),
+            (Part::Subtree | Part::Beneath, None) => unreachable!("only a path has claims beneath it"),
         }
     }
 
     pub(crate) fn is_claimed(&self) -> bool {
-        [Part::At, Part::Subtree, Part::Beneath].into_iter().any(|part| !self.holders(part).is_empty())
+        [Part::At, Part::Subtree, Part::Beneath].into_iter().any(|part| !self.claims(part).is_empty())
     }
 
     pub(crate) fn tag(&self) -> DocumentTag {

@@ -1,8 +1,8 @@
-//! What the kernel says to a command.
+//! Outcomes of commands.
 //!
-//! Three things can come out. [`Outcome::Applied`]: the state changed, and the record must be logged.
-//! [`Outcome::Unchanged`]: a good answer, but nothing changed, so there is nothing to log.
-//! [`Outcome::Rejected`]: a refusal, which changed nothing either. Only the first moves LSN and time.
+//! There are three. [`Outcome::Applied`]: the state changed, and the record must be logged.
+//! [`Outcome::Unchanged`]: a successful response without a state change, so there is nothing to log.
+//! [`Outcome::Rejected`]: a refusal, which also changed nothing. Only the first advances LSN and time.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,64 +14,66 @@ use crate::units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Span, Time, Token, 
 /// The result of [`Kernel::apply`](crate::Kernel::apply).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The state changed. To be logged; the answer may be given once the record is durable.
+    /// The state changed and the record must be logged; the response may be sent once the record is
+    /// durable.
     Applied(Answer, Vec<Event>),
-    /// Nothing changed, and nothing is to be logged.
+    /// Nothing changed, and nothing needs to be logged.
     Unchanged(Answer),
-    /// Refused. Nothing changed, and nothing is to be logged.
+    /// Rejected. Nothing changed, and nothing needs to be logged.
     Rejected(Rejection),
 }
 
-/// A typed answer for each action.
+/// The response to each action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A tenure has begun.
     Opened,
-    /// What was due is ended, or a bounded part of it: see [`Kernel::next_due`](crate::Kernel::next_due).
+    /// Overdue leases were ended, at most a bounded number: see
+    /// [`Kernel::next_due`](crate::Kernel::next_due).
     Ticked,
-    /// Acquire, reserve and rebind: the authority that the holder has now.
+    /// Acquire, reserve and rebind: the holder's current authority.
     Granted(Granted),
-    /// Activate and touch: the deadline as it is now.
+    /// Activate and touch: the current deadline.
     Live(Live),
     /// One result for each renewal, in order.
     Renewed(Vec<Result<Live, Rejection>>),
-    /// The holder has nothing any more.
+    /// The lease is released.
     Released,
-    /// The holder's authority is withdrawn; the resources wait for a reclaim.
+    /// The holder's authority is withdrawn; the resources stay covered until a reclaim.
     Revoking(LeaseId),
-    /// So many leases were withdrawn; `more`: call again.
+    /// A batch of leases was revoked.
     RevokedAll {
-        /// How many this time.
+        /// The number revoked by this command.
         revoked: u32,
-        /// There are others left.
+        /// Leases remain: send the command again.
         more: bool,
     },
     /// The resources are free.
     Reclaimed(LeaseId),
-    /// A part of a namespace is gone; `more`: call again.
+    /// A part of a namespace was deleted.
     Dropped {
-        /// There is something left.
+        /// Something remains: send the command again.
         more: bool,
     },
-    /// The document has this version now.
+    /// The new version of the document.
     Committed(Version),
-    /// The key has this version now; `removed` is false if there was no document.
+    /// The document was removed, or there was none.
     Removed {
-        /// Was there a document?
+        /// Whether there was a document.
         removed: bool,
         /// The key's version.
         version: Version,
     },
-    /// The new place is noted, or the version was no longer current.
+    /// The relocation was recorded, or the version was no longer current.
     Relocated {
-        /// Is the new place in use?
+        /// Whether the new location is now current.
         moved: bool,
     },
-    /// Pause, quota, agent: it is so now.
+    /// Pause, quota and agent commands: the setting is in effect.
     Done,
-    /// The grant is undone, or it was in use and stays.
+    /// The grant was undone, or the lease had been used and stays.
     Retracted {
-        /// Was it undone?
+        /// Whether the grant was undone.
         undone: bool,
     },
 }
@@ -81,150 +83,151 @@ pub enum Answer {
 pub struct Granted {
     /// The lease.
     pub lease: LeaseId,
-    /// The epoch that the credential is issued for.
+    /// The epoch for which the credential is issued.
     pub epoch: Epoch,
     /// The fencing token.
     pub token: Token,
     /// When the lease was first granted.
     pub granted_at: Time,
-    /// Authority ends once this has passed.
+    /// Authority ends when this time has passed.
     pub deadline: Time,
     /// The lease's TTL.
     pub ttl: Span,
 }
 
-/// A lease that has authority, and until when.
+/// A lease with authority, and its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Live {
     /// The lease.
     pub lease: LeaseId,
     /// The epoch of its authority.
     pub epoch: Epoch,
-    /// Authority ends once this has passed.
+    /// Authority ends when this time has passed.
     pub deadline: Time,
 }
 
-/// A refusal: an answer, not a failure. It changed nothing at all.
+/// A refusal: a response, not a failure. It changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// The command has no place here in the log: see [`Misplaced`].
+    /// The record is invalid at this point of the log: see [`Misplaced`].
     Misplaced(Misplaced),
-    /// Zero, or longer than the limit.
+    /// The TTL is zero or longer than the limit.
     InvalidTtl {
-        /// The longest that is granted.
+        /// The longest permitted span.
         max: Span,
     },
     /// The hold after expiry is longer than the limit.
     InvalidHold {
-        /// The longest that is granted.
+        /// The longest permitted span.
         max: Span,
     },
-    /// None, or more entries than one command may have.
+    /// The batch is empty or larger than [`Action::MAX_BATCH`](crate::Action::MAX_BATCH).
     InvalidBatch,
-    /// The idempotency key was used for another request.
+    /// The idempotency key was used for a different request.
     RequestMismatch,
 
-    /// No such thing was ever here.
+    /// No such lease, key, agent or namespace ever existed here.
     NotFound,
-    /// The lease ended, and its history is gone.
+    /// The lease ended, and its history has been discarded.
     Retired,
-    /// The lease is another identity's, was released, or does not cover this.
+    /// The lease belongs to another identity, was released, or does not cover the resource.
     NotHeld,
-    /// An operator withdrew the lease.
+    /// An operator revoked the lease.
     LeaseRevoked,
-    /// The lease ran out.
+    /// The lease expired.
     LeaseExpired,
-    /// The credential is of an earlier epoch of a lease that is live.
+    /// The credential belongs to an earlier epoch of a live lease.
     StaleEpoch {
-        /// The epoch now.
+        /// The current epoch.
         current: Epoch,
     },
-    /// The lease's fencing token is another one.
+    /// The lease has a different fencing token.
     FencingMismatch {
-        /// The token now.
+        /// The current token.
         current: Token,
     },
-    /// The lease is in a state from which this does not lead on.
+    /// The command is not allowed in the lease's current state.
     InvalidState(State),
-    /// Leases stand in the namespace.
+    /// The namespace has leases.
     InUse {
-        /// How many.
+        /// The number of leases.
         leases: u32,
     },
     /// The agent belongs to another identity.
     AgentTaken,
-    /// So much is due that this cannot be decided yet: try again after some ticks.
+    /// Too many leases are overdue to decide this now: retry after some ticks.
     Behind,
 
-    /// Others hold what was asked for.
+    /// Conflicting leases exist.
     Conflict(Box<Conflict>),
-    /// The same session holds it already.
+    /// The same session already holds a conflicting lease.
     AlreadyHeld(LeaseId),
-    /// The key has another version.
+    /// The key has a different version.
     VersionConflict(DocumentTag),
-    /// The document has another hash.
+    /// The document has a different hash.
     EtagMismatch(DocumentTag),
 
-    /// New grants are stopped for this party.
+    /// New grants are paused for this party.
     Paused,
-    /// The identity holds as many leases as it may.
+    /// The identity has reached its lease quota.
     QuotaExceeded {
-        /// How many it may hold.
+        /// The quota.
         max: u32,
     },
-    /// A table has as many entries as it may.
+    /// A table has reached its limit.
     Full(Bounded),
 }
 
-/// Why a command has no place in the log. The engine's bug or a damaged log; never a client's doing.
+/// Why a record is invalid at its point of the log. Caused by an engine bug or a damaged log, never by a
+/// client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misplaced {
     /// Its LSN is not above the last one, or too high.
     Lsn {
-        /// The last one.
+        /// The value of the last record.
         last: Lsn,
     },
-    /// Its stamp is before the last one, or too late.
+    /// Its stamp is before the last one, or too high.
     Time {
-        /// The last one.
+        /// The value of the last record.
         last: Time,
     },
     /// The log has not been opened.
     NotOpen,
     /// An `open` whose term is not above the last one.
     Term {
-        /// The last one.
+        /// The value of the last record.
         last: u64,
     },
     /// An `open` for another store.
     Store,
-    /// An `open` by rules that this build does not know, or older than those in force; or an action that
-    /// the rules in force do not know.
+    /// An `open` with a version that this build does not know or that is older than the one in force; or
+    /// an action that the version in force does not know.
     KernelVersion {
-        /// The newest known here.
+        /// The newest version this build knows.
         newest: u32,
     },
-    /// An `open` with limits that make no sense.
+    /// An `open` with invalid limits.
     Limits,
     /// A client's action without an identity.
     NoIdentity,
 }
 
-/// Who is in the way.
+/// The leases that block a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Some of the leases, at most [`Conflict::SHOWN_MAX`].
+    /// Some of the conflicting leases, at most [`Conflict::SHOWN_MAX`].
     pub holders: Vec<LeaseId>,
-    /// The oldest of all that are in the way, shown or not: what wait-die needs to know.
+    /// The age of the oldest conflicting lease, listed or not: the input to wait-die.
     pub oldest: Age,
 }
 
 impl Conflict {
-    /// The most leases that are listed.
+    /// The maximum number of listed leases.
     pub const SHOWN_MAX: usize = 8;
 }
 
-/// A document as conditions see it.
+/// The properties of a document that conditions compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DocumentTag {
     /// The key's version.
@@ -233,39 +236,39 @@ pub struct DocumentTag {
     pub etag: Option<Etag>,
 }
 
-/// A bounded table.
+/// A table with a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bounded {
     /// Leases that cover resources.
     Leases,
     /// Namespaces.
     Namespaces,
-    /// Names that something is known about.
+    /// Names that are leased or have a document, and the directories above them.
     Nodes,
     /// Keys with a document.
     Documents,
-    /// Agents, of all or of this identity.
+    /// Agents, in total or of this identity.
     Agents,
     /// Scopes with a quota or a pause.
     Policies,
-    /// Idempotency entries, of all or of this identity.
+    /// Idempotency entries, in total or of this identity.
     Requests,
 }
 
-/// Where a lease is in its life.
+/// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// Granted, and not yet activated.
+    /// Granted, not yet activated.
     Reserved,
     /// The holder has authority.
     Active,
-    /// The holder has none, and the resources are not yet free.
+    /// The holder has lost authority, and the resources are not yet free.
     Revoking,
-    /// The holder gave it back.
+    /// The holder released it.
     Released,
-    /// It ran out.
+    /// It expired.
     Expired,
-    /// An operator took it back.
+    /// An operator revoked and reclaimed it.
     Revoked,
 }
 
@@ -283,64 +286,64 @@ impl State {
     }
 }
 
-/// Something that happened. A command causes a bounded number, in this order: what was due, then its own.
+/// A state change. A command causes a bounded number, in this order: overdue leases first, then its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A lease was granted, active or reserved.
     Granted(LeaseId, Token),
     /// A reserved lease became active.
     Activated(LeaseId),
-    /// A holder took its lease back.
+    /// A holder rebound its lease.
     Rebound(LeaseId, Token),
-    /// The holder gave the lease back: its resources are free.
+    /// The holder released the lease: its resources are free.
     Released(LeaseId),
-    /// Authority ran out. The resources are free, or held until a moment that may be never.
+    /// Authority expired. The resources are free, or on hold until a given time, which may be never.
     Expired {
         /// The lease.
         lease: LeaseId,
-        /// `None`: free now.
+        /// The end of the hold; `None` if the resources are free.
         held_until: Option<Time>,
     },
     /// An operator withdrew the authority; the resources are not free.
     Revoked(LeaseId),
-    /// A hold is over, or an operator ended it: the resources are free.
+    /// A hold ended, by time or by an operator: the resources are free.
     Reclaimed(LeaseId),
     /// A document has a new version.
     Committed {
-        /// Under which lease.
+        /// The lease under which it was written.
         lease: LeaseId,
-        /// Whose document.
+        /// The key of the document.
         key: ResourceName,
-        /// Its version.
+        /// Its new version.
         version: Version,
-        /// Where the version before it was: nobody needs those bytes once this is durable.
+        /// The location of the previous version: its bytes can be deleted once this record is durable.
         superseded: Option<Location>,
     },
-    /// A document is gone.
+    /// A document was removed.
     Removed {
-        /// Under which lease.
+        /// The lease under which it was written.
         lease: LeaseId,
-        /// Whose document.
+        /// The key of the document.
         key: ResourceName,
         /// The key's version.
         version: Version,
-        /// Where the document was.
+        /// The location of the removed document.
         superseded: Location,
     },
-    /// A document went with its namespace.
+    /// A document was deleted with its namespace.
     Dropped {
         /// The namespace.
         namespace: Namespace,
-        /// Whose document.
+        /// The key of the document.
         key: ResourceName,
-        /// Where it was.
+        /// The location of the deleted document.
         superseded: Location,
     },
 }
 
 impl Event {
-    /// The lease whose resources became free by this, if it freed any. It is in history at least
-    /// until the next command is applied, so its members can be read there.
+    /// The lease whose resources this event freed, if any. It stays in history at least until the next
+    /// command is applied, so its members can be read there.
     pub fn freed(&self) -> Option<LeaseId> {
         match self {
             Event::Released(lease) | Event::Reclaimed(lease) | Event::Expired { lease, held_until: None } => {

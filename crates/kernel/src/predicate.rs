@@ -1,32 +1,32 @@
-//! What a holder means to do with a resource, and which intentions go together.
+//! Predicates: a holder's intended use of a resource, and which uses are compatible.
 //!
 //! Six predicates fall into three classes by what they conflict with. The relation is symmetric.
 
 /// The intention of one member of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Predicate {
-    /// Makes something that others may read: one provider at a time, beside any readers.
+    /// Creates something that others may read: one provider at a time, alongside any readers.
     Provides,
     /// Reads.
     Consumes,
-    /// Changes in place. A plain acquire is this.
+    /// Changes it in place. A plain acquire uses this predicate.
     Mutates,
-    /// Takes away.
+    /// Deletes it.
     Deletes,
-    /// Relies on its presence.
+    /// Requires it to exist.
     DependsOn,
-    /// Moves to another name.
+    /// Moves it to another name.
     Renames,
 }
 
-/// Predicates that conflict with the same others. Ordered from the mildest to the strictest.
+/// A class of predicates that conflict with the same others. Ordered from weakest to strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Class {
-    /// Goes with readers and a provider.
+    /// Compatible with readers and one provider.
     Shared,
-    /// Goes with readers, not with another provider.
+    /// Compatible with readers, not with another provider.
     Provider,
-    /// Goes with nothing.
+    /// Compatible with nothing.
     Exclusive,
 }
 
@@ -42,7 +42,7 @@ impl Class {
 }
 
 impl Predicate {
-    /// All six, in the order in which the specification lists them.
+    /// All six, in the order of the KLIS-3 lease protocol.
     pub const ALL: [Predicate; 6] = [
         Predicate::Provides,
         Predicate::Consumes,
@@ -64,25 +64,25 @@ impl Predicate {
         }
     }
 
-    /// The predicate of that name on the wire.
+    /// The predicate with this name on the wire.
     pub fn parse(text: &str) -> Option<Predicate> {
         Predicate::ALL.into_iter().find(|predicate| predicate.as_str() == text)
     }
 
-    /// May two different leases hold these on one resource at once?
+    /// Whether two different leases may hold these on one resource at the same time.
     pub fn compatible(self, other: Predicate) -> bool {
         !self.class().conflicts_with(other.class())
     }
 
-    /// May a holder of this commit or remove the document?
+    /// Whether a holder with this predicate may commit or remove the document.
     pub fn may_write(self) -> bool {
         matches!(self, Predicate::Mutates | Predicate::Deletes)
     }
 
-    /// The mildest predicate that stands for both: what a manifest that names an object twice asks for.
+    /// The weakest predicate that covers both, for a manifest that names an object twice.
     ///
-    /// The stricter class covers the milder one. Two different exclusive ones do not cover each other,
-    /// and become MUTATES; of the two shared ones CONSUMES is kept, since reading relies on presence.
+    /// The stricter class covers the weaker one. Two different exclusive predicates do not cover each
+    /// other and become MUTATES; of the two shared ones CONSUMES wins, because reading requires existence.
     #[must_use]
     pub fn merge(self, other: Predicate) -> Predicate {
         match (self.class(), other.class()) {
@@ -107,7 +107,7 @@ impl Predicate {
 mod tests {
     use super::Predicate::{self, Consumes, Deletes, DependsOn, Mutates, Provides, Renames};
 
-    /// The whole table, written out from the specification and not from the code: rows and columns in
+    /// The full table, transcribed from the specification rather than from the code: rows and columns in
     /// the order of `Predicate::ALL`, `+` for compatible.
     const TABLE: [&str; 6] = [
         // PROVIDES CONSUMES MUTATES DELETES DEPENDS_ON RENAMES
@@ -120,7 +120,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_cell_of_the_compatibility_table() {
+    fn predicates_match_every_cell_of_the_compatibility_table() {
         for (row, mine) in TABLE.iter().zip(Predicate::ALL) {
             for (cell, theirs) in row.bytes().zip(Predicate::ALL) {
                 assert_eq!(mine.compatible(theirs), cell == b'+', "{mine:?} with {theirs:?}");

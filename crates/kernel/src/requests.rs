@@ -1,8 +1,8 @@
-//! Idempotency: answers kept so that a retried request is applied once.
+//! Idempotency: stored responses, so that a retried request is applied once.
 //!
-//! Only accepted commands leave an entry. An entry answers until it lapses and is never dropped before,
-//! whatever the pressure: a full table refuses new requests instead. Entries lapse in the order of
-//! their time, which need not be that in which they came: an `open` may shorten the window.
+//! Only applied commands leave an entry. An entry is replayed until it lapses and is never evicted
+//! earlier: a full table rejects new requests instead. Entries lapse in the order of their lapse times,
+//! which is not always insertion order: an `open` may shorten the window.
 
 use alloc::collections::BTreeMap;
 
@@ -13,41 +13,41 @@ use crate::text::Identity;
 use crate::units::Time;
 
 #[derive(Default)]
-pub(crate) struct Requests {
-    /// By when they lapse; among equals, in the order in which they came.
+pub(crate) struct IdempotencyTable {
+    /// Ordered by lapse time, then by insertion.
     entries: BTreeMap<(Time, u64), Entry>,
     index: BTreeMap<(Identity, RequestKey), (Time, u64)>,
     per_identity: BTreeMap<Identity, u32>,
-    /// The number of the next one.
+    /// The sequence number of the next entry.
     next: u64,
 }
 
-/// One kept answer.
+/// One stored response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Whose request it was.
+    /// The identity that sent the request.
     pub identity: Identity,
-    /// The key, and what it was used for.
+    /// The key and the fingerprint of the request.
     pub request: Request,
-    /// Answers retries until this has passed.
+    /// Replayed until this time has passed.
     pub lapses_at: Time,
-    /// As it was given the first time.
+    /// The original response.
     pub answer: Answer,
 }
 
-impl Requests {
+impl IdempotencyTable {
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The entry that answers this key now.
+    /// The entry for this key, unless it has lapsed.
     pub(crate) fn find(&self, identity: &Identity, key: RequestKey, now: Time) -> Option<&Entry> {
-        let place = self.index.get(&(identity.clone(), key))?;
-        self.entries.get(place).filter(|entry| now <= entry.lapses_at)
+        let position = self.index.get(&(identity.clone(), key))?;
+        self.entries.get(position).filter(|entry| now <= entry.lapses_at)
     }
 
-    /// Would there be room for one more, once what is due has lapsed?
-    pub(crate) fn has_room(&self, identity: &Identity, limits: &Limits, now: Time) -> bool {
+    /// Whether one more entry fits after the next [`IdempotencyTable::lapse`].
+    pub(crate) fn has_capacity(&self, identity: &Identity, limits: &Limits, now: Time) -> bool {
         let mine = self.per_identity.get(identity).copied().unwrap_or(0) as usize;
         let (all_max, mine_max) = (limits.requests_max as usize, limits.requests_per_identity_max as usize);
         if self.len() < all_max && mine < mine_max {
@@ -59,10 +59,10 @@ impl Requests {
         self.len() - lapsing < all_max && mine - lapsing_mine < mine_max
     }
 
-    /// Drops what is due, up to so many.
+    /// Removes at most `most` lapsed entries.
     pub(crate) fn lapse(&mut self, now: Time, most: usize) {
         for _ in 0..self.lapsing(now, most).count() {
-            let (identity, key) = self.oldest().map(Entry::key).expect("it was just counted");
+            let (identity, key) = self.oldest().map(Entry::key).expect("a counted entry exists");
             self.remove(&identity, key);
         }
     }
@@ -70,15 +70,15 @@ impl Requests {
     pub(crate) fn insert(&mut self, entry: Entry) {
         self.remove(&entry.identity, entry.request.key);
         *self.per_identity.entry(entry.identity.clone()).or_default() += 1;
-        let place = (entry.lapses_at, self.next);
+        let position = (entry.lapses_at, self.next);
         self.next += 1;
-        self.index.insert(entry.key(), place);
-        self.entries.insert(place, entry);
+        self.index.insert(entry.key(), position);
+        self.entries.insert(position, entry);
     }
 
     pub(crate) fn remove(&mut self, identity: &Identity, key: RequestKey) {
-        let Some(place) = self.index.remove(&(identity.clone(), key)) else { return };
-        self.entries.remove(&place);
+        let Some(position) = self.index.remove(&(identity.clone(), key)) else { return };
+        self.entries.remove(&position);
         let count = self.per_identity.get_mut(identity).expect("an identity with entries is counted");
         *count -= 1;
         if *count == 0 {
@@ -86,17 +86,17 @@ impl Requests {
         }
     }
 
-    /// The one that lapses first.
+    /// The entry that lapses first.
     pub(crate) fn oldest(&self) -> Option<&Entry> {
         self.entries.first_key_value().map(|(_, entry)| entry)
     }
 
-    /// In the order in which they lapse.
+    /// All entries, in the order in which they lapse.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
     }
 
-    /// Those that are due, as many as may lapse at once.
+    /// Lapsed entries, at most `most`.
     fn lapsing(&self, now: Time, most: usize) -> impl Iterator<Item = &Entry> {
         self.iter().take(most).take_while(move |entry| entry.lapses_at < now)
     }

@@ -1,7 +1,7 @@
-//! Names of resources: a kind, a colon, a name, in one canonical spelling.
+//! Resource names: `KIND:name`, in one canonical spelling.
 //!
-//! Equal resources have equal spellings, so a name can be compared and hashed as text. Names of kind
-//! `FILE` are paths, normalised lexically: nobody looks at a disk, and links are not followed.
+//! Equal resources have equal spellings, so names are compared and hashed as text. Names of kind `FILE`
+//! are paths and are normalised lexically, without touching a file system or following links.
 //! `FILE:/dir/*` stands for `/dir` and everything beneath it; every other kind is flat.
 
 use alloc::string::String;
@@ -15,32 +15,36 @@ use crate::text::{TextError, check_text};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(Arc<str>);
 
-/// Why a name is refused.
+/// Why a resource name is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceError {
-    /// A kind is 1 to 32 of `A-Z`, `0-9` and `_`, beginning with a letter.
+    /// The kind is not 1 to 32 of `A-Z`, `0-9` and `_`, beginning with a letter.
     Kind,
-    /// The name is empty, too long or has control characters.
+    /// The name is empty, too long or contains control characters.
     Name(TextError),
-    /// A relative path and no root that it belongs to, or a root that is not absolute.
+    /// The path is relative and there is no root, or the root is not absolute.
     Relative,
     /// `..` leads above the root.
     AboveRoot,
-    /// `*` somewhere else than as the whole last segment of a path.
+    /// `*` is used other than as the whole last segment of a path.
     Star,
-    /// More segments than a path may have.
+    /// The path has more than [`ResourceName::MAX_SEGMENTS`] segments.
     TooDeep,
 }
 
 impl fmt::Display for ResourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ResourceError::Kind => write!(f, "a kind is 1 to 32 of A-Z, 0-9 and _, beginning with a letter"),
+            ResourceError::Kind => {
+                write!(f, "kind must be 1 to 32 of A-Z, 0-9 and _, beginning with a letter")
+            }
             ResourceError::Name(error) => write!(f, "name {error}"),
-            ResourceError::Relative => write!(f, "a relative path needs an absolute root"),
-            ResourceError::AboveRoot => write!(f, "'..' leads above the root"),
-            ResourceError::Star => write!(f, "'*' may only be the whole last segment of a path"),
-            ResourceError::TooDeep => write!(f, "too many segments: max={}", ResourceName::MAX_SEGMENTS),
+            ResourceError::Relative => write!(f, "relative path without an absolute root"),
+            ResourceError::AboveRoot => write!(f, "path leads above its root with '..'"),
+            ResourceError::Star => write!(f, "'*' must be the whole last segment of a path"),
+            ResourceError::TooDeep => {
+                write!(f, "path has too many segments: max={}", ResourceName::MAX_SEGMENTS)
+            }
         }
     }
 }
@@ -48,29 +52,30 @@ impl fmt::Display for ResourceError {
 impl core::error::Error for ResourceError {}
 
 impl ResourceName {
-    /// The most bytes a name may have, its kind not counted.
+    /// The maximum length of a name in bytes, without its kind.
     pub const MAX_NAME_BYTES: usize = 512;
-    /// The most bytes a kind may have.
+    /// The maximum length of a kind in bytes.
     pub const MAX_KIND_BYTES: usize = 32;
-    /// The most segments a path may have: a lease on a file marks every directory above it.
+    /// The maximum number of segments of a path: a lease on a file claims every directory above it.
     pub const MAX_SEGMENTS: usize = 64;
 
-    /// The kind of plain lockd keys, the only one that has documents.
+    /// The kind of plain lockd keys; only keys have documents.
     pub const KEY: &'static str = "KEY";
     /// The kind whose names are paths.
     pub const FILE: &'static str = "FILE";
 
-    /// A plain lockd key. Any character but control characters is data, never a path.
+    /// A plain lockd key. Every character except control characters is data; a key is never parsed as a
+    /// path.
     pub fn key(name: &str) -> Result<ResourceName, ResourceError> {
         ResourceName::new(ResourceName::KEY, name)
     }
 
-    /// The resource of that kind and name; a path must be absolute.
+    /// The resource of this kind and name; a path must be absolute.
     pub fn new(kind: &str, name: &str) -> Result<ResourceName, ResourceError> {
         ResourceName::with_root(kind, name, None)
     }
 
-    /// Likewise, but a relative path belongs to `root`, and may not leave it.
+    /// Like [`ResourceName::new`], but a relative path is resolved against `root` and must stay within it.
     pub fn with_root(kind: &str, name: &str, root: Option<&str>) -> Result<ResourceName, ResourceError> {
         check_flat(kind, name)?;
         if kind != ResourceName::FILE {
@@ -81,56 +86,58 @@ impl ResourceName {
         Ok(ResourceName(spell(kind, &path)))
     }
 
-    /// Reads `KIND:name`, as manifests spell it.
+    /// Parses `KIND:name`, as manifests spell it.
     pub fn parse(text: &str, root: Option<&str>) -> Result<ResourceName, ResourceError> {
         let (kind, name) = text.split_once(':').ok_or(ResourceError::Kind)?;
         if kind == ResourceName::FILE {
             return ResourceName::with_root(kind, name, root);
         }
-        // Spelled as it is: a snapshot has millions of these, and they need not be put together again.
+        // A flat name is canonical as it stands. Restoring a snapshot parses millions of them, so avoid
+        // rebuilding the text.
         check_flat(kind, name)?;
         Ok(ResourceName(text.into()))
     }
 
-    /// The whole of it: `KIND:name`.
+    /// The full text: `KIND:name`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What stands before the colon.
+    /// The text before the colon.
     pub fn kind(&self) -> &str {
         self.split().0
     }
 
-    /// What stands after the colon.
+    /// The text after the colon.
     pub fn name(&self) -> &str {
         self.split().1
     }
 
-    /// Is it a plain lockd key?
+    /// Whether this is a plain lockd key.
     pub fn is_key(&self) -> bool {
         self.kind() == ResourceName::KEY
     }
 
-    /// Do the two have something in common? Equal names do; so does `/dir/*` with all beneath `/dir`.
+    /// Whether the two names cover a common resource: equal names do, and `/dir/*` overlaps everything
+    /// beneath `/dir`.
     pub fn overlaps(&self, other: &ResourceName) -> bool {
         let ((mine, all_mine), (theirs, all_theirs)) = (self.node(), other.node());
         mine == theirs || (all_mine && is_within(theirs, mine)) || (all_theirs && is_within(mine, theirs))
     }
 
-    /// The places that a holder, or one who waits for it, claims.
+    /// The claim sets that a holder of this resource, or a waiter for it, joins.
     pub fn claimed(&self) -> impl Iterator<Item = (&str, Part)> {
         let (text, subtree) = self.node();
         claimed(text, subtree)
     }
 
-    /// The places where others' claims would be in its way.
+    /// The claim sets to check for conflicting claims.
     pub fn met(&self) -> impl Iterator<Item = (&str, Part)> {
         let (text, subtree) = self.node();
         met(text, subtree)
     }
 
-    /// The name under which it is kept, and whether it stands for all beneath that.
+    /// The name of its node, and whether it stands for the whole subtree of that node.
     pub(crate) fn node(&self) -> (&str, bool) {
         let text = self.as_str();
         match path_of(text).and_then(|path| path.strip_suffix("/*")) {
@@ -140,14 +147,14 @@ impl ResourceName {
         }
     }
 
-    /// The name of everything beneath `dir`, which is spelled `FILE:/…`.
+    /// The name of the subtree of `dir`, which is spelled `FILE:/…`.
     pub(crate) fn subtree_of(dir: &str) -> ResourceName {
         let mut text = String::from(dir.strip_suffix('/').unwrap_or(dir));
         text.push_str("/*");
         ResourceName(text.into())
     }
 
-    /// How many places it claims: itself, and each directory that it is beneath.
+    /// How many claim sets it joins: its own, and one for each directory above it.
     pub(crate) fn weight(&self) -> usize {
         if path_of(&self.0).is_none() { 1 } else { self.claimed().count() }
     }
@@ -161,7 +168,7 @@ impl ResourceName {
     }
 
     fn split(&self) -> (&str, &str) {
-        self.0.split_once(':').expect("every name is spelled with its kind and a colon")
+        self.0.split_once(':').expect("a resource name contains a colon")
     }
 }
 
@@ -180,33 +187,34 @@ impl fmt::Display for ResourceName {
 const ROOT: &str = "FILE:/";
 const ROOT_PREFIX: &str = "FILE:";
 
-/// Where claims meet. Whatever two names overlap, what the later one meets includes what the earlier one
-/// claimed; the table is in `conflict.rs`.
+/// The three claim sets of a node. If two names overlap, the sets to check for one include a set that the
+/// other has joined; the table is in `conflict.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// On the name itself.
+    /// Claims on the name itself.
     At,
-    /// On `name/*`.
+    /// Claims on `name/*`.
     Subtree,
-    /// On the name itself or on anything beneath it, `name/*` left out.
+    /// Claims on the name itself or on anything beneath it, except on `name/*`.
     Beneath,
 }
 
-/// The places that a name claims, or the directory `text` with all beneath it.
+/// The claim sets that a name joins; with `subtree`, those of the directory `text` and everything beneath
+/// it.
 pub(crate) fn claimed(text: &str, subtree: bool) -> impl Iterator<Item = (&str, Part)> {
     let own = if subtree { Part::Subtree } else { Part::At };
     let dirs = path_of(text).into_iter().flat_map(lineage).filter(move |dir| !subtree || *dir != text);
     core::iter::once((text, own)).chain(dirs.map(|dir| (dir, Part::Beneath)))
 }
 
-/// The places that a name meets, or the directory `text` with all beneath it.
+/// The claim sets to check for a name; with `subtree`, for the directory `text` and everything beneath it.
 pub(crate) fn met(text: &str, subtree: bool) -> impl Iterator<Item = (&str, Part)> {
     let own = if subtree { Part::Beneath } else { Part::At };
     let above = path_of(text).into_iter().flat_map(lineage).map(|dir| (dir, Part::Subtree));
     above.chain(core::iter::once((text, own)))
 }
 
-/// The text, if it is a path: spelled with its kind, like `FILE:/a/b`.
+/// The text, if it is a path: it includes the kind, like `FILE:/a/b`.
 pub(crate) fn path_of(text: &str) -> Option<&str> {
     text.starts_with(ROOT_PREFIX).then_some(text)
 }
@@ -219,7 +227,7 @@ pub(crate) fn lineage(path: &str) -> impl Iterator<Item = &str> {
     core::iter::once(ROOT).chain(below_root).chain(whole)
 }
 
-/// The directories above a path, the nearest first; none above a name that is no path.
+/// The directories above a path, nearest first; none for a name that is not a path.
 pub(crate) fn dirs_above(text: &str) -> impl Iterator<Item = &str> {
     core::iter::successors(dir_above(text), |dir| dir_above(dir))
 }
@@ -230,7 +238,7 @@ pub(crate) fn dir_above(text: &str) -> Option<&str> {
     Some(if dir == ROOT_PREFIX { ROOT } else { dir })
 }
 
-/// Is `path` the directory `dir` or beneath it?
+/// Whether `path` is the directory `dir` or beneath it.
 fn is_within(path: &str, dir: &str) -> bool {
     let dir = dir.strip_suffix('/').unwrap_or(dir);
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -259,7 +267,7 @@ fn spell(kind: &str, name: &str) -> Arc<str> {
     text.into()
 }
 
-/// `.` and `//` vanish, `..` takes back one segment, a slash at the end means nothing.
+/// Removes `.` and empty segments and resolves `..`; a trailing slash has no meaning.
 fn normalise(path: &str, root: Option<&str>) -> Result<String, ResourceError> {
     let mut segments = Vec::new();
     let mut floor = 0;
@@ -305,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_spelled_in_one_way() {
+    fn paths_have_one_canonical_spelling() {
         for (path, canonical) in [
             ("/a/b", "FILE:/a/b"),
             ("//a///b/", "FILE:/a/b"),
@@ -322,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_paths_are_refused_each_for_its_reason() {
+    fn invalid_paths_are_rejected_with_the_matching_error() {
         for (path, error) in [
             ("a/b", ResourceError::Relative),
             ("/..", ResourceError::AboveRoot),
@@ -363,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subtree_meets_its_directory_and_all_beneath_it_and_nothing_else() {
+    fn a_subtree_overlaps_its_directory_and_everything_beneath_it_only() {
         let overlaps = |a: &str, b: &str| {
             let (a, b) = (file(a).unwrap(), file(b).unwrap());
             assert_eq!(a.overlaps(&b), b.overlaps(&a));
@@ -380,17 +388,18 @@ mod tests {
         assert!(!key.overlaps(&file("/dir/*").unwrap()) && !file("/dir/a").unwrap().overlaps(&key));
     }
 
-    /// The way in which conflicts are found must say what overlapping means, for every pair of shapes.
+    /// Conflicts are found through claim sets, overlap is defined on names: both must agree for every pair
+    /// of shapes.
     #[test]
-    fn names_overlap_exactly_if_one_meets_what_the_other_claims() {
+    fn names_overlap_exactly_if_one_checks_a_claim_set_of_the_other() {
         let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/*", "/a/*", "/a/b/*", "/ab/*", "/d/e"];
         let mut names: Vec<ResourceName> = paths.iter().map(|path| file(path).unwrap()).collect();
         names.push(ResourceName::key("/a/b").unwrap());
         names.push(ResourceName::new("TABLE", "/a/*").unwrap());
         for one in &names {
             for other in &names {
-                let meets = one.met().any(|place| other.claimed().any(|claim| claim == place));
-                assert_eq!(meets, one.overlaps(other), "{one} and {other}");
+                let conflict = one.met().any(|checked| other.claimed().any(|claim| claim == checked));
+                assert_eq!(conflict, one.overlaps(other), "{one} and {other}");
             }
         }
     }
@@ -404,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directories_above_a_path_are_its_lineage_backwards() {
+    fn the_directories_above_a_path_are_its_lineage_reversed() {
         for path in ["FILE:/", "FILE:/a", "FILE:/a/bc/d"] {
             let mut upwards: Vec<_> = core::iter::once(path).chain(dirs_above(path)).collect();
             upwards.reverse();
@@ -414,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subtree_is_named_back_from_its_directory() {
+    fn the_name_of_a_subtree_is_rebuilt_from_its_directory() {
         for path in ["/*", "/a/*", "/a/b/*"] {
             let name = file(path).unwrap();
             let (dir, subtree) = name.node();

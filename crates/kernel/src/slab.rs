@@ -1,8 +1,8 @@
-//! Rows in numbered places that are used again when a row goes.
+//! A slab: rows with stable numbers, reused after removal.
 //!
 //! Rows never move, and growing copies at most one chunk and the list of chunks: a table of ten million
-//! rows grows as quickly as one of ten. A place number means nothing outside the process: what may be observed
-//! must not depend on it, since a restored kernel numbers its rows anew.
+//! rows grows as fast as one of ten. A row's number has no meaning outside the process: nothing observable
+//! may depend on it, because a restored kernel numbers its rows differently.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -18,7 +18,7 @@ pub(crate) struct Slab<T> {
     free: Vec<u32>,
 }
 
-/// The place of a row. An `Option` of it is as small as itself.
+/// The number of a row. `Option<Id<T>>` has the same size.
 pub(crate) struct Id<T>(NonZeroU32, PhantomData<fn() -> T>);
 
 impl<T> Default for Slab<T> {
@@ -38,44 +38,44 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn insert(&mut self, row: T) -> Id<T> {
-        if let Some(place) = self.free.pop() {
-            *self.place(place) = Some(row);
-            return Id::new(place);
+        if let Some(index) = self.free.pop() {
+            *self.row_mut(index) = Some(row);
+            return Id::new(index);
         }
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_ROWS) {
             self.chunks.push(Vec::new());
         }
         let before = (self.chunks.len() - 1) * CHUNK_ROWS;
-        let chunk = self.chunks.last_mut().expect("a chunk with room was just made sure of");
-        let place = u32::try_from(before + chunk.len()).expect("limits keep tables below 2^32 rows");
+        let chunk = self.chunks.last_mut().expect("the last chunk has capacity");
+        let index = u32::try_from(before + chunk.len()).expect("limits keep tables below 2^32 rows");
         chunk.push(Some(row));
-        Id::new(place)
+        Id::new(index)
     }
 
     pub(crate) fn remove(&mut self, id: Id<T>) -> T {
-        let row = self.place(id.place()).take().expect("a place in use names a row");
-        self.free.push(id.place());
+        let row = self.row_mut(id.index()).take().expect("an id refers to an occupied entry");
+        self.free.push(id.index());
         row
     }
 
-    /// In the order of their places: for sums and checks, whose result does not depend on it.
+    /// In slab order: for sums and checks, whose result does not depend on it.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
         self.iter_from(0)
     }
 
-    /// Likewise, leaving out so many places.
-    pub(crate) fn iter_from(&self, place: u32) -> impl Iterator<Item = (Id<T>, &T)> {
-        let (chunks_out, rows_out) = ((place >> CHUNK_BITS) as usize, place as usize & (CHUNK_ROWS - 1));
+    /// Like [`Slab::iter`], skipping the first `index` entries.
+    pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (Id<T>, &T)> {
+        let (chunks_out, rows_out) = ((index >> CHUNK_BITS) as usize, index as usize & (CHUNK_ROWS - 1));
         let first = (chunks_out * CHUNK_ROWS) + rows_out;
         let rows = self.chunks.iter().skip(chunks_out).flatten().skip(rows_out).enumerate();
         rows.filter_map(move |(n, row)| {
-            let place = u32::try_from(first + n).expect("limits keep tables below 2^32 rows");
-            row.as_ref().map(|row| (Id::new(place), row))
+            let index = u32::try_from(first + n).expect("limits keep tables below 2^32 rows");
+            row.as_ref().map(|row| (Id::new(index), row))
         })
     }
 
-    fn place(&mut self, place: u32) -> &mut Option<T> {
-        &mut self.chunks[(place >> CHUNK_BITS) as usize][place as usize & (CHUNK_ROWS - 1)]
+    fn row_mut(&mut self, index: u32) -> &mut Option<T> {
+        &mut self.chunks[(index >> CHUNK_BITS) as usize][index as usize & (CHUNK_ROWS - 1)]
     }
 }
 
@@ -83,28 +83,31 @@ impl<T> Index<Id<T>> for Slab<T> {
     type Output = T;
 
     fn index(&self, id: Id<T>) -> &T {
-        let chunk = &self.chunks[(id.place() >> CHUNK_BITS) as usize];
-        chunk[id.place() as usize & (CHUNK_ROWS - 1)].as_ref().expect("a place in use names a row")
+        let chunk = &self.chunks[(id.index() >> CHUNK_BITS) as usize];
+        chunk[id.index() as usize & (CHUNK_ROWS - 1)].as_ref().expect("an id refers to an occupied entry")
     }
 }
 
 impl<T> IndexMut<Id<T>> for Slab<T> {
     fn index_mut(&mut self, id: Id<T>) -> &mut T {
-        self.place(id.place()).as_mut().expect("a place in use names a row")
+        self.row_mut(id.index()).as_mut().expect("an id refers to an occupied entry")
     }
 }
 
 impl<T> Id<T> {
-    fn new(place: u32) -> Id<T> {
-        Id(NonZeroU32::MIN.saturating_add(place), PhantomData)
+    fn new(index: u32) -> Id<T> {
+        Id(NonZeroU32::MIN.saturating_add(index), PhantomData)
     }
 
-    fn place(self) -> u32 {
+    fn index(self) -> u32 {
         self.0.get() - 1
     }
 
-    /// As the parent of rows in another table.
-    #[expect(clippy::unnecessary_wraps, reason = "a parent may be missing, but not where there is a row")]
+    /// This row as the parent of rows in another table.
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "returns the type of a parent, which may be missing elsewhere"
+    )]
     pub(crate) fn as_parent(self) -> Option<NonZeroU32> {
         Some(self.0)
     }
@@ -114,7 +117,7 @@ impl<T> Id<T> {
         Id(number, PhantomData)
     }
 
-    /// A number that is not zero, for keys that several kinds of rows share.
+    /// The number of the row plus one, for keys that several types of rows share.
     pub(crate) fn number(self) -> NonZeroU32 {
         self.0
     }
@@ -147,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_used_again_and_rows_stay_where_they_are() {
+    fn entries_are_reused_and_rows_do_not_move() {
         let mut slab = Slab::new();
         let ids: Vec<_> = (0..3000u32).map(|n| slab.insert(n)).collect();
         assert_eq!(slab.remove(ids[1500]), 1500);

@@ -1,7 +1,7 @@
 //! The whole state as plain data, in one canonical order, and back.
 //!
-//! **Invariant.** A restored kernel goes on exactly as the one that was taken down: what is not in the
-//! snapshot (indexes, timers, claims, chains, places of rows) follows from what is.
+//! **Invariant.** A restored kernel behaves exactly like the original: everything that is not in the
+//! snapshot (indexes, timers, claims, chains, row numbers) is derived from its content.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,37 +9,37 @@ use core::fmt;
 
 use crate::bundle::{Bundle, Member};
 use crate::chain::Links;
-use crate::history::{Details, End, Past};
+use crate::history::{Details, End, EndedLease};
 use crate::kernel::{Kernel, Tenure};
-use crate::lease::{Extra, Lease, Phase};
+use crate::lease::{Lease, OptionalFields, Phase};
+use crate::lease_index::IndexEntry;
 use crate::node::{Document, Node};
-use crate::party::{Account, Agent, Policy, Restart, Space};
+use crate::party_rows::{Account, Agent, NamespaceRow, Policy, Restart};
 use crate::requests::Entry;
 use crate::resource::ResourceName;
 use crate::statehash::StateHash;
 use crate::table::{Row, RowId};
 use crate::text::{AgentName, Identity, Namespace};
 use crate::units::{Epoch, Lsn, Span, Time, Token, Version};
-use crate::whereabouts::Whereabouts;
 
-/// Everything a kernel knows.
+/// The complete state of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// `None` before the first `open`; then all else is empty.
+    /// `None` before the first `open`; everything else is then empty.
     pub tenure: Option<Tenure>,
-    /// The last record in it.
+    /// The LSN of the last applied record.
     pub last: Lsn,
-    /// That record's stamp.
+    /// The stamp of that record.
     pub now: Time,
     /// The running hash after that record.
     pub state_hash: u64,
-    /// At least the floor of every namespace that is gone.
+    /// At least the version floor of every deleted namespace.
     pub floor: Version,
-    /// By name.
+    /// Namespaces, by name.
     pub namespaces: Vec<NamespaceData>,
-    /// By scope.
+    /// Policies, by scope.
     pub policies: Vec<(crate::command::Scope, Policy)>,
-    /// By namespace and name.
+    /// Agents, by namespace and name.
     pub agents: Vec<AgentData>,
     /// Keys with a document or under a lease, by namespace and name.
     pub keys: Vec<KeyData>,
@@ -56,35 +56,35 @@ pub struct Snapshot {
 pub struct NamespaceData {
     /// Its name.
     pub name: Namespace,
-    /// Keys that are made anew start here.
+    /// The version floor: new keys start here.
     pub floor: Version,
 }
 
 /// An agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentData {
-    /// Where.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Its name there.
+    /// Its name in the namespace.
     pub name: AgentName,
-    /// Whose it is.
+    /// The identity to which it belongs.
     pub identity: Identity,
-    /// The grant that first named it.
+    /// The LSN of the grant that first named it.
     pub since: Lsn,
-    /// An operator stopped its grants.
+    /// Whether an operator paused its grants.
     pub paused: bool,
-    /// The last time that it said it would restart.
+    /// Its last announced restart.
     pub restart: Option<Restart>,
-    /// When it is forgotten, if it has no leases.
+    /// When it is removed, if it has no leases.
     pub forget_at: Option<Time>,
 }
 
 /// A key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyData {
-    /// Where.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Its name there.
+    /// Its name in the namespace.
     pub key: ResourceName,
     /// Its version.
     pub version: Version,
@@ -95,13 +95,13 @@ pub struct KeyData {
 /// A lease that covers resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseData {
-    /// Of its grant.
+    /// The LSN of its grant.
     pub lsn: Lsn,
-    /// Where.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Whose.
+    /// The identity to which it belongs.
     pub identity: Identity,
-    /// Where it is in its life, by the row.
+    /// The phase stored in the row.
     pub phase: Phase,
     /// The epoch.
     pub epoch: Epoch,
@@ -111,36 +111,36 @@ pub struct LeaseData {
     pub granted_at: Time,
     /// Its TTL.
     pub ttl: Span,
-    /// As far as the TTL reaches.
+    /// The end of the TTL.
     pub ttl_until: Time,
-    /// The last use of it.
+    /// The time of the last commit or touch, or of the grant.
     pub active_at: Time,
     /// When authority ends.
     pub deadline: Time,
-    /// A quota made the deadline.
+    /// Whether the deadline comes from a quota.
     pub capped: bool,
-    /// Used since it was granted.
+    /// Whether it was used since it was granted.
     pub used: bool,
-    /// What it covers.
+    /// The members it covers.
     pub members: Vec<Member>,
-    /// What its grant added.
+    /// Its optional attributes.
     pub details: Details,
 }
 
 /// A lease that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PastData {
-    /// Of its grant.
+    /// The LSN of its grant.
     pub lsn: Lsn,
-    /// Where.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Whose.
+    /// The identity to which it belongs.
     pub identity: Identity,
     /// How it ended.
     pub end: End,
-    /// When.
+    /// When it ended.
     pub ended_at: Time,
-    /// By which record.
+    /// The LSN of the record that ended it.
     pub ended_lsn: Lsn,
     /// The epoch.
     pub epoch: Epoch,
@@ -148,32 +148,32 @@ pub struct PastData {
     pub token: Token,
     /// When it was granted.
     pub granted_at: Time,
-    /// When authority ended at the latest.
+    /// The latest time at which authority ended.
     pub deadline: Time,
     /// Its TTL.
     pub ttl: Span,
-    /// What it covered.
+    /// The members it covered.
     pub members: Vec<Member>,
-    /// What its grant added.
+    /// Its optional attributes.
     pub details: Details,
 }
 
-/// Data that no kernel can have written.
+/// A snapshot that no kernel can have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoreError(&'static str);
 
 impl fmt::Display for RestoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "snapshot makes no sense: {}", self.0)
+        write!(f, "invalid snapshot: {}", self.0)
     }
 }
 
 impl core::error::Error for RestoreError {}
 
 impl Kernel {
-    /// Writes the whole state down.
+    /// Takes a snapshot of the whole state.
     pub fn snapshot(&self) -> Snapshot {
-        let mut namespaces: Vec<_> = self.spaces.iter().map(|(_, row)| namespace_data(row)).collect();
+        let mut namespaces: Vec<_> = self.namespaces.iter().map(|(_, row)| namespace_data(row)).collect();
         namespaces.sort_unstable();
         let mut agents: Vec<_> = self.agents.iter().map(|(_, row)| self.agent_data(row)).collect();
         agents.sort_unstable_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
@@ -193,12 +193,12 @@ impl Kernel {
             agents,
             keys,
             leases,
-            history: self.history.iter().map(|past| self.past_data(past)).collect(),
+            history: self.history.iter().map(|ended| self.ended_data(ended)).collect(),
             requests: self.requests.iter().cloned().collect(),
         }
     }
 
-    /// The kernel that a snapshot was taken of.
+    /// Rebuilds the kernel from a snapshot.
     pub fn restore(snapshot: &Snapshot) -> Result<Kernel, RestoreError> {
         let mut kernel = Kernel::new();
         kernel.tenure.clone_from(&snapshot.tenure);
@@ -211,10 +211,10 @@ impl Kernel {
         kernel.restore_parties(snapshot)?;
         snapshot.keys.iter().try_for_each(|key| kernel.restore_key(key))?;
         snapshot.leases.iter().try_for_each(|lease| kernel.restore_lease(lease))?;
-        snapshot.history.iter().try_for_each(|past| kernel.restore_past(past))?;
+        snapshot.history.iter().try_for_each(|ended| kernel.restore_ended(ended))?;
         snapshot.requests.iter().for_each(|entry| kernel.requests.insert(entry.clone()));
-        if kernel.spaces.iter().any(|(_, row)| row.value.referrers == 0) {
-            return Err(RestoreError("a namespace with nothing in it"));
+        if kernel.namespaces.iter().any(|(_, row)| row.value.referrers == 0) {
+            return Err(RestoreError("empty namespace"));
         }
         kernel.hash = StateHash(snapshot.state_hash);
         Ok(kernel)
@@ -222,32 +222,32 @@ impl Kernel {
 
     fn restore_parties(&mut self, snapshot: &Snapshot) -> Result<(), RestoreError> {
         for NamespaceData { name, floor } in &snapshot.namespaces {
-            let space = self.ensure_space(name);
-            self.spaces[space].value.floor = *floor;
+            let ns = self.ensure_namespace(name);
+            self.namespaces[ns].value.floor = *floor;
         }
         self.policies.0.extend(snapshot.policies.iter().cloned());
         for data in &snapshot.agents {
-            let space = self.find_space(&data.namespace)?;
-            if self.agents.find(space.as_parent(), data.name.as_str()).is_some() {
-                return Err(RestoreError("the same agent twice"));
+            let ns = self.namespace_to_restore(&data.namespace)?;
+            if self.agents.find(ns.as_parent(), data.name.as_str()).is_some() {
+                return Err(RestoreError("duplicate agent"));
             }
-            let account = self.ensure_account(space, &data.identity);
+            let account = self.ensure_account(ns, &data.identity);
             let mut agent = Agent::new(data.since, account);
             (agent.paused, agent.restart, agent.forget_at) = (data.paused, data.restart, data.forget_at);
-            let id = self.insert_agent(space, &data.name, agent);
+            let id = self.insert_agent(ns, &data.name, agent);
             if let Some(at) = data.forget_at {
-                self.quiet.insert((at, data.since), id);
+                self.agent_timers.insert((at, data.since), id);
             }
         }
         Ok(())
     }
 
     fn restore_key(&mut self, data: &KeyData) -> Result<(), RestoreError> {
-        let space = self.find_space(&data.namespace)?;
-        if !data.key.is_key() || self.nodes.find(space.as_parent(), data.key.as_str()).is_some() {
-            return Err(RestoreError("a key that is none, or is there twice"));
+        let ns = self.namespace_to_restore(&data.namespace)?;
+        if !data.key.is_key() || self.nodes.find(ns.as_parent(), data.key.as_str()).is_some() {
+            return Err(RestoreError("duplicate key, or a resource that is not a key"));
         }
-        let node = self.insert_node(space, data.key.shared(), Node::new(data.version, data.document));
+        let node = self.insert_node(ns, data.key.shared(), Node::new(data.version, data.document));
         if data.document.is_some() {
             self.list_document(node);
         }
@@ -255,18 +255,19 @@ impl Kernel {
     }
 
     fn restore_lease(&mut self, data: &LeaseData) -> Result<(), RestoreError> {
-        let space = self.find_space(&data.namespace)?;
+        let ns = self.namespace_to_restore(&data.namespace)?;
         if data.lsn > self.last || self.index.get(data.lsn).is_some() {
-            return Err(RestoreError("a lease of the future, or the same lease twice"));
+            return Err(RestoreError("duplicate lease, or a lease beyond the last LSN"));
         }
         if data.epoch.is_authority() != matches!(data.phase, Phase::Reserved | Phase::Active) {
-            return Err(RestoreError("a lease whose epoch does not go with its phase"));
+            return Err(RestoreError("lease with an epoch that contradicts its phase"));
         }
-        let bundle = Bundle::new(data.members.clone()).map_err(|_| RestoreError("a lease over no bundle"))?;
-        let account = self.ensure_account(space, &data.identity);
-        let extra = self.restore_extra(space, account, &data.details)?;
-        let members = bundle.members().iter().map(|member| self.ensure_nodes(space, member)).collect();
-        let lease = self.enter(Lease {
+        let bundle =
+            Bundle::new(data.members.clone()).map_err(|_| RestoreError("lease with an invalid bundle"))?;
+        let account = self.ensure_account(ns, &data.identity);
+        let optional = self.restore_optional_fields(ns, account, &data.details)?;
+        let members = bundle.members().iter().map(|member| self.ensure_nodes(ns, member)).collect();
+        let lease = self.insert_lease(Lease {
             lsn: data.lsn,
             epoch: data.epoch,
             token: data.token,
@@ -280,41 +281,41 @@ impl Kernel {
             account_links: Links::default(),
             capped: data.capped,
             used: data.used,
-            weight: u32::try_from(bundle.weight()).expect("a bundle is bounded"),
+            weight: u32::try_from(bundle.weight()).expect("a bundle has a bounded number of claims"),
             members,
-            extra,
+            optional,
         });
-        if self.is_compatible(lease) { Ok(()) } else { Err(RestoreError("two holders of one resource")) }
+        if self.is_compatible(lease) { Ok(()) } else { Err(RestoreError("conflicting leases")) }
     }
 
-    fn restore_extra(
+    fn restore_optional_fields(
         &mut self,
-        space: RowId<Space>,
+        ns: RowId<NamespaceRow>,
         account: RowId<Account>,
         details: &Details,
-    ) -> Result<Option<Box<Extra>>, RestoreError> {
+    ) -> Result<Option<Box<OptionalFields>>, RestoreError> {
         if details.is_default() {
             return Ok(None);
         }
-        let known = |name: &AgentName| self.agents.find(space.as_parent(), name.as_str());
+        let known = |name: &AgentName| self.agents.find(ns.as_parent(), name.as_str());
         let agent = match &details.agent {
-            Some(name) => Some(known(name).ok_or(RestoreError("a lease of an agent that is not there"))?),
+            Some(name) => Some(known(name).ok_or(RestoreError("lease of an unknown agent"))?),
             None => None,
         };
         let session = details.session.as_ref().map(|name| self.ensure_session(account, name));
         let details = details.clone();
-        Ok(Some(Box::new(Extra { details, agent, agent_links: Links::default(), session })))
+        Ok(Some(Box::new(OptionalFields { details, agent, agent_links: Links::default(), session })))
     }
 
-    fn restore_past(&mut self, data: &PastData) -> Result<(), RestoreError> {
-        let space = self.find_space(&data.namespace)?;
+    fn restore_ended(&mut self, data: &PastData) -> Result<(), RestoreError> {
+        let ns = self.namespace_to_restore(&data.namespace)?;
         if data.lsn > self.last || self.index.get(data.lsn).is_some() || data.members.is_empty() {
-            return Err(RestoreError("an ended lease that never was, or is there twice"));
+            return Err(RestoreError("duplicate or empty ended lease, or one beyond the last LSN"));
         }
-        let account = self.ensure_account(space, &data.identity);
+        let account = self.ensure_account(ns, &data.identity);
         self.accounts[account].value.referrers += 1;
         let details = (!data.details.is_default()).then(|| Box::new(data.details.clone()));
-        let past = Past {
+        let ended = EndedLease {
             lsn: data.lsn,
             epoch: data.epoch,
             token: data.token,
@@ -328,15 +329,15 @@ impl Kernel {
             members: data.members.iter().cloned().collect(),
             details,
             links: Links::default(),
-            space_links: Links::default(),
+            namespace_links: Links::default(),
         };
-        let past = self.history.push(past, &mut self.spaces[space].value.past);
-        self.index.insert(data.lsn, Whereabouts::Past(past));
+        let ended = self.history.push(ended, &mut self.namespaces[ns].value.ended);
+        self.index.insert(data.lsn, IndexEntry::Ended(ended));
         Ok(())
     }
 
-    fn find_space(&self, namespace: &Namespace) -> Result<RowId<Space>, RestoreError> {
-        self.spaces.find(None, namespace.as_str()).ok_or(RestoreError("a namespace that is not there"))
+    fn namespace_to_restore(&self, namespace: &Namespace) -> Result<RowId<NamespaceRow>, RestoreError> {
+        self.find_namespace(namespace).ok_or(RestoreError("unknown namespace"))
     }
 
     fn agent_data(&self, row: &Row<Agent>) -> AgentData {
@@ -377,29 +378,29 @@ impl Kernel {
             capped: row.capped,
             used: row.used,
             members: row.members.as_slice().iter().map(|member| self.member(*member)).collect(),
-            details: row.extra.as_ref().map(|extra| extra.details.clone()).unwrap_or_default(),
+            details: row.optional.as_ref().map(|optional| optional.details.clone()).unwrap_or_default(),
         }
     }
 
-    fn past_data(&self, past: &Past) -> PastData {
+    fn ended_data(&self, ended: &EndedLease) -> PastData {
         PastData {
-            lsn: past.lsn,
-            namespace: self.namespace_of(self.accounts[past.account].parent),
-            identity: self.identity_of(past.account),
-            end: past.end,
-            ended_at: past.ended_at,
-            ended_lsn: past.ended_lsn,
-            epoch: past.epoch,
-            token: past.token,
-            granted_at: past.granted_at,
-            deadline: past.deadline,
-            ttl: past.ttl,
-            members: past.members.as_slice().to_vec(),
-            details: past.details.as_deref().cloned().unwrap_or_default(),
+            lsn: ended.lsn,
+            namespace: self.namespace_of(self.accounts[ended.account].parent),
+            identity: self.identity_of(ended.account),
+            end: ended.end,
+            ended_at: ended.ended_at,
+            ended_lsn: ended.ended_lsn,
+            epoch: ended.epoch,
+            token: ended.token,
+            granted_at: ended.granted_at,
+            deadline: ended.deadline,
+            ttl: ended.ttl,
+            members: ended.members.as_slice().to_vec(),
+            details: ended.details.as_deref().cloned().unwrap_or_default(),
         }
     }
 }
 
-fn namespace_data(row: &Row<Space>) -> NamespaceData {
+fn namespace_data(row: &Row<NamespaceRow>) -> NamespaceData {
     NamespaceData { name: Namespace::from_shared(&row.text), floor: row.value.floor }
 }

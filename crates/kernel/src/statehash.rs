@@ -1,8 +1,8 @@
-//! A running hash of the state: every row, as it is after each change, is folded in.
+//! A running hash of the state: every changed row is folded in.
 //!
-//! Two kernels that went through the same log have the same hash; one that ever kept something else
-//! has another from that record on. It costs a few multiplications for each row that changes, so it
-//! can be compared continuously. It guards against our own mistakes, not against an adversary.
+//! Two kernels that applied the same log have the same hash; a kernel that ever stored something else
+//! differs from that record on. It costs a few multiplications per changed row, so it can be compared
+//! continuously. It protects against bugs, not against an adversary.
 
 use crate::outcome::Event;
 use crate::table::fold;
@@ -28,7 +28,7 @@ impl StateHash {
         }
     }
 
-    /// Any bytes, with their length.
+    /// Folds in bytes and their length.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         let mut pairs = bytes.chunks_exact(16);
         for pair in pairs.by_ref() {
@@ -43,7 +43,8 @@ impl StateHash {
         self.bytes(text.as_bytes());
     }
 
-    /// Two words with one multiplication: each has its own constant, so they cannot change places.
+    /// Folds in two words with one multiplication; each has its own constant, so swapping them changes the
+    /// hash.
     fn pair(&mut self, a: u64, b: u64) {
         self.0 = fold(self.0 ^ a, b ^ 0x9e37_79b9_7f4a_7c15) ^ self.0.rotate_left(29);
     }
@@ -54,7 +55,7 @@ impl StateHash {
 }
 
 fn word_of(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+    u64::from_le_bytes(bytes.try_into().expect("the slice has eight bytes"))
 }
 
 #[cfg(test)]
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_and_every_word_matter() {
+    fn the_hash_depends_on_every_word_and_on_their_order() {
         let of = |words: [u64; 3]| {
             let mut hash = StateHash::default();
             hash.words(words);
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_differ_by_every_byte_and_by_their_length() {
+    fn the_hash_depends_on_every_byte_of_a_text_and_on_its_length() {
         let of = |text: &str| {
             let mut hash = StateHash::default();
             hash.text(text);

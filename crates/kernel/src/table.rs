@@ -1,7 +1,8 @@
-//! Rows found by a text below a parent: resources in a namespace, agents, accounts, sessions.
+//! Rows keyed by a parent row and a text: resources in a namespace, agents, accounts, sessions.
 //!
-//! The index is a seeded hash table that is never iterated. It is split into parts that grow on their
-//! own, and keeps each row's hash, so that the longest step of growing touches one part and no row.
+//! The index is a seeded hash table that is never iterated. It is split into parts that grow
+//! independently, and stores each row's hash, so that the longest growth step touches one part and no
+//! rows.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,15 +21,15 @@ pub(crate) struct Table<T> {
     seed: u64,
 }
 
-/// A row's key and what is kept under it.
+/// A row with its key.
 pub(crate) struct Row<T> {
-    /// The row above it, if any: a namespace for a resource, an account for a session.
+    /// The parent row, if any: a namespace for a resource, an account for a session.
     pub(crate) parent: Parent,
     pub(crate) text: Arc<str>,
     pub(crate) value: T,
 }
 
-/// The number of a row in another table, whatever its type.
+/// The id of a row in another table, without its type.
 pub(crate) type Parent = Option<NonZeroU32>;
 
 pub(crate) type RowId<T> = Id<Row<T>>;
@@ -65,7 +66,7 @@ impl<T> Table<T> {
         found.map(|slot| slot.row)
     }
 
-    /// The key must not be there yet.
+    /// The key must not exist yet.
     pub(crate) fn insert(&mut self, parent: Parent, text: &Arc<str>, value: T) -> RowId<T> {
         let (part, hash) = self.address(parent, text);
         let row = self.rows.insert(Row { parent, text: Arc::clone(text), value });
@@ -78,22 +79,22 @@ impl<T> Table<T> {
         let (part, hash) = self.address(row.parent, &row.text);
         match self.parts[part].find_entry(spread(hash), |slot| slot.row == id) {
             Ok(entry) => drop(entry.remove()),
-            Err(_) => unreachable!("every row is in the index"),
+            Err(_) => unreachable!("every row is indexed"),
         }
         row
     }
 
-    /// In the order of their places: sort before anything is made of it that may be observed.
+    /// In slab order: sort before deriving anything observable.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RowId<T>, &Row<T>)> {
         self.rows.iter()
     }
 
-    /// Likewise, leaving out so many places.
-    pub(crate) fn iter_from(&self, place: u32) -> impl Iterator<Item = (RowId<T>, &Row<T>)> {
-        self.rows.iter_from(place)
+    /// Like [`Table::iter`], skipping the first `index` slab entries.
+    pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (RowId<T>, &Row<T>)> {
+        self.rows.iter_from(index)
     }
 
-    /// The part comes from the high bits, what is kept from the low ones.
+    /// The part is taken from the high bits of the hash, the stored hash from the low ones.
     #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
     fn address(&self, parent: Parent, text: &str) -> (usize, u32) {
         let hash = hash(self.seed, parent, text.as_bytes());
@@ -116,7 +117,7 @@ impl<T> IndexMut<RowId<T>> for Table<T> {
     }
 }
 
-/// The 64 bits that the hash table wants, from the 32 that are kept.
+/// Expands the 32 stored bits to the 64 that the hash table needs.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -128,7 +129,7 @@ fn hash(seed: u64, parent: Parent, text: &[u8]) -> u64 {
     );
     let mut words = text.chunks_exact(8);
     for word in words.by_ref() {
-        let word = u64::from_le_bytes(word.try_into().expect("a chunk has eight bytes"));
+        let word = u64::from_le_bytes(word.try_into().expect("chunks have eight bytes"));
         state = fold(state ^ word, 0xd6e8_feb8_6659_fd93 ^ seed);
     }
     let mut last = [0; 8];
@@ -137,7 +138,7 @@ fn hash(seed: u64, parent: Parent, text: &[u8]) -> u64 {
     fold(state ^ u64::from_le_bytes(last), 0xa076_1d64_78bd_642f ^ text.len() as u64)
 }
 
-/// Both halves of the product, folded into one: every bit of either factor reaches every bit of it.
+/// Folds both halves of the product into one word: every bit of either factor affects every bit of it.
 #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
 pub(crate) fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_found_by_parent_and_text_until_they_go() {
+    fn rows_are_found_by_parent_and_text_until_they_are_removed() {
         let mut table = Table::new(7);
         let ids: Vec<_> =
             (0..10_000u32).map(|n| table.insert(parent(n % 3), &format!("k{n}").into(), n)).collect();
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_in_one_byte_or_in_length_hash_apart() {
+    fn names_that_differ_in_one_byte_or_in_length_hash_differently() {
         let of = |text: &str| hash(1, None, text.as_bytes());
         assert_ne!(of("a"), of("a\0"));
         assert_ne!(of("abcdefgh"), of("abcdefgi"));
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_share_the_rows_evenly() {
+    fn rows_are_distributed_evenly_over_parts() {
         let mut parts = [0u32; 1 << PART_BITS];
         for n in 0..64_000 {
             parts[(hash(3, None, format!("key-{n:012}").as_bytes()) >> (u64::BITS - PART_BITS)) as usize] +=

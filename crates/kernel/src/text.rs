@@ -1,19 +1,19 @@
-//! Names of parties, and the short texts a holder may attach: valid by construction.
+//! Names of parties, and the short texts that a holder may attach to a lease. Valid by construction.
 
 use alloc::sync::Arc;
 use core::fmt;
 
-/// Why a text is no name of its kind.
+/// Why a text is not valid for its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextError {
-    /// There is nothing in it.
+    /// The text is empty.
     Empty,
-    /// It is longer than so many bytes.
+    /// The text is too long.
     TooLong {
-        /// The most bytes it may have.
+        /// The maximum length in bytes.
         max: usize,
     },
-    /// A control character.
+    /// The text contains a control character.
     Control,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn check_text(text: &str, max: usize) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Most names are ASCII, where a byte tells.
+/// Fast path: most names are ASCII, and bytes can be checked without decoding.
 fn has_control(text: &str) -> bool {
     if text.is_ascii() {
         text.bytes().any(|byte| byte.is_ascii_control())
@@ -58,10 +58,10 @@ macro_rules! label {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The most bytes it may have.
+            /// The maximum length in bytes.
             pub const MAX_BYTES: usize = $max;
 
-            /// Takes a text that is not empty, not too long, and has no control characters.
+            /// Accepts a text of 1 to `MAX_BYTES` bytes without control characters.
             pub fn new(text: &str) -> Result<$name, TextError> {
                 check_text(text, $max)?;
                 Ok($name(text.into()))
@@ -99,39 +99,40 @@ macro_rules! label {
 }
 
 label!(
-    /// A unit of isolation: resources, agents and quotas of two namespaces never meet.
+    /// A unit of isolation: resources, agents and quotas of different namespaces never interact.
     Namespace, 128
 );
 label!(
-    /// Who is asking, as the edge authenticated it. Leases belong to identities.
+    /// The authenticated identity of a client. Leases belong to identities.
     Identity, 256
 );
 label!(
-    /// An agent of an identity: belongs to the identity that first used it in the namespace.
+    /// The name of an agent. In each namespace an agent belongs to the identity that first used it.
     AgentName, 256
 );
 label!(
-    /// A run of a program, of one identity: told when what it holds already is in its own way.
+    /// One run of a client program, scoped to its identity. Used to detect a session that conflicts with
+    /// its own leases.
     SessionName, 256
 );
 label!(
-    /// Who the holder says it is, for people to read.
+    /// The holder's description of itself, for people to read.
     Owner, 256
 );
 label!(
-    /// Why the holder wants the resources, shown to those who wait.
+    /// Why the holder wants the resources, shown to waiters.
     Reason, 256
 );
 
-/// Up to 1 KiB that the holder attaches to its lease. The kernel never looks inside.
+/// Up to 1 KiB that the holder attaches to its lease. Opaque to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata(Arc<[u8]>);
 
 impl Metadata {
-    /// The most bytes it may have.
+    /// The maximum length in bytes.
     pub const MAX_BYTES: usize = 1024;
 
-    /// Takes one byte or more, up to [`Metadata::MAX_BYTES`]; a lease without metadata has none of this type.
+    /// Accepts 1 to [`Metadata::MAX_BYTES`] bytes; a lease without metadata has no value of this type.
     pub fn new(bytes: &[u8]) -> Result<Metadata, TextError> {
         match bytes.len() {
             0 => Err(TextError::Empty),
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_labels_are_refused_each_for_its_reason() {
+    fn invalid_labels_are_rejected_with_the_matching_error() {
         assert_eq!(Owner::new(""), Err(TextError::Empty));
         assert_eq!(Owner::new(&"x".repeat(257)), Err(TextError::TooLong { max: 256 }));
         assert_eq!(Owner::new("a\nb"), Err(TextError::Control));

@@ -1,10 +1,10 @@
-//! When live leases change by themselves: deadlines, and ends of holds.
+//! Timers of live leases: deadlines and ends of holds.
 //!
-//! **Invariant.** They come in the order of `(moment, lease id)`, each once.
+//! **Invariant.** Timers fire in the order of `(time, lease id)`, each once.
 //!
-//! Leases that were granted one after the other often run out at the same moment, and are renewed
-//! together. So up to 64 that follow each other share an entry, and have a bit each in it: moving such
-//! a lease to another moment mostly flips two bits. In the worst case each has an entry of its own.
+//! Leases that were granted one after the other often expire at the same time and are renewed together. So
+//! leases in the same block of 64 LSNs share an entry, with one bit each: changing the timer of such a lease
+//! mostly flips two bits. In the worst case each lease has its own entry.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
@@ -14,35 +14,35 @@ use crate::units::{Lsn, Time};
 #[derive(Default)]
 pub(crate) struct Timers(BTreeMap<(Time, Block), u64>);
 
-const NOT_THERE: &str = "a timer that is to go is there";
+const MISSING: &str = "a timer must exist to be removed";
 
-/// The number of 64 LSNs in a row.
+/// The index of a block of 64 consecutive LSNs.
 type Block = u64;
 
 impl Timers {
     pub(crate) fn insert(&mut self, at: Time, lsn: Lsn) {
-        let (block, bit) = place(lsn);
+        let (block, bit) = block_and_bit(lsn);
         *self.0.entry((at, block)).or_default() |= bit;
     }
 
-    /// It must be there.
+    /// The timer must exist.
     pub(crate) fn remove(&mut self, at: Time, lsn: Lsn) {
-        let (block, bit) = place(lsn);
-        let Entry::Occupied(mut leases) = self.0.entry((at, block)) else { panic!("{NOT_THERE}") };
-        assert!(*leases.get() & bit != 0, "{NOT_THERE}");
+        let (block, bit) = block_and_bit(lsn);
+        let Entry::Occupied(mut leases) = self.0.entry((at, block)) else { panic!("{MISSING}") };
+        assert!(*leases.get() & bit != 0, "{MISSING}");
         *leases.get_mut() &= !bit;
         if *leases.get() == 0 {
             leases.remove();
         }
     }
 
-    /// The next moment at which a lease changes, and which one does.
+    /// The next timer: its time, and its lease.
     pub(crate) fn first(&self) -> Option<(Time, Lsn)> {
         let ((at, block), leases) = self.0.first_key_value()?;
         Some((*at, first_of(*block, *leases)))
     }
 
-    /// In order.
+    /// All timers, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Time, Lsn)> {
         self.0.iter().flat_map(|((at, block), leases)| {
             let rest = |leases: &u64| Some(leases & (leases - 1)).filter(|rest| *rest != 0);
@@ -51,7 +51,7 @@ impl Timers {
     }
 }
 
-fn place(lsn: Lsn) -> (Block, u64) {
+fn block_and_bit(lsn: Lsn) -> (Block, u64) {
     (lsn.0 / u64::from(u64::BITS), 1 << (lsn.0 % u64::from(u64::BITS)))
 }
 
@@ -66,10 +66,10 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn leases_come_by_moment_and_then_by_id_until_they_are_taken_out() {
+    fn timers_are_ordered_by_time_and_then_by_lease_id() {
         let mut timers = Timers::default();
         let mut plain = BTreeSet::new();
-        // Neighbours, both ends of a block, and far apart; inserted in no order.
+        // Neighbours, both ends of a block, and far apart; inserted out of order.
         for (n, lsn) in [64, 63, 0, 127, 128, 1, 65, 9000, 62, (1 << 53) - 1].into_iter().enumerate() {
             for at in [n as u64 % 3, 7] {
                 timers.insert(Time(at), Lsn(lsn));
@@ -85,8 +85,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a timer that is to go is there")]
-    fn a_timer_that_is_not_there_is_not_taken_out() {
+    #[should_panic(expected = "a timer must exist to be removed")]
+    fn removing_a_missing_timer_panics() {
         let mut timers = Timers::default();
         timers.insert(Time(1), Lsn(5));
         timers.remove(Time(1), Lsn(6));

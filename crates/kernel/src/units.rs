@@ -1,8 +1,8 @@
 //! The kernel's units: log positions, kernel time, epochs, tokens, ages.
 //!
-//! Each is a type of its own, so that a deadline cannot be passed where a duration is meant. LSNs and
-//! times are bounded far below `u64::MAX`, and arithmetic on times saturates; epochs and versions only
-//! ever count records, of which there are fewer than 2^53.
+//! Each is a newtype, so that a deadline cannot be passed where a duration is expected. LSNs and times are
+//! bounded far below `u64::MAX`, and arithmetic on times saturates. Epochs and versions count records, of
+//! which there are fewer than 2^53.
 
 use core::fmt;
 
@@ -11,42 +11,43 @@ use core::fmt;
 pub struct Lsn(pub u64);
 
 impl Lsn {
-    /// The highest position a record may have: every LSN is exact in an IEEE double, and so in JSON.
+    /// The highest LSN of a record: every LSN is exact in an IEEE double, and so in JSON.
     pub const MAX: Lsn = Lsn((1 << 53) - 1);
-    /// The highest position at which a log may be opened; the rest is room to write in.
+    /// The highest LSN of an `open` record; the positions above it are reserved for that tenure's records.
     pub const MAX_OPEN: Lsn = Lsn(1 << 52);
 }
 
-/// Kernel time: elapsed milliseconds since the log began, as stamped by its writer. No wall clock.
+/// Kernel time: milliseconds elapsed since the log began, as stamped by its writer. Not a wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
 impl Time {
     /// The latest stamp a record may carry.
     pub const MAX: Time = Time((1 << 53) - 1);
-    /// A moment that never comes: the end of a hold that only an operator ends.
+    /// Never: the end of a hold that only an operator ends.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// This moment and `span` after it.
+    /// The time `span` after this one; saturates.
     #[must_use]
     pub fn after(self, span: Span) -> Time {
         Time(self.0.saturating_add(span.0))
     }
 
-    /// How long from this moment until `later`; zero when that has passed.
+    /// The span from this time until `later`; zero if `later` has passed.
     pub fn until(self, later: Time) -> Span {
         Span(later.0.saturating_sub(self.0))
     }
 }
 
-/// A length of kernel time in milliseconds.
+/// A duration of kernel time in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(pub u64);
 
-/// Counts the changes of authority inside one lease.
+/// Counts the changes of authority within one lease.
 ///
-/// It starts at 1 and rises by one when authority ends and by one when a rebind gives it back. So it
-/// is odd exactly while the holder has authority, and the credential issued last is always odd.
+/// It starts at 1 and increases by one when authority ends and by one when a rebind restores it. It is
+/// therefore odd exactly while the holder has authority, and the credential issued last always has an odd
+/// epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
@@ -54,7 +55,7 @@ impl Epoch {
     /// The epoch of a lease just granted.
     pub const FIRST: Epoch = Epoch(1);
 
-    /// Does the holder have authority in this epoch (leaving the deadline aside)?
+    /// Whether the holder has authority in this epoch, ignoring the deadline.
     pub fn is_authority(self) -> bool {
         self.0 % 2 == 1
     }
@@ -71,7 +72,7 @@ impl Epoch {
     }
 }
 
-/// A fencing token: the LSN of the grant or rebind that gave the present authority. It only grows.
+/// A fencing token: the LSN of the grant or rebind that gave the current authority. It only increases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -81,7 +82,7 @@ impl From<Lsn> for Token {
     }
 }
 
-/// One of a store's ordered logs, and the kernel over it.
+/// The number of one of a store's ordered logs and of the kernel that applies it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(pub u32);
 
@@ -90,7 +91,7 @@ pub struct Shard(pub u32);
 pub struct LeaseId {
     /// The shard that granted it.
     pub shard: Shard,
-    /// The position of its grant in that shard's log.
+    /// The LSN of its grant in that shard's log.
     pub lsn: Lsn,
 }
 
@@ -100,7 +101,7 @@ impl LeaseId {
         u128::from(self.shard.0) << 64 | u128::from(self.lsn.0)
     }
 
-    /// The id that is spelled `L-` and 32 hexadecimal digits.
+    /// Parses `L-` followed by 32 lower-case hexadecimal digits.
     pub fn parse(text: &str) -> Option<LeaseId> {
         let digits = text.strip_prefix("L-").filter(|digits| digits.len() == 32)?;
         let plain = digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
@@ -117,40 +118,40 @@ impl LeaseId {
 
 impl fmt::Display for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Every grant shows two of these: the general way to write a number takes several times as long.
+        // Every grant formats two of these, and `{:032x}` takes several times as long.
         let mut text = *b"L-00000000000000000000000000000000";
         let mut number = self.to_u128();
         for digit in text[2..].iter_mut().rev() {
             *digit = b"0123456789abcdef"[(number & 0xf) as usize];
             number >>= 4;
         }
-        f.write_str(core::str::from_utf8(&text).expect("digits are text"))
+        f.write_str(core::str::from_utf8(&text).expect("hexadecimal digits are UTF-8"))
     }
 }
 
-/// How old an attempt or a lease is, for wait-die: the smaller, the older.
+/// The age of an attempt or a lease, for wait-die: smaller is older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Age {
-    /// When the attempt first came, in kernel time.
+    /// When the attempt was first made, in kernel time.
     pub at: Time,
-    /// Random bits that tell apart two attempts of one millisecond.
+    /// Random bits that break ties between two attempts of the same millisecond.
     pub tie: u64,
 }
 
 impl Age {
-    /// Younger than everything: whoever meets it may wait.
+    /// Younger than every other age: any attempt may wait for a lease of this age.
     pub const YOUNGEST: Age = Age { at: Time::NEVER, tie: u64::MAX };
     /// An attempt older than this counts as new.
     pub const ATTEMPT_MAX: Span = Span(3_600_000);
 
-    /// Does an attempt of this age count as such? One that is too old, or of a time that has not come,
-    /// counts as new: it is as old as its arrival.
+    /// Whether an attempt's own age is used. One that is too old, or in the future, counts as new: its age
+    /// is then its time of arrival.
     pub fn counts_at(self, now: Time) -> bool {
         self.at <= now && self.at.until(now) <= Age::ATTEMPT_MAX
     }
 }
 
-/// Counts the commits to one key. Never reused, not even after the key was deleted.
+/// The number of commits to one key. Never reused, not even after the key was deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
@@ -161,11 +162,11 @@ impl Version {
     }
 }
 
-/// A hash of a document's content. The kernel compares it and nothing else.
+/// A hash of a document's content. The kernel only compares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Etag(pub [u8; 32]);
 
-/// Where a document's bytes are. The kernel keeps it and never looks inside.
+/// Where a document's bytes are stored. Opaque to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location(pub u128);
 
@@ -185,11 +186,15 @@ mod tests {
         {
             assert_eq!(LeaseId::parse(bad), None, "{bad}");
         }
-        assert_eq!(LeaseId::parse("L-00000000000000030000000000000ABC"), None, "there is one spelling");
+        assert_eq!(
+            LeaseId::parse("L-00000000000000030000000000000ABC"),
+            None,
+            "upper-case digits are not canonical"
+        );
     }
 
     #[test]
-    fn numbers_that_no_kernel_issues_are_no_lease_ids() {
+    fn numbers_that_no_kernel_issues_are_rejected_as_lease_ids() {
         assert_eq!(LeaseId::from_u128(u128::MAX), None);
         assert_eq!(LeaseId::from_u128(u128::from(Lsn::MAX.0) + 1), None);
     }

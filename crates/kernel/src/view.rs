@@ -1,40 +1,39 @@
-//! Read-only queries. All judge by the deadline: a lease that has run out is shown so, whether or not
-//! a command has ended it yet.
+//! Read-only queries. All judge by the deadline: an expired lease is shown as expired, whether or not a
+//! command has ended it yet.
 
 use alloc::vec::Vec;
 
 use crate::bundle::Member;
 use crate::command;
-use crate::expiry::Standing;
-use crate::history::{Details, Past};
+use crate::expiry::EffectivePhase;
+use crate::history::{Details, EndedLease};
 use crate::kernel::{Kernel, Tenure};
 use crate::lease::{Lease, LeaseRef};
-use crate::node::{Document, FIRST_PLACE};
+use crate::lease_index::IndexEntry;
+use crate::node::{Document, MIN_CLAIM_KEY};
 use crate::outcome::{Rejection, State};
-use crate::party::{Agent, Policy};
-use crate::resource::Part;
-use crate::resource::ResourceName;
+use crate::party_rows::{Agent, Policy};
+use crate::resource::{Part, ResourceName};
 use crate::table::{Parent, Row};
 use crate::text::{AgentName, Identity, Namespace, SessionName};
 use crate::units::{Age, Epoch, LeaseId, Lsn, Span, Time, Token, Version};
-use crate::whereabouts::Whereabouts;
 
-/// A lease as anybody may see it: no secret is in it, since the kernel has none.
+/// The public view of a lease. It contains no secret, because the kernel has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
     /// Its public id.
     pub id: LeaseId,
-    /// Where.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Whose.
+    /// The identity to which it belongs.
     pub identity: Identity,
-    /// Where it is in its life.
+    /// Its state.
     pub state: State,
     /// The epoch.
     pub epoch: Epoch,
     /// The fencing token.
     pub token: Token,
-    /// What it covers, or covered.
+    /// The members it covers or covered.
     pub members: Vec<Member>,
     /// Its TTL.
     pub ttl: Span,
@@ -42,32 +41,32 @@ pub struct LeaseView {
     pub granted_at: Time,
     /// When authority ends, or ended at the latest.
     pub deadline: Time,
-    /// While it is held after expiry: until when, which may be never.
+    /// While on hold after expiry: the end of the hold, which may be never.
     pub held_until: Option<Time>,
-    /// How old wait-die takes it to be.
+    /// Its age for wait-die.
     pub age: Age,
-    /// What its grant added.
+    /// Its optional attributes.
     pub details: Details,
-    /// Once it has ended.
+    /// Set once it has ended.
     pub ended: Option<Ended>,
 }
 
-/// Where to go on reading a list. Means nothing after a restart, but to begin anew.
+/// A position in a list. Not valid after a restart: begin again from the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor(pub u32);
 
 /// The end of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// When.
+    /// When it ended.
     pub at: Time,
-    /// By which record.
+    /// The LSN of the record that ended it.
     pub lsn: Lsn,
-    /// It can be read at least until this has passed, if history is not full.
+    /// It stays readable at least until this time has passed, unless history is full.
     pub retire_after: Time,
 }
 
-/// A key and the document beside it.
+/// A key and its document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyView {
     /// The key's version, whether or not it has a document.
@@ -76,14 +75,14 @@ pub struct KeyView {
     pub document: Option<Document>,
 }
 
-/// What an agent is doing.
+/// The state of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentState {
-    /// It asks and is answered.
+    /// Neither restarting nor paused.
     Alive,
-    /// It said that it restarts, and has not been back.
+    /// It announced a restart and has not returned.
     Restarting,
-    /// An operator stopped its grants.
+    /// An operator paused its grants.
     Paused,
 }
 
@@ -92,24 +91,24 @@ pub enum AgentState {
 pub struct AgentView {
     /// Its name.
     pub name: AgentName,
-    /// Whose it is.
+    /// The identity to which it belongs.
     pub identity: Identity,
-    /// What it is doing.
+    /// Its state.
     pub state: AgentState,
-    /// How many leases it has that cover resources.
+    /// The number of its leases that cover resources.
     pub leases: u32,
 }
 
-/// How full the tables are.
+/// The number of rows in each table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Leases that cover resources.
     pub leases: usize,
-    /// Ended leases that can be read.
+    /// Readable ended leases.
     pub history: usize,
     /// Namespaces.
     pub namespaces: usize,
-    /// Names that something is known about.
+    /// Names that are leased or have a document, and the directories above them.
     pub nodes: usize,
     /// Keys with a document.
     pub documents: usize,
@@ -126,12 +125,12 @@ pub struct Counts {
 }
 
 impl Kernel {
-    /// The position of the last record that was applied.
+    /// The LSN of the last applied record.
     pub fn last_lsn(&self) -> Lsn {
         self.last
     }
 
-    /// The stamp of the last record that was applied.
+    /// The stamp of the last applied record.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -141,45 +140,46 @@ impl Kernel {
         self.tenure.as_ref()
     }
 
-    /// A running hash over every change of the state: equal for equal logs.
+    /// A running hash over every state change: equal for equal logs.
     pub fn state_hash(&self) -> u64 {
         self.hash.0
     }
 
-    /// One lease, live or ended. The refusals tell apart what never was and what is retired.
+    /// One lease, live or ended. The errors distinguish leases that never existed from retired ones.
     pub fn lease(&self, id: LeaseId, now: Time) -> Result<LeaseView, Rejection> {
-        Ok(self.view(self.whereabouts(id)?, now))
+        Ok(self.view(self.lookup(id)?, now))
     }
 
-    /// Every lease that covers resources, in no particular order, from a cursor on.
+    /// Every lease that covers resources, from a cursor on, in no particular order.
     ///
-    /// Each comes with the cursor to go on from, so that a long list can be read in pages: what stands
-    /// all the while is seen exactly once, what comes or goes meanwhile at most once or not at all.
+    /// Each comes with the cursor from which to continue, so that a long list can be read in pages. A lease
+    /// that lives throughout is listed exactly once; if it is granted or ends in between, at most once.
     pub fn leases_from(&self, cursor: Cursor, now: Time) -> impl Iterator<Item = (Cursor, LeaseView)> {
         let rows = self.leases.iter_from(cursor.0);
         rows.map(move |(id, row)| (Cursor(id.number().get()), self.live_view(row, now)))
     }
 
-    /// Ended leases that can still be read, in the order of their ends.
+    /// Readable ended leases, in the order of their ends.
     pub fn history(&self) -> impl Iterator<Item = LeaseView> {
-        self.history.iter().map(|past| self.past_view(past))
+        self.history.iter().map(|ended| self.ended_view(ended))
     }
 
-    /// Leases on a resource: on its very name, or on a subtree that it is in. The oldest come first.
+    /// Leases on a resource: on the name itself, or on a subtree that contains it. Oldest first.
     pub fn holders(
         &self,
         namespace: &Namespace,
         resource: &ResourceName,
         now: Time,
     ) -> impl Iterator<Item = LeaseView> {
-        let space = self.spaces.find(None, namespace.as_str());
-        let found =
-            space.into_iter().flat_map(move |space| self.covering_leases(space.as_parent(), resource, now));
-        let live = found.filter(move |lease| self.standing(&self.leases[*lease], now) != Standing::Over);
-        live.map(move |lease| self.view(Whereabouts::Live(lease), now))
+        let ns = self.find_namespace(namespace);
+        let found = ns.into_iter().flat_map(move |ns| self.leases_covering(ns.as_parent(), resource, now));
+        let live = found
+            .filter(move |lease| self.effective_phase(&self.leases[*lease], now) != EffectivePhase::Expired);
+        live.map(move |lease| self.view(IndexEntry::Live(lease), now))
     }
 
-    /// Does a live lease with this token cover the resource? Information, never a guard.
+    /// Whether a live lease with this token covers the resource. Informational: it does not protect a
+    /// write.
     pub fn is_current(
         &self,
         namespace: &Namespace,
@@ -188,17 +188,18 @@ impl Kernel {
         now: Time,
     ) -> bool {
         let (text, subtree) = resource.node();
-        let space = self.spaces.find(None, namespace.as_str());
-        let met = space.into_iter().flat_map(|space| self.meets_of(space.as_parent(), text, subtree));
+        let ns = self.find_namespace(namespace);
+        let met =
+            ns.into_iter().flat_map(|ns| self.claim_sets_to_check_for_name(ns.as_parent(), text, subtree));
         let covering = met.filter(|(_, part)| *part != Part::Beneath);
-        let mut leases = covering.flat_map(|(node, part)| self.nodes[node].value.holders(part).iter());
+        let mut leases = covering.flat_map(|(node, part)| self.nodes[node].value.claims(part).iter());
         leases.any(|(_, lease)| {
             let row = &self.leases[lease];
-            row.token == token && self.standing(row, now) == Standing::Active
+            row.token == token && self.effective_phase(row, now) == EffectivePhase::Active
         })
     }
 
-    /// The leases that a session has, in the order of their grants: what it may have to give back.
+    /// The leases of a session, in the order of their grants.
     pub fn leases_of_session(
         &self,
         namespace: &Namespace,
@@ -206,21 +207,21 @@ impl Kernel {
         session: &SessionName,
         now: Time,
     ) -> Vec<LeaseView> {
-        let space = self.spaces.find(None, namespace.as_str());
-        let account = space.and_then(|space| self.accounts.find(space.as_parent(), identity.as_str()));
+        let ns = self.find_namespace(namespace);
+        let account = ns.and_then(|ns| self.accounts.find(ns.as_parent(), identity.as_str()));
         let session = account.and_then(|account| self.sessions.find(account.as_parent(), session.as_str()));
         let Some(session) = session else { return Vec::new() };
-        let claims = self.session_claims.range((session.number(), FIRST_PLACE, Lsn(0))..);
+        let claims = self.session_claims.range((session.number(), MIN_CLAIM_KEY, Lsn(0))..);
         let mut lsns: Vec<Lsn> =
             claims.take_while(|(number, ..)| *number == session.number()).map(|(.., lsn)| *lsn).collect();
         lsns.sort_unstable();
         lsns.dedup();
         let live = lsns.into_iter().filter_map(|lsn| self.live(lsn)).map(|lease| &self.leases[lease]);
-        let standing = live.filter(|row| self.standing(row, now) != Standing::Over);
-        standing.map(|row| self.live_view(row, now)).collect()
+        let current = live.filter(|row| self.effective_phase(row, now) != EffectivePhase::Expired);
+        current.map(|row| self.live_view(row, now)).collect()
     }
 
-    /// Every document, in no particular order, from a cursor on; see [`Kernel::leases_from`].
+    /// Every document, from a cursor on, in no particular order; see [`Kernel::leases_from`].
     pub fn documents_from(
         &self,
         cursor: Cursor,
@@ -238,10 +239,10 @@ impl Kernel {
         self.policies.0.iter()
     }
 
-    /// A key, if anything is known about it.
+    /// A key, if it is leased or has a document.
     pub fn key(&self, namespace: &Namespace, key: &ResourceName) -> Option<KeyView> {
-        let space = self.spaces.find(None, namespace.as_str())?;
-        let node = &self.nodes[self.nodes.find(space.as_parent(), key.as_str())?].value;
+        let ns = self.find_namespace(namespace)?;
+        let node = &self.nodes[self.nodes.find(ns.as_parent(), key.as_str())?].value;
         Some(KeyView { version: node.version, document: node.document.as_deref().copied() })
     }
 
@@ -251,20 +252,20 @@ impl Kernel {
         Some(self.agent_view(&self.agents[agent]))
     }
 
-    /// A namespace's agents, by name. Costs a look at all agents.
+    /// A namespace's agents, by name. Scans all agents.
     pub fn agents(&self, namespace: &Namespace, now: Time) -> Vec<AgentView> {
-        let Some(space) = self.spaces.find(None, namespace.as_str()) else { return Vec::new() };
-        let rows = self.agents.iter().map(|(_, row)| row).filter(|row| row.parent == space.as_parent());
+        let Some(ns) = self.find_namespace(namespace) else { return Vec::new() };
+        let rows = self.agents.iter().map(|(_, row)| row).filter(|row| row.parent == ns.as_parent());
         let known = rows.filter(|row| row.value.forget_at.is_none_or(|at| now <= at));
         let mut views: Vec<AgentView> = known.map(|row| self.agent_view(row)).collect();
         views.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         views
     }
 
-    /// All namespaces with something in them, by name.
+    /// All namespaces in use, by name.
     pub fn namespaces(&self) -> Vec<Namespace> {
         let mut names: Vec<_> =
-            self.spaces.iter().map(|(_, row)| Namespace::from_shared(&row.text)).collect();
+            self.namespaces.iter().map(|(_, row)| Namespace::from_shared(&row.text)).collect();
         names.sort_unstable();
         names
     }
@@ -274,12 +275,12 @@ impl Kernel {
         self.policies.resolve(namespace, identity)
     }
 
-    /// How full the tables are.
+    /// The number of rows in each table.
     pub fn counts(&self) -> Counts {
         Counts {
             leases: self.leases.len(),
             history: self.history.len(),
-            namespaces: self.spaces.len(),
+            namespaces: self.namespaces.len(),
             nodes: self.nodes.len(),
             documents: self.documents as usize,
             accounts: self.accounts.len(),
@@ -290,11 +291,14 @@ impl Kernel {
         }
     }
 
-    /// Those on the name itself, and on the subtrees that it is in.
-    fn covering_leases(&self, space: Parent, resource: &ResourceName, now: Time) -> Vec<LeaseRef> {
+    /// The leases on the name itself and on the subtrees that contain it.
+    fn leases_covering(&self, ns: Parent, resource: &ResourceName, now: Time) -> Vec<LeaseRef> {
         let (text, subtree) = resource.node();
-        let met = self.meets_of(space, text, subtree).into_iter().filter(|(_, part)| *part != Part::Beneath);
-        let holders = met.flat_map(|(node, part)| self.nodes[node].value.holders(part).iter());
+        let met = self
+            .claim_sets_to_check_for_name(ns, text, subtree)
+            .into_iter()
+            .filter(|(_, part)| *part != Part::Beneath);
+        let holders = met.flat_map(|(node, part)| self.nodes[node].value.claims(part).iter());
         let mut leases: Vec<LeaseRef> = holders.map(|(_, lease)| lease).collect();
         leases.sort_unstable_by_key(|lease| {
             let row = &self.leases[*lease];
@@ -304,27 +308,27 @@ impl Kernel {
         leases
     }
 
-    fn view(&self, found: Whereabouts, now: Time) -> LeaseView {
+    fn view(&self, found: IndexEntry, now: Time) -> LeaseView {
         match found {
-            Whereabouts::Live(lease) => self.live_view(&self.leases[lease], now),
-            Whereabouts::Past(past) => self.past_view(self.history.get(past)),
+            IndexEntry::Live(lease) => self.live_view(&self.leases[lease], now),
+            IndexEntry::Ended(ended) => self.ended_view(self.history.get(ended)),
         }
     }
 
     pub(crate) fn live_view(&self, row: &Lease, now: Time) -> LeaseView {
         let account = &self.accounts[row.account];
-        let standing = self.standing(row, now);
-        let has_authority = matches!(standing, Standing::Reserved | Standing::Active);
+        let phase = self.effective_phase(row, now);
+        let has_authority = matches!(phase, EffectivePhase::Reserved | EffectivePhase::Active);
         let unsettled = row.epoch.is_authority() && !has_authority;
-        let held_until = match standing {
-            Standing::OnHold { until, .. } => Some(until),
+        let held_until = match phase {
+            EffectivePhase::OnHold { until, .. } => Some(until),
             _ => None,
         };
         LeaseView {
             id: self.lease_id(row.lsn),
             namespace: self.namespace_of(account.parent),
             identity: self.identity_of(row.account),
-            state: standing.state(),
+            state: phase.state(),
             epoch: if unsettled { row.epoch.next() } else { row.epoch },
             token: row.token,
             members: row.members.as_slice().iter().map(|member| self.member(*member)).collect(),
@@ -333,29 +337,29 @@ impl Kernel {
             deadline: row.deadline,
             held_until,
             age: self.wait_age_at(row, now),
-            details: row.extra.as_ref().map(|extra| extra.details.clone()).unwrap_or_default(),
+            details: row.optional.as_ref().map(|optional| optional.details.clone()).unwrap_or_default(),
             ended: None,
         }
     }
 
-    fn past_view(&self, past: &Past) -> LeaseView {
-        let details = past.details.as_deref().cloned().unwrap_or_default();
-        let retire_after = past.ended_at.after(self.limits().history_window);
+    fn ended_view(&self, ended: &EndedLease) -> LeaseView {
+        let details = ended.details.as_deref().cloned().unwrap_or_default();
+        let retire_after = ended.ended_at.after(self.limits().history_window);
         LeaseView {
-            id: self.lease_id(past.lsn),
-            namespace: self.namespace_of(self.accounts[past.account].parent),
-            identity: self.identity_of(past.account),
-            state: past.end.into(),
-            epoch: past.epoch,
-            token: past.token,
-            members: past.members.as_slice().to_vec(),
-            ttl: past.ttl,
-            granted_at: past.granted_at,
-            deadline: past.deadline,
+            id: self.lease_id(ended.lsn),
+            namespace: self.namespace_of(self.accounts[ended.account].parent),
+            identity: self.identity_of(ended.account),
+            state: ended.end.into(),
+            epoch: ended.epoch,
+            token: ended.token,
+            members: ended.members.as_slice().to_vec(),
+            ttl: ended.ttl,
+            granted_at: ended.granted_at,
+            deadline: ended.deadline,
             held_until: None,
-            age: details.age.unwrap_or(Age { at: past.granted_at, tie: past.lsn.0 }),
+            age: details.age.unwrap_or(Age { at: ended.granted_at, tie: ended.lsn.0 }),
             details,
-            ended: Some(Ended { at: past.ended_at, lsn: past.ended_lsn, retire_after }),
+            ended: Some(Ended { at: ended.ended_at, lsn: ended.ended_lsn, retire_after }),
         }
     }
 

@@ -1,27 +1,27 @@
-//! Wait-die: who may wait for whom.
+//! Wait-die: which attempts may wait.
 //!
-//! **Invariant.** Whoever waits is older than everyone it waits for, holders and earlier waiters
-//! alike. So ages strictly rise along every chain of waits, and no chain can close.
+//! **Invariant.** A waiting attempt is older than every holder and every earlier waiter that it waits for.
+//! So ages strictly increase along every chain of waits, and no deadlock cycle can form.
 //!
-//! **What would break it.** To look at holders alone: `B` holds `y`; `C` (the youngest) holds `x`.
-//! `A`, the oldest, queues for `x`. `B` queues for `x` behind `A`, younger than `A` but older than `C`.
-//! Then `A` gets `x` and asks for `y`, and waits for `B`, which waits for `A`. Judged against waiters
-//! too, `B` dies instead of queueing behind the older `A`.
+//! **What would break it.** Comparing with holders only. `B` holds `y`; `C`, the youngest, holds `x`. `A`,
+//! the oldest, queues for `x`. `B` queues for `x` behind `A`: younger than `A` but older than `C`. Then
+//! `A` is granted `x`, requests `y` and waits for `B`, which waits for `A`. Compared with waiters as well,
+//! `B` dies instead of queueing behind the older `A`.
 
 use crate::units::Age;
 
 /// What an attempt that cannot be granted must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may wait: it is older than everyone in its way.
+    /// Wait: it is older than everything it conflicts with.
     Wait,
-    /// It must give back what it holds and come again with the same age.
+    /// Release everything it holds and retry with the same age.
     Die,
 }
 
 /// Judges an attempt by the ages of the conflicting holders and of the conflicting earlier waiters.
 ///
-/// Equal ages die: no one is older than itself.
+/// An attempt of equal age dies.
 pub fn judge(
     attempt: Age,
     holders: impl IntoIterator<Item = Age>,
@@ -49,8 +49,8 @@ mod tests {
         assert_eq!(judge(age(9), [Age::YOUNGEST], []), Verdict::Wait);
     }
 
-    /// A writer stood between an older and a younger reader. An implementation that asked for the first
-    /// holder it met let the writer wait or die by the order of a list; it must die, always.
+    /// A writer was between an older and a younger reader in age. An implementation that compared it with
+    /// the first holder found made it wait or die depending on list order; it must always die.
     #[test]
     fn a_mid_age_writer_among_an_older_and_a_younger_reader_dies_in_either_order() {
         assert_eq!(judge(age(2), [age(1), age(3)], []), Verdict::Die);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn two_attempts_of_one_millisecond_are_told_apart_by_their_random_bits() {
+    fn random_bits_break_ties_between_attempts_of_the_same_millisecond() {
         let (a, b) = (Age { at: Time(5), tie: 1 }, Age { at: Time(5), tie: 2 });
         assert_eq!((judge(a, [b], []), judge(b, [a], [])), (Verdict::Wait, Verdict::Die));
     }

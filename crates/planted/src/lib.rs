@@ -74,11 +74,11 @@ faults! {
     /// A grant's token counts the leases there are, so one that is over gives its number back.
     TokenReused = "token-reused" in "kernel/src/grant.rs",
     /// A rebind keeps the token that the lease had before it ran out.
-    TokenKept = "token-kept" in "kernel/src/holder.rs",
+    TokenKept = "token-kept" in "kernel/src/holder_commands.rs",
     /// A revoke leaves the epoch as it is.
-    EpochKept = "epoch-kept" in "kernel/src/operator.rs",
+    EpochKept = "epoch-kept" in "kernel/src/operator_commands.rs",
     /// A release frees whoever's lease it names.
-    ReleaseAnothers = "release-anothers" in "kernel/src/holder.rs",
+    ReleaseAnothers = "release-anothers" in "kernel/src/holder_commands.rs",
     /// A commit or removal is taken under an older epoch.
     CommitStaleEpoch = "commit-stale-epoch" in "kernel/src/documents.rs",
     /// A key that is made anew does not go on from the versions it had.
@@ -90,11 +90,11 @@ faults! {
     /// A refusal moves the kernel's time.
     RefusalMovesTime = "refusal-moves-time" in "kernel/src/kernel.rs",
     /// A refused grant counts towards its identity's quota.
-    RefusalCounts = "refusal-counts" in "kernel/src/grant.rs",
+    RefusalCounts = "refusal-counts" in "kernel/src/kernel.rs",
     /// A key that was used for something else answers all the same.
     FingerprintIgnored = "fingerprint-ignored" in "kernel/src/kernel.rs",
     /// A grant is undone although its holder has used it.
-    RetractUsed = "retract-used" in "kernel/src/holder.rs",
+    RetractUsed = "retract-used" in "kernel/src/holder_commands.rs",
     /// Wait-die looks at holders, and not at those who wait.
     WaitDieHoldersOnly = "wait-die-holders-only" in "kernel/src/waitdie.rs",
 

@@ -1,5 +1,4 @@
-//! What one command does of what is due, and what holds while the rest is behind.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! The work one command does on overdue state, and correctness while the rest is still overdue.
 
 use kernel::{
     Action, Age, AgentName, Answer, Bundle, Command, Limits, Outcome, Predicate, Rejection, SessionName,
@@ -7,12 +6,12 @@ use kernel::{
 };
 use sim::world::{World, default_namespace, grant, held, identity, key, one};
 
-/// How many plain leases one command ends beside those that it touches.
+/// The number of single-key leases that one command ends, besides the leases it touches.
 const STEP: usize = 256;
-/// How many expired claims a refusal passes by before it takes the next as it is.
-const LOOK: usize = 1024;
+/// The number of expired claims that a refusal skips before the next claim counts as it is.
+const SKIP: usize = 1024;
 
-/// Leases over one resource that run out at 1000, the oldest first.
+/// Grants leases over one resource that expire at 1000, oldest first.
 fn expiring(world: &mut World, count: usize, bundle: &Bundle) {
     for _ in 0..count {
         world.acquire("reader", bundle.clone(), Span(1000)).expect("readers share");
@@ -21,24 +20,24 @@ fn expiring(world: &mut World, count: usize, bundle: &Bundle) {
 
 fn conflict(world: &World, resource: &str) -> kernel::Conflict {
     let wanted = one(Predicate::Mutates, resource);
-    world.kernel.conflict(&default_namespace(), &wanted, world.now).expect("somebody is in the way")
+    world.kernel.conflict(&default_namespace(), &wanted, world.now).expect("a conflicting lease exists")
 }
 
 #[test]
-fn as_many_expired_holders_as_are_passed_by_do_not_hide_a_live_one() {
+fn a_live_lease_is_found_behind_as_many_expired_ones_as_are_skipped() {
     let mut world = World::new(Limits::default());
     let shared = one(Predicate::Consumes, "FILE:/shared");
-    expiring(&mut world, LOOK, &shared);
+    expiring(&mut world, SKIP, &shared);
     let live = world.acquire("reader", shared, Span(60_000)).expect("readers share");
     world.now = Time(1001);
     let found = conflict(&world, "FILE:/shared");
     assert_eq!((found.holders, found.oldest.tie), (vec![live.lease], live.lease.lsn.0));
 }
 
-/// How many are passed by is counted for each place and class, not for all of them together.
+/// The limit applies to each claim set and class separately, not to their sum.
 #[test]
-fn expired_holders_of_another_class_or_place_do_not_count() {
-    let more = LOOK + 1;
+fn expired_leases_of_another_class_or_claim_set_do_not_count() {
+    let more = SKIP + 1;
     let mut world = World::new(Limits::default());
     expiring(&mut world, more, &one(Predicate::Consumes, "FILE:/shared"));
     expiring(&mut world, 1, &one(Predicate::Provides, "FILE:/shared"));
@@ -54,7 +53,7 @@ fn expired_holders_of_another_class_or_place_do_not_count() {
 #[test]
 fn the_oldest_is_found_behind_more_holders_than_are_shown() {
     let mut world = World::new(Limits::default());
-    // Nobody waits for these once they have run out, though no command has noticed that yet.
+    // These leases are on hold once they have expired, although no command has settled them yet.
     for _ in 0..kernel::Conflict::SHOWN_MAX {
         let mut manual = grant(one(Predicate::Consumes, "FILE:/shared"), Span(1000));
         manual.on_expiry = kernel::OnExpiry::Manual;
@@ -71,7 +70,7 @@ fn the_oldest_is_found_behind_more_holders_than_are_shown() {
 }
 
 #[test]
-fn a_session_meets_itself_however_often_it_held_this_before() {
+fn a_session_conflict_is_found_despite_many_earlier_leases() {
     let in_session = |bundle, ttl| {
         let mut wanted = grant(bundle, Span(ttl));
         wanted.session = Some(SessionName::new("s").expect("valid"));
@@ -83,7 +82,7 @@ fn a_session_meets_itself_however_often_it_held_this_before() {
     };
     let mut world = World::new(Limits::default());
     granted(world.by("ada", in_session(key("kept"), 60_000)));
-    for _ in 0..2 * LOOK {
+    for _ in 0..2 * SKIP {
         let lease = granted(world.by("ada", in_session(key("again"), 60_000)));
         world.by("ada", Action::Release(held(&lease)));
     }
@@ -91,8 +90,8 @@ fn a_session_meets_itself_however_often_it_held_this_before() {
     let again = world.by("ada", in_session(key("again"), 60_000));
     assert_eq!(again, Outcome::Rejected(Rejection::AlreadyHeld(last.lease)));
 
-    // Its own that are over are passed by, but only so many.
-    for (over, is_found) in [(LOOK - 1, true), (LOOK, false)] {
+    // The session's own expired leases are skipped, up to the limit.
+    for (over, is_found) in [(SKIP - 1, true), (SKIP, false)] {
         let mut world = World::new(Limits::default());
         let shared = one(Predicate::Consumes, "FILE:/shared");
         for _ in 0..over {
@@ -107,7 +106,7 @@ fn a_session_meets_itself_however_often_it_held_this_before() {
 }
 
 #[test]
-fn one_command_retires_lapses_and_forgets_only_so_much() {
+fn one_command_discards_a_bounded_amount_of_old_state() {
     let mut world = World::new(Limits::default());
     for n in 0..8 * STEP as u64 {
         let mut wanted = grant(key("hot"), Span(1000));
@@ -126,7 +125,7 @@ fn one_command_retires_lapses_and_forgets_only_so_much() {
     assert_eq!(before.requests - after.requests, STEP);
     assert_eq!(before.agents - after.agents, STEP);
 
-    // An agent whose time is over is nobody's, also while its row is still there.
+    // A forgotten agent belongs to no identity, even while its row still exists.
     let mut wanted = grant(key("hot"), Span(1000));
     wanted.agent = Some(AgentName::new(&format!("agent-{}", before.agents - 1)).expect("valid"));
     assert!(matches!(world.by("eve", Action::Acquire(wanted)), Outcome::Applied(..)));
@@ -143,7 +142,7 @@ fn news(restarting: bool) -> Action {
     Action::Agent(kernel::AgentNews { namespace, agent, restarting, operator: false })
 }
 
-/// More leases of an agent that run out at 1000 than one command may end; the last of them.
+/// Grants more leases of an agent, all expiring at 1000, than one command may end; returns the last.
 fn crowd(world: &mut World) -> kernel::LeaseId {
     let mut last = None;
     for n in 0..=STEP {
@@ -154,7 +153,7 @@ fn crowd(world: &mut World) -> kernel::LeaseId {
             other => panic!("not granted: {other:?}"),
         }
     }
-    last.expect("more than none")
+    last.expect("at least one lease")
 }
 
 #[test]
@@ -167,30 +166,34 @@ fn an_agent_cannot_announce_another_restart_while_leases_of_the_last_are_unsettl
     world.now = Time(1500);
     assert!(matches!(world.by("ada", news(false)), Outcome::Applied(Answer::Done, _)));
 
-    // The last one ran out while the agent was away, and that is only noticed now that it is back.
+    // The last lease expired during the restart and is settled only after the agent has returned.
     let held_until = |world: &World| world.kernel.lease(last, world.now).expect("known").held_until;
     assert_eq!(held_until(&world), Some(Time(16_000)));
     assert_eq!(world.by("ada", news(true)), Outcome::Rejected(Rejection::Behind));
     world.tick();
     assert_eq!(held_until(&world), Some(Time(16_000)));
-    assert_eq!(world.kernel.next_due(), Some(Time(1501)), "what ran out before the return is settled");
+    assert_eq!(
+        world.kernel.next_due(),
+        Some(Time(1501)),
+        "leases that expired before the return are settled"
+    );
     assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
 }
 
 #[test]
-fn an_announcement_comes_too_late_also_for_what_has_not_been_settled() {
+fn a_late_announcement_gives_no_grace_to_unsettled_leases() {
     let mut world = World::new(Limits::default());
     let last = crowd(&mut world);
     world.now = Time(1500);
     assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
-    assert_eq!(world.kernel.counts().leases, 1, "one is not settled");
+    assert_eq!(world.kernel.counts().leases, 1, "one lease is unsettled");
     assert_eq!(world.kernel.lease(last, world.now).expect("known").state, State::Expired);
     world.tick();
     assert_eq!(world.kernel.counts().leases, 0);
 }
 
 #[test]
-fn a_party_is_revoked_batch_by_batch() {
+fn revoke_all_works_in_batches() {
     let mut world = World::new(Limits::default());
     for n in 0..=Action::MAX_BATCH {
         world.acquire("ada", key(&format!("k{n}")), Span(1000)).expect("free");
@@ -201,7 +204,7 @@ fn a_party_is_revoked_batch_by_batch() {
             Outcome::Applied(Answer::RevokedAll { revoked, more }, _) => {
                 assert_eq!((revoked, more), (count, left));
             }
-            other => panic!("there is something to revoke: {other:?}"),
+            other => panic!("leases remain to be revoked: {other:?}"),
         }
     }
 }

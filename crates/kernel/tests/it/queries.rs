@@ -1,5 +1,4 @@
-//! What can be asked without changing anything.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! Queries: reads that change nothing.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +20,7 @@ fn granted(world: &mut World, who: &str, action: Action) -> Granted {
 }
 
 #[test]
-fn whoever_covers_exactly_this_may_read_what_is_beside_it() {
+fn only_a_lease_on_exactly_this_resource_may_read_its_document() {
     let mut world = World::new(Limits::default());
     let (ada, eve) = (identity("ada"), identity("eve"));
     let dir = world.acquire("ada", one(Predicate::Consumes, "FILE:/dir/*"), Span(1000)).expect("free");
@@ -32,8 +31,12 @@ fn whoever_covers_exactly_this_may_read_what_is_beside_it() {
     assert_eq!(may(&ada, &file, "FILE:/dir"), Ok(()));
     assert_eq!(may(&eve, &file, "FILE:/dir"), Err(Rejection::NotHeld));
     assert_eq!(may(&ada, &file, "FILE:/other"), Err(Rejection::NotHeld));
-    assert_eq!(may(&ada, &dir, "FILE:/dir"), Err(Rejection::NotHeld), "what is in it, not itself");
-    assert_eq!(may(&ada, &reserved, "KEY:k"), Ok(()), "not yet active, but nobody else can write");
+    assert_eq!(
+        may(&ada, &dir, "FILE:/dir"),
+        Err(Rejection::NotHeld),
+        "a subtree lease does not read its directory"
+    );
+    assert_eq!(may(&ada, &reserved, "KEY:k"), Ok(()), "a reserved lease reads: no other lease can write");
 }
 
 #[test]
@@ -44,10 +47,10 @@ fn a_list_read_in_pages_shows_every_lease_once() {
     for gone in leases.iter().step_by(3) {
         world.by("ada", Action::Release(held(gone)));
     }
-    let (mut place, mut seen) = (Cursor::default(), Vec::new());
-    while let Some((next, view)) = world.kernel.leases_from(place, world.now).next() {
-        assert!(next > place, "every page leads on");
-        place = next;
+    let (mut cursor, mut seen) = (Cursor::default(), Vec::new());
+    while let Some((next, view)) = world.kernel.leases_from(cursor, world.now).next() {
+        assert!(next > cursor, "every page advances");
+        cursor = next;
         seen.push(view.id);
     }
     assert_eq!(seen.len(), world.kernel.counts().leases);
@@ -55,7 +58,7 @@ fn a_list_read_in_pages_shows_every_lease_once() {
 }
 
 #[test]
-fn the_holders_of_a_resource_are_those_on_it_and_on_what_it_is_in() {
+fn holders_of_a_resource_include_leases_on_enclosing_subtrees() {
     let mut world = World::new(Limits::default());
     let reader = |text, ttl, on_expiry| {
         Action::Acquire(Grant { on_expiry, ..grant(one(Predicate::Consumes, text), Span(ttl)) })
@@ -78,10 +81,11 @@ fn the_holders_of_a_resource_are_those_on_it_and_on_what_it_is_in() {
     };
     world.now = Time(1000);
     assert_eq!(ids(&world), [&manual, &over, &live, &above, &revoked].map(|lease| lease.lease));
-    assert_eq!(ids_on(&world, "FILE:/a/*"), [above.lease], "not those on what is in it");
+    assert_eq!(ids_on(&world, "FILE:/a/*"), [above.lease], "leases beneath the subtree do not cover it");
     assert!(is_current(&world, &manual) && is_current(&world, &above) && !is_current(&world, &revoked));
 
-    // Unsettled: one is over, though its row is there; the other is nobody's to wait for.
+    // Unsettled: one lease has expired although its row exists; the other is on hold until an operator
+    // reclaims it.
     world.now = Time(1001);
     assert_eq!(world.kernel.counts().leases, 6);
     assert!(!ids(&world).contains(&over.lease));
@@ -89,7 +93,7 @@ fn the_holders_of_a_resource_are_those_on_it_and_on_what_it_is_in() {
     let view = world.kernel.lease(manual.lease, world.now).expect("known");
     assert_eq!((view.held_until, view.age), (Some(Time::NEVER), Age::YOUNGEST));
 
-    // Settled, it is younger than everybody, and comes last.
+    // Settled, the lease on hold is the youngest and comes last.
     world.tick();
     assert_eq!(ids(&world), [&live, &above, &manual, &revoked].map(|lease| lease.lease));
 }
@@ -111,7 +115,7 @@ fn an_agent_is_alive_restarting_or_paused() {
 }
 
 #[test]
-fn lists_are_of_one_namespace_and_by_name() {
+fn agents_are_listed_per_namespace_and_by_name() {
     let mut world = World::new(Limits::default());
     for (namespace, agent) in [("two", "b"), ("two", "a"), ("one", "c"), ("two", "d"), ("one", "a")] {
         let namespace = Namespace::new(namespace).expect("valid");
@@ -132,7 +136,7 @@ fn lists_are_of_one_namespace_and_by_name() {
 }
 
 #[test]
-fn a_lease_is_shown_once_and_after_its_end_as_it_was() {
+fn a_lease_is_listed_once_and_stays_readable_after_its_end() {
     let mut world = World::new(Limits::default());
     world.now = Time(500);
     let members = vec![member(Predicate::Mutates, "FILE:/a/*"), member(Predicate::Mutates, "FILE:/a/b")];

@@ -1,5 +1,4 @@
-//! A namespace is deleted with all that is in it: in bounded parts, never under a lease, and for good.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! Deleting a namespace: everything in it, in bounded parts, never while it has leases, and for good.
 
 use kernel::{
     Action, AgentName, Answer, Commit, Etag, Event, Grant, Granted, Kernel, Limits, Location, Misplaced,
@@ -47,8 +46,9 @@ fn quota_of(identity: Option<&str>) -> Action {
     Action::SetQuota(SetQuota { scope, quota: Quota { leases_max: Some(5000), ..Quota::default() } })
 }
 
-/// Documents, ended leases, an agent that is paused and one that is not, a quota of the whole and of somebody.
-fn lived_in(world: &mut World, documents: u32) -> Vec<Granted> {
+/// Fills the namespace with documents, ended leases, a paused and an unpaused agent, and quotas for the
+/// namespace and for one identity.
+fn populate(world: &mut World, documents: u32) -> Vec<Granted> {
     let mut ended = Vec::new();
     for n in 0..documents {
         let name = format!("k{n}");
@@ -69,20 +69,20 @@ fn small_steps() -> Limits {
 }
 
 #[test]
-fn everything_goes_part_by_part_and_nobody_gets_in_between() {
+fn deletion_runs_in_bounded_parts_and_blocks_new_grants() {
     let mut world = World::new(small_steps());
     let kept = fill(&mut world, grant(key("kept"), Span(1000)), "kept");
-    let ended = lived_in(&mut world, 950);
+    let ended = populate(&mut world, 950);
     let mut parts = 0;
     loop {
         let (more, events) = match drop_it(&mut world) {
             Outcome::Applied(Answer::Dropped { more }, events) => (more, events),
             other => panic!("{other:?}"),
         };
-        kernel::invariants::check(&world.kernel).expect("what holds always");
+        kernel::invariants::check(&world.kernel).expect("all invariants hold");
         assert!(events.len() <= 100, "a part is bounded: {}", events.len());
         let blobs = events.iter().filter(|event| matches!(event, Event::Dropped { .. })).count();
-        assert_eq!(blobs, events.len(), "whoever collects blobs is told of each document");
+        assert_eq!(blobs, events.len(), "each document has an event, so that its blob can be deleted");
         parts += 1;
         if !more {
             break;
@@ -106,9 +106,9 @@ fn everything_goes_part_by_part_and_nobody_gets_in_between() {
     ));
 }
 
-/// A deletion that forgot its versions would let a commit through that was meant for another document.
+/// A deletion that reset versions would accept a commit that was conditional on another document.
 #[test]
-fn no_version_from_before_the_deletion_holds_after_it() {
+fn versions_from_before_the_deletion_do_not_match_after_it() {
     let mut world = World::new(Limits::default());
     fill(&mut world, wanted("k"), "k");
     assert!(matches!(drop_it(&mut world), Outcome::Applied(Answer::Dropped { more: false }, _)));
@@ -120,47 +120,47 @@ fn no_version_from_before_the_deletion_holds_after_it() {
 }
 
 #[test]
-fn nothing_goes_while_a_lease_stands_whatever_its_state() {
+fn deletion_is_rejected_while_a_lease_exists_in_any_state() {
     let mut world = World::new(Limits::default());
     fill(&mut world, wanted("document"), "document");
     let in_use = Outcome::Rejected(Rejection::InUse { leases: 1 });
     world.by("ada", Action::Reserve(wanted("reserved")));
     assert_eq!(drop_it(&mut world), in_use);
     world.now = Time(1000);
-    assert_eq!(drop_it(&mut world), in_use, "at its deadline it still stands");
+    assert_eq!(drop_it(&mut world), in_use, "a lease is live at its deadline");
     world.now = Time(1001);
-    assert_eq!(drop_it(&mut world), Outcome::Rejected(Rejection::Behind), "over, and not yet ended");
+    assert_eq!(drop_it(&mut world), Outcome::Rejected(Rejection::Behind), "expired, not yet ended");
     world.tick();
     let held = acquire(&mut world, Grant { on_expiry: OnExpiry::Manual, ..wanted("held") });
     world.now = Time(9000);
     world.tick();
-    assert_eq!(drop_it(&mut world), in_use, "in a hold");
+    assert_eq!(drop_it(&mut world), in_use, "on hold");
     world.by("root", Action::Revoke(held.lease));
-    assert_eq!(drop_it(&mut world), in_use, "under revoke");
+    assert_eq!(drop_it(&mut world), in_use, "revoking");
     world.by("root", Action::Reclaim(held.lease));
     assert!(matches!(drop_it(&mut world), Outcome::Applied(Answer::Dropped { more: false }, _)));
 }
 
 #[test]
-fn an_operator_may_let_a_half_deleted_namespace_go_on() {
+fn an_operator_may_resume_a_partly_deleted_namespace() {
     let mut world = World::new(small_steps());
-    lived_in(&mut world, 150);
+    populate(&mut world, 150);
     assert!(matches!(drop_it(&mut world), Outcome::Applied(Answer::Dropped { more: true }, _)));
     let whom = Paused::Scope(Scope { namespace: Some(doomed()), identity: None });
     world.by("root", Action::Pause(Pause { whom, paused: false }));
     acquire(&mut world, wanted("k0"));
     assert_eq!(drop_it(&mut world), Outcome::Rejected(Rejection::InUse { leases: 1 }));
-    assert_eq!(world.kernel.counts().documents, 50, "what is left, stays");
+    assert_eq!(world.kernel.counts().documents, 50, "the remaining documents stay");
 }
 
-/// A retry after the deletion must not take what the namespace has got since.
+/// A retry after the deletion must not delete documents that were written since.
 #[test]
-fn a_retry_goes_on_with_a_deletion_and_does_not_begin_another() {
+fn a_retry_continues_a_deletion_and_does_not_start_another() {
     let mut world = World::new(small_steps());
     let request = Request { key: RequestKey([1; 16]), fingerprint: [2; 16] };
     let command =
         kernel::Command::by(&identity("root"), Action::DropNamespace(doomed())).with_request(request);
-    lived_in(&mut world, 120);
+    populate(&mut world, 120);
     while let Outcome::Applied(Answer::Dropped { more: true }, _) = world.apply(&command) {}
     assert_eq!(world.kernel.counts().documents, 0);
     fill(&mut world, wanted("new"), "new");
@@ -169,7 +169,7 @@ fn a_retry_goes_on_with_a_deletion_and_does_not_begin_another() {
 }
 
 #[test]
-fn a_full_table_of_policies_does_not_keep_others_from_being_shut_out() {
+fn a_full_policy_table_does_not_prevent_the_pause() {
     let mut world = World::new(Limits { policies_max: 1, ..small_steps() });
     for n in 0..150 {
         fill(&mut world, wanted(&format!("k{n}")), &format!("k{n}"));
@@ -184,7 +184,7 @@ fn a_full_table_of_policies_does_not_keep_others_from_being_shut_out() {
 }
 
 #[test]
-fn a_quota_for_a_namespace_that_nobody_used_goes_too() {
+fn the_quota_of_an_unused_namespace_is_deleted_too() {
     let mut world = World::new(Limits::default());
     world.by("root", quota_of(Some("ada")));
     assert!(matches!(drop_it(&mut world), Outcome::Applied(Answer::Dropped { more: false }, _)));
@@ -192,7 +192,7 @@ fn a_quota_for_a_namespace_that_nobody_used_goes_too() {
 }
 
 #[test]
-fn rules_that_did_not_know_deletion_refuse_it() {
+fn kernel_version_1_rejects_deletion() {
     let mut world = World::by_rules(1, Limits::default());
     let misplaced = Misplaced::KernelVersion { newest: kernel::KERNEL_VERSION };
     assert_eq!(drop_it(&mut world), Outcome::Rejected(Rejection::Misplaced(misplaced)));

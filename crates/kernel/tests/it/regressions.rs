@@ -1,5 +1,4 @@
-//! Faults known in this field, each with its story. None of them may come back.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! Known faults of lease services, each with its story. None may return.
 
 use kernel::{
     Action, Age, Answer, Bundle, Command, Held, Kernel, Limits, Misplaced, OnExpiry, Outcome, Predicate,
@@ -22,11 +21,11 @@ fn only_result(outcome: &Outcome) -> Result<Time, Rejection> {
         Outcome::Applied(Answer::Renewed(results), _) | Outcome::Unchanged(Answer::Renewed(results)) => {
             results[0].as_ref().map(|live| live.deadline).map_err(Clone::clone)
         }
-        other => panic!("not an answer to a renewal: {other:?}"),
+        other => panic!("unexpected outcome of a renewal: {other:?}"),
     }
 }
 
-/// Lease ids were made of the holder and the millisecond. A holder that acquired two resources within
+/// Lease ids were derived from the holder and the millisecond. A holder that acquired two resources within
 /// one millisecond got the same id twice, and releasing one released the other.
 #[test]
 fn two_acquires_by_one_holder_in_the_same_millisecond_are_two_leases() {
@@ -40,10 +39,10 @@ fn two_acquires_by_one_holder_in_the_same_millisecond_are_two_leases() {
     assert!(matches!(world.acquire("bob", key("b"), Span(1000)), Err(Rejection::Conflict(_))));
 }
 
-/// A service trusted whatever holder a request named, and let someone who had declared nothing renew
-/// and release by guessing ids.
+/// A service trusted the holder name in the request and let other clients renew and release by guessing
+/// ids.
 #[test]
-fn a_holder_nobody_declared_has_no_authority() {
+fn an_identity_without_the_lease_has_no_authority() {
     let mut world = world();
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let before = world.kernel.snapshot();
@@ -51,15 +50,15 @@ fn a_holder_nobody_declared_has_no_authority() {
         assert_eq!(world.by("stranger", action), Outcome::Rejected(Rejection::NotHeld));
     }
     assert_eq!(only_result(&world.by("stranger", renewal(held(&a)))), Err(Rejection::NotHeld));
-    let nobody = Command { identity: None, request: None, action: Action::Release(held(&a)) };
-    assert_eq!(world.apply(&nobody), Outcome::Rejected(Rejection::Misplaced(Misplaced::NoIdentity)));
+    let anonymous = Command { identity: None, request: None, action: Action::Release(held(&a)) };
+    assert_eq!(world.apply(&anonymous), Outcome::Rejected(Rejection::Misplaced(Misplaced::NoIdentity)));
     assert_eq!(world.kernel.snapshot(), before);
 }
 
 /// The writer was compared with the first reader in a list. Whether it waited or died depended on the
-/// order in which the readers had come; when it waited for the older one, a cycle could close.
+/// order of the readers; if it waited for the older one, a deadlock cycle could form.
 #[test]
-fn a_mid_age_writer_against_an_older_and_a_younger_reader_dies_whoever_came_first() {
+fn a_mid_age_writer_against_an_older_and_a_younger_reader_dies_in_either_order() {
     for ages in [[1000, 3000], [3000, 1000]] {
         let mut world = world();
         for at in ages {
@@ -75,10 +74,10 @@ fn a_mid_age_writer_against_an_older_and_a_younger_reader_dies_whoever_came_firs
     }
 }
 
-/// Expiry was checked by a sweeper once a second. A heartbeat that came just after the deadline, and
-/// before the sweep, revived a lease whose holder had already been told by its own clock to stop.
+/// Expiry was checked by a sweeper once a second. A heartbeat that arrived after the deadline but before
+/// the sweep revived a lease whose holder had already stopped by its own clock.
 #[test]
-fn a_heartbeat_one_millisecond_after_expiry_is_refused_though_nothing_has_swept() {
+fn a_heartbeat_one_millisecond_after_expiry_is_rejected_before_any_sweep() {
     let mut world = world();
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     world.now = a.deadline;
@@ -88,7 +87,7 @@ fn a_heartbeat_one_millisecond_after_expiry_is_refused_though_nothing_has_swept(
     assert!(world.acquire("bob", key("a"), Span(1000)).is_ok());
 }
 
-/// A refused heartbeat still touched the lease's `last seen`, which kept its agent alive, and counted
+/// A rejected heartbeat still updated the lease's `last seen`, which kept its agent alive, and counted
 /// against a rate limit. Refusals must leave no trace, not even in time or the log.
 #[test]
 fn a_refused_heartbeat_leaves_no_trace() {
@@ -106,8 +105,8 @@ fn a_refused_heartbeat_leaves_no_trace() {
     assert_eq!(world.kernel.snapshot(), before);
 }
 
-/// `now + ttl` wrapped around for a TTL of `u64::MAX`, and the lease was over before it began; elsewhere
-/// it panicked, and took the service with it.
+/// `now + ttl` wrapped around for a TTL of `u64::MAX`, and the lease had expired before it began; in
+/// another service it panicked and took the process down.
 #[test]
 fn a_ttl_of_u64_max_is_refused_everywhere_and_overflows_nowhere() {
     let mut world = world();
@@ -121,20 +120,20 @@ fn a_ttl_of_u64_max_is_refused_everywhere_and_overflows_nowhere() {
         Outcome::Rejected(Rejection::InvalidHold { .. })
     ));
 
-    let a = world.acquire("ada", key("a"), Span(300_000)).expect("the cap itself is fine");
+    let a = world.acquire("ada", key("a"), Span(300_000)).expect("the longest TTL is valid");
     let longest = Action::Renew(vec![Renewal { held: held(&a), ttl: Some(Span(u64::MAX)) }]);
     assert!(matches!(only_result(&world.by("ada", longest)), Err(Rejection::InvalidTtl { .. })));
 
-    // At the end of time itself nothing overflows either.
+    // Nothing overflows at the latest valid time either.
     world.now = Time::MAX;
     let last = world.acquire("ada", key("b"), Span(300_000)).expect("free");
     assert_eq!(last.deadline, Time::MAX.after(Span(300_000)));
 }
 
-/// A clock was set back by an hour. Leases that had run out were live again, and two holders worked on
-/// one resource until the clock had caught up.
+/// A clock was set back by an hour. Expired leases were live again, and two holders used one resource
+/// until the clock had caught up.
 #[test]
-fn time_that_goes_back_and_positions_that_do_not_rise_are_refused() {
+fn decreasing_times_and_non_increasing_lsns_are_rejected() {
     let mut world = world();
     world.acquire("ada", key("a"), Span(1000)).expect("free");
     let before = world.kernel.snapshot();
@@ -153,10 +152,10 @@ fn time_that_goes_back_and_positions_that_do_not_rise_are_refused() {
     assert_eq!(world.kernel.snapshot(), before);
 }
 
-/// A client whose release timed out sent it again. The second one released the lease of whoever had
-/// got the resource in between.
+/// A client retried a release that had timed out. The second one released the lease that another request
+/// had been granted in between.
 #[test]
-fn a_release_repeated_is_fine_and_touches_nobody_else() {
+fn a_repeated_release_succeeds_and_affects_no_other_lease() {
     let mut world = world();
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     assert!(matches!(world.by("ada", Action::Release(held(&a))), Outcome::Applied(Answer::Released, _)));
@@ -166,7 +165,7 @@ fn a_release_repeated_is_fine_and_touches_nobody_else() {
     }
     assert_eq!(world.kernel.lease(b.lease, world.now).expect("known").state, State::Active);
 
-    // Also when its history is gone.
+    // Also after its history has been discarded.
     world.by("ada", Action::Release(held(&b)));
     world.now = world.now.after(Span(600_001));
     world.tick();
@@ -174,17 +173,18 @@ fn a_release_repeated_is_fine_and_touches_nobody_else() {
     assert_eq!(world.by("ada", Action::Release(held(&a))), Outcome::Unchanged(Answer::Released));
 }
 
-/// One waiter in the queue that the story below needs.
+/// One waiter in the wait queue of the test below.
 struct Waiter {
     age: Age,
     bundle: Bundle,
 }
 
 /// Three agents and two resources. `B` holds `y` and the youngest, `C`, holds `x`; `A` is the oldest. `A`
-/// queues for `x`, and `B` behind it: older than the holder `C`, and nobody looked at the waiters.
-/// `C` releases, `A` gets `x` and asks for `y`; older than `B`, it waits. `A` waits for `B`, `B` for `A`.
+/// queues for `x`, and `B` behind it: older than the holder `C`, and waiters were not considered. `C`
+/// releases, `A` is granted `x` and requests `y`; older than `B`, it waits. `A` waits for `B` and `B` for
+/// `A`: a deadlock.
 #[test]
-fn wait_die_looks_at_waiters_too_so_three_agents_cannot_deadlock() {
+fn wait_die_considers_waiters_so_three_agents_cannot_deadlock() {
     let (a, b, c) = (Age { at: Time(1), tie: 0 }, Age { at: Time(2), tie: 0 }, Age { at: Time(3), tie: 0 });
     let mut world = world();
     let hold = |world: &mut World, who: &str, resource: &str, age| {
@@ -199,28 +199,28 @@ fn wait_die_looks_at_waiters_too_so_three_agents_cannot_deadlock() {
     let x = hold(&mut world, "C", "FILE:/x", c);
 
     let mut queue: Vec<Waiter> = Vec::new();
-    let asks = |kernel: &Kernel, queue: &[Waiter], now, age, resource: &str| {
+    let verdict = |kernel: &Kernel, queue: &[Waiter], now, age, resource: &str| {
         let bundle = one(Predicate::Mutates, resource);
         let holders = kernel.conflict(&default_namespace(), &bundle, now).map(|conflict| conflict.oldest);
         let waiters =
             queue.iter().filter(|waiter| waiter.bundle.conflicts_with(&bundle)).map(|waiter| waiter.age);
         judge(age, holders, waiters)
     };
-    assert_eq!(asks(&world.kernel, &queue, world.now, a, "FILE:/x"), Verdict::Wait);
+    assert_eq!(verdict(&world.kernel, &queue, world.now, a, "FILE:/x"), Verdict::Wait);
     queue.push(Waiter { age: a, bundle: one(Predicate::Mutates, "FILE:/x") });
-    // Older than the holder, but not than the waiter: this is where the cycle is broken.
-    assert_eq!(asks(&world.kernel, &queue, world.now, b, "FILE:/x"), Verdict::Die);
-    assert_eq!(judge(b, [c], []), Verdict::Wait, "by the holders alone it would have waited");
+    // Older than the holder, but not than the waiter: this breaks the cycle.
+    assert_eq!(verdict(&world.kernel, &queue, world.now, b, "FILE:/x"), Verdict::Die);
+    assert_eq!(judge(b, [c], []), Verdict::Wait, "compared with the holders only, it would wait");
 
     world.by("C", Action::Release(held(&x)));
     queue.clear();
     hold(&mut world, "A", "FILE:/x", a);
-    assert_eq!(asks(&world.kernel, &queue, world.now, a, "FILE:/y"), Verdict::Wait);
+    assert_eq!(verdict(&world.kernel, &queue, world.now, a, "FILE:/y"), Verdict::Wait);
 }
 
-/// A bundle over a directory and a file in it was in its own way, and could never be granted.
+/// A bundle over a directory and a file in it conflicted with itself and could never be granted.
 #[test]
-fn a_bundle_is_never_in_its_own_way() {
+fn a_bundle_never_conflicts_with_itself() {
     let mut world = world();
     let members = vec![member(Predicate::Mutates, "FILE:/dir/*"), member(Predicate::Consumes, "FILE:/dir/a")];
     let bundle = Bundle::new(members).expect("two different resources");
@@ -230,11 +230,11 @@ fn a_bundle_is_never_in_its_own_way() {
     assert!(world.acquire("bob", one(Predicate::Mutates, "FILE:/*"), Span(1000)).is_ok());
 }
 
-/// A grant looked up its account, then dropped an agent whose time was over, and with it, since nothing
-/// else referred to it any more, that very account. The next line used it. It took more agents than one
-/// command forgets, so nothing that stayed below that had ever met it.
+/// A grant looked up its account, then removed an agent that was overdue for removal, and with the agent's
+/// reference the account. The next line used the account. It took more overdue agents than one command
+/// removes, so no smaller test had reached it.
 #[test]
-fn an_agent_that_comes_back_after_it_was_due_to_be_forgotten_is_simply_new() {
+fn an_agent_that_returns_after_its_removal_was_due_is_new() {
     let limits = Limits { step_max: 1, history_max: 0, ..Limits::default() };
     let mut world = World::new(limits);
     let with_agent = |who: &str, n: u64| {
@@ -253,10 +253,10 @@ fn an_agent_that_comes_back_after_it_was_due_to_be_forgotten_is_simply_new() {
     kernel::invariants::check(&world.kernel).expect("all invariants hold");
 }
 
-/// Idleness ends a lease for good. But a lease that ran out by its TTL could be rebound, and a rebind
-/// counted as use: a squatter with a short TTL and a long hold lay idle for ever.
+/// The idle quota ends a lease for good. But a lease that expired by its TTL could be rebound, and a
+/// rebind counted as use: a client with a short TTL and a long hold stayed idle for ever.
 #[test]
-fn a_rebind_is_no_activity_so_idleness_ends_a_squatter_that_only_rebinds() {
+fn a_rebind_is_no_activity_so_the_idle_quota_ends_a_lease_that_is_only_rebound() {
     let mut world = world();
     let quota = kernel::Quota { idle_max: Some(Span(1000)), ..kernel::Quota::default() };
     let scope = kernel::Scope::default();
@@ -267,7 +267,7 @@ fn a_rebind_is_no_activity_so_idleness_ends_a_squatter_that_only_rebinds() {
     let mut wanted = grant(key("desk"), Span(300));
     wanted.on_expiry = OnExpiry::Hold(Span(60_000));
     let Outcome::Applied(Answer::Granted(mut granted), _) = world.by("idler", Action::Acquire(wanted)) else {
-        panic!("it is free")
+        panic!("the resource is free")
     };
     let mut rebinds = 0;
     loop {
@@ -275,7 +275,7 @@ fn a_rebind_is_no_activity_so_idleness_ends_a_squatter_that_only_rebinds() {
         match world.by("idler", Action::Rebind(held(&granted))) {
             Outcome::Applied(Answer::Granted(again), _) => granted = again,
             Outcome::Rejected(Rejection::LeaseExpired) => break,
-            other => panic!("granted or over: {other:?}"),
+            other => panic!("unexpected outcome of a rebind: {other:?}"),
         }
         rebinds += 1;
         assert!(rebinds < 10, "idle for ever");
@@ -283,10 +283,10 @@ fn a_rebind_is_no_activity_so_idleness_ends_a_squatter_that_only_rebinds() {
     assert!(world.now <= Time(10_000 + 1001));
 }
 
-/// Each retracted grant left a hole in the queue of kept answers, behind the first that was still good:
-/// clients that only connected and went away filled the memory.
+/// Each retracted grant left a gap in the queue of stored responses, behind the first valid one: clients
+/// that only connected and disconnected exhausted the memory.
 #[test]
-fn retracted_grants_leave_nothing_behind_among_the_kept_answers() {
+fn retracted_grants_leave_no_idempotency_entries() {
     let mut world = World::new(Limits { requests_max: 3, ..Limits::default() });
     let request = |n: u8| kernel::Request { key: kernel::RequestKey([n; 16]), fingerprint: [0; 16] };
     let acquire = |name: &str, n: u8| {
@@ -296,7 +296,7 @@ fn retracted_grants_leave_nothing_behind_among_the_kept_answers() {
     assert!(matches!(world.apply(&acquire("kept", 1)), Outcome::Applied(..)));
     for _ in 0..1000 {
         let Outcome::Applied(Answer::Granted(granted), _) = world.apply(&acquire("gone", 2)) else {
-            panic!("there is room")
+            panic!("below the limit")
         };
         let retraction = kernel::Retraction { lease: granted.lease, request: Some(request(2).key) };
         assert!(matches!(world.apply(&Command::internal(Action::Retract(retraction))), Outcome::Applied(..)));
@@ -305,20 +305,21 @@ fn retracted_grants_leave_nothing_behind_among_the_kept_answers() {
     assert_eq!(world.kernel.snapshot().requests.len(), 1);
 }
 
-/// An operator's identity was optional, and so the audit trail could not say who had revoked a lease.
+/// The identity of an operator was optional, so the audit trail could not say which operator had revoked a
+/// lease.
 #[test]
-fn what_operators_do_is_somebodys() {
+fn operator_commands_require_an_identity() {
     let mut world = world();
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     for action in [Action::Revoke(a.lease), Action::Reclaim(a.lease)] {
-        let nobody = Command { identity: None, request: None, action };
-        assert_eq!(world.apply(&nobody), Outcome::Rejected(Rejection::Misplaced(Misplaced::NoIdentity)));
+        let anonymous = Command { identity: None, request: None, action };
+        assert_eq!(world.apply(&anonymous), Outcome::Rejected(Rejection::Misplaced(Misplaced::NoIdentity)));
     }
 }
 
-/// A snapshot that was put together wrongly came back as a kernel with two holders of one key.
+/// A corrupt snapshot was restored as a kernel with two holders of one key.
 #[test]
-fn a_snapshot_that_no_kernel_wrote_is_refused() {
+fn a_snapshot_with_conflicting_leases_is_rejected() {
     let mut world = world();
     world.acquire("ada", key("a"), Span(1000)).expect("free");
     world.acquire("bob", key("b"), Span(1000)).expect("free");

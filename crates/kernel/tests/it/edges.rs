@@ -1,5 +1,4 @@
-//! Where valid turns invalid, to the unit: what random commands hardly ever hit.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! Exact boundaries between valid and invalid, which random commands rarely hit.
 
 use kernel::{
     Action, AgentName, Answer, Command, Commit, Etag, KERNEL_VERSION, Kernel, Limits, Location, Lsn,
@@ -24,12 +23,12 @@ fn try_open(kernel: &mut Kernel, lsn: Lsn, open: Open) -> Result<(), Misplaced> 
     match kernel.apply(lsn, Time(0), &Command::internal(Action::Open(open))) {
         Outcome::Applied(Answer::Opened, _) => Ok(()),
         Outcome::Rejected(Rejection::Misplaced(why)) => Err(why),
-        other => panic!("not an answer to an open: {other:?}"),
+        other => panic!("unexpected outcome of an open: {other:?}"),
     }
 }
 
 #[test]
-fn a_log_is_opened_for_a_shard_of_its_store_by_known_rules_within_sensible_limits() {
+fn open_validates_shard_version_and_limits() {
     let refused = |open| try_open(&mut Kernel::new(), Lsn(1), open);
     let with_store =
         |shard, shards| Open { store: Store { shard: Shard(shard), shards, hash_seed: 5 }, ..open(1) };
@@ -56,7 +55,7 @@ fn a_log_is_opened_for_a_shard_of_its_store_by_known_rules_within_sensible_limit
 }
 
 #[test]
-fn a_log_is_opened_again_only_for_the_very_same_store() {
+fn reopening_a_log_requires_the_same_store() {
     let mut kernel = Kernel::new();
     try_open(&mut kernel, Lsn(1), open(1)).expect("the first");
     let same = open(2).store;
@@ -69,7 +68,7 @@ fn a_log_is_opened_again_only_for_the_very_same_store() {
 }
 
 #[test]
-fn a_log_is_opened_in_the_first_half_of_its_positions_and_written_to_the_last() {
+fn a_log_is_opened_in_the_first_half_of_its_lsns_and_written_to_the_last() {
     let mut kernel = Kernel::new();
     let beyond = Lsn(Lsn::MAX_OPEN.0 + 1);
     assert_eq!(try_open(&mut kernel, beyond, open(1)), Err(Misplaced::Lsn { last: Lsn(0) }));
@@ -79,7 +78,7 @@ fn a_log_is_opened_in_the_first_half_of_its_positions_and_written_to_the_last() 
 }
 
 #[test]
-fn a_batch_of_renewals_may_be_full() {
+fn a_renewal_batch_may_have_max_batch_entries() {
     let mut world = World::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let renew = |count| Action::Renew(vec![Renewal { held: held(&a), ttl: None }; count]);
@@ -89,7 +88,7 @@ fn a_batch_of_renewals_may_be_full() {
 }
 
 #[test]
-fn a_lease_is_renewed_for_up_to_the_longest_ttl() {
+fn a_renewal_is_limited_to_the_longest_ttl() {
     let mut world = World::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let max = Limits::default().ttl_max;
@@ -100,9 +99,9 @@ fn a_lease_is_renewed_for_up_to_the_longest_ttl() {
     }
 }
 
-/// A lowered limit refuses new entries and takes nothing away: a lease goes on by the TTL it was given.
+/// Lowering a limit rejects new requests and leaves existing leases unchanged: a lease keeps its TTL.
 #[test]
-fn a_lease_is_renewed_by_its_own_ttl_though_the_limit_is_lower_now() {
+fn a_lease_keeps_its_own_ttl_after_the_limit_is_lowered() {
     let mut world = World::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let mut tenure = world.kernel.tenure().expect("opened").open.clone();
@@ -131,9 +130,9 @@ fn a_hold_may_be_as_long_as_the_limit() {
     assert_eq!(hold(2001), Outcome::Rejected(Rejection::InvalidHold { max: Span(2000) }));
 }
 
-/// Whoever names a token that is yet to come is as wrong as whoever names an old one.
+/// A future token is as wrong as an old one.
 #[test]
-fn a_write_under_any_other_token_is_refused() {
+fn a_write_with_any_other_token_is_rejected() {
     let mut world = World::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let mut commit = |token| {
@@ -174,7 +173,7 @@ fn an_agent_is_remembered_to_the_last_millisecond() {
     world.acquire("eve", key("b"), Span(1000)).expect("free");
     assert_eq!((is_known(&world), world.kernel.counts().agents), (true, 1));
     world.now = Time(Kernel::AGENT_WINDOW.0 + 1);
-    assert!(!is_known(&world), "though its row is still there");
+    assert!(!is_known(&world), "forgotten, although its row still exists");
     world.acquire("eve", key("c"), Span(1000)).expect("free");
     assert_eq!(world.kernel.counts().agents, 0);
 }

@@ -1,5 +1,4 @@
-//! What the state hangs on: its hash, its snapshot, and the tables beneath it.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! The state hash, snapshots, and the tables beneath them.
 
 use kernel::{
     Action, AgentName, Answer, Commit, Cursor, Etag, Grant, Granted, Held, KERNEL_VERSION, Kernel, Limits,
@@ -25,8 +24,8 @@ fn commit(held: Held, key: &str) -> Action {
     Action::Commit(Commit { write: write(held, key), etag, bytes: 123, location })
 }
 
-/// A little of everything: ended leases, live ones, a hold, documents, an agent, a policy.
-fn lived_in(kernel_version: u32) -> World {
+/// A state with some of everything: ended leases, live ones, a hold, documents, an agent, a policy.
+fn populated_world(kernel_version: u32) -> World {
     let mut world = World::by_rules(kernel_version, Limits::default());
     world.now = Time(100);
     let hold = Grant { on_expiry: OnExpiry::Hold(Span(5000)), ..grant(key("held"), Span(1000)) };
@@ -66,12 +65,12 @@ fn lived_in(kernel_version: u32) -> World {
     world
 }
 
-/// The hash of a log is the same for ever, or replicas and snapshots of different builds would not
-/// agree. If this fails, a row is folded in otherwise than before: that takes a new `KERNEL_VERSION`.
+/// The hash of a log must never change, or replicas and snapshots of different builds would disagree. If
+/// this fails, rows are hashed differently than before: that requires a new `KERNEL_VERSION`.
 #[test]
 fn the_same_log_has_the_same_hash_in_every_build() {
-    assert_eq!(lived_in(1).kernel.state_hash(), 0xda34_9c60_c5c0_09bc);
-    let mut world = lived_in(2);
+    assert_eq!(populated_world(1).kernel.state_hash(), 0xda34_9c60_c5c0_09bc);
+    let mut world = populated_world(2);
     assert_eq!(world.kernel.state_hash(), 0x0a76_808e_d320_1903);
     for who in ["ada", "bob", "eve"] {
         let party = kernel::Party::Identity(default_namespace(), identity(who));
@@ -87,18 +86,18 @@ fn the_same_log_has_the_same_hash_in_every_build() {
     assert_eq!(world.kernel.state_hash(), 0x1fef_d501_8009_818f);
 }
 
-/// What is done to a snapshot.
+/// Damages a snapshot.
 type Damage<'a> = &'a dyn Fn(&mut Snapshot);
 
 #[test]
-fn a_snapshot_that_no_kernel_can_have_written_is_refused() {
-    let snapshot = lived_in(KERNEL_VERSION).kernel.snapshot();
+fn an_inconsistent_snapshot_is_rejected() {
+    let snapshot = populated_world(KERNEL_VERSION).kernel.snapshot();
     let restored = Kernel::restore(&snapshot).expect("a kernel wrote it");
     assert_eq!(restored.snapshot(), snapshot);
 
     let elsewhere = Namespace::new("elsewhere").expect("valid");
     let last = snapshot.last.0;
-    let nonsense: &[(&str, Damage)] = &[
+    let cases: &[(&str, Damage)] = &[
         ("no namespace", &|data| data.namespaces.clear()),
         ("a key in no namespace", &|data| data.keys[0].namespace = elsewhere.clone()),
         ("a lease in no namespace", &|data| data.leases[0].namespace = elsewhere.clone()),
@@ -106,25 +105,25 @@ fn a_snapshot_that_no_kernel_can_have_written_is_refused() {
         ("no agent", &|data| data.agents.clear()),
         ("a key twice", &|data| data.keys.push(data.keys[0].clone())),
         ("a file as key", &|data| data.keys[0].key = ResourceName::parse("FILE:/a", None).expect("valid")),
-        ("a lease to come", &|data| data.leases[0].lsn = Lsn(last + 1)),
+        ("a lease beyond the last LSN", &|data| data.leases[0].lsn = Lsn(last + 1)),
         ("a lease twice", &|data| data.leases.push(data.leases[0].clone())),
         ("a lease over nothing", &|data| data.leases[0].members.clear()),
-        ("an ended lease to come", &|data| data.history[0].lsn = Lsn(last + 1)),
+        ("an ended lease beyond the last LSN", &|data| data.history[0].lsn = Lsn(last + 1)),
         ("an ended lease twice", &|data| data.history.push(data.history[0].clone())),
-        ("a lease that has also ended", &|data| data.history[0].lsn = data.leases[0].lsn),
+        ("a lease that is both live and ended", &|data| data.history[0].lsn = data.leases[0].lsn),
         ("an ended lease over nothing", &|data| data.history[0].members.clear()),
     ];
-    for (what, damage) in nonsense {
+    for (what, damage) in cases {
         let mut damaged = snapshot.clone();
         damage(&mut damaged);
         assert!(Kernel::restore(&damaged).is_err(), "{what}");
     }
 }
 
-/// With these seeds, which are the hash function's own constants, a scope or a whole word of a name
-/// leaves no trace in the hash: different rows collide in all bits, and must be told apart all the same.
+/// With these seeds, which are the hash function's own constants, a scope or a whole word of a name does
+/// not affect the hash: different rows collide in all bits and must still be distinguished.
 #[test]
-fn names_whose_hashes_collide_are_told_apart() {
+fn names_with_colliding_hashes_are_distinguished() {
     for hash_seed in [0x2545_f491_4f6c_dd1d, 0xd6e8_feb8_6659_fd93] {
         let mut world = World::new(Limits::default());
         let mut open = world.kernel.tenure().expect("opened").open.clone();

@@ -1,29 +1,29 @@
-//! What operators do: take leases back, in two stages, and set who may use how much.
+//! Commands of operators: revoke and reclaim leases, pause grants, set quotas.
 //!
-//! **Invariant.** A revoke withdraws authority and frees nothing; only a reclaim frees. The old holder
-//! may still be at work out there, and late reuse is fine where early reuse never is.
+//! **Invariant.** A revoke withdraws authority and frees nothing; only a reclaim frees. The old holder may
+//! still be working: late reuse of a resource is safe, early reuse never is.
 
 use alloc::vec::Vec;
 
-use crate::chain::{Thread, by_account, by_agent};
+use crate::chain::{LinksOf, account_links_of, agent_links_of};
 use crate::command::{Action, Party, Pause, Paused, Scope, SetQuota};
-use crate::expiry::Standing;
+use crate::expiry::EffectivePhase;
 use crate::history::End;
-use crate::kernel::{Handled, Kernel, Stamp, Stop};
+use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::lease::{Lease, LeaseRef, Phase};
+use crate::lease_index::IndexEntry;
 use crate::outcome::{Answer, Bounded, Event, Rejection};
-use crate::party::Policy;
+use crate::party_rows::Policy;
 use crate::text::{Identity, Namespace};
 use crate::units::{LeaseId, Time};
-use crate::whereabouts::Whereabouts;
 
 impl Kernel {
-    pub(crate) fn revoke(&mut self, stamp: Stamp, id: LeaseId) -> Handled {
-        let (lease, standing) = self.find_standing(stamp.now, id)?;
-        match standing {
-            Standing::Reserved | Standing::Active | Standing::OnHold { .. } => {}
-            Standing::Revoking | Standing::Over => {
-                return Err(Rejection::InvalidState(standing.state()).into());
+    pub(crate) fn revoke(&mut self, stamp: Stamp, id: LeaseId) -> CommandResult {
+        let (lease, phase) = self.find_effective_phase(stamp.now, id)?;
+        match phase {
+            EffectivePhase::Reserved | EffectivePhase::Active | EffectivePhase::OnHold { .. } => {}
+            EffectivePhase::Revoking | EffectivePhase::Expired => {
+                return Err(Rejection::InvalidState(phase.state()).into());
             }
         }
         self.begin(stamp, &[lease]);
@@ -31,7 +31,7 @@ impl Kernel {
         Ok(Answer::Revoking(id))
     }
 
-    /// In an expiry hold authority is over already, and the epoch does not rise again.
+    /// In an expiry hold, authority has already ended and the epoch does not change again.
     fn revoke_now(&mut self, lease: LeaseRef) {
         let id = self.lease_id(self.leases[lease].lsn);
         self.change_phase(lease, |row| {
@@ -43,16 +43,16 @@ impl Kernel {
         self.events.push(Event::Revoked(id));
     }
 
-    pub(crate) fn revoke_all(&mut self, stamp: Stamp, party: &Party) -> Handled {
+    pub(crate) fn revoke_all(&mut self, stamp: Stamp, party: &Party) -> CommandResult {
         let leases = self.first_revocable(party);
         if leases.is_empty() {
-            return Err(Stop::Unchanged(Answer::RevokedAll { revoked: 0, more: false }));
+            return Err(NotApplied::Unchanged(Answer::RevokedAll { revoked: 0, more: false }));
         }
         let lsns: Vec<_> = leases.iter().map(|lease| self.leases[*lease].lsn).collect();
         self.begin(stamp, &leases);
         let mut revoked = 0;
         for lsn in lsns {
-            // Those that were over have ended instead.
+            // Expired leases have ended in `begin` instead.
             if let Some(lease) = self.live(lsn) {
                 self.revoke_now(lease);
                 revoked += 1;
@@ -61,33 +61,33 @@ impl Kernel {
         Ok(Answer::RevokedAll { revoked, more: !self.first_revocable(party).is_empty() })
     }
 
-    /// The first leases of a party that are not under revoke yet: as many as make one step.
+    /// The first leases of a party that are not being revoked yet, at most one batch.
     fn first_revocable(&mut self, party: &Party) -> Vec<LeaseRef> {
         let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = party;
-        let space = self.spaces.find(None, namespace.as_str());
-        let chain = space.and_then(|space| match party {
+        let ns = self.find_namespace(namespace);
+        let chain = ns.and_then(|ns| match party {
             Party::Identity(_, identity) => {
-                let account = self.accounts.find(space.as_parent(), identity.as_str())?;
-                Some((self.accounts[account].value.revocable, by_account as Thread<Lease>))
+                let account = self.accounts.find(ns.as_parent(), identity.as_str())?;
+                Some((self.accounts[account].value.revocable, account_links_of as LinksOf<Lease>))
             }
             Party::Agent(_, name) => {
-                let agent = self.agents.find(space.as_parent(), name.as_str())?;
-                Some((self.agents[agent].value.revocable, by_agent as Thread<Lease>))
+                let agent = self.agents.find(ns.as_parent(), name.as_str())?;
+                Some((self.agents[agent].value.revocable, agent_links_of as LinksOf<Lease>))
             }
         });
         chain
-            .map(|(chain, thread)| chain.take(Action::MAX_BATCH, thread, &mut self.leases))
+            .map(|(chain, links_of)| chain.take(Action::MAX_BATCH, links_of, &mut self.leases))
             .unwrap_or_default()
     }
 
-    /// Ends a revoke as revoked, and an expiry hold as expired.
-    pub(crate) fn reclaim(&mut self, stamp: Stamp, id: LeaseId) -> Handled {
-        let (lease, standing) = self.find_standing(stamp.now, id)?;
-        let end = match standing {
-            Standing::Revoking => End::Revoked,
-            Standing::OnHold { .. } => End::Expired,
-            Standing::Reserved | Standing::Active | Standing::Over => {
-                return Err(Rejection::InvalidState(standing.state()).into());
+    /// Frees the resources. A revoking lease ends as revoked, a lease on hold as expired.
+    pub(crate) fn reclaim(&mut self, stamp: Stamp, id: LeaseId) -> CommandResult {
+        let (lease, phase) = self.find_effective_phase(stamp.now, id)?;
+        let end = match phase {
+            EffectivePhase::Revoking => End::Revoked,
+            EffectivePhase::OnHold { .. } => End::Expired,
+            EffectivePhase::Reserved | EffectivePhase::Active | EffectivePhase::Expired => {
+                return Err(Rejection::InvalidState(phase.state()).into());
             }
         };
         self.begin(stamp, &[lease]);
@@ -96,14 +96,14 @@ impl Kernel {
         Ok(Answer::Reclaimed(id))
     }
 
-    fn find_standing(&self, now: Time, id: LeaseId) -> Result<(LeaseRef, Standing), Rejection> {
-        match self.whereabouts(id)? {
-            Whereabouts::Live(lease) => Ok((lease, self.standing(&self.leases[lease], now))),
-            Whereabouts::Past(past) => Err(Rejection::InvalidState(self.history.get(past).end.into())),
+    fn find_effective_phase(&self, now: Time, id: LeaseId) -> Result<(LeaseRef, EffectivePhase), Rejection> {
+        match self.lookup(id)? {
+            IndexEntry::Live(lease) => Ok((lease, self.effective_phase(&self.leases[lease], now))),
+            IndexEntry::Ended(ended) => Err(Rejection::InvalidState(self.history.get(ended).end.into())),
         }
     }
 
-    pub(crate) fn pause(&mut self, stamp: Stamp, pause: &Pause) -> Handled {
+    pub(crate) fn pause(&mut self, stamp: Stamp, pause: &Pause) -> CommandResult {
         match &pause.whom {
             Paused::Scope(scope) => {
                 let policy = Policy { paused: pause.paused, ..self.policy(scope) };
@@ -112,24 +112,24 @@ impl Kernel {
             Paused::Agent(namespace, name) => {
                 let agent = self.find_agent(stamp.now, namespace, name)?;
                 if self.agents[agent].value.paused == pause.paused {
-                    return Err(Stop::Unchanged(Answer::Done));
+                    return Err(NotApplied::Unchanged(Answer::Done));
                 }
                 self.begin(stamp, &[]);
                 self.agents[agent].value.paused = pause.paused;
-                self.reset_forgetting(agent);
+                self.reset_agent_timer(agent);
                 Ok(Answer::Done)
             }
         }
     }
 
-    pub(crate) fn set_quota(&mut self, stamp: Stamp, set: &SetQuota) -> Handled {
+    pub(crate) fn set_quota(&mut self, stamp: Stamp, set: &SetQuota) -> CommandResult {
         let policy = Policy { quota: set.quota, ..self.policy(&set.scope) };
         self.set_policy(stamp, &set.scope, policy)
     }
 
-    fn set_policy(&mut self, stamp: Stamp, scope: &Scope, policy: Policy) -> Handled {
+    fn set_policy(&mut self, stamp: Stamp, scope: &Scope, policy: Policy) -> CommandResult {
         if self.policy(scope) == policy {
-            return Err(Stop::Unchanged(Answer::Done));
+            return Err(NotApplied::Unchanged(Answer::Done));
         }
         let is_new = !self.policies.0.contains_key(scope);
         if is_new && self.policies.0.len() >= self.limits().policies_max as usize {
@@ -155,7 +155,7 @@ impl Kernel {
         ]);
     }
 
-    /// What was set for exactly this scope.
+    /// The policy set for exactly this scope, without inheritance.
     pub fn policy(&self, scope: &Scope) -> Policy {
         self.policies.0.get(scope).copied().unwrap_or_default()
     }

@@ -1,21 +1,22 @@
-//! What holders do with a lease they have: activate, renew, touch, release, rebind.
+//! Commands of holders: activate, renew, touch, release, rebind; and retract, which undoes an undelivered
+//! grant.
 
 use alloc::vec::Vec;
 
 use crate::command::{Action, Held, Renewal, RequestKey, Retraction};
-use crate::expiry::Standing;
+use crate::expiry::EffectivePhase;
 use crate::history::End;
-use crate::kernel::{Handled, Kernel, Stamp, Stop};
+use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::lease::{Deadline, LeaseRef, Phase};
+use crate::lease_index::IndexEntry;
 use crate::limits::Quota;
 use crate::outcome::{Answer, Event, Live, Rejection};
 use crate::text::Identity;
 use crate::units::{LeaseId, Span, Time, Token};
-use crate::whereabouts::Whereabouts;
 
 impl Kernel {
-    /// Reserved → active. The deadline stays as it was told.
-    pub(crate) fn activate(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> Handled {
+    /// Reserved → active. The deadline does not change.
+    pub(crate) fn activate(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
         let lease = self.authority(stamp.now, identity, held)?;
         if self.leases[lease].phase != Phase::Reserved {
             return Err(Rejection::InvalidState(self.leases[lease].state()).into());
@@ -26,21 +27,22 @@ impl Kernel {
             row.used = true;
         });
         self.events.push(Event::Activated(held.lease));
-        Ok(Answer::Live(self.live_answer(&self.leases[lease])))
+        Ok(Answer::Live(self.live_response(&self.leases[lease])))
     }
 
-    pub(crate) fn renew(&mut self, stamp: Stamp, identity: &Identity, renewals: &[Renewal]) -> Handled {
+    pub(crate) fn renew(&mut self, stamp: Stamp, identity: &Identity, renewals: &[Renewal]) -> CommandResult {
         if renewals.is_empty() || renewals.len() > Action::MAX_BATCH {
             return Err(Rejection::InvalidBatch.into());
         }
-        // All are found first: many look-ups wait for memory at once, if nothing comes in between.
-        let found: Vec<_> = renewals.iter().map(|renewal| self.whereabouts(renewal.held.lease)).collect();
+        // Look up all leases first: back-to-back lookups overlap their cache misses.
+        let found: Vec<_> = renewals.iter().map(|renewal| self.lookup(renewal.held.lease)).collect();
         let decide = |(renewal, found)| self.decide_renewal(stamp.now, identity, renewal, found);
         let decided: Vec<Result<(LeaseRef, Span), Rejection>> =
             renewals.iter().zip(found).map(decide).collect();
         if decided.iter().all(Result::is_err) {
-            let refused = decided.into_iter().map(|result| Err(result.expect_err("all were refused")));
-            return Err(Stop::Unchanged(Answer::Renewed(refused.collect())));
+            let refused =
+                decided.into_iter().map(|result| Err(result.expect_err("all renewals were rejected")));
+            return Err(NotApplied::Unchanged(Answer::Renewed(refused.collect())));
         }
         self.begin(stamp, &[]);
         let mut extend = |(lease, ttl)| self.extend(lease, ttl);
@@ -52,18 +54,18 @@ impl Kernel {
         now: Time,
         identity: &Identity,
         renewal: &Renewal,
-        found: Result<Whereabouts, Rejection>,
+        found: Result<IndexEntry, Rejection>,
     ) -> Result<(LeaseRef, Span), Rejection> {
         let max = self.limits().ttl_max;
         if renewal.ttl.is_some_and(|ttl| ttl.0 == 0 || ttl > max) {
             return Err(Rejection::InvalidTtl { max });
         }
         let lease = self.authority_over(found?, now, identity, renewal.held.epoch)?;
-        self.not_reserved(lease)?;
+        self.check_not_reserved(lease)?;
         Ok((lease, renewal.ttl.unwrap_or(self.leases[lease].ttl)))
     }
 
-    /// Never shortens.
+    /// Extends a lease; never shortens it.
     fn extend(&mut self, lease: LeaseRef, ttl: Span) -> Live {
         let (quota, now) = (self.quota_of(lease), self.now);
         self.change(lease, |row| {
@@ -76,21 +78,21 @@ impl Kernel {
             ));
         });
         if let Some(agent) = self.leases[lease].agent() {
-            self.agent_is_back(agent);
+            self.end_agent_restart(agent);
         }
-        self.live_answer(&self.leases[lease])
+        self.live_response(&self.leases[lease])
     }
 
-    pub(crate) fn touch(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> Handled {
+    pub(crate) fn touch(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
         let lease = self.authority(stamp.now, identity, held)?;
-        self.not_reserved(lease)?;
+        self.check_not_reserved(lease)?;
         self.begin(stamp, &[]);
-        self.note_activity(lease);
-        Ok(Answer::Live(self.live_answer(&self.leases[lease])))
+        self.record_activity(lease);
+        Ok(Answer::Live(self.live_response(&self.leases[lease])))
     }
 
-    /// The resource was used: the idle clock starts again, and the TTL counts as far as it reaches.
-    pub(crate) fn note_activity(&mut self, lease: LeaseRef) {
+    /// Restarts the idle clock and raises the deadline again as far as the TTL reaches.
+    pub(crate) fn record_activity(&mut self, lease: LeaseRef) {
         let (quota, now) = (self.quota_of(lease), self.now);
         self.change(lease, |row| {
             row.used = true;
@@ -99,34 +101,34 @@ impl Kernel {
         });
     }
 
-    /// With the credential issued last: frees what is held or in an expiry hold; anything else that
-    /// the holder once had is as released as it can be.
-    pub(crate) fn release(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> Handled {
-        let nothing_to_do = Err(Stop::Unchanged(Answer::Released));
-        let lease = match self.whereabouts(held.lease) {
+    /// With the credential issued last: frees a lease that is live or on hold; any other lease the holder
+    /// once had counts as already released.
+    pub(crate) fn release(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
+        let nothing_to_do = Err(NotApplied::Unchanged(Answer::Released));
+        let lease = match self.lookup(held.lease) {
             Err(Rejection::Retired) => return nothing_to_do,
             Err(rejection) => return Err(rejection.into()),
-            Ok(Whereabouts::Past(past)) => {
-                let past = self.history.get(past);
-                self.belongs(past.account, identity)?;
-                let last = held.epoch == past.epoch.issued();
+            Ok(IndexEntry::Ended(ended)) => {
+                let ended = self.history.get(ended);
+                self.check_owner(ended.account, identity)?;
+                let last = held.epoch == ended.epoch.issued();
                 return if last { nothing_to_do } else { Err(Rejection::NotHeld.into()) };
             }
-            Ok(Whereabouts::Live(lease)) => lease,
+            Ok(IndexEntry::Live(lease)) => lease,
         };
         let row = &self.leases[lease];
         if !planted!(ReleaseAnothers) {
-            self.belongs(row.account, identity)?;
+            self.check_owner(row.account, identity)?;
         }
-        let (standing, issued) = (self.standing(row, stamp.now), row.epoch.issued());
-        let live = matches!(standing, Standing::Reserved | Standing::Active);
+        let (phase, issued) = (self.effective_phase(row, stamp.now), row.epoch.issued());
+        let live = matches!(phase, EffectivePhase::Reserved | EffectivePhase::Active);
         if live && held.epoch < issued {
             return Err(Rejection::StaleEpoch { current: row.epoch }.into());
         }
         if held.epoch != issued {
             return Err(Rejection::NotHeld.into());
         }
-        if matches!(standing, Standing::Revoking | Standing::Over) {
+        if matches!(phase, EffectivePhase::Revoking | EffectivePhase::Expired) {
             return nothing_to_do;
         }
         self.begin(stamp, &[lease]);
@@ -140,8 +142,8 @@ impl Kernel {
         self.end(lease, End::Released);
     }
 
-    /// Takes an expired lease back while it is held for its holder: new epoch, new token.
-    pub(crate) fn rebind(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> Handled {
+    /// Restores an expired lease while it is on hold for its holder: new epoch, new token.
+    pub(crate) fn rebind(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
         let lease = self.decide_rebind(stamp.now, identity, held)?;
         let quota = self.quota_of(lease);
         let (lsn, now) = (stamp.lsn, stamp.now);
@@ -155,7 +157,7 @@ impl Kernel {
             row.set_deadline(Deadline::new(now.after(row.ttl), cap, now));
         });
         if let Some(agent) = self.leases[lease].agent() {
-            self.agent_is_back(agent);
+            self.end_agent_restart(agent);
         }
         let granted = self.granted(&self.leases[lease]);
         self.events.push(Event::Rebound(granted.lease, granted.token));
@@ -170,8 +172,8 @@ impl Kernel {
             Err(rejection) => return Err(rejection),
         };
         let row = &self.leases[lease];
-        match self.standing(row, now) {
-            Standing::OnHold { rebindable: true, .. } => {}
+        match self.effective_phase(row, now) {
+            EffectivePhase::OnHold { rebindable: true, .. } => {}
             _ => return Err(Rejection::LeaseExpired),
         }
         if held.epoch != row.epoch.issued() {
@@ -182,19 +184,21 @@ impl Kernel {
         if agent_paused || self.policies.resolve(&namespace, identity).paused {
             return Err(Rejection::Paused);
         }
-        // A lease that has lived, or lain idle, as long as it may ends for good.
+        // A lease that has reached its total or idle quota has ended for good.
         if self.quota_of(lease).cap(row.granted_at, row.active_at) < now {
             return Err(Rejection::LeaseExpired);
         }
         Ok(lease)
     }
 
-    /// The answer to a grant reached nobody. What was used since reached somebody after all.
-    pub(crate) fn retract(&mut self, stamp: Stamp, retraction: Retraction) -> Handled {
-        let not_undone = Err(Stop::Unchanged(Answer::Retracted { undone: false }));
-        let Ok(Whereabouts::Live(lease)) = self.whereabouts(retraction.lease) else { return not_undone };
+    /// Undoes a grant whose response was not delivered. If the lease has been used since, the response did
+    /// arrive.
+    pub(crate) fn retract(&mut self, stamp: Stamp, retraction: Retraction) -> CommandResult {
+        let not_undone = Err(NotApplied::Unchanged(Answer::Retracted { undone: false }));
+        let Ok(IndexEntry::Live(lease)) = self.lookup(retraction.lease) else { return not_undone };
         let row = &self.leases[lease];
-        let live = matches!(self.standing(row, stamp.now), Standing::Reserved | Standing::Active);
+        let live =
+            matches!(self.effective_phase(row, stamp.now), EffectivePhase::Reserved | EffectivePhase::Active);
         if row.used && !planted!(RetractUsed) || !live {
             return not_undone;
         }
@@ -207,7 +211,7 @@ impl Kernel {
         Ok(Answer::Retracted { undone: true })
     }
 
-    /// The key may have been used again since: only the entry of this very grant goes.
+    /// Removes the entry of this grant only: the key may have been reused since.
     fn forget_request(&mut self, identity: &Identity, key: RequestKey, lease: LeaseId) {
         let entry = self.requests.find(identity, key, self.now);
         if entry
@@ -217,7 +221,7 @@ impl Kernel {
         }
     }
 
-    /// What the lease's holder may use.
+    /// The quota that applies to the lease's holder.
     pub(crate) fn quota_of(&self, lease: LeaseRef) -> Quota {
         if self.policies.0.is_empty() {
             return Quota::default();

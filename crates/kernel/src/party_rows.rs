@@ -1,14 +1,14 @@
-//! Those who hold leases: accounts, agents, sessions; and what they may use.
+//! Rows of namespaces, accounts, agents and sessions, and their policies.
 //!
-//! An account is an identity within one namespace. It is there while something refers to it. An agent
-//! is remembered for a while after its last lease; a session only while it has one.
+//! An account is an identity within one namespace and exists while something refers to it. An agent is
+//! remembered for a while after its last lease; a session exists only while it has one.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use crate::chain::Chain;
 use crate::command::Scope;
-use crate::history::Past;
+use crate::history::EndedLease;
 use crate::lease::Lease;
 use crate::limits::Quota;
 use crate::node::Node;
@@ -16,46 +16,46 @@ use crate::table::RowId;
 use crate::text::{Identity, Namespace};
 use crate::units::{Lsn, Time, Version};
 
-/// One namespace's row. It is there while something is in it; its floor outlives it in the shard's.
+/// A namespace. It exists while something refers to it; its version floor is then merged into the shard's.
 #[derive(Default)]
-pub(crate) struct Space {
-    /// No key that is made anew may have a version of one that is gone.
+pub(crate) struct NamespaceRow {
+    /// New keys start at this version, above all versions of deleted ones.
     pub(crate) floor: Version,
-    /// Nodes, accounts and agents in it.
+    /// The number of nodes, accounts and agents in it.
     pub(crate) referrers: u32,
-    /// Leases that cover resources in it.
+    /// The number of leases that cover resources in it.
     pub(crate) leases: u32,
     /// Its keys with a document, by name.
     pub(crate) documents: BTreeMap<Arc<str>, RowId<Node>>,
     /// Its ended leases, in the order of their ends.
-    pub(crate) past: Chain<Past>,
-    /// Its agents, by the grants that first named them.
+    pub(crate) ended: Chain<EndedLease>,
+    /// Its agents, by the LSN of the grant that first named them.
     pub(crate) agents: BTreeMap<Lsn, RowId<Agent>>,
 }
 
 /// An identity in a namespace.
 #[derive(Default)]
 pub(crate) struct Account {
-    /// Leases that cover resources.
+    /// The number of leases that cover resources.
     pub(crate) leases: u32,
-    /// Those of them that an operator may still revoke.
+    /// Those of its leases that can still be revoked.
     pub(crate) revocable: Chain<Lease>,
-    /// Agents that belong to it.
+    /// The number of agents that belong to it.
     pub(crate) agents: u32,
-    /// Leases, ended leases and agents that refer to this row.
+    /// The number of leases, ended leases and agents that refer to this row.
     pub(crate) referrers: u32,
 }
 
 /// An agent in a namespace.
 pub(crate) struct Agent {
-    /// Of the grant that first named it.
+    /// The LSN of the grant that first named it.
     pub(crate) since: Lsn,
     pub(crate) account: RowId<Account>,
     pub(crate) paused: bool,
     pub(crate) restart: Option<Restart>,
     pub(crate) leases: u32,
     pub(crate) revocable: Chain<Lease>,
-    /// When it is forgotten; set while it has no leases and is not paused.
+    /// When it is removed; set while it has no leases and is not paused.
     pub(crate) forget_at: Option<Time>,
 }
 
@@ -70,20 +70,20 @@ impl Agent {
     }
 }
 
-/// The last time that the agent said it would restart.
+/// The last announced restart of an agent.
 ///
-/// The end is kept as well: a lease that ran out in between has its grace, even if that is only
-/// noticed after the agent came back.
+/// The end is stored as well: a lease that expired during the restart has its grace, even if it is settled
+/// only after the agent returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restart {
-    /// Since when.
+    /// When the restart was announced.
     pub since: Time,
-    /// Since when it is back; `None` while it is not.
+    /// When the agent returned; `None` until then.
     pub until: Option<Time>,
 }
 
 impl Restart {
-    /// Was the agent restarting at the moment when a lease with this deadline ran out?
+    /// Whether the agent was restarting when a lease with this deadline expired.
     pub(crate) fn covers(self, deadline: Time) -> bool {
         self.since <= deadline && self.until.is_none_or(|until| deadline < until)
     }
@@ -95,22 +95,22 @@ pub(crate) struct Session {
     pub(crate) leases: u32,
 }
 
-/// What was set for one scope.
+/// The settings of one scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// New grants are stopped.
+    /// Whether new grants are paused.
     pub paused: bool,
-    /// What each identity may use.
+    /// The quota of each identity.
     pub quota: Quota,
 }
 
-/// All that was set, by scope.
+/// All policies, by scope.
 #[derive(Default)]
 pub(crate) struct Policies(pub(crate) BTreeMap<Scope, Policy>);
 
 impl Policies {
-    /// What holds for an identity in a namespace: the narrower scope wins, number by number; a pause
-    /// of any scope holds.
+    /// The effective policy of an identity in a namespace: for each quota value the narrowest scope wins;
+    /// a pause in any scope applies.
     pub(crate) fn resolve(&self, namespace: &Namespace, identity: &Identity) -> Policy {
         if self.0.is_empty() {
             return Policy::default();
@@ -132,7 +132,7 @@ impl Policies {
         resolved
     }
 
-    /// An entry that says nothing is none.
+    /// Sets a policy; a default policy has no entry.
     pub(crate) fn set(&mut self, scope: &Scope, policy: Policy) {
         if policy == Policy::default() {
             self.0.remove(scope);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrower_scope_wins_number_by_number() {
+    fn the_narrowest_scope_wins_for_each_quota_value() {
         let mut policies = Policies::default();
         let quota = |leases_max, idle| Quota { leases_max, idle_max: idle, ..Quota::default() };
         let set = |quota| Policy { paused: false, quota };
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_any_scope_holds() {
+    fn a_pause_in_any_scope_applies() {
         let mut policies = Policies::default();
         policies.set(&scope(None, None), Policy { paused: true, ..Policy::default() });
         let quota = Quota { leases_max: Some(1), ..Quota::default() };
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn grace_covers_what_ran_out_between_the_announcement_and_the_return() {
+    fn grace_covers_leases_that_expired_between_announcement_and_return() {
         let restart = Restart { since: Time(10), until: Some(Time(20)) };
         let covered = |deadline| restart.covers(Time(deadline));
         assert!(!covered(9) && covered(10) && covered(19) && !covered(20));

@@ -1,5 +1,4 @@
-//! Everything that can grow has a limit, and nothing costs more because there is much of it.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! Everything that can grow has a limit, and no operation costs more because tables are large.
 
 use kernel::{
     Action, Age, AgentName, Answer, Bundle, Limits, Outcome, Predicate, Rejection, Renewal, SessionName,
@@ -7,16 +6,16 @@ use kernel::{
 };
 use sim::world::{World, default_namespace, grant, held, key, one};
 
-/// How many plain leases one command ends beside those that it touches.
+/// The number of single-key leases that one command ends, besides the leases it touches.
 const STEP: usize = 256;
 
-/// Runs ticks until nothing is due; each must be bounded by what one command may end.
+/// Ticks until no lease is overdue; each tick must stay within the limit of one command.
 fn settle(world: &mut World) -> usize {
     let mut steps = 0;
     while world.kernel.next_due().is_some_and(|due| due <= world.now) {
         match world.tick() {
             Outcome::Applied(Answer::Ticked, events) => assert!(events.len() <= STEP),
-            other => panic!("something is due: {other:?}"),
+            other => panic!("a tick with overdue leases must apply: {other:?}"),
         }
         steps += 1;
     }
@@ -31,7 +30,7 @@ fn a_storm_of_expiries_takes_bounded_steps_and_none_is_honoured_late() {
         (0..storm).map(|n| world.acquire("ada", key(&format!("k{n}")), Span(1000)).expect("free")).collect();
     world.now = Time(1001);
 
-    // Not one has been settled, and not one has authority.
+    // No lease has been settled, and none has authority.
     let (first, last) = (&leases[0], &leases[leases.len() - 1]);
     for lease in [first, last] {
         assert_eq!(world.kernel.lease(lease.lease, world.now).expect("known").state, State::Expired);
@@ -39,7 +38,7 @@ fn a_storm_of_expiries_takes_bounded_steps_and_none_is_honoured_late() {
         let refused = Answer::Renewed(vec![Err(Rejection::LeaseExpired)]);
         assert_eq!(world.by("ada", renewal), Outcome::Unchanged(refused));
     }
-    // A command settles what it touches, whatever else is due before it.
+    // A command settles the leases it touches, even if others have been overdue for longer.
     assert!(world.acquire("bob", key(&format!("k{}", storm - 1)), Span(60_000)).is_ok());
     let steps = settle(&mut world);
     assert_eq!(steps, (storm - 1 - STEP).div_ceil(STEP));
@@ -47,9 +46,9 @@ fn a_storm_of_expiries_takes_bounded_steps_and_none_is_honoured_late() {
     kernel::invariants::check(&world.kernel).expect("all invariants hold");
 }
 
-/// The rule that a command settles what it touches must not undo the rule that a command is bounded.
+/// A command settles the leases it touches, but the work of one command stays bounded.
 #[test]
-fn more_expired_holders_than_one_command_may_end_are_in_the_way_until_ticks_have_ended_them() {
+fn more_expired_leases_than_one_command_may_end_conflict_until_ticks_end_them() {
     let mut world = World::new(Limits::default());
     for _ in 0..STEP + 10 {
         world.acquire("reader", one(Predicate::Consumes, "KEY:shared"), Span(1000)).expect("readers share");
@@ -57,9 +56,11 @@ fn more_expired_holders_than_one_command_may_end_are_in_the_way_until_ticks_have
     world.now = Time(1001);
     let before = world.kernel.snapshot();
     let refused = world.acquire("writer", one(Predicate::Mutates, "KEY:shared"), Span(1000));
-    let Err(Rejection::Conflict(conflict)) = refused else { panic!("too many to end at once: {refused:?}") };
-    assert!(conflict.holders.is_empty(), "nobody who is over is shown as a holder");
-    assert_eq!(conflict.oldest, Age::YOUNGEST, "and whoever comes may wait for them");
+    let Err(Rejection::Conflict(conflict)) = refused else {
+        panic!("too many expired leases to end at once: {refused:?}")
+    };
+    assert!(conflict.holders.is_empty(), "expired leases are not listed as holders");
+    assert_eq!(conflict.oldest, Age::YOUNGEST, "and every attempt may wait for them");
     assert_eq!(world.kernel.snapshot(), before);
 
     world.tick();
@@ -69,7 +70,7 @@ fn more_expired_holders_than_one_command_may_end_are_in_the_way_until_ticks_have
 }
 
 #[test]
-fn whatever_clients_do_what_they_leave_behind_is_bounded() {
+fn state_left_behind_by_clients_is_bounded() {
     let mut world = World::new(Limits { history_max: 100, history_window: Span(5000), ..Limits::default() });
     for n in 0..5000_u64 {
         let mut wanted =
@@ -85,7 +86,7 @@ fn whatever_clients_do_what_they_leave_behind_is_bounded() {
     let counts = world.kernel.counts();
     assert_eq!((counts.leases, counts.nodes, counts.sessions), (0, 0, 0), "{counts:?}");
     assert!(counts.history <= 100 + 2 * STEP, "{counts:?}");
-    assert!(counts.agents <= 3001, "silent agents are forgotten after five minutes: {counts:?}");
+    assert!(counts.agents <= 3001, "idle agents are removed after five minutes: {counts:?}");
 
     // Time alone clears the rest.
     world.now = world.now.after(Span(600_000));
@@ -100,14 +101,14 @@ fn whatever_clients_do_what_they_leave_behind_is_bounded() {
     );
 }
 
-/// A limit on leases alone let one client with bundles of deep paths take gigabytes, and one tick over
-/// them take half a second: what a lease weighs has to count, in memory and in work.
+/// With only the number of leases limited, one client with bundles of deep paths took gigabytes of memory,
+/// and one tick over them took half a second: the claims of a lease must count, in memory and in work.
 #[test]
-fn heavy_leases_count_by_what_they_weigh() {
+fn large_leases_count_by_their_number_of_claims() {
     let deep = |n: usize| {
         let path = |m: usize| format!("FILE:/{n}/{m}{}", "/d".repeat(kernel::ResourceName::MAX_SEGMENTS - 2));
         let members = (0..Bundle::MAX_MEMBERS).map(|m| sim::world::member(Predicate::Mutates, &path(m)));
-        Bundle::new(members.collect()).expect("as many as there may be")
+        Bundle::new(members.collect()).expect("the maximum number of members")
     };
     let mut world = World::new(Limits { nodes_max: 40_000, ..Limits::default() });
     let granted = (0..100).map_while(|n| world.acquire("ada", deep(n), Span(1000)).ok()).count();
@@ -115,21 +116,22 @@ fn heavy_leases_count_by_what_they_weigh() {
     assert_eq!(world.acquire("ada", deep(99), Span(1000)), Err(Rejection::Full(kernel::Bounded::Nodes)));
 
     world.now = Time(1001);
-    let Outcome::Applied(_, events) = world.tick() else { panic!("all of them are due") };
-    assert_eq!(events.len(), 1, "one heavy lease is a step");
+    let Outcome::Applied(_, events) = world.tick() else { panic!("all leases are overdue") };
+    assert_eq!(events.len(), 1, "one large lease fills a step");
     assert_eq!(settle(&mut world), granted - 1);
 
     let mut world = World::new(Limits { history_members_max: 300, ..Limits::default() });
     for n in 0..10 {
-        let granted = world.acquire("ada", deep(n), Span(1000)).expect("room");
+        let granted = world.acquire("ada", deep(n), Span(1000)).expect("below the limit");
         world.by("ada", Action::Release(held(&granted)));
     }
     assert!(world.kernel.counts().history <= 3, "{:?}", world.kernel.counts());
 }
 
-/// Everyone with the right to any namespace could use them up for good, one short lease in each.
+/// A client with access to any namespace could exhaust all namespaces for good, with one short lease in
+/// each.
 #[test]
-fn a_namespace_goes_with_what_was_in_it_and_its_versions_are_not_used_again() {
+fn an_empty_namespace_is_removed_and_its_versions_are_not_reused() {
     let limits = Limits { namespaces_max: 2, history_window: Span(100), ..Limits::default() };
     let mut world = World::new(limits);
     let in_space = |name: &str| {
@@ -140,7 +142,9 @@ fn a_namespace_goes_with_what_was_in_it_and_its_versions_are_not_used_again() {
     let mut versions = Vec::new();
     for n in 0..10 {
         let outcome = world.by("ada", Action::Acquire(in_space(&format!("space-{n}"))));
-        let Outcome::Applied(Answer::Granted(granted), _) = outcome else { panic!("room: {outcome:?}") };
+        let Outcome::Applied(Answer::Granted(granted), _) = outcome else {
+            panic!("below the limit: {outcome:?}")
+        };
         let write = write_of(&granted, "k");
         let commit = kernel::Commit {
             write: write.clone(),
@@ -156,7 +160,7 @@ fn a_namespace_goes_with_what_was_in_it_and_its_versions_are_not_used_again() {
         assert!(matches!(world.by("ada", Action::Remove(removal)), Outcome::Applied(..)));
         world.now = world.now.after(Span(101));
         world.tick();
-        assert_eq!(world.kernel.namespaces(), [], "nothing is left in it");
+        assert_eq!(world.kernel.namespaces(), [], "the namespace is empty");
     }
     assert!(versions.windows(2).all(|pair| pair[0] < pair[1]), "{versions:?}");
 }
@@ -173,7 +177,7 @@ fn write_of(granted: &kernel::Granted, name: &str) -> kernel::Write {
 }
 
 #[test]
-fn versions_go_on_rising_though_nothing_is_kept_for_deleted_keys() {
+fn versions_keep_increasing_although_deleted_keys_leave_no_row() {
     let mut world = World::new(Limits::default());
     let mut last = 0;
     for _ in 0..50 {
@@ -193,7 +197,7 @@ fn versions_go_on_rising_though_nothing_is_kept_for_deleted_keys() {
 }
 
 #[test]
-fn many_readers_share_and_the_oldest_of_them_is_known() {
+fn the_oldest_of_many_readers_is_reported() {
     let mut world = World::new(Limits::default());
     world.now = Time(1_000_000);
     for n in 0..5000_u64 {
@@ -215,13 +219,13 @@ fn many_readers_share_and_the_oldest_of_them_is_known() {
 }
 
 #[test]
-fn a_full_table_refuses_the_next_and_loses_nothing() {
+fn a_full_table_rejects_new_entries_and_loses_none() {
     let mut world = World::new(Limits { leases_max: 2, leases_per_identity_max: 1, ..Limits::default() });
-    let a = world.acquire("ada", key("a"), Span(1000)).expect("room");
+    let a = world.acquire("ada", key("a"), Span(1000)).expect("below the limit");
     assert_eq!(world.acquire("ada", key("b"), Span(1000)), Err(Rejection::QuotaExceeded { max: 1 }));
-    world.acquire("bob", key("b"), Span(1000)).expect("room");
+    world.acquire("bob", key("b"), Span(1000)).expect("below the limit");
     assert_eq!(world.acquire("eve", key("c"), Span(1000)), Err(Rejection::Full(kernel::Bounded::Leases)));
-    // What is in the way and over does not count: it ends in the same step.
+    // Conflicting leases that have expired do not count: they end in the same step.
     world.now = Time(1001);
     assert!(world.acquire("eve", key("a"), Span(1000)).is_ok());
     assert_eq!(world.kernel.lease(a.lease, world.now).expect("history").state, State::Expired);
@@ -232,7 +236,7 @@ fn a_bundle_of_deep_paths_is_granted_and_leaves_nothing_behind() {
     let mut world = World::new(Limits::default());
     let deep = |n: usize| format!("FILE:/{n}{}", "/d".repeat(kernel::ResourceName::MAX_SEGMENTS - 1));
     let members = (0..Bundle::MAX_MEMBERS).map(|n| sim::world::member(Predicate::Mutates, &deep(n)));
-    let bundle = Bundle::new(members.collect()).expect("as many as there may be");
+    let bundle = Bundle::new(members.collect()).expect("the maximum number of members");
     let granted = world.acquire("ada", bundle.clone(), Span(1000)).expect("free");
     assert!(matches!(world.acquire("bob", bundle, Span(1000)), Err(Rejection::Conflict(_))));
     kernel::invariants::check(&world.kernel).expect("all invariants hold");
