@@ -1,5 +1,4 @@
 //! A log that is only looked at: nothing is changed, and what is wrong is told from what is merely unfinished.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;

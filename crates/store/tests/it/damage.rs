@@ -1,5 +1,4 @@
 //! What a log does when its files are not as it left them.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

@@ -3,7 +3,7 @@
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::{BlobName, BlobStore, LogStore};
 
-use crate::fs::Watched;
+use crate::observed_fs::Watched;
 
 /// A snapshot of some hundred megabytes was synced at its end. Until that was done, every append to the log
 /// on the same disk waited for its own sync.

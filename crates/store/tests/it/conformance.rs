@@ -1,5 +1,4 @@
 //! Every adapter against the one conformance suite.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use store::conformance::{batch, fill};
 use store::disk::{DiskLog, LogOptions};
 use store::{Batch, ErrorKind, LogStore, Lsns, Seq};
 
-use crate::fs::Watched;
+use crate::observed_fs::Watched;
 
 const PAYLOAD: usize = 2000;
 const BATCHES: u64 = 6000;
