@@ -3,7 +3,7 @@
 //! Beside the sequencer's threads there is one for upkeep: snapshots of what the sequencer marks, documents
 //! carried forward, blobs that nobody needs any more.
 
-mod keeper;
+mod maintenance;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use kernel::{Event, Location, Lsn, Shard, Span};
 use store::{BlobStore, LogReader, LogStore, StoreError};
 
-use self::keeper::Keeper;
+use self::maintenance::Maintenance;
 use crate::checkpoint::Mark;
 use crate::clock::{Clock, WrongClock};
 use crate::decider::{Contended, Decider, Opening};
@@ -195,7 +195,7 @@ impl Engine {
         let sequencer = Sequencer::start(served, log, follower, options.snapshot_every, fatal);
         let sequencer = Arc::new(sequencer);
         let stop = Arc::new(AtomicBool::new(false));
-        let keeper = Keeper {
+        let maintenance = Maintenance {
             sequencer: Arc::clone(&sequencer),
             reader,
             blobs: Arc::clone(&blobs),
@@ -206,7 +206,7 @@ impl Engine {
             queue,
             stop: Arc::clone(&stop),
         };
-        let thread = Some(std::thread::spawn(move || keeper.run()));
+        let thread = Some(std::thread::spawn(move || maintenance.run()));
         Ok(Engine { sequencer, readers, blobs, uploads, work, stop, thread })
     }
 

@@ -21,13 +21,13 @@ use super::index::{Entry, SharedIndex};
 use super::names;
 use super::port::{Answer, Objects, Patience};
 use super::reader::ObjectReader;
-use super::shelf::{ObjectOptions, Shelf};
+use super::shard_objects::{ObjectOptions, ShardObjects};
 use crate::frame::{FrameHeader, PAYLOAD_MAX, encode_frame};
 use crate::port::{Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
 
 /// The log.
 pub struct ObjectLog {
-    pub(super) shelf: Shelf,
+    pub(super) shard: ShardObjects,
     pub(super) index: SharedIndex,
     standing: Standing,
     undecided: Option<Undecided>,
@@ -71,10 +71,10 @@ impl ObjectLog {
         options: ObjectOptions,
         patience: Patience,
     ) -> Result<ObjectLog, StoreError> {
-        let shelf = Shelf { objects, options, patience };
-        let index = SharedIndex::new(shelf.survey()?);
+        let shard = ShardObjects { objects, options, patience };
+        let index = SharedIndex::new(shard.survey()?);
         let (standing, undecided) = (Standing::Reader, None);
-        Ok(ObjectLog { shelf, index, standing, undecided, dead: BTreeSet::new(), swept: false })
+        Ok(ObjectLog { shard, index, standing, undecided, dead: BTreeSet::new(), swept: false })
     }
 
     /// What this writer may do.
@@ -91,7 +91,7 @@ impl ObjectLog {
             return Err(StoreError::new(ErrorKind::Refused, "only who does not have the log reads on"));
         }
         let (next, chain) = (self.bounds().next, self.index.lock().last_crc());
-        let (entries, floor) = self.shelf.survey_on(next, chain)?;
+        let (entries, floor) = self.shard.survey_on(next, chain)?;
         let mut index = self.index.lock();
         for entry in entries {
             index.push(entry);
@@ -133,7 +133,7 @@ impl ObjectLog {
     }
 
     fn encode(&self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Undecided {
-        let ObjectOptions { shard, store_id, writer } = self.shelf.options;
+        let ObjectOptions { shard, store_id, writer } = self.shard.options;
         let begins_tenure = self.standing != Standing::Owner;
         let header = ObjectHeader { shard, store_id, writer, begins_tenure };
         let (frame, _) = encode_frame(seq, lsns, payload, self.index.lock().last_crc());
@@ -152,7 +152,7 @@ impl ObjectLog {
                 Whose::Unknown(why) => why,
             };
             failed += 1;
-            if !self.shelf.patience.again(failed) {
+            if !self.shard.patience.again(failed) {
                 let what = "nobody knows whether the batch is in the log; append the same again";
                 let what = format!("{what}: seq={} {why}", tried.seq.0);
                 self.undecided = Some(tried);
@@ -162,8 +162,8 @@ impl ObjectLog {
     }
 
     fn try_once(&self, tried: &Undecided) -> Whose {
-        let name = names::batch(self.shelf.options.shard, tried.seq);
-        match self.shelf.objects.put_if_absent(&name, &tried.bytes) {
+        let name = names::batch(self.shard.options.shard, tried.seq);
+        match self.shard.objects.put_if_absent(&name, &tried.bytes) {
             Ok(()) => Whose::Ours,
             Err(error) if error.answer == Answer::Taken && planted!(ObjectNotReadBack) => {
                 Whose::Another("somebody".into())
@@ -177,12 +177,12 @@ impl ObjectLog {
 
     /// Who made the object: our own try that seemed to fail, or another. What cannot be read proves nothing.
     fn read_back(&self, name: &str, tried: &Undecided) -> Whose {
-        let bytes = match self.shelf.objects.get(name) {
+        let bytes = match self.shard.objects.get(name) {
             Ok(bytes) if bytes == tried.bytes => return Whose::Ours,
             Ok(bytes) => bytes,
             Err(error) => return Whose::Unknown(error.to_string()),
         };
-        match self.shelf.judge(tried.seq, &bytes) {
+        match self.shard.judge(tried.seq, &bytes) {
             Ok((entry, _)) => Whose::Another(format!("{:032x}", entry.writer.0)),
             Err(error) => Whose::Unknown(error.to_string()),
         }
@@ -190,7 +190,7 @@ impl ObjectLog {
 
     fn won(&mut self, tried: Undecided) -> Result<(), StoreError> {
         if tried.entry.begins_tenure && !planted!(FloorsUnlisted) {
-            match self.shelf.highest_floor() {
+            match self.shard.highest_floor() {
                 Ok(floor) if floor > tried.seq => {
                     let what = "the log went on and was truncated while it was taken over; open it again";
                     let what = format!("{what}: seq={} floor={}", tried.seq.0, floor.0);
@@ -275,8 +275,8 @@ impl LogStore for ObjectLog {
         if planted!(ConfirmBlindly) {
             return Ok(());
         }
-        let name = names::batch(self.shelf.options.shard, self.bounds().next);
-        match self.shelf.patience.keep_trying(|| self.shelf.objects.head(&name)) {
+        let name = names::batch(self.shard.options.shard, self.bounds().next);
+        match self.shard.patience.keep_trying(|| self.shard.objects.head(&name)) {
             Ok(_) => Err(self.depose(ErrorKind::Taken, "another has taken the log over")),
             Err(error) if error.answer == Answer::NotFound => Ok(()),
             Err(error) => Err(error.while_doing(format!("looking for {name}"))),
@@ -284,7 +284,7 @@ impl LogStore for ObjectLog {
     }
 
     fn reader(&self) -> Box<dyn LogReader> {
-        Box::new(ObjectReader::new(self.shelf.clone(), self.index.clone()))
+        Box::new(ObjectReader::new(self.shard.clone(), self.index.clone()))
     }
 }
 

@@ -6,25 +6,25 @@
 //! stand where a batch was, whole and with a good checksum.
 
 use super::index::SharedIndex;
-use super::shelf::Shelf;
+use super::shard_objects::ShardObjects;
 use crate::port::{Batch, ErrorKind, LogReader, Seq, StoreError};
 
 /// Reads with the index that it has in common with the log.
 pub(super) struct ObjectReader {
-    shelf: Shelf,
+    shard: ShardObjects,
     index: SharedIndex,
 }
 
 impl ObjectReader {
-    pub(super) fn new(shelf: Shelf, index: SharedIndex) -> ObjectReader {
-        ObjectReader { shelf, index }
+    pub(super) fn new(shard: ShardObjects, index: SharedIndex) -> ObjectReader {
+        ObjectReader { shard, index }
     }
 
     /// Something else stands at its number, or nothing: a truncation by another writer, or damage.
     fn missing(&self, seq: Seq) -> StoreError {
-        match self.shelf.highest_floor() {
+        match self.shard.highest_floor() {
             Ok(floor) if floor > seq => gone(seq),
-            Ok(_) => self.shelf.damaged(seq, "the batch is not there, or not the one that was"),
+            Ok(_) => self.shard.damaged(seq, "the batch is not there, or not the one that was"),
             Err(error) => error,
         }
     }
@@ -37,7 +37,7 @@ fn gone(seq: Seq) -> StoreError {
 impl LogReader for ObjectReader {
     fn read(&mut self, seq: Seq) -> Result<Batch, StoreError> {
         let known = self.index.lock().get(seq).copied().ok_or_else(|| gone(seq))?;
-        match self.shelf.batch(seq)? {
+        match self.shard.batch(seq)? {
             Some((entry, batch)) if entry == known => Ok(batch),
             _ => Err(self.missing(seq)),
         }

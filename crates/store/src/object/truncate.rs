@@ -41,9 +41,9 @@ impl ObjectLog {
     }
 
     fn make_floor(&self, floor: Seq) -> Result<(), StoreError> {
-        let name = names::floor(self.shelf.options.shard, floor);
-        let bytes = self.shelf.encode_floor(floor, self.index.lock().chain_before(floor));
-        match self.shelf.patience.keep_trying(|| self.shelf.objects.put_if_absent(&name, &bytes)) {
+        let name = names::floor(self.shard.options.shard, floor);
+        let bytes = self.shard.encode_floor(floor, self.index.lock().chain_before(floor));
+        match self.shard.patience.keep_trying(|| self.shard.objects.put_if_absent(&name, &bytes)) {
             // Whoever made it: a floor says the same in everybody's words.
             Err(error) if error.answer != Answer::Taken => Err(error.while_doing("raising the log's floor")),
             _ => Ok(()),
@@ -55,8 +55,8 @@ impl ObjectLog {
         if self.swept {
             return Ok(());
         }
-        for seq in self.shelf.batches_below(self.bounds().floor)? {
-            match self.shelf.head(seq) {
+        for seq in self.shard.batches_below(self.bounds().floor)? {
+            match self.shard.head(seq) {
                 Ok(Some(entry)) if is_ordinary(&entry) => drop(self.dead.insert(seq)),
                 // What cannot be read is nobody's to delete.
                 Err(error) if error.kind != ErrorKind::Damaged => return Err(error),
@@ -69,7 +69,7 @@ impl ObjectLog {
 
     fn delete_dead(&mut self) -> Result<(), StoreError> {
         while let Some(seq) = self.dead.first().copied() {
-            self.delete(&names::batch(self.shelf.options.shard, seq))?;
+            self.delete(&names::batch(self.shard.options.shard, seq))?;
             self.dead.remove(&seq);
         }
         Ok(())
@@ -77,13 +77,13 @@ impl ObjectLog {
 
     /// The highest counts: those below it are not needed.
     fn delete_old_floors(&self) -> Result<(), StoreError> {
-        let floors = self.shelf.floors()?;
+        let floors = self.shard.floors()?;
         let old = floors.split_last().map_or(&[][..], |(_, old)| old);
-        old.iter().try_for_each(|floor| self.delete(&names::floor(self.shelf.options.shard, *floor)))
+        old.iter().try_for_each(|floor| self.delete(&names::floor(self.shard.options.shard, *floor)))
     }
 
     fn delete(&self, name: &str) -> Result<(), StoreError> {
-        let deleted = self.shelf.patience.keep_trying(|| self.shelf.objects.delete(name));
+        let deleted = self.shard.patience.keep_trying(|| self.shard.objects.delete(name));
         deleted.map_err(|error: ObjectsError| error.while_doing(format!("deleting {name}")))
     }
 }

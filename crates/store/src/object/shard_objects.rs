@@ -30,7 +30,7 @@ pub struct ObjectOptions {
 
 /// The objects of one log.
 #[derive(Clone)]
-pub(super) struct Shelf {
+pub(super) struct ShardObjects {
     pub(super) objects: Arc<dyn Objects>,
     pub(super) options: ObjectOptions,
     pub(super) patience: Patience,
@@ -42,7 +42,7 @@ struct Survey {
     trouble: Option<StoreError>,
 }
 
-impl Shelf {
+impl ShardObjects {
     /// The whole log, as it was at one moment of this call.
     pub(super) fn survey(&self) -> Result<Index, StoreError> {
         let mut rounds = 0;

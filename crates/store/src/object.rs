@@ -11,7 +11,7 @@
 //! the owner's ([`Patience`]). Who should take over, and when: silence is watched elsewhere.
 //!
 //! In reading order: [`port`] is what is asked of an object store; [`mod@format`] is the bytes of a batch;
-//! `names`; `log` is the protocol; `truncate` gives room back; `shelf` asks for one shard's objects and
+//! `names`; `log` is the protocol; `truncate` gives room back; `shard_objects` asks for one shard's objects and
 //! finds the end of its log; `index` is what is known of it; `reader`; `blobs`; `memory`.
 
 pub mod port;
@@ -19,7 +19,7 @@ pub mod format;
 mod names;
 mod log;
 mod truncate;
-mod shelf;
+mod shard_objects;
 mod index;
 mod reader;
 mod blobs;
@@ -30,4 +30,4 @@ pub use format::WriterId;
 pub use log::{ObjectLog, Standing};
 pub use memory::MemoryObjects;
 pub use port::{Answer, Objects, ObjectsError, Page, Patience, Pause};
-pub use shelf::ObjectOptions;
+pub use shard_objects::ObjectOptions;

@@ -21,7 +21,7 @@ const MOVES_BYTES: u64 = 1 << 20;
 /// How many documents are looked at in one turn of the sequencer.
 const PAGE: usize = 1000;
 
-pub(super) struct Keeper {
+pub(super) struct Maintenance {
     pub(super) sequencer: Arc<Sequencer>,
     pub(super) reader: Box<dyn LogReader>,
     pub(super) blobs: Arc<dyn BlobStore>,
@@ -33,7 +33,7 @@ pub(super) struct Keeper {
     pub(super) stop: Arc<AtomicBool>,
 }
 
-impl Keeper {
+impl Maintenance {
     pub(super) fn run(mut self) {
         step_back();
         self.sweep();
