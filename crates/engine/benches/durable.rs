@@ -60,7 +60,7 @@ fn open(dir: &Path) -> DiskLog<RealFs> {
 /// Every caller acquires a key of its own and releases it, again and again.
 fn run(dir: &Path, callers: usize, rounds: usize, drive: Drive) -> Duration {
     let mut log = open(dir);
-    log.reserve(1).expect("room");
+    log.reserve().expect("room");
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = Opening { store, writer: 1, limits: Limits::default() };

@@ -112,7 +112,7 @@ fn live(fs: &SimFs, clock: &TestClock, seed: u64, known: &mut Known) -> Result<(
         }
         let Some(sealed) = decider.seal() else { continue };
         known.perhaps = Some(decider.kernel().snapshot());
-        log.reserve(sealed.payload.len() as u64)?;
+        log.reserve()?;
         log.append(sealed.seq, sealed.lsns, &sealed.payload)?;
         known.durable = known.perhaps.take();
     }

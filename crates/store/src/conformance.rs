@@ -15,7 +15,7 @@ pub fn batch(seq: Seq) -> Batch {
 /// Appends the next batch.
 pub fn append_next(log: &mut dyn LogStore) -> Result<(), StoreError> {
     let Batch { seq, lsns, payload } = batch(log.bounds().next);
-    log.reserve(payload.len() as u64)?;
+    log.reserve()?;
     log.append(seq, lsns, &payload)
 }
 

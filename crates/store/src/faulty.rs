@@ -159,8 +159,8 @@ impl<S: LogStore> LogStore for Faulty<S> {
         self.plan.write(Call::Append, payload, |payload| inner.append(seq, lsns, payload))
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError> {
-        self.plan.run(Call::Reserve, || self.inner.reserve(bytes))
+    fn reserve(&mut self) -> Result<(), StoreError> {
+        self.plan.run(Call::Reserve, || self.inner.reserve())
     }
 
     fn room(&self) -> Room {

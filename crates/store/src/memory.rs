@@ -61,7 +61,7 @@ impl LogStore for MemoryLog {
         true
     }
 
-    fn reserve(&mut self, _bytes: u64) -> Result<(), StoreError> {
+    fn reserve(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -94,15 +94,14 @@ pub trait LogStore: Send {
         false
     }
 
-    /// Sees to it that payloads of this size can be appended, with a spare segment behind them.
+    /// Preallocates a spare segment, so that the next append fits whatever its size.
     ///
-    /// Once it has succeeded, the next append of a payload of up to this size asks nobody for space or
-    /// descriptors: it writes, renames and syncs what is open already. (What is too large for any batch
-    /// stays too large.)
+    /// After success, the next append allocates neither disk space nor descriptors: it only writes, renames
+    /// and syncs files that are already open. ([`ErrorKind::TooLarge`] still applies.)
     ///
-    /// Fails with [`ErrorKind::NoSpace`] and no harm done; may be tried again at any time. Until then
-    /// appends go on, as far as [`LogStore::room`] says.
-    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError>;
+    /// Fails with [`ErrorKind::NoSpace`] and no side effects; may be retried at any time. Until it succeeds,
+    /// appends continue within [`LogStore::room`].
+    fn reserve(&mut self) -> Result<(), StoreError>;
 
     /// What can be appended without another [`LogStore::reserve`].
     fn room(&self) -> Room;

@@ -112,7 +112,7 @@ impl Server {
             let mut shard = Shard::new(decider);
             let opened: Turn<Number> = shard.end_turn();
             // What is left of the log's last piece may do.
-            let _ = log.reserve(BATCH_ROOM);
+            let _ = log.reserve();
             match append(&mut *log, &opened) {
                 // Somebody's late batch, or another server: what is there now counts.
                 Err(error) if error.kind == ErrorKind::Taken => continue,
@@ -156,7 +156,7 @@ impl Server {
     }
 
     fn make_room(&mut self) {
-        let space = match self.log.reserve(BATCH_ROOM) {
+        let space = match self.log.reserve() {
             Ok(()) => Space::Plenty,
             Err(_) if self.log.room().bytes >= BATCH_ROOM => Space::Reserve,
             Err(_) => Space::Nothing,

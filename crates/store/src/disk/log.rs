@@ -306,8 +306,8 @@ impl<F: Fs> LogStore for DiskLog<F> {
         done
     }
 
-    /// With a spare there is room for any batch, of whatever size.
-    fn reserve(&mut self, _bytes: u64) -> Result<(), StoreError> {
+    /// A spare segment fits any batch.
+    fn reserve(&mut self) -> Result<(), StoreError> {
         self.make_spare()
     }
 

@@ -247,7 +247,7 @@ impl LogStore for ObjectLog {
     }
 
     /// A bucket has room.
-    fn reserve(&mut self, _bytes: u64) -> Result<(), StoreError> {
+    fn reserve(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -29,6 +29,6 @@ fn what_is_zeroed_of_a_spare_segment_and_not_synced_is_bounded() {
     let fs = Watched::default();
     let options = LogOptions { shard: 0, store_id: 1, segment_bytes: (9 << 20) + 5 };
     let (mut log, _) = DiskLog::open(fs.clone(), dir.path(), options).expect("an empty log");
-    log.reserve(1).expect("room");
+    log.reserve().expect("room");
     assert_eq!(fs.unsynced(), (1 << 20, 10));
 }
