@@ -1,10 +1,11 @@
-//! A store in a directory: segments of frames, and a file for each blob.
+//! The disk backend: a directory with log segments and one file per blob.
 //!
 //! ```text
-//! store                 what was fixed when the store was made
-//! lock                  held by the process that has it open
+//! store                 store id and number of shards, fixed at creation
+//! lock                  locked by the process that has the store open
 //! log/<shard>/          one log: <first batch, 16 hex digits>.seg, spare, floor
-//! blob/                 blobs, by name; tmp/ those under way
+//! blob/by-name/         finished blobs, by name
+//! blob/tmp/             blobs being written
 //! ```
 
 mod blobs;
@@ -26,11 +27,11 @@ use std::path::Path;
 
 use crate::fs::Fs;
 
-/// Makes the name of a directory durable in the one above it.
-fn sync_above<F: Fs>(fs: &F, dir: &Path) -> io::Result<()> {
+/// Makes the name of a directory durable in its parent.
+fn sync_parent<F: Fs>(fs: &F, dir: &Path) -> io::Result<()> {
     match dir.parent() {
-        Some(above) if above.as_os_str().is_empty() => fs.sync_dir(Path::new(".")),
-        Some(above) => fs.sync_dir(above),
+        Some(parent) if parent.as_os_str().is_empty() => fs.sync_dir(Path::new(".")),
+        Some(parent) => fs.sync_dir(parent),
         None => Ok(()),
     }
 }

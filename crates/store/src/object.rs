@@ -1,18 +1,23 @@
-//! A store in an object store: an object for each batch, an object for each blob, and safety without a clock.
+//! The object-store backend: one object per batch, one object per blob, fencing by conditional puts, no
+//! clock.
+//!
+//! **Not used by the server yet.** No store URL selects this backend: only the simulator and the tests run
+//! it. It is the base of the planned S3 support.
 //!
 //! ```text
-//! log/<shard>/<batch, 16 hex digits>      one batch, created if absent
-//! floor/<shard>/<batch, 16 hex digits>    what is below is gone; the highest counts
+//! log/<shard>/<batch, 16 hex digits>      one batch, put if absent
+//! floor/<shard>/<batch, 16 hex digits>    batches below are dropped; the highest floor applies
 //! blob/<name>                             blobs, by name
 //! ```
 //!
 //! **What is absent.** A client: [`Objects`] is a port, so that a simulator can delay, lose and reorder
-//! requests, and a real client can be put behind it later. Sleeping: what happens between two tries is
-//! the owner's ([`Patience`]). Who should take over, and when: silence is watched elsewhere.
+//! requests; a real client will implement it later. Sleeping: the caller decides what happens between two
+//! attempts ([`Patience`]). Failure detection: when to take over a log is decided elsewhere.
 //!
-//! In reading order: [`port`] is what is asked of an object store; [`mod@format`] is the bytes of a batch;
-//! `names`; `log` is the protocol; `truncate` gives room back; `shard_objects` asks for one shard's objects and
-//! finds the end of its log; `index` is what is known of it; `reader`; `blobs`; `memory`.
+//! In reading order: [`port`] is the interface to an object store; [`mod@format`] is the encoding of a batch;
+//! `names` are the object names; `log` is the protocol; `truncate` deletes batches below the floor;
+//! `shard_objects` reads one shard's objects and finds the end of its log; `index` holds the metadata of the
+//! batches; `reader`, `blobs` and `memory` complete it.
 
 pub mod port;
 pub mod format;

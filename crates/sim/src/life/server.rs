@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engine::checkpoint::{self, CheckpointError, Mark};
 use engine::decider::{Decider, Opening};
-use engine::documents::{BlobId, Place, read_inline};
+use engine::documents::{BlobId, Place, Term, read_inline};
 use engine::recovery::{RecoveryError, recover};
 use engine::shard::{Shard, Space, State, Submission, Turn};
 use engine::uploads::{Pin, Uploads};
@@ -127,7 +127,7 @@ impl Server {
             ledger.recovered(&found).map_err(End::Wrong)?;
             ledger.may_become(shard.kernel().snapshot());
             ledger.became();
-            let uploads = Uploads::new(Arc::clone(&blobs), STORE.shard, term);
+            let uploads = Uploads::new(Arc::clone(&blobs), STORE.shard, Term(term));
             let (reader, machine) = (log.reader(), machine.clone());
             return Ok(Server { shard, log, reader, blobs, uploads, machine, last: None });
         }

@@ -1,15 +1,15 @@
-//! Reads a log's batches, and checks that each is the one that the index knows.
+//! Reads a log's batches, and checks each against the index.
 //!
-//! **Invariant.** What is given out is the batch that became part of the log at its number.
+//! **Invariant.** A returned batch is the one that became part of the log at its sequence number.
 //!
-//! **What would break it.** To trust a name: below a floor that was raised since, a late taker's object can
-//! stand where a batch was, whole and with a good checksum.
+//! **What would break it.** Trusting the object name: below a floor that was raised since, a late writer's
+//! object can replace a deleted batch, complete and with a valid checksum.
 
 use super::index::SharedIndex;
 use super::shard_objects::ShardObjects;
-use crate::port::{Batch, ErrorKind, LogReader, Seq, StoreError};
+use crate::port::{Batch, ErrorKind, LogReader, Lsn, Seq, StoreError};
 
-/// Reads with the index that it has in common with the log.
+/// Reads with the index that it shares with the log.
 pub(super) struct ObjectReader {
     shard: ShardObjects,
     index: SharedIndex,
@@ -20,18 +20,18 @@ impl ObjectReader {
         ObjectReader { shard, index }
     }
 
-    /// Something else stands at its number, or nothing: a truncation by another writer, or damage.
+    /// The object is missing or is not the indexed batch: another writer truncated the log, or it is damaged.
     fn missing(&self, seq: Seq) -> StoreError {
         match self.shard.highest_floor() {
             Ok(floor) if floor > seq => gone(seq),
-            Ok(_) => self.shard.damaged(seq, "the batch is not there, or not the one that was"),
+            Ok(_) => self.shard.damaged(seq, "the batch is missing or was replaced"),
             Err(error) => error,
         }
     }
 }
 
 fn gone(seq: Seq) -> StoreError {
-    StoreError::new(ErrorKind::Gone, format!("batch {} is not in the log", seq.0))
+    StoreError::new(ErrorKind::Gone, format!("batch not in the log: seq={}", seq.0))
 }
 
 impl LogReader for ObjectReader {
@@ -43,10 +43,10 @@ impl LogReader for ObjectReader {
         }
     }
 
-    fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError> {
+    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
         let found = self.index.lock().holding(lsn);
-        let seq =
-            found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("lsn {lsn} is not in the log")))?;
+        let seq = found
+            .ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("record not in the log: lsn={lsn}")))?;
         self.read(seq)
     }
 }

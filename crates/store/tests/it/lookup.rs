@@ -1,138 +1,142 @@
-//! Batches are found without reading through the segments they are in, and what the log drops meanwhile is
-//! gone, never damaged.
+//! Batches are found without reading whole segments, and concurrently dropped ones are reported as gone,
+//! never as damaged.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use store::conformance::{batch, fill};
 use store::disk::{DiskLog, LogOptions};
-use store::{Batch, ErrorKind, LogStore, Lsns, Seq};
+use store::{Batch, ErrorKind, LogStore, Lsn, Lsns, Seq};
 
-use crate::observed_fs::Watched;
+use crate::observed_fs::ObservedFs;
 
 const PAYLOAD: usize = 2000;
 const BATCHES: u64 = 6000;
-/// From a place to a batch, read in steps that grow, and the batch.
-const NEAR: u64 = 3 * (64 << 10);
+/// The maximum number of bytes read to find a batch: from an index entry, with growing read-ahead.
+const LOOKUP_MAX: u64 = 3 * (64 << 10);
 
-fn open(fs: &Watched, dir: &Path, segment_bytes: u64) -> DiskLog<Watched> {
+fn open(fs: &ObservedFs, dir: &Path, segment_bytes: u64) -> DiskLog<ObservedFs> {
     let options = LogOptions { shard: 0, store_id: 1, segment_bytes };
     DiskLog::open(fs.clone(), dir, options).expect("a sound log").0
 }
 
 /// About three segments of four megabytes.
-fn written(fs: &Watched, dir: &Path) -> DiskLog<Watched> {
+fn written(fs: &ObservedFs, dir: &Path) -> DiskLog<ObservedFs> {
     let mut log = open(fs, dir, 4 << 20);
     for seq in 0..BATCHES {
-        log.append(Seq(seq), lsns(seq), &[7; PAYLOAD]).expect("room");
+        log.append(Seq(seq), lsns(seq), &[7; PAYLOAD]).expect("writable");
     }
     assert!(log.extents().len() > 2, "{:?}", log.extents());
     log
 }
 
 fn lsns(seq: u64) -> Lsns {
-    Lsns { first: seq * 10, last: seq * 10 + 9 }
+    Lsns::new(seq * 10, seq * 10 + 9)
 }
 
-/// All over the log, in no order.
-fn anywhere() -> impl Iterator<Item = u64> {
+/// Sequence numbers all over the log, in no order.
+fn scattered() -> impl Iterator<Item = u64> {
     (0..300).map(|n| n * 7919 % BATCHES)
 }
 
-fn check_is_cheap(fs: &Watched, log: &DiskLog<Watched>, how: &str) {
+fn check_lookups_are_cheap(fs: &ObservedFs, log: &DiskLog<ObservedFs>, how: &str) {
     let mut reader = log.reader();
-    for seq in anywhere() {
+    for seq in scattered() {
         fs.take_read();
         assert_eq!(reader.read(Seq(seq)).expect("there").seq, Seq(seq));
         let by_number = fs.take_read();
-        assert_eq!(reader.holding(seq * 10 + 5).expect("there").seq, Seq(seq));
-        assert!(by_number < NEAR && fs.take_read() < NEAR, "{how}: {by_number} bytes for batch {seq}");
-        let fresh = log.reader().holding(seq * 10).expect("there");
+        assert_eq!(reader.holding(Lsn(seq * 10 + 5)).expect("there").seq, Seq(seq));
+        assert!(
+            by_number < LOOKUP_MAX && fs.take_read() < LOOKUP_MAX,
+            "{how}: {by_number} bytes for batch {seq}"
+        );
+        let fresh = log.reader().holding(Lsn(seq * 10)).expect("there");
         assert_eq!((fresh.seq, fresh.lsns), (Seq(seq), lsns(seq)));
-        assert!(fs.take_read() < NEAR, "{how}: by a new reader");
+        assert!(fs.take_read() < LOOKUP_MAX, "{how}: by a new reader");
     }
 }
 
 #[test]
 fn a_batch_is_found_without_reading_through_its_segment() {
     let dir = tempfile::tempdir().expect("a directory");
-    let fs = Watched::default();
-    check_is_cheap(&fs, &written(&fs, dir.path()), "as it was written");
+    let fs = ObservedFs::default();
+    check_lookups_are_cheap(&fs, &written(&fs, dir.path()), "indexed while writing");
 }
 
 #[test]
-fn a_segment_of_an_earlier_process_is_read_through_once() {
+fn a_segment_of_an_earlier_process_is_scanned_once() {
     let dir = tempfile::tempdir().expect("a directory");
-    let fs = Watched::default();
+    let fs = ObservedFs::default();
     drop(written(&fs, dir.path()));
     let log = open(&fs, dir.path(), 4 << 20);
     let whole: u64 = log.extents().iter().map(|extent| extent.bytes).sum();
     fs.take_read();
     let last = BATCHES - 1;
-    assert_eq!(log.reader().holding(last * 10).expect("there").seq, Seq(last));
-    assert!(fs.take_read() < NEAR, "the last segment was read when the log was opened");
-    assert_eq!(log.reader().holding(25).expect("there").seq, Seq(2));
-    assert!(fs.take_read() < NEAR, "no further than needed");
-    for seq in anywhere() {
-        log.reader().holding(seq * 10).expect("there");
+    assert_eq!(log.reader().holding(Lsn(last * 10)).expect("there").seq, Seq(last));
+    assert!(fs.take_read() < LOOKUP_MAX, "the last segment was read when the log was opened");
+    assert_eq!(log.reader().holding(Lsn(25)).expect("there").seq, Seq(2));
+    assert!(fs.take_read() < LOOKUP_MAX, "no further than needed");
+    for seq in scattered() {
+        log.reader().holding(Lsn(seq * 10)).expect("there");
     }
-    assert!(fs.take_read() < whole + 300 * NEAR);
-    check_is_cheap(&fs, &log, "once it has been read");
+    assert!(fs.take_read() < whole + 300 * LOOKUP_MAX);
+    check_lookups_are_cheap(&fs, &log, "indexed while reading");
 }
 
 #[test]
-fn what_is_not_in_the_log_yet_is_not_taken_for_damage() {
+fn a_batch_not_appended_yet_is_gone_not_damaged() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut log = open(&Watched::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
+    let mut log = open(&ObservedFs::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
     let mut reader = log.reader();
     for next in 0..200 {
-        assert_eq!(reader.holding(next * 10).expect_err("not there").kind, ErrorKind::Gone);
+        assert_eq!(reader.holding(Lsn(next * 10)).expect_err("not there").kind, ErrorKind::Gone);
         assert_eq!(reader.read(Seq(next)).expect_err("not there").kind, ErrorKind::Gone);
         fill(&mut log, next + 1);
-        assert_eq!(reader.holding(next * 10).expect("there"), batch(Seq(next)));
+        assert_eq!(reader.holding(Lsn(next * 10)).expect("there"), batch(Seq(next)));
     }
 }
 
-/// A reader that was under way when segments were dropped found the next one missing, and called it damage.
+/// A reader was in the middle of the log when segments were dropped; it found the next one missing and
+/// reported damage.
 #[test]
-fn what_was_dropped_under_a_reader_is_gone() {
+fn a_batch_dropped_under_a_reader_is_gone_not_damaged() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut log = open(&Watched::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
+    let mut log = open(&ObservedFs::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
     fill(&mut log, 300);
-    let pieces = log.extents();
+    let extents = log.extents();
     let mut reader = log.reader();
     reader.read(Seq(0)).expect("there");
-    log.raise_floor(pieces[3].first).expect("within the log");
-    for seq in 1..pieces[1].first.0 {
+    log.raise_floor(extents[3].first).expect("within the log");
+    for seq in 1..extents[1].first.0 {
         assert_eq!(reader.read(Seq(seq)).expect("its file is still open"), batch(Seq(seq)));
     }
-    assert_eq!(reader.read(pieces[1].first).expect_err("dropped").kind, ErrorKind::Gone);
-    assert_eq!(reader.read(pieces[2].first).expect_err("dropped").kind, ErrorKind::Gone);
-    assert_eq!(reader.holding(pieces[2].first.0 * 10).expect_err("dropped").kind, ErrorKind::Gone);
-    assert_eq!(reader.read(pieces[3].first).expect("above the floor"), batch(pieces[3].first));
+    assert_eq!(reader.read(extents[1].first).expect_err("dropped").kind, ErrorKind::Gone);
+    assert_eq!(reader.read(extents[2].first).expect_err("dropped").kind, ErrorKind::Gone);
+    assert_eq!(reader.holding(Lsn(extents[2].first.0 * 10)).expect_err("dropped").kind, ErrorKind::Gone);
+    assert_eq!(reader.read(extents[3].first).expect("above the floor"), batch(extents[3].first));
 }
 
 #[test]
-fn a_segment_that_is_dropped_just_before_it_is_opened_is_gone() {
+fn a_segment_dropped_just_before_it_is_opened_is_gone() {
     for by_lsn in [false, true] {
         let dir = tempfile::tempdir().expect("a directory");
-        let fs = Watched::default();
+        let fs = ObservedFs::default();
         let mut log = open(&fs, dir.path(), LogOptions::SEGMENT_BYTES_MIN);
         fill(&mut log, 300);
         let second = log.extents()[1].first;
         let mut reader = log.reader();
         let log = Arc::new(Mutex::new(log));
         fs.before_open(move || log.lock().expect("free").raise_floor(Seq(300)).expect("all of it"));
-        let read = if by_lsn { reader.holding(second.0 * 10) } else { reader.read(second) };
+        let read = if by_lsn { reader.holding(Lsn(second.0 * 10)) } else { reader.read(second) };
         assert_eq!(read.expect_err("dropped").kind, ErrorKind::Gone);
     }
 }
 
-/// Nobody but the log may remove segments: one that is missing otherwise is damage, and named.
+/// Only the log may remove segments: any other missing segment is damage, and reported by name.
 #[test]
-fn a_segment_that_somebody_else_removed_is_damage() {
+fn a_segment_not_removed_by_the_log_is_damage() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut log = open(&Watched::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
+    let mut log = open(&ObservedFs::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
     fill(&mut log, 300);
     let second = log.extents()[1].first;
     let name = format!("{:016x}.seg", second.0);
@@ -142,9 +146,9 @@ fn a_segment_that_somebody_else_removed_is_damage() {
 }
 
 #[test]
-fn readers_beside_a_log_that_appends_and_drops_find_what_was_written_or_that_it_is_gone() {
+fn concurrent_readers_find_batches_as_written_or_gone() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut log = open(&Watched::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
+    let mut log = open(&ObservedFs::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
     fill(&mut log, 100);
     let read = |mut reader: Box<dyn store::LogReader>, pace: u64| {
         let found = |found: Result<Batch, store::StoreError>, seq| match found {
@@ -154,7 +158,7 @@ fn readers_beside_a_log_that_appends_and_drops_find_what_was_written_or_that_it_
         for n in 0..20_000 {
             let seq = n * pace % 3000;
             found(reader.read(Seq(seq)), seq);
-            found(reader.holding(seq * 10 + 3), seq);
+            found(reader.holding(Lsn(seq * 10 + 3)), seq);
         }
     };
     std::thread::scope(|scope| {

@@ -6,4 +6,5 @@ mod damage;
 mod inspect;
 mod lookup;
 mod observed_fs;
+mod segment_files;
 mod unsynced_bytes;
