@@ -91,7 +91,7 @@ impl ObjectLog {
     /// [`ErrorKind::Gone`] if the log was truncated past this writer's position: reopen it.
     pub fn read_on(&mut self) -> Result<Bounds, StoreError> {
         if !matches!(self.standing, Standing::Reader | Standing::Behind) || self.pending.is_some() {
-            let what = "the owner of a log cannot catch up with it; reopen the log to follow another writer";
+            let what = "this writer may own the log, so it cannot catch up; reopen the log to follow another";
             return Err(StoreError::new(ErrorKind::Refused, what));
         }
         let (next, chain) = (self.bounds().next, self.index.lock().last_crc());
