@@ -95,7 +95,7 @@ impl ObjectLog {
             return Err(StoreError::new(ErrorKind::Refused, what));
         }
         let (next, chain) = (self.bounds().next, self.index.lock().last_crc());
-        let (entries, floor) = self.shard.scan_from_end(next, chain)?;
+        let (entries, floor) = self.shard.scan_appended(next, chain)?;
         let mut index = self.index.lock();
         for entry in entries {
             index.push(entry);

@@ -68,7 +68,7 @@ impl ShardObjects {
 
     /// The batches appended from `next`, whose predecessor has the checksum `chain`, and the current floor.
     /// [`ErrorKind::Gone`] if some of them are below the floor.
-    pub(super) fn scan_from_end(&self, next: Seq, chain: u32) -> Result<(Vec<Entry>, Seq), StoreError> {
+    pub(super) fn scan_appended(&self, next: Seq, chain: u32) -> Result<(Vec<Entry>, Seq), StoreError> {
         let scan = self.scan_from(next, chain);
         let floor = self.highest_floor()?;
         if floor > next {

@@ -32,12 +32,12 @@ impl ObjectLog {
             let deletable = dropped.iter().filter(|(_, entry)| is_deletable(entry));
             self.to_delete.extend(deletable.map(|(seq, _)| *seq));
         }
-        self.delete_pending()?;
+        self.delete_batches()?;
         if planted!(DeleteBeforeFloor) && floor > bounds.floor {
             self.create_floor(floor)?;
         }
         self.find_leftovers()?;
-        self.delete_pending()?;
+        self.delete_batches()?;
         self.delete_old_floors()
     }
 
@@ -70,7 +70,7 @@ impl ObjectLog {
         Ok(())
     }
 
-    fn delete_pending(&mut self) -> Result<(), StoreError> {
+    fn delete_batches(&mut self) -> Result<(), StoreError> {
         while let Some(seq) = self.to_delete.first().copied() {
             self.delete(&names::batch(self.shard.options.shard, seq))?;
             self.to_delete.remove(&seq);
