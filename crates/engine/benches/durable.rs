@@ -1,8 +1,8 @@
-//! What durable decisions cost, beside a ceiling in the same run: a bare loop that appends the same bytes
-//! in the same batches and syncs each.
+//! The throughput of durable decisions, compared with an upper bound from the same run: a bare loop that
+//! appends the same bytes in the same batches and syncs each.
 //!
-//! `cargo bench -p engine --bench durable`; words after `--` pick parts by name (`tasks`, `threads`, `alone`); set
-//! `TMPDIR` to choose the disk.
+//! `cargo bench -p engine --bench durable`; arguments after `--` select parts by name (`tasks`, `threads`,
+//! `alone`); set `TMPDIR` to choose the disk.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
@@ -57,10 +57,10 @@ fn open(dir: &Path) -> DiskLog<RealFs> {
     DiskLog::open(RealFs, &dir.join("log"), options).expect("a sound log").0
 }
 
-/// Every caller acquires a key of its own and releases it, again and again.
+/// Each caller repeatedly acquires and releases a key of its own.
 fn run(dir: &Path, callers: usize, rounds: usize, drive: Drive) -> Duration {
     let mut log = open(dir);
-    log.reserve(1).expect("room");
+    log.reserve().expect("writable");
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = Opening { store, writer: 1, limits: Limits::default() };
@@ -68,16 +68,16 @@ fn run(dir: &Path, callers: usize, rounds: usize, drive: Drive) -> Duration {
     let fatal = Box::new(|error| panic!("{error}"));
     let sequencer =
         Arc::new(Sequencer::start(Shard::new(decider), Box::new(log), Box::new(()), u64::MAX, fatal));
-    // Before the first answer a spare segment is zeroed: that is no part of a step.
+    // A spare segment is zeroed before the first reply: exclude that from the measurement.
     let mut first = Cycle::new(usize::MAX, 1);
     let opened = sequencer.call(first.next(None).expect("one round"), 0, None, None);
-    opened.expect("it lives").expect("taken");
+    opened.expect("running").expect("accepted");
     let start = Instant::now();
     drive(&sequencer, callers, rounds);
     start.elapsed()
 }
 
-/// Callers that block.
+/// Blocking callers, a thread each.
 fn threads(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
     let threads: Vec<_> = (0..callers)
         .map(|caller| {
@@ -86,18 +86,18 @@ fn threads(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
                 let mut cycle = Cycle::new(caller, rounds);
                 let mut next = cycle.next(None);
                 while let Some(command) = next.take() {
-                    let said = sequencer.call(command, 0, None, None).expect("it lives");
-                    next = cycle.next(Some(said.expect("taken")));
+                    let decision = sequencer.call(command, 0, None, None).expect("running");
+                    next = cycle.next(Some(decision.expect("accepted")));
                 }
             })
         })
         .collect();
     for thread in threads {
-        thread.join().expect("every caller was answered");
+        thread.join().expect("every caller got its replies");
     }
 }
 
-/// Callers that do not: what a server does with its connections.
+/// Asynchronous callers, like a server's connections.
 fn tasks(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
     let (send, receive) = channel();
     let submit = |caller: usize, command: Command| {
@@ -112,34 +112,34 @@ fn tasks(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
     }
     let mut left = callers;
     while left > 0 {
-        let (caller, reply) = receive.recv().expect("an answer");
-        match cycles[caller].next(Some(reply.expect("taken"))) {
+        let (caller, reply) = receive.recv().expect("a reply");
+        match cycles[caller].next(Some(reply.expect("accepted"))) {
             Some(command) => submit(caller, command),
             None => left -= 1,
         }
     }
 }
 
-/// One caller's work.
+/// The commands of one caller.
 struct Cycle {
-    who: Identity,
+    identity: Identity,
     acquire: Command,
     left: usize,
 }
 
 impl Cycle {
     fn new(caller: usize, rounds: usize) -> Cycle {
-        let who = identity(&format!("caller-{caller}"));
+        let identity = identity(&format!("caller-{caller}"));
         let grant = grant(key(&format!("key-{caller:012}")), Span(60_000));
-        Cycle { acquire: Command::by(&who, Action::Acquire(grant)), who, left: rounds }
+        Cycle { acquire: Command::by(&identity, Action::Acquire(grant)), identity, left: rounds }
     }
 
-    /// What to ask next: a release after a grant, and then the next grant.
-    fn next(&mut self, said: Option<Said>) -> Option<Command> {
-        match said {
+    /// The next command: a release after a grant, an acquire after a release.
+    fn next(&mut self, decision: Option<Said>) -> Option<Command> {
+        match decision {
             None => {}
             Some(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => {
-                return Some(Command::by(&self.who, Action::Release(held(&granted))));
+                return Some(Command::by(&self.identity, Action::Release(held(&granted))));
             }
             Some(Said::Outcome(Outcome::Applied(Answer::Released, _))) => self.left -= 1,
             Some(other) => panic!("{other:?}"),
@@ -148,20 +148,20 @@ impl Cycle {
     }
 }
 
-/// The sizes of the batches that were written.
+/// The payload sizes of all batches.
 fn batches(dir: &Path) -> Vec<usize> {
     let log = open(dir);
     let mut reader = log.reader();
     (0..log.bounds().next.0).map(|seq| reader.read(Seq(seq)).expect("durable").payload.len()).collect()
 }
 
-/// Appends as many bytes in as many steps to a file that was zeroed beforehand.
+/// Appends the same number of bytes in as many steps to a preallocated file.
 fn bare_loop(dir: &Path, batches: &[usize]) -> Duration {
     let file = File::create(dir.join("bare")).expect("a file");
     let zeros = vec![0; 1 << 20];
     let total: usize = batches.iter().map(|bytes| store::frame::frame_len(*bytes)).sum();
     for part in 0..=total / zeros.len() {
-        file.write_all_at(&zeros, (part * zeros.len()) as u64).expect("room");
+        file.write_all_at(&zeros, (part * zeros.len()) as u64).expect("writable");
     }
     file.sync_all().expect("synced");
     let bytes = vec![7; batches.iter().max().copied().unwrap_or(0) + 64];
@@ -169,7 +169,7 @@ fn bare_loop(dir: &Path, batches: &[usize]) -> Duration {
     let mut at = 0;
     for batch in batches {
         let length = store::frame::frame_len(*batch);
-        file.write_all_at(&bytes[..length], at).expect("room");
+        file.write_all_at(&bytes[..length], at).expect("writable");
         file.sync_data().expect("synced");
         at += length as u64;
     }
@@ -194,7 +194,7 @@ fn recovery(dir: &Path) {
     let log = open(dir);
     let start = Instant::now();
     let mut kernel = Kernel::new();
-    replay(&mut kernel, &mut *log.reader(), Seq(0), log.bounds().next).expect("what was written replays");
+    replay(&mut kernel, &mut *log.reader(), Seq(0), log.bounds().next).expect("the log replays");
     let records = kernel.last_lsn().0 - kernel.tenure().expect("opened").opened_lsn.0 + 1;
     let rate = records as f64 / start.elapsed().as_secs_f64();
     println!("recovery: {records} records at {:.2} M/s", rate / 1e6);

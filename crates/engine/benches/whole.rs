@@ -1,7 +1,7 @@
-//! A whole engine under load: handing on, a million leases, and grants while a snapshot is taken.
+//! A whole engine under load: hand-off, a million leases, and grants during snapshots.
 //!
-//! `cargo bench -p engine --bench whole`; words after `--` pick parts by name (`handoff`, `million`, `snapshot`);
-//! set `TMPDIR` to choose the disk.
+//! `cargo bench -p engine --bench whole`; arguments after `--` select parts by name (`handoff`, `million`,
+//! `snapshot`); set `TMPDIR` to choose the disk.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -34,11 +34,11 @@ fn main() {
 }
 
 #[derive(Default)]
-struct Watch {
+struct SnapshotCounter {
     snapshots: AtomicUsize,
 }
 
-impl Watcher for Watch {
+impl Watcher for SnapshotCounter {
     fn fatal(&self, why: Fatal) {
         panic!("{why}");
     }
@@ -54,7 +54,7 @@ impl Watcher for Watch {
     }
 }
 
-fn open(dir: &Path, watch: &Arc<Watch>, options: Options) -> Engine {
+fn open(dir: &Path, watch: &Arc<SnapshotCounter>, options: Options) -> Engine {
     let log = LogOptions { shard: 0, store_id: 1, segment_bytes: LogOptions::SEGMENT_BYTES };
     let log = DiskLog::open(RealFs, &dir.join("log"), log).expect("a sound log").0;
     let blobs = Arc::new(DiskBlobs::open(RealFs, &dir.join("blob")).expect("a sound store"));
@@ -66,17 +66,17 @@ fn open(dir: &Path, watch: &Arc<Watch>, options: Options) -> Engine {
     Engine::open(Box::new(log), blobs, clock, &opening, options, watcher).expect("a sound store")
 }
 
-/// A client that does not block: replies come back with their number, and when they came.
-struct Loop<'a> {
+/// An asynchronous client: replies arrive with the request's number and the time of arrival.
+struct AsyncClient<'a> {
     engine: &'a Engine,
     send: Sender<(usize, Instant, Reply)>,
     receive: Receiver<(usize, Instant, Reply)>,
 }
 
-impl<'a> Loop<'a> {
-    fn new(engine: &'a Engine) -> Loop<'a> {
+impl<'a> AsyncClient<'a> {
+    fn new(engine: &'a Engine) -> AsyncClient<'a> {
         let (send, receive) = channel();
-        Loop { engine, send, receive }
+        AsyncClient { engine, send, receive }
     }
 
     fn submit(&self, number: usize, command: Command, wait: Option<Wait>) {
@@ -95,8 +95,8 @@ impl<'a> Loop<'a> {
     }
 
     fn next(&self) -> (usize, Instant, Outcome) {
-        let (number, at, reply) = self.receive.recv().expect("an answer");
-        match reply.expect("taken") {
+        let (number, at, reply) = self.receive.recv().expect("a reply");
+        match reply.expect("accepted") {
             Said::Outcome(outcome) => (number, at, outcome),
             Said::Blocked(blocked) => panic!("{blocked:?}"),
         }
@@ -114,8 +114,7 @@ fn acquire(who: &Identity, name: &str) -> Command {
     Command::by(who, Action::Acquire(grant(key(name), Span(300_000))))
 }
 
-/// At this part of a hundred.
-fn at(sorted: &[Duration], percent: usize) -> Duration {
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() - 1) * percent / 100]
 }
 
@@ -123,15 +122,15 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// What one write and sync of a record's size takes here, now.
+/// The durations of bare writes and syncs of a record's size, sorted.
 fn bare_sync(dir: &Path) -> Vec<Duration> {
     let file = File::create(dir.join("bare")).expect("a file");
-    file.write_all_at(&vec![0; 4 << 20], 0).expect("room");
+    file.write_all_at(&vec![0; 4 << 20], 0).expect("writable");
     file.sync_all().expect("synced");
     let mut times: Vec<Duration> = (0..2000)
         .map(|n| {
             let start = Instant::now();
-            file.write_all_at(&[7; 256], n * 256).expect("room");
+            file.write_all_at(&[7; 256], n * 256).expect("writable");
             file.sync_data().expect("synced");
             start.elapsed()
         })
@@ -140,19 +139,19 @@ fn bare_sync(dir: &Path) -> Vec<Duration> {
     times
 }
 
-/// A key goes from one to the next of those who wait for it.
+/// A key is handed from waiter to waiter.
 fn handoff() {
     for waiters in [10, 10_000] {
         let dir = tempfile::tempdir().expect("a directory");
         let engine = open(dir.path(), &Arc::default(), Options::default());
-        let client = Loop::new(&engine);
+        let client = AsyncClient::new(&engine);
         let who = identity("ada");
         client.submit(0, acquire(&who, "k"), None);
         let mut holder = granted(&client.next().2);
-        let patience = || Some(Wait { most: Span(3_600_000), gone: Arc::default() });
-        // The queue is bounded: no faster than it is taken in.
+        let wait = || Some(Wait { most: Span(3_600_000), gone: Arc::default() });
+        // The inbox is bounded: submit no faster than it is drained.
         for n in 0..waiters {
-            client.submit(n, acquire(&who, "k"), patience());
+            client.submit(n, acquire(&who, "k"), wait());
             if n % 1000 == 999 {
                 client.submit(usize::MAX, Command::by(&who, Action::Touch(held(&holder))), None);
                 client.next();
@@ -160,7 +159,7 @@ fn handoff() {
         }
         let mut times = Vec::new();
         for n in 0..3000 {
-            client.submit(n, acquire(&who, "k"), patience());
+            client.submit(n, acquire(&who, "k"), wait());
             client.submit(usize::MAX, Command::by(&who, Action::Touch(held(&holder))), None);
             client.next();
             let start = Instant::now();
@@ -174,25 +173,25 @@ fn handoff() {
         let bare = bare_sync(dir.path());
         println!(
             "hand-off, {waiters} waiting: median {:.0} µs, p99 {:.0} µs; a bare write and sync: median {:.0} µs, p99 {:.0} µs",
-            micros(at(&times, 50)),
-            micros(at(&times, 99)),
-            micros(at(&bare, 50)),
-            micros(at(&bare, 99))
+            micros(percentile(&times, 50)),
+            micros(percentile(&times, 99)),
+            micros(percentile(&bare, 50)),
+            micros(percentile(&bare, 99))
         );
     }
 }
 
-/// What this process has in memory, in MB, and has used of a processor.
+/// This process's resident memory in MB, and its CPU time.
 fn resources() -> (f64, Duration) {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("it says how much");
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a VmRSS line");
     let kb: f64 = line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).expect("a number");
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
     let ticks: u64 = stat.split_whitespace().skip(13).take(2).map(|n| n.parse::<u64>().expect("ticks")).sum();
     (kb / 1024.0, Duration::from_millis(ticks * 10))
 }
 
-fn fill(client: &Loop<'_>, who: &Identity, leases: usize) -> Vec<Granted> {
+fn fill(client: &AsyncClient<'_>, who: &Identity, leases: usize) -> Vec<Granted> {
     let (mut sent, mut all) = (0, Vec::with_capacity(leases));
     while all.len() < leases {
         while sent < leases && sent - all.len() < 2048 {
@@ -204,7 +203,7 @@ fn fill(client: &Loop<'_>, who: &Identity, leases: usize) -> Vec<Granted> {
     all
 }
 
-fn renew_all(client: &Loop<'_>, who: &Identity, leases: &[Granted]) {
+fn renew_all(client: &AsyncClient<'_>, who: &Identity, leases: &[Granted]) {
     let mut in_flight = 0;
     for part in leases.chunks(256) {
         let renewals = part.iter().map(|lease| Renewal { held: held(lease), ttl: None }).collect();
@@ -218,12 +217,12 @@ fn renew_all(client: &Loop<'_>, who: &Identity, leases: &[Granted]) {
     (0..in_flight).for_each(|_| drop(client.next()));
 }
 
-/// A million leases that are renewed again and again, and a restart.
+/// A million leases, renewed repeatedly, and a restart.
 fn million() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(Watch::default());
+    let watch = Arc::new(SnapshotCounter::default());
     let engine = open(dir.path(), &watch, Options::default());
-    let client = Loop::new(&engine);
+    let client = AsyncClient::new(&engine);
     let who = identity("ada");
     let start = Instant::now();
     let leases = fill(&client, &who, 1_000_000);
@@ -235,25 +234,25 @@ fn million() {
         let (took, used) = (start.elapsed().as_secs_f64(), after.saturating_sub(cpu).as_secs_f64());
         let snapshots = watch.snapshots.load(Ordering::Relaxed);
         println!(
-            "renewal {round} of all of them: {took:.2} s, {used:.2} s of processor, {memory:.0} MB resident, {snapshots} snapshots so far"
+            "renewal {round} of all leases: {took:.2} s, {used:.2} s of CPU, {memory:.0} MB resident, {snapshots} snapshots so far"
         );
     }
     drop(client);
     drop(engine);
     let start = Instant::now();
     let engine = open(dir.path(), &watch, Options::default());
-    engine.sequencer().call(acquire(&who, "after"), 0, None, None).expect("it lives").expect("taken");
+    engine.sequencer().call(acquire(&who, "after"), 0, None, None).expect("running").expect("accepted");
     println!("restart until the first grant: {:.2} s", start.elapsed().as_secs_f64());
 }
 
-/// Grants by 64 callers while snapshots of 200,000 leases are taken, and while none are.
+/// Grants to 64 callers with and without concurrent snapshots of 200,000 leases.
 fn snapshot() {
     let mut p99 = Vec::new();
     for every in [u64::MAX, 4 << 20] {
         let dir = tempfile::tempdir().expect("a directory");
-        let watch = Arc::new(Watch::default());
+        let watch = Arc::new(SnapshotCounter::default());
         let engine = open(dir.path(), &watch, Options { snapshot_every: every, ..Options::default() });
-        let client = Loop::new(&engine);
+        let client = AsyncClient::new(&engine);
         let who = identity("ada");
         fill(&client, &who, 200_000);
         let times = Arc::new(Mutex::new(Vec::new()));
@@ -262,7 +261,7 @@ fn snapshot() {
         (0..64).for_each(|n| client.submit(n, acquire(&who, &format!("busy-{n}")), None));
         for _ in 0..400_000 {
             let (n, at, outcome) = client.next();
-            times.lock().expect("one at a time").push(at - started[n]);
+            times.lock().expect("not poisoned").push(at - started[n]);
             started[n] = Instant::now();
             match outcome {
                 Outcome::Applied(Answer::Granted(lease), _) => {
@@ -272,15 +271,15 @@ fn snapshot() {
             }
         }
         let snapshots = watch.snapshots.load(Ordering::Relaxed) - before;
-        let mut times = times.lock().expect("one at a time").clone();
+        let mut times = times.lock().expect("not poisoned").clone();
         times.sort_unstable();
         println!(
-            "64 callers over 200,000 leases, {snapshots} snapshots meanwhile: median {:.0} µs, p99 {:.0} µs, longest {:.1} ms",
-            micros(at(&times, 50)),
-            micros(at(&times, 99)),
-            micros(at(&times, 100)) / 1000.0
+            "64 callers over 200,000 leases, {snapshots} concurrent snapshots: median {:.0} µs, p99 {:.0} µs, longest {:.1} ms",
+            micros(percentile(&times, 50)),
+            micros(percentile(&times, 99)),
+            micros(percentile(&times, 100)) / 1000.0
         );
-        p99.push(micros(at(&times, 99)));
+        p99.push(micros(percentile(&times, 99)));
     }
     println!("p99 with snapshots is {:.2} of that without", p99[1] / p99[0]);
 }

@@ -1,14 +1,14 @@
-//! Snapshots, and what they let go: a second recovery beside the live one.
+//! Checkpointing and log truncation: recovers the state a second time from the store, beside the live one.
 //!
-//! **Invariant.** A batch is dropped only when a snapshot holds it that was recovered from the store itself,
-//! came out as the live kernel said, and is durable; and when no document has its bytes there.
+//! **Invariant.** A batch is dropped only if a durable snapshot includes it, if that snapshot was recovered
+//! from the store itself and matched the live kernel, and if no live document is stored in the batch.
 //!
-//! **What would break it.** To write down the live state: a kernel that went wrong would be made permanent, and
-//! the log that proves it deleted. To drop a segment once its documents were copied into the snapshot's state:
-//! the copies are in the log behind the snapshot, and have to be durable first. To carry every document
-//! forward with every snapshot: one that never changes would be written for ever. So a part of the log goes
-//! only while what stays is at least twice what is alive in it; then, for each byte that is carried forward, a
-//! new one was written.
+//! **What would break it.** Writing the live state: a corrupted kernel state would become permanent, and the
+//! log that proves it would be deleted. Dropping a segment as soon as its documents were relocated: their
+//! copies are in the log after the snapshot, and have to be durable first. Relocating every document at every
+//! snapshot: a document that never changes would be rewritten for ever. So the log is truncated only as long
+//! as the rest is at least twice as large as the live documents; then at least one new byte was written per
+//! relocated byte.
 
 use std::fmt;
 
@@ -20,35 +20,35 @@ use crate::recovery::{RecoveryError, last_snapshot, replay, snapshot_name, snaps
 use crate::shard::State;
 use crate::snapshot;
 
-/// A moment of the live log: what a snapshot of it must come to.
+/// A position in the live log, with the state that a recovery up to it must reproduce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// All batches before this one.
+    /// The mark is before this batch.
     pub next: Seq,
-    /// The live kernel then.
+    /// The live kernel's state at the mark.
     pub state: State,
-    /// The pieces of the log then.
+    /// The log's extents at the mark.
     pub extents: Vec<Extent>,
 }
 
-/// Why there is no snapshot.
+/// The reason why no snapshot was taken.
 #[derive(Debug)]
 pub enum CheckpointError {
-    /// The store could not read or write. It may be tried again.
+    /// The store could not read or write. May be retried.
     Store(StoreError),
-    /// What is in the store cannot be recovered, or comes to another state than the live one: one of both is
-    /// wrong, and nothing may be built on either.
+    /// The store cannot be recovered, or leads to a different state than the live one: one of the two is
+    /// wrong, and neither may be trusted.
     Diverged(String),
 }
 
 impl fmt::Display for CheckpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CheckpointError::Store(error) => write!(f, "no snapshot could be taken: {error}"),
+            CheckpointError::Store(error) => write!(f, "taking a snapshot failed: {error}"),
             CheckpointError::Diverged(what) => write!(
                 f,
-                "the log does not come to the state that was answered from; stop, keep the store, restore a backup \
-                 or report this: {what}"
+                "the log does not reproduce the state that requests were answered from; keep the store, report \
+                 this, and restore from a backup: {what}"
             ),
         }
     }
@@ -71,7 +71,7 @@ impl From<RecoveryError> for CheckpointError {
     }
 }
 
-/// Recovers the state at a mark, compares it with what the live kernel was, and makes a snapshot of it durable.
+/// Recovers the state at a mark, compares it with the live kernel's, and makes a snapshot of it durable.
 pub fn take(
     blobs: &dyn BlobStore,
     reader: &mut dyn LogReader,
@@ -92,7 +92,7 @@ pub fn take(
         }
         write(blobs, shard, &kernel, mark.next)?;
     }
-    drop_older(blobs, shard)?;
+    delete_older_snapshots(blobs, shard)?;
     Ok(kernel)
 }
 
@@ -104,58 +104,58 @@ fn write(blobs: &dyn BlobStore, shard: Shard, kernel: &Kernel, next: Seq) -> Res
     }
     snapshot::write(&state, next, &mut |bytes| writer.write(bytes))?;
     match writer.finish() {
-        // Made by a process that died before it got further: the same batches, the same bytes.
+        // Written by a process that crashed later on: the same batches, the same bytes.
         Err(error) if error.kind == ErrorKind::Taken => Ok(()),
         other => other.map(drop),
     }
 }
 
-/// The last one is enough: it was read back, or will be by the next.
-fn drop_older(blobs: &dyn BlobStore, shard: Shard) -> Result<(), StoreError> {
+/// The last snapshot is enough: it was read back already, or the next checkpoint will read it back.
+fn delete_older_snapshots(blobs: &dyn BlobStore, shard: Shard) -> Result<(), StoreError> {
     let mut all = snapshots(blobs, shard)?;
     all.pop();
     all.iter().try_for_each(|(name, _)| blobs.delete(name))
 }
 
-/// What may go of a log, and what has to be carried forward before that.
+/// How far the log can be truncated, and the documents to relocate before that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Everything below may go then.
+    /// The new floor, once all moves are durable.
     pub floor: Seq,
-    /// Documents whose bytes are below it.
+    /// The live documents below the floor.
     pub moves: Vec<Move>,
 }
 
-/// A document to carry forward.
+/// An inline document to relocate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Where the key is.
+    /// The key's namespace.
     pub namespace: Namespace,
-    /// Whose document.
+    /// The document's key.
     pub key: ResourceName,
-    /// Which version of it.
+    /// The document's version.
     pub version: Version,
-    /// The record that has its bytes.
+    /// The record that contains the document.
     pub lsn: Lsn,
-    /// How many.
+    /// The document's size.
     pub bytes: u64,
 }
 
 impl Move {
-    /// The record that carries it; the bytes go beside it.
+    /// The command that relocates the document; the document is passed along with it.
     pub fn command(&self) -> Command {
         let (namespace, key, version) = (self.namespace.clone(), self.key.clone(), self.version);
         let location = Place::Inline(self.lsn).location();
         Command::internal(kernel::Action::Relocate(Relocation { namespace, key, version, location }))
     }
 
-    /// The bytes, as they are in the log.
+    /// Reads the document from the log.
     pub fn read(&self, reader: &mut dyn LogReader) -> Result<Vec<u8>, StoreError> {
         read_inline(reader, self.lsn)
     }
 }
 
-/// What may go of a log of which `kernel` is the state in the last snapshot, so that at least `retain` bytes stay.
+/// Plans the truncation of a log, given the state in its last snapshot. Retains at least `retain` bytes.
 pub fn plan(
     kernel: &Kernel,
     reader: &mut dyn LogReader,
@@ -163,12 +163,12 @@ pub fn plan(
     retain: u64,
 ) -> Result<Option<Plan>, StoreError> {
     let documents = inline_documents(kernel);
-    let alive: u64 = documents.iter().map(|document| document.bytes).sum();
+    let live: u64 = documents.iter().map(|document| document.bytes).sum();
     let mut left: u64 = mark.extents.iter().map(|extent| extent.bytes).sum();
     let mut floor = None;
     for (extent, next) in mark.extents.iter().zip(mark.extents.iter().skip(1)) {
         left -= extent.bytes;
-        if next.first > mark.next || left < retain.max(2 * alive) {
+        if next.first > mark.next || left < retain.max(2 * live) {
             break;
         }
         floor = Some(next.first);
@@ -177,7 +177,7 @@ pub fn plan(
     let first = match reader.read(floor) {
         // The floor has been raised past it since the mark.
         Err(error) if error.kind == ErrorKind::Gone => return Ok(None),
-        other => Lsn(other?.lsns.first),
+        other => Lsn(other?.lsns.first.0),
     };
     let moves = documents
         .into_iter()

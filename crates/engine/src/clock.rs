@@ -1,12 +1,12 @@
-//! Where stamps come from: elapsed time, and never the wall clock.
+//! The source of stamps: elapsed time, never the wall clock.
 //!
-//! **Invariant.** Kernel time never runs ahead of what has certainly passed, and never goes back. On the
-//! boot on which the last tenure began, its boot clock tells how much has passed since; on another,
-//! nobody knows, and time goes on from the last stamp: leases keep what remained of them, late and never
-//! early.
+//! **Invariant.** Kernel time never runs ahead of the time that has certainly elapsed, and never goes back.
+//! Within the boot in which the last tenure began, the boot clock tells how much time has elapsed since.
+//! After a reboot that is unknown, and time continues from the last stamp: leases keep their remaining time,
+//! so they end late and never early.
 //!
-//! The wall clock has one use: the LSN at which a log is opened is at least the Unix time in
-//! microseconds, so that tokens grow even if a store is wiped.
+//! The wall clock has one use: the LSN at which a log is opened is at least the Unix time in microseconds, so
+//! that fencing tokens increase even if a store is wiped.
 
 use std::fmt;
 
@@ -14,25 +14,25 @@ use kernel::{Lsn, Span, Tenure, Time};
 
 /// The clocks of a machine.
 pub trait Clock: Send {
-    /// Milliseconds since this machine was started, times of sleep included.
+    /// Milliseconds since boot, including suspend.
     fn boot_clock(&self) -> Span;
-    /// Tells this start of the machine from every other.
+    /// Unique to this boot of the machine.
     fn boot_id(&self) -> u128;
-    /// Microseconds since 1970, if the wall clock is right.
+    /// Microseconds since 1970, by the wall clock.
     fn unix_micros(&self) -> u64;
 }
 
-/// Turns a machine's boot clock into kernel time, from one `open` to the next.
+/// Converts the boot clock into kernel time, for one tenure.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamps {
-    /// Kernel time at the `open`.
+    /// Kernel time at the tenure's `open`.
     opened_at: Time,
-    /// The boot clock then.
+    /// The boot clock at the `open`.
     boot_clock: Span,
 }
 
 impl Stamps {
-    /// Goes on from the tenure before, if there was one, whose last stamp was `last`.
+    /// Continues after the previous tenure, if any, whose last stamp was `last`.
     pub fn after(before: Option<&Tenure>, last: Time, clock: &dyn Clock) -> Stamps {
         let boot_clock = clock.boot_clock();
         let same_boot =
@@ -64,23 +64,23 @@ impl Stamps {
     }
 }
 
-/// A wall clock that cannot be right.
+/// The wall clock is certainly wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongClock {
-    /// What it says, in microseconds since 1970.
+    /// The wall clock, in microseconds since 1970.
     pub unix_micros: u64,
 }
 
 impl fmt::Display for WrongClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.unix_micros / 1_000_000;
-        write!(f, "the machine's clock cannot be right; set it, then start again: unix_seconds={seconds}")
+        write!(f, "the system clock is wrong; set it, then restart: unix_seconds={seconds}")
     }
 }
 
 impl std::error::Error for WrongClock {}
 
-/// No clock that is right is before this: 2026-11-01.
+/// A wall clock before this date, 2026-11-01, is wrong.
 const BUILT_UNIX_MICROS: u64 = 1_793_491_200_000_000;
 
 /// The LSN at which to open a log whose last record is at `last`.
@@ -101,8 +101,8 @@ pub struct MachineClock {
 }
 
 impl MachineClock {
-    /// Where nobody tells one start of the machine from another, without `/proc`, this is a start of its own: time goes on
-    /// from the last stamp.
+    /// Reads the boot id from `/proc`. Where there is none, uses a random one, as if the machine had just
+    /// booted: kernel time then continues from the last stamp.
     pub fn new() -> std::io::Result<MachineClock> {
         match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
             Ok(text) => {
@@ -143,13 +143,13 @@ mod tests {
     use super::*;
     use kernel::{Limits, Open, Store};
 
-    struct Hands {
+    struct ManualClock {
         boot_clock: u64,
         boot_id: u128,
         unix_micros: u64,
     }
 
-    impl Clock for Hands {
+    impl Clock for ManualClock {
         fn boot_clock(&self) -> Span {
             Span(self.boot_clock)
         }
@@ -163,11 +163,11 @@ mod tests {
         }
     }
 
-    fn hands(boot_clock: u64, boot_id: u128) -> Hands {
-        Hands { boot_clock, boot_id, unix_micros: BUILT_UNIX_MICROS }
+    fn clock(boot_clock: u64, boot_id: u128) -> ManualClock {
+        ManualClock { boot_clock, boot_id, unix_micros: BUILT_UNIX_MICROS }
     }
 
-    /// Opened at kernel time 1000, when the clock of boot 7 stood at 50,000.
+    /// Opened at kernel time 1000, when the boot clock of boot 7 was at 50,000.
     fn tenure() -> Tenure {
         let open = Open {
             store: Store::default(),
@@ -182,32 +182,32 @@ mod tests {
     }
 
     #[test]
-    fn on_the_same_boot_what_has_passed_counts() {
-        let stamps = Stamps::after(Some(&tenure()), Time(2000), &hands(60_000, 7));
+    fn elapsed_time_counts_within_the_same_boot() {
+        let stamps = Stamps::after(Some(&tenure()), Time(2000), &clock(60_000, 7));
         assert_eq!(stamps.opened_at(), Time(11_000));
-        assert_eq!(stamps.now(&hands(60_250, 7)), Time(11_250));
+        assert_eq!(stamps.now(&clock(60_250, 7)), Time(11_250));
     }
 
     #[test]
-    fn after_a_reboot_time_goes_on_from_the_last_stamp() {
-        let stamps = Stamps::after(Some(&tenure()), Time(2000), &hands(300, 8));
-        assert_eq!((stamps.opened_at(), stamps.now(&hands(400, 8))), (Time(2000), Time(2100)));
-        // Also when the machine has been up for longer than the one before it was: that tells nothing.
-        assert_eq!(Stamps::after(Some(&tenure()), Time(2000), &hands(900_000, 8)).opened_at(), Time(2000));
+    fn time_continues_from_the_last_stamp_after_a_reboot() {
+        let stamps = Stamps::after(Some(&tenure()), Time(2000), &clock(300, 8));
+        assert_eq!((stamps.opened_at(), stamps.now(&clock(400, 8))), (Time(2000), Time(2100)));
+        // Even if the boot clock is further ahead than before the reboot: that proves nothing.
+        assert_eq!(Stamps::after(Some(&tenure()), Time(2000), &clock(900_000, 8)).opened_at(), Time(2000));
     }
 
     #[test]
-    fn time_never_goes_back_whatever_the_clock_does() {
-        let stamps = Stamps::after(Some(&tenure()), Time(90_000), &hands(60_000, 7));
+    fn time_never_goes_back_even_if_the_clock_does() {
+        let stamps = Stamps::after(Some(&tenure()), Time(90_000), &clock(60_000, 7));
         assert_eq!(stamps.opened_at(), Time(90_000), "the last stamp was later than the clock can explain");
-        assert_eq!(stamps.now(&hands(0, 7)), Time(90_000));
-        assert_eq!(Stamps::after(None, Time(0), &hands(5, 7)).opened_at(), Time(0));
+        assert_eq!(stamps.now(&clock(0, 7)), Time(90_000));
+        assert_eq!(Stamps::after(None, Time(0), &clock(5, 7)).opened_at(), Time(0));
     }
 
-    /// The wall clock may jump by hours, or to 2038 and back: it stamps nothing.
+    /// The wall clock may jump by hours, or to 2038 and back, without effect on stamps.
     #[test]
-    fn the_wall_clock_decides_no_stamp_and_a_wrong_one_refuses_to_open() {
-        let mut clock = hands(60_000, 7);
+    fn the_wall_clock_affects_no_stamp_and_a_wrong_one_prevents_opening() {
+        let mut clock = clock(60_000, 7);
         let stamps = Stamps::after(Some(&tenure()), Time(2000), &clock);
         clock.unix_micros = 2_145_916_800_000_000;
         assert_eq!(stamps.now(&clock), Time(11_000));
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(
             opening_lsn(Lsn(3_000_000_000_000_000), &clock),
             Ok(Lsn(3_000_000_000_000_001)),
-            "never back"
+            "never decreases"
         );
         for wrong in [0, BUILT_UNIX_MICROS - 1, (1 << 52) + 1] {
             clock.unix_micros = wrong;

@@ -1,14 +1,14 @@
-//! Would a wait close a ring of sessions that wait for each other?
+//! Deadlock detection: would a new wait close a cycle in the wait-for graph of sessions?
 //!
-//! **Invariant.** Among the sessions of a namespace nobody waits, over any number of others, for itself. A
-//! session waits for the holders that are in the way of what it asked for, and for those who asked earlier.
+//! **Invariant.** The wait-for graph of a namespace's sessions has no cycle. A session waits for the holders
+//! of conflicting leases, and for the conflicting waiters ahead of it.
 //!
-//! **What would break it.** To look at holders alone: `A` holds `x` and queues for `y` behind `B`, who holds
-//! nothing that `A` wants, and `B` queues for `x`. Only a new wait can close a ring: a grant goes to someone
-//! who was waited for already. So it is enough to look when somebody is about to wait.
+//! **What would break it.** Considering holders alone: `A` holds `x` and queues for `y` behind `B`, which
+//! holds nothing that `A` wants, and `B` queues for `x`. Only a new wait can close a cycle: a grant goes to a
+//! session that was already waited for. So a search before each new wait is enough.
 //!
-//! The search is bounded. What it cannot rule out within its bounds counts as a ring: a refusal too many
-//! costs a retry, a ring costs a time-out for everyone in it.
+//! The search is bounded. A cycle that it cannot rule out within the bound counts as a deadlock: an
+//! unnecessary refusal costs a retry, a deadlock costs a timeout for every session in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,10 @@ use kernel::{Grant, Kernel, Time};
 
 use crate::waiters::{Session, Ticket, Waiters, session_of};
 
-/// How many holders and waiters a search looks at.
-const LOOK_MAX: usize = 20_000;
+/// Maximum number of holders and waiters that a search visits.
+const VISITS_MAX: usize = 20_000;
 
-/// Would `session` wait for itself, if it waited for this?
+/// Whether `session` would wait for itself, directly or indirectly, if it waited for this grant.
 pub(crate) fn closes_a_ring(
     kernel: &Kernel,
     waiters: &Waiters,
@@ -29,7 +29,7 @@ pub(crate) fn closes_a_ring(
 ) -> bool {
     let holds_nothing = kernel.leases_of_session(&session.0, &session.1, &session.2, now).is_empty();
     if holds_nothing && waiters.of_session(session).next().is_none() {
-        // Nobody waits for it.
+        // No session can be waiting for it.
         return false;
     }
     let mut search = Search {
@@ -37,88 +37,95 @@ pub(crate) fn closes_a_ring(
         waiters,
         now,
         goal: session,
-        left: LOOK_MAX,
+        visits_left: VISITS_MAX,
         sessions: BTreeSet::new(),
-        passed: BTreeMap::new(),
-        known: BTreeSet::new(),
-        todo: Vec::new(),
+        scanned: BTreeMap::new(),
+        found: BTreeSet::new(),
+        unvisited: Vec::new(),
     };
-    search.look_behind(grant, None) || search.run()
+    search.follow(grant, None) || search.run()
 }
 
+/// A search through the wait-for graph, from the new wait.
 struct Search<'a> {
     kernel: &'a Kernel,
     waiters: &'a Waiters,
     now: Time,
+    /// The session that would wait: reaching it means a deadlock.
     goal: &'a Session,
-    left: usize,
+    visits_left: usize,
+    /// The sessions reached so far.
     sessions: BTreeSet<Session>,
-    /// How far each queue has been gone through.
-    passed: BTreeMap<u64, Ticket>,
-    known: BTreeSet<Ticket>,
-    todo: Vec<Ticket>,
+    /// Per wait queue, the ticket up to which it has been scanned.
+    scanned: BTreeMap<u64, Ticket>,
+    /// The waiters reached so far.
+    found: BTreeSet<Ticket>,
+    /// The waiters reached but not followed yet.
+    unvisited: Vec<Ticket>,
 }
 
 impl Search<'_> {
     fn run(&mut self) -> bool {
-        while let Some(ticket) = self.todo.pop() {
+        while let Some(ticket) = self.unvisited.pop() {
             let Some(waiter) = self.waiters.get(ticket) else { continue };
-            if session_of(&waiter.command).is_some_and(|session| self.meets(session)) {
+            if session_of(&waiter.command).is_some_and(|session| self.reach(session)) {
                 return true;
             }
-            if self.look_behind(waiter.grant(), Some(ticket)) {
+            if self.follow(waiter.grant(), Some(ticket)) {
                 return true;
             }
         }
         false
     }
 
-    /// Is it the one that would wait for itself? If not, whatever that one waits for counts too.
-    fn meets(&mut self, session: Session) -> bool {
+    /// Whether the session is the goal. If not, all its waiters are added to the search.
+    fn reach(&mut self, session: Session) -> bool {
         if session == *self.goal {
             return true;
         }
         if !self.sessions.contains(&session) {
             let waiting: Vec<Ticket> = self.waiters.of_session(&session).collect();
             for ticket in waiting {
-                self.note(ticket);
+                self.add(ticket);
             }
             self.sessions.insert(session);
         }
         false
     }
 
-    fn note(&mut self, ticket: Ticket) {
-        if self.known.insert(ticket) {
-            self.todo.push(ticket);
+    fn add(&mut self, ticket: Ticket) {
+        if self.found.insert(ticket) {
+            self.unvisited.push(ticket);
         }
     }
 
-    /// Holders, and those who came before a ticket if there is one.
-    fn look_behind(&mut self, grant: &Grant, before: Option<Ticket>) -> bool {
+    /// Follows a wait to the conflicting holders and to the waiters ahead of `before`; all waiters if `None`.
+    /// Whether the goal was reached, or the search was cut short.
+    fn follow(&mut self, grant: &Grant, before: Option<Ticket>) -> bool {
         let before = before.unwrap_or(Ticket(u64::MAX));
         let queues = self.waiters.in_the_way_of(&grant.namespace, grant.bundle.members());
         for queue in queues.filter(|_| !planted!(RingsHoldersOnly)) {
-            let from = self.passed.get(&queue.id).copied().unwrap_or(Ticket(0));
+            let from = self.scanned.get(&queue.id).copied().unwrap_or(Ticket(0));
             for ticket in queue.order.range(from..before.max(from)) {
-                self.note(*ticket);
-                if self.is_tired() {
+                self.add(*ticket);
+                if self.is_exhausted() {
                     return true;
                 }
             }
-            self.passed.insert(queue.id, from.max(before));
+            self.scanned.insert(queue.id, from.max(before));
         }
         for lease in self.kernel.conflicts(&grant.namespace, &grant.bundle, self.now) {
             let session = lease.details.session.map(|name| (lease.namespace, lease.identity, name));
-            if self.is_tired() || session.is_some_and(|session| self.meets(session)) {
+            if self.is_exhausted() || session.is_some_and(|session| self.reach(session)) {
                 return true;
             }
         }
         false
     }
 
-    fn is_tired(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left == 0
+    /// Counts one visit. Whether the bound is reached.
+    fn is_exhausted(&mut self) -> bool {
+        self.visits_left = self.visits_left.saturating_sub(1);
+        self.visits_left == 0
     }
 }

@@ -538,7 +538,7 @@ impl Decider {
         let payload = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_USUAL));
         let seq = self.next_seq;
         self.next_seq = seq.next();
-        Some(Sealed { seq, lsns: Lsns { first: first.0, last: self.kernel.last_lsn().0 }, payload })
+        Some(Sealed { seq, lsns: Lsns::new(first.0, self.kernel.last_lsn().0), payload })
     }
 
     /// What happened in the batch so far, for those who follow events: to be told when it is durable.

@@ -1,15 +1,15 @@
-//! Where a document's bytes are: in the log, or in a blob.
+//! Where a document's bytes are stored: in the log, or in a blob.
 //!
-//! The kernel keeps a [`Location`] beside each document and does not look into it. Up to
-//! [`Record::DOCUMENT_MAX`] bytes ride in the record that commits them, or in the one that carried them forward;
-//! longer ones are blobs, named by the term in which they were written.
+//! The kernel stores an opaque [`Location`] with each document. Documents of up to [`Record::DOCUMENT_MAX`]
+//! bytes are stored inline, in the record that committed them or in a later record that relocated them.
+//! Longer documents are blobs, named after the term in which they were written.
 
 use kernel::{Location, Lsn};
 use store::{BlobName, ErrorKind, LogReader, StoreError};
 
 use crate::record::Record;
 
-/// A location, read.
+/// A decoded [`Location`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// In the record at this LSN.
@@ -18,67 +18,73 @@ pub enum Place {
     Blob(BlobId),
 }
 
-/// Names a blob: no two ever have the same, since no term begins twice.
+/// The number of a tenure, from 1. Each opening of a log begins a new term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Term(pub u64);
+
+/// Identifies a blob within its shard. Never reused, since no term begins twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlobId {
-    /// The tenure that wrote it, from 1.
-    pub term: u64,
-    /// Counts those of one tenure.
+    /// The term that wrote the blob.
+    pub term: Term,
+    /// The blob's number within the term, from 0.
     pub number: u64,
 }
 
 impl Place {
-    /// As the kernel keeps it: the term in the upper half, 0 for what is in the log.
+    /// Encodes the location for the kernel: the term in the upper 64 bits, 0 for inline documents.
     pub fn location(self) -> Location {
         match self {
             Place::Inline(lsn) => Location(u128::from(lsn.0)),
-            Place::Blob(BlobId { term, number }) => Location(u128::from(term) << 64 | u128::from(number)),
+            Place::Blob(BlobId { term, number }) => Location(u128::from(term.0) << 64 | u128::from(number)),
         }
     }
 
-    /// What a location means.
+    /// Decodes a location.
     pub fn of(location: Location) -> Place {
         let [term, number] = [location.0 >> 64, location.0 & u128::from(u64::MAX)]
-            .map(|half| u64::try_from(half).expect("half of it"));
-        if term == 0 { Place::Inline(Lsn(number)) } else { Place::Blob(BlobId { term, number }) }
+            .map(|half| u64::try_from(half).expect("64 bits"));
+        if term == 0 { Place::Inline(Lsn(number)) } else { Place::Blob(BlobId { term: Term(term), number }) }
     }
 }
 
 impl BlobId {
-    /// The blob's name in its shard's part of the store.
+    /// The blob's name in the store.
     pub fn name(self, shard: kernel::Shard) -> BlobName {
-        let BlobId { term, number } = self;
+        let BlobId { term: Term(term), number } = self;
         let name = format!("{}{term:016x}-{number:016x}", BlobId::prefix(shard));
         BlobName::new(&name).expect("digits and dashes")
     }
 
-    /// What the names of a shard's blobs begin with.
+    /// The common prefix of a shard's blob names.
     pub fn prefix(shard: kernel::Shard) -> String {
         format!("document/{}/", shard.0)
     }
 
-    /// The blob of this name, if it is one of the shard's.
+    /// Parses a blob name; `None` if it is not a document of this shard in canonical form.
     pub fn parse(name: &BlobName, shard: kernel::Shard) -> Option<BlobId> {
         let (term, number) = name.as_str().strip_prefix(&BlobId::prefix(shard))?.split_once('-')?;
         let read = |hex: &str| u64::from_str_radix(hex, 16).ok();
-        let blob = BlobId { term: read(term)?, number: read(number)? };
+        let blob = BlobId { term: Term(read(term)?), number: read(number)? };
         (blob.name(shard) == *name).then_some(blob)
     }
 }
 
-/// The document in the record at this LSN. [`ErrorKind::Gone`] if it has been carried forward since: look again
-/// where it is.
+/// Reads the document in the record at `lsn`. [`ErrorKind::Gone`] if it has been relocated since: look up its
+/// location again.
 pub fn read_inline(reader: &mut dyn LogReader, lsn: Lsn) -> Result<Vec<u8>, StoreError> {
-    let batch = reader.holding(lsn.0)?;
+    let batch = reader.holding(store::Lsn(lsn.0))?;
     let mut rest = &batch.payload[..];
     while !rest.is_empty() {
         let (found, length) = Record::document_at(rest, lsn).map_err(|error| {
-            StoreError::new(ErrorKind::Damaged, format!("batch {} of the log: {error}", batch.seq.0))
+            let what = format!("a batch of the log cannot be decoded: {error} seq={}", batch.seq.0);
+            StoreError::new(ErrorKind::Damaged, what)
         })?;
         if let Some(document) = found {
             return Ok(document);
         }
         rest = &rest[length..];
     }
-    Err(StoreError::new(ErrorKind::Damaged, format!("no document where one should be: lsn={}", lsn.0)))
+    let what = "the record holds no document; restore the store from a backup";
+    Err(StoreError::new(ErrorKind::Damaged, format!("{what}: lsn={}", lsn.0)))
 }

@@ -1,9 +1,9 @@
-//! A shard, opened from its store and running: what a server holds.
+//! A running shard: recovered from its store, with all its threads.
 //!
-//! Beside the sequencer's threads there is one for upkeep: snapshots of what the sequencer marks, documents
-//! carried forward, blobs that nobody needs any more.
+//! Besides the sequencer's threads, one maintenance thread takes snapshots where the sequencer sets marks,
+//! relocates documents so that the log can be truncated, and garbage-collects blobs.
 
-mod keeper;
+mod maintenance;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,25 +15,25 @@ use std::time::Duration;
 use kernel::{Event, Location, Lsn, Shard, Span};
 use store::{BlobStore, LogReader, LogStore, StoreError};
 
-use self::keeper::Keeper;
+use self::maintenance::Maintenance;
 use crate::checkpoint::Mark;
 use crate::clock::{Clock, WrongClock};
 use crate::decider::{Contended, Decider, Opening};
-use crate::documents::{BlobId, Place, read_inline};
+use crate::documents::{BlobId, Place, Term, read_inline};
 use crate::recovery::{RecoveryError, recover};
 use crate::sequencer::{Follower, Measure, Sequencer};
 use crate::uploads::{Hold, Uploads};
 
-/// How an engine looks after its store.
+/// Maintenance settings of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// A snapshot after so many bytes of log.
+    /// Bytes of log between two snapshots.
     pub snapshot_every: u64,
-    /// So many bytes of log stay, needed or not: the audit trail.
+    /// Minimum number of bytes of log to retain as an audit trail, needed for recovery or not.
     pub retain: u64,
-    /// How often blobs are swept.
+    /// Interval between two garbage collections of blobs.
     pub sweep_every: Duration,
-    /// How late what is due and nobody waits for may be written down.
+    /// Maximum delay before the expiry of an uncontended lease is logged.
     pub sweeper: Span,
 }
 
@@ -48,12 +48,12 @@ impl Default for Options {
     }
 }
 
-/// Why an engine does not start.
+/// The reason why an engine does not start.
 #[derive(Debug)]
 pub enum OpenError {
     /// The state cannot be recovered.
     Recovery(RecoveryError),
-    /// The machine's clock is wrong.
+    /// The wall clock is wrong.
     Clock(WrongClock),
 }
 
@@ -68,12 +68,12 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// What must end the process.
+/// A failure that must end the process.
 #[derive(Debug)]
 pub enum Fatal {
-    /// An append failed, or a turn was left halfway: memory is ahead of the log.
+    /// An append failed, or a turn panicked: the state in memory is ahead of the log.
     Append(StoreError),
-    /// A second recovery came to another state than the live one.
+    /// A second recovery led to a different state than the live one.
     Diverged(String),
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Fatal {
             Fatal::Append(error) => {
                 write!(
                     f,
-                    "the state is ahead of the log, so nothing may be answered any more; start again: {error}"
+                    "the state in memory is ahead of the log, so no request can be answered; restart the server: {error}"
                 )
             }
             Fatal::Diverged(what) => f.write_str(what),
@@ -91,31 +91,31 @@ impl fmt::Display for Fatal {
     }
 }
 
-/// Is told what happens in the background.
+/// Observes an engine's background activity.
 pub trait Watcher: Send + Sync {
     /// The process must end. Called at most once for each cause, from any thread.
     fn fatal(&self, why: Fatal);
 
-    /// This happened, and is durable. Must not block.
+    /// These events are durable. Must not block.
     fn happened(&self, events: &[(Lsn, Vec<Event>)]) {
         let _ = events;
     }
 
-    /// These met others in their way. Must not block.
+    /// These requests met conflicting leases. Must not block.
     fn contended(&self, shard: Shard, contended: &[Contended]) {
         let _ = (shard, contended);
     }
 
-    /// A snapshot was taken, or could not be; upkeep goes on.
+    /// A maintenance step succeeded or failed; maintenance continues in both cases.
     fn upkeep(&self, news: Upkeep);
 
-    /// So long it took. Must not block.
+    /// A duration for the metrics. Must not block.
     fn measured(&self, shard: Shard, measure: Measure) {
         let _ = (shard, measure);
     }
 }
 
-/// Panics at any trouble: for tests and benchmarks.
+/// A [`Watcher`] that panics on any failure, for tests and benchmarks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Strict;
 
@@ -131,44 +131,45 @@ impl Watcher for Strict {
     }
 }
 
-/// What upkeep did.
+/// The result of one maintenance step.
 #[derive(Debug)]
 pub enum Upkeep {
-    /// A snapshot is durable; so many documents were carried forward, and so many bytes of log have gone.
+    /// A snapshot is durable, and documents were relocated so that the log could be truncated.
     Snapshot {
-        /// How many documents.
+        /// The number of relocated documents.
         moved: usize,
-        /// How many of their bytes.
+        /// Their size in bytes.
         moved_bytes: u64,
     },
-    /// So many blobs that nobody needed are gone.
+    /// This many unreferenced blobs were deleted.
     Swept(usize),
-    /// It did not work this time.
+    /// The step failed, and will be retried.
     Failed(StoreError),
 }
 
-/// A running shard. Ends when it is dropped, after all that was taken is answered.
+/// A running shard. Dropping it stops it, after all accepted requests are answered.
 pub struct Engine {
     sequencer: Arc<Sequencer>,
     readers: Readers,
     blobs: Arc<dyn BlobStore>,
     uploads: Uploads,
-    work: SyncSender<Work>,
+    tasks: SyncSender<Task>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-enum Work {
+/// Work for the maintenance thread.
+enum Task {
     Mark(Mark),
     Superseded(BlobId),
     Stop,
 }
 
-/// How many superseded blobs may wait to be deleted; a sweep finds the rest.
-const WORK_MAX: usize = 10_000;
+/// Maximum number of queued tasks. Superseded blobs beyond it are left to garbage collection.
+const TASKS_MAX: usize = 10_000;
 
 impl Engine {
-    /// Recovers the state, opens a tenure, and starts.
+    /// Recovers the state, opens a tenure, and starts the threads.
     pub fn open(
         log: Box<dyn LogStore>,
         blobs: Arc<dyn BlobStore>,
@@ -179,23 +180,23 @@ impl Engine {
     ) -> Result<Engine, OpenError> {
         let shard = opening.store.shard;
         let kernel = recover(&*log, &*blobs, shard).map_err(OpenError::Recovery)?;
-        // What was fixed when the store was made is in its log.
+        // The parameters fixed at creation are in the log.
         let store = kernel.tenure().map_or(opening.store, |tenure| tenure.open.store);
         let opening = Opening { store, ..opening.clone() };
         let decider = Decider::open(kernel, log.bounds().next, clock, &opening).map_err(OpenError::Clock)?;
         let term = decider.kernel().tenure().expect("it has just been opened").open.term;
-        let uploads = Uploads::new(Arc::clone(&blobs), shard, term);
-        let (work, queue) = sync_channel(WORK_MAX);
+        let uploads = Uploads::new(Arc::clone(&blobs), shard, Term(term));
+        let (tasks, queue) = sync_channel(TASKS_MAX);
         let (readers, reader) = (Readers::new(&*log), log.reader());
-        let follower = Box::new(Following { shard, work: work.clone(), watcher: Arc::clone(&watcher) });
-        let dying = Arc::clone(&watcher);
-        let fatal = Box::new(move |error| dying.fatal(Fatal::Append(error)));
+        let follower = Box::new(EventRelay { shard, tasks: tasks.clone(), watcher: Arc::clone(&watcher) });
+        let on_fatal = Arc::clone(&watcher);
+        let fatal = Box::new(move |error| on_fatal.fatal(Fatal::Append(error)));
         let mut served = crate::shard::Shard::new(decider);
         served.set_sweeper(options.sweeper);
         let sequencer = Sequencer::start(served, log, follower, options.snapshot_every, fatal);
         let sequencer = Arc::new(sequencer);
         let stop = Arc::new(AtomicBool::new(false));
-        let keeper = Keeper {
+        let maintenance = Maintenance {
             sequencer: Arc::clone(&sequencer),
             reader,
             blobs: Arc::clone(&blobs),
@@ -206,21 +207,22 @@ impl Engine {
             queue,
             stop: Arc::clone(&stop),
         };
-        let thread = Some(std::thread::spawn(move || keeper.run()));
-        Ok(Engine { sequencer, readers, blobs, uploads, work, stop, thread })
+        let thread = Some(std::thread::spawn(move || maintenance.run()));
+        Ok(Engine { sequencer, readers, blobs, uploads, tasks, stop, thread })
     }
 
-    /// Where commands go.
+    /// The sequencer, which takes commands and queries.
     pub fn sequencer(&self) -> &Sequencer {
         &self.sequencer
     }
 
-    /// Where documents go that are too long for the log.
+    /// Uploads of documents that are too long for the log.
     pub fn uploads(&self) -> &Uploads {
         &self.uploads
     }
 
-    /// Keeps a document's bytes where they are, while they are read part by part. `None`: it is in the log, and read at once.
+    /// Prevents the deletion of a document's blob while it is read in parts. `None` if the document is
+    /// inline: it is read in one call.
     pub fn hold(&self, location: Location) -> Option<Hold> {
         match Place::of(location) {
             Place::Blob(blob) => Some(self.uploads.hold(blob)),
@@ -228,8 +230,8 @@ impl Engine {
         }
     }
 
-    /// At most `length` bytes of a document from `offset` on; fewer only at its end. [`Gone`](store::ErrorKind::Gone) if the
-    /// bytes have moved since the location was looked up: look again.
+    /// Reads at most `length` bytes of a document from `offset`; fewer only at its end.
+    /// [`Gone`](store::ErrorKind::Gone) if the document was relocated since: look up its location again.
     pub fn read_document(
         &self,
         shard: Shard,
@@ -253,15 +255,15 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // If the queue is full, the flag is seen after the work under way.
-        let _ = self.work.try_send(Work::Stop);
+        // If the queue is full, the thread checks the flag after its current task.
+        let _ = self.tasks.try_send(Task::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// A few readers of the log, for those who read documents.
+/// A pool of log readers for reading inline documents.
 struct Readers {
     readers: Vec<Mutex<Box<dyn LogReader>>>,
     next: AtomicUsize,
@@ -273,24 +275,25 @@ impl Readers {
     }
 
     fn read(&self, lsn: Lsn) -> Result<Vec<u8>, StoreError> {
-        let one = self.next.fetch_add(1, Ordering::Relaxed) % self.readers.len();
-        let mut reader = self.readers[one].lock().unwrap_or_else(PoisonError::into_inner);
+        let index = self.next.fetch_add(1, Ordering::Relaxed) % self.readers.len();
+        let mut reader = self.readers[index].lock().unwrap_or_else(PoisonError::into_inner);
         read_inline(&mut **reader, lsn)
     }
 }
 
-struct Following {
+/// Passes the sequencer's notifications on to the watcher and the maintenance thread.
+struct EventRelay {
     shard: Shard,
-    work: SyncSender<Work>,
+    tasks: SyncSender<Task>,
     watcher: Arc<dyn Watcher>,
 }
 
-impl Follower for Following {
+impl Follower for EventRelay {
     fn landed(&mut self, events: &[(Lsn, Vec<Event>)]) {
         let all = events.iter().flat_map(|(_, events)| events);
         for blob in all.filter_map(superseded_blob) {
-            // A sweep finds what does not fit.
-            let _ = self.work.try_send(Work::Superseded(blob));
+            // If the queue is full, garbage collection finds the blob.
+            let _ = self.tasks.try_send(Task::Superseded(blob));
         }
         self.watcher.happened(events);
     }
@@ -300,7 +303,7 @@ impl Follower for Following {
     }
 
     fn marked(&mut self, mark: Mark) {
-        let _ = self.work.try_send(Work::Mark(mark));
+        let _ = self.tasks.try_send(Task::Mark(mark));
     }
 
     fn measured(&mut self, measure: Measure) {
@@ -308,7 +311,7 @@ impl Follower for Following {
     }
 }
 
-/// The blob that nobody needs once this has happened.
+/// The blob that is unreferenced after this event.
 fn superseded_blob(event: &Event) -> Option<BlobId> {
     let location = match event {
         Event::Committed { superseded, .. } => (*superseded)?,

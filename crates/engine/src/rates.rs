@@ -1,16 +1,16 @@
-//! How often somebody asks for leases, where a quota says how often it may.
+//! Rate limiting of acquire requests, for identities with a rate quota.
 //!
-//! Counted here and not in the kernel: requests that are refused count too, and a refusal leaves no trace there. It is
-//! forgotten with every second of kernel time.
+//! Counted here and not in the kernel: refused requests count too, and the kernel keeps no trace of a
+//! refusal. The counts are reset every second of kernel time.
 
 use std::collections::BTreeMap;
 
 use kernel::{Identity, Namespace, Time};
 
-/// How many are counted in one second; one more is refused.
+/// Maximum number of parties counted within one second; requests of further parties are refused.
 const PARTIES_MAX: usize = 100_000;
 
-/// Who has asked how often in the second under way.
+/// Requests per party in the current second of kernel time.
 #[derive(Default)]
 pub(crate) struct Rates {
     second: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// May it ask once more, if it may ask `max` times in a second? If so, it has.
+    /// Counts one request, and returns whether it is within `max` requests per second.
     pub(crate) fn allow(&mut self, now: Time, namespace: &Namespace, identity: &Identity, max: u32) -> bool {
         let second = now.0 / 1000;
         if self.second != second {

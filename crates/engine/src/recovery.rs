@@ -1,7 +1,7 @@
-//! From a store back to a kernel: the last snapshot, then the log's batches through the same entry point.
+//! Recovery: restores the last snapshot, then replays the log through the kernel's one entry point.
 //!
-//! A record that is not applied at replay was not written by these rules: log and build do not belong
-//! together, and nothing may be built on the result.
+//! If a logged record is not applied at replay, the log was written under other rules than this build's, and
+//! the result must not be used.
 
 use std::fmt;
 
@@ -11,31 +11,31 @@ use store::{BlobName, BlobStore, LogReader, LogStore, Seq, StoreError};
 use crate::record::{DecodeError, Record};
 use crate::snapshot::{self, SnapshotError};
 
-/// Why a state cannot be recovered.
+/// The reason why a state cannot be recovered.
 #[derive(Debug)]
 pub enum RecoveryError {
-    /// The store cannot read it.
+    /// The store failed to read.
     Store(StoreError),
-    /// A batch does not hold records.
+    /// A batch cannot be decoded into records.
     Decode(Seq, DecodeError),
-    /// A record is not applied, though it was when it was written.
+    /// A logged record was not applied at replay.
     Diverged {
-        /// Which one.
+        /// The record's LSN.
         lsn: Lsn,
-        /// What came of it this time.
+        /// The outcome at replay.
         outcome: Box<Outcome>,
     },
-    /// The last snapshot cannot be read.
+    /// The last snapshot cannot be decoded.
     Snapshot(BlobName, SnapshotError),
-    /// The last snapshot is of a state that no kernel can have been in.
+    /// The last snapshot decodes to an invalid kernel state.
     Restore(BlobName, RestoreError),
-    /// Log and snapshots do not meet: what is between them is gone.
+    /// The log does not continue the last snapshot: the batches in between are missing.
     Gap {
-        /// Where the log begins.
+        /// The first batch of the log.
         floor: Seq,
-        /// Where it ends.
+        /// The batch after the end of the log.
         next: Seq,
-        /// Where the last snapshot ends, if there is one.
+        /// The first batch that is not in the last snapshot; `None` if there is no snapshot.
         snapshot: Option<Seq>,
     },
 }
@@ -44,18 +44,23 @@ impl fmt::Display for RecoveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecoveryError::Store(error) => error.fmt(f),
-            RecoveryError::Decode(seq, error) => write!(f, "batch {} of the log: {error}", seq.0),
+            RecoveryError::Decode(seq, error) => {
+                write!(f, "a batch of the log cannot be decoded: {error} seq={}", seq.0)
+            }
             RecoveryError::Diverged { lsn, outcome } => write!(
                 f,
-                "a logged command is not applied at replay; the log was written by other rules, start the build \
-                 that wrote it: lsn={} outcome={outcome:?}",
+                "a logged command is not applied at replay, so the log was written under other rules; start the \
+                 build that wrote it: lsn={} outcome={outcome:?}",
                 lsn.0
             ),
             RecoveryError::Snapshot(name, error) => write!(f, "{error} name={name}"),
-            RecoveryError::Restore(name, error) => write!(f, "{error}: name={name}"),
+            RecoveryError::Restore(name, error) => {
+                write!(f, "{error}; restore the store from a backup: name={name}")
+            }
             RecoveryError::Gap { floor, next, snapshot } => write!(
                 f,
-                "log and snapshots do not meet; restore the store from a backup: floor={} next={} snapshot={:?}",
+                "batches between the last snapshot and the log are missing; restore the store from a backup: \
+                 floor={} next={} snapshot={:?}",
                 floor.0,
                 next.0,
                 snapshot.map(|seq| seq.0)
@@ -72,7 +77,7 @@ impl From<StoreError> for RecoveryError {
     }
 }
 
-/// The state after all batches of a log.
+/// Recovers the state after all batches of a log.
 pub fn recover(log: &dyn LogStore, blobs: &dyn BlobStore, shard: Shard) -> Result<Kernel, RecoveryError> {
     let bounds = log.bounds();
     let (mut kernel, from) = last_snapshot(blobs, shard)?;
@@ -84,8 +89,8 @@ pub fn recover(log: &dyn LogStore, blobs: &dyn BlobStore, shard: Shard) -> Resul
     Ok(kernel)
 }
 
-/// The state in the last snapshot, and the number of the first batch that is not in it; an empty one if there
-/// is none.
+/// Restores the last snapshot; returns its state and the first batch that is not in it. An empty state if
+/// there is no snapshot.
 pub fn last_snapshot(blobs: &dyn BlobStore, shard: Shard) -> Result<(Kernel, Seq), RecoveryError> {
     let Some((name, _)) = snapshots(blobs, shard)?.pop() else { return Ok((Kernel::new(), Seq(0))) };
     let mut input = |offset, length| blobs.read(&name, offset, length);
@@ -94,13 +99,13 @@ pub fn last_snapshot(blobs: &dyn BlobStore, shard: Shard) -> Result<(Kernel, Seq
             let kernel = Kernel::restore(&state).map_err(|error| RecoveryError::Restore(name, error))?;
             Ok((kernel, next))
         }
-        // The store's trouble, and no word about the snapshot.
+        // A failure of the store says nothing about the snapshot.
         Err(SnapshotError::Store(error)) => Err(RecoveryError::Store(error)),
         Err(error) => Err(RecoveryError::Snapshot(name, error)),
     }
 }
 
-/// A shard's snapshots, in order, each with the number of the first batch that is not in it.
+/// A shard's snapshots, oldest first, each with the first batch that is not in it.
 pub fn snapshots(blobs: &dyn BlobStore, shard: Shard) -> Result<Vec<(BlobName, Seq)>, StoreError> {
     let prefix = snapshot_prefix(shard);
     let seq = |name: &BlobName| u64::from_str_radix(name.as_str().strip_prefix(&prefix)?, 16).ok().map(Seq);
@@ -108,7 +113,7 @@ pub fn snapshots(blobs: &dyn BlobStore, shard: Shard) -> Result<Vec<(BlobName, S
     Ok(listed.filter_map(|name| seq(&name).map(|seq| (name, seq))).collect())
 }
 
-/// The name of a snapshot that holds all batches before `next`.
+/// The name of the snapshot of all batches before `next`.
 pub fn snapshot_name(shard: Shard, next: Seq) -> BlobName {
     BlobName::new(&format!("{}{:016x}", snapshot_prefix(shard), next.0)).expect("digits")
 }
@@ -117,7 +122,7 @@ fn snapshot_prefix(shard: Shard) -> String {
     format!("snapshot/{}/", shard.0)
 }
 
-/// Applies the batches from `from` up to, not including, `to`.
+/// Applies the batches from `from` up to but not including `to`.
 pub fn replay(kernel: &mut Kernel, log: &mut dyn LogReader, from: Seq, to: Seq) -> Result<(), RecoveryError> {
     let mut seq = from;
     while seq < to {

@@ -511,7 +511,7 @@ impl Shared {
 
     /// Sees to it that the log has a batch's worth of room, and a segment behind that.
     fn make_room(&self, core: &mut Core, log: &mut dyn LogStore) {
-        let health = match log.reserve(BATCH_ROOM) {
+        let health = match log.reserve() {
             Ok(()) => Health { space: Space::Plenty, reason: None },
             Err(error) => {
                 let space = if log.room().bytes >= BATCH_ROOM { Space::Reserve } else { Space::Nothing };

@@ -1,19 +1,19 @@
-//! How long things take, for figures that people look at. Nothing is ever decided by it: at most a thread wakes a little early.
+//! Measures durations for metrics. No decision depends on them; at most a thread wakes up a little early.
 
 use std::time::{Duration, Instant};
 
-/// Runs from when it was started.
+/// Measures the time since it was started.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts now.
+    /// Starts a stopwatch.
     #[expect(clippy::disallowed_methods, reason = "the one place that measures durations")]
     pub fn start() -> Stopwatch {
         Stopwatch(Instant::now())
     }
 
-    /// How long it has been running.
+    /// The time since the start.
     pub fn elapsed(&self) -> Duration {
         self.0.elapsed()
     }

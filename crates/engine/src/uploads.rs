@@ -1,16 +1,17 @@
 //! Documents that are too long for the log: streamed into a blob, and then committed by reference.
 //!
-//! **Invariant.** A blob goes only if no durable state refers to it and nobody is about to make one that does.
+//! **Invariant.** A blob is deleted only if no durable state references it and no pending commit will.
 //!
-//! **What would break it.** To sweep away what no state refers to: a slow upload has finished its blob, and its
-//! commit waits in the queue; the blob goes, and then the commit makes it the document. So whoever uploads
-//! keeps a [`Pin`] until the commit's answer is known, and a sweep looks at the pins before it looks at the
-//! state: a blob that had no pin then was committed before, or never will be.
+//! **What would break it.** Deleting every unreferenced blob: a slow upload has finished its blob, and its
+//! commit is still queued; the blob is deleted, and then the commit makes it the document. So an upload keeps
+//! a [`Pin`] until the outcome of its commit is known, and garbage collection reads the pins before it reads
+//! the state: a blob that was not pinned then is already committed, or never will be.
 //!
-//! Whoever reads a blob part by part takes a [`Hold`] first: superseded meanwhile, the blob stays until the read is over, and goes
-//! with a later sweep.
+//! A reader that reads a blob in parts takes a [`Hold`] first: if the blob is superseded, it stays until the
+//! read is over, and a later garbage collection deletes it.
 //!
-//! What superseded blobs leave behind, in a crash between the commit and the deletion too, is found by the next sweep.
+//! Superseded blobs that were not deleted, for example because of a crash between commit and deletion, are
+//! found by the next garbage collection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,53 +19,52 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kernel::Shard;
 use store::{BlobStore, BlobWriter, StoreError};
 
-use crate::documents::BlobId;
+use crate::documents::{BlobId, Term};
 
-/// The blobs of one tenure.
+/// The uploads of one tenure. Clones share their state.
 #[derive(Clone)]
 pub struct Uploads {
     blobs: Arc<dyn BlobStore>,
     shard: Shard,
-    term: u64,
-    kept: Arc<Mutex<Kept>>,
+    term: Term,
+    state: Arc<Mutex<UploadState>>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct UploadState {
     next: u64,
     pinned: BTreeSet<BlobId>,
-    /// How many read each.
+    /// The number of readers of each blob.
     held: BTreeMap<BlobId, usize>,
 }
 
-/// A document on its way. Dropped before it is finished, it leaves nothing behind.
+/// A document being uploaded. Dropped before it is finished, it leaves nothing behind.
 pub struct Upload {
     writer: Box<dyn BlobWriter>,
     pin: Pin,
 }
 
-/// Keeps a blob while its commit is on its way. To be held by whatever waits for the commit's answer, and dropped
-/// when that is known.
+/// Protects a blob from garbage collection until its commit is decided. Drop it once the outcome is known.
 #[derive(Debug)]
 pub struct Pin {
     blob: BlobId,
-    kept: Arc<Mutex<Kept>>,
+    state: Arc<Mutex<UploadState>>,
 }
 
-/// Keeps a blob while it is read.
+/// Protects a blob from deletion while it is read.
 #[derive(Debug)]
 pub struct Hold {
     blob: BlobId,
-    kept: Arc<Mutex<Kept>>,
+    state: Arc<Mutex<UploadState>>,
 }
 
 impl Uploads {
-    /// Those of a tenure that has just been opened.
-    pub fn new(blobs: Arc<dyn BlobStore>, shard: Shard, term: u64) -> Uploads {
-        Uploads { blobs, shard, term, kept: Arc::default() }
+    /// Starts with a tenure that has just been opened.
+    pub fn new(blobs: Arc<dyn BlobStore>, shard: Shard, term: Term) -> Uploads {
+        Uploads { blobs, shard, term, state: Arc::default() }
     }
 
-    /// Begins one.
+    /// Begins an upload.
     pub fn begin(&self) -> Result<Upload, StoreError> {
         let pin = self.pin();
         let writer = self.blobs.create(&pin.blob.name(self.shard))?;
@@ -72,39 +72,41 @@ impl Uploads {
     }
 
     fn pin(&self) -> Pin {
-        let mut kept = lock(&self.kept);
-        let blob = BlobId { term: self.term, number: kept.next };
-        kept.next += 1;
-        kept.pinned.insert(blob);
-        Pin { blob, kept: Arc::clone(&self.kept) }
+        let mut state = lock(&self.state);
+        let blob = BlobId { term: self.term, number: state.next };
+        state.next += 1;
+        state.pinned.insert(blob);
+        Pin { blob, state: Arc::clone(&self.state) }
     }
 
-    /// Keeps a blob, if it is there, until the hold is dropped. What is read after this is there to its end.
+    /// Protects a blob until the hold is dropped. If the first read afterwards succeeds, so will the rest.
     pub fn hold(&self, blob: BlobId) -> Hold {
-        *lock(&self.kept).held.entry(blob).or_default() += 1;
-        Hold { blob, kept: Arc::clone(&self.kept) }
+        *lock(&self.state).held.entry(blob).or_default() += 1;
+        Hold { blob, state: Arc::clone(&self.state) }
     }
 
-    /// Removes a blob whose commit was refused, or was a repetition of an earlier one: no record refers to it, and none will.
+    /// Deletes a blob whose commit was refused or was a replay of an earlier one: no record will ever
+    /// reference it.
     pub fn discard(&self, pin: &Pin) -> Result<(), StoreError> {
         self.delete(pin.blob)
     }
 
-    /// Removes a blob that a durable record has superseded; one that is being read is left to a sweep.
+    /// Deletes a blob that a durable record has superseded. A blob being read is left to garbage collection.
     pub fn delete(&self, blob: BlobId) -> Result<(), StoreError> {
-        if lock(&self.kept).held.contains_key(&blob) {
+        if lock(&self.state).held.contains_key(&blob) {
             return Ok(());
         }
         self.blobs.delete(&blob.name(self.shard))
     }
 
-    /// Removes blobs that nobody refers to, and says how many. `referred` reads the state, after the pins were
-    /// looked at: whatever stands all the while must be in what it returns.
-    pub fn sweep(&self, referred: impl FnOnce() -> Option<BTreeSet<BlobId>>) -> Result<usize, StoreError> {
+    /// Garbage collection: deletes unreferenced blobs and returns their number. `referenced` reads the state,
+    /// after the pins: it must return every blob that is referenced during the whole call, or `None` to give
+    /// up.
+    pub fn sweep(&self, referenced: impl FnOnce() -> Option<BTreeSet<BlobId>>) -> Result<usize, StoreError> {
         let listed = self.blobs.list(&BlobId::prefix(self.shard))?;
         let mut blobs: Vec<BlobId> =
             listed.iter().filter_map(|name| BlobId::parse(name, self.shard)).collect();
-        let mut pinned = lock(&self.kept).pinned.clone();
+        let mut pinned = lock(&self.state).pinned.clone();
         if planted!(PinsIgnored | PinsLate) {
             pinned.clear();
         }
@@ -112,23 +114,23 @@ impl Uploads {
         if blobs.is_empty() {
             return Ok(0);
         }
-        let Some(referred) = referred() else { return Ok(0) };
+        let Some(referenced) = referenced() else { return Ok(0) };
         if planted!(PinsLate) {
-            blobs.retain(|blob| !lock(&self.kept).pinned.contains(blob));
+            blobs.retain(|blob| !lock(&self.state).pinned.contains(blob));
         }
-        blobs.retain(|blob| !referred.contains(blob) && !lock(&self.kept).held.contains_key(blob));
+        blobs.retain(|blob| !referenced.contains(blob) && !lock(&self.state).held.contains_key(blob));
         blobs.iter().try_for_each(|blob| self.delete(*blob))?;
         Ok(blobs.len())
     }
 }
 
 impl Upload {
-    /// The next bytes.
+    /// Appends bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.writer.write(bytes)
     }
 
-    /// Makes it durable; it may be committed now.
+    /// Makes the blob durable. It can be committed now.
     pub fn finish(self) -> Result<Pin, StoreError> {
         self.writer.finish()?;
         Ok(self.pin)
@@ -136,7 +138,7 @@ impl Upload {
 }
 
 impl Pin {
-    /// The blob, to be committed.
+    /// The blob to commit.
     pub fn blob(&self) -> BlobId {
         self.blob
     }
@@ -144,27 +146,27 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        lock(&self.kept).pinned.remove(&self.blob);
+        lock(&self.state).pinned.remove(&self.blob);
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut kept = lock(&self.kept);
-        let readers = kept.held.get_mut(&self.blob).expect("it is counted");
+        let mut state = lock(&self.state);
+        let readers = state.held.get_mut(&self.blob).expect("it is counted");
         *readers -= 1;
         if *readers == 0 {
-            kept.held.remove(&self.blob);
+            state.held.remove(&self.blob);
         }
     }
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for UploadState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} begun, {} pinned", self.next, self.pinned.len())
     }
 }
 
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<UploadState>) -> MutexGuard<'_, UploadState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -127,7 +127,7 @@ faults! {
     /// Nobody looks at the floors after a takeover.
     FloorsUnlisted = "floors-unlisted" in "store/src/object/log.rs",
     /// A survey does not look at the floors again after it has read.
-    SurveyTrusting = "survey-trusting" in "store/src/object/shelf.rs",
+    SurveyTrusting = "survey-trusting" in "store/src/object/shard_objects.rs",
     /// A writer believes that it still has the log.
     ConfirmBlindly = "confirm-blindly" in "store/src/object/log.rs",
     /// Objects that begin a tenure are deleted like others.
@@ -192,7 +192,7 @@ faults! {
     /// The floor rises past documents that nobody carried forward.
     FloorWithoutMoves = "floor-without-moves" in "engine/src/checkpoint.rs",
     /// The floor rises before the documents that were carried forward are durable.
-    FloorBeforeMoves = "floor-before-moves" in "engine/src/engine/keeper.rs",
+    FloorBeforeMoves = "floor-before-moves" in "engine/src/engine/maintenance.rs",
     /// A sweep does not look at the pins.
     PinsIgnored = "pins-ignored" in "engine/src/uploads.rs",
     /// A sweep looks at the pins after the state.

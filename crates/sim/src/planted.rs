@@ -26,7 +26,7 @@ enum Part {
 }
 
 const STORE: Part = Part::Test("store", "lib");
-const DAMAGE: Part = Part::Test("store", "damage");
+const DAMAGE: Part = Part::Test("store", "it");
 const STORE_CRASHES: Part = Part::Test("sim", "store_crashes");
 const TAKEOVER: Part = Part::Test("sim", "object_takeover");
 const AGENTS: Part = Part::Test("sim", "agents");

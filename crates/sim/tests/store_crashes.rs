@@ -107,11 +107,11 @@ fn a_full_disk_at_any_call_of_a_reservation_harms_nothing() {
     for fail_at in 0..40 {
         let fs = SimFs::new(Fate { crash_at: None, fail_at: Some((fail_at, DISK_FULL)) });
         let Ok((mut log, _)) = open(&fs) else { continue };
-        match log.reserve(1000) {
+        match log.reserve() {
             Ok(()) => {}
             Err(error) => {
                 assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
-                log.reserve(1000).expect("there is room again");
+                log.reserve().expect("there is room again");
             }
         }
         assert!(log.room().spare && log.room().bytes >= 1000);

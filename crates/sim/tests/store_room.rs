@@ -46,16 +46,16 @@ fn calls_of(deed: impl Fn(&mut DiskLog<SimFs>)) -> std::ops::Range<u64> {
 
 #[test]
 fn a_reservation_that_fails_at_any_call_harms_nothing_and_can_be_made_later() {
-    let calls = calls_of(|log| log.reserve(1000).expect("nothing goes wrong"));
+    let calls = calls_of(|log| log.reserve().expect("nothing goes wrong"));
     assert!(calls.clone().count() >= 3, "{calls:?}");
     for (fail_at, code) in calls.flat_map(|call| CODES.map(|code| (call, code))) {
         let fs = SimFs::new(Fate { crash_at: None, fail_at: Some((fail_at, code)) });
         let mut log = without_spare(&fs).expect("it fails only later");
         let (room, bounds) = (log.room(), log.bounds());
-        let error = log.reserve(1000).expect_err("it fails now");
+        let error = log.reserve().expect_err("it fails now");
         assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
         assert_eq!((log.room(), log.bounds()), (room, bounds), "call {fail_at}");
-        log.reserve(1000).expect("there is room again");
+        log.reserve().expect("there is room again");
         assert!(log.room().spare && log.room().bytes >= 1000);
         fill(&mut log, bounds.next.0 + 50);
         check(&log);
@@ -73,7 +73,7 @@ fn after_a_reservation_an_append_asks_for_neither_descriptors_nor_space() {
         let mut log = open(&fs, SHORT).expect("an empty log");
         for seq in 0..80 {
             let size = [4096, 0, 900, 4095, 1, 2000][usize::try_from(seq % 6).expect("small")];
-            log.reserve(size as u64).expect("nothing is refused yet");
+            log.reserve().expect("nothing is refused yet");
             fs.refuse(nothing_left(code));
             log.append(Seq(seq), Lsns::default(), &vec![7; size]).expect("it was reserved");
             fs.refuse(Refusal::default());
@@ -114,7 +114,7 @@ fn with_a_spare_the_largest_batch_fits_and_one_byte_more_is_too_large() {
     for odd in 0..9 {
         let fs = SimFs::new(Fate::default());
         let mut log = open(&fs, SHORT + odd).expect("an empty log");
-        log.reserve(1).expect("nothing is refused");
+        log.reserve().expect("nothing is refused");
         fs.refuse(nothing_left(DISK_FULL));
         let room = usize::try_from(log.room().bytes).expect("small");
         assert_eq!(room, 4096 + if odd == 8 { 8 } else { 0 });

@@ -1,21 +1,21 @@
-//! What every adapter has to pass. An adapter's tests call these with stores of their own making.
+//! The conformance suite for store implementations. Their tests call these functions with their own stores.
 //!
-//! Each panics at the first thing that is not as the port says.
+//! Each function panics at the first violation of the [port](crate::port).
 
-use crate::port::{Batch, BlobName, BlobStore, ErrorKind, LogStore, Lsns, Seq, StoreError};
+use crate::port::{Batch, BlobName, BlobStore, ErrorKind, LogStore, Lsn, Lsns, Seq, StoreError};
 
-/// What the suite puts into a batch: of varied length, and different for every number.
+/// The suite's batch at `seq`: varied in length, different for each sequence number.
 pub fn batch(seq: Seq) -> Batch {
     let length = usize::try_from(seq.0 * 37 % 300).expect("small");
     let first = u8::try_from(seq.0 % 251).expect("below 251");
     let payload = (0..length).map(|n| first.wrapping_add(u8::try_from(n % 256).expect("a byte"))).collect();
-    Batch { seq, lsns: Lsns { first: seq.0 * 10, last: seq.0 * 10 + 9 }, payload }
+    Batch { seq, lsns: Lsns::new(seq.0 * 10, seq.0 * 10 + 9), payload }
 }
 
 /// Appends the next batch.
 pub fn append_next(log: &mut dyn LogStore) -> Result<(), StoreError> {
     let Batch { seq, lsns, payload } = batch(log.bounds().next);
-    log.reserve(payload.len() as u64)?;
+    log.reserve()?;
     log.append(seq, lsns, &payload)
 }
 
@@ -23,14 +23,14 @@ fn kind<T>(result: Result<T, StoreError>) -> ErrorKind {
     result.err().expect("it must fail").kind
 }
 
-/// Appends batches up to, not including, `to`.
+/// Appends batches until `to` is the next sequence number.
 pub fn fill(log: &mut dyn LogStore, to: u64) {
     while log.bounds().next < Seq(to) {
-        append_next(log).expect("room for the next batch");
+        append_next(log).expect("capacity for the next batch");
     }
 }
 
-/// Checks that exactly the batches within the bounds can be read, in order, backwards and at random.
+/// Checks that exactly the batches within the bounds can be read: forwards, backwards and in jumps.
 pub fn check(log: &dyn LogStore) {
     let bounds = log.bounds();
     let mut reader = log.reader();
@@ -40,7 +40,7 @@ pub fn check(log: &dyn LogStore) {
     for seq in forwards.clone().chain(backwards).chain(hopping) {
         let read = reader.read(Seq(seq)).unwrap_or_else(|error| panic!("batch {seq}: {error}"));
         assert_eq!(read, batch(Seq(seq)));
-        let lsn = read.lsns.first + seq % 10;
+        let lsn = Lsn(read.lsns.first.0 + seq % 10);
         assert_eq!(reader.holding(lsn).unwrap_or_else(|error| panic!("lsn {lsn}: {error}")), read);
     }
     assert_eq!(kind(reader.holding(batch(bounds.next).lsns.first)), ErrorKind::Gone);
@@ -51,7 +51,7 @@ pub fn check(log: &dyn LogStore) {
     }
 }
 
-/// A log from its beginning. `reopen` closes it and opens it again.
+/// Tests a log, starting empty. `reopen` closes and reopens it.
 pub fn log<L: LogStore>(mut log: L, mut reopen: impl FnMut(L) -> L) {
     assert_eq!(log.bounds().next, Seq(0), "a new log is empty");
     for wrong in [1, 7] {
@@ -59,7 +59,11 @@ pub fn log<L: LogStore>(mut log: L, mut reopen: impl FnMut(L) -> L) {
     }
     fill(&mut log, 100);
     check(&log);
-    assert_eq!(kind(log.append(Seq(99), Lsns::default(), b"x")), ErrorKind::Taken, "a number is used once");
+    assert_eq!(
+        kind(log.append(Seq(99), Lsns::default(), b"x")),
+        ErrorKind::Taken,
+        "a sequence number is used once"
+    );
     let huge = vec![0; crate::frame::PAYLOAD_MAX + 1];
     assert_eq!(kind(log.append(Seq(100), Lsns::default(), &huge)), ErrorKind::TooLarge);
     fill(&mut log, 101);
@@ -70,7 +74,7 @@ pub fn log<L: LogStore>(mut log: L, mut reopen: impl FnMut(L) -> L) {
 
     log.raise_floor(Seq(60)).expect("within the log");
     assert_eq!(log.bounds().floor, Seq(60));
-    log.raise_floor(Seq(10)).expect("it never sinks");
+    log.raise_floor(Seq(10)).expect("it never decreases");
     assert_eq!(log.bounds().floor, Seq(60));
     assert_eq!(kind(log.raise_floor(Seq(102))), ErrorKind::Refused);
     check(&log);
@@ -86,7 +90,7 @@ pub fn log<L: LogStore>(mut log: L, mut reopen: impl FnMut(L) -> L) {
     check(&log);
 }
 
-/// A reader sees what is appended after it was made.
+/// A reader sees batches appended after its creation.
 pub fn reads_while_appending(mut log: impl LogStore) {
     fill(&mut log, 5);
     let mut reader = log.reader();
@@ -96,52 +100,52 @@ pub fn reads_while_appending(mut log: impl LogStore) {
     }
 }
 
-/// The room of a log is given back piece by piece, from the front.
-pub fn gives_room_back(mut log: impl LogStore) {
-    assert_eq!(log.extents(), [], "an empty log takes up nothing");
+/// Raising the floor frees extents one by one, from the front.
+pub fn raising_the_floor_frees_extents(mut log: impl LogStore) {
+    assert_eq!(log.extents(), [], "an empty log has no extents");
     fill(&mut log, 300);
     check_extents(&log);
-    let pieces = log.extents();
-    assert!(pieces.len() > 3, "{pieces:?}");
-    for (gone, piece) in pieces.iter().enumerate() {
-        if piece.first > Seq(0) {
-            log.raise_floor(Seq(piece.first.0 - 1)).expect("within the log");
+    let extents = log.extents();
+    assert!(extents.len() > 3, "{extents:?}");
+    for (freed, extent) in extents.iter().enumerate() {
+        if extent.first > Seq(0) {
+            log.raise_floor(Seq(extent.first.0 - 1)).expect("within the log");
             check_extents(&log);
             assert_eq!(
                 log.extents().first(),
-                Some(&pieces[gone - 1]),
-                "a piece with a batch above the floor stays"
+                Some(&extents[freed - 1]),
+                "an extent with a batch above the floor stays"
             );
         }
-        log.raise_floor(piece.first).expect("within the log");
+        log.raise_floor(extent.first).expect("within the log");
         check_extents(&log);
-        assert_eq!(log.extents(), pieces[gone..], "all before it are gone, and no more");
+        assert_eq!(log.extents(), extents[freed..], "exactly the extents before it are freed");
     }
     log.raise_floor(Seq(300)).expect("all of it");
-    assert!(log.extents().len() <= 1, "nothing is left but what is appended to");
+    assert!(log.extents().len() <= 1, "only the extent being appended to is left");
 }
 
-/// In order, without an empty one, and from the floor or below it.
+/// Extents are sorted, not empty, and cover the floor.
 fn check_extents(log: &dyn LogStore) {
-    let (pieces, bounds) = (log.extents(), log.bounds());
-    assert!(pieces.iter().all(|piece| piece.bytes > 0), "{pieces:?}");
-    assert!(pieces.is_sorted_by(|one, other| one.first < other.first), "{pieces:?}");
-    assert!(pieces.first().is_some_and(|piece| piece.first <= bounds.floor), "{pieces:?} {bounds:?}");
-    assert!(pieces.last().is_some_and(|piece| piece.first <= bounds.next), "{pieces:?} {bounds:?}");
+    let (extents, bounds) = (log.extents(), log.bounds());
+    assert!(extents.iter().all(|extent| extent.bytes > 0), "{extents:?}");
+    assert!(extents.is_sorted_by(|one, other| one.first < other.first), "{extents:?}");
+    assert!(extents.first().is_some_and(|extent| extent.first <= bounds.floor), "{extents:?} {bounds:?}");
+    assert!(extents.last().is_some_and(|extent| extent.first <= bounds.next), "{extents:?} {bounds:?}");
 }
 
-/// Blobs from an empty store.
+/// Tests blobs, starting with an empty store.
 pub fn blobs(blobs: &dyn BlobStore) {
     let name = |text: &str| BlobName::new(text).expect("a valid name");
     let (one, two) = (name("doc/7-1"), name("doc/7-2"));
     assert_eq!(kind(blobs.len(&one)), ErrorKind::Gone);
     assert_eq!(kind(blobs.read(&one, 0, 10)), ErrorKind::Gone);
-    blobs.delete(&one).expect("it is fine if there is none");
+    blobs.delete(&one).expect("deleting a missing blob succeeds");
 
     let mut writer = blobs.create(&one).expect("a new blob");
-    writer.write(b"hello ").expect("room");
-    assert_eq!(kind(blobs.len(&one)), ErrorKind::Gone, "nothing can be seen before the end");
-    writer.write(b"world").expect("room");
+    writer.write(b"hello ").expect("writable");
+    assert_eq!(kind(blobs.len(&one)), ErrorKind::Gone, "invisible until it is finished");
+    writer.write(b"world").expect("writable");
     assert_eq!(writer.finish().expect("a free name"), 11);
     assert_eq!(blobs.len(&one).expect("there"), 11);
     assert_eq!(blobs.read(&one, 0, 100).expect("there"), b"hello world");
@@ -150,12 +154,12 @@ pub fn blobs(blobs: &dyn BlobStore) {
     assert_eq!(blobs.read(&one, 99, 3).expect("there"), b"");
 
     let mut again = blobs.create(&one).expect("begun");
-    again.write(b"other").expect("room");
+    again.write(b"other").expect("writable");
     assert_eq!(kind(again.finish()), ErrorKind::Taken, "blobs are written once");
     assert_eq!(blobs.read(&one, 0, 100).expect("there"), b"hello world");
 
     let mut dropped = blobs.create(&two).expect("begun");
-    dropped.write(b"nobody finishes this").expect("room");
+    dropped.write(b"never finished").expect("writable");
     drop(dropped);
     assert_eq!(kind(blobs.len(&two)), ErrorKind::Gone);
     assert_eq!(blobs.create(&two).expect("begun").finish().expect("an empty blob"), 0);

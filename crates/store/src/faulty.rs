@@ -1,64 +1,64 @@
-//! A store that fails on purpose, around any other: what its callers do then can be tested.
+//! Fault injection: wraps any store and makes chosen calls fail, to test how callers react.
 //!
-//! Which call fails, and how, is up to a [`Plan`], so a run can be repeated. A plan that takes its time delays the
-//! call. What survives of writes that were not synced is the filesystem's doing, and made below, by a simulated
+//! A [`Plan`] decides which call fails and how, so a run can be repeated. A plan that blocks delays the call.
+//! Which unsynced writes survive a crash is not decided here but in the layer below, by a simulated
 //! [`Fs`](crate::fs::Fs).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::port::{
-    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq,
-    StoreError,
+    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsn, Lsns, Room,
+    Seq, StoreError,
 };
 
-/// Which call is about to be made.
+/// The call that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
-    /// A batch is appended.
+    /// [`LogStore::append`].
     Append,
-    /// Room is reserved.
+    /// [`LogStore::reserve`].
     Reserve,
-    /// The floor is raised.
+    /// [`LogStore::raise_floor`].
     RaiseFloor,
-    /// The log is confirmed to be this writer's.
+    /// [`LogStore::confirm`].
     Confirm,
-    /// A batch is read.
+    /// [`LogReader::read`] or [`LogReader::holding`].
     ReadBatch,
-    /// A blob is begun.
+    /// [`BlobStore::create`].
     CreateBlob,
-    /// A part of a blob is written.
+    /// [`BlobWriter::write`].
     WriteBlob,
-    /// A blob is finished.
+    /// [`BlobWriter::finish`].
     FinishBlob,
-    /// A blob is read.
+    /// [`BlobStore::read`].
     ReadBlob,
-    /// A blob is deleted.
+    /// [`BlobStore::delete`].
     DeleteBlob,
-    /// Blobs are listed.
+    /// [`BlobStore::list`].
     ListBlobs,
 }
 
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It does what it should.
+    /// The call works.
     None,
-    /// It does nothing, and says what went wrong.
+    /// The call has no effect and returns this error.
     Before(ErrorKind),
-    /// It does what it should, and says that it failed.
+    /// The call takes effect but returns this error.
     After(ErrorKind),
-    /// What it reads or writes has one bit turned over: the bit of this number, modulo the length.
+    /// One bit of the bytes read or written is flipped: the bit of this number, modulo the length.
     Flip(usize),
-    /// Of what it writes only so many bytes arrive, and it says that all is well.
+    /// Only this many bytes are read or written, and the call reports success.
     Torn(usize),
-    /// It does nothing, and says that all is well. For calls that return nothing but that.
+    /// The call has no effect and reports success. Only for appends and blob writes; other calls work.
     Lost,
 }
 
-/// Decides the fate of each call.
+/// Decides how each call fails, if at all.
 pub type Plan = Box<dyn FnMut(Call) -> Fault + Send>;
 
-/// A store with a plan.
+/// A store with injected faults.
 pub struct Faulty<S> {
     inner: S,
     plan: SharedPlan,
@@ -143,7 +143,7 @@ fn flipped(mut bytes: Vec<u8>, bit: usize) -> Vec<u8> {
 }
 
 impl<S> Faulty<S> {
-    /// The store, with a plan for what goes wrong.
+    /// Wraps a store.
     pub fn new(inner: S, plan: Plan) -> Faulty<S> {
         Faulty { inner, plan: SharedPlan(Arc::new(Mutex::new(plan))) }
     }
@@ -159,8 +159,8 @@ impl<S: LogStore> LogStore for Faulty<S> {
         self.plan.write(Call::Append, payload, |payload| inner.append(seq, lsns, payload))
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError> {
-        self.plan.run(Call::Reserve, || self.inner.reserve(bytes))
+    fn reserve(&mut self) -> Result<(), StoreError> {
+        self.plan.run(Call::Reserve, || self.inner.reserve())
     }
 
     fn room(&self) -> Room {
@@ -195,7 +195,7 @@ impl LogReader for FaultyReader {
         self.plan.read_batch(|| inner.read(seq))
     }
 
-    fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError> {
+    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
         let inner = &mut self.inner;
         self.plan.read_batch(|| inner.holding(lsn))
     }
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_append_that_failed_before_is_not_there_and_one_that_failed_after_is() {
+    fn a_fault_before_an_append_loses_the_batch_and_one_after_it_does_not() {
         for (fault, next) in [(Fault::Before(ErrorKind::Io), 0), (Fault::After(ErrorKind::Io), 1)] {
             let mut log = Faulty::new(MemoryLog::default(), once(Call::Append, fault));
             let failed = log.append(Seq(0), Lsns::default(), b"batch").expect_err("as planned");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_planned_bit_is_turned_over() {
+    fn a_planned_bit_is_flipped_once() {
         let mut log = Faulty::new(MemoryLog::default(), once(Call::ReadBatch, Fault::Flip(9)));
         log.append(Seq(0), Lsns::default(), &[0, 0]).expect("nothing planned");
         assert_eq!(log.reader().read(Seq(0)).expect("there").payload, [0, 2]);
@@ -270,10 +270,10 @@ mod tests {
     }
 
     #[test]
-    fn an_append_may_be_lost_or_torn_though_all_seems_well() {
+    fn an_append_may_be_lost_torn_or_flipped_and_still_report_success() {
         for (fault, left) in [(Fault::Lost, None), (Fault::Torn(2), Some(2)), (Fault::Flip(0), Some(5))] {
             let mut log = Faulty::new(MemoryLog::default(), once(Call::Append, fault));
-            log.append(Seq(0), Lsns::default(), b"batch").expect("it says so");
+            log.append(Seq(0), Lsns::default(), b"batch").expect("it reports success");
             let found = log.reader().read(Seq(0)).ok().map(|batch| batch.payload);
             assert_eq!(found.as_ref().map(Vec::len), left, "{fault:?}");
             assert_ne!(found.as_deref(), Some(&b"batch"[..]), "{fault:?}");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blob_whose_finish_reports_failure_may_be_there() {
+    fn a_blob_whose_finish_reports_failure_may_exist() {
         let blobs = Faulty::new(MemoryBlobs::default(), once(Call::FinishBlob, Fault::After(ErrorKind::Io)));
         let name = BlobName::new("doc/1").expect("a name");
         let mut writer = blobs.create(&name).expect("nothing planned");

@@ -1,62 +1,62 @@
-//! The bytes of a log on disk. All numbers are little-endian.
+//! The log's format on disk. All integers are little-endian.
 //!
-//! A **segment** is a file of a fixed length, zeroed when it is made:
+//! A **segment** is a file of fixed length, zeroed when it is created:
 //!
 //! ```text
 //!  0  8  magic "lockdlog"
 //!  8  4  format version, 1
 //! 12  4  shard
 //! 16 16  store id
-//! 32  8  number of the first batch in it
-//! 40  4  checksum of the last frame before it, 0 if there is none
-//! 44  4  CRC32C of the 44 bytes before
-//! 48     frames, one after the other, then zeros
+//! 32  8  sequence number of the first batch
+//! 40  4  checksum of the last frame of the previous segment, 0 if there is none
+//! 44  4  CRC32C of the preceding 44 bytes
+//! 48     frames back to back, then zeros
 //! ```
 //!
 //! A **frame** is one batch, padded with zeros to a multiple of eight:
 //!
 //! ```text
 //!  0  4  magic "frm1"
-//!  4  4  CRC32C of everything from here to the end of the padding
-//!  8  4  checksum of the frame before it
+//!  4  4  CRC32C of the rest of the frame, from offset 8 to the end of the padding
+//!  8  4  checksum of the previous frame
 //! 12  4  length of the payload
-//! 16  8  number of the batch
+//! 16  8  sequence number of the batch
 //! 24  8  first LSN
 //! 32  8  last LSN
 //! 40     payload, padding
 //! ```
 //!
-//! Every byte is under the checksum but the magic, which is constant. The checksum of the predecessor
-//! ties frames together: one cannot be left out, put twice or taken from another log unnoticed.
+//! The checksum covers every byte but the magic, which is constant. Each frame contains the checksum of its
+//! predecessor, so a frame that is missing, repeated or from another log is detected.
 
 use crate::port::{Batch, Lsns, Seq};
 
-/// The length of a segment's header.
+/// The length of a segment header in bytes.
 pub const SEGMENT_HEADER: usize = 48;
-/// The length of a frame's header.
+/// The length of a frame header in bytes.
 pub const FRAME_HEADER: usize = 40;
-/// The largest payload of a batch.
+/// The largest payload of a batch in bytes.
 pub const PAYLOAD_MAX: usize = 4 << 20;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"lockdlog";
 const SEGMENT_VERSION: u32 = 1;
 const FRAME_MAGIC: &[u8; 4] = b"frm1";
 
-/// What a segment says of itself.
+/// The decoded header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// Whose log it is part of.
+    /// The shard whose log the segment belongs to.
     pub shard: u32,
-    /// Which store that belongs to.
+    /// The store that the log belongs to.
     pub store_id: u128,
-    /// The first batch in it.
+    /// The first batch in the segment.
     pub first: Seq,
-    /// The checksum of the frame before that.
+    /// The checksum of the frame before that batch.
     pub chain: u32,
 }
 
 impl SegmentHeader {
-    /// As bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; SEGMENT_HEADER] {
         let mut bytes = [0; SEGMENT_HEADER];
         bytes[..8].copy_from_slice(SEGMENT_MAGIC);
@@ -70,16 +70,16 @@ impl SegmentHeader {
         bytes
     }
 
-    /// From bytes; or what is wrong with them.
+    /// Decodes a header; the error describes the damage.
     pub fn decode(bytes: &[u8; SEGMENT_HEADER]) -> Result<SegmentHeader, &'static str> {
         if &bytes[..8] != SEGMENT_MAGIC {
             return Err("not a log segment");
         }
         if u32_at(bytes, 44) != crc32c::crc32c(&bytes[..44]) {
-            return Err("the segment's header does not match its checksum");
+            return Err("the segment header does not match its checksum");
         }
         if u32_at(bytes, 8) != SEGMENT_VERSION {
-            return Err("a segment of a format that this build does not know");
+            return Err("segment format not supported by this build");
         }
         let store_id = u128::from_le_bytes(bytes[16..32].try_into().expect("sixteen bytes"));
         Ok(SegmentHeader {
@@ -91,12 +91,12 @@ impl SegmentHeader {
     }
 }
 
-/// How many bytes a frame with such a payload takes.
+/// The length in bytes of a frame with a payload of this length.
 pub fn frame_len(payload: usize) -> usize {
     (FRAME_HEADER + payload).next_multiple_of(8)
 }
 
-/// A batch as a frame, and its checksum.
+/// Encodes a batch as a frame; returns the frame and its checksum.
 pub fn encode_frame(seq: Seq, lsns: Lsns, payload: &[u8], chain: u32) -> (Vec<u8>, u32) {
     let length = u32::try_from(payload.len()).expect("a payload is at most PAYLOAD_MAX");
     let mut bytes = Vec::with_capacity(frame_len(payload.len()));
@@ -105,8 +105,8 @@ pub fn encode_frame(seq: Seq, lsns: Lsns, payload: &[u8], chain: u32) -> (Vec<u8
     bytes.extend_from_slice(&chain.to_le_bytes());
     bytes.extend_from_slice(&length.to_le_bytes());
     bytes.extend_from_slice(&seq.0.to_le_bytes());
-    bytes.extend_from_slice(&lsns.first.to_le_bytes());
-    bytes.extend_from_slice(&lsns.last.to_le_bytes());
+    bytes.extend_from_slice(&lsns.first.0.to_le_bytes());
+    bytes.extend_from_slice(&lsns.last.0.to_le_bytes());
     bytes.extend_from_slice(payload);
     bytes.resize(frame_len(payload.len()), 0);
     let crc = checksum(&bytes);
@@ -121,23 +121,23 @@ fn checksum(frame: &[u8]) -> u32 {
     crc32c::crc32c(&frame[8..])
 }
 
-/// A frame's header, before its checksum has been checked.
+/// The decoded header of a frame. The checksum is not verified yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Of the frame.
+    /// The frame's checksum.
     pub crc: u32,
-    /// Of the frame before it.
+    /// The previous frame's checksum.
     pub chain: u32,
-    /// Of the payload.
+    /// The length of the payload in bytes.
     pub length: usize,
-    /// The number of the batch.
+    /// The batch's sequence number.
     pub seq: Seq,
-    /// What is in it.
+    /// The LSNs of its records.
     pub lsns: Lsns,
 }
 
 impl FrameHeader {
-    /// `None` if this cannot be the beginning of a frame.
+    /// `None` if the bytes cannot be the beginning of a frame.
     pub fn decode(bytes: &[u8]) -> Option<FrameHeader> {
         let header: &[u8; FRAME_HEADER] = bytes.first_chunk()?;
         let length = u32_at(header, 12) as usize;
@@ -146,12 +146,12 @@ impl FrameHeader {
             chain: u32_at(header, 8),
             length,
             seq: Seq(u64_at(header, 16)),
-            lsns: Lsns { first: u64_at(header, 24), last: u64_at(header, 32) },
+            lsns: Lsns::new(u64_at(header, 24), u64_at(header, 32)),
         })
     }
 }
 
-/// The frame at the beginning of `bytes`, if it is whole and matches its checksum.
+/// Decodes the frame at the beginning of `bytes`, if it is complete and matches its checksum.
 pub fn decode_frame(bytes: &[u8]) -> Option<(FrameHeader, Batch)> {
     let header = FrameHeader::decode(bytes)?;
     let frame = bytes.get(..frame_len(header.length))?;
@@ -162,8 +162,8 @@ pub fn decode_frame(bytes: &[u8]) -> Option<(FrameHeader, Batch)> {
     Some((header, Batch { seq: header.seq, lsns: header.lsns, payload }))
 }
 
-/// Is there a whole frame anywhere in here? Frames begin at multiples of eight.
-pub fn holds_a_frame(bytes: &[u8]) -> bool {
+/// Whether `bytes` contain a valid frame at any multiple of eight, where frames begin.
+pub fn contains_frame(bytes: &[u8]) -> bool {
     (0..bytes.len()).step_by(8).any(|at| decode_frame(&bytes[at..]).is_some())
 }
 
@@ -178,8 +178,9 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::Lsn;
 
-    const LSNS: Lsns = Lsns { first: 7, last: 9 };
+    const LSNS: Lsns = Lsns { first: Lsn(7), last: Lsn(9) };
 
     #[test]
     fn a_frame_reads_back_as_it_was_written() {
@@ -218,11 +219,11 @@ mod tests {
         }
     }
 
-    /// These bytes are on people's disks. If this fails, the format has changed: make a new version.
+    /// These bytes are on users' disks. If this fails, the format has changed: introduce a new version.
     #[test]
-    fn the_bytes_of_version_1_are_these_for_ever() {
+    fn golden_bytes_of_version_1() {
         let header = SegmentHeader { shard: 1, store_id: 2, first: Seq(3), chain: 4 }.encode();
-        let (frame, _) = encode_frame(Seq(3), Lsns { first: 10, last: 11 }, b"lease", 4);
+        let (frame, _) = encode_frame(Seq(3), Lsns::new(10, 11), b"lease", 4);
         let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         assert_eq!(hex(&header), GOLDEN_HEADER);
         assert_eq!(hex(&frame), GOLDEN_FRAME);

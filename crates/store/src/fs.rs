@@ -1,10 +1,10 @@
-//! The calls to a filesystem that a store on disk is made of, and nothing else.
+//! The filesystem calls that the disk backend uses, and nothing else.
 //!
-//! They are a port, so that a simulator can put a crash between any two of them. What the disk adapter
-//! assumes of an implementation: bytes written are durable once the file is synced; a name that was
-//! made, changed or removed is durable once its directory is synced; anything else may or may not
-//! survive, in any order, and a write may survive in part. To write within a file's synced length, to sync
-//! and to rename within a directory takes neither space nor descriptors.
+//! They are a port, so that a simulator can crash between any two calls. The disk backend assumes of an
+//! implementation: written bytes are durable once the file is synced; a created, renamed or removed name is
+//! durable once its directory is synced; anything else may or may not survive, in any order, and a write may
+//! survive in part. Writing within a file's synced length, syncing, and renaming within a directory allocate
+//! neither space nor descriptors.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -21,24 +21,24 @@ pub trait Fs: Clone + Send + Sync + 'static {
     /// An open directory.
     type Dir: Dir;
 
-    /// Makes a directory; it is fine if it is there.
+    /// Creates a directory; succeeds if it exists.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// The names in a directory, in order.
+    /// The names in a directory, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// Opens a file that is there, to read and write.
+    /// Opens an existing file for reading and writing.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
-    /// Makes a file that is not there.
+    /// Creates a file; fails if it exists.
     fn create(&self, path: &Path) -> io::Result<Self::File>;
-    /// Gives a file another name, in place of what had it.
+    /// Renames a file, replacing the target.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Gives a file a second name; fails if that is in use.
+    /// Creates a hard link; fails if the new name is in use.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes a name.
+    /// Removes a file's name.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Opens a directory that is there.
+    /// Opens an existing directory.
     fn open_dir(&self, path: &Path) -> io::Result<Self::Dir>;
 
-    /// Makes what happened to a directory's names durable, where a descriptor may be asked for.
+    /// Makes changes to a directory's names durable. Opens the directory, so it needs a free descriptor.
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.open_dir(dir)?.sync()
     }
@@ -46,56 +46,57 @@ pub trait Fs: Clone + Send + Sync + 'static {
 
 /// An open directory.
 pub trait Dir: Send + Sync {
-    /// Makes what happened to its names durable.
+    /// Makes changes to its names durable.
     fn sync(&self) -> io::Result<()>;
 }
 
 /// An open file. Offsets are explicit: there is no cursor.
 pub trait File: Send + Sync + 'static {
-    /// How long it is.
+    /// The file's length in bytes.
     fn length(&self) -> io::Result<u64>;
-    /// Reads as much as there is, up to the length of `bytes`.
+    /// Fills `bytes`; returns less only at the end of the file.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes all of it.
+    /// Writes all of `bytes`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Makes what was written durable.
+    /// Makes all writes so far durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Begins to make durable what was written by now, while more is written. It is durable once whoever waits for it was told
-    /// so; all may be done only then. Of one that nobody waits for nothing is known.
-    fn begin_sync(self: &Arc<Self>) -> Syncing {
-        Syncing::here(self)
+    /// Starts to sync the writes so far, while more is written. They are durable once [`PendingSync::wait`]
+    /// has succeeded; an implementation may do all the work in `wait`. A sync that is not waited for
+    /// guarantees nothing.
+    fn begin_sync(self: &Arc<Self>) -> PendingSync {
+        PendingSync::deferred(self)
     }
 }
 
-/// A sync that was begun.
-pub enum Syncing {
-    /// By whoever waits for it.
-    Here(Box<dyn FnOnce() -> io::Result<()> + Send>),
-    /// On a thread of its own.
-    Beside(JoinHandle<io::Result<()>>),
+/// A sync in progress.
+pub enum PendingSync {
+    /// Runs in the thread that waits for it.
+    Deferred(Box<dyn FnOnce() -> io::Result<()> + Send>),
+    /// Runs on a thread of its own.
+    Background(JoinHandle<io::Result<()>>),
 }
 
-impl Syncing {
-    fn here(file: &Arc<impl File + ?Sized>) -> Syncing {
+impl PendingSync {
+    fn deferred(file: &Arc<impl File + ?Sized>) -> PendingSync {
         let file = Arc::clone(file);
-        Syncing::Here(Box::new(move || file.sync()))
+        PendingSync::Deferred(Box::new(move || file.sync()))
     }
 
-    /// Waits until it has ended, and tells how.
+    /// Waits until the sync has ended, and returns its result.
     pub fn wait(self) -> io::Result<()> {
         match self {
-            Syncing::Here(sync) => sync(),
-            Syncing::Beside(thread) => thread.join().expect("a system call does not panic"),
+            PendingSync::Deferred(sync) => sync(),
+            PendingSync::Background(thread) => thread.join().expect("a system call does not panic"),
         }
     }
 }
 
-/// The filesystem of the machine.
+/// The operating system's filesystem.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealFs;
 
-/// A directory of the machine.
+/// An open directory of the operating system.
 #[derive(Debug)]
 pub struct RealDir(std::fs::File);
 
@@ -173,34 +174,37 @@ impl File for std::fs::File {
         self.sync_data()
     }
 
-    /// Beside, if there are fewer than `SYNCS_MAX` of them, and a thread is to be had.
-    fn begin_sync(self: &Arc<Self>) -> Syncing {
-        let Some(counted) = Counted::new() else { return Syncing::here(self) };
+    /// On a background thread, unless `SYNCS_MAX` of them are running or none can be spawned.
+    fn begin_sync(self: &Arc<Self>) -> PendingSync {
+        let Some(permit) = SyncPermit::new() else { return PendingSync::deferred(self) };
         let file = Arc::clone(self);
         let sync = move || {
-            let _counted = counted;
+            let _permit = permit;
             file.sync()
         };
-        std::thread::Builder::new().spawn(sync).map_or_else(|_| Syncing::here(self), Syncing::Beside)
+        std::thread::Builder::new()
+            .spawn(sync)
+            .map_or_else(|_| PendingSync::deferred(self), PendingSync::Background)
     }
 }
 
-/// How many threads sync at once. A client that hangs up lets its upload go, but not a sync that has begun.
+/// Maximum number of background sync threads. A client that disconnects cancels its upload, but not a running
+/// sync.
 const SYNCS_MAX: usize = 64;
 
 static SYNCS: AtomicUsize = AtomicUsize::new(0);
 
-/// One of those who sync.
-struct Counted;
+/// The right to run one background sync, counted in `SYNCS` until dropped.
+struct SyncPermit;
 
-impl Counted {
-    fn new() -> Option<Counted> {
+impl SyncPermit {
+    fn new() -> Option<SyncPermit> {
         let more = |syncs| (syncs < SYNCS_MAX).then_some(syncs + 1);
-        SYNCS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Counted)
+        SYNCS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| SyncPermit)
     }
 }
 
-impl Drop for Counted {
+impl Drop for SyncPermit {
     fn drop(&mut self) {
         SYNCS.fetch_sub(1, Ordering::Relaxed);
     }
@@ -210,21 +214,22 @@ impl Drop for Counted {
 mod tests {
     use super::*;
 
-    /// Clients sent a little, hung up and came again, while the disk hung: each left a thread behind.
+    /// While the disk hung, clients repeatedly began an upload, disconnected and reconnected: each left a
+    /// sync thread behind.
     #[test]
-    fn no_more_than_so_many_sync_beside() {
+    fn background_syncs_are_bounded() {
         let file = Arc::new(tempfile::tempfile().expect("a file"));
-        File::write_at(&*file, b"x", 0).expect("room");
-        let all: Vec<Counted> = std::iter::from_fn(Counted::new).take(SYNCS_MAX + 1).collect();
-        assert!(all.len() <= SYNCS_MAX);
+        File::write_at(&*file, b"x", 0).expect("writable");
+        let permits: Vec<SyncPermit> = std::iter::from_fn(SyncPermit::new).take(SYNCS_MAX + 1).collect();
+        assert!(permits.len() <= SYNCS_MAX);
         let one_more = file.begin_sync();
-        assert!(matches!(one_more, Syncing::Here(_)));
-        one_more.wait().expect("it is synced here");
-        drop(all);
-        let beside = file.begin_sync();
-        assert!(matches!(beside, Syncing::Beside(_)));
-        beside.wait().expect("it is synced");
-        let all_again: Vec<Counted> = std::iter::from_fn(Counted::new).collect();
-        assert!(!all_again.is_empty(), "one that has ended counts no more");
+        assert!(matches!(one_more, PendingSync::Deferred(_)));
+        one_more.wait().expect("synced by this thread");
+        drop(permits);
+        let background = file.begin_sync();
+        assert!(matches!(background, PendingSync::Background(_)));
+        background.wait().expect("synced");
+        let permits: Vec<SyncPermit> = std::iter::from_fn(SyncPermit::new).collect();
+        assert!(!permits.is_empty(), "a finished sync returns its permit");
     }
 }

@@ -1,13 +1,13 @@
-//! Where bytes are kept: one log of batches for each shard, and immutable blobs.
+//! Durable storage: one write-ahead log of batches per shard, and immutable blobs.
 //!
-//! **What is absent.** Nothing here knows what the bytes mean: no leases, no records, no clock. On disk
-//! nothing retries: a caller that must not be ahead of its log has to end when an append fails. In an
-//! object store the same bytes are tried again, as often as the caller has patience.
+//! **What is absent.** Nothing here knows what the bytes mean: no leases, no records, no clock. The disk
+//! backend never retries: a caller whose state must not run ahead of its log has to stop when an append
+//! fails. The object-store backend retries the same bytes under the caller's retry policy.
 //!
-//! The modules in reading order: [`port`] says what a store does; [`disk`] does it with files, in the
-//! formats of [`frame`], through [`fs`]; [`object`] does it with objects, through a port of its own;
-//! [`memory`] does it with neither; [`faulty`] does it badly, on purpose; [`conformance`] is what every
-//! one of them has to pass.
+//! The modules in reading order: [`port`] is the interface; [`disk`] implements it with files, in the format
+//! of [`frame`], through [`fs`]; [`object`] implements it with an object store, through a port of its own;
+//! [`memory`] implements it in memory; [`faulty`] injects faults into any of them; [`conformance`] is the
+//! test suite that every implementation has to pass.
 
 /// Is this deliberate fault switched on, or one of these? Never, without the feature `planted`.
 #[cfg(feature = "planted")]
@@ -33,6 +33,6 @@ pub mod faulty;
 pub mod conformance;
 
 pub use port::{
-    Batch, BlobName, BlobStore, BlobWriter, Bounds, Damage, ErrorKind, Extent, LogReader, LogStore, Lsns,
-    Room, Seq, StoreError,
+    Batch, BlobName, BlobStore, BlobWriter, Bounds, Damage, ErrorKind, Extent, LogReader, LogStore, Lsn,
+    Lsns, Room, Seq, StoreError,
 };

@@ -1,26 +1,26 @@
-//! A store that is gone with the process: for tests and trials.
+//! An in-memory store, for tests and throw-away servers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::frame::{PAYLOAD_MAX, frame_len};
 use crate::port::{
-    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq,
-    StoreError,
+    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsn, Lsns, Room,
+    Seq, StoreError,
 };
 
-/// A log in memory. Clones share what is in it, as two openings of one log would.
+/// A log in memory. Clones share their contents, like two handles of one log.
 #[derive(Clone, Default)]
-pub struct MemoryLog(Arc<Mutex<Kept>>);
+pub struct MemoryLog(Arc<Mutex<LogState>>);
 
 #[derive(Default)]
-struct Kept {
-    /// From the floor on, without a gap.
+struct LogState {
+    /// Dense, from the floor.
     batches: VecDeque<Batch>,
     bounds: Bounds,
 }
 
-impl Kept {
+impl LogState {
     fn at(&self, seq: Seq) -> Option<&Batch> {
         let index = seq.0.checked_sub(self.bounds.floor.0)?;
         self.batches.get(usize::try_from(index).ok()?)
@@ -28,22 +28,22 @@ impl Kept {
 }
 
 impl MemoryLog {
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn state(&self) -> std::sync::MutexGuard<'_, LogState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LogStore for MemoryLog {
     fn bounds(&self) -> Bounds {
-        self.kept().bounds
+        self.state().bounds
     }
 
     fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
-        let mut kept = self.kept();
-        if seq != kept.bounds.next {
+        let mut state = self.state();
+        if seq != state.bounds.next {
             return Err(StoreError::new(
                 ErrorKind::Taken,
-                format!("the next batch is another one: seq={}", seq.0),
+                format!("not the next sequence number: seq={} next={}", seq.0, state.bounds.next.0),
             ));
         }
         if payload.len() > PAYLOAD_MAX {
@@ -52,8 +52,8 @@ impl LogStore for MemoryLog {
                 format!("batch too large: bytes={}", payload.len()),
             ));
         }
-        kept.batches.push_back(Batch { seq, lsns, payload: payload.to_vec() });
-        kept.bounds.next = seq.next();
+        state.batches.push_back(Batch { seq, lsns, payload: payload.to_vec() });
+        state.bounds.next = seq.next();
         Ok(())
     }
 
@@ -61,7 +61,7 @@ impl LogStore for MemoryLog {
         true
     }
 
-    fn reserve(&mut self, _bytes: u64) -> Result<(), StoreError> {
+    fn reserve(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -70,25 +70,28 @@ impl LogStore for MemoryLog {
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
-        let mut kept = self.kept();
-        if floor > kept.bounds.next {
+        let mut state = self.state();
+        if floor > state.bounds.next {
             return Err(StoreError::new(
                 ErrorKind::Refused,
-                format!("a floor above the log: floor={}", floor.0),
+                format!(
+                    "the floor is above the end of the log: floor={} next={}",
+                    floor.0, state.bounds.next.0
+                ),
             ));
         }
-        kept.bounds.floor = kept.bounds.floor.max(floor);
-        while kept.batches.front().is_some_and(|batch| batch.seq < kept.bounds.floor) {
-            kept.batches.pop_front();
+        state.bounds.floor = state.bounds.floor.max(floor);
+        while state.batches.front().is_some_and(|batch| batch.seq < state.bounds.floor) {
+            state.batches.pop_front();
         }
         Ok(())
     }
 
-    /// Each batch is one of its own, and takes up as much as on disk.
+    /// Each batch is an extent, of the size that it has on disk.
     fn extents(&self) -> Vec<Extent> {
         let extent =
             |batch: &Batch| Extent { first: batch.seq, bytes: frame_len(batch.payload.len()) as u64 };
-        self.kept().batches.iter().map(extent).collect()
+        self.state().batches.iter().map(extent).collect()
     }
 
     fn reader(&self) -> Box<dyn LogReader> {
@@ -98,15 +101,15 @@ impl LogStore for MemoryLog {
 
 impl LogReader for MemoryLog {
     fn read(&mut self, seq: Seq) -> Result<Batch, StoreError> {
-        let found = self.kept().at(seq).cloned();
-        found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("batch {} is not in the log", seq.0)))
+        let found = self.state().at(seq).cloned();
+        found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("batch not in the log: seq={}", seq.0)))
     }
 
-    fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError> {
-        let kept = self.kept();
-        let before = kept.batches.partition_point(|batch| batch.lsns.last < lsn);
-        let found = kept.batches.get(before).filter(|batch| batch.lsns.holds(lsn)).cloned();
-        found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("lsn {lsn} is not in the log")))
+    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
+        let state = self.state();
+        let before = state.batches.partition_point(|batch| batch.lsns.last < lsn);
+        let found = state.batches.get(before).filter(|batch| batch.lsns.contains(lsn)).cloned();
+        found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("record not in the log: lsn={lsn}")))
     }
 }
 
@@ -115,12 +118,12 @@ impl LogReader for MemoryLog {
 pub struct MemoryBlobs(Arc<Mutex<BTreeMap<BlobName, Arc<[u8]>>>>);
 
 impl MemoryBlobs {
-    fn kept(&self) -> std::sync::MutexGuard<'_, BTreeMap<BlobName, Arc<[u8]>>> {
+    fn blobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<BlobName, Arc<[u8]>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn get(&self, name: &BlobName) -> Result<Arc<[u8]>, StoreError> {
-        let found = self.kept().get(name).cloned();
+        let found = self.blobs().get(name).cloned();
         found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("no such blob: name={name}")))
     }
 }
@@ -142,12 +145,12 @@ impl BlobStore for MemoryBlobs {
     }
 
     fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
-        self.kept().remove(name);
+        self.blobs().remove(name);
         Ok(())
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError> {
-        Ok(self.kept().keys().filter(|name| name.as_str().starts_with(prefix)).cloned().collect())
+        Ok(self.blobs().keys().filter(|name| name.as_str().starts_with(prefix)).cloned().collect())
     }
 }
 
@@ -166,14 +169,11 @@ impl BlobWriter for MemoryWriter {
     fn finish(self: Box<Self>) -> Result<u64, StoreError> {
         let MemoryWriter { blobs, name, bytes } = *self;
         let length = bytes.len() as u64;
-        let mut kept = blobs.kept();
-        if kept.contains_key(&name) {
-            return Err(StoreError::new(
-                ErrorKind::Taken,
-                format!("a blob of this name is there: name={name}"),
-            ));
+        let mut blobs = blobs.blobs();
+        if blobs.contains_key(&name) {
+            return Err(StoreError::new(ErrorKind::Taken, format!("the blob exists already: name={name}")));
         }
-        kept.insert(name, bytes.into());
+        blobs.insert(name, bytes.into());
         Ok(length)
     }
 }

@@ -1,182 +1,199 @@
-//! What a store does, whatever it is made of.
+//! The store's interface, independent of the backend.
 //!
-//! **The log.** Batches at dense numbers. An append names the number that it expects to be next, and is
-//! either durable when it returns, or somebody else's, or failed. Batches below the floor are gone;
-//! the floor never sinks. A batch is written only when its predecessor is durable, so only the last
-//! one can ever be torn.
+//! **The log.** A write-ahead log of batches with dense sequence numbers. An append names the number that it
+//! expects to be next. When it returns, the batch is durable, or another writer has the number, or the append
+//! failed. Batches below the floor are dropped; the floor never decreases. A batch is written only after its
+//! predecessor is durable, so only the last batch can be torn.
 //!
-//! **Blobs.** Written once as a stream, whole or not at all, never changed, read in ranges.
+//! **Blobs.** Written once as a stream, atomically, never changed, read in ranges.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// The number of a batch in its log.
+/// The sequence number of a batch in its log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
 impl Seq {
-    /// The number after this one.
+    /// The following sequence number.
     #[must_use]
     pub fn next(self) -> Seq {
         Seq(self.0 + 1)
     }
 }
 
-/// The first and the last LSN in a batch: kept beside it, so that a torn one can be named.
+/// The log sequence number of a record. Batches carry a range of them; the store gives them no further
+/// meaning. (This crate depends on no other, so it has its own type for the kernel's `Lsn`.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsn(pub u64);
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The LSNs of the records in a batch, inclusive. Part of the frame header, so that a torn batch can be
+/// reported with its LSNs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lsns {
-    /// Of the first record.
-    pub first: u64,
-    /// Of the last record.
-    pub last: u64,
+    /// The first record's LSN.
+    pub first: Lsn,
+    /// The last record's LSN.
+    pub last: Lsn,
 }
 
 impl Lsns {
-    /// Is it among them?
-    pub fn holds(self, lsn: u64) -> bool {
+    /// The range from `first` to `last`, both included.
+    pub fn new(first: u64, last: u64) -> Lsns {
+        Lsns { first: Lsn(first), last: Lsn(last) }
+    }
+
+    /// Whether `lsn` is in the range.
+    pub fn contains(self, lsn: Lsn) -> bool {
         (self.first..=self.last).contains(&lsn)
     }
 }
 
-/// One append.
+/// The unit of append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Its number.
+    /// The batch's sequence number.
     pub seq: Seq,
-    /// What is in it.
+    /// The LSNs of its records.
     pub lsns: Lsns,
-    /// The bytes.
+    /// The encoded records.
     pub payload: Vec<u8>,
 }
 
-/// What a log holds: from `floor`, up to but not including `next`.
+/// The readable range of a log: from `floor`, up to but not including `next`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The lowest number that can be read.
+    /// The lowest sequence number that can be read.
     pub floor: Seq,
-    /// The number of the next append.
+    /// The sequence number of the next append.
     pub next: Seq,
 }
 
-/// What can be appended without asking anybody for space or descriptors.
+/// The capacity for appends that allocate neither disk space nor descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// The largest payload that fits now: an append of one byte up to so many never fails for space, one of
-    /// more may. At 0 nothing is sure to fit, not even a batch without bytes.
+    /// The largest payload that certainly fits now: an append of 1 to `bytes` bytes never fails for lack of
+    /// space, a larger one may. At 0 not even an empty batch is certain to fit.
     pub bytes: u64,
-    /// A whole further segment is ready besides.
+    /// A whole spare segment is preallocated.
     pub spare: bool,
 }
 
-/// A piece of a log: its room is given back as a whole, when the floor has passed all of it.
+/// A contiguous part of a log, the unit of truncation: freed as a whole once the floor has passed all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The first batch in it.
+    /// The first batch in the extent.
     pub first: Seq,
-    /// What it takes up.
+    /// Its size in the store.
     pub bytes: u64,
 }
 
 /// An ordered log of batches, with one writer.
 pub trait LogStore: Send {
-    /// What the log holds.
+    /// The readable range.
     fn bounds(&self) -> Bounds;
 
     /// Makes a batch durable at `seq`.
     ///
-    /// An error of kind [`ErrorKind::Taken`], [`ErrorKind::TooLarge`] or [`ErrorKind::NoSpace`] has written
-    /// nothing. After any other nobody knows whether the batch is there: the log takes no further appends.
+    /// If it fails with [`ErrorKind::Taken`], [`ErrorKind::TooLarge`] or [`ErrorKind::NoSpace`], nothing was
+    /// written. After any other error the batch may or may not be durable, and the log accepts no further
+    /// appends.
     fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError>;
 
-    /// Does an append wait for nobody, no device and no other machine? Then whoever has a command may do it.
+    /// Whether an append never blocks on a device or another machine. If so, a submitting thread may append.
     fn is_instant(&self) -> bool {
         false
     }
 
-    /// Sees to it that payloads of this size can be appended, with a spare segment behind them.
+    /// Preallocates a spare segment, so that the next append fits, of any size up to the maximum.
     ///
-    /// Once it has succeeded, the next append of a payload of up to this size asks nobody for space or
-    /// descriptors: it writes, renames and syncs what is open already. (What is too large for any batch
-    /// stays too large.)
+    /// After success, the next append allocates neither disk space nor descriptors: it only writes, renames
+    /// and syncs files that are already open. ([`ErrorKind::TooLarge`] still applies.)
     ///
-    /// Fails with [`ErrorKind::NoSpace`] and no harm done; may be tried again at any time. Until then
-    /// appends go on, as far as [`LogStore::room`] says.
-    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError>;
+    /// Fails with [`ErrorKind::NoSpace`] and no side effects; may be retried at any time. Until it succeeds,
+    /// appends continue within [`LogStore::room`].
+    fn reserve(&mut self) -> Result<(), StoreError>;
 
-    /// What can be appended without another [`LogStore::reserve`].
+    /// How much can be appended without another [`LogStore::reserve`].
     fn room(&self) -> Room;
 
-    /// Drops what is below `floor`, in so far as it can be dropped; nothing below it can be read again.
+    /// Truncates the log: batches below `floor` can no longer be read, and extents entirely below it are
+    /// freed.
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError>;
 
-    /// The pieces that the log is kept in, oldest first. A floor at the first batch of one makes all pieces
-    /// before it go.
+    /// The log's extents, oldest first. A floor at the first batch of an extent frees all extents before it.
     fn extents(&self) -> Vec<Extent>;
 
-    /// Returns once it is certain that the log was still this writer's at some moment after the call began: then
-    /// what is known of it may be told, though nothing was appended. Where nobody else can take the log, that
-    /// is certain.
+    /// Confirms ownership: succeeds only if this writer still owned the log at some moment after the call
+    /// began. A snapshot read may then be returned even though nothing was appended. Backends with exclusive
+    /// access always succeed.
     fn confirm(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// A reader of its own, for another thread.
+    /// A new independent reader, for another thread.
     fn reader(&self) -> Box<dyn LogReader>;
 }
 
-/// Reads a log's batches while others are appended.
+/// Reads batches concurrently with appends.
 pub trait LogReader: Send {
-    /// The batch at `seq`; [`ErrorKind::Gone`] if it was dropped, or is not durable yet. A reader knows the
-    /// floor of when it was made: what is below a later one may still be there for a while.
+    /// The batch at `seq`; [`ErrorKind::Gone`] if it was dropped, or is not durable yet. A reader uses the
+    /// floor as of its creation: batches below a later floor may stay readable for a while.
     fn read(&mut self, seq: Seq) -> Result<Batch, StoreError>;
 
-    /// The batch that holds the record at this LSN; [`ErrorKind::Gone`] if none does, any more or yet.
-    fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError>;
+    /// The batch with the record at `lsn`; [`ErrorKind::Gone`] if no batch in the log contains it.
+    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError>;
 }
 
 /// Immutable blobs by name.
 pub trait BlobStore: Send + Sync {
-    /// Begins a blob. Nothing can be seen of it until it is finished.
+    /// Begins a blob. It stays invisible until it is finished.
     fn create(&self, name: &BlobName) -> Result<Box<dyn BlobWriter>, StoreError>;
 
-    /// How long a blob is.
+    /// The length of a blob in bytes.
     fn len(&self, name: &BlobName) -> Result<u64, StoreError>;
 
-    /// Reads at most `length` bytes from `offset` on; fewer only at the end.
+    /// Reads at most `length` bytes from `offset`; fewer only at the end.
     fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError>;
 
-    /// Removes a blob; it is fine if there is none.
+    /// Deletes a blob; succeeds if there is none.
     fn delete(&self, name: &BlobName) -> Result<(), StoreError>;
 
-    /// The names that begin with `prefix`, in order.
+    /// The names with this prefix, sorted.
     fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError>;
 }
 
-/// A blob under way. Dropped before it is finished, it leaves nothing behind.
+/// A blob being written. Dropped before it is finished, it leaves nothing behind.
 pub trait BlobWriter: Send {
-    /// The next bytes.
+    /// Appends bytes.
     fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError>;
 
-    /// Makes the blob durable under its name, and says how long it is. [`ErrorKind::Taken`] if the name
-    /// is in use: blobs are written once.
+    /// Makes the blob durable under its name, and returns its length in bytes. [`ErrorKind::Taken`] if the
+    /// name is in use: blobs are written once.
     fn finish(self: Box<Self>) -> Result<u64, StoreError>;
 }
 
-/// The name of a blob: up to 200 of `a-z`, `0-9`, `-`, `.` and `/`, in parts that are not empty and do not
+/// The name of a blob: up to 200 characters of `a-z`, `0-9`, `-`, `.` and `/`, in non-empty parts that do not
 /// begin with a dot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobName(String);
 
 impl BlobName {
-    /// `None` if it is no name.
+    /// `None` if the name is not valid.
     pub fn new(name: &str) -> Option<BlobName> {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.' | b'/');
-        let parts = name.split('/').all(|part| !part.is_empty() && !part.starts_with('.'));
-        (parts && name.len() <= 200 && name.bytes().all(plain)).then(|| BlobName(name.to_string()))
+        let valid_parts = name.split('/').all(|part| !part.is_empty() && !part.starts_with('.'));
+        (valid_parts && name.len() <= 200 && name.bytes().all(plain)).then(|| BlobName(name.to_string()))
     }
 
-    /// The text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -188,61 +205,68 @@ impl fmt::Display for BlobName {
     }
 }
 
-/// What went wrong, as far as callers act differently.
+/// The kinds of failure that callers handle differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Somebody else was first: another writer has this number, or this name.
+    /// Lost the race: another writer has this sequence number, or the blob name is in use.
     Taken,
-    /// There is no room: disk or quota full, or no descriptors left. Nothing was harmed.
+    /// Disk or quota full, or no descriptors left. Nothing was changed.
     NoSpace,
-    /// Larger than one batch may be.
+    /// Exceeds the maximum size of a batch or blob.
     TooLarge,
-    /// Below the floor, or no such blob.
+    /// Below the floor, not durable yet, or no such blob.
     Gone,
-    /// The bytes are not what was written. Nothing may be built on them.
+    /// The bytes differ from what was written. Do not build on them.
     Damaged,
-    /// Another process has the store, or it is no place for one.
+    /// The store cannot be used like this: opened by another process, on a network filesystem, or in the
+    /// wrong state for the call.
     Refused,
-    /// Anything else that a disk or a network can do.
+    /// Any other disk or network failure.
     Io,
 }
 
-/// A failure of a store.
+/// A store failure.
 #[derive(Debug)]
 pub struct StoreError {
-    /// What callers look at.
+    /// For callers that handle failures differently.
     pub kind: ErrorKind,
-    /// What people read.
+    /// The message for people.
     pub what: String,
 }
 
-/// Where bytes are not what was written.
+/// The position of bytes that differ from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The file.
+    /// The damaged file or object.
     pub file: PathBuf,
-    /// From where on.
+    /// The offset in bytes at which the damage begins.
     pub offset: u64,
-    /// What is wrong there.
+    /// A description of the damage.
     pub what: &'static str,
 }
 
 impl StoreError {
-    /// A failure of a kind, in words.
+    /// A failure with a message.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> StoreError {
         StoreError { kind, what: what.into() }
     }
 
-    /// What the operating system said, and what was being done.
+    /// An error from the operating system, with the operation that failed.
     pub fn io(error: &io::Error, doing: impl fmt::Display) -> StoreError {
         StoreError::new(kind_of(error), format!("{doing}: {error}"))
+    }
+
+    /// Appends `key=value` details to the message.
+    #[must_use]
+    pub(crate) fn with(self, details: impl fmt::Display) -> StoreError {
+        StoreError { what: format!("{}: {details}", self.what), ..self }
     }
 }
 
 impl From<Damage> for StoreError {
     fn from(damage: Damage) -> StoreError {
         let Damage { file, offset, what } = damage;
-        let advice = "restore the store from a backup, or a stand-by's copy; do not delete the file";
+        let advice = "restore the store from a backup or a standby's copy; do not delete the file";
         StoreError::new(
             ErrorKind::Damaged,
             format!("{what}; {advice}: file={} offset={offset}", file.display()),
@@ -280,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blob_names_are_plain_and_stay_inside() {
+    fn blob_names_cannot_escape_their_directory() {
         for good in ["a", "doc/7-12", "snapshot/0/00ff.bin"] {
             assert!(BlobName::new(good).is_some(), "{good}");
         }
@@ -290,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_says_is_no_space() {
+    fn full_disks_quotas_and_descriptor_tables_are_no_space() {
         for code in [28, 122, 24, 23] {
             let error = StoreError::io(&io::Error::from_raw_os_error(code), "writing");
             assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");

@@ -51,8 +51,8 @@ fn dump_shard(view: &StoreView, shard: u32, args: &Dump, out: &mut dyn Write) ->
     loop {
         match log.read_next()? {
             // LSNs only grow.
-            Found::Batch(batch) if batch.lsns.first > args.to_lsn => return Ok(()),
-            Found::Batch(batch) if batch.lsns.last < args.from_lsn => {}
+            Found::Batch(batch) if batch.lsns.first.0 > args.to_lsn => return Ok(()),
+            Found::Batch(batch) if batch.lsns.last.0 < args.from_lsn => {}
             Found::Batch(batch) => print(&batch, shard, args, out)?,
             Found::Torn(cut) => {
                 say(&note(shard, &cut));

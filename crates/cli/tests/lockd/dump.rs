@@ -63,7 +63,7 @@ fn what_the_engine_wrote_can_be_read_while_it_has_the_store_open() {
     let said: Vec<_> =
         ran.lines().iter().map(|line| (line["shard"].clone(), line["action"].clone())).collect();
     assert_eq!(said, [(1.into(), "open".into()), (1.into(), "acquire".into())]);
-    assert_eq!(ran.lsns(), [sealed.lsns.first, sealed.lsns.last]);
+    assert_eq!(ran.lsns(), [sealed.lsns.first.0, sealed.lsns.last.0]);
     assert_eq!(files(Path::new(store.path())), before, "nothing is touched");
 }
 
@@ -124,7 +124,7 @@ fn damage_elsewhere_fails_with_file_and_offset_after_what_is_whole() {
 fn a_batch_that_holds_no_records_fails_with_its_number() {
     let store = ticking();
     let mut log = store.log(0);
-    log.append(log.bounds().next, Lsns { first: 7, last: 7 }, b"not records").expect("room");
+    log.append(log.bounds().next, Lsns::new(7, 7), b"not records").expect("room");
     let ran = store.dump(&[]);
     assert_eq!((ran.code, ran.lsns().len()), (1, 6));
     assert!(ran.stderr.contains("shard=0 seq=3"), "{}", ran.stderr);

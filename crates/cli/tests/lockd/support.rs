@@ -69,7 +69,7 @@ impl TestStore {
         for record in records {
             record.encode(&mut payload);
         }
-        let lsns = Lsns { first: records[0].lsn.0, last: records[records.len() - 1].lsn.0 };
+        let lsns = Lsns::new(records[0].lsn.0, records[records.len() - 1].lsn.0);
         log.append(log.bounds().next, lsns, &payload).expect("room");
     }
 

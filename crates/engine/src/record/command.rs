@@ -1,6 +1,6 @@
-//! A command as bytes: a tag, then its fields in order.
+//! The encoding of a command: a tag, then its fields in order.
 //!
-//! Tags and the order of fields are for ever. A new action gets a new tag; a new field, a new tag too.
+//! Tags and the order of fields never change. A new action or a new field needs a new tag.
 
 use kernel::{
     Action, AgentName, AgentNews, Bundle, Command, Commit, Epoch, Etag, Grant, Held, Identity, LeaseId,
@@ -11,7 +11,7 @@ use kernel::{
 use crate::wire::parts::{self, Read, decode_label, decode_lease_id, decode_resource, decode_scope};
 use crate::wire::{Reader, Writer};
 
-/// Each action's number in the log.
+/// The tag of each action.
 mod tag {
     pub(super) const OPEN: u8 = 1;
     pub(super) const TICK: u8 = 2;
@@ -35,7 +35,7 @@ mod tag {
     pub(super) const DROP_NAMESPACE: u8 = 20;
 }
 
-/// Appends a command.
+/// Encodes a command.
 pub fn encode(command: &Command, to: &mut Writer<'_>) {
     to.maybe(command.identity.as_ref(), |to, identity| to.text(identity.as_str()));
     to.maybe(command.request, |to, request| {
@@ -115,28 +115,28 @@ fn encode_lease(tag: u8, lease: LeaseId, to: &mut Writer<'_>) {
     parts::encode_lease_id(lease, to);
 }
 
-fn held(held: Held, to: &mut Writer<'_>) {
+fn encode_credential(held: Held, to: &mut Writer<'_>) {
     parts::encode_lease_id(held.lease, to);
     to.number(held.epoch.0);
 }
 
-fn encode_held(tag: u8, credential: Held, to: &mut Writer<'_>) {
+fn encode_held(tag: u8, held: Held, to: &mut Writer<'_>) {
     to.byte(tag);
-    held(credential, to);
+    encode_credential(held, to);
 }
 
 fn encode_renewals(renewals: &[Renewal], to: &mut Writer<'_>) {
     to.byte(tag::RENEW);
     to.count(renewals.len());
     for renewal in renewals {
-        held(renewal.held, to);
+        encode_credential(renewal.held, to);
         to.maybe(renewal.ttl, |to, ttl| to.number(ttl.0));
     }
 }
 
 fn encode_write(tag: u8, write: &Write, to: &mut Writer<'_>) {
     to.byte(tag);
-    held(write.held, to);
+    encode_credential(write.held, to);
     to.text(write.key.as_str());
     to.maybe(write.token, |to, token| to.number(token.0));
     to.maybe(write.if_version, |to, version| to.number(version.0));
@@ -182,7 +182,7 @@ fn encode_quota(set: &SetQuota, to: &mut Writer<'_>) {
     parts::encode_quota(&set.quota, to);
 }
 
-/// Reads a command back; everything in it is valid, or it is refused.
+/// Decodes a command, and validates all its fields.
 pub fn decode(from: &mut Reader<'_>) -> Read<Command> {
     let identity = from.maybe(|from| decode_label(from, Identity::new))?;
     let request = from.maybe(|from| {
@@ -233,7 +233,7 @@ fn decode_action(from: &mut Reader<'_>) -> Read<Action> {
             let request = from.maybe(|from| Ok(RequestKey(from.fixed()?)))?;
             Action::Retract(Retraction { lease, request })
         }
-        other => return Err(from.error(format!("action {other} is not known to this build"))),
+        other => return Err(from.error(format!("action not supported by this build: tag={other}"))),
     })
 }
 
@@ -284,7 +284,7 @@ fn decode_party(from: &mut Reader<'_>) -> Read<Party> {
     match from.byte()? {
         0 => Ok(Party::Identity(decode_label(from, Namespace::new)?, decode_label(from, Identity::new)?)),
         1 => Ok(Party::Agent(decode_label(from, Namespace::new)?, decode_label(from, AgentName::new)?)),
-        other => Err(from.error(format!("no such party: {other}"))),
+        other => Err(from.error(format!("unknown kind of party: kind={other}"))),
     }
 }
 
@@ -292,7 +292,7 @@ fn decode_pause(from: &mut Reader<'_>) -> Read<Pause> {
     let whom = match from.byte()? {
         0 => Paused::Scope(decode_scope(from)?),
         1 => Paused::Agent(decode_label(from, Namespace::new)?, decode_label(from, AgentName::new)?),
-        other => return Err(from.error(format!("no such party: {other}"))),
+        other => return Err(from.error(format!("unknown kind of party: kind={other}"))),
     };
     Ok(Pause { whom, paused: from.flag()? })
 }

@@ -1,23 +1,23 @@
-//! Entries gathered into chunks, each tied to the one before it by that one's checksum.
+//! Groups entries into chunks. Each chunk contains the checksum of its predecessor.
 
 use store::StoreError;
 
 use super::{Header, Input, Output, RANGE_BYTES, SnapshotError, damaged, u32_at};
 use crate::wire::Writer;
 
-/// The length of a chunk's header.
+/// The length of a chunk header in bytes.
 pub(super) const HEADER: usize = 12;
-/// A chunk that has this much takes no further entries.
+/// A chunk of this many bytes takes no further entries.
 const CLOSED_AT: usize = 64 << 10;
-/// No chunk has more: it is closed at 64 KiB, and a lease over the longest names has less than 80.
+/// Maximum payload: a chunk is closed at 64 KiB, and a lease with the longest names has less than 80 KiB.
 pub(super) const PAYLOAD_MAX: usize = CLOSED_AT + (80 << 10);
 
-/// Holds one chunk at a time.
+/// Writes chunks; buffers one at a time.
 pub(super) struct ChunkWriter<'a, 'b> {
     out: &'a mut Output<'b>,
-    /// Room for the chunk's header, then its payload.
+    /// Space for the chunk header, then the payload.
     chunk: Vec<u8>,
-    /// The checksum of what was written last.
+    /// The checksum of the previous chunk or of the header.
     chain: u32,
     written: u64,
 }
@@ -39,7 +39,7 @@ impl<'a, 'b> ChunkWriter<'a, 'b> {
         if self.chunk.len() < HEADER + CLOSED_AT { Ok(()) } else { self.close() }
     }
 
-    /// Writes what is left, and says how many bytes there are in all.
+    /// Writes the last chunk, and returns the total length in bytes.
     pub(super) fn finish(mut self) -> Result<u64, StoreError> {
         if self.chunk.len() > HEADER {
             self.close()?;
@@ -49,7 +49,7 @@ impl<'a, 'b> ChunkWriter<'a, 'b> {
 
     fn close(&mut self) -> Result<(), StoreError> {
         let length = self.chunk.len() - HEADER;
-        assert!(length <= PAYLOAD_MAX, "an entry is longer than any can be: bytes={length}");
+        assert!(length <= PAYLOAD_MAX, "an entry exceeds the maximum length: bytes={length}");
         let length = u32::try_from(length).expect("a chunk is far below 4 GiB");
         self.chunk[4..8].copy_from_slice(&self.chain.to_le_bytes());
         self.chunk[8..12].copy_from_slice(&length.to_le_bytes());
@@ -62,10 +62,10 @@ impl<'a, 'b> ChunkWriter<'a, 'b> {
     }
 }
 
-/// Holds one range and one chunk at a time.
+/// Reads chunks; buffers one range of the input at a time.
 pub(super) struct ChunkReader<'a, 'b> {
     input: &'a mut Input<'b>,
-    /// What was read and not yet used begins at `used`; the window begins at `start` of the stream.
+    /// A buffer that begins at offset `start` of the stream; its first `used` bytes are consumed.
     window: Vec<u8>,
     used: usize,
     start: u64,
@@ -74,7 +74,7 @@ pub(super) struct ChunkReader<'a, 'b> {
 
 /// The entries of a chunk.
 pub(super) struct Chunk<'a> {
-    /// Where its payload begins.
+    /// The payload's offset in the stream.
     pub(super) offset: u64,
     pub(super) payload: &'a [u8],
 }
@@ -84,42 +84,42 @@ impl<'a, 'b> ChunkReader<'a, 'b> {
         ChunkReader { input, window: Vec::new(), used: 0, start: 0, chain: 0 }
     }
 
-    /// The header, unchecked; the first chunk is tied to its last four bytes.
+    /// Reads the header, unverified. The first chunk is chained to its last four bytes.
     pub(super) fn begin(&mut self) -> Result<[u8; Header::BYTES], SnapshotError> {
-        let header = *self.take(Header::BYTES)?.first_chunk().expect("as many as were taken");
+        let header = *self.take(Header::BYTES)?.first_chunk().expect("as many bytes as requested");
         self.chain = u32_at(&header, Header::BYTES - 4);
         Ok(header)
     }
 
-    /// The next chunk, whole and checked.
+    /// Reads and verifies the next chunk.
     pub(super) fn chunk(&mut self) -> Result<Chunk<'_>, SnapshotError> {
         let at = self.offset();
         self.fill(HEADER)?;
         let header = &self.window[self.used..];
         let (crc, chain, length) = (u32_at(header, 0), u32_at(header, 4), u32_at(header, 8) as usize);
         if length == 0 || length > PAYLOAD_MAX {
-            return damaged(at, format!("a chunk that no writer makes: length={length}"));
+            return damaged(at, format!("invalid chunk length: length={length}"));
         }
         self.fill(HEADER + length)?;
         if crc32c::crc32c(&self.window[self.used + 4..][..HEADER - 4 + length]) != crc {
             return damaged(at, "a chunk does not match its checksum");
         }
         if chain != self.chain {
-            return damaged(at, "a chunk does not follow the one before it");
+            return damaged(at, "a chunk does not follow its predecessor");
         }
         self.chain = crc;
         let payload = &self.take(HEADER + length)?[HEADER..];
         Ok(Chunk { offset: at + HEADER as u64, payload })
     }
 
-    /// Nothing may follow.
+    /// Checks that nothing follows.
     pub(super) fn end(mut self) -> Result<(), SnapshotError> {
         let at = self.offset();
-        let left = self.window.len() > self.used || self.read_on()?;
-        if left { damaged(at, "bytes behind the end") } else { Ok(()) }
+        let left = self.window.len() > self.used || self.read_more()?;
+        if left { damaged(at, "trailing bytes after the end") } else { Ok(()) }
     }
 
-    /// Where in the stream the next byte is.
+    /// The offset of the next byte in the stream.
     fn offset(&self) -> u64 {
         self.start + self.used as u64
     }
@@ -131,18 +131,18 @@ impl<'a, 'b> ChunkReader<'a, 'b> {
         Ok(&self.window[from..self.used])
     }
 
-    /// Sees to it that so many bytes are there.
+    /// Reads until `length` bytes are buffered.
     fn fill(&mut self, length: usize) -> Result<(), SnapshotError> {
         while self.window.len() - self.used < length {
-            if !self.read_on()? {
-                return damaged(self.start + self.window.len() as u64, "it ends too early");
+            if !self.read_more()? {
+                return damaged(self.start + self.window.len() as u64, "unexpected end");
             }
         }
         Ok(())
     }
 
-    /// Reads a further range behind what is left of the window; `false` at the end.
-    fn read_on(&mut self) -> Result<bool, SnapshotError> {
+    /// Appends the next range of the input to the buffer; `false` at the end.
+    fn read_more(&mut self) -> Result<bool, SnapshotError> {
         let end = self.start + self.window.len() as u64;
         let range = (self.input)(end, RANGE_BYTES)?;
         self.window.drain(..self.used);

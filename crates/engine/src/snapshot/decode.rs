@@ -1,4 +1,4 @@
-//! Entries back into a state; everything in it is well formed and in its one order, or it is refused.
+//! Decodes the entries of a snapshot. Anything malformed or not in canonical order is refused.
 
 use kernel::{
     AgentData, AgentName, Answer, Bundle, Details, Document, End, Entry, Epoch, Etag, Granted, Identity,
@@ -8,7 +8,7 @@ use kernel::{
 };
 
 use super::chunk::ChunkReader;
-use super::encode::{answer, counts, tag};
+use super::encode::{counts, response, tag};
 use super::{Header, SnapshotError, store_of};
 use crate::wire::Reader;
 use crate::wire::parts::{
@@ -16,12 +16,12 @@ use crate::wire::parts::{
     decode_open, decode_quota, decode_resource, decode_scope,
 };
 
-/// All entries, up to the end.
+/// Decodes all entries, up to the end.
 pub(super) fn entries(header: &Header, chunks: &mut ChunkReader<'_, '_>) -> Result<Snapshot, SnapshotError> {
     let mut decoder = Decoder { snapshot: empty(header), kind: 0, names: Names::default() };
     loop {
         let chunk = chunks.chunk()?;
-        let start = usize::try_from(chunk.offset).expect("a snapshot is far below what can be addressed");
+        let start = usize::try_from(chunk.offset).expect("a snapshot is far smaller than the address space");
         let mut reader = Reader::within(chunk.payload, start);
         while !reader.is_empty() {
             if decoder.entry(&mut reader)? {
@@ -51,20 +51,20 @@ fn empty(header: &Header) -> Snapshot {
 
 struct Decoder {
     snapshot: Snapshot,
-    /// Of the entry before.
+    /// The tag of the previous entry.
     kind: u8,
     names: Names,
 }
 
 impl Decoder {
-    /// The next entry; `true` if it was the end.
+    /// Decodes the next entry; `true` if it was the end.
     fn entry(&mut self, from: &mut Reader<'_>) -> Read<bool> {
         let kind = from.byte()?;
         if kind < self.kind || (kind == tag::TENURE && self.kind == tag::TENURE) {
-            return Err(from.error(format!("an entry out of order: {kind} after {}", self.kind)));
+            return Err(from.error(format!("an entry is out of order: kind={kind} previous={}", self.kind)));
         }
         if (tag::NAMESPACE..tag::END).contains(&kind) && self.snapshot.tenure.is_none() {
-            return Err(from.error("an entry of a log that was never opened"));
+            return Err(from.error("an entry without a tenure"));
         }
         self.kind = kind;
         let (snapshot, names) = (&mut self.snapshot, &mut self.names);
@@ -92,7 +92,7 @@ impl Decoder {
                 let data = decode_lease(from, names)?;
                 push(from, &mut snapshot.leases, data, |a, b| a.lsn < b.lsn)?;
             }
-            // In the order of their ends, several of which may be one record's.
+            // In the order in which they ended; one record may end several leases.
             tag::PAST => {
                 let data = decode_past(from, names)?;
                 push(from, &mut snapshot.history, data, |a, b| a.ended_lsn <= b.ended_lsn)?;
@@ -105,44 +105,44 @@ impl Decoder {
                 self.check_counts(from)?;
                 return Ok(true);
             }
-            other => return Err(from.error(format!("an entry of kind {other} is not known to this build"))),
+            other => return Err(from.error(format!("an entry is not supported by this build: kind={other}"))),
         }
         Ok(false)
     }
 
     fn check_counts(&self, from: &mut Reader<'_>) -> Read<()> {
         for (number, found) in (1..).zip(counts(&self.snapshot)) {
-            let told: usize = from.small()?;
-            if told != found {
+            let expected: usize = from.small()?;
+            if expected != found {
                 let what =
-                    format!("entries are missing, or too many: kind={number} told={told} found={found}");
+                    format!("wrong number of entries: kind={number} expected={expected} found={found}");
                 return Err(from.error(what));
             }
         }
         Ok(())
     }
 
-    /// Nothing may stand behind the end, and the header must be of the same store.
+    /// Checks that nothing follows the end, and that header and tenure are of the same store.
     fn check_end(&self, header: &Header, from: &Reader<'_>) -> Read<()> {
         from.end()?;
         if header.store == store_of(&self.snapshot) {
             Ok(())
         } else {
-            Err(from.error("the header and the tenure are of different stores"))
+            Err(from.error("the header and the tenure belong to different stores"))
         }
     }
 }
 
-/// Puts an entry behind the last of its kind, which must come before it.
+/// Appends an entry, which must sort after the last one of its kind.
 fn push<T>(from: &Reader<'_>, list: &mut Vec<T>, item: T, in_order: impl FnOnce(&T, &T) -> bool) -> Read<()> {
     if list.last().is_some_and(|last| !in_order(last, &item)) {
-        return Err(from.error("an entry out of order, or there twice"));
+        return Err(from.error("an entry is out of order or repeated"));
     }
     list.push(item);
     Ok(())
 }
 
-/// The names that were read last: neighbours mostly share them, and then share the memory too.
+/// The last names decoded. Neighbouring entries mostly have the same names, and so share their memory.
 #[derive(Default)]
 struct Names {
     namespace: Option<Namespace>,
@@ -155,8 +155,7 @@ impl Names {
         if let Some(same) = self.namespace.as_ref().filter(|last| last.as_str() == text) {
             return Ok(same.clone());
         }
-        let name =
-            Namespace::new(text).map_err(|error| from.error(format!("a name that is none: {error}")))?;
+        let name = Namespace::new(text).map_err(|error| from.error(format!("an invalid name: {error}")))?;
         Ok(self.namespace.insert(name).clone())
     }
 
@@ -165,8 +164,7 @@ impl Names {
         if let Some(same) = self.identity.as_ref().filter(|last| last.as_str() == text) {
             return Ok(same.clone());
         }
-        let name =
-            Identity::new(text).map_err(|error| from.error(format!("a name that is none: {error}")))?;
+        let name = Identity::new(text).map_err(|error| from.error(format!("an invalid name: {error}")))?;
         Ok(self.identity.insert(name).clone())
     }
 }
@@ -188,7 +186,7 @@ fn decode_policy(from: &mut Reader<'_>) -> Read<(Scope, Policy)> {
     let scope = decode_scope(from)?;
     let policy = Policy { paused: from.flag()?, quota: decode_quota(from)? };
     if policy == Policy::default() {
-        return Err(from.error("a policy that says nothing"));
+        return Err(from.error("an empty policy"));
     }
     Ok((scope, policy))
 }
@@ -250,7 +248,7 @@ fn decode_phase(from: &mut Reader<'_>) -> Read<Phase> {
         1 => Ok(Phase::Active),
         2 => Ok(Phase::OnHold { until: decode_time(from)?, rebindable: from.flag()? }),
         3 => Ok(Phase::Revoking),
-        other => Err(from.error(format!("no such phase: {other}"))),
+        other => Err(from.error(format!("unknown phase: number={other}"))),
     }
 }
 
@@ -277,11 +275,11 @@ fn decode_end(from: &mut Reader<'_>) -> Read<End> {
         0 => Ok(End::Released),
         1 => Ok(End::Expired),
         2 => Ok(End::Revoked),
-        other => Err(from.error(format!("no such end: {other}"))),
+        other => Err(from.error(format!("unknown end of a lease: number={other}"))),
     }
 }
 
-/// At least one, and none twice; one alone needs no second look.
+/// Checks that there is at least one member and none is repeated; a single one needs no check.
 fn decode_bundle(from: &mut Reader<'_>) -> Read<Vec<Member>> {
     let members = decode_members(from)?;
     if members.len() == 1 {
@@ -304,7 +302,7 @@ fn decode_details(from: &mut Reader<'_>) -> Read<Details> {
         })
     })?;
     match details {
-        Some(details) if details.is_default() => Err(from.error("details that say nothing")),
+        Some(details) if details.is_default() => Err(from.error("empty details")),
         details => Ok(details.unwrap_or_default()),
     }
 }
@@ -312,29 +310,29 @@ fn decode_details(from: &mut Reader<'_>) -> Read<Details> {
 fn decode_request(from: &mut Reader<'_>, names: &mut Names) -> Read<Entry> {
     let identity = names.identity(from)?;
     let request = Request { key: RequestKey(from.fixed()?), fingerprint: from.fixed()? };
-    Ok(Entry { identity, request, lapses_at: decode_time(from)?, answer: decode_answer(from)? })
+    Ok(Entry { identity, request, lapses_at: decode_time(from)?, answer: decode_response(from)? })
 }
 
-fn decode_answer(from: &mut Reader<'_>) -> Read<Answer> {
+fn decode_response(from: &mut Reader<'_>) -> Read<Answer> {
     Ok(match from.byte()? {
-        answer::OPENED => Answer::Opened,
-        answer::TICKED => Answer::Ticked,
-        answer::GRANTED => Answer::Granted(decode_granted(from)?),
-        answer::LIVE => Answer::Live(Live {
+        response::OPENED => Answer::Opened,
+        response::TICKED => Answer::Ticked,
+        response::GRANTED => Answer::Granted(decode_granted(from)?),
+        response::LIVE => Answer::Live(Live {
             lease: decode_lease_id(from)?,
             epoch: Epoch(from.number()?),
             deadline: decode_time(from)?,
         }),
-        answer::REVOKING => Answer::Revoking(decode_lease_id(from)?),
-        answer::REVOKED_ALL => Answer::RevokedAll { revoked: from.small()?, more: from.flag()? },
-        answer::DROPPED => Answer::Dropped { more: from.flag()? },
-        answer::RECLAIMED => Answer::Reclaimed(decode_lease_id(from)?),
-        answer::COMMITTED => Answer::Committed(Version(from.number()?)),
-        answer::REMOVED => Answer::Removed { removed: from.flag()?, version: Version(from.number()?) },
-        answer::RELOCATED => Answer::Relocated { moved: from.flag()? },
-        answer::DONE => Answer::Done,
-        answer::RETRACTED => Answer::Retracted { undone: from.flag()? },
-        other => return Err(from.error(format!("an answer of kind {other} is not known to this build"))),
+        response::REVOKING => Answer::Revoking(decode_lease_id(from)?),
+        response::REVOKED_ALL => Answer::RevokedAll { revoked: from.small()?, more: from.flag()? },
+        response::DROPPED => Answer::Dropped { more: from.flag()? },
+        response::RECLAIMED => Answer::Reclaimed(decode_lease_id(from)?),
+        response::COMMITTED => Answer::Committed(Version(from.number()?)),
+        response::REMOVED => Answer::Removed { removed: from.flag()?, version: Version(from.number()?) },
+        response::RELOCATED => Answer::Relocated { moved: from.flag()? },
+        response::DONE => Answer::Done,
+        response::RETRACTED => Answer::Retracted { undone: from.flag()? },
+        other => return Err(from.error(format!("a response is not supported by this build: kind={other}"))),
     })
 }
 

@@ -1,5 +1,5 @@
-//! A state's entries as bytes. Tags and the order of fields are for ever: a new field needs a new tag, or a
-//! new version of the format.
+//! Encodes the entries of a snapshot. Tags and the order of fields never change: a new field needs a new tag
+//! or a new format version.
 
 use kernel::{
     AgentData, Answer, Details, Document, End, Entry, Granted, KeyData, LeaseData, Live, NamespaceData,
@@ -13,7 +13,7 @@ use crate::wire::parts::{
     encode_age, encode_lease_id, encode_members, encode_on_expiry, encode_open, encode_quota, encode_scope,
 };
 
-/// Each kind's number. Entries come in the order of these.
+/// The tag of each kind of entry. Entries are written in the order of their tags.
 pub(super) mod tag {
     pub(crate) const TENURE: u8 = 1;
     pub(crate) const NAMESPACE: u8 = 2;
@@ -26,8 +26,8 @@ pub(super) mod tag {
     pub(crate) const END: u8 = 255;
 }
 
-/// The numbers of answers that can be kept. Renewals and releases keep none.
-pub(super) mod answer {
+/// The tags of responses stored for replays. Responses to renewals and releases are not stored.
+pub(super) mod response {
     pub(crate) const OPENED: u8 = 1;
     pub(crate) const TICKED: u8 = 2;
     pub(crate) const GRANTED: u8 = 3;
@@ -43,7 +43,7 @@ pub(super) mod answer {
     pub(crate) const DROPPED: u8 = 13;
 }
 
-/// How many entries of each kind there are, in the order of their tags.
+/// The number of entries of each kind, in the order of their tags.
 pub(super) fn counts(snapshot: &Snapshot) -> [usize; 8] {
     [
         usize::from(snapshot.tenure.is_some()),
@@ -57,7 +57,7 @@ pub(super) fn counts(snapshot: &Snapshot) -> [usize; 8] {
     ]
 }
 
-/// All of them, and the end.
+/// Encodes all entries, and the end.
 pub(super) fn entries(snapshot: &Snapshot, to: &mut ChunkWriter<'_, '_>) -> Result<(), StoreError> {
     snapshot.tenure.iter().try_for_each(|tenure| to.entry(|to| encode_tenure(tenure, to)))?;
     snapshot.namespaces.iter().try_for_each(|data| to.entry(|to| encode_namespace(data, to)))?;
@@ -181,7 +181,7 @@ fn encode_past(data: &PastData, to: &mut Writer<'_>) {
     encode_details(&data.details, to);
 }
 
-/// Most leases have none.
+/// Optional as a whole: most leases have default details.
 fn encode_details(details: &Details, to: &mut Writer<'_>) {
     let details = (!details.is_default()).then_some(details);
     to.maybe(details, |to, details| {
@@ -201,54 +201,54 @@ fn encode_request(entry: &Entry, to: &mut Writer<'_>) {
     to.fixed(&entry.request.key.0);
     to.fixed(&entry.request.fingerprint);
     to.number(entry.lapses_at.0);
-    encode_answer(&entry.answer, to);
+    encode_response(&entry.answer, to);
 }
 
-fn encode_answer(kept: &Answer, to: &mut Writer<'_>) {
-    match kept {
-        Answer::Opened => to.byte(answer::OPENED),
-        Answer::Ticked => to.byte(answer::TICKED),
+fn encode_response(stored: &Answer, to: &mut Writer<'_>) {
+    match stored {
+        Answer::Opened => to.byte(response::OPENED),
+        Answer::Ticked => to.byte(response::TICKED),
         Answer::Granted(granted) => encode_granted(granted, to),
         Answer::Live(Live { lease, epoch, deadline }) => {
-            to.byte(answer::LIVE);
+            to.byte(response::LIVE);
             encode_lease_id(*lease, to);
             to.number(epoch.0);
             to.number(deadline.0);
         }
         Answer::Revoking(lease) => {
-            to.byte(answer::REVOKING);
+            to.byte(response::REVOKING);
             encode_lease_id(*lease, to);
         }
         Answer::RevokedAll { revoked, more } => {
-            to.byte(answer::REVOKED_ALL);
+            to.byte(response::REVOKED_ALL);
             to.number(u64::from(*revoked));
             to.flag(*more);
         }
-        Answer::Dropped { more } => encode_flagged(answer::DROPPED, *more, to),
+        Answer::Dropped { more } => encode_flagged(response::DROPPED, *more, to),
         Answer::Reclaimed(lease) => {
-            to.byte(answer::RECLAIMED);
+            to.byte(response::RECLAIMED);
             encode_lease_id(*lease, to);
         }
         Answer::Committed(version) => {
-            to.byte(answer::COMMITTED);
+            to.byte(response::COMMITTED);
             to.number(version.0);
         }
         Answer::Removed { removed, version } => {
-            to.byte(answer::REMOVED);
+            to.byte(response::REMOVED);
             to.flag(*removed);
             to.number(version.0);
         }
-        Answer::Relocated { moved } => encode_flagged(answer::RELOCATED, *moved, to),
-        Answer::Done => to.byte(answer::DONE),
-        Answer::Retracted { undone } => encode_flagged(answer::RETRACTED, *undone, to),
+        Answer::Relocated { moved } => encode_flagged(response::RELOCATED, *moved, to),
+        Answer::Done => to.byte(response::DONE),
+        Answer::Retracted { undone } => encode_flagged(response::RETRACTED, *undone, to),
         Answer::Renewed(_) | Answer::Released => {
-            unreachable!("renewals and releases are safe to repeat, and keep no answer")
+            unreachable!("renewals and releases are idempotent, so their responses are not stored")
         }
     }
 }
 
 fn encode_granted(granted: &Granted, to: &mut Writer<'_>) {
-    to.byte(answer::GRANTED);
+    to.byte(response::GRANTED);
     encode_lease_id(granted.lease, to);
     to.number(granted.epoch.0);
     to.number(granted.token.0);

@@ -1,4 +1,4 @@
-//! What is refused, with checksums that are wrong and with checksums that are right.
+//! Malformed snapshots are refused, with wrong checksums and with right ones.
 
 use kernel::{
     Action, Grant, Kernel, Limits, Metadata, Outcome, Pause, Paused, Request, RequestKey, Scope, Span, Time,
@@ -16,12 +16,12 @@ fn small() -> Snapshot {
     let metadata = Some(Metadata::new(b"mine").expect("valid"));
     let first = Grant { metadata, ..grant(key("a"), Span(500)) };
     let request = Request { key: RequestKey([7; 16]), fingerprint: [8; 16] };
-    let asked =
+    let command =
         kernel::Command::by(&sim::world::identity("ada"), Action::Acquire(first)).with_request(request);
-    assert!(matches!(world.apply(&asked), Outcome::Applied(..)));
+    assert!(matches!(world.apply(&command), Outcome::Applied(..)));
     world.now = Time(40);
-    let gone = world.acquire("bob", key("b"), Span(500)).expect("free");
-    world.by("bob", Action::Release(held(&gone)));
+    let released = world.acquire("bob", key("b"), Span(500)).expect("free");
+    world.by("bob", Action::Release(held(&released)));
     world.by("root", Action::Pause(Pause { whom: Paused::Scope(Scope::default()), paused: true }));
     world.kernel.snapshot()
 }
@@ -43,14 +43,14 @@ fn read_from(bytes: &[u8]) -> Result<(Snapshot, Seq), SnapshotError> {
     })
 }
 
-/// The header and the payload of a snapshot of one chunk.
-fn taken_apart(bytes: &[u8]) -> ([u8; Header::BYTES], Vec<u8>) {
+/// Splits a snapshot of one chunk into header and payload.
+fn split(bytes: &[u8]) -> ([u8; Header::BYTES], Vec<u8>) {
     let header = *bytes.first_chunk().expect("a header");
     assert_eq!(u32_at(bytes, Header::BYTES + 8) as usize, bytes.len() - Header::BYTES - chunk::HEADER);
     (header, bytes[Header::BYTES + chunk::HEADER..].to_vec())
 }
 
-/// Put together again, with every checksum right.
+/// Assembles a snapshot, with right checksums.
 fn sealed(mut header: [u8; Header::BYTES], payloads: &[&[u8]]) -> Vec<u8> {
     let crc = crc32c::crc32c(&header[..68]);
     header[68..].copy_from_slice(&crc.to_le_bytes());
@@ -62,10 +62,10 @@ fn sealed(mut header: [u8; Header::BYTES], payloads: &[&[u8]]) -> Vec<u8> {
             chunk = piece.to_vec();
             Ok(())
         };
-        // Its header carries the checksum that the chunk must be tied to.
-        let mut before = [0; Header::BYTES];
-        before[68..].copy_from_slice(&chain.to_le_bytes());
-        let mut chunks = ChunkWriter::begin(&before, &mut out).expect("nothing fails");
+        // A header with the checksum that the chunk must be chained to.
+        let mut previous = [0; Header::BYTES];
+        previous[68..].copy_from_slice(&chain.to_le_bytes());
+        let mut chunks = ChunkWriter::begin(&previous, &mut out).expect("nothing fails");
         chunks.entry(|to| to.fixed(payload)).expect("nothing fails");
         chunks.finish().expect("nothing fails");
         chain = u32_at(&chunk, 0);
@@ -80,12 +80,12 @@ fn refusal(bytes: &[u8]) -> String {
             assert!(offset <= bytes.len() as u64, "{what}: offset={offset}");
             what
         }
-        other => panic!("it must be refused: {other:?}"),
+        other => panic!("not refused: {other:?}"),
     }
 }
 
 #[test]
-fn a_snapshot_reads_back_and_says_where_the_log_goes_on() {
+fn a_snapshot_decodes_with_the_batch_at_which_the_log_continues() {
     let snapshot = small();
     assert_eq!(read_from(&written(&snapshot)).expect("sound"), (snapshot, Seq(77)));
     let nothing = Kernel::new().snapshot();
@@ -93,7 +93,7 @@ fn a_snapshot_reads_back_and_says_where_the_log_goes_on() {
 }
 
 #[test]
-fn every_bit_matters() {
+fn a_flipped_bit_anywhere_is_refused() {
     let bytes = written(&small());
     for bit in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
@@ -103,31 +103,31 @@ fn every_bit_matters() {
 }
 
 #[test]
-fn cut_short_anywhere_or_with_something_behind_it_a_snapshot_is_refused() {
+fn a_snapshot_cut_short_or_with_trailing_bytes_is_refused() {
     let bytes = written(&small());
     for cut in 0..bytes.len() {
         let what = refusal(&bytes[..cut]);
-        assert_eq!(what, "it ends too early", "cut at {cut}");
+        assert_eq!(what, "unexpected end", "cut at {cut}");
     }
     let longer = [&bytes[..], &[0]].concat();
-    assert_eq!(refusal(&longer), "bytes behind the end");
+    assert_eq!(refusal(&longer), "trailing bytes after the end");
 }
 
-/// A chunk of another snapshot of the same log, or the same chunk twice, is whole in itself.
+/// A chunk of another snapshot of the same log, or a repeated chunk, is valid by itself.
 #[test]
 fn chunks_that_do_not_follow_each_other_are_refused() {
-    let (header, payload) = taken_apart(&written(&small()));
+    let (header, payload) = split(&written(&small()));
     let (front, back) = payload.split_at(first_lease(&payload));
     let whole = sealed(header, &[front, back]);
-    assert_eq!(read_from(&whole).expect("entries may be cut into chunks anywhere").0, small());
+    assert_eq!(read_from(&whole).expect("chunks may begin at any entry").0, small());
     let second = Header::BYTES + chunk::HEADER + front.len();
     let without_first = [&whole[..Header::BYTES], &whole[second..]].concat();
-    assert_eq!(refusal(&without_first), "a chunk does not follow the one before it");
+    assert_eq!(refusal(&without_first), "a chunk does not follow its predecessor");
     let twice = [&whole[..second], &whole[Header::BYTES..]].concat();
-    assert_eq!(refusal(&twice), "a chunk does not follow the one before it");
+    assert_eq!(refusal(&twice), "a chunk does not follow its predecessor");
 }
 
-/// Where the only lease of `small` begins: before it stand the tenure, the namespace, the policy and a key.
+/// The offset of the only lease of `small`, after the tenure, the namespace, the policy and a key.
 fn first_lease(payload: &[u8]) -> usize {
     let lease = [tag::LEASE];
     let mut text = lease.to_vec();
@@ -136,44 +136,48 @@ fn first_lease(payload: &[u8]) -> usize {
 }
 
 #[test]
-fn what_a_right_checksum_does_not_excuse() {
-    let (header, payload) = taken_apart(&written(&small()));
+fn malformed_entries_are_refused_despite_right_checksums() {
+    let (header, payload) = split(&written(&small()));
     let end = payload.iter().rposition(|byte| *byte == tag::END).expect("an end");
     let lease = first_lease(&payload);
     let refused = |payloads: &[&[u8]]| refusal(&sealed(header, payloads));
 
     let mut newer = header;
     newer[8] = 2;
-    assert_eq!(refusal(&sealed(newer, &[&payload])), "format version 2 is not known to this build");
+    assert_eq!(
+        refusal(&sealed(newer, &[&payload])),
+        "snapshot format not supported by this build: version=2"
+    );
     let mut elsewhere = header;
     elsewhere[16] = 9;
     let what = refusal(&sealed(elsewhere, &[&payload]));
-    assert_eq!(what, "the header and the tenure are of different stores");
+    assert_eq!(what, "the header and the tenure belong to different stores");
 
     let mut counts = payload.clone();
     counts[end + 6] += 1;
-    assert!(refused(&[&counts]).contains("kind=6 told=2 found=1"));
+    assert!(refused(&[&counts]).contains("kind=6 expected=2 found=1"));
     let mut unknown = payload.clone();
     unknown[end] = 99;
-    assert!(refused(&[&unknown]).contains("kind 99 is not known"));
-    let behind = [&payload[..], &payload[end..]].concat();
-    assert_eq!(refused(&[&behind]), "bytes that mean nothing");
-    let chunk_behind = sealed(header, &[&payload, &payload[end..]]);
-    assert_eq!(refusal(&chunk_behind), "bytes behind the end");
-    assert_eq!(refused(&[&payload[..end]]), "it ends too early");
+    assert!(refused(&[&unknown]).contains("kind=99"));
+    let trailing = [&payload[..], &payload[end..]].concat();
+    assert_eq!(refused(&[&trailing]), "trailing bytes");
+    let trailing_chunk = sealed(header, &[&payload, &payload[end..]]);
+    assert_eq!(refusal(&trailing_chunk), "trailing bytes after the end");
+    assert_eq!(refused(&[&payload[..end]]), "unexpected end");
 
     let no_tenure = &payload[lease..];
-    assert_eq!(refused(&[no_tenure]), "an entry of a log that was never opened");
+    assert_eq!(refused(&[no_tenure]), "an entry without a tenure");
     let lease_twice = [&payload[..end], &payload[lease..]].concat();
     assert!(refused(&[&lease_twice]).contains("out of order"));
     let tenure_twice = [&payload[..lease], &payload[..]].concat();
     assert!(refused(&[&tenure_twice]).contains("out of order"));
 }
 
-/// A checksum stands before this in practice, but a decoder that panics is a way to take a server down.
+/// In practice a checksum protects the decoder, but a decoder that panics would be a way to take a server
+/// down.
 #[test]
-fn damage_under_a_right_checksum_is_refused_or_has_one_spelling_and_never_panics() {
-    let (header, payload) = taken_apart(&written(&small()));
+fn damage_with_right_checksums_is_refused_or_canonical_and_never_panics() {
+    let (header, payload) = split(&written(&small()));
     let mut rng = Rng::new(5);
     let (mut refused, mut read) = (0, 0);
     for _ in 0..20_000 {
@@ -187,8 +191,8 @@ fn damage_under_a_right_checksum_is_refused_or_has_one_spelling_and_never_panics
             Err(_) => refused += 1,
             Ok((snapshot, _)) => {
                 read += 1;
-                assert_eq!(written(&snapshot), bytes, "whatever reads is written again as the same bytes");
-                // Whether it makes sense is the kernel's to say: it must say something.
+                assert_eq!(written(&snapshot), bytes, "a snapshot that decodes is canonical");
+                // The kernel decides whether the state is valid, without a panic.
                 let _ = Kernel::restore(&snapshot);
             }
         }
@@ -197,7 +201,7 @@ fn damage_under_a_right_checksum_is_refused_or_has_one_spelling_and_never_panics
 }
 
 #[test]
-fn a_failing_store_is_told_from_damage() {
+fn a_store_failure_is_not_reported_as_damage() {
     let broken = || StoreError::new(store::ErrorKind::Io, "the disk is gone");
     let failed = write(&small(), Seq(0), &mut |_| Err(broken()));
     assert_eq!(failed.expect_err("nothing was written").what, "the disk is gone");

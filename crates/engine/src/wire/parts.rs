@@ -1,7 +1,6 @@
-//! The kernel's words that records and snapshots have in common, as bytes and back.
+//! The encodings of kernel types that records and snapshots share.
 //!
-//! These bytes are for ever: what is here must not change, and a new field needs a tag or a version of its
-//! own wherever it is used.
+//! These encodings never change. A new field needs a new tag or format version in every format that uses it.
 
 use kernel::{
     Age, Bundle, LeaseId, Limits, Lsn, Member, Metadata, OnExpiry, Open, Predicate, Quota, ResourceName,
@@ -99,11 +98,11 @@ pub(crate) fn decode_members(from: &mut Reader<'_>) -> Read<Vec<Member>> {
 fn decode_member(from: &mut Reader<'_>) -> Read<Member> {
     let number = from.byte()?;
     let predicate = Predicate::ALL.into_iter().find(|predicate| predicate_number(*predicate) == number);
-    let predicate = predicate.ok_or_else(|| from.error(format!("no such predicate: {number}")))?;
+    let predicate = predicate.ok_or_else(|| from.error(format!("unknown predicate: number={number}")))?;
     Ok(Member { resource: decode_resource(from)?, predicate })
 }
 
-/// Predicates have numbers of their own, whatever order the kernel lists them in.
+/// The numbers of predicates in the format, independent of the kernel's order.
 fn predicate_number(predicate: Predicate) -> u8 {
     match predicate {
         Predicate::Provides => 1,
@@ -131,7 +130,7 @@ pub(crate) fn decode_on_expiry(from: &mut Reader<'_>) -> Read<OnExpiry> {
         0 => Ok(OnExpiry::Free),
         1 => Ok(OnExpiry::Hold(Span(from.number()?))),
         2 => Ok(OnExpiry::Manual),
-        other => Err(from.error(format!("no such policy on expiry: {other}"))),
+        other => Err(from.error(format!("unknown policy on expiry: number={other}"))),
     }
 }
 
@@ -187,23 +186,19 @@ pub(crate) fn decode_quota(from: &mut Reader<'_>) -> Read<Quota> {
     })
 }
 
-/// A name of any kind but a resource's.
+/// Decodes a name of any kind except a resource name.
 pub(crate) fn decode_label<T, E: std::fmt::Display>(
     from: &mut Reader<'_>,
     make: impl FnOnce(&str) -> Result<T, E>,
 ) -> Read<T> {
     let text = from.text()?;
-    make(text).map_err(|error| from.error(format!("a name that is none: {error}")))
+    make(text).map_err(|error| from.error(format!("an invalid name: {error}")))
 }
 
-/// A name in another spelling than its canonical one was not written by us.
+/// Decodes a resource name, which must be in canonical form: lockd writes no other.
 pub(crate) fn decode_resource(from: &mut Reader<'_>) -> Read<ResourceName> {
     let text = from.text()?;
     let name = ResourceName::parse(text, None)
-        .map_err(|error| from.error(format!("a resource that is none: {error}")))?;
-    if name.as_str() == text {
-        Ok(name)
-    } else {
-        Err(from.error("a resource in another spelling than its own"))
-    }
+        .map_err(|error| from.error(format!("an invalid resource name: {error}")))?;
+    if name.as_str() == text { Ok(name) } else { Err(from.error("a resource name is not in canonical form")) }
 }

@@ -1,5 +1,5 @@
-//! Whatever was answered survives the power cut: decisions, batches, the log on a disk that forgets, and
-//! recovery, in one seeded world.
+//! Acknowledged decisions survive a power cut: decider, log and recovery over a simulated disk, in seeded
+//! runs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use sim::rng::Rng;
 use store::disk::{DiskLog, LogOptions};
 use store::{BlobStore, ErrorKind, LogStore, Seq, StoreError};
 
-/// Hands that the test moves. The wall clock jumps about; nothing may notice.
+/// A clock that the test advances. The wall clock jumps, which must have no effect.
 #[derive(Clone, Default)]
 struct TestClock {
     boot_clock: Arc<AtomicU64>,
@@ -72,30 +72,31 @@ fn recover(log: &DiskLog<SimFs>) -> Result<Kernel, RecoveryError> {
     Ok(kernel)
 }
 
-/// What is known for certain: the state when the last batch became durable, and the states after that.
+/// The states that a recovery may lead to.
 #[derive(Default)]
-struct Known {
+struct Expected {
+    /// After the last batch that is certainly durable.
     durable: Option<Snapshot>,
     /// After the batch that was being appended when the power failed.
-    perhaps: Option<Snapshot>,
+    in_flight: Option<Snapshot>,
 }
 
-/// One life of a process: recovers, opens, decides and appends, until the power fails.
-fn live(fs: &SimFs, clock: &TestClock, seed: u64, known: &mut Known) -> Result<(), StoreError> {
+/// One process: recovers, opens, decides and appends, until the power fails.
+fn run(fs: &SimFs, clock: &TestClock, seed: u64, expected: &mut Expected) -> Result<(), StoreError> {
     let mut log = open_log(fs)?;
     let kernel = match recover(&log) {
         Ok(kernel) => kernel,
-        // The power may fail while the log is read, too.
+        // The power may also fail during recovery.
         Err(RecoveryError::Store(error)) if error.kind == ErrorKind::Io => return Err(error),
-        Err(error) => panic!("seed {seed}: what was written replays: {error}"),
+        Err(error) => panic!("seed {seed}: the log does not replay: {error}"),
     };
     let found = kernel.snapshot();
-    let expected = [known.durable.as_ref(), known.perhaps.as_ref()];
+    let states = [expected.durable.as_ref(), expected.in_flight.as_ref()];
     assert!(
-        known.durable.is_none() || expected.into_iter().flatten().any(|state| *state == found),
-        "seed {seed}: recovered\n{found:#?}\nwhich is neither what was durable nor one batch more"
+        expected.durable.is_none() || states.into_iter().flatten().any(|state| *state == found),
+        "seed {seed}: recovered\n{found:#?}\nwhich is neither the durable state nor the one after the last append"
     );
-    *known = Known { durable: Some(found), perhaps: None };
+    *expected = Expected { durable: Some(found), in_flight: None };
     let mut decider =
         Decider::open(kernel, log.bounds().next, Box::new(clock.clone()), &OPENING).expect("a right clock");
     let (mut hostile, mut rng) = (Hostile::new(seed), Rng::new(seed));
@@ -110,39 +111,39 @@ fn live(fs: &SimFs, clock: &TestClock, seed: u64, known: &mut Known) -> Result<(
             hostile.heard(&step, &outcome);
         }
         let Some(sealed) = decider.seal() else { continue };
-        known.perhaps = Some(decider.kernel().snapshot());
-        log.reserve(sealed.payload.len() as u64)?;
+        expected.in_flight = Some(decider.kernel().snapshot());
+        log.reserve()?;
         log.append(sealed.seq, sealed.lsns, &sealed.payload)?;
-        known.durable = known.perhaps.take();
+        expected.durable = expected.in_flight.take();
     }
     Ok(())
 }
 
 #[test]
-fn every_durable_state_is_recovered_whole_over_many_lives_and_deaths() {
-    let mut deaths = 0;
+fn every_durable_state_is_recovered_over_many_power_cuts() {
+    let mut crashes = 0;
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let mut clock = TestClock::default();
-        let mut known = Known::default();
+        let mut expected = Expected::default();
         let mut fs = SimFs::new(Fate { crash_at: Some(rng.below(300)), fail_at: None });
-        for life in 0..6 {
-            deaths += u64::from(live(&fs, &clock, seed * 100 + life, &mut known).is_err());
+        for process in 0..6 {
+            crashes += u64::from(run(&fs, &clock, seed * 100 + process, &mut expected).is_err());
             let fate = Fate { crash_at: Some(rng.below(400)), fail_at: None };
             fs = fs.after_crash(&mut rng, fate);
             if rng.one_in(2) {
                 clock = TestClock { boot_clock: Arc::default(), boot_id: clock.boot_id + 1 };
             }
         }
-        let calm = fs.after_crash(&mut rng, Fate::default());
-        live(&calm, &clock, seed, &mut known).expect("the power stays on");
+        let fs = fs.after_crash(&mut rng, Fate::default());
+        run(&fs, &clock, seed, &mut expected).expect("no power cut");
     }
-    assert!(deaths > 200, "{deaths}");
+    assert!(crashes > 200, "{crashes}");
 }
 
-/// A store whose log was written by rules that this build does not follow must not start.
+/// A store whose log was written under other rules than this build's must not start.
 #[test]
-fn a_log_that_replays_otherwise_is_refused() {
+fn a_log_that_does_not_replay_is_refused() {
     use engine::record::Record;
     use kernel::{Action, Command, Lsn, Time};
     let fs = SimFs::new(Fate::default());
@@ -150,17 +151,17 @@ fn a_log_that_replays_otherwise_is_refused() {
     let mut batch = Vec::new();
     let tick = Command::internal(Action::Tick);
     Record { lsn: Lsn(5), now: Time(0), correlation: 0, command: tick, document: None }.encode(&mut batch);
-    log.append(Seq(0), store::Lsns { first: 5, last: 5 }, &batch).expect("room");
+    log.append(Seq(0), store::Lsns::new(5, 5), &batch).expect("writable");
     let error = recover(&log).err().expect("a tick before any open");
     assert!(matches!(error, RecoveryError::Diverged { lsn: Lsn(5), .. }), "{error}");
     let mut log = open_log(&SimFs::new(Fate::default())).expect("an empty log");
-    log.append(Seq(0), store::Lsns::default(), b"not records").expect("room");
+    log.append(Seq(0), store::Lsns::default(), b"not records").expect("writable");
     assert!(matches!(recover(&log).err().expect("no records"), RecoveryError::Decode(Seq(0), _)));
 }
 
-/// A kernel went wrong, and its state was written down as a snapshot; the log that proved it was let go.
+/// A kernel's state was corrupted and written as a snapshot; the log that proved it was truncated.
 #[test]
-fn a_state_that_the_log_does_not_come_to_is_made_permanent_by_nobody() {
+fn a_state_that_the_log_does_not_reproduce_is_never_snapshotted() {
     use engine::checkpoint::{CheckpointError, Mark, take};
     use engine::shard::State;
     use store::memory::{MemoryBlobs, MemoryLog};
@@ -168,7 +169,7 @@ fn a_state_that_the_log_does_not_come_to_is_made_permanent_by_nobody() {
     let clock = Box::new(TestClock::default());
     let mut decider = Decider::open(Kernel::new(), Seq(0), clock, &OPENING).expect("a right clock");
     let sealed = decider.seal().expect("the open");
-    log.append(sealed.seq, sealed.lsns, &sealed.payload).expect("room");
+    log.append(sealed.seq, sealed.lsns, &sealed.payload).expect("writable");
     let state = State { lsn: decider.kernel().last_lsn(), hash: decider.kernel().state_hash() };
     let mark = Mark { next: Seq(1), state, extents: log.extents() };
     let wrong = Mark { state: State { hash: state.hash ^ 1, ..state }, ..mark.clone() };

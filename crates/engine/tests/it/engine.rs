@@ -1,4 +1,4 @@
-//! A whole engine on a real disk: documents, snapshots, and what they let go.
+//! A whole engine on a real disk: documents, snapshots, log truncation, garbage collection.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -20,12 +20,14 @@ use store::fs::RealFs;
 const SEGMENT: u64 = 8 << 20;
 
 #[derive(Default)]
-struct Watch {
+struct MaintenanceLog {
+    /// Relocated documents and bytes of each snapshot.
     snapshots: Mutex<Vec<(usize, u64)>>,
-    swept: Mutex<usize>,
+    /// The number of garbage-collected blobs.
+    collected: Mutex<usize>,
 }
 
-impl Watcher for Watch {
+impl Watcher for MaintenanceLog {
     fn fatal(&self, why: Fatal) {
         panic!("{why}");
     }
@@ -35,9 +37,9 @@ impl Watcher for Watch {
     fn upkeep(&self, news: Upkeep) {
         match news {
             Upkeep::Snapshot { moved, moved_bytes } => {
-                self.snapshots.lock().expect("one at a time").push((moved, moved_bytes));
+                self.snapshots.lock().expect("not poisoned").push((moved, moved_bytes));
             }
-            Upkeep::Swept(gone) => *self.swept.lock().expect("one at a time") += gone,
+            Upkeep::Swept(deleted) => *self.collected.lock().expect("not poisoned") += deleted,
             Upkeep::Failed(error) => panic!("{error}"),
         }
     }
@@ -52,7 +54,7 @@ fn blobs(dir: &Path) -> Arc<DiskBlobs<RealFs>> {
     Arc::new(DiskBlobs::open(RealFs, &dir.join("blob")).expect("a sound store"))
 }
 
-fn open(dir: &Path, watch: &Arc<Watch>, options: Options) -> Engine {
+fn open(dir: &Path, watch: &Arc<MaintenanceLog>, options: Options) -> Engine {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = Opening { store, writer: 1, limits: Limits::default() };
     let clock = Box::new(MachineClock::new().expect("Linux"));
@@ -60,7 +62,7 @@ fn open(dir: &Path, watch: &Arc<Watch>, options: Options) -> Engine {
     Engine::open(Box::new(log(dir)), blobs(dir), clock, &opening, options, watcher).expect("a sound store")
 }
 
-fn small() -> Options {
+fn frequent_snapshots() -> Options {
     Options {
         snapshot_every: 4 << 20,
         retain: 0,
@@ -71,7 +73,7 @@ fn small() -> Options {
 
 fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Outcome {
     let command = Command::by(&identity("ada"), action);
-    match engine.sequencer().call(command, 7, document, None).expect("it lives").expect("taken") {
+    match engine.sequencer().call(command, 7, document, None).expect("running").expect("accepted") {
         Said::Outcome(outcome) => outcome,
         Said::Blocked(blocked) => panic!("{blocked:?}"),
     }
@@ -101,12 +103,12 @@ fn put(engine: &Engine, lease: &Granted, name: &str, content: Vec<u8>) {
 fn document(engine: &Engine, name: &str) -> Document {
     let (send, receive) = std::sync::mpsc::channel();
     let key = ResourceName::key(name).expect("a valid key");
-    let look = engine.sequencer().look(Box::new(move |shard| {
+    let query = engine.sequencer().look(Box::new(move |shard| {
         let found = shard.kernel().key(&default_namespace(), &key);
         Box::new(move || send.send(found).expect("the test listens"))
     }));
-    look.expect("it lives");
-    receive.recv().expect("an answer").and_then(|view| view.document).expect("a document")
+    query.expect("running");
+    receive.recv().expect("a reply").and_then(|view| view.document).expect("a document")
 }
 
 fn read(engine: &Engine, name: &str) -> Vec<u8> {
@@ -119,10 +121,10 @@ fn content(n: usize, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_document_rides_in_the_log_and_is_read_back_in_parts_and_after_a_restart() {
+fn an_inline_document_is_read_in_parts_and_after_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(Watch::default());
-    let engine = open(dir.path(), &watch, small());
+    let watch = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &watch, frequent_snapshots());
     let lease = acquire(&engine, "k");
     put(&engine, &lease, "k", content(1, 1000));
     put(&engine, &lease, "k", content(2, 64 << 10));
@@ -131,17 +133,17 @@ fn a_document_rides_in_the_log_and_is_read_back_in_parts_and_after_a_restart() {
     let part = engine.read_document(Shard(0), location, 65_000, 1000).expect("there");
     assert_eq!(part, content(2, 64 << 10)[65_000..]);
     drop(engine);
-    let engine = open(dir.path(), &watch, small());
+    let engine = open(dir.path(), &watch, frequent_snapshots());
     assert_eq!(read(&engine, "k"), content(2, 64 << 10));
 }
 
-/// 200 documents that never change, and one that changes all the time: the log is let go behind them, and they
-/// are carried along, but never so often that more is carried than written.
+/// 200 documents that never change, and one that changes all the time: the log is truncated and the live
+/// documents are relocated, but never more bytes than were written.
 #[test]
-fn what_is_alive_is_carried_forward_and_the_rest_goes() {
+fn truncation_relocates_live_documents_with_bounded_write_amplification() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(Watch::default());
-    let engine = open(dir.path(), &watch, small());
+    let watch = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &watch, frequent_snapshots());
     for n in 0..200 {
         let name = format!("cold-{n}");
         put(&engine, &acquire(&engine, &name), &name, content(n, 40 << 10));
@@ -152,20 +154,20 @@ fn what_is_alive_is_carried_forward_and_the_rest_goes() {
         put(&engine, &hot, "hot", content(n, 60 << 10));
         written += 60 << 10;
     }
-    // Upkeep is behind by what was written since its last mark.
-    let carried = loop {
-        let done = watch.snapshots.lock().expect("one at a time").clone();
+    // Maintenance lags behind by at most what was written since its last mark.
+    let relocated = loop {
+        let done = watch.snapshots.lock().expect("not poisoned").clone();
         if done.len() >= 20 {
             break done.iter().map(|(_, bytes)| bytes).sum::<u64>();
         }
         std::thread::yield_now();
     };
-    assert!(carried >= 200 * (40 << 10), "all of them were carried at least once: {carried}");
-    assert!(carried <= written, "write amplification above 2: carried={carried} written={written}");
+    assert!(relocated >= 200 * (40 << 10), "every document is relocated at least once: {relocated}");
+    assert!(relocated <= written, "write amplification above 2: relocated={relocated} written={written}");
     for n in 0..200 {
         assert_eq!(read(&engine, &format!("cold-{n}")), content(n, 40 << 10), "cold-{n}");
     }
-    // 8 MB are alive; the log settles at a few segments, however much is written.
+    // 8 MB are live: the log shrinks to a few segments, however much is written.
     let mut more = 0;
     while segments(dir.path()) > 6 {
         put(&engine, &hot, "hot", content(1599, 60 << 10));
@@ -173,8 +175,8 @@ fn what_is_alive_is_carried_forward_and_the_rest_goes() {
         assert!(more < 3000, "the log does not shrink: {}", segments(dir.path()));
     }
     drop(engine);
-    assert_eq!(snapshots(&*blobs(dir.path()), Shard(0)).expect("a list").len(), 1, "older ones have gone");
-    let engine = open(dir.path(), &watch, small());
+    assert_eq!(snapshots(&*blobs(dir.path()), Shard(0)).expect("a list").len(), 1, "older ones are deleted");
+    let engine = open(dir.path(), &watch, frequent_snapshots());
     for n in 0..200 {
         assert_eq!(read(&engine, &format!("cold-{n}")), content(n, 40 << 10), "cold-{n}");
     }
@@ -187,67 +189,67 @@ fn segments(dir: &Path) -> usize {
 }
 
 fn upload(engine: &Engine, lease: &Granted, name: &str, content: &[u8]) {
-    let mut upload = engine.uploads().begin().expect("room");
-    content.chunks(10_000).for_each(|part| upload.write(part).expect("room"));
+    let mut upload = engine.uploads().begin().expect("writable");
+    content.chunks(10_000).for_each(|part| upload.write(part).expect("writable"));
     let pin = upload.finish().expect("durable");
     let outcome = call(engine, commit(lease, name, content.len(), Place::Blob(pin.blob()).location()), None);
     assert!(matches!(outcome, Outcome::Applied(Answer::Committed(_), _)), "{outcome:?}");
 }
 
-/// Counted without opening the store, which would clear away what is under way.
-fn stored(dir: &Path) -> usize {
+/// Counts blobs without opening the store, which would delete unfinished ones.
+fn stored_blobs(dir: &Path) -> usize {
     std::fs::read_dir(dir.join("blob/by-name/document/0")).map_or(0, Iterator::count)
 }
 
 #[test]
-fn a_long_document_is_a_blob_that_goes_when_a_durable_record_superseded_it() {
+fn the_blob_of_a_long_document_is_deleted_once_a_durable_record_supersedes_it() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(Watch::default());
-    let engine = open(dir.path(), &watch, small());
+    let watch = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &watch, frequent_snapshots());
     let lease = acquire(&engine, "k");
     upload(&engine, &lease, "k", &content(1, 300_000));
     assert_eq!(read(&engine, "k"), content(1, 300_000));
     upload(&engine, &lease, "k", &content(2, 200_000));
-    while stored(dir.path()) > 1 {
+    while stored_blobs(dir.path()) > 1 {
         std::thread::yield_now();
     }
     assert_eq!(read(&engine, "k"), content(2, 200_000));
-    // A short one takes its place, and the blob goes too.
+    // A short document replaces it, and the blob is deleted too.
     put(&engine, &lease, "k", content(3, 10));
-    while stored(dir.path()) > 0 {
+    while stored_blobs(dir.path()) > 0 {
         std::thread::yield_now();
     }
     assert_eq!(read(&engine, "k"), content(3, 10));
 }
 
-/// A slow upload had finished its blob when a sweep came by; its commit came later, and made a document of what
-/// was no longer there.
+/// A slow upload had finished its blob when garbage collection ran; its commit came later, and referenced a
+/// deleted blob.
 #[test]
-fn a_sweep_takes_what_an_earlier_term_left_behind_and_nothing_under_its_writer() {
+fn garbage_collection_deletes_abandoned_blobs_and_spares_pinned_ones() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(Watch::default());
-    let engine = open(dir.path(), &watch, small());
+    let watch = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &watch, frequent_snapshots());
     let lease = acquire(&engine, "k");
     upload(&engine, &lease, "k", &content(1, 100_000));
-    let mut abandoned = engine.uploads().begin().expect("room");
-    abandoned.write(b"finished, and never committed").expect("room");
+    let mut abandoned = engine.uploads().begin().expect("writable");
+    abandoned.write(b"finished, and never committed").expect("writable");
     drop(abandoned.finish().expect("durable"));
-    assert_eq!(stored(dir.path()), 2);
+    assert_eq!(stored_blobs(dir.path()), 2);
     drop(engine);
 
-    let often = Options { sweep_every: Duration::from_millis(20), ..small() };
+    let often = Options { sweep_every: Duration::from_millis(20), ..frequent_snapshots() };
     let engine = open(dir.path(), &watch, often);
-    let mut slow = engine.uploads().begin().expect("room");
-    slow.write(&content(5, 100_000)).expect("room");
+    let mut slow = engine.uploads().begin().expect("writable");
+    slow.write(&content(5, 100_000)).expect("writable");
     let pin = slow.finish().expect("durable");
-    let mut dropped = engine.uploads().begin().expect("room");
-    dropped.write(b"its lease ended midway").expect("room");
+    let mut dropped = engine.uploads().begin().expect("writable");
+    dropped.write(b"its lease ended midway").expect("writable");
     drop(dropped.finish().expect("durable"));
-    // The abandoned one of the term before, and the one whose writer has gone.
-    while *watch.swept.lock().expect("one at a time") < 2 {
+    // The abandoned blob of the previous term, and the one whose pin was dropped.
+    while *watch.collected.lock().expect("not poisoned") < 2 {
         std::thread::yield_now();
     }
-    assert_eq!(stored(dir.path()), 2);
+    assert_eq!(stored_blobs(dir.path()), 2);
     let location = Place::Blob(pin.blob()).location();
     let outcome = call(&engine, commit(&lease, "k", 100_000, location), None);
     assert!(matches!(outcome, Outcome::Applied(Answer::Committed(_), _)), "{outcome:?}");
@@ -255,12 +257,12 @@ fn a_sweep_takes_what_an_earlier_term_left_behind_and_nothing_under_its_writer()
     assert_eq!(read(&engine, "k"), content(5, 100_000));
 }
 
-/// Three records' worth of documents, in the log and in blobs: all of it goes, and stays gone.
+/// The deletion takes three records. Documents in the log and in blobs are deleted, and stay deleted.
 #[test]
-fn a_namespace_is_deleted_with_its_blobs_and_is_not_there_after_a_restart() {
+fn a_namespace_is_deleted_with_its_blobs_and_stays_deleted_after_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(Watch::default());
-    let engine = open(dir.path(), &watch, small());
+    let watch = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &watch, frequent_snapshots());
     for n in 0..600 {
         let name = format!("k{n}");
         let lease = acquire(&engine, &name);
@@ -272,14 +274,14 @@ fn a_namespace_is_deleted_with_its_blobs_and_is_not_there_after_a_restart() {
         let released = call(&engine, Action::Release(held(&lease)), None);
         assert!(matches!(released, Outcome::Applied(..)), "{released:?}");
     }
-    assert_eq!(stored(dir.path()), 3);
+    assert_eq!(stored_blobs(dir.path()), 3);
     let deleted = call(&engine, Action::DropNamespace(default_namespace()), None);
     assert!(matches!(deleted, Outcome::Applied(Answer::Dropped { more: false }, _)), "{deleted:?}");
-    while stored(dir.path()) > 0 {
+    while stored_blobs(dir.path()) > 0 {
         std::thread::yield_now();
     }
     drop(engine);
-    let engine = open(dir.path(), &watch, small());
+    let engine = open(dir.path(), &watch, frequent_snapshots());
     let again = call(&engine, Action::DropNamespace(default_namespace()), None);
     assert!(matches!(again, Outcome::Applied(Answer::Dropped { more: false }, _)), "{again:?}");
     let lease = acquire(&engine, "k1");

@@ -1,7 +1,7 @@
-//! Bytes that were written once must read for ever.
+//! Records that an earlier build wrote must stay readable.
 //!
-//! `golden/records-v1.txt` has one record a line: its bytes, a tab, what they mean. Lines are added, and
-//! never changed: if one fails, the format has changed, and needs a version of its own.
+//! `golden/records-v1.txt` has one record per line: its bytes, a tab, its meaning. Lines are added and never
+//! changed: if one fails, the format has changed, and needs a new version.
 
 use engine::record::Record;
 use sim::Step;
@@ -22,16 +22,16 @@ fn meaning(record: &Record) -> String {
 }
 
 #[test]
-fn golden_records_mean_what_they_meant() {
+fn golden_records_keep_their_meaning() {
     let mut tags = std::collections::BTreeSet::new();
     for line in GOLDEN.lines() {
-        let (hex, told) = line.split_once('\t').expect("bytes, a tab, a meaning");
+        let (hex, expected) = line.split_once('\t').expect("bytes, a tab, a meaning");
         let bytes = bytes(hex);
-        let (record, length) = Record::decode(&bytes).unwrap_or_else(|error| panic!("{error}: {told}"));
-        assert_eq!((meaning(&record).as_str(), length), (told, bytes.len()));
+        let (record, length) = Record::decode(&bytes).unwrap_or_else(|error| panic!("{error}: {expected}"));
+        assert_eq!((meaning(&record).as_str(), length), (expected, bytes.len()));
         let mut again = Vec::new();
         record.encode(&mut again);
-        assert_eq!(again, bytes, "{told}");
+        assert_eq!(again, bytes, "{expected}");
         let action = format!("{:?}", record.command.action);
         tags.insert(action.split(['(', ' ']).next().unwrap_or_default().to_string());
     }

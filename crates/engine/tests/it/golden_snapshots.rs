@@ -1,7 +1,7 @@
-//! Snapshots that were written once must read for ever.
+//! Snapshots that an earlier build wrote must stay readable.
 //!
-//! `golden/snapshots-v1.txt` has one snapshot a line: its bytes, a tab, what it is called here. Lines are
-//! added, and never changed: if one fails, the format has changed, and needs a version of its own.
+//! `golden/snapshots-v1.txt` has one snapshot per line: its bytes, a tab, its name in this test. Lines are
+//! added and never changed: if one fails, the format has changed, and needs a new version.
 
 use engine::snapshot::{read, write};
 use kernel::{
@@ -38,7 +38,7 @@ fn tenure() -> Tenure {
         boot_id: 1 << 90,
         boot_clock: Span(5000),
         kernel_version: 1,
-        // Written out: defaults may change.
+        // Spelled out, because the defaults may change.
         limits: Limits {
             ttl_max: Span(300_000),
             hold_max: Span(86_400_000),
@@ -146,6 +146,26 @@ fn requests() -> Vec<Entry> {
     (0..).zip(answers).map(entry).collect()
 }
 
+fn agents() -> Vec<AgentData> {
+    let coder = AgentData {
+        namespace: namespace("default"),
+        name: agent("coder"),
+        identity: identity("ada"),
+        since: Lsn(1001),
+        paused: true,
+        restart: Some(Restart { since: Time(50), until: Some(Time(60)) }),
+        forget_at: None,
+    };
+    let quiet = AgentData {
+        name: agent("quiet"),
+        paused: false,
+        restart: Some(Restart { since: Time(70), until: None }),
+        forget_at: Some(Time(9000)),
+        ..coder.clone()
+    };
+    vec![coder, quiet]
+}
+
 /// Every kind of entry, with every field and every variant.
 fn everything() -> Snapshot {
     let etag = Etag([0xe7; 32]);
@@ -162,25 +182,9 @@ fn everything() -> Snapshot {
         idle_max: Some(Span(2000)),
         acquires_per_second: Some(6),
     };
-    let scope = |space: Option<&str>, who: Option<&str>| Scope {
-        namespace: space.map(namespace),
-        identity: who.map(identity),
-    };
-    let coder = AgentData {
-        namespace: namespace("default"),
-        name: agent("coder"),
-        identity: identity("ada"),
-        since: Lsn(1001),
-        paused: true,
-        restart: Some(Restart { since: Time(50), until: Some(Time(60)) }),
-        forget_at: None,
-    };
-    let quiet = AgentData {
-        name: agent("quiet"),
-        paused: false,
-        restart: Some(Restart { since: Time(70), until: None }),
-        forget_at: Some(Time(9000)),
-        ..coder.clone()
+    let scope = |name: Option<&str>, holder: Option<&str>| Scope {
+        namespace: name.map(namespace),
+        identity: holder.map(identity),
     };
     let hold = |until, rebindable| Phase::OnHold { until, rebindable };
     let bundle = vec![
@@ -202,7 +206,7 @@ fn everything() -> Snapshot {
             (scope(None, None), Policy { paused: true, quota: Quota::default() }),
             (scope(Some("default"), Some("ada")), Policy { paused: false, quota }),
         ],
-        agents: vec![coder, quiet],
+        agents: agents(),
         keys: vec![
             key("doc", 7, Some(document)),
             key("ledger", 1 << 40, None),
@@ -220,8 +224,8 @@ fn everything() -> Snapshot {
     }
 }
 
-/// What came with version 2 of the rules.
-fn deleted() -> Snapshot {
+/// The response that kernel version 2 added.
+fn namespace_deleted() -> Snapshot {
     let answer = Answer::Dropped { more: false };
     let open = Open { kernel_version: 2, ..tenure().open };
     let mut snapshot = Kernel::new().snapshot();
@@ -242,11 +246,11 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn golden_snapshots_read_and_are_written_as_they_were() {
+fn golden_snapshots_decode_and_are_encoded_as_the_same_bytes() {
     let expected = [
         ("never opened", Kernel::new().snapshot(), 0),
         ("everything", everything(), 4711),
-        ("a namespace deleted", deleted(), 4712),
+        ("a namespace deleted", namespace_deleted(), 4712),
     ];
     assert_eq!(GOLDEN.lines().count(), expected.len());
     for (line, (name, snapshot, next)) in GOLDEN.lines().zip(expected) {
@@ -262,9 +266,9 @@ fn golden_snapshots_read_and_are_written_as_they_were() {
             let from = usize::try_from(offset).expect("small").min(golden.len());
             Ok(golden[from..golden.len().min(from + length)].to_vec())
         })
-        .expect("golden bytes read for ever");
+        .expect("golden bytes stay readable");
         assert_eq!((again, seq), (snapshot.clone(), Seq(next)));
-        let restored = Kernel::restore(&snapshot).expect("a state that a kernel can be in");
+        let restored = Kernel::restore(&snapshot).expect("a valid kernel state");
         assert_eq!(restored.snapshot(), snapshot);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use engine::clock::MachineClock;
 use engine::decider::{Opening, Said};
-use engine::documents::Place;
+use engine::documents::{Place, Term};
 use engine::engine::{Engine, Fatal, Options, Strict, Upkeep, Watcher};
 use engine::record::Record;
 use engine::shard::Reply;
@@ -24,7 +24,7 @@ use store::{BlobStore, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Roo
 #[test]
 fn what_is_being_read_stays_until_it_is_read() {
     let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
-    let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), 1);
+    let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), Term(1));
     let mut upload = uploads.begin().expect("room");
     upload.write(b"bytes").expect("room");
     let blob = upload.finish().expect("durable").blob();
@@ -44,7 +44,7 @@ fn what_is_being_read_stays_until_it_is_read() {
 #[test]
 fn a_commit_between_the_looks_of_a_sweep_keeps_its_blob() {
     let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
-    let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), 1);
+    let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), Term(1));
     let mut upload = uploads.begin().expect("room");
     upload.write(b"bytes").expect("room");
     let pin = upload.finish().expect("durable");
@@ -92,8 +92,8 @@ impl LogStore for Careful {
         self.inner.append(seq, lsns, payload)
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError> {
-        self.inner.reserve(bytes)
+    fn reserve(&mut self) -> Result<(), StoreError> {
+        self.inner.reserve()
     }
 
     fn room(&self) -> Room {
@@ -101,7 +101,7 @@ impl LogStore for Careful {
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
-        let first = Lsn(self.inner.reader().read(floor).expect("within the log").lsns.first);
+        let first = Lsn(self.inner.reader().read(floor).expect("within the log").lsns.first.0);
         let mut seen = self.seen.lock().expect("one at a time");
         seen.floors += 1;
         for (_, _, key, view) in self.kernel.documents_from(Cursor::default()) {

@@ -10,7 +10,7 @@ mod shard;
 mod batch_bound;
 mod sequencer;
 mod engine;
-mod upkeep;
+mod checkpointing;
 mod letting_go;
 mod crashes;
 mod linearizable;

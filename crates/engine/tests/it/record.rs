@@ -1,4 +1,4 @@
-//! The record format: whatever is decided can be written and read back, and nothing else can be read.
+//! The record format: every decided command can be encoded and decoded, and malformed bytes are refused.
 
 use engine::record::Record;
 use kernel::Outcome;
@@ -6,7 +6,7 @@ use sim::hostile::Hostile;
 use sim::rng::Rng;
 use sim::trial::Trial;
 
-/// Records of the commands that random trials make up, applied or not.
+/// Records of random commands, applied or not.
 fn records(seed: u64, count: u64) -> Vec<Record> {
     let (mut hostile, mut trial, mut rng) = (Hostile::new(seed), Trial::default(), Rng::new(seed));
     let mut records = Vec::new();
@@ -21,15 +21,15 @@ fn records(seed: u64, count: u64) -> Vec<Record> {
     records
 }
 
-/// Batches of more renewals than a command may have are refused by the kernel, and never written.
-fn is_written(record: &Record) -> bool {
+/// The kernel refuses commands with too many renewals, so they are never logged.
+fn is_logged(record: &Record) -> bool {
     !matches!(&record.command.action, kernel::Action::Renew(renewals) if renewals.len() > kernel::Action::MAX_BATCH)
 }
 
 #[test]
-fn every_command_reads_back_as_it_was_written() {
+fn every_command_decodes_as_it_was_encoded() {
     for seed in 0..20 {
-        let written: Vec<Record> = records(seed, 500).into_iter().filter(is_written).collect();
+        let written: Vec<Record> = records(seed, 500).into_iter().filter(is_logged).collect();
         let mut batch = Vec::new();
         for record in &written {
             record.encode(&mut batch);
@@ -40,7 +40,7 @@ fn every_command_reads_back_as_it_was_written() {
 
 #[test]
 fn a_record_cut_short_at_any_byte_is_refused() {
-    for record in records(3, 300).iter().filter(|record| is_written(record)) {
+    for record in records(3, 300).iter().filter(|record| is_logged(record)) {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
         for cut in 0..bytes.len() {
@@ -49,12 +49,13 @@ fn a_record_cut_short_at_any_byte_is_refused() {
     }
 }
 
-/// A checksum stands before this in practice, but a decoder that panics is a way to take a server down.
+/// In practice a checksum protects the decoder, but a decoder that panics would be a way to take a server
+/// down.
 #[test]
-fn damaged_records_are_refused_or_read_as_others_and_never_panic() {
+fn damaged_records_are_refused_or_canonical_and_never_panic() {
     let mut rng = Rng::new(11);
     let mut refused = 0;
-    for record in records(4, 2000).iter().filter(|record| is_written(record)) {
+    for record in records(4, 2000).iter().filter(|record| is_logged(record)) {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
         for _ in 0..20 {
@@ -64,7 +65,7 @@ fn damaged_records_are_refused_or_read_as_others_and_never_panic() {
             match Record::decode(&damaged) {
                 Err(_) => refused += 1,
                 Ok((other, length)) => {
-                    // Whatever reads is written again as the same bytes: there is one spelling.
+                    // A record that decodes is canonical: it is encoded as the same bytes.
                     let mut again = Vec::new();
                     other.encode(&mut again);
                     assert_eq!(again, damaged[..length]);

@@ -161,8 +161,8 @@ impl LogStore for Gate {
         self.inner.append(seq, lsns, payload)
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<(), StoreError> {
-        self.inner.reserve(bytes)
+    fn reserve(&mut self) -> Result<(), StoreError> {
+        self.inner.reserve()
     }
 
     fn room(&self) -> Room {

@@ -1,5 +1,5 @@
-//! Snapshots of whatever states a kernel gets into: they read back exactly, and what is restored from them
-//! goes on like the kernel that they were taken of.
+//! Snapshots of random kernel states: they decode exactly, and a kernel restored from one behaves like the
+//! original.
 
 use engine::snapshot::{PIECE_MAX, RANGE_BYTES, read, write};
 use kernel::{
@@ -11,17 +11,17 @@ use sim::world::{World, grant};
 use store::memory::MemoryBlobs;
 use store::{BlobName, BlobStore, Seq};
 
-/// Through a blob and back, as the engine keeps it.
+/// Writes a snapshot to a blob and reads it back, as the engine does.
 fn through_a_blob(snapshot: &Snapshot, next: Seq) -> (Snapshot, Seq) {
     let (blobs, name) = (MemoryBlobs::default(), BlobName::new("snapshot/0/1").expect("a name"));
     let mut blob = blobs.create(&name).expect("a new name");
     let length = write(snapshot, next, &mut |piece| blob.write(piece)).expect("memory does not fail");
     assert_eq!(blob.finish().expect("a new name"), length);
-    read(&mut |offset, length| blobs.read(&name, offset, length)).expect("what was written reads")
+    read(&mut |offset, length| blobs.read(&name, offset, length)).expect("readable")
 }
 
 #[test]
-fn every_state_reads_back_and_goes_on_alike() {
+fn a_restored_kernel_behaves_like_the_original() {
     for seed in 0..40 {
         let (mut kernel, mut twin) = (Kernel::new(), Kernel::new());
         let mut hostile = Hostile::new(seed);
@@ -41,7 +41,7 @@ fn every_state_reads_back_and_goes_on_alike() {
     }
 }
 
-/// As long as names and bundles can be: no entry is longer than these.
+/// A grant with names and a bundle of maximum length: the longest possible entry.
 fn longest(n: usize) -> Grant {
     let text = |length: usize| format!("{n:0length$}");
     let kind = "K".repeat(ResourceName::MAX_KIND_BYTES);
@@ -61,7 +61,7 @@ fn longest(n: usize) -> Grant {
 }
 
 #[test]
-fn memory_for_writing_and_reading_is_bounded_however_large_the_state() {
+fn encoding_and_decoding_use_bounded_memory_for_any_state() {
     let mut world = World::new(Limits::default());
     for n in 0..40 {
         let granted = world.by(&format!("{n:0256}"), Action::Acquire(longest(n)));
@@ -77,7 +77,7 @@ fn memory_for_writing_and_reading_is_bounded_however_large_the_state() {
     .expect("nothing fails");
     assert!(bytes.len() > 2 << 20 && longest_piece <= PIECE_MAX, "{longest_piece} of {}", bytes.len());
 
-    // A source that gives less than it is asked for is fine, as long as it gives something.
+    // A short read is fine, as long as it is not empty.
     for most in [RANGE_BYTES, 1000] {
         let again = read(&mut |offset, length| {
             assert!(length <= RANGE_BYTES);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engine::checkpoint::{self, CheckpointError, Mark};
 use engine::decider::{Decider, Opening};
-use engine::documents::{BlobId, Place, read_inline};
+use engine::documents::{BlobId, Place, Term, read_inline};
 use engine::recovery::{RecoveryError, recover};
 use engine::shard::{Shard, Space, State, Submission, Turn};
 use engine::uploads::{Pin, Uploads};
@@ -112,7 +112,7 @@ impl Server {
             let mut shard = Shard::new(decider);
             let opened: Turn<Number> = shard.end_turn();
             // What is left of the log's last piece may do.
-            let _ = log.reserve(BATCH_ROOM);
+            let _ = log.reserve();
             match append(&mut *log, &opened) {
                 // Somebody's late batch, or another server: what is there now counts.
                 Err(error) if error.kind == ErrorKind::Taken => continue,
@@ -127,7 +127,7 @@ impl Server {
             ledger.recovered(&found).map_err(End::Wrong)?;
             ledger.may_become(shard.kernel().snapshot());
             ledger.became();
-            let uploads = Uploads::new(Arc::clone(&blobs), STORE.shard, term);
+            let uploads = Uploads::new(Arc::clone(&blobs), STORE.shard, Term(term));
             let (reader, machine) = (log.reader(), machine.clone());
             return Ok(Server { shard, log, reader, blobs, uploads, machine, last: None });
         }
@@ -156,7 +156,7 @@ impl Server {
     }
 
     fn make_room(&mut self) {
-        let space = match self.log.reserve(BATCH_ROOM) {
+        let space = match self.log.reserve() {
             Ok(()) => Space::Plenty,
             Err(_) if self.log.room().bytes >= BATCH_ROOM => Space::Reserve,
             Err(_) => Space::Nothing,

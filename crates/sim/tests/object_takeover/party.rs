@@ -101,7 +101,7 @@ impl Life<'_> {
 
     /// Appends, and takes note if it is told that the batch is in the log.
     fn offer(&mut self, seq: Seq, payload: &[u8]) -> Result<(), StoreError> {
-        let lsns = Lsns { first: seq.0 * 10, last: seq.0 * 10 + 9 };
+        let lsns = Lsns::new(seq.0 * 10, seq.0 * 10 + 9);
         let first = self.log.standing() == Standing::Reader;
         self.log.append(seq, lsns, payload)?;
         let mut history = self.party.history.lock();

@@ -1,65 +1,68 @@
-//! A file for each blob, made under another name and linked to its own when it is whole.
+//! One file per blob, written under a temporary name and linked to its own name once it is complete.
 //!
-//! **Invariant.** A blob that has its name is whole and durable. Files under way are numbered from 0 in a
-//! directory that is emptied when the store is opened, so none meets one of an earlier process. A long one is synced
-//! as it grows, each part while the next is written.
+//! **Invariant.** A blob under its own name is complete and durable. Temporary files are numbered from 0 in a
+//! directory that is emptied when the store is opened, so they never collide with an earlier process's. A
+//! long blob is synced while it is written, each part during the write of the next.
 //!
-//! **What would break it.** To finish a blob after a write or a sync of it failed: the operating system
-//! reports that once, and the next sync succeeds without the bytes. So such a blob is never finished. To take
-//! any failure to list a directory for a file: with no descriptors left, a directory would become a blob and
-//! those in it would vanish from the list.
+//! **What would break it.** Finishing a blob after a failed write or sync: the operating system reports the
+//! failure once, and the next sync succeeds without the bytes. So such a blob is never finished. Treating any
+//! failure to list a directory as "it is a file": with no descriptors left, a directory would be listed as a
+//! blob, and the blobs in it would be missing.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::sync_above;
-use crate::fs::{File, Fs, Syncing};
+use super::sync_parent;
+use crate::fs::{File, Fs, PendingSync};
 use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
 
 /// Blobs below a directory.
 pub struct DiskBlobs<F: Fs> {
     fs: F,
     dir: PathBuf,
-    /// Names files under way.
-    made: AtomicU64,
+    /// The name of the next temporary file.
+    next_temporary: AtomicU64,
 }
 
 const TMP: &str = "tmp";
-/// While one of these is synced, the next is written. What of a blob is written and not synced is at most two of them: an
-/// append's sync on the same disk may have to wait behind it.
+const BY_NAME: &str = "by-name";
+/// The unit of syncing, in bytes: one part is synced while the next is written. So at most two parts of a
+/// blob are written and not synced: an append's sync on the same disk may wait for them.
 const PART: u64 = 2 << 20;
 
 impl<F: Fs> DiskBlobs<F> {
-    /// Opens the directory, or makes it, and removes what was under way when it was last in use.
+    /// Opens or creates the directory, and removes unfinished blobs of an earlier process.
     pub fn open(fs: F, dir: &Path) -> Result<DiskBlobs<F>, StoreError> {
         let opened = || -> io::Result<()> {
             fs.create_dir(dir)?;
             fs.create_dir(&dir.join(TMP))?;
             fs.sync_dir(dir)?;
-            sync_above(&fs, dir)?;
+            sync_parent(&fs, dir)?;
             for name in fs.list(&dir.join(TMP))? {
                 fs.remove(&dir.join(TMP).join(name))?;
             }
             Ok(())
         };
-        opened().map_err(|error| StoreError::io(&error, "opening the blobs' directory"))?;
-        Ok(DiskBlobs { fs, dir: dir.to_path_buf(), made: AtomicU64::new(0) })
+        opened().map_err(|error| StoreError::io(&error, "opening the blob directory"))?;
+        Ok(DiskBlobs { fs, dir: dir.to_path_buf(), next_temporary: AtomicU64::new(0) })
     }
 
     fn path(&self, name: &BlobName) -> PathBuf {
-        self.dir.join("by-name").join(name.as_str())
+        self.dir.join(BY_NAME).join(name.as_str())
     }
 
     fn open_blob(&self, name: &BlobName) -> Result<F::File, StoreError> {
-        self.fs.open(&self.path(name)).map_err(|error| StoreError::io(&error, format!("opening blob {name}")))
+        self.fs
+            .open(&self.path(name))
+            .map_err(|error| StoreError::io(&error, "opening a blob").with(format_args!("name={name}")))
     }
 
-    /// A blob's name, or those below a directory, in depth. What is deleted meanwhile may be among them or not.
+    /// Collects blob names recursively. Concurrently deleted blobs may or may not be included.
     fn collect(&self, path: &str, names: &mut Vec<String>) -> io::Result<()> {
-        match self.fs.list(&self.dir.join("by-name").join(path)) {
-            Ok(listed) => listed.iter().try_for_each(|name| self.collect(&below(path, name), names)),
+        match self.fs.list(&self.dir.join(BY_NAME).join(path)) {
+            Ok(listed) => listed.iter().try_for_each(|name| self.collect(&join(path, name), names)),
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 names.push(path.to_string());
                 Ok(())
@@ -70,16 +73,18 @@ impl<F: Fs> DiskBlobs<F> {
     }
 }
 
-fn below(dir: &str, name: &str) -> String {
+fn join(dir: &str, name: &str) -> String {
     if dir.is_empty() { name.to_string() } else { format!("{dir}/{name}") }
 }
 
 impl<F: Fs> BlobStore for DiskBlobs<F> {
     fn create(&self, name: &BlobName) -> Result<Box<dyn BlobWriter>, StoreError> {
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_temporary.fetch_add(1, Ordering::Relaxed);
         let tmp = self.dir.join(TMP).join(format!("{number:016x}"));
-        let file =
-            self.fs.create(&tmp).map_err(|error| StoreError::io(&error, format!("beginning blob {name}")))?;
+        let file = self
+            .fs
+            .create(&tmp)
+            .map_err(|error| StoreError::io(&error, "creating a blob").with(format_args!("name={name}")))?;
         let (fs, path) = (self.fs.clone(), self.path(name));
         let dir = self.dir.clone();
         Ok(Box::new(DiskWriter {
@@ -96,13 +101,17 @@ impl<F: Fs> BlobStore for DiskBlobs<F> {
     }
 
     fn len(&self, name: &BlobName) -> Result<u64, StoreError> {
-        self.open_blob(name)?.length().map_err(|error| StoreError::io(&error, format!("reading blob {name}")))
+        self.open_blob(name)?
+            .length()
+            .map_err(|error| StoreError::io(&error, "reading a blob").with(format_args!("name={name}")))
     }
 
     fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
         let mut bytes = vec![0; length];
         let read = self.open_blob(name)?.read_at(&mut bytes, offset);
-        bytes.truncate(read.map_err(|error| StoreError::io(&error, format!("reading blob {name}")))?);
+        bytes.truncate(
+            read.map_err(|error| StoreError::io(&error, "reading a blob").with(format_args!("name={name}")))?,
+        );
         Ok(bytes)
     }
 
@@ -112,7 +121,7 @@ impl<F: Fs> BlobStore for DiskBlobs<F> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.and_then(|()| self.fs.sync_dir(path.parent().expect("a blob is in a directory"))),
         };
-        removed.map_err(|error| StoreError::io(&error, format!("deleting blob {name}")))
+        removed.map_err(|error| StoreError::io(&error, "deleting a blob").with(format_args!("name={name}")))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError> {
@@ -135,32 +144,32 @@ struct DiskWriter<F: Fs> {
     path: PathBuf,
     file: Arc<F::File>,
     length: u64,
-    /// How much of it is durable, once `syncing` has ended.
+    /// The number of bytes that are durable once `syncing` has ended.
     synced: u64,
-    syncing: Option<Syncing>,
-    /// A write or a sync failed.
+    syncing: Option<PendingSync>,
+    /// A write or a sync has failed.
     failed: bool,
 }
 
 impl<F: Fs> DiskWriter<F> {
-    /// The directories of a name, each synced into the one above it.
-    fn make_way(&self) -> io::Result<()> {
-        let below = self.path.strip_prefix(&self.dir).expect("a blob is below the directory");
+    /// Creates the parent directories of the blob, and syncs each into its parent.
+    fn create_parents(&self) -> io::Result<()> {
+        let relative = self.path.strip_prefix(&self.dir).expect("a blob is below the directory");
         let mut dir = self.dir.clone();
-        for part in below.parent().expect("a blob has a name").components() {
-            let above = dir.clone();
+        for part in relative.parent().expect("a blob has a name").components() {
+            let parent = dir.clone();
             dir.push(part);
             self.fs.create_dir(&dir)?;
-            self.fs.sync_dir(&above)?;
+            self.fs.sync_dir(&parent)?;
         }
         Ok(())
     }
 
-    /// In parts, so that little is ever waiting to be synced.
+    /// Writes and syncs part by part, so that few unsynced bytes pile up.
     fn write_parts(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let room = usize::try_from(PART - (self.length - self.synced)).expect("at most a part");
-            let (part, rest) = bytes.split_at(room.min(bytes.len()));
+            let left = usize::try_from(PART - (self.length - self.synced)).expect("at most a part");
+            let (part, rest) = bytes.split_at(left.min(bytes.len()));
             self.file.write_at(part, self.length)?;
             self.length += part.len() as u64;
             if self.length - self.synced == PART {
@@ -173,23 +182,23 @@ impl<F: Fs> DiskWriter<F> {
         Ok(())
     }
 
-    /// What was lost once stays lost, whatever a later sync says.
-    fn go_on(&self) -> io::Result<()> {
-        if self.failed { Err(io::Error::other("a part of it could not be written")) } else { Ok(()) }
+    /// Bytes that were lost once stay lost, even if a later sync succeeds.
+    fn check_not_failed(&self) -> io::Result<()> {
+        if self.failed { Err(io::Error::other("an earlier write or sync failed")) } else { Ok(()) }
     }
 
     fn wait_for_sync(&mut self) -> io::Result<()> {
-        self.syncing.take().map_or(Ok(()), Syncing::wait)
+        self.syncing.take().map_or(Ok(()), PendingSync::wait)
     }
 
-    /// Whole and synced under its other name, and only then linked: a link fails if the name is in use.
+    /// Syncs the temporary file, and only then links it to its name. The link fails if the name is in use.
     fn publish(&mut self) -> io::Result<()> {
-        self.go_on()?;
+        self.check_not_failed()?;
         self.wait_for_sync()?;
         if !planted!(BlobUnsynced) {
             self.file.sync()?;
         }
-        self.make_way()?;
+        self.create_parents()?;
         self.fs.link(&self.tmp, &self.path)?;
         if planted!(BlobNameUnsynced) {
             return Ok(());
@@ -200,7 +209,7 @@ impl<F: Fs> DiskWriter<F> {
 
 impl<F: Fs> BlobWriter for DiskWriter<F> {
     fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        let written = self.go_on().and_then(|()| self.write_parts(bytes));
+        let written = self.check_not_failed().and_then(|()| self.write_parts(bytes));
         self.failed |= written.is_err();
         written.map_err(|error| StoreError::io(&error, "writing a blob"))
     }
@@ -209,7 +218,8 @@ impl<F: Fs> BlobWriter for DiskWriter<F> {
         match self.publish() {
             Ok(()) => Ok(self.length),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Err(StoreError::new(ErrorKind::Taken, "a blob of this name is there already"))
+                let what = format!("the blob exists already: file={}", self.path.display());
+                Err(StoreError::new(ErrorKind::Taken, what))
             }
             Err(error) => Err(StoreError::io(&error, "finishing a blob")),
         }
@@ -217,7 +227,7 @@ impl<F: Fs> BlobWriter for DiskWriter<F> {
 }
 
 impl<F: Fs> Drop for DiskWriter<F> {
-    /// If this fails, the file goes when the store is opened next.
+    /// If this fails, the next opening of the store removes the file.
     fn drop(&mut self) {
         let _ = self.fs.remove(&self.tmp);
     }

@@ -1,4 +1,4 @@
-//! The directory of a store: one process at a time, and not on a network filesystem by accident.
+//! The store directory: opened by one process at a time, and never on a network filesystem by accident.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -9,16 +9,16 @@ use crate::disk::Cut;
 use crate::fs::RealFs;
 use crate::port::{Damage, ErrorKind, StoreError};
 
-/// What is fixed when a store is made.
+/// The parameters that are fixed when a store is created: the contents of the file `store`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreFile {
-    /// Tells this store from every other.
+    /// Unique to this store.
     pub store_id: u128,
-    /// How many logs it has.
+    /// The number of shards; each has one log.
     pub shards: u32,
 }
 
-/// A store that this process has open. Others are kept out until it is dropped.
+/// An open store. Locked against other processes until dropped.
 pub struct DiskDir {
     path: PathBuf,
     file: StoreFile,
@@ -26,48 +26,49 @@ pub struct DiskDir {
 }
 
 impl DiskDir {
-    /// Opens the store in a directory, or makes it as `fresh` says.
+    /// Opens the store in a directory, or creates it with the parameters in `fresh`.
     ///
-    /// Refuses a directory that another process has open, and one on a network filesystem unless that
-    /// is allowed: such filesystems may lie about what is durable, and about locks.
+    /// Refuses a directory that another process has open, and a network filesystem unless `allow_network` is
+    /// set: those may not honour syncs or locks.
     pub fn open(path: &Path, fresh: StoreFile, allow_network: bool) -> Result<DiskDir, StoreError> {
-        let doing =
-            |error: &io::Error| StoreError::io(error, format!("opening the store in {}", path.display()));
+        let doing = |error: &io::Error| {
+            StoreError::io(error, "opening the store").with(format_args!("path={}", path.display()))
+        };
         std::fs::create_dir_all(path).map_err(|error| doing(&error))?;
         if !allow_network && is_network(path).map_err(|error| doing(&error))? {
-            let what = "the data folder is on a network filesystem; use a local disk, or allow it: path=";
+            let what = "the store directory is on a network filesystem; use a local disk, or allow it: path=";
             return Err(StoreError::new(ErrorKind::Refused, format!("{what}{}", path.display())));
         }
         let lock = File::create(path.join("lock")).map_err(|error| doing(&error))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let what = format!("another process has the store open: path={}", path.display());
-                return Err(StoreError::new(ErrorKind::Refused, what));
+                let what = "another process has the store open; stop it first: path=";
+                return Err(StoreError::new(ErrorKind::Refused, format!("{what}{}", path.display())));
             }
             Err(TryLockError::Error(error)) => return Err(doing(&error)),
         }
-        let file = read_or_make(path, fresh)?;
+        let file = read_or_create(path, fresh)?;
         Ok(DiskDir { path: path.to_path_buf(), file, _lock: lock })
     }
 
-    /// What was fixed when the store was made.
+    /// The parameters fixed at creation.
     pub fn file(&self) -> StoreFile {
         self.file
     }
 
-    /// The log of one shard.
+    /// Opens the log of one shard, and reports a torn tail if it had to cut one off.
     pub fn log(&self, shard: u32, segment_bytes: u64) -> Result<(DiskLog<RealFs>, Option<Cut>), StoreError> {
         assert!(shard < self.file.shards, "a store has as many logs as shards");
         let options = LogOptions { shard, store_id: self.file.store_id, segment_bytes };
         let logs = self.path.join("log");
         std::fs::create_dir_all(&logs)
-            .map_err(|error| StoreError::io(&error, "making the logs' directory"))?;
-        sync_dir(&self.path).map_err(|error| StoreError::io(&error, "syncing the store's directory"))?;
+            .map_err(|error| StoreError::io(&error, "creating the log directory"))?;
+        sync_dir(&self.path).map_err(|error| StoreError::io(&error, "syncing the store directory"))?;
         DiskLog::open(RealFs, &logs.join(shard.to_string()), options)
     }
 
-    /// The blobs.
+    /// Opens the blobs.
     pub fn blobs(&self) -> Result<DiskBlobs<RealFs>, StoreError> {
         DiskBlobs::open(RealFs, &self.path.join("blob"))
     }
@@ -77,7 +78,7 @@ const STORE_BYTES: usize = 36;
 const STORE_MAGIC: &[u8; 8] = b"lockdsto";
 const STORE_VERSION: u32 = 1;
 
-/// Magic, version, number of shards, store id, CRC32C of it all.
+/// Magic, version, number of shards, store id, CRC32C of all these.
 fn encode(file: StoreFile) -> [u8; STORE_BYTES] {
     let mut bytes = [0; STORE_BYTES];
     bytes[..8].copy_from_slice(STORE_MAGIC);
@@ -98,22 +99,24 @@ pub(super) fn decode_store(bytes: &[u8]) -> Option<StoreFile> {
     (*bytes == encode(file)).then_some(file)
 }
 
-fn read_or_make(dir: &Path, fresh: StoreFile) -> Result<StoreFile, StoreError> {
+fn read_or_create(dir: &Path, fresh: StoreFile) -> Result<StoreFile, StoreError> {
     let path = dir.join("store");
     match std::fs::read(&path) {
         Ok(bytes) => {
-            let what = "not the file of a store that this build knows";
+            let what = "not a store file of a format that this build supports";
             decode_store(&bytes).ok_or_else(|| Damage { file: path, offset: 0, what }.into())
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make(dir, fresh).map_err(|error| StoreError::io(&error, "making the store"))?;
+            create(dir, fresh).map_err(|error| StoreError::io(&error, "creating the store"))?;
             Ok(fresh)
         }
-        Err(error) => Err(StoreError::io(&error, format!("reading {}", path.display()))),
+        Err(error) => {
+            Err(StoreError::io(&error, "reading a file").with(format_args!("file={}", path.display())))
+        }
     }
 }
 
-fn make(dir: &Path, fresh: StoreFile) -> io::Result<()> {
+fn create(dir: &Path, fresh: StoreFile) -> io::Result<()> {
     let tmp = dir.join("store.tmp");
     std::fs::write(&tmp, encode(fresh))?;
     File::open(&tmp)?.sync_all()?;
@@ -125,7 +128,7 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// By the type that the kernel gives for it.
+/// By the filesystem type that `statfs` reports.
 fn is_network(path: &Path) -> io::Result<bool> {
     const NFS: u64 = 0x6969;
     const SMB: u64 = 0x517b;
@@ -144,9 +147,9 @@ fn is_network(path: &Path) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    /// These bytes are on people's disks. If this fails, the format has changed: make a new version.
+    /// These bytes are on users' disks. If this fails, the format has changed: introduce a new version.
     #[test]
-    fn the_bytes_of_a_store_file_are_these_for_ever() {
+    fn golden_bytes_of_the_store_file() {
         let file = StoreFile { store_id: 0x0102, shards: 3 };
         let bytes = encode(file);
         let hex = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));

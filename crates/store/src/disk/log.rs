@@ -1,23 +1,23 @@
-//! One shard's log in a directory of its own.
+//! One shard's log, in a directory of its own.
 //!
-//! **Invariant.** What was appended is in the files, in order, each frame chained to the one before;
-//! behind the last frame there are only zeros. A frame is written when its predecessor is durable, so
-//! after a crash only the last can be torn.
+//! **Invariant.** The segment files contain all appended batches in order, each frame chained to its
+//! predecessor; after the last frame there are only zeros. A frame is written only after its predecessor is
+//! durable, so after a crash only the last frame can be torn.
 //!
-//! **What would break it.** To take any bad frame for a torn tail: damage in the middle would silently
-//! cut off everything behind it. So a bad frame is cut only if no whole frame follows it in the last
-//! segment. To leave the torn bytes where they are: a later, shorter frame would leave half of them
-//! behind itself. So they are overwritten with zeros, and synced, before anything else is written. To ask
-//! for space or descriptors in the middle of an append: a failed append ends the process. So a spare
-//! segment is made beforehand, and it and the directory stay open.
+//! **What would break it.** Treating any bad frame as a torn tail: damage in the middle would silently cut
+//! off everything after it. So a bad frame is cut only if no valid frame follows it in the last segment.
+//! Leaving the torn bytes in place: a later, shorter frame would leave some of them after itself. So they are
+//! overwritten with zeros and synced before anything else is written. Allocating space or descriptors during
+//! an append: a failed append ends the process. So a spare segment is created beforehand, and both it and the
+//! directory stay open.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::index::{Index, Place};
+use super::index::{Index, IndexEntry};
 use super::reader::{DiskReader, Segments};
-use super::sync_above;
-use super::tail::{Cut, Expected};
+use super::sync_parent;
+use super::tail::{Cut, ExpectedFrame};
 use crate::frame::{
     FRAME_HEADER, FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, SegmentHeader, decode_frame, encode_frame,
     frame_len,
@@ -25,53 +25,53 @@ use crate::frame::{
 use crate::fs::{Dir, File, Fs};
 use crate::port::{Bounds, Damage, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
 
-/// What a log is opened with.
+/// Options for opening a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Which shard's log it is.
+    /// The shard that the log belongs to.
     pub shard: u32,
-    /// Which store it belongs to.
+    /// The store that the log belongs to.
     pub store_id: u128,
-    /// The length of a segment.
+    /// The length of new segments.
     pub segment_bytes: u64,
 }
 
 impl LogOptions {
-    /// The usual length of a segment.
+    /// The default length of a segment.
     pub const SEGMENT_BYTES: u64 = 64 << 20;
-    /// The shortest. A payload for which segments are too short is too large.
+    /// The minimum length of a segment. It also limits payloads: a batch must fit into one segment.
     pub const SEGMENT_BYTES_MIN: u64 = (SEGMENT_HEADER + FRAME_HEADER + 4096) as u64;
 }
 
-/// The log.
+/// A log on disk.
 pub struct DiskLog<F: Fs> {
     fs: F,
     dir: PathBuf,
-    /// The directory, open.
+    /// `dir`, kept open so that it can be synced without a new descriptor.
     names: F::Dir,
     options: LogOptions,
     bounds: Bounds,
-    /// The segments, in order.
+    /// All segments, oldest first.
     segments: Vec<Extent>,
     /// Shared with all readers.
     index: Index,
-    /// The last of them.
-    current: Option<Current<F::File>>,
+    /// The last segment.
+    current: Option<CurrentSegment<F::File>>,
     /// The checksum of the last frame.
     chain: u32,
-    /// A zeroed segment that is ready.
+    /// A zeroed segment, ready for use.
     spare: Option<F::File>,
-    /// An append failed: nobody knows what is on disk.
+    /// An append failed, so the contents of the disk are unknown.
     broken: bool,
 }
 
 /// The segment that is appended to.
-struct Current<T> {
+struct CurrentSegment<T> {
     first: Seq,
     file: T,
-    /// Where its frames end.
+    /// The offset of the next frame.
     end: u64,
-    /// It may have been made when segments were of another length.
+    /// May differ from `options.segment_bytes`, which can change between restarts.
     length: u64,
 }
 
@@ -80,14 +80,13 @@ pub(super) const FLOOR: &str = "floor";
 const FLOOR_TMP: &str = "floor.tmp";
 
 impl<F: Fs> DiskLog<F> {
-    /// Opens a log, or begins one. Cuts a torn tail, and refuses anything else that is not as written.
+    /// Opens a log, or creates it. Cuts off a torn tail; any other damage is an error.
     pub fn open(fs: F, dir: &Path, options: LogOptions) -> Result<(DiskLog<F>, Option<Cut>), StoreError> {
         assert!(options.segment_bytes >= LogOptions::SEGMENT_BYTES_MIN, "a segment holds at least one batch");
-        fs.create_dir(dir).map_err(|error| StoreError::io(&error, "making the log's directory"))?;
-        sync_above(&fs, dir)
-            .map_err(|error| StoreError::io(&error, "syncing the directory above the log"))?;
-        let names =
-            fs.open_dir(dir).map_err(|error| StoreError::io(&error, "opening the log's directory"))?;
+        fs.create_dir(dir).map_err(|error| StoreError::io(&error, "creating the log directory"))?;
+        sync_parent(&fs, dir)
+            .map_err(|error| StoreError::io(&error, "syncing the parent of the log directory"))?;
+        let names = fs.open_dir(dir).map_err(|error| StoreError::io(&error, "opening the log directory"))?;
         let mut log = DiskLog {
             fs,
             dir: dir.to_path_buf(),
@@ -101,22 +100,22 @@ impl<F: Fs> DiskLog<F> {
             spare: None,
             broken: false,
         };
-        log.clear_leftovers()?;
+        log.remove_temporary_files()?;
         let floor = log.read_floor()?;
         log.segments = log.files().extents()?;
-        log.segments.iter().for_each(|segment| log.index.name(segment.first));
+        log.segments.iter().for_each(|segment| log.index.add_segment(segment.first));
         log.bounds = Bounds { floor, next: floor };
         let cut = log.open_last()?;
         log.drop_below_floor()?;
         Ok((log, cut))
     }
 
-    /// What a crash may leave that means nothing.
-    fn clear_leftovers(&self) -> Result<(), StoreError> {
+    /// Removes temporary files that a crash may have left behind.
+    fn remove_temporary_files(&self) -> Result<(), StoreError> {
         for name in [SPARE, FLOOR_TMP] {
             match self.fs.remove(&self.dir.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(StoreError::io(&error, format!("removing {name}")));
+                    return Err(StoreError::io(&error, "removing a file").with(format_args!("name={name}")));
                 }
                 _ => {}
             }
@@ -131,67 +130,68 @@ impl<F: Fs> DiskLog<F> {
         let header = self.files().check_header(first, &bytes)?;
         let mut at = SEGMENT_HEADER;
         (self.bounds.next, self.chain) = (header.first, header.chain);
-        while let Some((frame, _)) = decode_frame(&bytes[at..]).filter(|(frame, _)| self.expected().is(frame))
+        while let Some((frame, _)) =
+            decode_frame(&bytes[at..]).filter(|(frame, _)| self.expected().matches(frame))
         {
             let FrameHeader { seq, lsns, chain, length, .. } = frame;
-            let place = Place { seq, lsn: lsns.first, offset: at as u64, chain };
-            self.index.pass(first, place, frame_len(length) as u64);
+            let entry = IndexEntry { seq, lsn: lsns.first, offset: at as u64, chain };
+            self.index.add_frame(first, entry, frame_len(length) as u64);
             at += frame_len(length);
             (self.bounds.next, self.chain) = (frame.seq.next(), frame.crc);
         }
-        let cut = self.expected().judge(&path, at as u64, &bytes[at..])?;
+        let cut = self.expected().classify_tail(&path, at as u64, &bytes[at..])?;
         if cut.is_some() && !planted!(TornTailKept) {
             let zeros = vec![0; bytes.len() - at];
             let wipe = file.write_at(&zeros, at as u64).and_then(|()| file.sync());
-            wipe.map_err(|error| StoreError::io(&error, "cutting a torn tail"))?;
+            wipe.map_err(|error| StoreError::io(&error, "cutting off a torn tail"))?;
         }
         if self.bounds.next < self.bounds.floor {
             let what = "the log ends before its floor";
             return Err(Damage { file: path, offset: at as u64, what }.into());
         }
-        self.current = Some(Current { first, file, end: at as u64, length: bytes.len() as u64 });
+        self.current = Some(CurrentSegment { first, file, end: at as u64, length: bytes.len() as u64 });
         Ok(cut)
     }
 
-    fn expected(&self) -> Expected {
-        Expected { seq: self.bounds.next, chain: self.chain }
+    fn expected(&self) -> ExpectedFrame {
+        ExpectedFrame { seq: self.bounds.next, chain: self.chain }
     }
 
-    /// The payload that fits into any segment.
-    fn longest(&self) -> u64 {
+    /// The largest payload that fits into an empty segment.
+    fn payload_max(&self) -> u64 {
         payload_within(self.options.segment_bytes - SEGMENT_HEADER as u64)
     }
 
-    /// What is left of the last segment.
-    fn left(&self) -> u64 {
+    /// The free bytes in the last segment.
+    fn free_bytes(&self) -> u64 {
         self.current.as_ref().map_or(0, |current| current.length.saturating_sub(current.end))
     }
 
     fn write_frame(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
         let (bytes, crc) = encode_frame(seq, lsns, payload, self.chain);
-        if bytes.len() as u64 > self.left() {
-            self.make_spare()?;
-            self.begin_segment(seq).map_err(|error| uncertain(&error, "beginning a segment for", seq))?;
+        if bytes.len() as u64 > self.free_bytes() {
+            self.create_spare()?;
+            self.begin_segment(seq).map_err(|error| uncertain(&error, "beginning a segment", seq))?;
         }
-        let current = self.current.as_mut().expect("a segment was just made sure of");
+        let current = self.current.as_mut().expect("free bytes, or a segment was just begun");
         let sync_if = |wanted: bool| if wanted { current.file.sync() } else { Ok(()) };
         let written = sync_if(planted!(SyncBeforeWrite))
             .and_then(|()| current.file.write_at(&bytes, current.end))
             .and_then(|()| sync_if(!planted!(SyncBeforeWrite | AppendUnsynced)));
-        written.map_err(|error| uncertain(&error, "appending", seq))?;
-        let place = Place { seq, lsn: lsns.first, offset: current.end, chain: self.chain };
-        self.index.pass(current.first, place, bytes.len() as u64);
+        written.map_err(|error| uncertain(&error, "appending a batch", seq))?;
+        let entry = IndexEntry { seq, lsn: lsns.first, offset: current.end, chain: self.chain };
+        self.index.add_frame(current.first, entry, bytes.len() as u64);
         current.end += bytes.len() as u64;
         self.chain = crc;
         self.bounds.next = seq.next();
         Ok(())
     }
 
-    /// The header is durable before the segment has its name, so a segment that is there is whole.
+    /// The header is durable before the segment gets its name, so a named segment always has a valid header.
     fn begin_segment(&mut self, first: Seq) -> io::Result<()> {
         let LogOptions { shard, store_id, segment_bytes } = self.options;
         let header = SegmentHeader { shard, store_id, first, chain: self.chain }.encode();
-        let file = self.spare.take().expect("the caller has made one");
+        let file = self.spare.take().expect("the caller has created one");
         file.write_at(&header, 0)?;
         if !planted!(SegmentHeaderUnsynced) {
             file.sync()?;
@@ -200,34 +200,35 @@ impl<F: Fs> DiskLog<F> {
         if !planted!(SegmentNameUnsynced) {
             self.names.sync()?;
         }
-        self.index.name(first);
+        self.index.add_segment(first);
         self.segments.push(Extent { first, bytes: segment_bytes });
-        self.current = Some(Current { first, file, end: SEGMENT_HEADER as u64, length: segment_bytes });
+        self.current =
+            Some(CurrentSegment { first, file, end: SEGMENT_HEADER as u64, length: segment_bytes });
         Ok(())
     }
 
-    /// Zeroed and synced, so that an append changes neither length nor allocation.
-    fn make_spare(&mut self) -> Result<(), StoreError> {
+    /// Zeroed and synced, so that an append changes neither the file's length nor its allocation.
+    fn create_spare(&mut self) -> Result<(), StoreError> {
         if self.spare.is_some() {
             return Ok(());
         }
-        let made = self.create_anew(SPARE).and_then(|file| {
+        let created = self.recreate(SPARE).and_then(|file| {
             fill_with_zeros(&file, self.options.segment_bytes)?;
             Ok(file)
         });
-        match made {
+        match created {
             Ok(file) => self.spare = Some(file),
             Err(error) => {
-                // What was made of it takes up the room that is missing.
+                // A partial spare uses up the space that is missing.
                 let _ = self.fs.remove(&self.dir.join(SPARE));
-                return Err(StoreError::io(&error, "making room for the log"));
+                return Err(StoreError::io(&error, "preallocating a log segment"));
             }
         }
         Ok(())
     }
 
-    /// In place of what an attempt that failed may have left behind.
-    fn create_anew(&self, name: &str) -> io::Result<F::File> {
+    /// Creates a file, replacing a leftover of a failed attempt.
+    fn recreate(&self, name: &str) -> io::Result<F::File> {
         let path = self.dir.join(name);
         match self.fs.create(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -242,7 +243,7 @@ impl<F: Fs> DiskLog<F> {
         let mut dropped = false;
         while self.segments.get(1).is_some_and(|second| second.first <= self.bounds.floor) {
             let first = self.segments[0].first;
-            self.index.forget(first);
+            self.index.remove_segment(first);
             self.fs
                 .remove(&self.files().path(first))
                 .map_err(|error| StoreError::io(&error, "dropping a segment"))?;
@@ -250,7 +251,7 @@ impl<F: Fs> DiskLog<F> {
             dropped = true;
         }
         if dropped {
-            self.names.sync().map_err(|error| StoreError::io(&error, "syncing the log's directory"))?;
+            self.names.sync().map_err(|error| StoreError::io(&error, "syncing the log directory"))?;
         }
         Ok(())
     }
@@ -262,13 +263,13 @@ impl<F: Fs> DiskLog<F> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Seq(0)),
             other => other.and_then(|file| file.read_at(&mut bytes, 0)),
         };
-        let read = read.map_err(|error| StoreError::io(&error, "reading the log's floor"))?;
+        let read = read.map_err(|error| StoreError::io(&error, "reading the log floor"))?;
         decode_floor(&bytes[..read])
-            .ok_or_else(|| Damage { file: path, offset: 0, what: "a damaged floor" }.into())
+            .ok_or_else(|| Damage { file: path, offset: 0, what: "the floor file is damaged" }.into())
     }
 
     fn write_floor(&self, floor: Seq) -> io::Result<()> {
-        let file = self.create_anew(FLOOR_TMP)?;
+        let file = self.recreate(FLOOR_TMP)?;
         file.write_at(&encode_floor(floor), 0)?;
         if !planted!(FloorUnsynced) {
             file.sync()?;
@@ -289,13 +290,13 @@ impl<F: Fs> LogStore for DiskLog<F> {
 
     fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
         if self.broken {
-            return Err(StoreError::new(ErrorKind::Io, "an earlier append failed; open the log again"));
+            return Err(StoreError::new(ErrorKind::Io, "an earlier append failed; reopen the log"));
         }
         if seq != self.bounds.next {
-            let what = format!("the next batch is another one: seq={} next={}", seq.0, self.bounds.next.0);
+            let what = format!("not the next sequence number: seq={} next={}", seq.0, self.bounds.next.0);
             return Err(StoreError::new(ErrorKind::Taken, what));
         }
-        if payload.len() as u64 > self.longest() {
+        if payload.len() as u64 > self.payload_max() {
             return Err(StoreError::new(
                 ErrorKind::TooLarge,
                 format!("batch too large: bytes={}", payload.len()),
@@ -306,27 +307,34 @@ impl<F: Fs> LogStore for DiskLog<F> {
         done
     }
 
-    /// With a spare there is room for any batch, of whatever size.
-    fn reserve(&mut self, _bytes: u64) -> Result<(), StoreError> {
-        self.make_spare()
+    /// A spare segment fits any batch.
+    fn reserve(&mut self) -> Result<(), StoreError> {
+        self.create_spare()
     }
 
     fn room(&self) -> Room {
         let spare = self.spare.is_some();
-        let bytes = if spare { self.longest() } else { payload_within(self.left()).min(self.longest()) };
+        let bytes = if spare {
+            self.payload_max()
+        } else {
+            payload_within(self.free_bytes()).min(self.payload_max())
+        };
         Room { bytes, spare }
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
         if floor <= self.bounds.floor {
-            // What could not be dropped the last time.
+            // Retry segments that could not be removed last time.
             return self.drop_below_floor();
         }
         if floor > self.bounds.next {
-            let what = format!("a floor above the log: floor={} next={}", floor.0, self.bounds.next.0);
+            let what = format!(
+                "the floor is above the end of the log: floor={} next={}",
+                floor.0, self.bounds.next.0
+            );
             return Err(StoreError::new(ErrorKind::Refused, what));
         }
-        self.write_floor(floor).map_err(|error| StoreError::io(&error, "raising the log's floor"))?;
+        self.write_floor(floor).map_err(|error| StoreError::io(&error, "raising the log floor"))?;
         self.bounds.floor = floor;
         self.drop_below_floor()
     }
@@ -340,19 +348,20 @@ impl<F: Fs> LogStore for DiskLog<F> {
     }
 }
 
-/// The largest payload whose frame, with header and padding, is within so many bytes.
+/// The largest payload whose frame, with header and padding, fits into `bytes`.
 fn payload_within(bytes: u64) -> u64 {
     let unpadded = bytes / 8 * 8;
     unpadded.saturating_sub(FRAME_HEADER as u64).min(PAYLOAD_MAX as u64)
 }
 
-/// A failure in the middle of an append is no lack of space, whatever the operating system calls it: that
-/// would mean that nothing was written.
+/// A failure during an append is never [`ErrorKind::NoSpace`], even if the operating system reports a full
+/// disk: that kind promises that nothing was written.
 fn uncertain(error: &io::Error, doing: &str, seq: Seq) -> StoreError {
-    StoreError::new(ErrorKind::Io, format!("{doing} batch {}: {error}", seq.0))
+    StoreError::new(ErrorKind::Io, format!("{doing}: {error}: seq={}", seq.0))
 }
 
-/// In parts, so that little is ever waiting to be synced: an append's sync on the same disk may have to wait behind it.
+/// Syncs after each part, so that few unsynced bytes pile up: an append's sync on the same disk may wait for
+/// them.
 fn fill_with_zeros(file: &impl File, length: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     let mut at = 0;
@@ -365,7 +374,7 @@ fn fill_with_zeros(file: &impl File, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Magic, version, the number, a checksum of all.
+/// Magic, version, sequence number, CRC32C of all these.
 const FLOOR_BYTES: usize = 24;
 const FLOOR_MAGIC: &[u8; 8] = b"lockdflr";
 const FLOOR_VERSION: u32 = 1;
@@ -390,9 +399,9 @@ pub(super) fn decode_floor(bytes: &[u8]) -> Option<Seq> {
 mod tests {
     use super::*;
 
-    /// These bytes are on people's disks. If this fails, the format has changed: make a new version.
+    /// These bytes are on users' disks. If this fails, the format has changed: introduce a new version.
     #[test]
-    fn the_bytes_of_a_floor_are_these_for_ever() {
+    fn golden_bytes_of_the_floor() {
         let bytes = encode_floor(Seq(0x0102));
         let hex = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         assert_eq!(hex, "6c6f636b64666c7201000000020100000000000088e5cdcb");

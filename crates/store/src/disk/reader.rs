@@ -1,20 +1,20 @@
-//! Reads a log's segments, and checks everything that it reads.
+//! Reads a log's segments, and verifies everything that it reads.
 //!
-//! **Invariant.** What is handed out was durable, matches its checksum, and follows the frame before it, by
-//! number and by chain, from the last place that the [`Index`] knows. What is not handed out is gone,
-//! because the log has dropped it or never had it, or it is damage.
+//! **Invariant.** A returned batch was durable, matches its checksum, and follows its predecessor by sequence
+//! number and by chained checksum, starting at an entry of the [`Index`]. Any other batch is reported as
+//! gone, because the log dropped it or never had it, or as damaged.
 //!
-//! **What would break it.** To take what was dropped meanwhile for damage, or the other way round: the log
-//! may drop a segment at any time. So a file or a batch that is missing is damage only as long as the log
-//! has its segment.
+//! **What would break it.** Reporting a concurrently dropped batch as damaged, or a damaged one as dropped:
+//! the log may drop a segment at any time. So a missing file or batch counts as damage only while the log
+//! still has the segment.
 
 use std::path::PathBuf;
 
-use super::index::{Index, Place};
+use super::index::{Index, IndexEntry};
 use super::log::LogOptions;
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, SegmentHeader, decode_frame, frame_len};
 use crate::fs::{File, Fs};
-use crate::port::{Batch, Damage, ErrorKind, Extent, LogReader, Seq, StoreError};
+use crate::port::{Batch, Damage, ErrorKind, Extent, LogReader, Lsn, Seq, StoreError};
 
 /// The segment files of one log.
 #[derive(Clone)]
@@ -29,23 +29,25 @@ impl<F: Fs> Segments<F> {
         self.dir.join(format!("{:016x}.seg", first.0))
     }
 
-    /// The first batches of all segments, in order.
+    /// The first batch of each segment, in order.
     pub(super) fn list(&self) -> Result<Vec<Seq>, StoreError> {
         let names =
-            self.fs.list(&self.dir).map_err(|error| StoreError::io(&error, "listing the log's segments"))?;
+            self.fs.list(&self.dir).map_err(|error| StoreError::io(&error, "listing log segments"))?;
         let hex = names.iter().filter_map(|name| name.strip_suffix(".seg"));
         Ok(hex.filter_map(|hex| u64::from_str_radix(hex, 16).ok()).map(Seq).collect())
     }
 
     /// All segments, in order, with their lengths.
     pub(super) fn extents(&self) -> Result<Vec<Extent>, StoreError> {
-        let measured = |first| Ok(Extent { first, bytes: length_of(&self.open(first)?)? });
-        self.list()?.into_iter().map(measured).collect()
+        let extent = |first| Ok(Extent { first, bytes: length_of(&self.open(first)?)? });
+        self.list()?.into_iter().map(extent).collect()
     }
 
     pub(super) fn open(&self, first: Seq) -> Result<F::File, StoreError> {
         let path = self.path(first);
-        self.fs.open(&path).map_err(|error| StoreError::io(&error, format!("opening {}", path.display())))
+        self.fs.open(&path).map_err(|error| {
+            StoreError::io(&error, "opening a file").with(format_args!("file={}", path.display()))
+        })
     }
 
     pub(super) fn read_whole(&self, first: Seq) -> Result<(F::File, Vec<u8>), StoreError> {
@@ -56,15 +58,17 @@ impl<F: Fs> Segments<F> {
         Ok((file, bytes))
     }
 
-    /// The header must be whole, of this log, and of the segment that its name says.
+    /// Checks that the header is valid and belongs to this log and to the segment's file name.
     pub(super) fn check_header(&self, first: Seq, bytes: &[u8]) -> Result<SegmentHeader, StoreError> {
         let damaged = |what| Err(Damage { file: self.path(first), offset: 0, what }.into());
-        let Some(bytes) = bytes.first_chunk() else { return damaged("a segment without a header") };
+        let Some(bytes) = bytes.first_chunk() else { return damaged("the segment has no header") };
         match SegmentHeader::decode(bytes) {
             Err(what) => damaged(what),
-            Ok(header) if header.first != first => damaged("a segment under another one's name"),
+            Ok(header) if header.first != first => {
+                damaged("the segment's header does not match its file name")
+            }
             Ok(header) if (header.shard, header.store_id) != (self.options.shard, self.options.store_id) => {
-                damaged("a segment of another log")
+                damaged("the segment belongs to another log")
             }
             Ok(header) => Ok(header),
         }
@@ -75,7 +79,7 @@ fn length_of(file: &impl File) -> Result<u64, StoreError> {
     file.length().map_err(|error| StoreError::io(&error, "reading a segment"))
 }
 
-/// Goes through batches in order, and otherwise from place to place.
+/// Reads sequentially if batches are requested in order, and otherwise seeks through the index.
 pub(super) struct DiskReader<F: Fs> {
     segments: Segments<F>,
     index: Index,
@@ -83,14 +87,14 @@ pub(super) struct DiskReader<F: Fs> {
     at: Option<Position<F>>,
 }
 
-/// Between two frames.
+/// A position between two frames.
 struct Position<F: Fs> {
-    /// The segment.
+    /// The segment's first batch.
     first: Seq,
     file: F::File,
     window: Window,
     offset: u64,
-    /// The batch that begins here, and the checksum of the one before it.
+    /// The batch that begins here, and the checksum of its predecessor.
     next: Seq,
     chain: u32,
 }
@@ -102,8 +106,9 @@ impl<F: Fs> DiskReader<F> {
 
     fn begin(&self, first: Seq) -> Result<Position<F>, StoreError> {
         let file = self.segments.open(first).map_err(|error| match error.kind {
-            ErrorKind::Gone if self.index.has(first) => {
-                Damage { file: self.segments.path(first), offset: 0, what: "a segment is missing" }.into()
+            ErrorKind::Gone if self.index.contains(first) => {
+                Damage { file: self.segments.path(first), offset: 0, what: "the segment file is missing" }
+                    .into()
             }
             _ => error,
         })?;
@@ -115,11 +120,11 @@ impl<F: Fs> DiskReader<F> {
         Ok(Position { first, file, window: Window::default(), offset, next, chain })
     }
 
-    /// To a place in a segment, or to its beginning.
-    fn jump(&mut self, first: Seq, place: Option<Place>) -> Result<(), StoreError> {
-        let here = self.at.take().filter(|position| position.first == first && place.is_some());
+    /// Moves to an index entry in a segment, or to the segment's beginning.
+    fn jump(&mut self, first: Seq, entry: Option<IndexEntry>) -> Result<(), StoreError> {
+        let here = self.at.take().filter(|position| position.first == first && entry.is_some());
         let mut position = here.map_or_else(|| self.begin(first), Ok)?;
-        if let Some(Place { seq, offset, chain, .. }) = place {
+        if let Some(IndexEntry { seq, offset, chain, .. }) = entry {
             (position.offset, position.next, position.chain) = (offset, seq, chain);
         }
         self.at = Some(position);
@@ -127,24 +132,24 @@ impl<F: Fs> DiskReader<F> {
     }
 
     fn seek(&mut self, seq: Seq) -> Result<(), StoreError> {
-        let first = self.index.segment_of(seq).ok_or_else(|| no_batch(seq))?;
-        self.jump(first, self.index.place_before(first, seq))
+        let first = self.index.segment_with(seq).ok_or_else(|| no_batch(seq))?;
+        self.jump(first, self.index.entry_before(first, seq))
     }
 
-    /// The newest segment that does not begin after this LSN.
-    fn segment_of_lsn(&self, lsn: u64) -> Result<Option<Seq>, StoreError> {
+    /// The newest segment that begins at or before this LSN.
+    fn segment_of_lsn(&self, lsn: Lsn) -> Result<Option<Seq>, StoreError> {
         for first in self.index.newest_first() {
-            if self.first_lsn(first)?.is_some_and(|least| least <= lsn) {
+            if self.first_lsn(first)?.is_some_and(|first_lsn| first_lsn <= lsn) {
                 return Ok(Some(first));
             }
         }
         Ok(None)
     }
 
-    /// The first LSN in a segment, if there is a whole frame.
-    fn first_lsn(&self, first: Seq) -> Result<Option<u64>, StoreError> {
-        if let Some(place) = self.index.first_place(first) {
-            return Ok(Some(place.lsn));
+    /// The first LSN in a segment, if it contains a valid frame.
+    fn first_lsn(&self, first: Seq) -> Result<Option<Lsn>, StoreError> {
+        if let Some(entry) = self.index.first_entry(first) {
+            return Ok(Some(entry.lsn));
         }
         if self.index.ends_at(first, SEGMENT_HEADER as u64) {
             return Ok(None);
@@ -153,7 +158,7 @@ impl<F: Fs> DiskReader<F> {
         Ok(batch.map(|batch| batch.lsns.first))
     }
 
-    /// The batch here, if there is a whole one; the position is behind it then.
+    /// Reads the batch at the position, if it is valid, and advances past it.
     fn take(&self, position: &mut Position<F>) -> Result<Option<Batch>, StoreError> {
         if self.index.ends_at(position.first, position.offset) {
             return Err(no_batch(position.next));
@@ -161,27 +166,29 @@ impl<F: Fs> DiskReader<F> {
         let Some((header, batch)) = position.frame()? else { return Ok(None) };
         let follows = header.chain == position.chain || planted!(ChainUnchecked);
         if header.seq != position.next || !follows {
-            return Err(self.damaged(position, "a frame that does not follow the one before it"));
+            return Err(self.damaged(position, "a frame does not follow its predecessor"));
         }
         let FrameHeader { seq, lsns, chain, .. } = header;
-        let (place, length) =
-            (Place { seq, lsn: lsns.first, offset: position.offset, chain }, frame_len(header.length) as u64);
-        self.index.pass(position.first, place, length);
+        let (entry, length) = (
+            IndexEntry { seq, lsn: lsns.first, offset: position.offset, chain },
+            frame_len(header.length) as u64,
+        );
+        self.index.add_frame(position.first, entry, length);
         position.offset += length;
         (position.next, position.chain) = (seq.next(), header.crc);
         Ok(Some(batch))
     }
 
-    /// The next segment: it must go on exactly where this one ends.
-    fn step_over(&self, position: &Position<F>) -> Result<Position<F>, StoreError> {
+    /// Opens the next segment, which must continue exactly where this one ends.
+    fn next_segment(&self, position: &Position<F>) -> Result<Position<F>, StoreError> {
         let Some(first) = self.index.after(position.first).filter(|first| *first == position.next) else {
-            let dropped = self.index.segment_of(position.next).is_none();
-            let what = "a damaged frame, or none where one was";
+            let dropped = self.index.segment_with(position.next).is_none();
+            let what = "a frame is damaged or missing";
             return Err(if dropped { no_batch(position.next) } else { self.damaged(position, what) });
         };
         let next = self.begin(first)?;
         if next.chain != position.chain && !planted!(ChainUnchecked) {
-            let what = "the segment does not go on where the one before it ends";
+            let what = "the segment does not continue its predecessor";
             return Err(Damage { file: self.segments.path(first), offset: 0, what }.into());
         }
         Ok(next)
@@ -192,26 +199,27 @@ impl<F: Fs> DiskReader<F> {
     }
 
     fn next(&mut self) -> Result<Batch, StoreError> {
-        let mut position = self.at.take().expect("the caller has sought");
+        let mut position = self.at.take().expect("the caller has seeked");
         let mut found = self.take(&mut position)?;
         if found.is_none() {
-            position = self.step_over(&position)?;
+            position = self.next_segment(&position)?;
             found = self.take(&mut position)?;
         }
-        let batch = found.ok_or_else(|| self.damaged(&position, "a damaged frame"))?;
+        let batch = found.ok_or_else(|| self.damaged(&position, "a frame is damaged"))?;
         self.at = Some(position);
         Ok(batch)
     }
 }
 
 fn no_batch(seq: Seq) -> StoreError {
-    StoreError::new(ErrorKind::Gone, format!("batch {} is not in the log", seq.0))
+    StoreError::new(ErrorKind::Gone, format!("batch not in the log: seq={}", seq.0))
 }
 
 impl<F: Fs> LogReader for DiskReader<F> {
     fn read(&mut self, seq: Seq) -> Result<Batch, StoreError> {
         if seq < self.floor {
-            return Err(StoreError::new(ErrorKind::Gone, format!("batch {} is below the floor", seq.0)));
+            let what = format!("batch below the floor of the log: seq={} floor={}", seq.0, self.floor.0);
+            return Err(StoreError::new(ErrorKind::Gone, what));
         }
         if self.at.as_ref().is_none_or(|position| position.next != seq) {
             self.seek(seq)?;
@@ -224,26 +232,26 @@ impl<F: Fs> LogReader for DiskReader<F> {
         }
     }
 
-    fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError> {
-        let gone = || StoreError::new(ErrorKind::Gone, format!("lsn {lsn} is not in the log"));
+    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
+        let gone = || StoreError::new(ErrorKind::Gone, format!("record not in the log: lsn={lsn}"));
         let first = self.segment_of_lsn(lsn)?.ok_or_else(gone)?;
-        self.jump(first, self.index.place_before_lsn(first, lsn))?;
+        self.jump(first, self.index.entry_before_lsn(first, lsn))?;
         let mut batch = self.next()?;
         while batch.lsns.last < lsn {
             batch = self.next()?;
         }
-        let found = batch.lsns.holds(lsn) && batch.seq >= self.floor;
+        let found = batch.lsns.contains(lsn) && batch.seq >= self.floor;
         if found { Ok(batch) } else { Err(gone()) }
     }
 }
 
 impl<F: Fs> Position<F> {
-    /// The frame here, if there is a whole one. What was read before may be older than the frame.
+    /// The frame at the position, if it is valid. The window may predate the frame: if so, reads it again.
     fn frame(&mut self) -> Result<Option<(FrameHeader, Batch)>, StoreError> {
-        for again in [false, true] {
-            let bytes = self.window.bytes(&self.file, self.offset, FRAME_HEADER, again)?;
+        for refresh in [false, true] {
+            let bytes = self.window.bytes(&self.file, self.offset, FRAME_HEADER, refresh)?;
             let Some(header) = FrameHeader::decode(bytes) else { continue };
-            let bytes = self.window.bytes(&self.file, self.offset, frame_len(header.length), again)?;
+            let bytes = self.window.bytes(&self.file, self.offset, frame_len(header.length), refresh)?;
             if let Some(found) = decode_frame(bytes) {
                 return Ok(Some(found));
             }
@@ -252,34 +260,34 @@ impl<F: Fs> Position<F> {
     }
 }
 
-/// A part of a file in memory, so that small frames do not cost a call each.
+/// A read-ahead buffer over a file, so that small frames do not cost a system call each.
 #[derive(Default)]
 struct Window {
     offset: u64,
     bytes: Vec<u8>,
-    /// How much was read the last time.
-    ahead: usize,
+    /// The size of the last read.
+    read_ahead: usize,
 }
 
 impl Window {
-    /// After a jump little is read, and more and more as long as reading goes on.
-    const LEAST: usize = 16 << 10;
-    const MOST: usize = 1 << 20;
+    /// Reads are short after a seek, and double while reading is sequential.
+    const READ_AHEAD_MIN: usize = 16 << 10;
+    const READ_AHEAD_MAX: usize = 1 << 20;
 
-    /// So many bytes from an offset on, or as many as there are; read anew if asked to.
+    /// `length` bytes from `offset`, fewer only at the end of the file. `refresh` discards what was buffered.
     fn bytes(
         &mut self,
         file: &impl File,
         offset: u64,
         length: usize,
-        anew: bool,
+        refresh: bool,
     ) -> Result<&[u8], StoreError> {
-        let within = self.offset..=self.offset + self.bytes.len() as u64;
-        let goes_on = within.contains(&offset) && !anew;
-        if !goes_on || offset + length as u64 > *within.end() {
-            self.ahead =
-                if goes_on { (self.ahead * 2).clamp(Window::LEAST, Window::MOST) } else { Window::LEAST };
-            self.bytes.resize(length.max(self.ahead), 0);
+        let buffered = self.offset..=self.offset + self.bytes.len() as u64;
+        let sequential = buffered.contains(&offset) && !refresh;
+        if !sequential || offset + length as u64 > *buffered.end() {
+            let doubled = (self.read_ahead * 2).clamp(Window::READ_AHEAD_MIN, Window::READ_AHEAD_MAX);
+            self.read_ahead = if sequential { doubled } else { Window::READ_AHEAD_MIN };
+            self.bytes.resize(length.max(self.read_ahead), 0);
             let read = file.read_at(&mut self.bytes, offset);
             let read = read.map_err(|error| StoreError::io(&error, "reading a segment"))?;
             self.bytes.truncate(read);

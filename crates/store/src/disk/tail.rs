@@ -1,53 +1,58 @@
-//! What is behind the last good frame of a log: nothing, a torn frame, or damage.
+//! Classifies the bytes after a log's last valid frame: empty, a torn frame, or damage.
 //!
-//! **Invariant.** Only what an append that was cut off can have left counts as torn. Whole frames behind a bad one,
-//! or bytes where no append has written, are damage, whoever looks: the log that is opened, or somebody who only
-//! reads it.
+//! **Invariant.** Only bytes that an interrupted append can have left count as torn. Valid frames after a bad
+//! one, or bytes where no append has written, are damage. The rule is the same for a log being opened and for
+//! a read-only view.
 
 use std::path::{Path, PathBuf};
 
-use crate::frame::{FrameHeader, frame_len, holds_a_frame};
+use crate::frame::{FrameHeader, contains_frame, frame_len};
 use crate::port::{Damage, Lsns, Seq, StoreError};
 
-/// A torn tail. Nobody had been told that it was durable.
+/// A torn tail: a batch whose append was interrupted, and so was never acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The segment.
+    /// The segment file.
     pub file: PathBuf,
-    /// From where on.
+    /// The offset of the torn frame in bytes.
     pub offset: u64,
-    /// The number of the batch.
+    /// The sequence number of the torn batch.
     pub seq: Seq,
-    /// What was in it, if its header can be read.
+    /// Its LSNs, if the frame header is readable.
     pub lsns: Option<Lsns>,
 }
 
-/// The frame that would be next: its number, and the checksum of the one before it.
+/// The frame that would be next: its sequence number, and the checksum of its predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Expected {
+pub(super) struct ExpectedFrame {
     pub(super) seq: Seq,
     pub(super) chain: u32,
 }
 
-impl Expected {
-    /// Is it this one?
-    pub(super) fn is(self, frame: &FrameHeader) -> bool {
+impl ExpectedFrame {
+    /// Whether `frame` is the expected one.
+    pub(super) fn matches(self, frame: &FrameHeader) -> bool {
         frame.seq == self.seq && (frame.chain == self.chain || planted!(ChainUnchecked))
     }
 
-    /// What the bytes from `offset` to the end of the segment are; `None` if they are zeros.
-    pub(super) fn judge(self, path: &Path, offset: u64, tail: &[u8]) -> Result<Option<Cut>, StoreError> {
+    /// Classifies the bytes from `offset` to the end of the segment; `None` if they are zeros.
+    pub(super) fn classify_tail(
+        self,
+        path: &Path,
+        offset: u64,
+        tail: &[u8],
+    ) -> Result<Option<Cut>, StoreError> {
         if tail.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
         let damaged = |what| Err(Damage { file: path.to_path_buf(), offset, what }.into());
-        if holds_a_frame(tail) && !planted!(DamageCut) {
-            return damaged("a damaged frame with whole ones behind it");
+        if contains_frame(tail) && !planted!(DamageCut) {
+            return damaged("a damaged frame is followed by valid ones");
         }
-        let header = FrameHeader::decode(tail).filter(|header| self.is(header));
+        let header = FrameHeader::decode(tail).filter(|header| self.matches(header));
         let torn_end = header.map_or(tail.len(), |header| frame_len(header.length).min(tail.len()));
         if tail[torn_end..].iter().any(|byte| *byte != 0) && !planted!(DamageCut) {
-            return damaged("something behind the last frame that no append has written");
+            return damaged("the last frame is followed by bytes that no append has written");
         }
         let lsns = header.map(|header| header.lsns);
         Ok(Some(Cut { file: path.to_path_buf(), offset, seq: self.seq, lsns }))

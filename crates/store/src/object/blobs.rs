@@ -1,13 +1,13 @@
-//! An object for each blob.
+//! One object per blob.
 //!
-//! **Invariant.** A blob is put whole, under a name that was free.
+//! **Invariant.** A blob is put completely, under a name that was free.
 //!
-//! **What would break it.** To take "the name is in use" for another's blob after a try that timed out: it may
-//! be the blob itself. So then the bytes are compared. A put that timed out may also land after the
-//! blob was given up or deleted: like any blob that no record names, it is for the collector.
+//! **What would break it.** Taking "the name is in use" for another blob after an attempt that timed out: the
+//! object may be this blob itself. So the bytes are compared. A put that timed out may also arrive after the
+//! blob was abandoned or deleted: like any unreferenced blob, it is left to garbage collection.
 //!
-//! **What is absent.** Uploads in parts: they come with a real client. Until then a blob is kept in memory
-//! while it is written, up to a limit.
+//! **What is absent.** Multipart uploads: they come with a real client. Until then a blob is buffered in
+//! memory while it is written, up to a limit.
 
 use std::sync::Arc;
 
@@ -24,33 +24,33 @@ pub struct ObjectBlobs {
 }
 
 impl ObjectBlobs {
-    /// Blobs of at most so many bytes each.
+    /// Blobs of at most `bytes_max` bytes each.
     pub fn new(objects: Arc<dyn Objects>, patience: Patience, bytes_max: usize) -> ObjectBlobs {
         ObjectBlobs { objects, patience, bytes_max }
     }
 
-    fn ask<T>(
+    fn request<T>(
         &self,
         doing: &str,
         name: &BlobName,
         mut request: impl FnMut(&str) -> Result<T, ObjectsError>,
     ) -> Result<T, StoreError> {
         let object = names::blob(name);
-        let answer = self.patience.keep_trying(|| request(&object));
-        answer.map_err(|error| error.while_doing(format!("{doing} blob {name}")))
+        self.patience.retry(|| request(&object)).map_err(|error| error.into_store_error(doing, &object))
     }
 
-    /// Puts it, and tells a name that is another's from one that an earlier try has given us.
+    /// Puts the blob. If the name is in use after a retry, checks whether an earlier attempt put it.
     fn put(&self, name: &BlobName, bytes: &[u8]) -> Result<(), StoreError> {
-        let mut tries = 0;
-        let put = self.ask("finishing", name, |object| {
-            tries += 1;
+        let mut attempts = 0;
+        let put = self.request("finishing a blob", name, |object| {
+            attempts += 1;
             self.objects.put_if_absent(object, bytes)
         });
         match put {
-            Err(error) if error.kind == ErrorKind::Taken && tries > 1 => {
-                let there = self.ask("reading back", name, |object| self.objects.get(object))?;
-                if there == bytes { Ok(()) } else { Err(error) }
+            Err(error) if error.kind == ErrorKind::Taken && attempts > 1 => {
+                let existing =
+                    self.request("reading back a blob", name, |object| self.objects.get(object))?;
+                if existing == bytes { Ok(()) } else { Err(error) }
             }
             decided => decided,
         }
@@ -63,23 +63,23 @@ impl BlobStore for ObjectBlobs {
     }
 
     fn len(&self, name: &BlobName) -> Result<u64, StoreError> {
-        self.ask("reading", name, |object| self.objects.head(object))
+        self.request("reading a blob", name, |object| self.objects.head(object))
     }
 
     fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
-        self.ask("reading", name, |object| self.objects.get_range(object, offset, length))
+        self.request("reading a blob", name, |object| self.objects.get_range(object, offset, length))
     }
 
     fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
-        self.ask("deleting", name, |object| self.objects.delete(object))
+        self.request("deleting a blob", name, |object| self.objects.delete(object))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError> {
         let prefix = format!("{}{prefix}", names::BLOBS);
         let (mut blobs, mut after) = (Vec::new(), String::new());
         loop {
-            let page = self.patience.keep_trying(|| self.objects.list(&prefix, &after));
-            let page = page.map_err(|error| error.while_doing("listing blobs"))?;
+            let page = self.patience.retry(|| self.objects.list(&prefix, &after));
+            let page = page.map_err(|error| error.into_store_error("listing blobs", &prefix))?;
             let names = page.names.iter().filter_map(|name| name.strip_prefix(names::BLOBS));
             blobs.extend(names.filter_map(BlobName::new));
             match page.names.into_iter().next_back() {
@@ -118,11 +118,11 @@ mod tests {
     use crate::object::MemoryObjects;
 
     #[test]
-    fn a_blob_over_the_limit_is_refused_and_leaves_nothing() {
+    fn a_blob_over_the_limit_is_refused_and_leaves_nothing_behind() {
         let blobs = ObjectBlobs::new(Arc::new(MemoryObjects::default()), Patience::without_pause(1), 8);
         let name = BlobName::new("doc/1").expect("a name");
         let mut writer = blobs.create(&name).expect("begun");
-        writer.write(b"12345678").expect("as much as may be");
+        writer.write(b"12345678").expect("at the limit");
         assert_eq!(writer.write(b"9").expect_err("one too many").kind, ErrorKind::TooLarge);
         drop(writer);
         assert_eq!(blobs.len(&name).expect_err("not finished").kind, ErrorKind::Gone);

@@ -1,4 +1,4 @@
-//! The bytes of one batch as an object. All numbers are little-endian.
+//! The format of a batch as an object. All integers are little-endian.
 //!
 //! ```text
 //!  0  8  magic "lockdobj"
@@ -7,46 +7,46 @@
 //! 16 16  store id
 //! 32 16  id of the writer
 //! 48  4  shard
-//! 52  4  CRC32C of the 52 bytes before and of the 40 behind
+//! 52  4  CRC32C of the preceding 52 bytes and the following 40
 //! 56     one frame, as in a log segment: a header of 40 bytes, payload, padding
 //! ```
 //!
-//! **Invariant.** Every byte is under a checksum, and the first 96 can be judged by themselves: a look at
-//! them tells who wrote which batch, what is in it, and the checksum of the rest.
+//! **Invariant.** Checksums cover every byte, and the first 96 bytes can be verified without the rest: they
+//! identify the writer, the batch, its LSNs, and the checksum of the rest.
 //!
-//! **What would break it.** A checksum over the object's own header alone: the head of one object in front of
-//! the frame of another would pass, and whose batch it is would be a guess.
+//! **What would break it.** A checksum over the object's own header alone: the header of one object with the
+//! frame of another would pass, and the writer of the batch would be unknown.
 
 use crate::frame::{FRAME_HEADER, FrameHeader, decode_frame};
 use crate::port::Batch;
 
-/// The length of what stands before the frame.
+/// The length of the object header, before the frame, in bytes.
 pub const OBJECT_HEADER: usize = 56;
-/// The length of what can be judged without the payload.
+/// The length of both headers in bytes: they can be verified without the payload.
 pub const OBJECT_HEAD: usize = OBJECT_HEADER + FRAME_HEADER;
 
 const MAGIC: &[u8; 8] = b"lockdobj";
 const VERSION: u32 = 1;
 
-/// One opening of a log by one process: no two are ever the same. Drawn at random by whoever opens.
+/// Identifies one opening of a log by one process. Chosen at random by the process, so never repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterId(pub u128);
 
-/// What an object says of itself, before the frame.
+/// The decoded object header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectHeader {
-    /// Whose log it is part of.
+    /// The shard whose log the batch belongs to.
     pub shard: u32,
-    /// Which store that belongs to.
+    /// The store that the log belongs to.
     pub store_id: u128,
-    /// Who made it.
+    /// The writer of the batch.
     pub writer: WriterId,
-    /// It is the first that this writer made: such an object is never deleted.
+    /// Whether this is the writer's first batch. Such an object is never deleted.
     pub begins_tenure: bool,
 }
 
 impl ObjectHeader {
-    /// The object for a frame.
+    /// Encodes the object for a frame.
     pub fn encode(&self, frame: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(OBJECT_HEADER + frame.len());
         bytes.extend_from_slice(MAGIC);
@@ -63,17 +63,17 @@ impl ObjectHeader {
     }
 }
 
-/// The first bytes of an object; or what is wrong with them.
+/// Decodes both headers of an object; the error describes the damage.
 pub fn decode_head(bytes: &[u8]) -> Result<(ObjectHeader, FrameHeader), &'static str> {
-    let head: &[u8; OBJECT_HEAD] = bytes.first_chunk().ok_or("an object that is too short for a batch")?;
+    let head: &[u8; OBJECT_HEAD] = bytes.first_chunk().ok_or("the object is too short for a batch")?;
     if &head[..8] != MAGIC {
-        return Err("not a batch of a log");
+        return Err("the object is not a batch");
     }
     if u32_at(head, 52) != head_crc(head) {
-        return Err("the object's header does not match its checksum");
+        return Err("the object header does not match its checksum");
     }
     if u32_at(head, 8) != VERSION || u32_at(head, 12) > 1 {
-        return Err("an object of a format that this build does not know");
+        return Err("object format not supported by this build");
     }
     let header = ObjectHeader {
         shard: u32_at(head, 48),
@@ -81,21 +81,21 @@ pub fn decode_head(bytes: &[u8]) -> Result<(ObjectHeader, FrameHeader), &'static
         writer: WriterId(u128_at(head, 32)),
         begins_tenure: u32_at(head, 12) == 1,
     };
-    let frame = FrameHeader::decode(&head[OBJECT_HEADER..]).ok_or("an object without a frame")?;
+    let frame = FrameHeader::decode(&head[OBJECT_HEADER..]).ok_or("the object contains no frame")?;
     Ok((header, frame))
 }
 
-/// A whole object; or what is wrong with it.
+/// Decodes a whole object; the error describes the damage.
 pub fn decode_object(bytes: &[u8]) -> Result<(ObjectHeader, FrameHeader, Batch), &'static str> {
     let (header, frame) = decode_head(bytes)?;
     if bytes.len() as u64 != object_len(&frame) {
-        return Err("an object that is not as long as its batch");
+        return Err("the object's length does not match its batch");
     }
     let (_, batch) = decode_frame(&bytes[OBJECT_HEADER..]).ok_or("the batch does not match its checksum")?;
     Ok((header, frame, batch))
 }
 
-/// How long the object is that a frame is in.
+/// The length in bytes of the object that contains a frame.
 pub fn object_len(frame: &FrameHeader) -> u64 {
     (OBJECT_HEADER + crate::frame::frame_len(frame.length)) as u64
 }
@@ -119,7 +119,7 @@ mod tests {
     use crate::port::{Lsns, Seq};
 
     fn object(begins_tenure: bool, payload: &[u8]) -> Vec<u8> {
-        let (frame, _) = encode_frame(Seq(3), Lsns { first: 10, last: 11 }, payload, 4);
+        let (frame, _) = encode_frame(Seq(3), Lsns::new(10, 11), payload, 4);
         ObjectHeader { shard: 1, store_id: 2, writer: WriterId(5 << 64), begins_tenure }.encode(&frame)
     }
 
@@ -129,12 +129,12 @@ mod tests {
             let (header, frame, batch) = decode_object(&object(begins_tenure, payload)).expect("whole");
             assert_eq!((header.shard, header.store_id, header.writer), (1, 2, WriterId(5 << 64)));
             assert_eq!((header.begins_tenure, frame.chain), (begins_tenure, 4));
-            assert_eq!((batch.seq, batch.lsns.last, &batch.payload[..]), (Seq(3), 11, payload));
+            assert_eq!((batch.seq, batch.lsns, &batch.payload[..]), (Seq(3), Lsns::new(10, 11), payload));
         }
     }
 
     #[test]
-    fn every_bit_of_an_object_matters_and_its_head_is_judged_alone() {
+    fn every_bit_of_an_object_matters_and_its_headers_are_verified_alone() {
         let bytes = object(true, b"thirteen long");
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
@@ -145,12 +145,12 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(decode_object(&bytes[..cut]).is_err(), "cut at {cut}");
         }
-        assert!(decode_object(&[&bytes[..], &[0; 8]].concat()).is_err(), "something behind it");
+        assert!(decode_object(&[&bytes[..], &[0; 8]].concat()).is_err(), "trailing bytes");
     }
 
-    /// These bytes are in people's buckets. If this fails, the format has changed: make a new version.
+    /// Buckets will contain these bytes. If this fails, the format has changed: introduce a new version.
     #[test]
-    fn the_bytes_of_version_1_are_these_for_ever() {
+    fn golden_bytes_of_version_1() {
         let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         assert_eq!(hex(&object(true, b"lease")), [GOLDEN_HEADER, GOLDEN_FRAME].concat());
     }

@@ -1,17 +1,17 @@
-//! What a log's writer and its readers know of the batches above the floor.
+//! The metadata of all batches above the floor. Shared by a log's writer and its readers.
 //!
-//! **Invariant.** Dense: one entry for each batch from the floor up to the next. Each is the batch that became
-//! part of the log at that number, and none that was put there after a truncation.
+//! **Invariant.** Dense: one entry per batch, from the floor up to the next. Each entry is the batch that
+//! became part of the log at that number, never an object put there after a truncation.
 //!
-//! **What would break it.** An entry added before it is known that no floor stands above it: after a
-//! truncation a late taker's object can stand at a number that was another's batch.
+//! **What would break it.** Adding an entry before it is certain that no floor is above it: after a
+//! truncation, a late writer's object can have the number of a deleted batch.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::format::{ObjectHeader, WriterId, object_len};
 use crate::frame::FrameHeader;
-use crate::port::{Bounds, Lsns, Seq};
+use crate::port::{Bounds, Lsn, Lsns, Seq};
 
 /// One batch, without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +19,10 @@ pub(super) struct Entry {
     pub(super) writer: WriterId,
     pub(super) begins_tenure: bool,
     pub(super) lsns: Lsns,
-    /// The checksums of its frame and of the one before.
+    /// The checksums of its frame and of the previous one.
     pub(super) crc: u32,
     pub(super) chain: u32,
-    /// The length of the object.
+    /// The length of the object in bytes.
     pub(super) bytes: u64,
 }
 
@@ -34,7 +34,7 @@ impl Entry {
     }
 }
 
-/// All of them, in order.
+/// All entries, in order.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     floor: Seq,
@@ -44,7 +44,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Nothing yet, above a floor.
+    /// An empty index above a floor.
     pub(super) fn above(floor: Seq, chain: u32) -> Index {
         Index { floor, chain, entries: VecDeque::new() }
     }
@@ -59,23 +59,24 @@ impl Index {
     }
 
     pub(super) fn push(&mut self, entry: Entry) {
-        assert!(entry.chain == self.last_crc(), "a batch follows the one before it");
+        assert!(entry.chain == self.last_crc(), "a batch follows its predecessor");
         self.entries.push_back(entry);
     }
 
     pub(super) fn get(&self, seq: Seq) -> Option<&Entry> {
-        let place = seq.0.checked_sub(self.floor.0)?;
-        self.entries.get(usize::try_from(place).ok()?)
+        let position = seq.0.checked_sub(self.floor.0)?;
+        self.entries.get(usize::try_from(position).ok()?)
     }
 
-    /// The batch that holds an LSN.
-    pub(super) fn holding(&self, lsn: u64) -> Option<Seq> {
-        let place = self.entries.partition_point(|entry| entry.lsns.last < lsn);
-        let entry = self.entries.get(place)?;
-        entry.lsns.holds(lsn).then(|| Seq(self.floor.0 + place as u64))
+    /// The batch that contains an LSN.
+    pub(super) fn holding(&self, lsn: Lsn) -> Option<Seq> {
+        let position = self.entries.partition_point(|entry| entry.lsns.last < lsn);
+        let entry = self.entries.get(position)?;
+        entry.lsns.contains(lsn).then(|| Seq(self.floor.0 + position as u64))
     }
 
-    /// Forgets what is below `floor`, and says what that was. The floor is within the bounds, or sinks not.
+    /// Removes and returns the entries below `floor`, which must not be above the log. A lower floor than the
+    /// current one changes nothing.
     pub(super) fn raise(&mut self, floor: Seq) -> Vec<(Seq, Entry)> {
         assert!(floor <= self.bounds().next, "a floor is not above the log");
         let mut dropped = Vec::new();
@@ -88,7 +89,7 @@ impl Index {
         dropped
     }
 
-    /// The checksum of the batch before this one, which is within the bounds.
+    /// The checksum of the batch before `seq`, which must be within the bounds.
     pub(super) fn chain_before(&self, seq: Seq) -> u32 {
         let before = seq.0.checked_sub(1).and_then(|before| self.get(Seq(before)));
         before.map_or(self.chain, |entry| entry.crc)
@@ -99,7 +100,7 @@ impl Index {
     }
 }
 
-/// The index that a log has in common with its readers.
+/// The index that a log shares with its readers.
 #[derive(Clone, Default)]
 pub(super) struct SharedIndex(Arc<Mutex<Index>>);
 
@@ -120,7 +121,7 @@ mod tests {
     fn index(floor: u64, batches: u32) -> Index {
         let mut index = Index::above(Seq(floor), 100);
         for n in 0..batches {
-            let lsns = Lsns { first: u64::from(n) * 10, last: u64::from(n) * 10 + 7 };
+            let lsns = Lsns::new(u64::from(n) * 10, u64::from(n) * 10 + 7);
             let (crc, chain) = (101 + n, 100 + n);
             index.push(Entry { writer: WriterId(1), begins_tenure: false, lsns, crc, chain, bytes: 96 });
         }
@@ -128,10 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn an_lsn_is_found_in_its_batch_and_nowhere_else() {
+    fn an_lsn_is_found_only_in_its_batch() {
         let index = index(50, 4);
-        assert_eq!([0, 7, 10, 37].map(|lsn| index.holding(lsn).map(|seq| seq.0)), [50, 50, 51, 53].map(Some));
-        assert_eq!([8, 9, 38, 1000].map(|lsn| index.holding(lsn)), [None; 4]);
+        let holding = |lsn| index.holding(Lsn(lsn)).map(|seq| seq.0);
+        assert_eq!([0, 7, 10, 37].map(holding), [50, 50, 51, 53].map(Some));
+        assert_eq!([8, 9, 38, 1000].map(holding), [None; 4]);
     }
 
     #[test]
@@ -141,6 +143,6 @@ mod tests {
         assert_eq!(index.chain_before(Seq(52)), 102);
         assert_eq!(index.raise(Seq(54)).len(), 4);
         assert_eq!((index.bounds().floor, index.bounds().next, index.last_crc()), (Seq(54), Seq(54), 104));
-        assert_eq!(index.raise(Seq(51)), [], "it never sinks");
+        assert_eq!(index.raise(Seq(51)), [], "it never decreases");
     }
 }

@@ -1,17 +1,17 @@
-//! One shard's log in an object store: an object for each batch, and no clock.
+//! One shard's log in an object store: one object per batch, fencing by conditional puts, no clock.
 //!
-//! **Invariant.** Whoever makes the object of the next number has the log. A writer's first object begins its
-//! tenure and is never deleted. So the number at which a deposed writer goes on is in use for ever, and
-//! its next append fails however long it slept and whatever was truncated since. The bytes for a
-//! number are formed once: a number that seems free is tried again with the same bytes or not at all.
+//! **Invariant.** The writer that creates the object of the next sequence number owns the log. A writer's
+//! first object begins its tenure and is never deleted. So the number at which a deposed writer continues is
+//! in use for ever, and its next append fails, however long it was asleep, and even after a truncation. The
+//! bytes for a number are encoded once: an append is retried with the same bytes or not at all.
 //!
 //! **What would break it.**
-//! - To take a time-out for a failure: the put lands later, and a writer that meanwhile formed another batch
-//!   for that number has answered its clients from bytes that are not in the log.
-//! - To go on after the first put without a look at the floors: a stand-by reads up to 6 and sleeps; the owner
-//!   appends 7 to 20 and truncates below 15, and 7 is free again; the stand-by's 7 succeeds. There is
-//!   a floor above it, made before 7 was deleted, so it stands down.
-//! - To delete an object that begins a tenure: a writer deposed at 7 wakes, and its own 7 succeeds.
+//! - Treating a timeout as a failure: the put arrives later, and a writer that has since encoded another
+//!   batch for that number has replied to its clients from bytes that are not in the log.
+//! - Continuing after the first put without listing the floors: a standby reads up to 6 and sleeps; the owner
+//!   appends 7 to 20 and truncates below 15, so 7 is free again; the standby's 7 succeeds. There is a floor
+//!   above it, created before 7 was deleted, so the standby steps down.
+//! - Deleting an object that begins a tenure: a writer deposed at 7 wakes up, and its own 7 succeeds.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,77 +21,81 @@ use super::index::{Entry, SharedIndex};
 use super::names;
 use super::port::{Answer, Objects, Patience};
 use super::reader::ObjectReader;
-use super::shelf::{ObjectOptions, Shelf};
+use super::shard_objects::{ObjectOptions, ShardObjects};
 use crate::frame::{FrameHeader, PAYLOAD_MAX, encode_frame};
 use crate::port::{Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
 
-/// The log.
+/// A log in an object store.
 pub struct ObjectLog {
-    pub(super) shelf: Shelf,
+    pub(super) shard: ShardObjects,
     pub(super) index: SharedIndex,
     standing: Standing,
-    undecided: Option<Undecided>,
-    /// Batches below the floor that are still to be deleted.
-    pub(super) dead: BTreeSet<Seq>,
-    /// What others left below the floor has been looked for.
-    pub(super) swept: bool,
+    pending: Option<PendingAppend>,
+    /// Batches below the floor, not deleted yet.
+    pub(super) to_delete: BTreeSet<Seq>,
+    /// Leftovers of earlier writers below the floor have been added to `to_delete`.
+    pub(super) leftovers_found: bool,
 }
 
-/// What this writer may do.
+/// This writer's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It has read the log; its first append takes the log over.
     Reader,
-    /// Another made the object that it wanted to begin with: it has to read on.
+    /// Another writer created the object of its first append: it has to catch up with
+    /// [`ObjectLog::read_on`].
     Behind,
-    /// The log was its own when it last looked.
+    /// It owned the log when it last checked.
     Owner,
-    /// Another has the log, or had it: open it again.
+    /// Another writer has taken the log over: reopen it.
     Deposed,
 }
 
-/// A batch that may or may not be in the log.
-struct Undecided {
+/// An append whose outcome is unknown.
+struct PendingAppend {
     seq: Seq,
     bytes: Vec<u8>,
     entry: Entry,
 }
 
-/// Whose a number is, as far as one try could tell.
-enum Whose {
+/// The outcome of one attempt to create an object.
+enum PutOutcome {
     Ours,
-    Another(String),
+    /// Created by this other writer.
+    Theirs(String),
+    /// Undecided, for this reason.
     Unknown(String),
 }
 
 impl ObjectLog {
-    /// Reads the log up to its end. Nothing is written: the first append takes the log over.
+    /// Reads the log to its end. Writes nothing: the first append takes the log over.
     pub fn open(
         objects: Arc<dyn Objects>,
         options: ObjectOptions,
         patience: Patience,
     ) -> Result<ObjectLog, StoreError> {
-        let shelf = Shelf { objects, options, patience };
-        let index = SharedIndex::new(shelf.survey()?);
-        let (standing, undecided) = (Standing::Reader, None);
-        Ok(ObjectLog { shelf, index, standing, undecided, dead: BTreeSet::new(), swept: false })
+        let shard = ShardObjects { objects, options, patience };
+        let index = SharedIndex::new(shard.scan()?);
+        let (standing, pending) = (Standing::Reader, None);
+        Ok(ObjectLog { shard, index, standing, pending, to_delete: BTreeSet::new(), leftovers_found: false })
     }
 
-    /// What this writer may do.
+    /// This writer's role.
     pub fn standing(&self) -> Standing {
         self.standing
     }
 
-    /// Reads what others have appended since, for a writer that does not have the log: a stand-by, or one
-    /// whose first append was [`ErrorKind::Taken`].
+    /// Catches up with the batches of other writers. For a writer that does not own the log: a standby, or
+    /// one whose first append failed with [`ErrorKind::Taken`].
     ///
-    /// [`ErrorKind::Gone`] if the log was truncated beyond what was read: it has to be opened again.
+    /// [`ErrorKind::Gone`] if the log was truncated past this writer's position: reopen it.
     pub fn read_on(&mut self) -> Result<Bounds, StoreError> {
-        if !matches!(self.standing, Standing::Reader | Standing::Behind) || self.undecided.is_some() {
-            return Err(StoreError::new(ErrorKind::Refused, "only who does not have the log reads on"));
+        if !matches!(self.standing, Standing::Reader | Standing::Behind) || self.pending.is_some() {
+            let what = "this writer may own the log, so it cannot catch up; reopen the log to follow another";
+            return Err(StoreError::new(ErrorKind::Refused, what));
         }
         let (next, chain) = (self.bounds().next, self.index.lock().last_crc());
-        let (entries, floor) = self.shelf.survey_on(next, chain)?;
+        let (entries, floor) = self.shard.scan_appended(next, chain)?;
         let mut index = self.index.lock();
         for entry in entries {
             index.push(entry);
@@ -101,10 +105,10 @@ impl ObjectLog {
         Ok(index.bounds())
     }
 
-    pub(super) fn check_standing(&self) -> Result<(), StoreError> {
+    pub(super) fn check_not_deposed(&self) -> Result<(), StoreError> {
         match self.standing {
             Standing::Deposed => {
-                Err(StoreError::new(ErrorKind::Taken, "another has the log; open it again to follow it"))
+                Err(StoreError::new(ErrorKind::Taken, "another writer owns the log; reopen it to follow"))
             }
             _ => Ok(()),
         }
@@ -112,104 +116,105 @@ impl ObjectLog {
 
     fn depose(&mut self, kind: ErrorKind, why: impl Into<String>) -> StoreError {
         self.standing = Standing::Deposed;
-        self.undecided = None;
+        self.pending = None;
         StoreError::new(kind, why)
     }
 
-    /// The batch as it is tried, for the first time or again: never in other bytes.
-    fn form(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<Undecided, StoreError> {
-        let formed = self.encode(seq, lsns, payload);
-        match self.undecided.take() {
-            None => Ok(formed),
-            Some(_) if planted!(ObjectReformed) => Ok(formed),
-            Some(tried) if tried.bytes == formed.bytes => Ok(tried),
-            Some(tried) => {
-                let what = "an append is undecided, and only the same bytes may be tried again";
-                let error = StoreError::new(ErrorKind::Refused, format!("{what}: seq={}", tried.seq.0));
-                self.undecided = Some(tried);
+    /// Encodes an append, or returns the pending one if its bytes are the same. A retry never changes bytes.
+    fn prepare(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<PendingAppend, StoreError> {
+        let append = self.encode(seq, lsns, payload);
+        match self.pending.take() {
+            None => Ok(append),
+            Some(_) if planted!(ObjectReformed) => Ok(append),
+            Some(pending) if pending.bytes == append.bytes => Ok(pending),
+            Some(pending) => {
+                let what = "the outcome of an append is unknown; retry it with the same bytes";
+                let error = StoreError::new(ErrorKind::Refused, format!("{what}: seq={}", pending.seq.0));
+                self.pending = Some(pending);
                 Err(error)
             }
         }
     }
 
-    fn encode(&self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Undecided {
-        let ObjectOptions { shard, store_id, writer } = self.shelf.options;
+    fn encode(&self, seq: Seq, lsns: Lsns, payload: &[u8]) -> PendingAppend {
+        let ObjectOptions { shard, store_id, writer } = self.shard.options;
         let begins_tenure = self.standing != Standing::Owner;
         let header = ObjectHeader { shard, store_id, writer, begins_tenure };
         let (frame, _) = encode_frame(seq, lsns, payload, self.index.lock().last_crc());
         let bytes = header.encode(&frame);
         let frame = FrameHeader::decode(&bytes[OBJECT_HEADER..]).expect("it was just encoded");
-        Undecided { seq, bytes, entry: Entry::new(&header, &frame) }
+        PendingAppend { seq, bytes, entry: Entry::new(&header, &frame) }
     }
 
-    /// Tries until the number is ours or another's, or patience is at its end.
-    fn decide(&mut self, tried: Undecided) -> Result<(), StoreError> {
+    /// Retries until the outcome is known, or the retry policy gives up.
+    fn decide(&mut self, append: PendingAppend) -> Result<(), StoreError> {
         let mut failed = 0;
         loop {
-            let why = match self.try_once(&tried) {
-                Whose::Ours => return self.won(tried),
-                Whose::Another(who) => return Err(self.lost(tried.seq, &who)),
-                Whose::Unknown(why) => why,
+            let why = match self.try_once(&append) {
+                PutOutcome::Ours => return self.won(append),
+                PutOutcome::Theirs(writer) => return Err(self.lost(append.seq, &writer)),
+                PutOutcome::Unknown(why) => why,
             };
             failed += 1;
-            if !self.shelf.patience.again(failed) {
-                let what = "nobody knows whether the batch is in the log; append the same again";
-                let what = format!("{what}: seq={} {why}", tried.seq.0);
-                self.undecided = Some(tried);
+            if !self.shard.patience.backoff(failed) {
+                let what = "the batch may or may not be in the log; append the same bytes again";
+                let what = format!("{what}: {why} seq={}", append.seq.0);
+                self.pending = Some(append);
                 return Err(StoreError::new(ErrorKind::Io, what));
             }
         }
     }
 
-    fn try_once(&self, tried: &Undecided) -> Whose {
-        let name = names::batch(self.shelf.options.shard, tried.seq);
-        match self.shelf.objects.put_if_absent(&name, &tried.bytes) {
-            Ok(()) => Whose::Ours,
+    fn try_once(&self, append: &PendingAppend) -> PutOutcome {
+        let name = names::batch(self.shard.options.shard, append.seq);
+        match self.shard.objects.put_if_absent(&name, &append.bytes) {
+            Ok(()) => PutOutcome::Ours,
             Err(error) if error.answer == Answer::Taken && planted!(ObjectNotReadBack) => {
-                Whose::Another("somebody".into())
+                PutOutcome::Theirs("unknown".into())
             }
             Err(error) if matches!(error.answer, Answer::Taken | Answer::TimedOut) => {
-                self.read_back(&name, tried)
+                self.read_back(&name, append)
             }
-            Err(error) => Whose::Unknown(error.to_string()),
+            Err(error) => PutOutcome::Unknown(error.to_string()),
         }
     }
 
-    /// Who made the object: our own try that seemed to fail, or another. What cannot be read proves nothing.
-    fn read_back(&self, name: &str, tried: &Undecided) -> Whose {
-        let bytes = match self.shelf.objects.get(name) {
-            Ok(bytes) if bytes == tried.bytes => return Whose::Ours,
+    /// Finds out who created the object: an earlier attempt of ours that seemed to fail, or another writer.
+    /// An unreadable object proves nothing.
+    fn read_back(&self, name: &str, append: &PendingAppend) -> PutOutcome {
+        let bytes = match self.shard.objects.get(name) {
+            Ok(bytes) if bytes == append.bytes => return PutOutcome::Ours,
             Ok(bytes) => bytes,
-            Err(error) => return Whose::Unknown(error.to_string()),
+            Err(error) => return PutOutcome::Unknown(error.to_string()),
         };
-        match self.shelf.judge(tried.seq, &bytes) {
-            Ok((entry, _)) => Whose::Another(format!("{:032x}", entry.writer.0)),
-            Err(error) => Whose::Unknown(error.to_string()),
+        match self.shard.decode_batch(append.seq, &bytes) {
+            Ok((entry, _)) => PutOutcome::Theirs(format!("{:032x}", entry.writer.0)),
+            Err(error) => PutOutcome::Unknown(error.to_string()),
         }
     }
 
-    fn won(&mut self, tried: Undecided) -> Result<(), StoreError> {
-        if tried.entry.begins_tenure && !planted!(FloorsUnlisted) {
-            match self.shelf.highest_floor() {
-                Ok(floor) if floor > tried.seq => {
-                    let what = "the log went on and was truncated while it was taken over; open it again";
-                    let what = format!("{what}: seq={} floor={}", tried.seq.0, floor.0);
+    fn won(&mut self, append: PendingAppend) -> Result<(), StoreError> {
+        if append.entry.begins_tenure && !planted!(FloorsUnlisted) {
+            match self.shard.highest_floor() {
+                Ok(floor) if floor > append.seq => {
+                    let what = "the log was truncated by its owner during the takeover; reopen it";
+                    let what = format!("{what}: seq={} floor={}", append.seq.0, floor.0);
                     return Err(self.depose(ErrorKind::Refused, what));
                 }
                 Ok(floor) => drop(self.index.lock().raise(floor)),
                 Err(error) => {
-                    self.undecided = Some(tried);
+                    self.pending = Some(append);
                     return Err(StoreError::new(ErrorKind::Io, error.what));
                 }
             }
         }
-        self.index.lock().push(tried.entry);
+        self.index.lock().push(append.entry);
         self.standing = Standing::Owner;
         Ok(())
     }
 
-    fn lost(&mut self, seq: Seq, who: &str) -> StoreError {
-        let what = format!("another writer has the number: seq={} writer={who}", seq.0);
+    fn lost(&mut self, seq: Seq, writer: &str) -> StoreError {
+        let what = format!("another writer has this sequence number: seq={} writer={writer}", seq.0);
         match self.standing {
             Standing::Reader => {
                 self.standing = Standing::Behind;
@@ -225,29 +230,29 @@ impl LogStore for ObjectLog {
         self.index.lock().bounds()
     }
 
-    /// After [`ErrorKind::Io`] the batch may be in the log: append it again as it was, in the same bytes.
-    /// Any other batch is [`ErrorKind::Refused`] until that one is decided.
+    /// After [`ErrorKind::Io`] the batch may be in the log: append it again with the same bytes. Any other
+    /// batch is [`ErrorKind::Refused`] until that one is decided.
     ///
-    /// [`ErrorKind::Taken`] at the first append: another was quicker, [`ObjectLog::read_on`]. At a later
-    /// one, another has taken the log over. [`ErrorKind::Refused`] at the first append: what was read of
-    /// the log has been truncated since, open it again.
+    /// [`ErrorKind::Taken`] at the first append: another writer was faster, call [`ObjectLog::read_on`]. At a
+    /// later append: another writer has taken the log over. [`ErrorKind::Refused`] at the first append: the
+    /// log was truncated past this writer's position, reopen it.
     fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
-        self.check_standing()?;
+        self.check_not_deposed()?;
         let next = self.bounds().next;
         if seq != next || self.standing == Standing::Behind {
-            let what = format!("the next batch is another one: seq={} next={}", seq.0, next.0);
+            let what = format!("not the next sequence number: seq={} next={}", seq.0, next.0);
             return Err(StoreError::new(ErrorKind::Taken, what));
         }
         if payload.len() > PAYLOAD_MAX {
             let what = format!("batch too large: bytes={}", payload.len());
             return Err(StoreError::new(ErrorKind::TooLarge, what));
         }
-        let tried = self.form(seq, lsns, payload)?;
-        self.decide(tried)
+        let append = self.prepare(seq, lsns, payload)?;
+        self.decide(append)
     }
 
-    /// A bucket has room.
-    fn reserve(&mut self, _bytes: u64) -> Result<(), StoreError> {
+    /// Nothing to do: a bucket needs no preallocation.
+    fn reserve(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -259,32 +264,35 @@ impl LogStore for ObjectLog {
         self.truncate(floor)
     }
 
-    /// Every batch is a piece.
+    /// Every batch is an extent.
     fn extents(&self) -> Vec<Extent> {
         self.index.lock().iter().map(|(first, entry)| Extent { first, bytes: entry.bytes }).collect()
     }
 
     fn confirm(&mut self) -> Result<(), StoreError> {
-        self.check_standing()?;
-        if self.undecided.is_some() {
-            return Err(StoreError::new(ErrorKind::Io, "an append has to be decided first"));
+        self.check_not_deposed()?;
+        if self.pending.is_some() {
+            return Err(StoreError::new(
+                ErrorKind::Io,
+                "the outcome of an append is unknown; retry it first",
+            ));
         }
         if self.standing != Standing::Owner {
-            return Err(StoreError::new(ErrorKind::Refused, "only who has the log can confirm it"));
+            return Err(StoreError::new(ErrorKind::Refused, "only the owner of a log can confirm it"));
         }
         if planted!(ConfirmBlindly) {
             return Ok(());
         }
-        let name = names::batch(self.shelf.options.shard, self.bounds().next);
-        match self.shelf.patience.keep_trying(|| self.shelf.objects.head(&name)) {
-            Ok(_) => Err(self.depose(ErrorKind::Taken, "another has taken the log over")),
+        let name = names::batch(self.shard.options.shard, self.bounds().next);
+        match self.shard.patience.retry(|| self.shard.objects.head(&name)) {
+            Ok(_) => Err(self.depose(ErrorKind::Taken, "another writer has taken the log over; reopen it")),
             Err(error) if error.answer == Answer::NotFound => Ok(()),
-            Err(error) => Err(error.while_doing(format!("looking for {name}"))),
+            Err(error) => Err(error.into_store_error("confirming the log", &name)),
         }
     }
 
     fn reader(&self) -> Box<dyn LogReader> {
-        Box::new(ObjectReader::new(self.shelf.clone(), self.index.clone()))
+        Box::new(ObjectReader::new(self.shard.clone(), self.index.clone()))
     }
 }
 

@@ -1,9 +1,9 @@
-//! An object store that is gone with the process: for tests and trials.
+//! An in-memory object store, for tests.
 //!
-//! **Invariant.** As the port asks; and nothing ever fails without a reason.
+//! **Invariant.** It fulfils the port's contract, and no call fails spuriously.
 //!
-//! **What would break it.** A look at the names and a change to them under two locks: two puts of one name
-//! between which nobody else looks could both succeed.
+//! **What would break it.** Checking for a name and inserting it under two separate locks: two concurrent
+//! puts of one name could both succeed.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,26 +16,26 @@ use super::port::{Answer, Objects, ObjectsError, Page};
 pub struct MemoryObjects(Arc<Mutex<BTreeMap<String, Arc<[u8]>>>>);
 
 impl MemoryObjects {
-    /// Few enough for tests to see more than one page.
+    /// The page size: small, so that tests see more than one page.
     const PAGE: usize = 20;
 
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<String, Arc<[u8]>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<[u8]>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn find(&self, name: &str) -> Result<Arc<[u8]>, ObjectsError> {
-        let found = self.kept().get(name).cloned();
+        let found = self.lock().get(name).cloned();
         found.ok_or_else(|| ObjectsError::new(Answer::NotFound, format!("no such object: name={name}")))
     }
 }
 
 impl Objects for MemoryObjects {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
-        let mut kept = self.kept();
-        if kept.contains_key(name) {
+        let mut objects = self.lock();
+        if objects.contains_key(name) {
             return Err(ObjectsError::new(Answer::Taken, format!("the name is in use: name={name}")));
         }
-        kept.insert(name.to_string(), bytes.into());
+        objects.insert(name.to_string(), bytes.into());
         Ok(())
     }
 
@@ -55,16 +55,16 @@ impl Objects for MemoryObjects {
     }
 
     fn list(&self, prefix: &str, after: &str) -> Result<Page, ObjectsError> {
-        let kept = self.kept();
+        let objects = self.lock();
         let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
-        let names = kept.range::<str, _>((from, Bound::Unbounded)).map(|(name, _)| name);
+        let names = objects.range::<str, _>((from, Bound::Unbounded)).map(|(name, _)| name);
         let mut names = names.take_while(|name| name.starts_with(prefix)).cloned();
         let page: Vec<String> = names.by_ref().take(MemoryObjects::PAGE).collect();
         Ok(Page { names: page, more: names.next().is_some() })
     }
 
     fn delete(&self, name: &str) -> Result<(), ObjectsError> {
-        self.kept().remove(name);
+        self.lock().remove(name);
         Ok(())
     }
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_given_once_and_lists_come_in_pages_in_order() {
+    fn a_name_is_put_once_and_lists_are_sorted_pages() {
         let objects = MemoryObjects::default();
         let names: Vec<String> = (10..60).map(|n| format!("log/{n}")).collect();
         for name in names.iter().rev() {

@@ -1,20 +1,20 @@
-//! The names of a store's objects: the one place that knows them.
+//! The object names of a store, all in this file.
 //!
-//! **Invariant.** Numbers have sixteen hexadecimal digits, so the order of names is the order of numbers.
+//! **Invariant.** Sequence numbers have sixteen lower-case hexadecimal digits, so names sort like numbers.
 //!
-//! **What would break it.** A number in two spellings: two writers would each make "the" object of a batch.
+//! **What would break it.** Two spellings of one number: two writers could both create the object of a batch.
 
 use crate::port::{BlobName, Seq};
 
-/// Before the names of all blobs.
+/// The prefix of all blobs.
 pub(super) const BLOBS: &str = "blob/";
 
-/// Before the names of a log's batches.
+/// The prefix of a log's batches.
 pub(super) fn batches(shard: u32) -> String {
     format!("log/{shard}/")
 }
 
-/// Before the names of a log's floors.
+/// The prefix of a log's floors.
 pub(super) fn floors(shard: u32) -> String {
     format!("floor/{shard}/")
 }
@@ -24,7 +24,7 @@ pub(super) fn batch(shard: u32, seq: Seq) -> String {
     format!("log/{shard}/{:016x}", seq.0)
 }
 
-/// The object that says: what is below this batch is gone.
+/// The object that declares all batches below `seq` dropped.
 pub(super) fn floor(shard: u32, seq: Seq) -> String {
     format!("floor/{shard}/{:016x}", seq.0)
 }
@@ -34,12 +34,12 @@ pub(super) fn blob(name: &BlobName) -> String {
     format!("{BLOBS}{name}")
 }
 
-/// The number in a name below `prefix`, if it is one of ours.
+/// Parses the sequence number in a name; `None` if the name is not `prefix` and sixteen digits.
 pub(super) fn number(prefix: &str, name: &str) -> Option<Seq> {
     let digits = name.strip_prefix(prefix)?;
-    let plain = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    let ours = digits.len() == 16 && digits.bytes().all(plain);
-    ours.then(|| Seq(u64::from_str_radix(digits, 16).expect("sixteen digits")))
+    let lower_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    let valid = digits.len() == 16 && digits.bytes().all(lower_hex);
+    valid.then(|| Seq(u64::from_str_radix(digits, 16).expect("sixteen digits")))
 }
 
 #[cfg(test)]

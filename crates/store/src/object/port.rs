@@ -1,11 +1,11 @@
-//! The calls to an object store that a log and blobs are made of, and nothing else.
+//! The object-store calls that logs and blobs use, and nothing else.
 //!
-//! **Invariant.** What is assumed of an implementation: once a put has succeeded, every get, head and list
-//! that begins later sees the object; of all puts to one name while it is in use exactly one succeeds;
-//! an object is there whole or not at all. A request that timed out may still happen, at any later time.
+//! **Invariant.** Assumed of an implementation: once a put has succeeded, every get, head and list that
+//! starts later sees the object; of all puts to one name while it is in use, exactly one succeeds; an object
+//! is created completely or not at all. A request that timed out may still take effect, at any later time.
 //!
-//! **What would break it.** An implementation that turns a time-out into "it failed", retries a put itself
-//! and reports its own first try as [`Answer::Taken`] without that being read back, or lists from a cache.
+//! **What would break it.** An implementation that reports a timeout as a failure, that retries a put itself
+//! and reports its own first attempt as [`Answer::Taken`], or that lists from a cache.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -15,75 +15,75 @@ use crate::port::{ErrorKind, StoreError};
 
 /// An object store: immutable objects by name.
 pub trait Objects: Send + Sync {
-    /// Makes an object, unless there is one of that name.
+    /// Creates an object; fails with [`Answer::Taken`] if the name is in use.
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError>;
-    /// All of an object.
+    /// Reads a whole object.
     fn get(&self, name: &str) -> Result<Vec<u8>, ObjectsError>;
-    /// At most `length` bytes from `offset` on; fewer only at the end, none behind it.
+    /// Reads at most `length` bytes from `offset`; fewer only at the end, none past it.
     fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>, ObjectsError>;
-    /// How long an object is.
+    /// The length of an object in bytes.
     fn head(&self, name: &str) -> Result<u64, ObjectsError>;
-    /// Names that begin with `prefix` and are above `after`, in order, as many as one answer takes.
+    /// One page of the names that begin with `prefix` and sort after `after`.
     fn list(&self, prefix: &str, after: &str) -> Result<Page, ObjectsError>;
-    /// Removes an object; it is fine if there is none.
+    /// Deletes an object; succeeds if there is none.
     fn delete(&self, name: &str) -> Result<(), ObjectsError>;
 }
 
-/// A part of a list.
+/// One page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The names, in order.
+    /// The names, sorted.
     pub names: Vec<String>,
-    /// There may be others above the last of them.
+    /// There may be further names after the last of these.
     pub more: bool,
 }
 
-/// What an object store says instead of doing it, as far as the protocol acts differently.
+/// The kinds of failure that the protocol handles differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// 412: there is an object of this name. It may be the caller's own, from a try that seemed to fail.
+    /// 412: the name is in use. The object may be the caller's own, from an attempt that seemed to fail.
     Taken,
-    /// 409: others are at it. Undecided; try again.
+    /// 409: conflicts with a concurrent request. Undecided; retry.
     Conflict,
-    /// 503 and throttling: nothing happened, or nobody knows.
+    /// 503 and throttling: no effect, or an unknown one.
     Unavailable,
-    /// No answer came. It may have happened, and it may happen yet.
+    /// No response. The request may have taken effect, or may do so later.
     TimedOut,
-    /// 404: there is no such object.
+    /// 404: no such object.
     NotFound,
-    /// Anything that trying again does not mend: rights, configuration.
+    /// A retry cannot help: permissions, configuration.
     Denied,
 }
 
 /// A failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectsError {
-    /// What callers look at.
+    /// For callers that handle failures differently.
     pub answer: Answer,
-    /// What people read.
+    /// The message for people.
     pub what: String,
 }
 
 impl ObjectsError {
-    /// An answer, in words.
+    /// A failure with a message.
     pub fn new(answer: Answer, what: impl Into<String>) -> ObjectsError {
         ObjectsError { answer, what: what.into() }
     }
 
-    /// May the same request succeed later?
+    /// Whether a retry of the same request may succeed.
     pub fn may_pass(&self) -> bool {
         matches!(self.answer, Answer::Conflict | Answer::Unavailable | Answer::TimedOut)
     }
 
-    /// As a store's failure, with what was being done.
-    pub(super) fn while_doing(&self, doing: impl fmt::Display) -> StoreError {
+    /// Converts to a store failure, with the operation and the object's name or prefix.
+    pub(super) fn into_store_error(self, doing: &str, name: &str) -> StoreError {
         let kind = match self.answer {
             Answer::Taken => ErrorKind::Taken,
             Answer::NotFound => ErrorKind::Gone,
             Answer::Denied => ErrorKind::Refused,
             Answer::Conflict | Answer::Unavailable | Answer::TimedOut => ErrorKind::Io,
         };
-        StoreError::new(kind, format!("{doing}: {self}"))
+        StoreError::new(kind, format!("{doing}: {self} object={name}"))
     }
 }
 
@@ -95,35 +95,35 @@ impl fmt::Display for ObjectsError {
 
 impl std::error::Error for ObjectsError {}
 
-/// What the owner does between two tries: it is told how many have failed, waits as it sees fit, and may
-/// say that it is enough. The store itself neither sleeps nor looks at a clock.
+/// Called between two attempts with the number of failures so far. It waits as long as it sees fit, and may
+/// stop the retries. The store itself neither sleeps nor reads a clock.
 pub type Pause = Arc<dyn Fn(u32) -> ControlFlow<()> + Send + Sync>;
 
-/// How often a request is tried, and what happens in between.
+/// The retry policy: the maximum number of attempts, and the pause between them.
 #[derive(Clone)]
 pub struct Patience {
-    tries: u32,
+    attempts_max: u32,
     pause: Pause,
 }
 
 impl Patience {
-    /// So many tries, at least one, with a pause between any two.
-    pub fn new(tries: u32, pause: Pause) -> Patience {
-        Patience { tries: tries.max(1), pause }
+    /// At most `attempts` attempts, at least one, with a pause between any two.
+    pub fn new(attempts: u32, pause: Pause) -> Patience {
+        Patience { attempts_max: attempts.max(1), pause }
     }
 
-    /// So many tries without a pause: for tests and trials.
-    pub fn without_pause(tries: u32) -> Patience {
-        Patience::new(tries, Arc::new(|_| ControlFlow::Continue(())))
+    /// At most `attempts` attempts without a pause, for tests.
+    pub fn without_pause(attempts: u32) -> Patience {
+        Patience::new(attempts, Arc::new(|_| ControlFlow::Continue(())))
     }
 
-    /// After so many failures: pauses if there is to be another try, and says whether there is.
-    pub(super) fn again(&self, failed: u32) -> bool {
-        failed < self.tries && (self.pause)(failed).is_continue()
+    /// After `failed` failures: pauses if another attempt is allowed. Whether it is.
+    pub(super) fn backoff(&self, failed: u32) -> bool {
+        failed < self.attempts_max && (self.pause)(failed).is_continue()
     }
 
-    /// Tries a request that may be repeated without harm.
-    pub(super) fn keep_trying<T>(
+    /// Retries an idempotent request.
+    pub(super) fn retry<T>(
         &self,
         mut request: impl FnMut() -> Result<T, ObjectsError>,
     ) -> Result<T, ObjectsError> {
@@ -132,7 +132,7 @@ impl Patience {
             match request() {
                 Err(error) if error.may_pass() => {
                     failed += 1;
-                    if !self.again(failed) {
+                    if !self.backoff(failed) {
                         return Err(error);
                     }
                 }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_pause_between_tries_and_none_behind_the_last() {
+    fn pauses_between_attempts_and_not_after_the_last() {
         let pauses = Arc::new(AtomicU32::new(0));
         let counted = pauses.clone();
         let pause: Pause = Arc::new(move |failed| {
@@ -161,7 +161,7 @@ mod tests {
             ControlFlow::Continue(())
         });
         let mut tries = 0;
-        let failed = Patience::new(4, pause).keep_trying(|| {
+        let failed = Patience::new(4, pause).retry(|| {
             tries += 1;
             Err::<(), _>(unavailable())
         });
@@ -169,10 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_may_say_that_it_is_enough() {
+    fn the_pause_can_stop_the_retries() {
         let mut tries = 0;
         let patience = Patience::new(100, Arc::new(|_| ControlFlow::Break(())));
-        let failed = patience.keep_trying(|| {
+        let failed = patience.retry(|| {
             tries += 1;
             Err::<(), _>(unavailable())
         });
@@ -180,10 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_is_not_tried_again() {
+    fn decided_failures_are_not_retried() {
         for answer in [Answer::Taken, Answer::NotFound, Answer::Denied] {
             let mut tries = 0;
-            let failed = Patience::without_pause(5).keep_trying(|| {
+            let failed = Patience::without_pause(5).retry(|| {
                 tries += 1;
                 Err::<(), _>(ObjectsError::new(answer, "no"))
             });

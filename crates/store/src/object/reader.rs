@@ -1,52 +1,52 @@
-//! Reads a log's batches, and checks that each is the one that the index knows.
+//! Reads a log's batches, and checks each against the index.
 //!
-//! **Invariant.** What is given out is the batch that became part of the log at its number.
+//! **Invariant.** A returned batch is the one that became part of the log at its sequence number.
 //!
-//! **What would break it.** To trust a name: below a floor that was raised since, a late taker's object can
-//! stand where a batch was, whole and with a good checksum.
+//! **What would break it.** Trusting the object name: below a floor that was raised since, a late writer's
+//! object can replace a deleted batch, complete and with a valid checksum.
 
 use super::index::SharedIndex;
-use super::shelf::Shelf;
-use crate::port::{Batch, ErrorKind, LogReader, Seq, StoreError};
+use super::shard_objects::ShardObjects;
+use crate::port::{Batch, ErrorKind, LogReader, Lsn, Seq, StoreError};
 
-/// Reads with the index that it has in common with the log.
+/// Reads with the index that it shares with the log.
 pub(super) struct ObjectReader {
-    shelf: Shelf,
+    shard: ShardObjects,
     index: SharedIndex,
 }
 
 impl ObjectReader {
-    pub(super) fn new(shelf: Shelf, index: SharedIndex) -> ObjectReader {
-        ObjectReader { shelf, index }
+    pub(super) fn new(shard: ShardObjects, index: SharedIndex) -> ObjectReader {
+        ObjectReader { shard, index }
     }
 
-    /// Something else stands at its number, or nothing: a truncation by another writer, or damage.
+    /// The object is missing or is not the indexed batch: another writer truncated the log, or it is damaged.
     fn missing(&self, seq: Seq) -> StoreError {
-        match self.shelf.highest_floor() {
+        match self.shard.highest_floor() {
             Ok(floor) if floor > seq => gone(seq),
-            Ok(_) => self.shelf.damaged(seq, "the batch is not there, or not the one that was"),
+            Ok(_) => self.shard.damaged(seq, "the batch is missing or was replaced"),
             Err(error) => error,
         }
     }
 }
 
 fn gone(seq: Seq) -> StoreError {
-    StoreError::new(ErrorKind::Gone, format!("batch {} is not in the log", seq.0))
+    StoreError::new(ErrorKind::Gone, format!("batch not in the log: seq={}", seq.0))
 }
 
 impl LogReader for ObjectReader {
     fn read(&mut self, seq: Seq) -> Result<Batch, StoreError> {
         let known = self.index.lock().get(seq).copied().ok_or_else(|| gone(seq))?;
-        match self.shelf.batch(seq)? {
+        match self.shard.batch(seq)? {
             Some((entry, batch)) if entry == known => Ok(batch),
             _ => Err(self.missing(seq)),
         }
     }
 
-    fn holding(&mut self, lsn: u64) -> Result<Batch, StoreError> {
+    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
         let found = self.index.lock().holding(lsn);
-        let seq =
-            found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("lsn {lsn} is not in the log")))?;
+        let seq = found
+            .ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("record not in the log: lsn={lsn}")))?;
         self.read(seq)
     }
 }

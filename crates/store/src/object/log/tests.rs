@@ -1,4 +1,4 @@
-//! The protocol, one rule at a time, over an object store that does what it is told to.
+//! The log protocol, one rule per test, over an object store with scripted responses.
 
 use std::sync::Mutex;
 
@@ -7,86 +7,87 @@ use crate::conformance::{append_next, batch, check, fill};
 use crate::object::{MemoryObjects, ObjectsError, Page, WriterId};
 use crate::port::Batch;
 
-/// What becomes of the next put.
+/// The result of the next put.
 #[derive(Clone, Copy)]
-enum Fate {
-    /// Nothing, and this is said.
-    Not(Answer),
-    /// It happens, and no answer comes.
-    Unheard,
+enum PutPlan {
+    /// No effect, and this failure.
+    Fail(Answer),
+    /// It takes effect, but the response is lost.
+    LoseResponse,
 }
 
-/// Objects in memory, with a fate for the puts to come.
+/// Objects in memory, with scripted failures.
 #[derive(Clone, Default)]
-struct Planned {
-    kept: MemoryObjects,
-    puts: Arc<Mutex<Vec<Fate>>>,
-    /// Lists fail while this is so.
-    deaf: Arc<Mutex<bool>>,
-    /// What is got is not what is there while this is so.
-    blurred: Arc<Mutex<bool>>,
+struct ScriptedObjects {
+    inner: MemoryObjects,
+    /// Results of the puts to come, the next one last.
+    puts: Arc<Mutex<Vec<PutPlan>>>,
+    lists_fail: Arc<Mutex<bool>>,
+    /// Gets return damaged bytes.
+    gets_damaged: Arc<Mutex<bool>>,
 }
 
-impl Planned {
-    fn plan(&self, fates: &[Fate]) {
-        *self.puts.lock().expect("not poisoned") = fates.iter().rev().copied().collect();
+impl ScriptedObjects {
+    fn plan(&self, puts: &[PutPlan]) {
+        *self.puts.lock().expect("not poisoned") = puts.iter().rev().copied().collect();
     }
 
-    fn deafen(&self, deaf: bool) {
-        *self.deaf.lock().expect("not poisoned") = deaf;
+    fn fail_lists(&self, fail: bool) {
+        *self.lists_fail.lock().expect("not poisoned") = fail;
     }
 
-    fn blur(&self, blurred: bool) {
-        *self.blurred.lock().expect("not poisoned") = blurred;
+    fn damage_gets(&self, damage: bool) {
+        *self.gets_damaged.lock().expect("not poisoned") = damage;
     }
 
-    fn open(&self, writer: u128, tries: u32) -> ObjectLog {
+    fn open(&self, writer: u128, attempts: u32) -> ObjectLog {
         let options = ObjectOptions { shard: 0, store_id: 1, writer: WriterId(writer) };
-        ObjectLog::open(Arc::new(self.clone()), options, Patience::without_pause(tries)).expect("a sound log")
+        ObjectLog::open(Arc::new(self.clone()), options, Patience::without_pause(attempts))
+            .expect("a sound log")
     }
 
     fn names(&self, prefix: &str) -> Vec<String> {
-        self.kept.list(prefix, "").expect("a list").names
+        self.inner.list(prefix, "").expect("a list").names
     }
 }
 
-impl Objects for Planned {
+impl Objects for ScriptedObjects {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
         match self.puts.lock().expect("not poisoned").pop() {
-            None => self.kept.put_if_absent(name, bytes),
-            Some(Fate::Not(answer)) => Err(ObjectsError::new(answer, "planned")),
-            Some(Fate::Unheard) => {
-                let _ = self.kept.put_if_absent(name, bytes);
+            None => self.inner.put_if_absent(name, bytes),
+            Some(PutPlan::Fail(answer)) => Err(ObjectsError::new(answer, "planned")),
+            Some(PutPlan::LoseResponse) => {
+                let _ = self.inner.put_if_absent(name, bytes);
                 Err(ObjectsError::new(Answer::TimedOut, "planned"))
             }
         }
     }
 
     fn get(&self, name: &str) -> Result<Vec<u8>, ObjectsError> {
-        let mut bytes = self.kept.get(name)?;
-        if *self.blurred.lock().expect("not poisoned") {
+        let mut bytes = self.inner.get(name)?;
+        if *self.gets_damaged.lock().expect("not poisoned") {
             bytes[OBJECT_HEADER] ^= 1;
         }
         Ok(bytes)
     }
 
     fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>, ObjectsError> {
-        self.kept.get_range(name, offset, length)
+        self.inner.get_range(name, offset, length)
     }
 
     fn head(&self, name: &str) -> Result<u64, ObjectsError> {
-        self.kept.head(name)
+        self.inner.head(name)
     }
 
     fn list(&self, prefix: &str, after: &str) -> Result<Page, ObjectsError> {
-        if *self.deaf.lock().expect("not poisoned") {
+        if *self.lists_fail.lock().expect("not poisoned") {
             return Err(ObjectsError::new(Answer::Unavailable, "planned"));
         }
-        self.kept.list(prefix, after)
+        self.inner.list(prefix, after)
     }
 
     fn delete(&self, name: &str) -> Result<(), ObjectsError> {
-        self.kept.delete(name)
+        self.inner.delete(name)
     }
 }
 
@@ -95,21 +96,25 @@ fn kind<T>(result: Result<T, StoreError>) -> ErrorKind {
 }
 
 #[test]
-fn a_put_is_tried_again_until_it_is_decided() {
-    let objects = Planned::default();
+fn a_put_is_retried_until_its_outcome_is_known() {
+    let objects = ScriptedObjects::default();
     let mut log = objects.open(1, 4);
-    objects.plan(&[Fate::Not(Answer::Conflict), Fate::Not(Answer::Unavailable), Fate::Unheard]);
-    append_next(&mut log).expect("there at the third try, as reading back shows");
+    objects.plan(&[
+        PutPlan::Fail(Answer::Conflict),
+        PutPlan::Fail(Answer::Unavailable),
+        PutPlan::LoseResponse,
+    ]);
+    append_next(&mut log).expect("reading back shows that the third attempt succeeded");
     fill(&mut log, 5);
     check(&log);
 }
 
 #[test]
-fn an_undecided_append_may_be_repeated_and_nothing_else_may_take_its_number() {
-    let objects = Planned::default();
+fn a_pending_append_may_be_repeated_but_not_replaced() {
+    let objects = ScriptedObjects::default();
     let mut log = objects.open(1, 2);
     fill(&mut log, 3);
-    objects.plan(&[Fate::Not(Answer::TimedOut); 2]);
+    objects.plan(&[PutPlan::Fail(Answer::TimedOut); 2]);
     assert_eq!(kind(append_next(&mut log)), ErrorKind::Io);
     assert_eq!(kind(log.append(Seq(3), batch(Seq(3)).lsns, b"another")), ErrorKind::Refused);
     assert_eq!(kind(log.append(Seq(3), Lsns::default(), &batch(Seq(3)).payload)), ErrorKind::Refused);
@@ -120,51 +125,51 @@ fn an_undecided_append_may_be_repeated_and_nothing_else_may_take_its_number() {
 }
 
 #[test]
-fn what_cannot_be_read_back_proves_nothing() {
-    let objects = Planned::default();
+fn an_unreadable_object_does_not_decide_an_append() {
+    let objects = ScriptedObjects::default();
     let mut log = objects.open(1, 2);
     fill(&mut log, 3);
-    objects.plan(&[Fate::Unheard]);
-    objects.blur(true);
+    objects.plan(&[PutPlan::LoseResponse]);
+    objects.damage_gets(true);
     assert_eq!(kind(append_next(&mut log)), ErrorKind::Io);
-    objects.blur(false);
-    append_next(&mut log).expect("it was there all the time");
+    objects.damage_gets(false);
+    append_next(&mut log).expect("it had succeeded");
     check(&log);
 }
 
 #[test]
-fn equal_payloads_of_two_writers_are_told_apart() {
-    let objects = Planned::default();
+fn equal_payloads_of_two_writers_are_distinguished() {
+    let objects = ScriptedObjects::default();
     let (mut one, mut two) = (objects.open(1, 2), objects.open(2, 2));
     append_next(&mut one).expect("the first");
-    objects.plan(&[Fate::Not(Answer::TimedOut)]);
+    objects.plan(&[PutPlan::Fail(Answer::TimedOut)]);
     assert_eq!(kind(append_next(&mut two)), ErrorKind::Taken, "the payload is the same, the writer is not");
     assert_eq!(two.standing(), Standing::Behind);
-    assert_eq!(kind(append_next(&mut two)), ErrorKind::Taken, "it has to read on");
+    assert_eq!(kind(append_next(&mut two)), ErrorKind::Taken, "it has to catch up");
     assert_eq!(two.read_on().expect("readable").next, Seq(1));
     append_next(&mut two).expect("the next number");
     assert_eq!(kind(one.confirm()), ErrorKind::Taken);
     assert_eq!((one.standing(), kind(append_next(&mut one))), (Standing::Deposed, ErrorKind::Taken));
-    two.confirm().expect("nobody came after it");
+    two.confirm().expect("still the owner");
 }
 
 #[test]
-fn a_deposed_writer_collides_whatever_was_truncated() {
-    let objects = Planned::default();
+fn a_deposed_writer_is_fenced_even_after_a_truncation() {
+    let objects = ScriptedObjects::default();
     let mut old = objects.open(1, 1);
     fill(&mut old, 5);
     let mut new = objects.open(2, 1);
     fill(&mut new, 30);
     new.raise_floor(Seq(30)).expect("all of it");
     let left = ["log/0/0000000000000000", "log/0/0000000000000005"];
-    assert_eq!(objects.names("log/"), left, "where tenures begin");
+    assert_eq!(objects.names("log/"), left, "the objects that begin tenures");
     assert_eq!(objects.names("floor/"), ["floor/0/000000000000001e"]);
     assert_eq!(kind(append_next(&mut old)), ErrorKind::Taken);
 }
 
 #[test]
-fn a_taker_that_slept_through_a_truncation_stands_down() {
-    let objects = Planned::default();
+fn a_writer_that_slept_through_a_truncation_steps_down() {
+    let objects = ScriptedObjects::default();
     let mut owner = objects.open(1, 1);
     fill(&mut owner, 5);
     let (mut taker, mut follower) = (objects.open(2, 1), objects.open(3, 1));
@@ -172,27 +177,28 @@ fn a_taker_that_slept_through_a_truncation_stands_down() {
     fill(&mut owner, 20);
     owner.raise_floor(Seq(15)).expect("within the log");
 
-    objects.deafen(true);
-    assert_eq!(kind(append_next(&mut taker)), ErrorKind::Io, "it cannot see whether there is a floor");
-    objects.deafen(false);
+    objects.fail_lists(true);
+    assert_eq!(kind(append_next(&mut taker)), ErrorKind::Io, "it cannot list the floors");
+    objects.fail_lists(false);
     assert_eq!(kind(append_next(&mut taker)), ErrorKind::Refused);
     assert_eq!((taker.standing(), kind(append_next(&mut taker))), (Standing::Deposed, ErrorKind::Taken));
     assert_eq!(kind(taker.raise_floor(Seq(5))), ErrorKind::Taken);
 
     fill(&mut owner, 25);
     owner.confirm().expect("the taker's object is below the floor");
-    assert_eq!(kind(follower.read_on()), ErrorKind::Gone, "the taker's object is not read as the log's");
+    assert_eq!(kind(follower.read_on()), ErrorKind::Gone, "the taker's object is not part of the log");
     assert_eq!(kind(reader.read(Seq(3))), ErrorKind::Gone);
     let log = objects.open(4, 1);
     assert_eq!(log.bounds(), Bounds { floor: Seq(15), next: Seq(25) });
     check(&log);
 }
 
-/// A stand-by knew batch 5 and had not read it. The owner truncated beyond it, a taker that had slept made
-/// its own 5 and stood down, and then the stand-by read: a whole object with a good checksum.
+/// A standby had batch 5 in its index and had not read it. The owner truncated past it, a writer that had
+/// been asleep created its own 5 and stepped down, and then the standby read: a complete object with a valid
+/// checksum.
 #[test]
-fn what_a_late_taker_left_is_not_read_in_place_of_a_batch() {
-    let objects = Planned::default();
+fn the_object_of_a_late_writer_is_not_read_as_a_batch() {
+    let objects = ScriptedObjects::default();
     let mut owner = objects.open(1, 1);
     fill(&mut owner, 5);
     let mut taker = objects.open(2, 1);
@@ -207,9 +213,9 @@ fn what_a_late_taker_left_is_not_read_in_place_of_a_batch() {
 }
 
 #[test]
-fn a_floor_one_above_the_takers_number_deposes_it_and_one_at_its_number_does_not() {
+fn a_floor_above_a_takers_number_deposes_it_and_a_floor_at_its_number_does_not() {
     for (floor, expected) in [(5, None), (6, Some(ErrorKind::Refused))] {
-        let objects = Planned::default();
+        let objects = ScriptedObjects::default();
         let mut owner = objects.open(1, 1);
         fill(&mut owner, 5);
         let mut taker = objects.open(2, 1);
@@ -220,13 +226,13 @@ fn a_floor_one_above_the_takers_number_deposes_it_and_one_at_its_number_does_not
 }
 
 #[test]
-fn what_a_crash_left_below_the_floor_goes_with_the_next_truncation() {
-    let objects = Planned::default();
+fn leftovers_below_the_floor_are_deleted_by_the_next_truncation() {
+    let objects = ScriptedObjects::default();
     let mut log = objects.open(1, 1);
     fill(&mut log, 20);
-    let left = objects.kept.get("log/0/0000000000000003").expect("there");
+    let left = objects.inner.get("log/0/0000000000000003").expect("there");
     log.raise_floor(Seq(10)).expect("within the log");
-    objects.kept.put_if_absent("log/0/0000000000000003", &left).expect("it lands once more, late");
+    objects.inner.put_if_absent("log/0/0000000000000003", &left).expect("a late put");
     let mut log = objects.open(2, 1);
     assert_eq!(log.bounds(), Bounds { floor: Seq(10), next: Seq(20) });
     log.raise_floor(Seq(11)).expect("within the log");
@@ -237,11 +243,11 @@ fn what_a_crash_left_below_the_floor_goes_with_the_next_truncation() {
 
 #[test]
 fn a_hole_in_the_log_is_damage_and_not_its_end() {
-    let objects = Planned::default();
+    let objects = ScriptedObjects::default();
     let mut log = objects.open(1, 1);
     fill(&mut log, 10);
     let mut reader = log.reader();
-    objects.kept.delete("log/0/0000000000000004").expect("there");
+    objects.inner.delete("log/0/0000000000000004").expect("there");
     assert_eq!(kind(reader.read(Seq(4))), ErrorKind::Damaged);
     let options = ObjectOptions { shard: 0, store_id: 1, writer: WriterId(9) };
     let opened = ObjectLog::open(Arc::new(objects.clone()), options, Patience::without_pause(1));
@@ -252,7 +258,7 @@ fn a_hole_in_the_log_is_damage_and_not_its_end() {
 
 #[test]
 fn a_batch_of_another_store_is_refused() {
-    let objects = Planned::default();
+    let objects = ScriptedObjects::default();
     append_next(&mut objects.open(1, 1)).expect("the first");
     let options = ObjectOptions { shard: 0, store_id: 2, writer: WriterId(9) };
     let opened = ObjectLog::open(Arc::new(objects), options, Patience::without_pause(1));
@@ -260,8 +266,8 @@ fn a_batch_of_another_store_is_refused() {
 }
 
 #[test]
-fn a_stand_by_follows_a_log_whose_floor_rises() {
-    let objects = Planned::default();
+fn a_standby_follows_a_log_whose_floor_rises() {
+    let objects = ScriptedObjects::default();
     let (mut owner, mut follower) = (objects.open(1, 1), objects.open(2, 1));
     let mut reader = follower.reader();
     for round in 1..6 {

@@ -1,4 +1,4 @@
-//! The thread that looks after the store: snapshots, documents carried forward, blobs swept.
+//! The maintenance thread: snapshots, relocation of documents, log truncation, garbage collection of blobs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,20 +8,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use kernel::{Cursor, Document};
 use store::{BlobStore, ErrorKind, LogReader, StoreError};
 
-use super::{Fatal, Options, Upkeep, Watcher, Work};
+use super::{Fatal, Options, Task, Upkeep, Watcher};
 use crate::checkpoint::{self, CheckpointError, Mark, Plan};
 use crate::documents::{BlobId, Place};
 use crate::sequencer::{ReplyTo, Sequencer};
 use crate::shard::{Submission, Unavailable};
 use crate::uploads::Uploads;
 
-/// How much is carried forward at a time: so many documents, so many bytes.
+/// Maximum number of relocations in flight.
 const MOVES_MAX: usize = 128;
+/// Maximum number of document bytes in flight.
 const MOVES_BYTES: u64 = 1 << 20;
-/// How many documents are looked at in one turn of the sequencer.
+/// Documents per query of the sequencer.
 const PAGE: usize = 1000;
 
-pub(super) struct Keeper {
+/// The state of the maintenance thread.
+pub(super) struct Maintenance {
     pub(super) sequencer: Arc<Sequencer>,
     pub(super) reader: Box<dyn LogReader>,
     pub(super) blobs: Arc<dyn BlobStore>,
@@ -29,20 +31,20 @@ pub(super) struct Keeper {
     pub(super) shard: kernel::Shard,
     pub(super) options: Options,
     pub(super) watcher: Arc<dyn Watcher>,
-    pub(super) queue: Receiver<Work>,
+    pub(super) queue: Receiver<Task>,
     pub(super) stop: Arc<AtomicBool>,
 }
 
-impl Keeper {
+impl Maintenance {
     pub(super) fn run(mut self) {
-        step_back();
-        self.sweep();
+        lower_priority();
+        self.collect_blobs();
         while !self.is_stopped() {
             match self.queue.recv_timeout(self.options.sweep_every) {
-                Ok(Work::Mark(mark)) => self.checkpoint(&mark),
-                Ok(Work::Superseded(blob)) => self.report(self.uploads.delete(blob)),
-                Err(RecvTimeoutError::Timeout) => self.sweep(),
-                Ok(Work::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Task::Mark(mark)) => self.checkpoint(&mark),
+                Ok(Task::Superseded(blob)) => self.report(self.uploads.delete(blob)),
+                Err(RecvTimeoutError::Timeout) => self.collect_blobs(),
+                Ok(Task::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
@@ -58,7 +60,7 @@ impl Keeper {
     }
 
     fn checkpoint(&mut self, mark: &Mark) {
-        match self.take(mark) {
+        match self.snapshot_and_truncate(mark) {
             Ok((moved, moved_bytes)) => self.watcher.upkeep(Upkeep::Snapshot { moved, moved_bytes }),
             Err(CheckpointError::Store(error)) => self.watcher.upkeep(Upkeep::Failed(error)),
             Err(error @ CheckpointError::Diverged(_)) => {
@@ -67,7 +69,7 @@ impl Keeper {
         }
     }
 
-    fn take(&mut self, mark: &Mark) -> Result<(usize, u64), CheckpointError> {
+    fn snapshot_and_truncate(&mut self, mark: &Mark) -> Result<(usize, u64), CheckpointError> {
         let kernel = checkpoint::take(&*self.blobs, &mut *self.reader, self.shard, mark)?;
         let plan = checkpoint::plan(&kernel, &mut *self.reader, mark, self.options.retain)?;
         drop(kernel);
@@ -75,26 +77,23 @@ impl Keeper {
         if planted!(FloorBeforeMoves) {
             self.sequencer.raise_floor(plan.floor);
         }
-        let carried = self.carry_forward(&plan)?;
+        let relocated = self.relocate_documents(&plan)?;
         if !self.is_stopped() {
             self.sequencer.raise_floor(plan.floor);
         }
-        Ok(carried)
+        Ok(relocated)
     }
 
-    /// Every document that is below the plan's floor is durably above it when this returns, unless it was stopped.
-    fn carry_forward(&mut self, plan: &Plan) -> Result<(usize, u64), StoreError> {
+    /// On success, every live document below the plan's floor is durable above it.
+    fn relocate_documents(&mut self, plan: &Plan) -> Result<(usize, u64), StoreError> {
         let (mut moved, mut bytes, mut in_flight_bytes) = (0, 0, 0);
         let mut in_flight = Vec::new();
         for step in &plan.moves {
             if self.is_stopped() {
-                return Err(StoreError::new(
-                    ErrorKind::Io,
-                    "stopped before all documents were carried forward",
-                ));
+                return Err(StoreError::new(ErrorKind::Io, "stopped before all documents were relocated"));
             }
             let document = match step.read(&mut *self.reader) {
-                // An earlier plan carried it forward.
+                // An earlier plan relocated it.
                 Err(error) if error.kind == ErrorKind::Gone => continue,
                 other => other?,
             };
@@ -115,31 +114,31 @@ impl Keeper {
                 to,
             });
             if in_flight.len() >= MOVES_MAX || in_flight_bytes >= MOVES_BYTES {
-                settle(&mut in_flight)?;
+                wait_until_durable(&mut in_flight)?;
                 in_flight_bytes = 0;
             }
         }
-        settle(&mut in_flight)?;
+        wait_until_durable(&mut in_flight)?;
         Ok((moved, bytes))
     }
 
-    fn sweep(&self) {
-        match self.uploads.sweep(|| self.referred_blobs()) {
+    fn collect_blobs(&self) {
+        match self.uploads.sweep(|| self.referenced_blobs()) {
             Ok(0) => {}
-            Ok(gone) => self.watcher.upkeep(Upkeep::Swept(gone)),
+            Ok(deleted) => self.watcher.upkeep(Upkeep::Swept(deleted)),
             Err(error) => self.watcher.upkeep(Upkeep::Failed(error)),
         }
     }
 
-    /// Page by page, so that no turn of the sequencer takes long. Nothing if the sequencer has ended.
-    fn referred_blobs(&self) -> Option<BTreeSet<BlobId>> {
-        let mut referred = BTreeSet::new();
+    /// Queries page by page, so that no turn of the sequencer takes long. `None` if the sequencer has ended.
+    fn referenced_blobs(&self) -> Option<BTreeSet<BlobId>> {
+        let mut referenced = BTreeSet::new();
         let mut cursor = Cursor::default();
         loop {
             let page = self.page(cursor)?;
-            let Some((last, _)) = page.last() else { return Some(referred) };
+            let Some((last, _)) = page.last() else { return Some(referenced) };
             cursor = *last;
-            referred.extend(page.iter().filter_map(|(_, document)| match Place::of(document.location) {
+            referenced.extend(page.iter().filter_map(|(_, document)| match Place::of(document.location) {
                 Place::Blob(blob) => Some(blob),
                 Place::Inline(_) => None,
             }));
@@ -148,29 +147,29 @@ impl Keeper {
 
     fn page(&self, cursor: Cursor) -> Option<Vec<(Cursor, Document)>> {
         let (send, receive) = sync_channel(1);
-        let look = self.sequencer.look(Box::new(move |shard| {
+        let query = self.sequencer.look(Box::new(move |shard| {
             let documents = shard.kernel().documents_from(cursor).take(PAGE);
             let page: Vec<(Cursor, Document)> =
                 documents.filter_map(|(cursor, _, _, view)| Some((cursor, view.document?))).collect();
             Box::new(move || drop(send.send(page)))
         }));
-        look.ok()?;
+        query.ok()?;
         receive.recv().ok()
     }
 }
 
-/// Whoever grants leases goes first: this thread takes what they leave of the processor. On Linux a thread has a
-/// priority of its own. If it cannot be had, upkeep is in the way a little more.
-fn step_back() {
+/// Requests go first: this thread runs at the lowest priority. On Linux each thread has its own. If that
+/// fails, maintenance competes with requests for the processor.
+fn lower_priority() {
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
 }
 
-/// Waits until these are durable. One that nobody will answer any more is let go by whoever had it.
-fn settle(in_flight: &mut Vec<Receiver<Result<(), Unavailable>>>) -> Result<(), StoreError> {
+/// Waits for all replies. The sequencer drops the sender of a request that it will never answer.
+fn wait_until_durable(in_flight: &mut Vec<Receiver<Result<(), Unavailable>>>) -> Result<(), StoreError> {
     for done in in_flight.drain(..) {
         let failed = |why: String| StoreError::new(ErrorKind::NoSpace, why);
         let reply = done.recv().map_err(|_| failed("the sequencer has ended".into()))?;
-        reply.map_err(|why| failed(format!("a document could not be carried forward: {why:?}")))?;
+        reply.map_err(|why| failed(format!("a document could not be relocated: reason={why:?}")))?;
     }
     Ok(())
 }

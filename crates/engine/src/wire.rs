@@ -1,12 +1,12 @@
-//! Numbers, texts and options as bytes, and back: what records and snapshots are made of.
+//! The primitive encodings of records and snapshots: integers, texts, byte strings, optional values.
 //!
-//! [`parts`] are the kernel's words that both have in common.
+//! [`parts`] has the kernel types that both formats share.
 
 pub(crate) mod parts;
 
 use crate::record::DecodeError;
 
-/// Appends to a buffer.
+/// Encodes into a buffer.
 pub struct Writer<'a>(&'a mut Vec<u8>);
 
 impl<'a> Writer<'a> {
@@ -26,7 +26,7 @@ impl<'a> Writer<'a> {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Seven bits a byte, the lowest first; the highest bit says that there is more.
+    /// LEB128: seven bits per byte, lowest first; the high bit marks continuation.
     pub(crate) fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.byte(u8::try_from(number & 0x7f).expect("seven bits") | 0x80);
@@ -56,7 +56,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reads from a slice, and knows where it is.
+/// Decodes from a slice, and tracks the offset for errors.
 pub struct Reader<'a> {
     bytes: &'a [u8],
     offset: usize,
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
         Reader::within(bytes, 0)
     }
 
-    /// A part of something longer, from an offset on.
+    /// Decodes a part of a longer input; `offset` is its position there.
     pub(crate) fn within(bytes: &'a [u8], offset: usize) -> Reader<'a> {
         Reader { bytes, offset }
     }
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
                 self.offset += length;
                 Ok(taken)
             }
-            None => Err(self.error("it ends too early")),
+            None => Err(self.error("unexpected end")),
         }
     }
 
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn byte(&mut self) -> Read<u8> {
         let Some((first, left)) = self.bytes.split_first() else {
-            return Err(self.error("it ends too early"));
+            return Err(self.error("unexpected end"));
         };
         self.bytes = left;
         self.offset += 1;
@@ -106,36 +106,40 @@ impl<'a> Reader<'a> {
         match self.byte()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(self.error(format!("{other} where only 0 or 1 may be"))),
+            other => Err(self.error(format!("a flag is neither 0 nor 1: value={other}"))),
         }
     }
 
-    /// In as few bytes as possible: a number has one spelling.
+    /// Accepts only the shortest encoding: a number has one spelling.
     pub(crate) fn number(&mut self) -> Read<u64> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
-                return Err(self.error("a number too large, or longer than it must be"));
+                return Err(self.error("an integer is too large, or not in its shortest encoding"));
             }
             number |= bits << shift;
             if byte & 0x80 == 0 {
                 return Ok(number);
             }
         }
-        Err(self.error("a number that does not end"))
+        Err(self.error("an integer is too long"))
     }
 
     pub(crate) fn small<T: TryFrom<u64>>(&mut self) -> Read<T> {
         let number = self.number()?;
-        T::try_from(number).map_err(|_| self.error(format!("a number too large: {number}")))
+        T::try_from(number).map_err(|_| self.error(format!("an integer is too large: value={number}")))
     }
 
-    /// A count of things, each of which takes at least a byte.
+    /// A count of items, each of at least one byte.
     pub(crate) fn count(&mut self, max: usize) -> Read<usize> {
         let count: usize = self.small()?;
-        if count > max { Err(self.error(format!("more than {max} of a thing: {count}"))) } else { Ok(count) }
+        if count > max {
+            Err(self.error(format!("a count exceeds its limit: count={count} max={max}")))
+        } else {
+            Ok(count)
+        }
     }
 
     pub(crate) fn bytes(&mut self, max: usize) -> Read<&'a [u8]> {
@@ -145,7 +149,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn text(&mut self) -> Read<&'a str> {
         let bytes = self.bytes(TEXT_MAX)?;
-        std::str::from_utf8(bytes).map_err(|_| self.error("a text that is not UTF-8"))
+        std::str::from_utf8(bytes).map_err(|_| self.error("a text is not UTF-8"))
     }
 
     pub(crate) fn maybe<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
@@ -156,13 +160,13 @@ impl<'a> Reader<'a> {
         self.bytes.is_empty()
     }
 
-    /// Every byte must have been used.
+    /// Checks that all bytes were consumed.
     pub(crate) fn end(&self) -> Read<()> {
-        if self.bytes.is_empty() { Ok(()) } else { Err(self.error("bytes that mean nothing")) }
+        if self.bytes.is_empty() { Ok(()) } else { Err(self.error("trailing bytes")) }
     }
 }
 
-/// No text in a command is longer.
+/// Maximum length of a text in bytes.
 const TEXT_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What upkeep says of a store that fails for a moment.
+//! Checkpointing with a store that fails temporarily.
 
 use engine::checkpoint::{CheckpointError, Mark, take};
 use engine::clock::MachineClock;
@@ -10,7 +10,7 @@ use store::faulty::{Call, Fault, Faulty};
 use store::memory::{MemoryBlobs, MemoryLog};
 use store::{ErrorKind, LogStore};
 
-/// What was decided becomes the next batch; the mark after it.
+/// Appends the decided commands as the next batch, and returns the mark after it.
 fn append(decider: &mut Decider, log: &mut MemoryLog) -> Mark {
     let sealed = decider.seal().expect("something was decided");
     log.append(sealed.seq, sealed.lsns, &sealed.payload).expect("memory does not fail");
@@ -18,11 +18,11 @@ fn append(decider: &mut Decider, log: &mut MemoryLog) -> Mark {
     Mark { next: sealed.seq.next(), state, extents: log.extents() }
 }
 
-/// The filesystem failed while a snapshot was taken: the last one could not be opened. Upkeep said that the log does
-/// not come to the state that was answered from, that a backup should be restored, and ended the process. With
-/// no descriptors left for a moment it would have said the same.
+/// The filesystem failed during a checkpoint: the last snapshot could not be opened. Maintenance reported
+/// that the log does not reproduce the live state, advised to restore a backup, and ended the process. A
+/// temporary lack of descriptors would have had the same effect.
 #[test]
-fn a_snapshot_that_cannot_be_opened_for_a_moment_is_no_divergence() {
+fn a_temporary_failure_to_read_a_snapshot_is_not_reported_as_divergence() {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = Opening { store, writer: 1, limits: Limits::default() };
     let mut log = MemoryLog::default();
@@ -33,16 +33,16 @@ fn a_snapshot_that_cannot_be_opened_for_a_moment_is_no_divergence() {
     decider.decide(&Command::by(&identity("ada"), Action::Acquire(grant(key("k"), Span(1000)))), 0, None);
     let second = append(&mut decider, &mut log);
 
-    let mut refused = 0;
+    let mut reads = 0;
     let plan = move |call| {
-        refused += u32::from(call == Call::ReadBlob);
-        if call == Call::ReadBlob && refused == 1 { Fault::Before(ErrorKind::NoSpace) } else { Fault::None }
+        reads += u32::from(call == Call::ReadBlob);
+        if call == Call::ReadBlob && reads == 1 { Fault::Before(ErrorKind::NoSpace) } else { Fault::None }
     };
     let blobs = Faulty::new(MemoryBlobs::default(), Box::new(plan));
-    take(&blobs, &mut *log.reader(), Shard(0), &first).expect("there was none to read");
+    take(&blobs, &mut *log.reader(), Shard(0), &first).expect("no snapshot to read yet");
     match take(&blobs, &mut *log.reader(), Shard(0), &second).err() {
         Some(CheckpointError::Store(error)) => assert_eq!(error.kind, ErrorKind::NoSpace),
-        other => panic!("to be tried again, not {other:?}"),
+        other => panic!("expected a store error, which is retried: {other:?}"),
     }
-    take(&blobs, &mut *log.reader(), Shard(0), &second).expect("it can be read now");
+    take(&blobs, &mut *log.reader(), Shard(0), &second).expect("readable again");
 }

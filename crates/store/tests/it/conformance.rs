@@ -1,5 +1,4 @@
-//! Every adapter against the one conformance suite.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! Runs the conformance suite against every implementation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use store::fs::RealFs;
 use store::memory::{MemoryBlobs, MemoryLog};
 use store::object::{MemoryObjects, ObjectBlobs, ObjectLog, ObjectOptions, Patience, WriterId};
 
-/// Small segments, so that a few batches fill several.
+/// Small segments, so that a few batches fill several of them.
 const OPTIONS: LogOptions =
     LogOptions { shard: 3, store_id: 77, segment_bytes: LogOptions::SEGMENT_BYTES_MIN };
 
@@ -33,17 +32,17 @@ fn a_log_on_disk_conforms() {
     let dir = tempfile::tempdir().expect("a directory");
     conformance::reads_while_appending(open(dir.path()));
     let dir = tempfile::tempdir().expect("a directory");
-    conformance::gives_room_back(open(dir.path()));
+    conformance::raising_the_floor_frees_extents(open(dir.path()));
 }
 
 #[test]
 fn a_log_in_memory_conforms() {
     conformance::log(MemoryLog::default(), |log| log);
     conformance::reads_while_appending(MemoryLog::default());
-    conformance::gives_room_back(MemoryLog::default());
+    conformance::raising_the_floor_frees_extents(MemoryLog::default());
 }
 
-/// Every opening is another writer's.
+/// Opens the log with a new writer id.
 fn open_objects(objects: &MemoryObjects) -> ObjectLog {
     static OPENED: AtomicU64 = AtomicU64::new(0);
     let writer = WriterId(u128::from(OPENED.fetch_add(1, Ordering::Relaxed)));
@@ -69,7 +68,7 @@ fn a_faulty_log_without_faults_conforms() {
     conformance::log(Faulty::new(MemoryLog::default(), Box::new(|_| Fault::None)), |log| log);
 }
 
-/// Segments that were there before may be of another length than those that are made now.
+/// Existing segments may differ in length from new ones.
 #[test]
 fn the_extents_of_a_log_on_disk_are_its_files() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -88,7 +87,7 @@ fn the_extents_of_a_log_on_disk_are_its_files() {
 }
 
 #[test]
-fn blobs_on_disk_conform_and_leave_nothing_under_way() {
+fn blobs_on_disk_conform_and_leave_no_temporary_files() {
     let dir = tempfile::tempdir().expect("a directory");
     let blobs = DiskBlobs::open(RealFs, dir.path()).expect("an empty directory");
     conformance::blobs(&blobs);

@@ -1,15 +1,14 @@
-//! A kernel's whole state as a stream of bytes, and back.
+//! The snapshot format: a kernel's whole state as a stream of bytes.
 //!
-//! **Invariant.** Every byte is under a checksum, and everything has one spelling: what is read is what was
-//! written, and would be written again as the same bytes. Neither side holds more of the stream than a few
-//! chunks at a time.
+//! **Invariant.** Checksums cover every byte, and the encoding is canonical: a snapshot that decodes would be
+//! encoded as the same bytes. Neither the writer nor the reader buffers more than a few chunks.
 //!
-//! **What would break it.** To believe the bytes: a state that was read from a damaged snapshot would be
-//! built on for ever, and the log that could have told otherwise is gone by then. So chunks are chained by
-//! their checksums, the end says how many entries of each kind there were, nothing may follow it, and names,
-//! counts and the order of entries are checked as if somebody had made them up.
+//! **What would break it.** Trusting the bytes: a state from a damaged snapshot would be used for ever, and
+//! the log that could disprove it is deleted by then. So chunks are chained by their checksums, the end entry
+//! has the number of entries of each kind, nothing may follow it, and names, counts and the order of entries
+//! are validated like untrusted input.
 //!
-//! All numbers of the fixed parts are little-endian. First a header:
+//! All integers of the fixed parts are little-endian. First a header:
 //!
 //! ```text
 //!  0  8  magic "lockdsnp"
@@ -17,27 +16,27 @@
 //! 12  4  shard
 //! 16  4  number of shards, 0 before the log was first opened
 //! 20  8  hash seed
-//! 28  8  number of the first batch that is not in it
-//! 36  8  last LSN in it
+//! 28  8  sequence number of the first batch that is not included
+//! 36  8  last LSN that is included
 //! 44  8  kernel time of that record
 //! 52  8  state hash after that record
 //! 60  8  version floor of the shard
-//! 68  4  CRC32C of the 68 bytes before
-//! 72     chunks, one after the other
+//! 68  4  CRC32C of the preceding 68 bytes
+//! 72     chunks back to back
 //! ```
 //!
-//! A chunk is a number of whole entries:
+//! A chunk consists of whole entries:
 //!
 //! ```text
-//!  0  4  CRC32C of everything from here to the end of the payload
-//!  4  4  checksum of the chunk before it, or of the header
+//!  0  4  CRC32C of the rest of the chunk
+//!  4  4  checksum of the previous chunk, or of the header
 //!  8  4  length of the payload
-//! 12     payload: entries, one after the other
+//! 12     payload: entries back to back
 //! ```
 //!
-//! An entry is a tag, then its fields in the order in which `encode.rs` writes them, by the rules of
-//! [records](crate::record). Entries come kind by kind, and within a kind in the kernel's canonical order.
-//! The last one is the end, with the number of entries of each kind.
+//! An entry is a tag, then its fields in the order in which `encode.rs` writes them, encoded like the fields
+//! of [records](crate::record). Entries are grouped by kind, and within a kind in the kernel's canonical
+//! order. The last entry is the end, with the number of entries of each kind.
 
 mod chunk;
 mod decode;
@@ -52,30 +51,29 @@ use store::{Seq, StoreError};
 
 use crate::record::DecodeError;
 
-/// The format that this build writes.
+/// The format version that this build writes.
 pub const SNAPSHOT_VERSION: u32 = 1;
-/// How many bytes are asked for at a time when a snapshot is read.
+/// Bytes per read of a snapshot.
 pub const RANGE_BYTES: usize = 1 << 20;
-/// No piece that is written is longer: a chunk is closed once it has 64 KiB, and no entry is longer than
-/// 80 KiB.
+/// Maximum bytes per write of a snapshot: a chunk is closed at 64 KiB, and no entry is longer than 80 KiB.
 pub const PIECE_MAX: usize = chunk::HEADER + chunk::PAYLOAD_MAX;
 
-/// Where the bytes go, piece by piece: a [`store::BlobWriter`], mostly.
+/// Receives the encoded bytes, piece by piece; usually [`store::BlobWriter::write`].
 pub type Output<'a> = dyn FnMut(&[u8]) -> Result<(), StoreError> + 'a;
-/// Where they come from: at most so many bytes from an offset on, none only at the end. A range of a blob,
-/// mostly.
+/// Reads from an offset at most the given number of bytes, none only at the end; usually
+/// [`store::BlobStore::read`].
 pub type Input<'a> = dyn FnMut(u64, usize) -> Result<Vec<u8>, StoreError> + 'a;
 
-/// Why there is no snapshot.
+/// The reason why a snapshot cannot be read.
 #[derive(Debug)]
 pub enum SnapshotError {
-    /// The store cannot read it.
+    /// The store failed to read.
     Store(StoreError),
-    /// The bytes are not those of a snapshot, or of one that this build does not know.
+    /// The snapshot is damaged, or of a format that this build does not support.
     Damaged {
-        /// Where.
+        /// The offset in bytes.
         offset: u64,
-        /// What is wrong there.
+        /// A description of the damage.
         what: String,
     },
 }
@@ -86,7 +84,8 @@ impl fmt::Display for SnapshotError {
             SnapshotError::Store(error) => error.fmt(f),
             SnapshotError::Damaged { offset, what } => write!(
                 f,
-                "a snapshot cannot be read: {what}; take an older one, or a stand-by's copy: offset={offset}"
+                "the snapshot cannot be read: {what}; restore the store from a backup or a standby's copy: \
+                 offset={offset}"
             ),
         }
     }
@@ -110,7 +109,7 @@ fn damaged<T>(offset: u64, what: impl Into<String>) -> Result<T, SnapshotError> 
     Err(SnapshotError::Damaged { offset, what: what.into() })
 }
 
-/// Writes a snapshot that holds all batches before `next`, and says how many bytes it has.
+/// Encodes a snapshot of all batches before `next`, and returns its length in bytes.
 pub fn write(snapshot: &Snapshot, next: Seq, out: &mut Output<'_>) -> Result<u64, StoreError> {
     let header = Header {
         store: store_of(snapshot),
@@ -125,10 +124,9 @@ pub fn write(snapshot: &Snapshot, next: Seq, out: &mut Output<'_>) -> Result<u64
     chunks.finish()
 }
 
-/// Reads a snapshot, and the number of the first batch that is not in it.
+/// Decodes a snapshot, and the first batch that is not in it.
 ///
-/// What it says is well formed; whether a kernel can have been in that state is for
-/// [`kernel::Kernel::restore`] to say.
+/// The result is well formed; [`kernel::Kernel::restore`] checks whether it is a valid kernel state.
 pub fn read(input: &mut Input<'_>) -> Result<(Snapshot, Seq), SnapshotError> {
     let mut chunks = chunk::ChunkReader::new(input);
     let header = Header::decode(&chunks.begin()?)?;
@@ -137,14 +135,14 @@ pub fn read(input: &mut Input<'_>) -> Result<(Snapshot, Seq), SnapshotError> {
     Ok((snapshot, header.next))
 }
 
-/// The same in every `open` of a log; nothing before the first.
+/// The store's parameters, the same in every `open` of a log; the default before the first.
 fn store_of(snapshot: &Snapshot) -> Store {
     snapshot.tenure.as_ref().map(|tenure| tenure.open.store).unwrap_or_default()
 }
 
 const MAGIC: &[u8; 8] = b"lockdsnp";
 
-/// What there is one of.
+/// The decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     store: Store,
@@ -166,8 +164,8 @@ impl Header {
         bytes[16..20].copy_from_slice(&self.store.shards.to_le_bytes());
         let words =
             [self.store.hash_seed, self.next.0, self.last.0, self.now.0, self.state_hash, self.floor.0];
-        for (place, word) in bytes[20..68].chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
+        for (field, word) in bytes[20..68].chunks_exact_mut(8).zip(words) {
+            field.copy_from_slice(&word.to_le_bytes());
         }
         let crc = crc32c::crc32c(&bytes[..68]);
         bytes[68..].copy_from_slice(&crc.to_le_bytes());
@@ -176,14 +174,14 @@ impl Header {
 
     fn decode(bytes: &[u8; Header::BYTES]) -> Result<Header, SnapshotError> {
         if &bytes[..8] != MAGIC {
-            return damaged(0, "it does not begin like a snapshot");
+            return damaged(0, "not a snapshot");
         }
         if u32_at(bytes, 68) != crc32c::crc32c(&bytes[..68]) {
             return damaged(0, "the header does not match its checksum");
         }
         let version = u32_at(bytes, 8);
         if version != SNAPSHOT_VERSION {
-            return damaged(8, format!("format version {version} is not known to this build"));
+            return damaged(8, format!("snapshot format not supported by this build: version={version}"));
         }
         let (shard, shards) = (Shard(u32_at(bytes, 12)), u32_at(bytes, 16));
         Ok(Header {

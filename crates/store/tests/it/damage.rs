@@ -1,8 +1,5 @@
-//! What a log does when its files are not as it left them.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! Opening and reading logs whose files were torn, damaged or replaced.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use store::conformance::{check, fill};
@@ -10,13 +7,15 @@ use store::disk::{Cut, DiskDir, DiskLog, LogOptions, StoreFile};
 use store::fs::RealFs;
 use store::{ErrorKind, LogStore, Lsns, Seq, StoreError};
 
+use crate::segment_files::{frame_offsets, overwrite};
+
 const OPTIONS: LogOptions = LogOptions { shard: 0, store_id: 1, segment_bytes: 16 << 10 };
 
 fn open(dir: &Path) -> Result<(DiskLog<RealFs>, Option<Cut>), StoreError> {
     DiskLog::open(RealFs, dir, OPTIONS)
 }
 
-/// A log of so many batches, closed again, and its segments.
+/// Writes a log of `batches` batches, closes it, and returns its segment files.
 fn written(dir: &Path, batches: u64) -> Vec<PathBuf> {
     let (mut log, _) = open(dir).expect("an empty log");
     fill(&mut log, batches);
@@ -27,32 +26,15 @@ fn written(dir: &Path, batches: u64) -> Vec<PathBuf> {
     segments
 }
 
-/// Where the frames of a segment begin, and where they end.
-fn frames(segment: &Path) -> Vec<usize> {
-    let bytes = std::fs::read(segment).expect("readable");
-    let mut at = store::frame::SEGMENT_HEADER;
-    let mut places = vec![at];
-    while let Some((header, _)) = store::frame::decode_frame(&bytes[at..]) {
-        at += store::frame::frame_len(header.length);
-        places.push(at);
-    }
-    places
-}
-
-fn overwrite(file: &Path, offset: usize, bytes: &[u8]) {
-    let file = OpenOptions::new().write(true).open(file).expect("there");
-    file.write_all_at(bytes, offset as u64).expect("writable");
-}
-
 /// Power failed while the last batch was being written: any part of it may be missing.
 #[test]
-fn a_tail_torn_at_any_byte_is_cut_and_named_and_the_log_goes_on() {
+fn a_tail_torn_at_any_byte_is_cut_and_reported_and_appends_continue() {
     let dir = tempfile::tempdir().expect("a directory");
     let segment = written(dir.path(), 12).pop().expect("a segment");
     let whole = std::fs::read(&segment).expect("readable");
-    let places = frames(&segment);
-    let (last, end) = (places[places.len() - 2], places[places.len() - 1]);
-    // Padding is zeros anyway: without it nothing is torn.
+    let offsets = frame_offsets(&segment);
+    let (last, end) = (offsets[offsets.len() - 2], offsets[offsets.len() - 1]);
+    // Padding is zeros anyway: a frame without it is not torn.
     let content =
         last + whole[last..end].iter().rposition(|byte| *byte != 0).expect("a frame is not empty") + 1;
     for torn in (last..content).step_by(5) {
@@ -60,10 +42,10 @@ fn a_tail_torn_at_any_byte_is_cut_and_named_and_the_log_goes_on() {
         overwrite(&segment, torn, &vec![0; end - torn]);
         let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
         assert_eq!(log.bounds().next, Seq(11), "torn at {torn}");
-        // If no byte of it is left, nothing was torn.
+        // If no byte of the frame is left, nothing was torn.
         assert_eq!(cut.is_some(), torn > last, "torn at {torn}");
         if let Some(cut) = cut {
-            let named = (torn >= last + store::frame::FRAME_HEADER).then_some(Lsns { first: 110, last: 119 });
+            let named = (torn >= last + store::frame::FRAME_HEADER).then_some(Lsns::new(110, 119));
             assert_eq!((cut.seq, cut.offset), (Seq(11), last as u64));
             assert!(cut.lsns == named || torn < last + store::frame::FRAME_HEADER, "torn at {torn}: {cut:?}");
         }
@@ -76,11 +58,11 @@ fn a_tail_torn_at_any_byte_is_cut_and_named_and_the_log_goes_on() {
 
 /// Sectors of one write may reach the disk in any order: the end may be there, and the beginning not.
 #[test]
-fn a_tail_whose_beginning_is_missing_is_cut_too() {
+fn a_torn_tail_without_its_beginning_is_cut() {
     let dir = tempfile::tempdir().expect("a directory");
     let segment = written(dir.path(), 12).pop().expect("a segment");
-    let places = frames(&segment);
-    let (last, end) = (places[places.len() - 2], places[places.len() - 1]);
+    let offsets = frame_offsets(&segment);
+    let (last, end) = (offsets[offsets.len() - 2], offsets[offsets.len() - 1]);
     overwrite(&segment, last, &vec![0; (end - last) / 2]);
     let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
     assert_eq!(cut.map(|cut| (cut.seq, cut.lsns)), Some((Seq(11), None)));
@@ -88,39 +70,39 @@ fn a_tail_whose_beginning_is_missing_is_cut_too() {
     check(&log);
 }
 
-/// The torn bytes were left where they were. The next batch was shorter, and half of the old one stood
-/// behind it: at the next start that looked like damage.
+/// The torn bytes were left in place. The next batch was shorter, and half of the torn one remained after it:
+/// at the next start that looked like damage.
 #[test]
-fn nothing_of_a_torn_tail_is_left_behind_the_shorter_batch_that_follows() {
+fn a_torn_tail_is_zeroed_before_a_shorter_batch_is_appended() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut log, _) = open(dir.path()).expect("an empty log");
-    log.append(Seq(0), Lsns::default(), b"first").expect("room");
-    log.append(Seq(1), Lsns::default(), &[7; 3000]).expect("room");
+    log.append(Seq(0), Lsns::default(), b"first").expect("writable");
+    log.append(Seq(1), Lsns::default(), &[7; 3000]).expect("writable");
     drop(log);
     let segment = dir.path().join(format!("{:016x}.seg", 0));
-    let places = frames(&segment);
-    overwrite(&segment, places[1] + 1000, &[0; 8]);
+    let offsets = frame_offsets(&segment);
+    overwrite(&segment, offsets[1] + 1000, &[0; 8]);
     let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
     assert!(cut.is_some());
-    log.append(Seq(1), Lsns::default(), b"x").expect("room");
+    log.append(Seq(1), Lsns::default(), b"x").expect("writable");
     drop(log);
     let (log, cut) = open(dir.path()).expect("sound");
     assert_eq!((log.bounds().next, cut), (Seq(2), None));
 }
 
-/// A disk turned over a bit in the middle of the log. Taken for a torn tail, it would have cut off every
-/// batch behind it, each of which had been acknowledged.
+/// A disk flipped a bit in the middle of the log. Treated as a torn tail, it would have cut off every later
+/// batch, all of them acknowledged.
 #[test]
 fn damage_before_the_last_frame_is_refused_with_file_and_offset() {
     let dir = tempfile::tempdir().expect("a directory");
     let segment = written(dir.path(), 12).pop().expect("a segment");
     let whole = std::fs::read(&segment).expect("readable");
-    let places = frames(&segment);
-    for at in (places[1]..places[places.len() - 2]).step_by(11) {
+    let offsets = frame_offsets(&segment);
+    for at in (offsets[1]..offsets[offsets.len() - 2]).step_by(11) {
         overwrite(&segment, at, &[whole[at] ^ 0x10]);
         let error = open(dir.path()).err().unwrap_or_else(|| panic!("byte {at} is damaged"));
         assert_eq!(error.kind, ErrorKind::Damaged);
-        let place = places.iter().rfind(|place| **place <= at).expect("in a frame");
+        let place = offsets.iter().rfind(|place| **place <= at).expect("in a frame");
         assert!(error.what.contains(&format!("offset={place}")), "{error}");
         assert!(error.what.contains(".seg") && error.what.contains("restore"), "{error}");
         overwrite(&segment, at, &[whole[at]]);
@@ -129,24 +111,24 @@ fn damage_before_the_last_frame_is_refused_with_file_and_offset() {
 }
 
 #[test]
-fn damage_in_an_earlier_segment_is_refused_by_whoever_reads_it() {
+fn damage_in_an_earlier_segment_is_reported_when_it_is_read() {
     let dir = tempfile::tempdir().expect("a directory");
     let segments = written(dir.path(), 300);
     assert!(segments.len() > 2, "{segments:?}");
-    let places = frames(&segments[0]);
-    overwrite(&segments[0], places[3] + 20, &[0xee]);
+    let offsets = frame_offsets(&segments[0]);
+    overwrite(&segments[0], offsets[3] + 20, &[0xee]);
     let (log, _) = open(dir.path()).expect("the end is sound");
     let mut reader = log.reader();
     let error = (0..300).find_map(|seq| reader.read(Seq(seq)).err()).expect("one frame is damaged");
     assert_eq!(error.kind, ErrorKind::Damaged);
 }
 
-/// A segment was lost, or came back from an older backup: the chain of checksums does not close.
+/// A segment was lost or restored from an older backup: the chain of checksums is broken.
 #[test]
 fn a_missing_or_foreign_segment_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let segments = written(dir.path(), 300);
-    let kept = std::fs::read(&segments[1]).expect("readable");
+    let original = std::fs::read(&segments[1]).expect("readable");
     std::fs::remove_file(&segments[1]).expect("removable");
     let (log, _) = open(dir.path()).expect("the end is sound");
     let mut reader = log.reader();
@@ -154,47 +136,47 @@ fn a_missing_or_foreign_segment_is_refused() {
     assert_eq!(error.kind, ErrorKind::Damaged);
     drop(log);
 
-    std::fs::write(&segments[1], kept).expect("writable");
+    std::fs::write(&segments[1], original).expect("writable");
     let other = LogOptions { store_id: 2, ..OPTIONS };
     let refused = DiskLog::open(RealFs, dir.path(), other).err().expect("another store's log");
     assert_eq!(refused.kind, ErrorKind::Damaged);
 }
 
-/// A segment came back from a backup of another run: of this store, under its name, every frame in it whole. Only the
-/// checksum that each frame has of the one before tells that these are not the batches that were appended here.
+/// A segment was restored from a backup of another run: of this store, under the right name, every frame
+/// valid. Only the chained checksums show that these are not the batches appended here.
 #[test]
 fn a_segment_of_another_history_is_refused() {
     let (ours, theirs) =
         (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let [ours, theirs] = [(&ours, b"ours  "), (&theirs, b"theirs")].map(|(dir, first)| {
         let (mut log, _) = open(dir.path()).expect("an empty log");
-        log.append(Seq(0), Lsns::default(), first).expect("room");
+        log.append(Seq(0), Lsns::default(), first).expect("writable");
         drop(log);
         written(dir.path(), 300)
     });
     assert!(ours.len() > 2 && ours.len() == theirs.len());
     let dir = ours[0].parent().expect("a directory");
     for (n, (segment, foreign)) in ours.iter().zip(&theirs).enumerate().skip(1) {
-        let kept = std::fs::read(segment).expect("readable");
+        let original = std::fs::read(segment).expect("readable");
         std::fs::copy(foreign, segment).expect("writable");
-        // The last one is read when the log is opened, and nothing before it.
+        // Opening the log reads only the last segment.
         let (log, _) = open(dir).expect("each segment is sound by itself");
         let mut reader = log.reader();
         let error = (0..300).find_map(|seq| reader.read(Seq(seq)).err());
         assert_eq!(error.expect("another history").kind, ErrorKind::Damaged, "segment {n}");
-        std::fs::write(segment, kept).expect("writable");
+        std::fs::write(segment, original).expect("writable");
     }
-    // One frame alone, in the middle of the last segment and at its end.
+    // A single frame, in the middle of the last segment and at its end.
     let (segment, foreign) = (ours.last().expect("a segment"), theirs.last().expect("a segment"));
-    let (kept, foreign) =
+    let (original, foreign) =
         (std::fs::read(segment).expect("readable"), std::fs::read(foreign).expect("readable"));
-    let places = frames(segment);
-    for place in [1, places.len() - 2] {
-        let (from, to) = (places[place], places[place + 1]);
+    let offsets = frame_offsets(segment);
+    for place in [1, offsets.len() - 2] {
+        let (from, to) = (offsets[place], offsets[place + 1]);
         overwrite(segment, from, &foreign[from..to]);
-        let error = open(dir).err().unwrap_or_else(|| panic!("frame {place} is another's"));
+        let error = open(dir).err().unwrap_or_else(|| panic!("frame {place} is foreign"));
         assert_eq!(error.kind, ErrorKind::Damaged, "{error}");
-        std::fs::write(segment, &kept).expect("writable");
+        std::fs::write(segment, &original).expect("writable");
     }
     let mut reader = open(dir).expect("as it was").0.reader();
     (0..300).for_each(|seq| drop(reader.read(Seq(seq)).expect("as it was")));
@@ -210,19 +192,19 @@ fn a_damaged_floor_is_refused() {
 }
 
 #[test]
-fn a_store_is_open_in_one_place_at_a_time_and_keeps_what_it_was_made_with() {
+fn a_store_is_opened_by_one_process_at_a_time_and_keeps_its_parameters() {
     let dir = tempfile::tempdir().expect("a directory");
-    let made = StoreFile { store_id: 5, shards: 2 };
-    let first = DiskDir::open(dir.path(), made, false).expect("a local directory");
-    let second = DiskDir::open(dir.path(), made, false).err().expect("it is open already");
+    let parameters = StoreFile { store_id: 5, shards: 2 };
+    let first = DiskDir::open(dir.path(), parameters, false).expect("a local directory");
+    let second = DiskDir::open(dir.path(), parameters, false).err().expect("it is open already");
     assert_eq!(second.kind, ErrorKind::Refused);
     drop(first);
     let other = StoreFile { store_id: 6, shards: 9 };
-    let again = DiskDir::open(dir.path(), other, false).expect("nobody has it");
-    assert_eq!(again.file(), made);
+    let again = DiskDir::open(dir.path(), other, false).expect("not open");
+    assert_eq!(again.file(), parameters);
     let (mut log, _) = again.log(1, LogOptions::SEGMENT_BYTES_MIN).expect("a new log");
     fill(&mut log, 3);
     drop(again);
     overwrite(&dir.path().join("store"), 14, &[9]);
-    assert_eq!(DiskDir::open(dir.path(), made, false).err().expect("damaged").kind, ErrorKind::Damaged);
+    assert_eq!(DiskDir::open(dir.path(), parameters, false).err().expect("damaged").kind, ErrorKind::Damaged);
 }

@@ -1,22 +1,22 @@
-//! What is in the log: records, one after the other, that replay through the kernel's one entry point.
+//! The record format: the log's contents, replayed through the kernel's one entry point.
 //!
 //! The payload of a batch is a sequence of records. Each begins with a fixed part, little-endian:
 //!
 //! ```text
-//!  0  4  length of what follows
+//!  0  4  length of the rest of the record
 //!  4  1  format version, 1
 //!  5  8  LSN
 //! 13  8  stamp: kernel time in milliseconds
 //! 21 16  correlation id, 0 if there is none
-//! 37     the command, then the document's bytes if it carries any
+//! 37     the command, then an optional inline document
 //! ```
 //!
-//! The command is encoded by [`command`]: a tag, then its fields in order. Numbers are LEB128, seven bits
-//! a byte, the lowest first; texts and bytes have their length before them; what may be missing has
-//! a byte 0 or 1 before it. Identifiers and hashes are as they are, at full length.
+//! The command is encoded by [`command`]: a tag, then its fields in order. Integers are LEB128; texts and
+//! byte strings are length-prefixed; optional fields are prefixed with a byte 0 or 1. Identifiers and hashes
+//! have a fixed length.
 //!
-//! Checksums are the store's business. Decoding still trusts nothing: every name is checked to be in its
-//! one canonical spelling, every count to be within its limit, and every byte to be used.
+//! Checksums are the store's responsibility. Decoding still trusts nothing: every name must be in its
+//! canonical spelling, every count within its limit, and every byte consumed.
 
 pub mod command;
 
@@ -26,21 +26,21 @@ use kernel::{Command, Lsn, Time};
 
 use crate::wire::{Reader, Writer};
 
-/// The format that this build writes.
+/// The format version that this build writes.
 pub const RECORD_VERSION: u8 = 1;
 
-/// One decided command, as the log keeps it.
+/// A logged command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its position.
+    /// The record's position in the log.
     pub lsn: Lsn,
-    /// When it was decided.
+    /// The command's stamp, in kernel time.
     pub now: Time,
-    /// What the client called it, for the audit trail; 0 if nothing.
+    /// The client's correlation id, for the audit trail; 0 if there is none.
     pub correlation: u128,
-    /// What was decided.
+    /// The command.
     pub command: Command,
-    /// The document that a commit installs, or a relocation carries forward, if it is small.
+    /// The inline document of a commit or a relocation.
     pub document: Option<Vec<u8>>,
 }
 
@@ -66,25 +66,25 @@ pub fn encode_record(
     batch[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// Bytes that are no record.
+/// Bytes that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeError {
-    /// Where in the batch.
+    /// The offset in bytes from the start of the batch or snapshot.
     pub offset: usize,
-    /// What is wrong there.
+    /// A description of the error.
     pub what: String,
 }
 
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not a record: {} (offset={})", self.what, self.offset)
+        write!(f, "{}: offset={}", self.what, self.offset)
     }
 }
 
 impl std::error::Error for DecodeError {}
 
 impl Record {
-    /// The longest document that may ride in a record.
+    /// Maximum size of an inline document in bytes.
     pub const DOCUMENT_MAX: usize = 64 << 10;
 
     /// Appends the record to a batch.
@@ -92,7 +92,7 @@ impl Record {
         encode_record(batch, self.lsn, self.now, self.correlation, &self.command, self.document.as_deref());
     }
 
-    /// All records of a batch.
+    /// Decodes all records of a batch.
     pub fn decode_all(batch: &[u8]) -> Result<Vec<Record>, DecodeError> {
         let mut records = Vec::new();
         let mut offset = 0;
@@ -105,8 +105,8 @@ impl Record {
         Ok(records)
     }
 
-    /// The document of the record at the beginning of `bytes`, if it has one and is at this LSN; and how long the
-    /// record is.
+    /// Decodes the document of the record at the beginning of `bytes`, if the record is at `lsn` and has one.
+    /// Also returns the record's length in bytes.
     pub fn document_at(bytes: &[u8], lsn: Lsn) -> Result<(Option<Vec<u8>>, usize), DecodeError> {
         let mut head = Reader::new(bytes);
         let length = u32::from_le_bytes(head.fixed()?) as usize;
@@ -119,7 +119,7 @@ impl Record {
         Ok((Record::decode(bytes)?.0.document, 4 + length))
     }
 
-    /// The record at the beginning of `bytes`, and how long it is.
+    /// Decodes the record at the beginning of `bytes`, and returns its length in bytes.
     pub fn decode(bytes: &[u8]) -> Result<(Record, usize), DecodeError> {
         let mut head = Reader::new(bytes);
         let length = u32::from_le_bytes(head.fixed()?) as usize;
@@ -127,7 +127,7 @@ impl Record {
         let mut reader = Reader::within(body, 4);
         let version = reader.byte()?;
         if version != RECORD_VERSION {
-            return Err(reader.error(format!("format version {version} is not known to this build")));
+            return Err(reader.error(format!("record format not supported by this build: version={version}")));
         }
         let record = Record {
             lsn: Lsn(u64::from_le_bytes(reader.fixed()?)),

@@ -1,0 +1,10 @@
+//! The store's integration tests, in one binary.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+mod conformance;
+mod damage;
+mod inspect;
+mod lookup;
+mod observed_fs;
+mod segment_files;
+mod unsynced_bytes;

@@ -1,0 +1,24 @@
+//! Helpers that look into segment files, and damage them.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use store::frame::{SEGMENT_HEADER, decode_frame, frame_len};
+
+/// The offsets of a segment's frames, and of their end.
+pub(crate) fn frame_offsets(segment: &Path) -> Vec<usize> {
+    let bytes = std::fs::read(segment).expect("readable");
+    let mut at = SEGMENT_HEADER;
+    let mut offsets = vec![at];
+    while let Some((header, _)) = decode_frame(&bytes[at..]) {
+        at += frame_len(header.length);
+        offsets.push(at);
+    }
+    offsets
+}
+
+pub(crate) fn overwrite(file: &Path, offset: usize, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(file).expect("it exists");
+    file.write_all_at(bytes, offset as u64).expect("writable");
+}
