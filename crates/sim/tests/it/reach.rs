@@ -1,5 +1,4 @@
 //! Random commands are worth what they reach: every answer, every refusal and every event must occur.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::collections::BTreeMap;
 

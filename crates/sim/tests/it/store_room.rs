@@ -1,6 +1,5 @@
 //! A disk without space, and a process without descriptors. A failed append ends the process, so what a log
 //! says of its room must be so.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::path::Path;
 

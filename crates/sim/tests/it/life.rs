@@ -1,5 +1,4 @@
 //! Lives of whole servers: what they tell holds, and everything follows from the seed.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use sim::life::{Tally, run};
 

@@ -1,6 +1,5 @@
 //! The power fails at every call of a scripted workload, one after the other. What was acknowledged must
 //! be there when the power is back, and the store must go on.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::path::Path;
 

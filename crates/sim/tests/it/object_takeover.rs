@@ -4,13 +4,9 @@
 //!
 //! Every writer has a thread, and one of them runs at a time, from one request to the next: so anything
 //! can happen between any two requests, and the same seed repeats it.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[path = "object_takeover/gate.rs"]
 mod gate;
-#[path = "object_takeover/history.rs"]
 mod history;
-#[path = "object_takeover/party.rs"]
 mod party;
 
 use std::collections::BTreeMap;
@@ -74,7 +70,7 @@ fn open(objects: &SimObjects, writer: u128) -> Result<ObjectLog, StoreError> {
     ObjectLog::open(Arc::new(objects.handle()), options, Patience::without_pause(2))
 }
 
-/// `SEEDS=10000 cargo test -p sim --test object_takeover` tries that many.
+/// `SEEDS=10000 cargo test -p sim --test it object_takeover` tries that many.
 #[test]
 fn there_is_one_sequence_and_nobody_is_told_otherwise() {
     let seeds: u64 = std::env::var("SEEDS").map_or(400, |seeds| seeds.parse().expect("a number"));

@@ -1,5 +1,4 @@
 //! Blobs behind a bad network: what was finished is there, whole, and nobody is told that its own is another's.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::sync::Arc;
 

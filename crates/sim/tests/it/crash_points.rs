@@ -1,6 +1,5 @@
 //! The power fails at every single call of a scripted workload: grants, commits, a long document, snapshots,
 //! documents carried forward, segments that go. Whatever is recovered is what was told, or one batch more.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use engine::decider::Said;
 use engine::documents::Place;

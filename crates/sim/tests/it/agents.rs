@@ -1,5 +1,4 @@
 //! Agents under wait-die: no ring, no wait without an end, and nobody starves. `sim::agents` says what is promised, and why.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use sim::agents::{Tally, run};
 

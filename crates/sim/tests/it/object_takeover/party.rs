@@ -7,8 +7,8 @@ use sim::rng::Rng;
 use store::object::{ObjectLog, ObjectOptions, Patience, Standing, WriterId};
 use store::{Batch, ErrorKind, LogStore, Lsns, Seq, StoreError};
 
-use crate::gate::{Gate, InTurn, Leaving};
-use crate::history::{OPTIONS, Shared};
+use super::gate::{Gate, InTurn, Leaving};
+use super::history::{OPTIONS, Shared};
 
 /// What has to happen in the runs for them to mean anything.
 pub(crate) const COUNTED: [&str; 13] = [

@@ -1,5 +1,4 @@
 //! The kernel against the model, from a fixed set of seeds. Fresh ones: `cargo run -p sim -- --help`.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::thread;
 

@@ -1,0 +1,12 @@
+//! The integration tests of the simulator, in one binary, in the order in which a newcomer should read them.
+#![allow(missing_docs, reason = "a test has no public items")]
+
+mod trial;
+mod reach;
+mod store_crashes;
+mod store_room;
+mod object_blobs;
+mod object_takeover;
+mod crash_points;
+mod life;
+mod agents;
