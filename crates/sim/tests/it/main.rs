@@ -4,9 +4,9 @@
 mod trial;
 mod reach;
 mod store_crashes;
-mod store_room;
+mod store_capacity;
 mod object_blobs;
 mod object_takeover;
 mod crash_points;
-mod life;
+mod servers;
 mod agents;

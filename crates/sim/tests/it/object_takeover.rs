@@ -1,67 +1,69 @@
-//! Three writers share one log of objects behind a bad network. They append, stall, take over, truncate and
-//! come back late, and a seed decides who makes the next request. Afterwards the journal of the object
-//! store is held against what each was told.
+//! Three writers share one log in an object store behind an unreliable network. They append, stall, take over,
+//! truncate and resume late; a seed schedules their requests. Afterwards the journal of the object store is compared
+//! with the responses of each writer.
 //!
-//! Every writer has a thread, and one of them runs at a time, from one request to the next: so anything
-//! can happen between any two requests, and the same seed repeats it.
+//! Every writer has a thread, and one thread runs at a time, from one request to the next: so any interleaving of
+//! requests can occur, and the same seed repeats it.
 
-mod gate;
+mod scheduler;
 mod history;
-mod party;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gate::Gate;
 use history::{History, OPTIONS, Shared};
-use party::Party;
-use sim::objects::{SimObjects, Weather};
+use scheduler::Scheduler;
+use sim::objects::{NetworkFaults, SimObjects};
 use sim::rng::Rng;
 use store::conformance::{append_next, fill};
 use store::object::{ObjectLog, ObjectOptions, Patience, Standing, WriterId};
 use store::{ErrorKind, LogStore, Seq, StoreError};
+use writer::WriterThread;
 
-const PARTIES: usize = 3;
+const WRITERS: usize = 3;
 
-/// Says which run it was, whoever panics in it.
-struct Naming(u64);
+/// Prints the seed of the run if a thread panics.
+struct SeedOnPanic(u64);
 
-impl Drop for Naming {
+impl Drop for SeedOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("this was seed {}", self.0);
+            eprintln!("failed with seed {}", self.0);
         }
     }
 }
 
 fn run(seed: u64) -> (SimObjects, History) {
-    let _naming = Naming(seed);
+    let _seed_on_panic = SeedOnPanic(seed);
     let mut rng = Rng::new(seed);
-    let weather =
-        Weather { trouble: [0, 10, 25, 40][usize::from(rng.small(4))], late_max: 1 + rng.below(300) };
-    let objects = SimObjects::new(rng.number(), weather);
-    let (gate, history) = (Gate::new(PARTIES), Shared::default());
+    let faults = NetworkFaults {
+        fault_percent: [0, 10, 25, 40][usize::from(rng.small(4))],
+        delay_max: 1 + rng.below(300),
+    };
+    let objects = SimObjects::new(rng.number(), faults);
+    let (scheduler, history) = (Scheduler::new(WRITERS), Shared::default());
     std::thread::scope(|scope| {
-        for name in 0..PARTIES {
-            let party = Party::new(name, rng.number(), &objects, &gate, &history);
-            scope.spawn(move || party.live());
+        for name in 0..WRITERS {
+            let writer = WriterThread::new(name, rng.number(), &objects, &scheduler, &history);
+            scope.spawn(move || writer.run());
         }
-        gate.run(&mut rng);
+        scheduler.run(&mut rng);
     });
-    objects.calm();
+    objects.heal();
     let history = std::mem::take(&mut *history.lock());
     (objects, history)
 }
 
-/// When all is calm, whoever comes finds the log, reads it whole, and has it.
+/// Without faults a new writer opens the log, reads all of it, and owns it.
 fn check_aftermath(objects: &SimObjects, history: &mut History) {
     let mut log = open(objects, 99).expect("a sound log");
     let (bounds, mut reader) = (log.bounds(), log.reader());
     for seq in (bounds.floor.0..bounds.next.0).map(Seq) {
         history.read(reader.read(seq).expect("above the floor"));
     }
-    append_next(&mut log).expect("nobody else is there");
-    log.confirm().expect("nobody else is there");
+    append_next(&mut log).expect("alive is no other writer");
+    log.confirm().expect("alive is no other writer");
     history.found(bounds);
 }
 
@@ -70,9 +72,9 @@ fn open(objects: &SimObjects, writer: u128) -> Result<ObjectLog, StoreError> {
     ObjectLog::open(Arc::new(objects.handle()), options, Patience::without_pause(2))
 }
 
-/// `SEEDS=10000 cargo test -p sim --test it object_takeover` tries that many.
+/// `SEEDS=10000 cargo test -p sim --test it object_takeover` runs that many.
 #[test]
-fn there_is_one_sequence_and_nobody_is_told_otherwise() {
+fn the_log_is_one_sequence_and_every_response_agrees() {
     let seeds: u64 = std::env::var("SEEDS").map_or(400, |seeds| seeds.parse().expect("a number"));
     let mut counts = BTreeMap::new();
     for seed in 0..seeds {
@@ -83,8 +85,11 @@ fn there_is_one_sequence_and_nobody_is_told_otherwise() {
             *counts.entry(what).or_insert(0) += times;
         }
     }
-    for what in party::COUNTED {
-        assert!(counts.get(what).is_some_and(|times| *times >= seeds / 40), "{what} is rare: {counts:?}");
+    for what in writer::COUNTED {
+        assert!(
+            counts.get(what).is_some_and(|times| *times >= seeds / 40),
+            "too few of {what:?}: {counts:?}"
+        );
     }
 }
 
@@ -95,31 +100,31 @@ fn the_same_seed_repeats_a_run() {
     }
 }
 
-/// A writer slept while another took the log over and truncated all of it. When it woke, the number at
-/// which it went on was below the floor, and everything around it was gone.
+/// A writer was partitioned while another took the log over and truncated all of it. Afterwards its next sequence
+/// number was below the floor, and all batches around it were deleted.
 #[test]
-fn a_writer_that_slept_through_takeover_and_truncation_is_refused() {
-    let objects = SimObjects::new(1, Weather { trouble: 0, late_max: 4 });
+fn a_writer_partitioned_during_takeover_and_truncation_is_deposed() {
+    let objects = SimObjects::new(1, NetworkFaults { fault_percent: 0, delay_max: 4 });
     let handle = objects.handle();
     let options = ObjectOptions { writer: WriterId(1), ..OPTIONS };
-    let mut sleeper =
+    let mut partitioned =
         ObjectLog::open(Arc::new(handle.clone()), options, Patience::without_pause(2)).expect("empty");
-    fill(&mut sleeper, 7);
-    handle.sleep(true);
-    assert_eq!(kind(sleeper.confirm()), ErrorKind::Io);
+    fill(&mut partitioned, 7);
+    handle.set_partitioned(true);
+    assert_eq!(kind(partitioned.confirm()), ErrorKind::Io);
     let mut taker = open(&objects, 2).expect("a sound log");
     fill(&mut taker, 40);
     taker.raise_floor(Seq(40)).expect("all of it");
-    assert_eq!(kind(append_next(&mut sleeper)), ErrorKind::Io, "no answer reaches it");
-    handle.sleep(false);
-    assert_eq!(kind(append_next(&mut sleeper)), ErrorKind::Taken);
-    assert_eq!(sleeper.standing(), Standing::Deposed);
+    assert_eq!(kind(append_next(&mut partitioned)), ErrorKind::Io, "it gets no response");
+    handle.set_partitioned(false);
+    assert_eq!(kind(append_next(&mut partitioned)), ErrorKind::Taken);
+    assert_eq!(partitioned.standing(), Standing::Deposed);
 }
 
-/// The same for one that had never owned the log: its number was an ordinary batch, and is free again.
+/// The same for a writer that had never owned the log: its sequence number was used by a batch, and is free again.
 #[test]
-fn a_stand_by_whose_first_object_lands_after_a_truncation_stands_down() {
-    let objects = SimObjects::new(1, Weather { trouble: 0, late_max: 4 });
+fn a_standby_whose_first_append_is_delayed_past_a_truncation_is_deposed() {
+    let objects = SimObjects::new(1, NetworkFaults { fault_percent: 0, delay_max: 4 });
     let mut owner = open(&objects, 1).expect("empty");
     fill(&mut owner, 7);
     let handle = objects.handle();
@@ -128,11 +133,11 @@ fn a_stand_by_whose_first_object_lands_after_a_truncation_stands_down() {
         ObjectLog::open(Arc::new(handle.clone()), options, Patience::without_pause(1)).expect("sound");
     fill(&mut owner, 40);
     owner.raise_floor(Seq(30)).expect("within the log");
-    handle.sleep(true);
+    handle.set_partitioned(true);
     assert_eq!(kind(append_next(&mut late)), ErrorKind::Io);
-    owner.confirm().expect("what lands below the floor takes nothing over");
+    owner.confirm().expect("an object below the floor takes nothing over");
     fill(&mut owner, 50);
-    handle.sleep(false);
+    handle.set_partitioned(false);
     assert_eq!(kind(append_next(&mut late)), ErrorKind::Refused);
     assert_eq!(kind(append_next(&mut late)), ErrorKind::Taken);
     fill(&mut owner, 60);

@@ -1,4 +1,4 @@
-//! One of those who want the log: it opens it, uses it as chance has it, and dies, several times over.
+//! A writer that opens the log, uses it at random and ends, several times.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use sim::rng::Rng;
 use store::object::{ObjectLog, ObjectOptions, Patience, Standing, WriterId};
 use store::{Batch, ErrorKind, LogStore, Lsns, Seq, StoreError};
 
-use super::gate::{Gate, InTurn, Leaving};
 use super::history::{OPTIONS, Shared};
+use super::scheduler::{ExitGuard, ScheduledObjects, Scheduler};
 
-/// What has to happen in the runs for them to mean anything.
+/// Events that must occur in the runs.
 pub(crate) const COUNTED: [&str; 13] = [
     "opened",
     "acknowledged",
@@ -27,34 +27,47 @@ pub(crate) const COUNTED: [&str; 13] = [
     "read",
 ];
 
-const LIVES: u64 = 5;
+const SESSIONS: u64 = 5;
 
-pub(crate) struct Party {
+pub(crate) struct WriterThread {
     name: usize,
     rng: Rng,
     objects: SimObjects,
-    way: InTurn,
+    connection: ScheduledObjects,
     history: Shared,
-    _leaving: Leaving,
+    _exit_guard: ExitGuard,
 }
 
-impl Party {
-    pub(crate) fn new(name: usize, seed: u64, objects: &SimObjects, gate: &Gate, history: &Shared) -> Party {
-        let way = InTurn { gate: gate.clone(), name, handle: objects.handle() };
+impl WriterThread {
+    pub(crate) fn new(
+        name: usize,
+        seed: u64,
+        objects: &SimObjects,
+        scheduler: &Scheduler,
+        history: &Shared,
+    ) -> WriterThread {
+        let connection = ScheduledObjects { scheduler: scheduler.clone(), name, handle: objects.handle() };
         let (objects, history) = (objects.clone(), history.clone());
-        Party { name, rng: Rng::new(seed), objects, way, history, _leaving: Leaving(gate.clone(), name) }
+        WriterThread {
+            name,
+            rng: Rng::new(seed),
+            objects,
+            connection,
+            history,
+            _exit_guard: ExitGuard(scheduler.clone(), name),
+        }
     }
 
-    pub(crate) fn live(mut self) {
-        for life in 0..LIVES {
-            self.way.gate.pass(self.name);
-            let writer = WriterId(u128::from(life + 1) << 64 | self.name as u128);
+    pub(crate) fn run(mut self) {
+        for session in 0..SESSIONS {
+            self.connection.scheduler.pass(self.name);
+            let writer = WriterId(u128::from(session + 1) << 64 | self.name as u128);
             let patience = Patience::without_pause(1 + u32::from(self.rng.small(4)));
             let options = ObjectOptions { writer, ..OPTIONS };
-            match ObjectLog::open(Arc::new(self.way.clone()), options, patience) {
+            match ObjectLog::open(Arc::new(self.connection.clone()), options, patience) {
                 Ok(log) => {
                     self.count("opened");
-                    Life { party: &mut self, log, writer }.live();
+                    LogSession { thread: &mut self, log, writer }.run();
                 }
                 Err(error) => assert_eq!(error.kind, ErrorKind::Io, "{error}"),
             }
@@ -66,17 +79,17 @@ impl Party {
     }
 }
 
-/// One opening of the log.
-struct Life<'a> {
-    party: &'a mut Party,
+/// One session with the log, from opening to end.
+struct LogSession<'a> {
+    thread: &'a mut WriterThread,
     log: ObjectLog,
     writer: WriterId,
 }
 
-impl Life<'_> {
-    fn live(mut self) {
-        for _ in 0..self.party.rng.below(40) {
-            match self.party.rng.below(12) {
+impl LogSession<'_> {
+    fn run(mut self) {
+        for _ in 0..self.thread.rng.below(40) {
+            match self.thread.rng.below(12) {
                 0 => self.raise_floor(),
                 1 => self.confirm(),
                 2 | 3 => self.read(),
@@ -85,26 +98,26 @@ impl Life<'_> {
             if self.log.standing() == Standing::Behind && !self.read_on() {
                 return;
             }
-            // One that was deposed goes on for a while: it must not get anywhere.
-            if self.log.standing() == Standing::Deposed && self.party.rng.one_in(3) {
+            // A deposed writer continues for a while: none of its appends may succeed.
+            if self.log.standing() == Standing::Deposed && self.thread.rng.one_in(3) {
                 return;
             }
         }
     }
 
     fn payload(&mut self) -> Vec<u8> {
-        if self.party.rng.one_in(3) {
+        if self.thread.rng.one_in(3) {
             return b"the same for all".to_vec();
         }
-        self.party.rng.number().to_le_bytes()[..self.party.rng.small(9).into()].to_vec()
+        self.thread.rng.number().to_le_bytes()[..self.thread.rng.small(9).into()].to_vec()
     }
 
-    /// Appends, and takes note if it is told that the batch is in the log.
+    /// Appends, and records the acknowledgement.
     fn offer(&mut self, seq: Seq, payload: &[u8]) -> Result<(), StoreError> {
         let lsns = Lsns { first: seq.0 * 10, last: seq.0 * 10 + 9 };
         let first = self.log.standing() == Standing::Reader;
         self.log.append(seq, lsns, payload)?;
-        let mut history = self.party.history.lock();
+        let mut history = self.thread.history.lock();
         history.count(if first { "taken over" } else { "acknowledged" });
         history.acknowledged(self.writer, Batch { seq, lsns, payload: payload.to_vec() });
         Ok(())
@@ -119,18 +132,18 @@ impl Life<'_> {
         }
     }
 
-    /// Others act meanwhile. It may try another batch, which it must not; or give up and die.
+    /// Retries an append of unknown outcome, while other writers run. A different batch must be refused. May give up.
     fn decide_later(&mut self, seq: Seq, payload: &[u8]) {
-        self.party.count("undecided");
-        for _ in 0..self.party.rng.below(12) {
-            if self.party.rng.one_in(4) {
+        self.thread.count("undecided");
+        for _ in 0..self.thread.rng.below(12) {
+            if self.thread.rng.one_in(4) {
                 let another = [payload, b"!"].concat();
                 if let Err(error) = self.offer(seq, &another) {
                     assert_eq!(error.kind, ErrorKind::Refused, "{error}");
                 }
             }
             match self.offer(seq, payload) {
-                Ok(()) => return self.party.count("decided later"),
+                Ok(()) => return self.thread.count("decided later"),
                 Err(error) if error.kind == ErrorKind::Io => {}
                 Err(error) => return self.lost(&error),
             }
@@ -139,22 +152,22 @@ impl Life<'_> {
 
     fn lost(&self, error: &StoreError) {
         match (error.kind, self.log.standing()) {
-            (ErrorKind::Taken, Standing::Behind) => self.party.count("quicker"),
-            (ErrorKind::Taken, Standing::Deposed) => self.party.count("deposed"),
-            (ErrorKind::Refused, Standing::Deposed) => self.party.count("stood down"),
-            // It had given up on a batch that is still undecided, and has another now.
+            (ErrorKind::Taken, Standing::Behind) => self.thread.count("quicker"),
+            (ErrorKind::Taken, Standing::Deposed) => self.thread.count("deposed"),
+            (ErrorKind::Refused, Standing::Deposed) => self.thread.count("stood down"),
+            // It gave up on a batch of unknown outcome, and now has another.
             (ErrorKind::Refused, _) if error.what.contains("undecided") => {}
             other => panic!("{other:?}: {error}"),
         }
     }
 
-    /// False if it has to open the log again.
+    /// False if the log has to be reopened.
     fn read_on(&mut self) -> bool {
         match self.log.read_on().map_err(|error| error.kind) {
-            Ok(_) => self.party.count("read on"),
+            Ok(_) => self.thread.count("read on"),
             Err(ErrorKind::Io) => {}
             Err(ErrorKind::Gone) => {
-                self.party.count("too late to read on");
+                self.thread.count("too late to read on");
                 return false;
             }
             Err(other) => panic!("{other:?}"),
@@ -164,19 +177,19 @@ impl Life<'_> {
 
     fn raise_floor(&mut self) {
         let bounds = self.log.bounds();
-        let floor = Seq(bounds.floor.0 + self.party.rng.below(bounds.next.0 - bounds.floor.0 + 1));
+        let floor = Seq(bounds.floor.0 + self.thread.rng.below(bounds.next.0 - bounds.floor.0 + 1));
         match self.log.raise_floor(floor).map_err(|error| error.kind) {
-            Ok(()) => self.party.count("floor raised"),
+            Ok(()) => self.thread.count("floor raised"),
             Err(kind) => assert!(matches!(kind, ErrorKind::Io | ErrorKind::Taken), "{kind:?}"),
         }
     }
 
     fn confirm(&mut self) {
-        let deeds = self.party.objects.deeds();
+        let changes_count = self.thread.objects.changes_count();
         if self.log.confirm().is_ok() {
-            let mut history = self.party.history.lock();
+            let mut history = self.thread.history.lock();
             history.count("confirmed");
-            history.confirmed(self.writer, deeds);
+            history.confirmed(self.writer, changes_count);
         }
     }
 
@@ -185,10 +198,10 @@ impl Life<'_> {
         if bounds.floor == bounds.next {
             return;
         }
-        let seq = Seq(bounds.floor.0 + self.party.rng.below(bounds.next.0 - bounds.floor.0));
+        let seq = Seq(bounds.floor.0 + self.thread.rng.below(bounds.next.0 - bounds.floor.0));
         match self.log.reader().read(seq) {
             Ok(batch) => {
-                let mut history = self.party.history.lock();
+                let mut history = self.thread.history.lock();
                 history.count("read");
                 history.read(batch);
             }
