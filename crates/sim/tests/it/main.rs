@@ -10,3 +10,8 @@ mod object_takeover;
 mod crash_points;
 mod servers;
 mod agents;
+
+/// The size of a randomised test: `usual`, or `long` with `LOCKD_LONG=1` in the environment.
+fn sized(usual: u64, long: u64) -> u64 {
+    if std::env::var("LOCKD_LONG").is_ok_and(|value| value == "1") { long } else { usual }
+}

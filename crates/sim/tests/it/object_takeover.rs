@@ -12,6 +12,7 @@ mod writer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::sized;
 use history::{History, OPTIONS, Shared};
 use scheduler::Scheduler;
 use sim::objects::{NetworkFaults, SimObjects};
@@ -72,10 +73,10 @@ fn open(objects: &SimObjects, writer: u128) -> Result<ObjectLog, StoreError> {
     ObjectLog::open(Arc::new(objects.handle()), options, Patience::without_pause(2))
 }
 
-/// `SEEDS=10000 cargo test -p sim --test it object_takeover` runs that many.
+/// 150 seeds, or 400 with `LOCKD_LONG=1`; `SEEDS=10000 cargo test -p sim --test it object_takeover` runs that many.
 #[test]
 fn the_log_is_one_sequence_and_every_response_agrees() {
-    let seeds: u64 = std::env::var("SEEDS").map_or(400, |seeds| seeds.parse().expect("a number"));
+    let seeds: u64 = std::env::var("SEEDS").map_or(sized(150, 400), |seeds| seeds.parse().expect("a number"));
     let mut counts = BTreeMap::new();
     for seed in 0..seeds {
         let (objects, mut history) = run(seed);

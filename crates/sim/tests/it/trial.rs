@@ -2,13 +2,15 @@
 
 use std::thread;
 
+use crate::sized;
+
 const THREADS: u64 = 2;
 const STEPS: u64 = 1000;
 
-/// Two million commands.
+/// 500,000 commands, or two million with `LOCKD_LONG=1`.
 #[test]
 fn kernel_and_model_agree_on_random_commands() {
-    let seeds = 2000;
+    let seeds = sized(500, 2000);
     let try_seeds = move |thread: u64| {
         let mut steps = 0;
         for seed in (thread..seeds).step_by(usize::try_from(THREADS).expect("a few")) {
