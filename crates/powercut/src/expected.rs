@@ -293,7 +293,7 @@ mod tests {
         known.record(WorkerMessage::Response(ADA, WorkerResponse::Done), false).expect("released");
         known
             .record(WorkerMessage::Request(ADA, WorkerRequest::Acquire(vec![KeyIndex(0)])), false)
-            .expect("asked");
+            .expect("requested");
         let back = WorkerResponse::Granted { lease: LeaseLsn(6), deadline: 100 };
         known.record(WorkerMessage::Response(ADA, back), false).expect_err("a decreasing token");
     }

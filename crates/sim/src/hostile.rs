@@ -22,7 +22,7 @@ pub struct Hostile {
     /// Issued credentials, the newest last.
     issued: Vec<Issued>,
     /// Issued credentials of leases that have not ended.
-    standing: Vec<Issued>,
+    live: Vec<Issued>,
 }
 
 /// A credential, its holder, and a key that its lease covers.
@@ -75,14 +75,14 @@ impl Hostile {
             now: 10_000_000,
             term: 0,
             issued: Vec::new(),
-            standing: Vec::new(),
+            live: Vec::new(),
         }
     }
 
     /// The next step, chosen with the state of the kernel that it will be applied to.
     pub fn step(&mut self, kernel: &Kernel) -> Step {
         self.pass_time(kernel);
-        self.look(kernel);
+        self.refresh_live(kernel);
         let action =
             if kernel.tenure().is_none() && !self.rng.one_in(20) { self.open() } else { self.action() };
         let internal =
@@ -111,11 +111,11 @@ impl Hostile {
         }
     }
 
-    fn look(&mut self, kernel: &Kernel) {
+    fn refresh_live(&mut self, kernel: &Kernel) {
         let now = Time(self.now.max(kernel.now().0));
         let is_live =
             |issued: &&Issued| kernel.lease(issued.held.lease, now).is_ok_and(|view| view.ended.is_none());
-        self.standing = self.issued.iter().filter(is_live).cloned().collect();
+        self.live = self.issued.iter().filter(is_live).cloned().collect();
     }
 
     /// Mostly by a little; often exactly to the next deadline, or just before or after it.
@@ -261,7 +261,7 @@ impl Hostile {
 
     fn issued_one(&mut self) -> Issued {
         let stale = self.rng.one_in(8);
-        let choices = if stale || self.standing.is_empty() { &self.issued } else { &self.standing };
+        let choices = if stale || self.live.is_empty() { &self.issued } else { &self.live };
         let mut issued = match choices.last() {
             Some(last) if self.rng.one_in(3) => last.clone(),
             Some(_) => self.rng.pick(choices).clone(),

@@ -143,8 +143,8 @@ fn replay_all(files: &[PathBuf], update: bool) -> Result<String, String> {
 }
 
 fn all_transcripts() -> Result<Vec<PathBuf>, String> {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernel/tests/transcripts"));
-    let listed = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernel/tests/transcripts"));
+    let listed = std::fs::read_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let mut files: Vec<PathBuf> = listed.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.sort();
     Ok(files)

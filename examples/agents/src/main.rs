@@ -36,7 +36,7 @@ async fn main() -> ExitCode {
         // The three child processes.
         ["edit", name, root] => editor::edit(name, Path::new(root), None).await,
         ["edit", name, root, server] => editor::edit(name, Path::new(root), Some(server)).await,
-        [how @ ("unguarded" | "guarded"), folder @ ..] if folder.len() < 2 => run(how, folder.first()).await,
+        [how @ ("unguarded" | "guarded"), dir @ ..] if dir.len() < 2 => run(how, dir.first()).await,
         _ => Err(USAGE.into()),
     };
     match result {
@@ -48,9 +48,9 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(how: &str, folder: Option<&&str>) -> ExampleResult {
+async fn run(how: &str, dir: Option<&&str>) -> ExampleResult {
     let temporary = tempfile::tempdir()?;
-    let root = folder.map_or(temporary.path(), Path::new);
+    let root = dir.map_or(temporary.path(), Path::new);
     tree::make(root)?;
     // Resources are named by absolute path.
     let root = root.canonicalize()?;

@@ -50,10 +50,10 @@ fn a_reservation_that_fails_at_any_call_changes_nothing_and_can_be_retried() {
     for (fail_at, code) in calls.flat_map(|call| CODES.map(|code| (call, code))) {
         let fs = SimFs::new(Fate { crash_at: None, fail_at: Some((fail_at, code)) });
         let mut log = without_spare(&fs).expect("it fails only later");
-        let (room, bounds) = (log.room(), log.bounds());
+        let (capacity, bounds) = (log.room(), log.bounds());
         let error = log.reserve(1000).expect_err("it fails now");
         assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
-        assert_eq!((log.room(), log.bounds()), (room, bounds), "call {fail_at}");
+        assert_eq!((log.room(), log.bounds()), (capacity, bounds), "call {fail_at}");
         log.reserve(1000).expect("there is space again");
         assert!(log.room().spare && log.room().bytes >= 1000);
         fill(&mut log, bounds.next.0 + 50);
@@ -89,9 +89,10 @@ fn without_a_spare_appends_succeed_exactly_up_to_the_reported_capacity() {
         assert!(!log.room().spare);
         fs.set_errors(exhausted(DISK_FULL));
         while log.room().bytes > 0 {
-            let room = usize::try_from(log.room().bytes).expect("small");
-            let (next, size) = (log.bounds().next, room.min(step));
-            let error = log.append(next, Lsns::default(), &vec![1; room + 1]).expect_err("more than fits");
+            let capacity = usize::try_from(log.room().bytes).expect("small");
+            let (next, size) = (log.bounds().next, capacity.min(step));
+            let error =
+                log.append(next, Lsns::default(), &vec![1; capacity + 1]).expect_err("more than fits");
             assert_eq!((error.kind, log.bounds().next), (ErrorKind::NoSpace, next), "{error}");
             log.append(next, Lsns::default(), &vec![1; size]).expect("no more than fits");
         }
@@ -115,11 +116,11 @@ fn with_a_spare_the_largest_batch_fits_and_one_byte_more_is_too_large() {
         let mut log = open(&fs, SHORT + odd).expect("an empty log");
         log.reserve(1).expect("nothing is refused");
         fs.set_errors(exhausted(DISK_FULL));
-        let room = usize::try_from(log.room().bytes).expect("small");
-        assert_eq!(room, 4096 + if odd == 8 { 8 } else { 0 });
-        let error = log.append(Seq(0), Lsns::default(), &vec![1; room + 1]).expect_err("one too many");
+        let capacity = usize::try_from(log.room().bytes).expect("small");
+        assert_eq!(capacity, 4096 + if odd == 8 { 8 } else { 0 });
+        let error = log.append(Seq(0), Lsns::default(), &vec![1; capacity + 1]).expect_err("one too many");
         assert_eq!(error.kind, ErrorKind::TooLarge);
-        log.append(Seq(0), Lsns::default(), &vec![1; room]).expect("it fits");
+        log.append(Seq(0), Lsns::default(), &vec![1; capacity]).expect("it fits");
         assert_eq!(log.room().bytes, 0);
     }
 }

@@ -15,13 +15,13 @@ pub(crate) const COUNTED: [&str; 13] = [
     "opened",
     "acknowledged",
     "taken over",
-    "quicker",
-    "read on",
-    "too late to read on",
+    "lost the race",
+    "caught up",
+    "too late to catch up",
     "deposed",
     "stood down",
-    "undecided",
-    "decided later",
+    "outcome unknown",
+    "outcome known later",
     "floor raised",
     "confirmed",
     "read",
@@ -95,7 +95,7 @@ impl LogSession<'_> {
                 2 | 3 => self.read(),
                 _ => self.append(),
             }
-            if self.log.standing() == Standing::Behind && !self.read_on() {
+            if self.log.standing() == Standing::Behind && !self.catch_up() {
                 return;
             }
             // A deposed writer continues for a while: none of its appends may succeed.
@@ -127,14 +127,14 @@ impl LogSession<'_> {
         let (seq, payload) = (self.log.bounds().next, self.payload());
         match self.offer(seq, &payload) {
             Ok(()) => {}
-            Err(error) if error.kind == ErrorKind::Io => self.decide_later(seq, &payload),
-            Err(error) => self.lost(&error),
+            Err(error) if error.kind == ErrorKind::Io => self.resolve_outcome(seq, &payload),
+            Err(error) => self.count_lost(&error),
         }
     }
 
     /// Retries an append of unknown outcome, while other writers run. A different batch must be refused. May give up.
-    fn decide_later(&mut self, seq: Seq, payload: &[u8]) {
-        self.thread.count("undecided");
+    fn resolve_outcome(&mut self, seq: Seq, payload: &[u8]) {
+        self.thread.count("outcome unknown");
         for _ in 0..self.thread.rng.below(12) {
             if self.thread.rng.one_in(4) {
                 let another = [payload, b"!"].concat();
@@ -143,16 +143,16 @@ impl LogSession<'_> {
                 }
             }
             match self.offer(seq, payload) {
-                Ok(()) => return self.thread.count("decided later"),
+                Ok(()) => return self.thread.count("outcome known later"),
                 Err(error) if error.kind == ErrorKind::Io => {}
-                Err(error) => return self.lost(&error),
+                Err(error) => return self.count_lost(&error),
             }
         }
     }
 
-    fn lost(&self, error: &StoreError) {
+    fn count_lost(&self, error: &StoreError) {
         match (error.kind, self.log.standing()) {
-            (ErrorKind::Taken, Standing::Behind) => self.thread.count("quicker"),
+            (ErrorKind::Taken, Standing::Behind) => self.thread.count("lost the race"),
             (ErrorKind::Taken, Standing::Deposed) => self.thread.count("deposed"),
             (ErrorKind::Refused, Standing::Deposed) => self.thread.count("stood down"),
             // It gave up on a batch of unknown outcome, and now has another.
@@ -162,12 +162,12 @@ impl LogSession<'_> {
     }
 
     /// False if the log has to be reopened.
-    fn read_on(&mut self) -> bool {
+    fn catch_up(&mut self) -> bool {
         match self.log.read_on().map_err(|error| error.kind) {
-            Ok(_) => self.thread.count("read on"),
+            Ok(_) => self.thread.count("caught up"),
             Err(ErrorKind::Io) => {}
             Err(ErrorKind::Gone) => {
-                self.thread.count("too late to read on");
+                self.thread.count("too late to catch up");
                 return false;
             }
             Err(other) => panic!("{other:?}"),
