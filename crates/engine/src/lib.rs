@@ -10,19 +10,9 @@
 //! the live one, and lets go what is no longer needed; [`uploads`] are documents too long for the log; [`engine`]
 //! is all of it running. [`stopwatch`] is for figures only.
 
-/// Is this deliberate fault switched on, or one of these? Never, without the feature `planted`.
-#[cfg(feature = "planted")]
-macro_rules! planted {
-    ($($fault:ident)|+) => {
-        [$(::planted::Fault::$fault),+].into_iter().any(::planted::is)
-    };
-}
-#[cfg(not(feature = "planted"))]
-macro_rules! planted {
-    ($($fault:ident)|+) => {
-        false
-    };
-}
+// `planted!(Fault)`: whether a deliberate fault is switched on; `false` without the feature `planted`.
+#[macro_use]
+extern crate planted;
 
 mod wire;
 pub mod record;

@@ -15,19 +15,9 @@
 
 extern crate alloc;
 
-/// Whether one of these deliberate faults is enabled. Always `false` without the feature `planted`.
-#[cfg(feature = "planted")]
-macro_rules! planted {
-    ($($fault:ident)|+) => {
-        [$(::planted::Fault::$fault),+].into_iter().any(::planted::is)
-    };
-}
-#[cfg(not(feature = "planted"))]
-macro_rules! planted {
-    ($($fault:ident)|+) => {
-        false
-    };
-}
+// `planted!(Fault)`: whether a deliberate fault is switched on; `false` without the feature `planted`.
+#[macro_use]
+extern crate planted;
 
 // The vocabulary.
 mod units;

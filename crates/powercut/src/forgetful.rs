@@ -1,11 +1,11 @@
-//! A disk that forgets: one file, `image`, in a filesystem of its own. What is written stays in memory until it is
-//! flushed; to kill the process is to cut the power.
+//! A disk that loses unflushed writes: a FUSE filesystem with one file, `image`. Writes stay in memory until they are
+//! flushed; killing the process cuts the power.
 //!
-//! **Invariant.** What was written before a flush is in the image beneath when the flush returns. Of what was
-//! written since, each sector is in the image or not, as chance has it: a real disk writes in what order it likes.
+//! **Invariant.** When a flush returns, all earlier writes are in the underlying image. Of later writes each sector is in
+//! the image or not, at random: a real disk writes in any order.
 //!
-//! It is meant for a loop device, which turns every flush of its filesystem into an `fsync` here. The kernel
-//! caches nothing of it: what was forgotten would come back.
+//! It is meant for a loop device, which turns every flush of its filesystem into an `fsync` here. The page cache is
+//! bypassed (direct I/O): otherwise lost writes could reappear.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,92 +24,92 @@ use fuser::{
 };
 use sim::rng::Rng;
 
-/// What it is started with.
+/// The arguments of the disk process.
 #[derive(Args)]
-pub(crate) struct Disk {
-    /// What is on the disk for good
+pub(crate) struct DiskArgs {
+    /// The durable contents of the disk
     #[arg(long)]
     image: PathBuf,
-    /// Where it appears, as `image`
+    /// Mount point, in which the file `image` appears
     #[arg(long)]
     mount: PathBuf,
     #[arg(long)]
     seed: u64,
 }
 
-/// What a disk writes whole or not at all.
+/// The unit of an atomic write, in bytes.
 const SECTOR: usize = 512;
 const IMAGE: INodeNo = INodeNo(2);
-const FOR_GOOD: Duration = Duration::from_secs(3600);
+const ATTRIBUTE_TTL: Duration = Duration::from_secs(3600);
 
-struct Forgetful {
+struct ForgetfulDisk {
     length: u64,
     cache: Mutex<Cache>,
 }
 
 struct Cache {
     image: File,
-    /// By their place in the disk: what is not in the image.
+    /// Unflushed sectors, by their offset.
     unflushed: BTreeMap<u64, [u8; SECTOR]>,
     rng: Rng,
-    /// Of eight sectors so many are written before anybody asks for it.
-    eager: u64,
+    /// Of eight sectors, the number written through before a flush.
+    write_through: u64,
 }
 
 /// Serves until it is killed.
-pub(crate) fn serve(disk: &Disk) -> Result<(), String> {
-    let said = |error: io::Error| error.to_string();
-    let image = File::options().read(true).write(true).open(&disk.image).map_err(said)?;
-    let length = image.metadata().map_err(said)?.len();
+pub(crate) fn serve(disk: &DiskArgs) -> Result<(), String> {
+    let text = |error: io::Error| error.to_string();
+    let image = File::options().read(true).write(true).open(&disk.image).map_err(text)?;
+    let length = image.metadata().map_err(text)?.len();
     let mut rng = Rng::new(disk.seed);
-    let eager = *rng.pick(&[0, 0, 2, 6]);
-    let cache = Mutex::new(Cache { image, unflushed: BTreeMap::new(), rng, eager });
+    let write_through = *rng.pick(&[0, 0, 2, 6]);
+    let cache = Mutex::new(Cache { image, unflushed: BTreeMap::new(), rng, write_through });
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("forgetful".into())];
-    let session = fuser::spawn_mount(Forgetful { length, cache }, &disk.mount, &config).map_err(said)?;
+    let session = fuser::spawn_mount(ForgetfulDisk { length, cache }, &disk.mount, &config).map_err(text)?;
     println!("ready");
-    session.join().map_err(said)
+    session.join().map_err(text)
 }
 
 impl Cache {
     fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.image.read_exact_at(&mut bytes, offset)?;
-        for (place, sector) in self.unflushed.range(offset..offset + length as u64) {
-            let at = usize::try_from(place - offset).expect("it is within what is read");
+        for (position, sector) in self.unflushed.range(offset..offset + length as u64) {
+            let at = usize::try_from(position - offset).expect("within the range");
             bytes[at..at + SECTOR].copy_from_slice(sector);
         }
         Ok(bytes)
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        for (sector, place) in bytes.chunks_exact(SECTOR).zip((offset..).step_by(SECTOR)) {
-            if self.rng.below(8) < self.eager {
-                self.unflushed.remove(&place);
-                self.image.write_all_at(sector, place)?;
+        for (sector, position) in bytes.chunks_exact(SECTOR).zip((offset..).step_by(SECTOR)) {
+            if self.rng.below(8) < self.write_through {
+                self.unflushed.remove(&position);
+                self.image.write_all_at(sector, position)?;
             } else {
-                self.unflushed.insert(place, sector.try_into().expect("a whole sector"));
+                self.unflushed.insert(position, sector.try_into().expect("a whole sector"));
             }
         }
         Ok(())
     }
 
-    /// Any order will do: nobody is told anything before all of it is written.
+    /// The order does not matter: the flush returns after the last write.
     fn flush(&mut self) -> io::Result<()> {
-        for (place, sector) in std::mem::take(&mut self.unflushed) {
-            self.image.write_all_at(&sector, place)?;
+        for (position, sector) in std::mem::take(&mut self.unflushed) {
+            self.image.write_all_at(&sector, position)?;
         }
         Ok(())
     }
 }
 
-impl Forgetful {
+impl ForgetfulDisk {
     fn cache(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whole sectors of the disk, as a loop device asks for.
-    fn holds(&self, offset: u64, length: usize) -> bool {
+    /// Whether the range is within the disk and consists of whole sectors, as a loop device requests.
+    fn is_valid_range(&self, offset: u64, length: usize) -> bool {
         let whole = offset.is_multiple_of(SECTOR as u64) && length.is_multiple_of(SECTOR);
         whole && offset.saturating_add(length as u64) <= self.length
     }
@@ -140,17 +140,17 @@ impl Forgetful {
     }
 }
 
-impl Filesystem for Forgetful {
+impl Filesystem for ForgetfulDisk {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.attributes(IMAGE).filter(|_| parent == INodeNo::ROOT && name == "image") {
-            Some(attributes) => reply.entry(&FOR_GOOD, &attributes, Generation(0)),
+            Some(attributes) => reply.entry(&ATTRIBUTE_TTL, &attributes, Generation(0)),
             None => reply.error(Errno::ENOENT),
         }
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.attributes(ino) {
-            Some(attributes) => reply.attr(&FOR_GOOD, &attributes),
+            Some(attributes) => reply.attr(&ATTRIBUTE_TTL, &attributes),
             None => reply.error(Errno::ENOENT),
         }
     }
@@ -172,7 +172,7 @@ impl Filesystem for Forgetful {
     ) {
         let left = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX);
         let length = left.min(size as usize);
-        if !self.holds(offset, length) {
+        if !self.is_valid_range(offset, length) {
             return reply.error(Errno::EINVAL);
         }
         match self.cache().read(offset, length) {
@@ -193,16 +193,16 @@ impl Filesystem for Forgetful {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if !self.holds(offset, data.len()) {
+        if !self.is_valid_range(offset, data.len()) {
             return reply.error(Errno::EINVAL);
         }
         match self.cache().write(offset, data) {
-            Ok(()) => reply.written(u32::try_from(data.len()).expect("it came as one")),
+            Ok(()) => reply.written(u32::try_from(data.len()).expect("a FUSE write is small")),
             Err(error) => reply.error(error.into()),
         }
     }
 
-    /// A closed file is not a flushed disk.
+    /// FUSE `flush` is a close, not a sync.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.ok();
     }
@@ -219,10 +219,10 @@ impl Filesystem for Forgetful {
 mod tests {
     use super::*;
 
-    fn cache(eager: u64) -> Cache {
+    fn cache(write_through: u64) -> Cache {
         let image = tempfile::tempfile().expect("a file");
-        image.set_len(8 * SECTOR as u64).expect("room");
-        Cache { image, unflushed: BTreeMap::new(), rng: Rng::new(1), eager }
+        image.set_len(8 * SECTOR as u64).expect("there is space");
+        Cache { image, unflushed: BTreeMap::new(), rng: Rng::new(1), write_through }
     }
 
     fn on_disk(cache: &Cache) -> Vec<u8> {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_flushed_is_read_and_not_there() {
+    fn unflushed_writes_are_read_back_but_not_in_the_image() {
         let mut cache = cache(0);
         cache.write(SECTOR as u64, &[7; 2 * SECTOR]).expect("written");
         let expected = [vec![0; SECTOR], vec![7; 2 * SECTOR], vec![0; 5 * SECTOR]].concat();
@@ -242,12 +242,12 @@ mod tests {
         assert_eq!(on_disk(&cache), expected);
     }
 
-    /// An older sector that waits must not come after a newer one that did not.
+    /// A newer write-through must replace an older cached sector, which a flush would otherwise write over it.
     #[test]
-    fn what_is_written_early_is_not_overwritten_by_what_was_there_before() {
+    fn a_flush_does_not_overwrite_a_newer_write_through() {
         let mut cache = cache(0);
         cache.write(0, &[1; SECTOR]).expect("written");
-        cache.eager = 8;
+        cache.write_through = 8;
         cache.write(0, &[2; SECTOR]).expect("written");
         cache.flush().expect("written");
         assert_eq!(on_disk(&cache)[..SECTOR], [2; SECTOR]);

@@ -1,20 +1,20 @@
-//! Kills a working engine hundreds of times over one store, and checks after each time that nothing is lost that
-//! it had acknowledged.
+//! Kills a running engine hundreds of times on one store, and checks after each kill that no acknowledged write is
+//! lost.
 //!
-//! **What is absent.** Anything that lockd is made of: nothing depends on this crate. It ends only processes that it
-//! started, by their handles.
+//! **What is absent.** Product code: no crate depends on this one. It kills only processes that it started, by their
+//! handles.
 //!
-//! The modules in reading order: [`mod@line`] is what a worker tells before and after each call; [`worker`] is the
-//! process that is killed; [`ledger`] is what must be in the store, as far as the lines tell; [`check`] recovers
-//! the store and compares; [`power`] is what can be switched off: a process, or the disk beneath it too; [`lives`]
-//! is the run. `forgetful`, where it is built in, is a disk that drops what was not flushed.
+//! The modules in reading order: [`message`] is the worker's report before and after each call; [`worker`] is the
+//! process that is killed; [`expected`] is the expected contents of the store, from the messages; [`check`] recovers the
+//! store and compares; [`power`] is the unit of failure: the process alone, or the disk beneath it too; [`run`] is the
+//! sequence of kills. `forgetful`, if it is built in, is a disk that loses unflushed writes.
 
-mod line;
+mod message;
 mod worker;
-mod ledger;
+mod expected;
 mod check;
 mod power;
-mod lives;
+mod run;
 #[cfg(feature = "forgetful")]
 mod forgetful;
 
@@ -23,43 +23,43 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Ends a working engine without warning, again and again, and checks what it had acknowledged
+/// Kills a running engine repeatedly, and checks that no acknowledged write is lost
 #[derive(Parser)]
 #[command(after_help = "Examples:
-  powercut                              200 kills in a directory of their own
-  powercut --kills 1000 --seed 7        more of them, and others
-  powercut --forgetful --kills 100      as root, built with --features forgetful: the disk loses what was not
-                                        flushed, as in a real power cut
+  powercut                              200 kills, on a store in a temporary directory
+  powercut --kills 1000 --seed 7        1,000 kills with another seed
+  powercut --forgetful --kills 100      as root, built with --features forgetful: the disk loses unflushed
+                                        writes, as in a real power cut
 
-The seed decides what is asked and when it ends; the machine decides how far each call has come by then.")]
+The seed decides the requests and the time of each kill; the progress of each call by then depends on the machine.")]
 struct Args {
     #[command(flatten)]
-    run: lives::Run,
+    run: run::RunArgs,
     #[command(subcommand)]
-    part: Option<Part>,
+    process: Option<Subprocess>,
 }
 
-/// What the run starts as processes of their own
+/// Processes that the run starts
 #[derive(Subcommand)]
-enum Part {
+enum Subprocess {
     /// The process that is killed
     #[command(hide = true)]
-    Worker(worker::Job),
-    /// The disk that forgets
+    Worker(worker::WorkerArgs),
+    /// The disk that loses unflushed writes
     #[cfg(feature = "forgetful")]
     #[command(hide = true)]
-    Forgetful(forgetful::Disk),
+    Forgetful(forgetful::DiskArgs),
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match args.part {
-        Some(Part::Worker(job)) => worker::work(&job),
+    let result = match args.process {
+        Some(Subprocess::Worker(args)) => worker::work(&args),
         #[cfg(feature = "forgetful")]
-        Some(Part::Forgetful(disk)) => forgetful::serve(&disk),
-        None => lives::run(&args.run).map(|said| println!("{said}")),
+        Some(Subprocess::Forgetful(args)) => forgetful::serve(&args),
+        None => run::run(&args.run).map(|summary| println!("{summary}")),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(what) => {
             eprintln!("{what}");
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where the store is, below the directory that is given.
+/// The directories of the log and of the blobs of a store.
 fn store_in(dir: &std::path::Path) -> (PathBuf, PathBuf) {
     (dir.join("log"), dir.join("blob"))
 }

@@ -1,7 +1,7 @@
-//! The process that is killed: an engine, and clients that keep it busy until the end.
+//! The process that is killed: an engine, and clients that keep it busy.
 //!
-//! Segments and snapshots are as small as they can be, so that the end often comes while one changes into the next,
-//! while documents are carried forward, while the floor is raised, while blobs are swept.
+//! Segments are as small as possible and snapshots frequent, so that kills often happen at a segment change, during the relocation of
+//! documents, while the floor is raised, or during the garbage collection of blobs.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -24,72 +24,72 @@ use store::StoreError;
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
 
-use crate::line::{Ask, Client, Content, Key, Lease, Line, Told};
+use crate::message::{ClientId, Content, KeyIndex, LeaseLsn, WorkerMessage, WorkerRequest, WorkerResponse};
 use crate::store_in;
 
-/// What a worker is started with.
+/// The arguments of a worker.
 #[derive(Args)]
-pub(crate) struct Job {
+pub(crate) struct WorkerArgs {
     #[arg(long)]
     dir: PathBuf,
-    /// None: it opens the store, and waits
+    /// Number of clients; with 0 it only opens the store
     #[arg(long)]
     clients: u32,
     #[arg(long)]
     seed: u64,
 }
 
-/// Nothing runs out while a run lasts.
+/// Longer than any run: no lease expires.
 const TTL: Span = Span(30 * 86_400_000);
-/// Longer documents are blobs.
+/// Longer documents are blobs; in bytes.
 const INLINE_MAX: u64 = 60 << 10;
 const BLOB_MAX: u64 = 300 << 10;
 
 pub(crate) const LOG: LogOptions = LogOptions { shard: 0, store_id: 1, segment_bytes: 8 << 20 };
 
-struct Watch;
+struct Reporter;
 
-impl Watcher for Watch {
+impl Watcher for Reporter {
     fn fatal(&self, why: Fatal) {
-        let _ = Line::Trouble(why.to_string()).write();
+        let _ = WorkerMessage::StoreFailed(why.to_string()).write();
     }
 
     fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
 
     fn upkeep(&self, news: Upkeep) {
-        let line = match news {
-            Upkeep::Snapshot { moved, .. } => Line::Snapshot { moved },
-            Upkeep::Swept(blobs) => Line::Swept(blobs),
-            Upkeep::Failed(error) => Line::Trouble(error.to_string()),
+        let message = match news {
+            Upkeep::Snapshot { moved, .. } => WorkerMessage::Snapshot { moved },
+            Upkeep::Swept(blobs) => WorkerMessage::Swept(blobs),
+            Upkeep::Failed(error) => WorkerMessage::StoreFailed(error.to_string()),
         };
-        let _ = line.write();
+        let _ = message.write();
     }
 }
 
-/// Works until it is killed, or nobody listens any more.
-pub(crate) fn work(job: &Job) -> Result<(), String> {
-    let engine = open(&job.dir)?;
-    let (term, leases) = look(&engine).ok_or("the engine has ended")?;
-    Line::Opened { term }.write().map_err(|error| error.to_string())?;
+/// Works until it is killed, or the reader of its messages has gone.
+pub(crate) fn work(args: &WorkerArgs) -> Result<(), String> {
+    let engine = open(&args.dir)?;
+    let (term, leases) = read_state(&engine).ok_or("the engine has ended")?;
+    WorkerMessage::Opened { term }.write().map_err(|error| error.to_string())?;
     std::thread::scope(|scope| {
-        for number in (0..job.clients).map(Client) {
-            let mine =
-                leases.iter().filter(|view| view.identity == number.identity()).map(Mine::of).collect();
-            let rng = Rng::new(job.seed ^ u64::from(number.0) << 48);
-            let mut at_work = AtWork { engine: &engine, me: number, rng, leases: mine };
-            scope.spawn(move || while at_work.one_call().is_some() {});
+        for number in (0..args.clients).map(ClientId) {
+            let owned =
+                leases.iter().filter(|view| view.identity == number.identity()).map(OwnedLease::of).collect();
+            let rng = Rng::new(args.seed ^ u64::from(number.0) << 48);
+            let mut thread = ClientThread { engine: &engine, me: number, rng, leases: owned };
+            scope.spawn(move || while thread.one_call().is_some() {});
         }
     });
-    // Until whoever started this one is gone.
+    // Returns when the parent process has ended.
     io::stdin().read_to_end(&mut Vec::new()).map_err(|error| error.to_string())?;
     Ok(())
 }
 
 fn open(dir: &Path) -> Result<Engine, String> {
-    let said = |error: StoreError| error.to_string();
+    let text = |error: StoreError| error.to_string();
     let (log, blob) = store_in(dir);
-    let log = DiskLog::open(RealFs, &log, LOG).map_err(said)?.0;
-    let blobs = Arc::new(DiskBlobs::open(RealFs, &blob).map_err(said)?);
+    let log = DiskLog::open(RealFs, &log, LOG).map_err(text)?.0;
+    let blobs = Arc::new(DiskBlobs::open(RealFs, &blob).map_err(text)?);
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = Opening { store, writer: 1, limits: Limits { ttl_max: TTL, ..Limits::default() } };
     let clock = Box::new(MachineClock::new().map_err(|error| error.to_string())?);
@@ -99,165 +99,178 @@ fn open(dir: &Path) -> Result<Engine, String> {
         sweep_every: Duration::from_millis(20),
         ..Options::default()
     };
-    Engine::open(Box::new(log), blobs, clock, &opening, options, Arc::new(Watch))
+    Engine::open(Box::new(log), blobs, clock, &opening, options, Arc::new(Reporter))
         .map_err(|error| error.to_string())
 }
 
-/// The term, and all leases, once they are durable.
-fn look(engine: &Engine) -> Option<(u64, Vec<LeaseView>)> {
-    let (send, seen) = channel();
-    let look = engine.sequencer().look(Box::new(move |shard| {
+/// The term and all leases, once they are durable.
+fn read_state(engine: &Engine) -> Option<(u64, Vec<LeaseView>)> {
+    let (send, receive) = channel();
+    let query = engine.sequencer().look(Box::new(move |shard| {
         let (kernel, now) = (shard.kernel(), shard.now());
         let term = kernel.tenure().map_or(0, |tenure| tenure.open.term);
         let leases: Vec<LeaseView> =
             kernel.leases_from(Cursor::default(), now).map(|(_, view)| view).collect();
         Box::new(move || drop(send.send((term, leases))))
     }));
-    look.ok()?;
-    seen.recv().ok()
+    query.ok()?;
+    receive.recv().ok()
 }
 
-impl Client {
+impl ClientId {
     pub(crate) fn identity(self) -> Identity {
         identity(&format!("client-{}", self.0))
     }
 }
 
-/// A lease that a client has.
+/// A lease of a client.
 #[derive(Clone)]
-struct Mine {
+struct OwnedLease {
     held: Held,
-    keys: Vec<Key>,
+    keys: Vec<KeyIndex>,
     revoked: bool,
 }
 
-impl Mine {
-    fn of(view: &LeaseView) -> Mine {
-        let client = view.identity.as_str().trim_start_matches("client-").parse().map_or(Client(0), Client);
-        let covers = |key: &Key| view.members.iter().any(|member| member.resource == key.name(client));
-        Mine {
+impl OwnedLease {
+    fn of(view: &LeaseView) -> OwnedLease {
+        let client =
+            view.identity.as_str().trim_start_matches("client-").parse().map_or(ClientId(0), ClientId);
+        let covers = |key: &KeyIndex| view.members.iter().any(|member| member.resource == key.name(client));
+        OwnedLease {
             held: Held { lease: view.id, epoch: view.epoch },
-            keys: Key::all().filter(covers).collect(),
+            keys: KeyIndex::all().filter(covers).collect(),
             revoked: view.state == State::Revoking,
         }
     }
 
-    fn lease(&self) -> Lease {
-        Lease::from(self.held.lease)
+    fn lease(&self) -> LeaseLsn {
+        LeaseLsn::from(self.held.lease)
     }
 }
 
-struct AtWork<'a> {
+struct ClientThread<'a> {
     engine: &'a Engine,
-    me: Client,
+    me: ClientId,
     rng: Rng,
-    leases: Vec<Mine>,
+    leases: Vec<OwnedLease>,
 }
 
-impl AtWork<'_> {
-    /// `None` when there is no going on.
+impl ClientThread<'_> {
+    /// Makes one random call. `None` if the worker cannot continue.
     fn one_call(&mut self) -> Option<()> {
-        let free: Vec<Key> = Key::all().filter(|key| self.holding(*key).is_none()).collect();
+        let free: Vec<KeyIndex> = KeyIndex::all().filter(|key| self.holding(*key).is_none()).collect();
         if self.leases.is_empty() || (!free.is_empty() && self.rng.one_in(3)) {
             return self.acquire(&free);
         }
         let one = usize::try_from(self.rng.below(self.leases.len() as u64)).expect("below a length");
-        let mine = self.leases[one].clone();
+        let owned = self.leases[one].clone();
         match self.rng.below(12) {
-            _ if mine.revoked => self.end(one, Ask::Reclaim(mine.lease()), Action::Reclaim(mine.held.lease)),
-            0 => self.end(one, Ask::Release(mine.lease()), Action::Release(mine.held)),
-            1 => self.revoke(one, &mine),
-            2 => self.renew(&mine),
-            _ => self.commit(one, &mine),
+            _ if owned.revoked => {
+                self.end(one, WorkerRequest::Reclaim(owned.lease()), Action::Reclaim(owned.held.lease))
+            }
+            0 => self.end(one, WorkerRequest::Release(owned.lease()), Action::Release(owned.held)),
+            1 => self.revoke(one, &owned),
+            2 => self.renew(&owned),
+            _ => self.commit(one, &owned),
         }
     }
 
-    fn holding(&self, key: Key) -> Option<&Mine> {
-        self.leases.iter().find(|mine| mine.keys.contains(&key))
+    fn holding(&self, key: KeyIndex) -> Option<&OwnedLease> {
+        self.leases.iter().find(|owned| owned.keys.contains(&key))
     }
 
-    /// Tells what is asked, asks it, and tells what came of it. `None` if nothing did.
-    fn call(&self, ask: Ask, action: Action, document: Option<Vec<u8>>) -> Option<Told> {
-        Line::Asks(self.me, ask).write().ok()?;
+    /// Reports the request, makes the call, and reports the response. `None` if there is none.
+    fn call(
+        &self,
+        request: WorkerRequest,
+        action: Action,
+        document: Option<Vec<u8>>,
+    ) -> Option<WorkerResponse> {
+        WorkerMessage::Request(self.me, request).write().ok()?;
         let command = Command::by(&self.me.identity(), action);
         let outcome = match self.engine.sequencer().call(command, 1, document, None)? {
             Ok(Said::Outcome(outcome)) => outcome,
-            Ok(Said::Blocked(blocked)) => return self.wrong(&format!("{blocked:?}")),
-            Err(why) => return Self::trouble(format!("not taken: {why:?}")),
+            Ok(Said::Blocked(blocked)) => return self.violation(&format!("{blocked:?}")),
+            Err(why) => return Self::store_failed(format!("request not accepted: {why:?}")),
         };
-        let told = match outcome {
+        let response = match outcome {
             Outcome::Applied(Answer::Granted(granted), _) => {
-                Told::Granted { lease: Lease::from(granted.lease), deadline: granted.deadline.0 }
+                WorkerResponse::Granted { lease: LeaseLsn::from(granted.lease), deadline: granted.deadline.0 }
             }
             Outcome::Applied(Answer::Renewed(renewed), _) => match &renewed[..] {
-                [Ok(live)] => Told::Renewed { deadline: live.deadline.0 },
-                other => return self.wrong(&format!("{other:?}")),
+                [Ok(live)] => WorkerResponse::Renewed { deadline: live.deadline.0 },
+                other => return self.violation(&format!("{other:?}")),
             },
-            Outcome::Applied(Answer::Committed(version), _) => Told::Committed { version: version.0 },
-            Outcome::Applied(Answer::Released | Answer::Revoking(_) | Answer::Reclaimed(_), _) => Told::Done,
-            other => return self.wrong(&format!("{other:?}")),
+            Outcome::Applied(Answer::Committed(version), _) => {
+                WorkerResponse::Committed { version: version.0 }
+            }
+            Outcome::Applied(Answer::Released | Answer::Revoking(_) | Answer::Reclaimed(_), _) => {
+                WorkerResponse::Done
+            }
+            other => return self.violation(&format!("{other:?}")),
         };
-        Line::Told(self.me, told).write().ok()?;
-        Some(told)
+        WorkerMessage::Response(self.me, response).write().ok()?;
+        Some(response)
     }
 
-    fn wrong<T>(&self, what: &str) -> Option<T> {
-        let _ = Line::Wrong(format!("client {} was told {what}", self.me.0)).write();
+    fn violation<T>(&self, what: &str) -> Option<T> {
+        let _ =
+            WorkerMessage::Violation(format!("unexpected response to client {}: {what}", self.me.0)).write();
         None
     }
 
-    fn trouble<T>(what: String) -> Option<T> {
-        let _ = Line::Trouble(what).write();
+    fn store_failed<T>(what: String) -> Option<T> {
+        let _ = WorkerMessage::StoreFailed(what).write();
         None
     }
 
-    /// One key, or two at once.
-    fn acquire(&mut self, free: &[Key]) -> Option<()> {
+    /// Acquires one or two keys.
+    fn acquire(&mut self, free: &[KeyIndex]) -> Option<()> {
         let mut keys = vec![*self.rng.pick(free), *self.rng.pick(free)];
         keys.sort_unstable();
         keys.dedup();
-        let member = |key: &Key| Member { resource: key.name(self.me), predicate: Predicate::Mutates };
+        let member = |key: &KeyIndex| Member { resource: key.name(self.me), predicate: Predicate::Mutates };
         let bundle = Bundle::new(keys.iter().map(member).collect()).expect("one or two keys");
-        match self.call(Ask::Acquire(keys.clone()), Action::Acquire(grant(bundle, TTL)), None)? {
-            Told::Granted { lease, .. } => {
+        match self.call(WorkerRequest::Acquire(keys.clone()), Action::Acquire(grant(bundle, TTL)), None)? {
+            WorkerResponse::Granted { lease, .. } => {
                 let held = Held { lease: lease.id(), epoch: kernel::Epoch::FIRST };
-                self.leases.push(Mine { held, keys, revoked: false });
+                self.leases.push(OwnedLease { held, keys, revoked: false });
                 Some(())
             }
-            other => self.wrong(&format!("{other:?}")),
+            other => self.violation(&format!("{other:?}")),
         }
     }
 
-    fn end(&mut self, one: usize, ask: Ask, action: Action) -> Option<()> {
-        self.call(ask, action, None)?;
+    fn end(&mut self, one: usize, request: WorkerRequest, action: Action) -> Option<()> {
+        self.call(request, action, None)?;
         self.leases.swap_remove(one);
         Some(())
     }
 
-    fn revoke(&mut self, one: usize, mine: &Mine) -> Option<()> {
-        self.call(Ask::Revoke(mine.lease()), Action::Revoke(mine.held.lease), None)?;
+    fn revoke(&mut self, one: usize, owned: &OwnedLease) -> Option<()> {
+        self.call(WorkerRequest::Revoke(owned.lease()), Action::Revoke(owned.held.lease), None)?;
         self.leases[one].revoked = true;
         Some(())
     }
 
-    fn renew(&self, mine: &Mine) -> Option<()> {
-        let action = Action::Renew(vec![Renewal { held: mine.held, ttl: None }]);
-        self.call(Ask::Renew(mine.lease()), action, None).map(drop)
+    fn renew(&self, owned: &OwnedLease) -> Option<()> {
+        let action = Action::Renew(vec![Renewal { held: owned.held, ttl: None }]);
+        self.call(WorkerRequest::Renew(owned.lease()), action, None).map(drop)
     }
 
-    /// The last key's document changes seldom, so that it has to be carried forward.
-    fn commit(&mut self, one: usize, mine: &Mine) -> Option<()> {
-        let mut key = *self.rng.pick(&mine.keys);
-        if key.0 + 1 == Key::COUNT && !self.rng.one_in(20) {
-            key = mine.keys[0];
+    /// The last key's document changes rarely, so that checkpoints have to relocate it.
+    fn commit(&mut self, one: usize, owned: &OwnedLease) -> Option<()> {
+        let mut key = *self.rng.pick(&owned.keys);
+        if key.0 + 1 == KeyIndex::COUNT && !self.rng.one_in(20) {
+            key = owned.keys[0];
         }
         let as_blob = self.rng.one_in(10);
         let bytes = if as_blob { self.rng.below(BLOB_MAX) } else { self.rng.below(INLINE_MAX) };
         let content = Content { id: self.rng.number(), bytes: usize::try_from(bytes).expect("short") };
         let release = self.rng.one_in(10);
-        let ask = Ask::Commit { lease: mine.lease(), key, content, release };
+        let request = WorkerRequest::Commit { lease: owned.lease(), key, content, release };
         let slow = self.rng.one_in(3);
-        let done = if as_blob { self.upload(ask, mine, slow) } else { self.inline(ask, mine.held) };
+        let done = if as_blob { self.upload(request, owned, slow) } else { self.inline(request, owned.held) };
         done?;
         if release {
             self.leases.swap_remove(one);
@@ -265,14 +278,14 @@ impl AtWork<'_> {
         Some(())
     }
 
-    fn inline(&self, ask: Ask, held: Held) -> Option<Told> {
-        let (action, content) = self.writing(&ask, held, Location(0))?;
-        self.call(ask, action, Some(content.make()))
+    fn inline(&self, request: WorkerRequest, held: Held) -> Option<WorkerResponse> {
+        let (action, content) = self.writing(&request, held, Location(0))?;
+        self.call(request, action, Some(content.make()))
     }
 
-    /// If it is slow, sweeps come by between the upload and its commit.
-    fn upload(&self, ask: Ask, mine: &Mine, slow: bool) -> Option<Told> {
-        let (_, content) = self.writing(&ask, mine.held, Location(0))?;
+    /// If `slow`, garbage collection runs between the upload and its commit.
+    fn upload(&self, request: WorkerRequest, owned: &OwnedLease, slow: bool) -> Option<WorkerResponse> {
+        let (_, content) = self.writing(&request, owned.held, Location(0))?;
         let uploaded = || {
             let mut upload = self.engine.uploads().begin()?;
             content.make().chunks(64 << 10).try_for_each(|part| upload.write(part))?;
@@ -280,16 +293,16 @@ impl AtWork<'_> {
         };
         match uploaded() {
             Ok(pin) => {
-                (0..if slow { 20 } else { 0 }).try_for_each(|_| self.renew(mine))?;
-                let (action, _) = self.writing(&ask, mine.held, Place::Blob(pin.blob()).location())?;
-                self.call(ask, action, None)
+                (0..if slow { 20 } else { 0 }).try_for_each(|_| self.renew(owned))?;
+                let (action, _) = self.writing(&request, owned.held, Place::Blob(pin.blob()).location())?;
+                self.call(request, action, None)
             }
-            Err(error) => Self::trouble(error.to_string()),
+            Err(error) => Self::store_failed(error.to_string()),
         }
     }
 
-    fn writing(&self, ask: &Ask, held: Held, location: Location) -> Option<(Action, Content)> {
-        let Ask::Commit { key, content, release, .. } = ask else { return None };
+    fn writing(&self, request: &WorkerRequest, held: Held, location: Location) -> Option<(Action, Content)> {
+        let WorkerRequest::Commit { key, content, release, .. } = request else { return None };
         let (key, release) = (key.name(self.me), *release);
         let write = Write { held, key, token: None, if_version: None, if_etag: None, release };
         let commit = Commit { write, etag: content.etag(), bytes: content.bytes as u64, location };

@@ -1,16 +1,16 @@
-//! A few kills of the real process, as part of all tests. Longer runs are for `cargo run --release -p powercut`.
+//! A short run with 25 kills. For longer runs: `cargo run --release -p powercut`.
 #![allow(missing_docs, reason = "a test has no public items")]
 
 use std::process::Command;
 
 #[test]
-fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
+fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
     let dir = tempfile::tempdir().expect("a directory");
     let program = env!("CARGO_BIN_EXE_powercut");
     let mut command = Command::new(program);
     command.args(["--kills", "25", "--answers", "200", "--seed", "1", "--dir"]).arg(dir.path().join("store"));
-    let done = command.output().expect("it runs");
-    let (said, why) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success(), "{why}");
-    assert!(said.contains("25 kills") && said.contains("none lost"), "{said}");
+    let output = command.output().expect("it runs");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    assert!(stdout.contains("25 kills") && stdout.contains("none lost"), "{stdout}");
 }

@@ -1,10 +1,9 @@
-//! A disk that forgets what was not synced.
+//! A simulated disk that loses unsynced writes in a crash.
 //!
-//! Every call can be the last: the world ends there, and [`SimFs::after_crash`] is what is found when
-//! the power is back. Of the writes since a file's last sync each may have survived, in whole, in part
-//! or not at all, in any order; of the changes to a directory since its last sync, any. What was
-//! synced is there. Directories themselves are there once they are made. [`SimFs::refuse`] takes away
-//! descriptors or space until they are given back.
+//! The power can fail at any call; [`SimFs::after_crash`] is the disk found afterwards. Synced data survives. Of the
+//! writes since a file's last sync each may survive in whole, in part or not at all, in any order; of the changes to a
+//! directory since its last sync, any subset. Directories themselves are durable once created. [`SimFs::set_errors`] makes
+//! calls fail for lack of file descriptors or disk space until it is called again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,71 +14,71 @@ use store::fs::{Dir, File, Fs};
 
 use crate::rng::Rng;
 
-/// The unit in which a write survives or not.
+/// The unit in which a write survives a crash, in bytes.
 const SECTOR: usize = 64;
 
-/// A simulated filesystem. Clones are the same disk.
+/// A simulated filesystem. Clones share the disk.
 #[derive(Clone, Default)]
 pub struct SimFs(Arc<Mutex<Disk>>);
 
-/// What happens to the calls of a run.
+/// The faults of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fate {
-    /// The call of this number, and all after it, do not happen: the power is off.
+    /// The power fails before the call of this number: it and all later calls have no effect.
     pub crash_at: Option<u64>,
-    /// The call of this number fails with this error of the operating system, and does nothing.
+    /// The call of this number fails with this `errno`, and has no effect.
     pub fail_at: Option<(u64, i32)>,
 }
 
-/// What fails from now on, until something else is said: with which error of the operating system.
+/// Calls that fail until further notice, with the `errno` they fail with.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Refusal {
-    /// To open, list or make anything.
+pub struct PersistentErrors {
+    /// Calls that open, list or create.
     pub opening: Option<i32>,
-    /// To write beyond the end of a file.
+    /// Writes beyond the end of a file.
     pub growing: Option<i32>,
 }
 
 #[derive(Clone, Default)]
 struct Disk {
     fate: Fate,
-    refusal: Refusal,
+    errors: PersistentErrors,
     calls: u64,
-    files: Vec<Contents>,
+    files: Vec<FileState>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
     dirs: Vec<PathBuf>,
-    /// Changes to names since their directory was synced, in order.
-    changes: Vec<Change>,
+    /// Changes to directory entries since their directory was synced, in order.
+    changes: Vec<EntryChange>,
 }
 
-/// A file's bytes, those that are safe, and the writes in between.
+/// A file's current bytes, its durable bytes, and the writes since the last sync.
 #[derive(Clone, Default)]
-struct Contents {
+struct FileState {
     bytes: Vec<u8>,
     durable: Vec<u8>,
     writes: Vec<(usize, Vec<u8>)>,
 }
 
 #[derive(Clone)]
-enum Change {
+enum EntryChange {
     Set(PathBuf, usize),
     Remove(PathBuf),
-    /// One step: the new name is there exactly if the old one is gone.
+    /// Atomic: the new name exists exactly if the old one is gone.
     Rename(PathBuf, PathBuf, usize),
 }
 
-impl Change {
+impl EntryChange {
     fn is_in(&self, dir: &Path) -> bool {
-        let (Change::Set(path, _) | Change::Remove(path) | Change::Rename(_, path, _)) = self;
+        let (EntryChange::Set(path, _) | EntryChange::Remove(path) | EntryChange::Rename(_, path, _)) = self;
         path.parent() == Some(dir)
     }
 
     fn apply(&self, names: &mut BTreeMap<PathBuf, usize>) {
         match self {
-            Change::Set(path, file) => drop(names.insert(path.clone(), *file)),
-            Change::Remove(path) => drop(names.remove(path)),
-            Change::Rename(from, to, file) => {
+            EntryChange::Set(path, file) => drop(names.insert(path.clone(), *file)),
+            EntryChange::Remove(path) => drop(names.remove(path)),
+            EntryChange::Rename(from, to, file) => {
                 names.remove(from);
                 names.insert(to.clone(), *file);
             }
@@ -93,28 +92,28 @@ impl SimFs {
         SimFs(Arc::new(Mutex::new(Disk { fate, ..Disk::default() })))
     }
 
-    /// Is the power off?
-    pub fn is_off(&self) -> bool {
+    /// Whether the power has failed.
+    pub fn is_powered_off(&self) -> bool {
         let disk = self.disk();
         disk.fate.crash_at.is_some_and(|at| disk.calls >= at)
     }
 
-    /// How many calls were made.
+    /// The number of calls so far.
     pub fn calls(&self) -> u64 {
         self.disk().calls
     }
 
-    /// Takes away descriptors or space, or gives them back.
-    pub fn refuse(&self, refusal: Refusal) {
-        self.disk().refusal = refusal;
+    /// Sets which calls fail from now on.
+    pub fn set_errors(&self, errors: PersistentErrors) {
+        self.disk().errors = errors;
     }
 
-    /// What is on the disk after the power was off: chance decides what of the rest survived.
+    /// The disk after a power failure: `rng` decides which unsynced changes survived.
     #[must_use]
     pub fn after_crash(&self, rng: &mut Rng, fate: Fate) -> SimFs {
         let mut disk = self.disk().clone();
-        disk.settle(rng);
-        (disk.fate, disk.refusal, disk.calls) = (fate, Refusal::default(), 0);
+        disk.lose_unsynced(rng);
+        (disk.fate, disk.errors, disk.calls) = (fate, PersistentErrors::default(), 0);
         SimFs(Arc::new(Mutex::new(disk)))
     }
 
@@ -122,13 +121,13 @@ impl SimFs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call, and lets it happen or not.
+    /// Counts a call, and fails it if it is due to fail.
     fn call(&self) -> io::Result<MutexGuard<'_, Disk>> {
         let mut disk = self.disk();
         let number = disk.calls;
         disk.calls += 1;
         if disk.fate.crash_at.is_some_and(|at| number >= at) {
-            return Err(io::Error::other("the power is off"));
+            return Err(io::Error::other("power failure"));
         }
         match disk.fate.fail_at {
             Some((at, code)) if at == number => Err(io::Error::from_raw_os_error(code)),
@@ -136,10 +135,10 @@ impl SimFs {
         }
     }
 
-    /// A call that takes a descriptor, or makes a name.
+    /// A call that needs a file descriptor or a directory entry.
     fn opening(&self) -> io::Result<MutexGuard<'_, Disk>> {
         let disk = self.call()?;
-        match disk.refusal.opening {
+        match disk.errors.opening {
             Some(code) => Err(io::Error::from_raw_os_error(code)),
             None => Ok(disk),
         }
@@ -147,9 +146,9 @@ impl SimFs {
 }
 
 impl Disk {
-    fn settle(&mut self, rng: &mut Rng) {
-        let luck = rng.below(3);
-        let survives = |rng: &mut Rng| match luck {
+    fn lose_unsynced(&mut self, rng: &mut Rng) {
+        let survival = rng.below(3);
+        let survives = |rng: &mut Rng| match survival {
             0 => false,
             1 => true,
             _ => rng.one_in(2),
@@ -173,7 +172,7 @@ impl Disk {
         (self.names, self.durable_names) = (names.clone(), names);
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: EntryChange) {
         change.apply(&mut self.names);
         self.changes.push(change);
     }
@@ -226,16 +225,16 @@ impl Fs for SimFs {
         if disk.names.contains_key(path) {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
-        disk.files.push(Contents::default());
+        disk.files.push(FileState::default());
         let file = disk.files.len() - 1;
-        disk.change(Change::Set(path.to_path_buf(), file));
+        disk.change(EntryChange::Set(path.to_path_buf(), file));
         Ok(SimFile { fs: self.clone(), file })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut disk = self.call()?;
         let file = disk.find(from)?;
-        disk.change(Change::Rename(from.to_path_buf(), to.to_path_buf(), file));
+        disk.change(EntryChange::Rename(from.to_path_buf(), to.to_path_buf(), file));
         Ok(())
     }
 
@@ -245,14 +244,14 @@ impl Fs for SimFs {
         if disk.names.contains_key(to) {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
-        disk.change(Change::Set(to.to_path_buf(), file));
+        disk.change(EntryChange::Set(to.to_path_buf(), file));
         Ok(())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.call()?;
         disk.find(path)?;
-        disk.change(Change::Remove(path.to_path_buf()));
+        disk.change(EntryChange::Remove(path.to_path_buf()));
         Ok(())
     }
 
@@ -271,7 +270,7 @@ pub struct SimDir {
 impl Dir for SimDir {
     fn sync(&self) -> io::Result<()> {
         let mut disk = self.fs.call()?;
-        let (synced, left): (Vec<Change>, Vec<Change>) =
+        let (synced, left): (Vec<EntryChange>, Vec<EntryChange>) =
             std::mem::take(&mut disk.changes).into_iter().partition(|change| change.is_in(&self.path));
         disk.changes = left;
         for change in synced {
@@ -303,7 +302,7 @@ impl File for SimFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut disk = self.fs.call()?;
-        let (growing, file) = (disk.refusal.growing, &mut disk.files[self.file]);
+        let (growing, file) = (disk.errors.growing, &mut disk.files[self.file]);
         let offset = usize::try_from(offset).expect("a simulated file is small");
         if let Some(code) = growing.filter(|_| offset + bytes.len() > file.bytes.len()) {
             return Err(io::Error::from_raw_os_error(code));
@@ -333,7 +332,7 @@ mod tests {
         Some(bytes)
     }
 
-    /// What may be found after a crash, over many of them.
+    /// The distinct contents found after 200 random crashes.
     fn outcomes(fs: &SimFs, path: &str) -> Vec<Option<Vec<u8>>> {
         let mut found: Vec<_> = (0..200)
             .map(|seed| bytes_of(&fs.after_crash(&mut Rng::new(seed), Fate::default()), path))
@@ -344,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_synced_is_there_and_the_rest_may_or_may_not_be() {
+    fn synced_data_survives_a_crash_and_other_data_may() {
         let fs = SimFs::new(Fate::default());
         let file = fs.create(Path::new("/d/a")).expect("new");
         file.write_at(b"safe", 0).expect("written");
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happens_after_the_crash() {
+    fn calls_after_the_crash_fail() {
         let fs = SimFs::new(Fate { crash_at: Some(1), fail_at: None });
         let file = fs.create(Path::new("/d/a")).expect("before it");
         assert!(file.write_at(b"x", 0).is_err() && fs.sync_dir(Path::new("/d")).is_err());

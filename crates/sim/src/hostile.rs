@@ -1,7 +1,7 @@
-//! Makes up commands: mostly sensible, often at the edge, sometimes hostile.
+//! Generates random commands: mostly valid, often at a limit, sometimes hostile.
 //!
-//! It looks at what the kernel answered to know which leases there are, and aims time at the moments
-//! where valid turns invalid.
+//! The generator learns from outcomes which leases exist, and often steps time exactly to a deadline or one
+//! millisecond around it.
 
 use kernel::{
     Action, Age, AgentName, AgentNews, Answer, Bundle, Command, Commit, Epoch, Etag, Grant, Held, Identity,
@@ -13,19 +13,19 @@ use kernel::{
 use crate::Step;
 use crate::rng::Rng;
 
-/// A source of steps.
+/// A generator of steps.
 pub struct Hostile {
     rng: Rng,
     lsn: u64,
     now: u64,
     term: u64,
-    /// Credentials that were issued, the newest last.
+    /// Issued credentials, the newest last.
     issued: Vec<Issued>,
-    /// Those of them whose leases still cover something.
-    standing: Vec<Issued>,
+    /// Issued credentials of leases that have not ended.
+    live: Vec<Issued>,
 }
 
-/// A credential, whose it is, and a key that its lease covers.
+/// A credential, its holder, and a key that its lease covers.
 #[derive(Clone)]
 struct Issued {
     held: Held,
@@ -33,7 +33,7 @@ struct Issued {
     key: Option<ResourceName>,
 }
 
-/// Limits small enough to be met all the time.
+/// Limits small enough to be reached often.
 fn tight(rng: &mut Rng) -> Limits {
     Limits {
         ttl_max: Span(if rng.one_in(4) { 150 } else { 1000 }),
@@ -52,12 +52,12 @@ fn tight(rng: &mut Rng) -> Limits {
         requests_max: 6,
         requests_per_identity_max: 3,
         request_window: Span(rng.below(2000)),
-        // Small steps, so that what is due is often behind.
+        // Small steps, so that expiries are often overdue.
         step_max: if rng.one_in(4) { 256 } else { 1 + u32::from(rng.small(4)) },
     }
 }
 
-/// A key in a bundle that may be written.
+/// A writable key of the bundle.
 fn key_of(bundle: &Bundle) -> Option<ResourceName> {
     let may_write = |member: &&Member| member.resource.is_key() && member.predicate.may_write();
     bundle.members().iter().find(may_write).map(|member| member.resource.clone())
@@ -66,23 +66,23 @@ fn key_of(bundle: &Bundle) -> Option<ResourceName> {
 const FILES: [&str; 10] = ["/a", "/a/b", "/a/b/c", "/a/*", "/a/b/*", "/*", "/", "/d/e", "/d/*", "/ab"];
 
 impl Hostile {
-    /// Everything that follows depends on this seed alone.
+    /// All steps follow from this seed.
     pub fn new(seed: u64) -> Hostile {
-        // Late enough that an attempt can be older than an hour.
+        // Late enough for attempts older than one hour.
         Hostile {
             rng: Rng::new(seed),
             lsn: 100,
             now: 10_000_000,
             term: 0,
             issued: Vec::new(),
-            standing: Vec::new(),
+            live: Vec::new(),
         }
     }
 
-    /// The next step, in view of the kernel that it will be tried on.
+    /// The next step, chosen with the state of the kernel that it will be applied to.
     pub fn step(&mut self, kernel: &Kernel) -> Step {
         self.pass_time(kernel);
-        self.look(kernel);
+        self.refresh_live(kernel);
         let action =
             if kernel.tenure().is_none() && !self.rng.one_in(20) { self.open() } else { self.action() };
         let internal =
@@ -94,7 +94,7 @@ impl Hostile {
         self.misplace(kernel, Step { lsn: Lsn(self.lsn), now: Time(self.now), command })
     }
 
-    /// Learns from what came of it.
+    /// Records the credential that the step issued, if any.
     pub fn heard(&mut self, step: &Step, outcome: &Outcome) {
         let Some(identity) = step.command.identity.clone() else { return };
         if let Outcome::Applied(Answer::Granted(granted), _) = outcome {
@@ -111,14 +111,14 @@ impl Hostile {
         }
     }
 
-    fn look(&mut self, kernel: &Kernel) {
+    fn refresh_live(&mut self, kernel: &Kernel) {
         let now = Time(self.now.max(kernel.now().0));
-        let stands =
+        let is_live =
             |issued: &&Issued| kernel.lease(issued.held.lease, now).is_ok_and(|view| view.ended.is_none());
-        self.standing = self.issued.iter().filter(stands).cloned().collect();
+        self.live = self.issued.iter().filter(is_live).cloned().collect();
     }
 
-    /// Mostly a little; often exactly to where something is due, or one before or after.
+    /// Mostly by a little; often exactly to the next deadline, or just before or after it.
     fn pass_time(&mut self, kernel: &Kernel) {
         let due = kernel.next_due().filter(|due| due.0 >= self.now).map(|due| due.0);
         self.now = match (self.rng.below(200), due) {
@@ -134,7 +134,7 @@ impl Hostile {
         .max(self.now);
     }
 
-    /// Now and then a step that has no place in the log.
+    /// Occasionally gives the step an invalid LSN or time stamp.
     fn misplace(&mut self, kernel: &Kernel, mut step: Step) -> Step {
         match self.rng.below(300) {
             0 => step.lsn = kernel.last_lsn(),
@@ -216,7 +216,7 @@ impl Hostile {
                 4 if self.rng.one_in(4) => OnExpiry::Hold(Span(u64::MAX)),
                 _ => OnExpiry::Free,
             },
-            owner: self.rng.one_in(5).then(|| Owner::new("somebody").expect("a valid name")),
+            owner: self.rng.one_in(5).then(|| Owner::new("owner").expect("a valid name")),
             agent: self.rng.one_in(5).then(|| self.agent()),
             session: self.rng.one_in(3).then(|| self.session()),
             attempt: self.rng.one_in(3).then(|| self.attempt()),
@@ -254,14 +254,14 @@ impl Hostile {
         Age { at: Time(at), tie: self.rng.below(3) }
     }
 
-    /// A credential: mostly of a lease that stands, sometimes an older or made-up one.
+    /// A credential: mostly of a live lease, sometimes of an ended one, sometimes invalid.
     fn held(&mut self) -> Held {
         self.issued_one().held
     }
 
     fn issued_one(&mut self) -> Issued {
         let stale = self.rng.one_in(8);
-        let choices = if stale || self.standing.is_empty() { &self.issued } else { &self.standing };
+        let choices = if stale || self.live.is_empty() { &self.issued } else { &self.live };
         let mut issued = match choices.last() {
             Some(last) if self.rng.one_in(3) => last.clone(),
             Some(_) => self.rng.pick(choices).clone(),
@@ -281,7 +281,7 @@ impl Hostile {
         issued
     }
 
-    /// Mostly the one whose lease it is about.
+    /// Mostly the holder of the lease that the action names.
     fn caller(&mut self, action: &Action) -> Identity {
         let held = match action {
             Action::Activate(held) | Action::Release(held) | Action::Rebind(held) | Action::Touch(held) => {
@@ -291,8 +291,8 @@ impl Hostile {
             Action::Commit(Commit { write, .. }) | Action::Remove(Removal { write }) => Some(write.held),
             _ => None,
         };
-        let whose = |held: Held| self.issued.iter().rev().find(|issued| issued.held.lease == held.lease);
-        let owner = held.and_then(whose).map(|issued| issued.identity.clone());
+        let issued_for = |held: Held| self.issued.iter().rev().find(|issued| issued.held.lease == held.lease);
+        let owner = held.and_then(issued_for).map(|issued| issued.identity.clone());
         match owner {
             Some(owner) if !self.rng.one_in(12) => owner,
             _ => self.identity(),

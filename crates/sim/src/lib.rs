@@ -1,15 +1,14 @@
-//! A seeded world around the kernel: what is tried in it depends on the seed alone.
+//! Deterministic simulation of the kernel and of whole servers: every run follows from its seed.
 //!
-//! **What is absent.** No clock, no threads, no randomness but the seed's. Nothing of lockd depends on
-//! this crate but its tests.
+//! **What is absent.** No clock, no threads, no randomness but the seed's. Of lockd's crates only tests depend on
+//! this one.
 //!
-//! The modules in reading order: [`world`] is a kernel with a log to stamp; [`transcript`] is the text in which
-//! runs are written and read;
-//! [`model`] is the kernel once more, obviously right and slow; [`hostile`] makes up commands;
-//! [`trial`] runs both against each other; [`shrink`] makes a failure small; [`disk`] is a disk that
-//! forgets what was not synced; [`objects`] is an object store behind a bad network; [`life`] is whole servers
-//! on either, and their clients; [`agents`] is agents under wait-die before such a server, who have to come to an end;
-//! [`linear`] judges what threads were told.
+//! The modules in reading order: [`world`] is a kernel with LSNs and time, for tests; [`transcript`] is the text format
+//! of a run; [`model`] is a slow, obviously correct reference of the kernel; [`hostile`] generates random commands;
+//! [`trial`] runs kernel and model against each other; [`shrink`] minimises a failure; [`disk`] is a disk that loses
+//! unsynced writes; [`objects`] is an object store behind an unreliable network; [`servers`] simulates whole servers on
+//! either, with their clients; [`agents`] simulates agents under wait-die against such a server, and checks liveness;
+//! [`linear`] checks recorded histories of threads for linearizability.
 
 pub mod world;
 pub mod transcript;
@@ -19,20 +18,20 @@ pub mod trial;
 pub mod shrink;
 pub mod disk;
 pub mod objects;
-pub mod life;
+pub mod servers;
 pub mod agents;
 pub mod linear;
 pub mod rng;
 
 use kernel::{Command, Lsn, Time};
 
-/// One record that is tried: where in the log, when, and what.
+/// One record to apply: LSN, time stamp and command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its position.
+    /// Its position in the log.
     pub lsn: Lsn,
-    /// Its stamp.
+    /// Its time stamp.
     pub now: Time,
-    /// What it asks.
+    /// The command.
     pub command: Command,
 }

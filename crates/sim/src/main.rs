@@ -1,4 +1,4 @@
-//! Tries the kernel and whole servers from seeds, and replays transcripts.
+//! The command `sim`: runs seeded simulations of the kernel and of whole servers, and replays transcripts.
 
 #[cfg(feature = "planted")]
 mod planted;
@@ -9,55 +9,55 @@ use std::time::Duration;
 
 use clap::Parser;
 
-/// Runs the lease kernel, and whole servers with their clients, in a world where everything follows from a seed.
+/// Deterministic simulation of the lease kernel and of whole servers with their clients: every run follows from its seed.
 #[derive(Parser)]
 #[command(after_help = "Examples:
-  sim                            try 200 seeds, from 1 on
-  sim --seed 42                  try seed 42 alone, as a failure told you to
-  sim --seed 42 --hours 1        let its servers live for an hour of their time
-  sim --seed 42 --trace          print everything that anybody is told
-  sim --seed 1000 --seeds 5000   try 5,000 seeds from 1,000 on
-  sim transcripts                replay what the documentation shows
-  sim transcripts --update       write down what the kernel does now")]
+  sim                            run 200 seeds, from seed 1
+  sim --seed 42                  run seed 42 alone, to reproduce a failure
+  sim --seed 42 --hours 1        simulate servers for one hour
+  sim --seed 42 --trace          print every response
+  sim --seed 1000 --seeds 5000   run 5,000 seeds, from seed 1,000
+  sim transcripts                replay the transcripts of the documentation
+  sim transcripts --update       replace their output by what the kernel does now")]
 struct Args {
-    /// The first seed; alone, the only one
+    /// First seed; without --seeds, the only one
     #[arg(long)]
     seed: Option<u64>,
-    /// How many seeds to try [default: 1 with --seed, 200 without]
+    /// Number of seeds to run [default: 1 with --seed, 200 without]
     #[arg(long)]
     seeds: Option<u64>,
-    /// How many commands to try on the kernel from each seed
+    /// Number of random kernel commands per seed
     #[arg(long, default_value_t = 500)]
     steps: u64,
-    /// How long servers live from each seed, in hours of their own time
+    /// Simulated hours of server time per seed
     #[arg(long, default_value_t = 0.02)]
     hours: f64,
-    /// How many rounds of wild and good times agents live through from each seed
+    /// Number of agent rounds per seed, each a faulty and a fault-free period
     #[arg(long, default_value_t = 2)]
     rounds: u64,
-    /// Print everything that anybody is told
+    /// Print every response of simulated servers
     #[arg(long)]
     trace: bool,
     #[command(subcommand)]
-    command: Option<Job>,
+    command: Option<Subcommand>,
 }
 
 #[derive(clap::Subcommand)]
-enum Job {
-    /// Replay transcripts, and show where the kernel does otherwise
+enum Subcommand {
+    /// Replay transcripts, and show where the kernel differs
     Transcripts {
         /// Files to replay [default: all in crates/kernel/tests/transcripts]
         files: Vec<PathBuf>,
-        /// Write what comes of each line into the files
+        /// Replace the output in the files by what the kernel does now
         #[arg(long)]
         update: bool,
     },
-    /// Switch on planted faults, one at a time, and show what catches each
+    /// Switch on planted faults, one at a time, and show which test catches each
     #[cfg(feature = "planted")]
     Planted {
-        /// Which [default: all]
+        /// Names of faults [default: all]
         names: Vec<String>,
-        /// Write a table of what caught them into this file
+        /// Write the table of faults and the tests that caught them to this file
         #[arg(long)]
         table: Option<PathBuf>,
     },
@@ -65,15 +65,15 @@ enum Job {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match &args.command {
-        Some(Job::Transcripts { files, update }) => replay_all(files, *update),
+    let result = match &args.command {
+        Some(Subcommand::Transcripts { files, update }) => replay_all(files, *update),
         #[cfg(feature = "planted")]
-        Some(Job::Planted { names, table }) => planted::run(names, table.as_deref()),
+        Some(Subcommand::Planted { names, table }) => planted::run(names, table.as_deref()),
         None => try_seeds(&args),
     };
-    match done {
-        Ok(said) => {
-            println!("{said}");
+    match result {
+        Ok(summary) => {
+            println!("{summary}");
             ExitCode::SUCCESS
         }
         Err(what) => {
@@ -86,31 +86,28 @@ fn main() -> ExitCode {
 fn try_seeds(args: &Args) -> Result<String, String> {
     let first = args.seed.unwrap_or(1);
     let count = args.seeds.unwrap_or(if args.seed.is_some() { 1 } else { 200 });
-    let (mut tried, mut lived) = (sim::trial::Tally::default(), sim::life::Tally::default());
-    let mut came = sim::agents::Tally::default();
+    let (mut trials, mut servers) = (sim::trial::TrialStats::default(), sim::servers::ServerStats::default());
+    let mut agents = sim::agents::AgentStats::default();
     for seed in first..first.saturating_add(count) {
-        tried.add(&sim::trial::run(seed, args.steps)?);
-        lived.add(&live(args, seed)?);
-        came.add(&come(args, seed)?);
+        trials.add(&sim::trial::run(seed, args.steps)?);
+        servers.add(&simulate_servers(args, seed)?);
+        agents.add(&simulate_agents(args, seed)?);
     }
-    Ok(format!("{count} seeds\n{tried}\n{lived}\n{came}"))
+    Ok(format!("{count} seeds\n{trials}\n{servers}\n{agents}"))
 }
 
-fn come(args: &Args, seed: u64) -> Result<sim::agents::Tally, String> {
+fn simulate_agents(args: &Args, seed: u64) -> Result<sim::agents::AgentStats, String> {
     let mut trace = |line: String| {
         if args.trace {
             println!("{line}");
         }
     };
     sim::agents::run(seed, args.rounds, &mut trace).map_err(|what| {
-        format!(
-            "{what}\nto see it again: cargo run --release -p sim -- --seed {seed} --rounds {}",
-            args.rounds
-        )
+        format!("{what}\nto reproduce: cargo run --release -p sim -- --seed {seed} --rounds {}", args.rounds)
     })
 }
 
-fn live(args: &Args, seed: u64) -> Result<sim::life::Tally, String> {
+fn simulate_servers(args: &Args, seed: u64) -> Result<sim::servers::ServerStats, String> {
     let ms = Duration::try_from_secs_f64(args.hours * 3600.0).map_err(|error| format!("--hours: {error}"))?;
     let ms = u64::try_from(ms.as_millis()).map_err(|error| format!("--hours: {error}"))?;
     let mut trace = |line: String| {
@@ -118,8 +115,8 @@ fn live(args: &Args, seed: u64) -> Result<sim::life::Tally, String> {
             println!("{line}");
         }
     };
-    sim::life::run(seed, ms, &mut trace).map_err(|what| {
-        format!("{what}\nto see it again: cargo run --release -p sim -- --seed {seed} --hours {}", args.hours)
+    sim::servers::run(seed, ms, &mut trace).map_err(|what| {
+        format!("{what}\nto reproduce: cargo run --release -p sim -- --seed {seed} --hours {}", args.hours)
     })
 }
 
@@ -133,10 +130,10 @@ fn replay_all(files: &[PathBuf], update: bool) -> Result<String, String> {
             std::fs::write(file, &again).map_err(|error| format!("{}: {error}", file.display()))?;
             println!("written   {shown}");
         } else if again == text {
-            println!("as told   {shown}");
+            println!("matches   {shown}");
         } else {
             return Err(format!(
-                "{}: the kernel does otherwise\n{}",
+                "{}: the kernel differs from the transcript\n{}",
                 file.display(),
                 difference(&text, &again)
             ));
@@ -146,18 +143,18 @@ fn replay_all(files: &[PathBuf], update: bool) -> Result<String, String> {
 }
 
 fn all_transcripts() -> Result<Vec<PathBuf>, String> {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernel/tests/transcripts"));
-    let listed = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernel/tests/transcripts"));
+    let listed = std::fs::read_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let mut files: Vec<PathBuf> = listed.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.sort();
     Ok(files)
 }
 
 /// The first line that differs.
-fn difference(told: &str, done: &str) -> String {
-    let mut pairs = told.lines().zip(done.lines()).enumerate();
-    match pairs.find(|(_, (told, done))| told != done) {
-        Some((n, (told, done))) => format!("line {}: told {told:?}, did {done:?}", n + 1),
-        None => "one is longer than the other".into(),
+fn difference(expected: &str, actual: &str) -> String {
+    let mut pairs = expected.lines().zip(actual.lines()).enumerate();
+    match pairs.find(|(_, (expected, actual))| expected != actual) {
+        Some((n, (expected, actual))) => format!("line {}: expected {expected:?}, got {actual:?}", n + 1),
+        None => "the number of lines differs".into(),
     }
 }

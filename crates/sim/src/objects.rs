@@ -1,12 +1,12 @@
-//! An object store behind a bad network.
+//! A simulated object store behind an unreliable network.
 //!
-//! **Invariant.** The store itself is strongly consistent, and a name is given once until it is deleted. What
-//! the seed decides is what becomes of each request on its way: nothing, or everything and the answer is
-//! lost, or it happens later, when others have long gone on. The journal says what happened, in order.
-//! Same seed, same requests: same behaviour.
+//! **Invariant.** The store itself is strongly consistent, and a name is created at most once until it is deleted. The
+//! seed decides the fate of each request: it is lost, or it is executed and its response is lost, or it is executed
+//! later, after other requests. The journal lists all changes in the order of execution. Same seed and same requests:
+//! same behaviour.
 //!
-//! **What would break it.** A request that is late and lands in front of one that was answered: then a put would
-//! succeed on a name that somebody was told is in use.
+//! **What would break it.** A delayed request that is executed before a request that already has its response: a put
+//! would then succeed on a name that a response called taken.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,223 +15,223 @@ use store::object::{Answer, MemoryObjects, Objects, ObjectsError, Page};
 
 use crate::rng::Rng;
 
-/// How bad the network is.
+/// How unreliable the network is.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Weather {
-    /// Of a hundred requests so many meet with trouble.
-    pub trouble: u64,
-    /// A late request lands after at most so many others.
-    pub late_max: u64,
+pub struct NetworkFaults {
+    /// The percentage of requests with a fault.
+    pub fault_percent: u64,
+    /// A delayed request is executed after at most this many other requests.
+    pub delay_max: u64,
 }
 
-/// Something that has happened to the objects.
+/// A change to the objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// An object was made.
+pub enum ObjectChange {
+    /// An object was created.
     Put {
         /// Its name.
         name: String,
-        /// What is in it.
+        /// Its contents.
         bytes: Vec<u8>,
     },
-    /// An object that was there is no more.
+    /// An existing object was deleted.
     Delete {
         /// Its name.
         name: String,
     },
 }
 
-/// A simulated object store. Clones are the same one.
+/// A simulated object store. Clones share the objects.
 #[derive(Clone)]
-pub struct SimObjects(Arc<Mutex<World>>);
+pub struct SimObjects(Arc<Mutex<Inner>>);
 
-struct World {
-    kept: MemoryObjects,
+struct Inner {
+    objects: MemoryObjects,
     rng: Rng,
-    weather: Weather,
+    faults: NetworkFaults,
     requests: u64,
-    /// On their way, with the number of the request before which they land.
-    late: Vec<(u64, Deed)>,
-    journal: Vec<Deed>,
+    /// Delayed changes, with the number of the request before which they are executed.
+    delayed: Vec<(u64, ObjectChange)>,
+    journal: Vec<ObjectChange>,
 }
 
-/// What becomes of a request that would change something.
-enum Fate {
-    Fine,
-    /// It does nothing.
-    Before(Answer),
-    /// It is done, and no answer comes.
-    Unheard,
-    /// No answer comes; it happens later.
-    Late,
-    /// No answer comes, and it never happens.
+/// The fate of a request that changes objects.
+enum RequestFate {
+    Normal,
+    /// It has no effect and fails with this response.
+    Rejected(Answer),
+    /// It is executed; the response is lost.
+    ResponseLost,
+    /// It is executed later; the response is lost.
+    Delayed,
+    /// It is never executed; there is no response.
     Lost,
 }
 
 impl SimObjects {
     /// An empty store.
-    pub fn new(seed: u64, weather: Weather) -> SimObjects {
-        let (kept, rng) = (MemoryObjects::default(), Rng::new(seed));
-        let world = World { kept, rng, weather, requests: 0, late: Vec::new(), journal: Vec::new() };
-        SimObjects(Arc::new(Mutex::new(world)))
+    pub fn new(seed: u64, faults: NetworkFaults) -> SimObjects {
+        let (objects, rng) = (MemoryObjects::default(), Rng::new(seed));
+        let inner = Inner { objects, rng, faults, requests: 0, delayed: Vec::new(), journal: Vec::new() };
+        SimObjects(Arc::new(Mutex::new(inner)))
     }
 
-    /// A way to the store: one for each that uses it.
+    /// A connection to the store, one for each client.
     pub fn handle(&self) -> SimHandle {
-        SimHandle { objects: self.clone(), asleep: Arc::new(AtomicBool::new(false)) }
+        SimHandle { objects: self.clone(), partitioned: Arc::new(AtomicBool::new(false)) }
     }
 
-    /// From now on nothing goes wrong; what was late has landed.
-    pub fn calm(&self) {
-        let mut world = self.world();
-        world.weather = Weather::default();
-        world.land(u64::MAX);
+    /// Executes all delayed requests, and ends all faults.
+    pub fn heal(&self) {
+        let mut inner = self.inner();
+        inner.faults = NetworkFaults::default();
+        inner.execute_delayed(u64::MAX);
     }
 
-    /// What has happened, in order.
-    pub fn journal(&self) -> Vec<Deed> {
-        self.world().journal.clone()
+    /// All changes, in the order of execution.
+    pub fn journal(&self) -> Vec<ObjectChange> {
+        self.inner().journal.clone()
     }
 
-    /// How much has happened.
-    pub fn deeds(&self) -> usize {
-        self.world().journal.len()
+    /// The number of changes so far.
+    pub fn changes_count(&self) -> usize {
+        self.inner().journal.len()
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl World {
-    /// Counts a request, and lets land what is due.
+impl Inner {
+    /// Counts a request, and executes the delayed ones that are due.
     fn begin(&mut self) {
         self.requests += 1;
-        self.land(self.requests);
+        self.execute_delayed(self.requests);
     }
 
-    fn land(&mut self, now: u64) {
-        let (mut due, late): (Vec<_>, Vec<_>) = self.late.drain(..).partition(|(at, _)| *at <= now);
-        self.late = late;
+    fn execute_delayed(&mut self, now: u64) {
+        let (mut due, delayed): (Vec<_>, Vec<_>) = self.delayed.drain(..).partition(|(at, _)| *at <= now);
+        self.delayed = delayed;
         due.sort_by_key(|(at, _)| *at);
-        for (_, deed) in due {
-            // Nobody hears what comes of it.
-            let _ = self.happen(deed);
+        for (_, change) in due {
+            // Its response is lost.
+            let _ = self.execute(change);
         }
     }
 
-    fn happen(&mut self, deed: Deed) -> Result<(), ObjectsError> {
-        match &deed {
-            Deed::Put { name, bytes } => self.kept.put_if_absent(name, bytes)?,
-            Deed::Delete { name } if self.kept.head(name).is_ok() => self.kept.delete(name)?,
-            Deed::Delete { .. } => return Ok(()),
+    fn execute(&mut self, change: ObjectChange) -> Result<(), ObjectsError> {
+        match &change {
+            ObjectChange::Put { name, bytes } => self.objects.put_if_absent(name, bytes)?,
+            ObjectChange::Delete { name } if self.objects.head(name).is_ok() => self.objects.delete(name)?,
+            ObjectChange::Delete { .. } => return Ok(()),
         }
-        self.journal.push(deed);
+        self.journal.push(change);
         Ok(())
     }
 
-    fn troubled(&mut self) -> bool {
-        let trouble = self.weather.trouble;
-        self.rng.below(100) < trouble
+    fn has_fault(&mut self) -> bool {
+        let fault_percent = self.faults.fault_percent;
+        self.rng.below(100) < fault_percent
     }
 
-    fn fate(&mut self, asleep: bool) -> Fate {
-        if asleep {
-            return Fate::Late;
+    fn fate(&mut self, partitioned: bool) -> RequestFate {
+        if partitioned {
+            return RequestFate::Delayed;
         }
-        if !self.troubled() {
-            return Fate::Fine;
+        if !self.has_fault() {
+            return RequestFate::Normal;
         }
         match self.rng.below(8) {
-            0 => Fate::Before(Answer::Conflict),
-            1 => Fate::Before(Answer::Unavailable),
-            2 | 3 => Fate::Unheard,
-            4..=6 => Fate::Late,
-            _ => Fate::Lost,
+            0 => RequestFate::Rejected(Answer::Conflict),
+            1 => RequestFate::Rejected(Answer::Unavailable),
+            2 | 3 => RequestFate::ResponseLost,
+            4..=6 => RequestFate::Delayed,
+            _ => RequestFate::Lost,
         }
     }
 
-    fn change(&mut self, deed: Deed, asleep: bool) -> Result<(), ObjectsError> {
+    fn change(&mut self, change: ObjectChange, partitioned: bool) -> Result<(), ObjectsError> {
         self.begin();
-        match self.fate(asleep) {
-            Fate::Fine => return self.happen(deed),
-            Fate::Before(answer) => return Err(ObjectsError::new(answer, "so the seed has it")),
-            Fate::Unheard => drop(self.happen(deed)),
-            Fate::Late => {
-                let at = self.requests + 1 + self.rng.below(self.weather.late_max.max(1));
-                self.late.push((at, deed));
+        match self.fate(partitioned) {
+            RequestFate::Normal => return self.execute(change),
+            RequestFate::Rejected(answer) => return Err(ObjectsError::new(answer, "injected fault")),
+            RequestFate::ResponseLost => drop(self.execute(change)),
+            RequestFate::Delayed => {
+                let at = self.requests + 1 + self.rng.below(self.faults.delay_max.max(1));
+                self.delayed.push((at, change));
             }
-            Fate::Lost => {}
+            RequestFate::Lost => {}
         }
         Err(timed_out())
     }
 
-    /// May a request that changes nothing be answered?
-    fn look(&mut self, asleep: bool) -> Result<&MemoryObjects, ObjectsError> {
+    /// The objects for a read, unless the request has a fault.
+    fn read(&mut self, partitioned: bool) -> Result<&MemoryObjects, ObjectsError> {
         self.begin();
-        if asleep {
+        if partitioned {
             return Err(timed_out());
         }
-        if self.troubled() {
+        if self.has_fault() {
             let answers = [Answer::Unavailable, Answer::TimedOut];
-            return Err(ObjectsError::new(*self.rng.pick(&answers), "so the seed has it"));
+            return Err(ObjectsError::new(*self.rng.pick(&answers), "injected fault"));
         }
-        Ok(&self.kept)
+        Ok(&self.objects)
     }
 }
 
 fn timed_out() -> ObjectsError {
-    ObjectsError::new(Answer::TimedOut, "no answer came")
+    ObjectsError::new(Answer::TimedOut, "no response")
 }
 
-/// One user's way to a simulated object store. Clones are the same way.
+/// One client's connection to a simulated object store. Clones share the connection.
 #[derive(Clone)]
 pub struct SimHandle {
     objects: SimObjects,
-    asleep: Arc<AtomicBool>,
+    partitioned: Arc<AtomicBool>,
 }
 
 impl SimHandle {
-    /// While it is asleep, no answer reaches it, and what it asks for happens later.
-    pub fn sleep(&self, asleep: bool) {
-        self.asleep.store(asleep, Ordering::Relaxed);
+    /// While partitioned, the client gets no responses, and its changes are executed later.
+    pub fn set_partitioned(&self, partitioned: bool) {
+        self.partitioned.store(partitioned, Ordering::Relaxed);
     }
 
-    fn look<T>(
+    fn read<T>(
         &self,
         request: impl FnOnce(&MemoryObjects) -> Result<T, ObjectsError>,
     ) -> Result<T, ObjectsError> {
-        request(self.objects.world().look(self.asleep.load(Ordering::Relaxed))?)
+        request(self.objects.inner().read(self.partitioned.load(Ordering::Relaxed))?)
     }
 
-    fn change(&self, deed: Deed) -> Result<(), ObjectsError> {
-        self.objects.world().change(deed, self.asleep.load(Ordering::Relaxed))
+    fn change(&self, change: ObjectChange) -> Result<(), ObjectsError> {
+        self.objects.inner().change(change, self.partitioned.load(Ordering::Relaxed))
     }
 }
 
 impl Objects for SimHandle {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
-        self.change(Deed::Put { name: name.to_string(), bytes: bytes.to_vec() })
+        self.change(ObjectChange::Put { name: name.to_string(), bytes: bytes.to_vec() })
     }
 
     fn get(&self, name: &str) -> Result<Vec<u8>, ObjectsError> {
-        self.look(|kept| kept.get(name))
+        self.read(|objects| objects.get(name))
     }
 
     fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>, ObjectsError> {
-        self.look(|kept| kept.get_range(name, offset, length))
+        self.read(|objects| objects.get_range(name, offset, length))
     }
 
     fn head(&self, name: &str) -> Result<u64, ObjectsError> {
-        self.look(|kept| kept.head(name))
+        self.read(|objects| objects.head(name))
     }
 
     fn list(&self, prefix: &str, after: &str) -> Result<Page, ObjectsError> {
-        self.look(|kept| kept.list(prefix, after))
+        self.read(|objects| objects.list(prefix, after))
     }
 
     fn delete(&self, name: &str) -> Result<(), ObjectsError> {
-        self.change(Deed::Delete { name: name.to_string() })
+        self.change(ObjectChange::Delete { name: name.to_string() })
     }
 }
 
@@ -239,18 +239,18 @@ impl Objects for SimHandle {
 mod tests {
     use super::*;
 
-    /// Puts and deletes of a few names, and what each was told.
-    fn run(seed: u64) -> (Vec<Deed>, Vec<Result<(), Answer>>) {
-        let objects = SimObjects::new(seed, Weather { trouble: 60, late_max: 20 });
+    /// Puts and deletes of a few names, and the result of each.
+    fn run(seed: u64) -> (Vec<ObjectChange>, Vec<Result<(), Answer>>) {
+        let objects = SimObjects::new(seed, NetworkFaults { fault_percent: 60, delay_max: 20 });
         let handle = objects.handle();
-        let told = (0..200).map(|n| {
+        let results = (0..200).map(|n| {
             let name = format!("a/{}", n % 7);
-            let told = if n % 3 == 0 { handle.delete(&name) } else { handle.put_if_absent(&name, &[n]) };
-            told.map_err(|error| error.answer)
+            let result = if n % 3 == 0 { handle.delete(&name) } else { handle.put_if_absent(&name, &[n]) };
+            result.map_err(|error| error.answer)
         });
-        let told = told.collect();
-        objects.calm();
-        (objects.journal(), told)
+        let results = results.collect();
+        objects.heal();
+        (objects.journal(), results)
     }
 
     #[test]
@@ -260,24 +260,27 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_answer_occurs() {
-        let (_, told) = run(1);
+    fn every_kind_of_response_occurs() {
+        let (_, results) = run(1);
         for answer in [Answer::Taken, Answer::Conflict, Answer::Unavailable, Answer::TimedOut] {
-            assert!(told.contains(&Err(answer)), "{answer:?}");
+            assert!(results.contains(&Err(answer)), "{answer:?}");
         }
-        assert!(told.contains(&Ok(())));
+        assert!(results.contains(&Ok(())));
     }
 
     #[test]
-    fn what_a_sleeper_asks_for_happens_when_others_have_gone_on() {
-        let objects = SimObjects::new(0, Weather { trouble: 0, late_max: 3 });
-        let (sleeper, other) = (objects.handle(), objects.handle());
-        sleeper.sleep(true);
-        assert_eq!(sleeper.put_if_absent("a", b"late").map_err(|error| error.answer), Err(Answer::TimedOut));
+    fn a_partitioned_clients_put_is_executed_after_later_requests() {
+        let objects = SimObjects::new(0, NetworkFaults { fault_percent: 0, delay_max: 3 });
+        let (partitioned, other) = (objects.handle(), objects.handle());
+        partitioned.set_partitioned(true);
+        assert_eq!(
+            partitioned.put_if_absent("a", b"delayed").map_err(|error| error.answer),
+            Err(Answer::TimedOut)
+        );
         assert_eq!(other.get("a").map_err(|error| error.answer), Err(Answer::NotFound));
         for _ in 0..3 {
             let _ = other.head("b");
         }
-        assert_eq!(other.get("a"), Ok(b"late".to_vec()));
+        assert_eq!(other.get("a"), Ok(b"delayed".to_vec()));
     }
 }

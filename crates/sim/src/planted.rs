@@ -1,8 +1,8 @@
-//! Shows that the suite catches every planted fault: switches them on one after the other, and runs the parts of
-//! the suite that may notice, each as a process of its own, until one of them fails.
+//! Proves that the test suite catches every planted fault: switches them on one at a time, and runs parts of the
+//! suite, each in a process of its own, until one fails.
 //!
-//! First everything runs without a fault: a part that fails then proves nothing. A part that does not end within
-//! its time has caught nothing either.
+//! The whole suite runs without a fault first: a part that fails then proves nothing. Nor does a part that exceeds
+//! its time limit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,133 +14,99 @@ use std::time::{Duration, Instant};
 
 use ::planted::{Fault, VARIABLE};
 
-/// A part of the suite.
+/// A part of the test suite, which a fault names in [`Fault::caught_by`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
-    /// `sim --hours 0`: the kernel against its model.
-    Trials,
-    /// `sim --steps 0`: whole servers.
-    Lives,
-    /// A test binary: its crate, and its name or `lib`.
-    Test(&'static str, &'static str),
+enum SuitePart {
+    /// `trial`: `sim --hours 0`, the kernel against its model.
+    Trial,
+    /// `servers`: `sim --steps 0`, whole servers.
+    Servers,
+    /// `crate/module`: the tests of one module, or `crate/lib` for the unit tests. The module is an integration-test
+    /// binary of that name, or a module of the binary `it`.
+    Tests(&'static str, &'static str),
 }
 
-const STORE: Part = Part::Test("store", "lib");
-const DAMAGE: Part = Part::Test("store", "it");
-const STORE_CRASHES: Part = Part::Test("sim", "store_crashes");
-const TAKEOVER: Part = Part::Test("sim", "object_takeover");
-const AGENTS: Part = Part::Test("sim", "agents");
-const CRASH_POINTS: Part = Part::Test("sim", "crash_points");
-const ENGINE: Part = Part::Test("engine", "lib");
-const SHARD: Part = Part::Test("engine", "shard");
-const WAITING: Part = Part::Test("engine", "waiting");
-const SEQUENCER: Part = Part::Test("engine", "sequencer");
-const LETTING_GO: Part = Part::Test("engine", "letting_go");
-const ENGINE_CRASHES: Part = Part::Test("engine", "crashes");
-const WHOLE_ENGINE: Part = Part::Test("engine", "engine");
-const REGRESSIONS: Part = Part::Test("kernel", "regressions");
-
-/// All parts, the quick ones first.
-const PARTS: [Part; 16] = [
-    Part::Trials,
-    Part::Lives,
-    AGENTS,
-    REGRESSIONS,
-    STORE,
-    DAMAGE,
-    ENGINE,
-    SHARD,
-    WAITING,
-    SEQUENCER,
-    LETTING_GO,
-    ENGINE_CRASHES,
-    TAKEOVER,
-    WHOLE_ENGINE,
-    STORE_CRASHES,
-    CRASH_POINTS,
+/// All parts, the fastest first.
+const PARTS: [SuitePart; 16] = [
+    SuitePart::Trial,
+    SuitePart::Servers,
+    SuitePart::Tests("sim", "agents"),
+    SuitePart::Tests("kernel", "regressions"),
+    SuitePart::Tests("store", "lib"),
+    SuitePart::Tests("store", "damage"),
+    SuitePart::Tests("engine", "lib"),
+    SuitePart::Tests("engine", "shard"),
+    SuitePart::Tests("engine", "waiting"),
+    SuitePart::Tests("engine", "sequencer"),
+    SuitePart::Tests("engine", "letting_go"),
+    SuitePart::Tests("engine", "crashes"),
+    SuitePart::Tests("sim", "object_takeover"),
+    SuitePart::Tests("engine", "engine"),
+    SuitePart::Tests("sim", "store_crashes"),
+    SuitePart::Tests("sim", "crash_points"),
 ];
 
-/// The parts that are the likeliest to notice; all others come after them.
-fn likely(fault: Fault) -> &'static [Part] {
-    match fault {
-        Fault::WaitDieHoldersOnly => &[Part::Lives],
-        _ if fault.place().contains("kernel/") => &[Part::Trials],
-        Fault::SegmentHeaderUnsynced => &[STORE_CRASHES],
-        Fault::LsnUnchecked => &[STORE],
-        Fault::ChainUnchecked | Fault::TornTailKept | Fault::DamageCut => &[DAMAGE],
-        _ if fault.place().contains("object/") => &[TAKEOVER, STORE],
-        Fault::TiredStillGranted | Fault::GoneStillServed => &[WAITING, SHARD],
-        Fault::AttemptsAlwaysWait
-        | Fault::AttemptAgesAnew
-        | Fault::ExpiryWakesNobody
-        | Fault::WaitUnbounded => &[AGENTS],
-        Fault::YoungerStays | Fault::NoSpaceIgnored => &[SHARD],
-        Fault::PinsLate | Fault::FloorBeforeMoves => &[LETTING_GO],
-        Fault::SnapshotUncompared => &[ENGINE_CRASHES],
-        _ if fault.place().contains("sequencer") => &[SEQUENCER],
-        _ => &[Part::Lives],
-    }
-}
-
-/// How long a part may take.
+/// The time limit of one part.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a part of the suite said.
+/// The result of one part.
 enum Verdict {
     Passed,
-    /// Which seed or test, and in how many words it is worth telling.
+    /// The seed or the test that failed.
     Failed(String),
-    TooLong,
+    TimedOut,
 }
 
-/// What came of one fault.
-struct Row {
+/// The result of one fault.
+struct FaultReport {
     fault: Fault,
-    caught: Option<(Part, String)>,
+    caught: Option<(SuitePart, String)>,
     took: Duration,
 }
 
-/// Tries the faults of these names, or all of them; writes the table into a file if there is one.
+/// Tries the faults of these names, or all of them, and writes the table to a file if one is given.
 pub(crate) fn run(names: &[String], table: Option<&Path>) -> Result<String, String> {
-    let faults = chosen(names)?;
-    let (begun, suite) = (now(), Suite::build()?);
+    let faults = selected(names)?;
+    let (started, suite) = (now(), Suite::build()?);
     suite.check_passes()?;
-    println!("all {} parts pass without a fault, {:.0?}", PARTS.len(), begun.elapsed());
-    let rows: Vec<Row> = faults.into_iter().map(|fault| suite.hunt(fault)).collect::<Result<_, String>>()?;
+    println!("all {} parts pass without a fault, {:.0?}", PARTS.len(), started.elapsed());
+    let reports: Vec<FaultReport> =
+        faults.into_iter().map(|fault| suite.catch(fault)).collect::<Result<_, String>>()?;
     if let Some(table) = table {
-        std::fs::write(table, page(&rows)).map_err(|error| format!("{}: {error}", table.display()))?;
+        std::fs::write(table, page(&reports)).map_err(|error| format!("{}: {error}", table.display()))?;
     }
     let missed: Vec<&str> =
-        rows.iter().filter(|row| row.caught.is_none()).map(|row| row.fault.name()).collect();
+        reports.iter().filter(|report| report.caught.is_none()).map(|report| report.fault.name()).collect();
     if missed.is_empty() {
-        Ok(format!("{} faults, all caught, {:.0?}", rows.len(), begun.elapsed()))
+        Ok(format!("{} faults, all caught, {:.0?}", reports.len(), started.elapsed()))
     } else {
-        Err(format!("{} of {} faults were not caught: {}", missed.len(), rows.len(), missed.join(", ")))
+        Err(format!("{} of {} faults were not caught: {}", missed.len(), reports.len(), missed.join(", ")))
     }
 }
 
-fn chosen(names: &[String]) -> Result<Vec<Fault>, String> {
+fn selected(names: &[String]) -> Result<Vec<Fault>, String> {
     if names.is_empty() {
         return Ok(Fault::ALL.to_vec());
     }
     names.iter().map(|name| Fault::named(name).ok_or_else(|| format!("no such fault: {name}"))).collect()
 }
 
-/// The programs that the parts are.
+/// The executables of all parts.
 struct Suite {
     sim: PathBuf,
+    /// By crate and target.
     tests: BTreeMap<(String, String), PathBuf>,
 }
 
 impl Suite {
     fn build() -> Result<Suite, String> {
-        let sim = std::env::current_exe().map_err(|error| format!("where is this program? {error}"))?;
+        let sim = std::env::current_exe().map_err(|error| format!("cannot locate this program: {error}"))?;
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(["test", "--no-run", "--features", "planted", "--message-format", "json"]);
         command.args(["-p", "kernel", "-p", "store", "-p", "engine", "-p", "sim"]);
-        command.current_dir(folder("..")).env_remove(VARIABLE).stderr(Stdio::inherit());
-        let built = command.output().map_err(|error| format!("building the tests: {error}"))?;
+        command.current_dir(crate_dir("..")).env_remove(VARIABLE).stderr(Stdio::inherit());
+        let built = command.output().map_err(|error| format!("cannot build the tests: {error}"))?;
         if !built.status.success() {
             return Err("the tests do not build".into());
         }
@@ -150,65 +116,75 @@ impl Suite {
 
     fn check_passes(&self) -> Result<(), String> {
         for part in PARTS {
-            let begun = now();
+            let started = now();
             match self.run(part, None)? {
-                Verdict::Passed => println!("{:8.1?}  {part}", begun.elapsed()),
+                Verdict::Passed => println!("{:8.1?}  {part}", started.elapsed()),
                 Verdict::Failed(what) => return Err(format!("{part} fails without any fault: {what}")),
-                Verdict::TooLong => return Err(format!("{part} takes too long")),
+                Verdict::TimedOut => return Err(format!("{part} exceeds its time limit: limit={LIMIT:?}")),
             }
         }
         Ok(())
     }
 
-    /// One part after the other, until one notices.
-    fn hunt(&self, fault: Fault) -> Result<Row, String> {
-        let (begun, likely) = (now(), likely(fault));
-        let others = PARTS.iter().filter(|part| !likely.contains(part));
-        let mut row = Row { fault, caught: None, took: Duration::ZERO };
-        for part in likely.iter().chain(others) {
-            match self.run(*part, Some(fault))? {
+    /// Runs the part that the table names, and then the others, until one fails.
+    fn catch(&self, fault: Fault) -> Result<FaultReport, String> {
+        let started = now();
+        let named = SuitePart::named(fault.caught_by());
+        let named = named.ok_or_else(|| format!("no such part: {}", fault.caught_by()))?;
+        let others = PARTS.into_iter().filter(|part| *part != named);
+        let mut report = FaultReport { fault, caught: None, took: Duration::ZERO };
+        for part in std::iter::once(named).chain(others) {
+            match self.run(part, Some(fault))? {
                 Verdict::Passed => {}
-                Verdict::TooLong => println!("          {part} does not end with {}", fault.name()),
+                Verdict::TimedOut => println!("          {part} does not end with {}", fault.name()),
                 Verdict::Failed(what) => {
-                    row.caught = Some((*part, what));
+                    report.caught = Some((part, what));
                     break;
                 }
             }
         }
-        row.took = begun.elapsed();
-        println!("{row}");
-        Ok(row)
+        report.took = started.elapsed();
+        println!("{report}");
+        Ok(report)
     }
 
-    fn run(&self, part: Part, fault: Option<Fault>) -> Result<Verdict, String> {
+    fn run(&self, part: SuitePart, fault: Option<Fault>) -> Result<Verdict, String> {
         let mut command = self.command(part)?;
         command.env_remove(VARIABLE).envs(fault.map(|fault| (VARIABLE, fault.name())));
+        command.env("LOCKD_LONG", "1");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("{part}: {error}"))?;
         watch(child).map_err(|error| format!("{part}: {error}"))
     }
 
-    fn command(&self, part: Part) -> Result<Command, String> {
-        let Part::Test(package, target) = part else {
+    fn command(&self, part: SuitePart) -> Result<Command, String> {
+        let SuitePart::Tests(package, module) = part else {
             let mut command = Command::new(&self.sim);
             command.args(part.arguments());
             return Ok(command);
         };
-        let binary = self.tests.get(&(package.to_string(), target.to_string()));
-        let binary = binary.ok_or_else(|| format!("there is no {part}"))?;
-        let mut command = Command::new(binary);
-        // One after the other, so that the same test is named every time.
-        command.current_dir(folder(package)).arg("--test-threads=1");
+        let binary = |target: &str| self.tests.get(&(package.to_string(), target.to_string()));
+        let mut command = match (binary(module), binary("it")) {
+            (Some(own), _) => Command::new(own),
+            (None, Some(shared)) => {
+                let mut command = Command::new(shared);
+                command.arg(format!("{module}::"));
+                command
+            }
+            (None, None) => return Err(format!("no test binary for {part}")),
+        };
+        // One thread, so that the same test fails first in every run.
+        command.current_dir(crate_dir(package)).arg("--test-threads=1");
         Ok(command)
     }
 }
 
-/// A line of what cargo has to say, if it is of a test binary: its crate, its name, and where it is.
+/// A line of cargo's JSON output, if it describes a test binary: its crate, its target and its path.
 fn test_binary(line: &str) -> Option<((String, String), PathBuf)> {
-    let said: serde_json::Value = serde_json::from_str(line).ok()?;
-    let binary = said.get("executable")?.as_str()?;
-    let package = Path::new(said.get("manifest_path")?.as_str()?).parent()?.file_name()?;
-    let target = said.get("target")?;
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let binary = message.get("executable")?.as_str()?;
+    let package = Path::new(message.get("manifest_path")?.as_str()?).parent()?.file_name()?;
+    let target = message.get("target")?;
     let name = match target.get("kind")?.get(0)?.as_str()? {
         "lib" => "lib",
         "test" => target.get("name")?.as_str()?,
@@ -217,29 +193,28 @@ fn test_binary(line: &str) -> Option<((String, String), PathBuf)> {
     Some(((package.to_string_lossy().into_owned(), name.to_string()), binary.into()))
 }
 
-/// A crate's folder.
-fn folder(package: &str) -> PathBuf {
+fn crate_dir(package: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(package)
 }
 
-/// Listens to a process until it ends, says that something failed, or has had its time.
+/// Reads a process's output until it ends, prints a failure, or exceeds the time limit.
 fn watch(mut child: Child) -> Result<Verdict, String> {
     let (send, lines) = channel();
-    listen(child.stdout.take().expect("it is piped"), send.clone());
-    listen(child.stderr.take().expect("it is piped"), send);
-    let heard = hear(&lines, now() + LIMIT);
-    if !matches!(heard, Verdict::Passed) {
-        // It may have ended by itself.
+    forward_lines(child.stdout.take().expect("stdout is piped"), send.clone());
+    forward_lines(child.stderr.take().expect("stderr is piped"), send);
+    let verdict = first_failure(&lines, now() + LIMIT);
+    if !matches!(verdict, Verdict::Passed) {
+        // Fails if the process has already ended.
         let _ = child.kill();
     }
     let status = child.wait().map_err(|error| error.to_string())?;
-    match heard {
+    match verdict {
         Verdict::Passed if !status.success() => Ok(Verdict::Failed(format!("ended with {status}"))),
-        heard => Ok(heard),
+        verdict => Ok(verdict),
     }
 }
 
-fn listen(from: impl Read + Send + 'static, to: Sender<String>) {
+fn forward_lines(from: impl Read + Send + 'static, to: Sender<String>) {
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
             if to.send(line).is_err() {
@@ -249,58 +224,66 @@ fn listen(from: impl Read + Send + 'static, to: Sender<String>) {
     });
 }
 
-fn hear(lines: &Receiver<String>, until: Instant) -> Verdict {
+fn first_failure(lines: &Receiver<String>, deadline: Instant) -> Verdict {
     loop {
-        match lines.recv_timeout(until.saturating_duration_since(now())) {
+        match lines.recv_timeout(deadline.saturating_duration_since(now())) {
             Ok(line) => {
                 if let Some(what) = failure(&line) {
                     return Verdict::Failed(what);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return Verdict::Passed,
-            Err(RecvTimeoutError::Timeout) => return Verdict::TooLong,
+            Err(RecvTimeoutError::Timeout) => return Verdict::TimedOut,
         }
     }
 }
 
-/// What a line of output says has failed: a test, or a seed.
+/// The test or the seed that failed, if this line of output names one.
 fn failure(line: &str) -> Option<String> {
     if let Some(test) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
         return Some(format!("`{test}`"));
+    }
+    if line == "running 0 tests" {
+        return Some("no test of that module".into());
     }
     let (_, rest) = line.split_once("cargo run ")?.1.split_once("--seed ")?;
     rest.split_whitespace().next().map(|seed| format!("seed {seed}"))
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "it is told how long things took, and what takes too long is ended"
-)]
+#[expect(clippy::disallowed_methods, reason = "durations are reported, and a part has a time limit")]
 fn now() -> Instant {
     Instant::now()
 }
 
-impl Part {
+impl SuitePart {
+    fn named(name: &str) -> Option<SuitePart> {
+        PARTS.into_iter().find(|part| match part {
+            SuitePart::Trial => name == "trial",
+            SuitePart::Servers => name == "servers",
+            SuitePart::Tests(package, module) => name.split_once('/') == Some((package, module)),
+        })
+    }
+
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Part::Trials => &["--seeds", "400", "--hours", "0", "--rounds", "0"],
-            Part::Lives => &["--seeds", "400", "--steps", "0", "--hours", "0.05", "--rounds", "0"],
-            Part::Test(..) => &[],
+            SuitePart::Trial => &["--seeds", "400", "--hours", "0", "--rounds", "0"],
+            SuitePart::Servers => &["--seeds", "400", "--steps", "0", "--hours", "0.05", "--rounds", "0"],
+            SuitePart::Tests(..) => &[],
         }
     }
 }
 
-impl std::fmt::Display for Part {
+impl std::fmt::Display for SuitePart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Part::Trials | Part::Lives => write!(f, "sim {}", self.arguments().join(" ")),
-            Part::Test(package, "lib") => write!(f, "cargo test -p {package} --lib"),
-            Part::Test(package, target) => write!(f, "cargo test -p {package} --test {target}"),
+            SuitePart::Trial | SuitePart::Servers => write!(f, "sim {}", self.arguments().join(" ")),
+            SuitePart::Tests(package, "lib") => write!(f, "cargo test -p {package} --lib"),
+            SuitePart::Tests(package, module) => write!(f, "cargo test -p {package} {module}"),
         }
     }
 }
 
-impl std::fmt::Display for Row {
+impl std::fmt::Display for FaultReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (name, took) = (self.fault.name(), self.took);
         match &self.caught {
@@ -310,46 +293,53 @@ impl std::fmt::Display for Row {
     }
 }
 
-/// The table as a page of documentation.
-fn page(rows: &[Row]) -> String {
+/// The table as a Markdown page.
+fn page(reports: &[FaultReport]) -> String {
     let mut text = String::from(PREFACE);
-    for Row { fault, caught, .. } in rows {
+    for FaultReport { fault, caught, .. } in reports {
         let (part, what) = caught
             .as_ref()
             .map_or(("nothing".into(), ""), |(part, what)| (format!("`{part}`"), what.as_str()));
-        let place = fault.place();
-        writeln!(
-            text,
-            "| `{}` | {} | [`{}`](../../{place}) | {part} | {what} |",
-            fault.name(),
-            fault.what(),
-            short(place)
-        )
-        .expect("writing to a string");
+        let (name, effect, file) = (fault.name(), fault.effect(), fault.file());
+        writeln!(text, "| `{name}` | {effect} | [`{}`](../../{file}) | {part} | {what} |", short(file))
+            .expect("writing to a string");
     }
     text
 }
 
-fn short(place: &str) -> String {
-    place.trim_start_matches("crates/").replace("src/", "")
+fn short(file: &str) -> String {
+    file.trim_start_matches("crates/").replace("src/", "")
 }
 
 const PREFACE: &str = "# Planted bugs
 
-Faults that are built in on purpose, one at a time, to see whether the tests notice. They are in the sources
-themselves, each marked `planted!(Name)`, and are compiled only with the feature `planted`; without it the macro is the
-word `false`.
+Deliberate faults, switched on one at a time, to prove that the tests catch them. They are in the sources, each marked
+`planted!(Name)`, and are compiled only with the feature `planted`; without it the macro is the literal `false`. The
+table of faults is [`crates/planted/src/faults.rs`](../../crates/planted/src/faults.rs); this page is generated from it.
 
 ```sh
-cargo run --release -p sim --features planted -- planted                     # all of them, first without any
-cargo run --release -p sim --features planted -- planted barge lifo          # these
+cargo run --release -p sim --features planted -- planted                     # all faults, after a run without any
+cargo run --release -p sim --features planted -- planted barge lifo          # these two
 cargo run --release -p sim --features planted -- planted --table docs/internals/planted-bugs.md
 ```
 
-For each, the parts of the suite run with `LOCKD_PLANTED=<name>` until one fails: the first that did is in the table,
-with its seed or its test. Others may notice too. The command fails if a fault is not caught, or if anything fails
-without one. To see a catch by hand, set the variable and run what the table names, with `--features planted`.
+For each fault the parts of the test suite run with `LOCKD_PLANTED=<name>`, and with `LOCKD_LONG=1`, until one fails: the
+table names the first part that failed, with its seed or its test. Other parts may catch the fault too. The command fails
+if a fault is not caught, or if a test fails without any. To reproduce a row, set `LOCKD_PLANTED` and run the command of
+the column *caught by* with `--features planted`.
 
-| fault | what it does | where | caught by | seed or test |
+| fault | effect | file | caught by | seed or test |
 |---|---|---|---|---|
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_only_parts_of_the_suite() {
+        for fault in Fault::ALL {
+            assert!(SuitePart::named(fault.caught_by()).is_some(), "{fault:?}: {}", fault.caught_by());
+        }
+    }
+}

@@ -1,11 +1,11 @@
-//! Makes a failure small: the fewest steps that still fail.
+//! Minimises a failure: removes steps while the rest still fails (delta debugging).
 //!
-//! Steps carry their own LSN and stamp, and name leases by LSN, so any of them can be left out without
-//! changing what the others mean.
+//! Steps carry their own LSN and time stamp, and name leases by LSN, so any of them can be removed without
+//! changing the meaning of the others.
 
 use crate::Step;
 
-/// Leaves out as many steps as possible, in ever smaller pieces, while `fails` holds.
+/// Removes as many steps as possible, in ever smaller chunks, while `fails` holds.
 pub fn shrink(steps: &[Step], mut fails: impl FnMut(&[Step]) -> bool) -> Vec<Step> {
     let mut left = steps.to_vec();
     let mut piece = left.len() / 2;
@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_steps_that_matter_are_left() {
+    fn only_the_steps_needed_to_fail_remain() {
         let matters = |steps: &[Step]| {
             let has = |lsn| steps.iter().any(|step| step.lsn == Lsn(lsn));
             has(17) && has(61)
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_a_failure_that_needs_nothing() {
+    fn a_failure_that_needs_no_step_shrinks_to_nothing() {
         assert!(shrink(&steps(10), |_| true).is_empty());
     }
 }

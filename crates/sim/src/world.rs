@@ -1,27 +1,27 @@
-//! A kernel with a log to stamp commands with, for tests and benchmarks that are not about stamping.
+//! A kernel that assigns LSNs and time stamps itself, for tests and benchmarks that are not about either.
 
 use kernel::{
     Action, Answer, Bundle, Command, Grant, Granted, Held, Identity, Kernel, Limits, Lsn, Member, Namespace,
     OnExpiry, Open, Outcome, Predicate, Rejection, ResourceName, Span, Store, Time,
 };
 
-/// An opened kernel, the position of its last record, and the time.
+/// An opened kernel, the LSN of its last command, and the current time.
 pub struct World {
     /// The kernel.
     pub kernel: Kernel,
-    /// The last position that was tried.
+    /// The LSN of the last command, applied or not.
     pub lsn: Lsn,
-    /// The stamp of what comes next.
+    /// The time stamp of the next command.
     pub now: Time,
 }
 
 impl World {
-    /// Opened at time 0, somewhere in the millions of millions, as a real log is.
+    /// Opened at time 0, with an LSN as large as a real log's (microseconds since 1970).
     pub fn new(limits: Limits) -> World {
         World::by_rules(kernel::KERNEL_VERSION, limits)
     }
 
-    /// Likewise, by the rules of an earlier build.
+    /// The same with the rules of an earlier kernel version.
     pub fn by_rules(kernel_version: u32, limits: Limits) -> World {
         let open = Open {
             store: Store { shards: 1, hash_seed: 0x5eed, ..Store::default() },
@@ -34,37 +34,37 @@ impl World {
         };
         let mut world = World { kernel: Kernel::new(), lsn: Lsn(1_700_000_000_000_000), now: Time(0) };
         let opened = world.apply(&Command::internal(Action::Open(open)));
-        assert!(matches!(opened, Outcome::Applied(Answer::Opened, _)), "limits that make sense open a log");
+        assert!(matches!(opened, Outcome::Applied(Answer::Opened, _)), "valid limits open a log");
         world
     }
 
-    /// The next record.
+    /// Applies a command at the next LSN.
     pub fn apply(&mut self, command: &Command) -> Outcome {
         self.lsn.0 += 1;
         self.kernel.apply(self.lsn, self.now, command)
     }
 
-    /// What `who` asks for.
+    /// Applies an action of the identity `who`.
     pub fn by(&mut self, who: &str, action: Action) -> Outcome {
         self.apply(&Command::by(&identity(who), action))
     }
 
-    /// A tick, if anything is due.
+    /// Applies a tick.
     pub fn tick(&mut self) -> Outcome {
         self.apply(&Command::internal(Action::Tick))
     }
 
-    /// A lease over the bundle in the default namespace.
+    /// Acquires a lease over the bundle in the default namespace.
     pub fn acquire(&mut self, who: &str, bundle: Bundle, ttl: Span) -> Result<Granted, Rejection> {
         match self.by(who, Action::Acquire(grant(bundle, ttl))) {
             Outcome::Applied(Answer::Granted(granted), _) => Ok(granted),
             Outcome::Rejected(rejection) => Err(rejection),
-            other => unreachable!("an acquire is granted or refused: {other:?}"),
+            other => unreachable!("an acquire is granted or rejected: {other:?}"),
         }
     }
 }
 
-/// The plainest request for a lease.
+/// A lease request with only the required fields set.
 pub fn grant(bundle: Bundle, ttl: Span) -> Grant {
     Grant {
         namespace: default_namespace(),
@@ -80,22 +80,22 @@ pub fn grant(bundle: Bundle, ttl: Span) -> Grant {
     }
 }
 
-/// The namespace that is meant where none is named.
+/// The namespace of requests that name none.
 pub fn default_namespace() -> Namespace {
     Namespace::new("default").expect("a valid name")
 }
 
-/// An identity of that name.
+/// The identity of this name.
 pub fn identity(name: &str) -> Identity {
     Identity::new(name).expect("a valid name")
 }
 
-/// A key alone, exclusively.
+/// A bundle of one key, held exclusively.
 pub fn key(name: &str) -> Bundle {
     Bundle::of_key(ResourceName::key(name).expect("a valid key"))
 }
 
-/// One resource with a predicate.
+/// A bundle of one resource with this predicate.
 pub fn one(predicate: Predicate, resource: &str) -> Bundle {
     Bundle::new(vec![member(predicate, resource)]).expect("one member")
 }

@@ -9,19 +9,9 @@
 //! [`memory`] implements it in memory; [`faulty`] injects faults into any of them; [`conformance`] is the
 //! test suite that every implementation has to pass.
 
-/// Is this deliberate fault switched on, or one of these? Never, without the feature `planted`.
-#[cfg(feature = "planted")]
-macro_rules! planted {
-    ($($fault:ident)|+) => {
-        [$(::planted::Fault::$fault),+].into_iter().any(::planted::is)
-    };
-}
-#[cfg(not(feature = "planted"))]
-macro_rules! planted {
-    ($($fault:ident)|+) => {
-        false
-    };
-}
+// `planted!(Fault)`: whether a deliberate fault is switched on; `false` without the feature `planted`.
+#[macro_use]
+extern crate planted;
 
 pub mod port;
 pub mod frame;

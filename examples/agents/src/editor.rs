@@ -1,4 +1,4 @@
-//! One agent's process: it reads its files, meets the others if they come, adds its line to what it read, and writes.
+//! One agent's process: reads its files, waits at the rendezvous, appends a line to each, and writes them back.
 
 use std::error::Error;
 use std::fs;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use api::agents::{Intent, Manifest};
 use client::{Client, Declared, Lease};
 
-use crate::Done;
+use crate::ExampleResult;
 use crate::tree::{AGENTS, Agent, line_of, replace};
 
-/// How long it comes again, before it gives up.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Maximum time of retries.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Edits the files of the agent of this name, with a server: under a lease over all of them.
-pub(crate) async fn edit(name: &str, root: &Path, server: Option<&str>) -> Done {
+/// Edits the files of the agent of this name; with a server, under one lease over all of them.
+pub(crate) async fn edit(name: &str, root: &Path, server: Option<&str>) -> ExampleResult {
     let agent = AGENTS.iter().find(|agent| agent.name == name);
-    let agent = agent.ok_or_else(|| format!("there is no such agent: name={name}"))?;
+    let agent = agent.ok_or_else(|| format!("no such agent: name={name}"))?;
     let Some(server) = server else { return read_and_write(agent, root, || true).map(drop) };
     let client = Client::builder().plain().endpoint(server).build()?;
     loop {
@@ -31,29 +31,32 @@ pub(crate) async fn edit(name: &str, root: &Path, server: Option<&str>) -> Done 
     }
 }
 
-/// Everything that it will touch, at once. Where it has to die it comes again as old as it was: in time it is the oldest.
+/// Declares all of the agent's files at once. An attempt that dies is retried with its age, so that eventually it is
+/// the oldest.
 async fn declare(client: &Client, agent: &Agent, root: &Path) -> Result<Lease, Box<dyn Error>> {
     let intent = |file: &&str| Intent { predicate: "MUTATES".to_string(), object: format!("FILE:{file}") };
     let manifest = Manifest {
         agent_id: agent.name.to_string(),
         session_id: format!("{}-{}", agent.name, std::process::id()),
-        root: Some(root.to_str().ok_or("the folder's name is not UTF-8")?.to_string()),
+        root: Some(root.to_str().ok_or("the directory's path is not UTF-8")?.to_string()),
         intents: agent.files.iter().map(intent).collect(),
-        reason: Some("adds a line".to_string()),
+        reason: Some("append a line".to_string()),
         ..Manifest::default()
     };
-    match client.declare(&manifest, PATIENCE).await? {
+    match client.declare(&manifest, RETRY_TIMEOUT).await? {
         Declared::Granted { lease, .. } => Ok(lease),
-        Declared::Not(judged) => Err(format!("{} gave up: {:?}", agent.name, judged.verdict).into()),
+        Declared::Not(judged) => {
+            Err(format!("{} was not granted its lease: verdict={:?}", agent.name, judged.verdict).into())
+        }
     }
 }
 
-/// Returns whether it has written: not if it was so slow that it may not write any more.
-fn read_and_write(agent: &Agent, root: &Path, may: impl Fn() -> bool) -> Result<bool, Box<dyn Error>> {
+/// Returns whether it has written. It does not write if its lease has expired before.
+fn read_and_write(agent: &Agent, root: &Path, may_write: impl Fn() -> bool) -> Result<bool, Box<dyn Error>> {
     let read = |file: &&'static str| Ok((*file, fs::read_to_string(root.join(file))?));
     let found = agent.files.iter().map(read).collect::<io::Result<Vec<_>>>()?;
-    meet()?;
-    if !may() {
+    rendezvous()?;
+    if !may_write() {
         return Ok(false);
     }
     for (file, content) in found {
@@ -62,12 +65,12 @@ fn read_and_write(agent: &Agent, root: &Path, may: impl Fn() -> bool) -> Result<
     Ok(true)
 }
 
-/// Says that it is here, between its read and its write, and waits for a word to go on.
-fn meet() -> Done {
-    println!("here");
+/// Reports that it is between its read and its write, and waits for the parent to continue.
+fn rendezvous() -> ExampleResult {
+    println!("waiting");
     io::stdout().flush()?;
     match io::stdin().read_line(&mut String::new())? {
-        0 => Err("whoever started this is gone".into()),
+        0 => Err("the parent process has ended".into()),
         _ => Ok(()),
     }
 }

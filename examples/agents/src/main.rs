@@ -1,10 +1,9 @@
-//! Three agents, each a process of its own, edit one tree of files.
+//! Three agents, each in its own process, edit one directory tree.
 //!
-//! `cargo run -p agents -- unguarded` loses edits, `cargo run -p agents -- guarded` does not. `README.md` beside this
-//! says why.
+//! `cargo run -p agents -- unguarded` loses edits, `cargo run -p agents -- guarded` does not. `README.md` explains why.
 
 mod editor;
-mod meeting;
+mod rendezvous;
 mod tree;
 
 use std::error::Error;
@@ -17,30 +16,30 @@ use server::{Config, Server};
 use crate::tree::{AGENTS, Agent};
 
 const USAGE: &str = "\
-usage: agents unguarded [FOLDER]   three agents edit the same files, and edits are lost
-       agents guarded [FOLDER]     they declare what they will touch first, and none is lost
+usage: agents unguarded [DIR]   three agents edit the same files, and edits are lost
+       agents guarded [DIR]     they declare their files first, and no edit is lost
 
-FOLDER is made, or is empty, and stays. Without it the files are in a temporary one, and go.";
+DIR is created, or must be empty, and is kept. Without it the files are in a temporary directory.";
 
-/// Without lockd all of them come: the time is there to fail by, should one of them break.
-const UNTIL_ALL_CAME: Duration = Duration::from_secs(120);
-/// With lockd nobody else can come. However long or short this is, nothing is lost.
-const LONG_ENOUGH: Duration = Duration::from_millis(300);
+/// Without lockd all agents reach the rendezvous: the timeout only makes a broken run fail.
+const ALL_ARRIVED_TIMEOUT: Duration = Duration::from_secs(120);
+/// With lockd no conflicting agent can arrive: no edit is lost, for any value.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_millis(300);
 
-pub(crate) type Done = Result<(), Box<dyn Error>>;
+pub(crate) type ExampleResult = Result<(), Box<dyn Error>>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let done = match args.as_slice() {
-        // As it starts itself, three times.
+    let result = match args.as_slice() {
+        // The three child processes.
         ["edit", name, root] => editor::edit(name, Path::new(root), None).await,
         ["edit", name, root, server] => editor::edit(name, Path::new(root), Some(server)).await,
-        [how @ ("unguarded" | "guarded"), folder @ ..] if folder.len() < 2 => run(how, folder.first()).await,
+        [how @ ("unguarded" | "guarded"), dir @ ..] if dir.len() < 2 => run(how, dir.first()).await,
         _ => Err(USAGE.into()),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -49,11 +48,11 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(how: &str, folder: Option<&&str>) -> Done {
+async fn run(how: &str, dir: Option<&&str>) -> ExampleResult {
     let temporary = tempfile::tempdir()?;
-    let root = folder.map_or(temporary.path(), Path::new);
+    let root = dir.map_or(temporary.path(), Path::new);
     tree::make(root)?;
-    // Agents name files by their whole path: that is what tells them apart.
+    // Resources are named by absolute path.
     let root = root.canonicalize()?;
     if how == "guarded" {
         guarded(&root).await?;
@@ -61,21 +60,22 @@ async fn run(how: &str, folder: Option<&&str>) -> Done {
         unguarded(&root)?;
     }
     let (made, lost) = tree::account(&root)?;
-    println!("{made} edits were made, {lost} are lost");
+    println!("{made} edits were made, {lost} were lost");
     Ok(())
 }
 
-fn unguarded(root: &Path) -> Done {
-    meeting::host(start_all(root, None)?, UNTIL_ALL_CAME, true)
+fn unguarded(root: &Path) -> ExampleResult {
+    rendezvous::host(start_all(root, None)?, ALL_ARRIVED_TIMEOUT, true)
 }
 
-async fn guarded(root: &Path) -> Done {
+async fn guarded(root: &Path) -> ExampleResult {
     let mut lockd = Server::new(Config::in_memory())?;
     let address = lockd.start().await?.to_string();
-    // This thread is not one of those that serve: it may block.
-    let done = start_all(root, Some(&address)).and_then(|all| meeting::host(all, LONG_ENOUGH, false));
+    // Blocking is fine here: other threads serve.
+    let result =
+        start_all(root, Some(&address)).and_then(|all| rendezvous::host(all, ARRIVAL_TIMEOUT, false));
     lockd.shutdown().await;
-    done
+    result
 }
 
 fn start_all(root: &Path, server: Option<&str>) -> Result<Vec<(&'static Agent, Child)>, Box<dyn Error>> {

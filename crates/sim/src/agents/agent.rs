@@ -1,4 +1,4 @@
-//! One agent: what it means to do, what it believes to hold, and when it acts next.
+//! One agent: its attempt, the leases it believes to hold, and the time of its next action.
 
 use kernel::{
     Action, Age, AgentName, AgentNews, Bundle, Command, Grant, Granted, Held, Identity, Member, OnExpiry,
@@ -6,11 +6,11 @@ use kernel::{
 };
 
 use super::{HOLD, after};
-use crate::life::client::namespace;
-use crate::life::clock::True;
 use crate::rng::Rng;
+use crate::servers::client::namespace;
+use crate::servers::clock::TrueTime;
 
-/// The shortest and the longest time that the server tells an attempt to stay away for: as in its `manifest.rs`.
+/// The minimum and maximum backoff that the server awaits for, in milliseconds: the same as in its `manifest.rs`.
 const BACKOFF: (u64, u64) = (100, 5000);
 
 const FILES: [&str; 6] = ["FILE:/a", "FILE:/b", "FILE:/c", "FILE:/c/d", "FILE:/c/*", "KEY:k"];
@@ -20,44 +20,44 @@ pub(super) struct Agent {
     pub(super) identity: Identity,
     name: AgentName,
     session: SessionName,
-    lives: u64,
-    /// What it asks for.
+    sessions: u64,
+    /// Its current attempt.
     pub(super) attempt: Option<Attempt>,
-    /// What it believes to hold.
-    pub(super) held: Vec<Holding>,
-    /// When it begins something new, if it may.
-    pub(super) idle_until: True,
+    /// The leases that it believes to hold.
+    pub(super) held: Vec<HeldLease>,
+    /// The time at which it begins a new attempt, if it may.
+    pub(super) idle_until: TrueTime,
 }
 
-/// What it asks for, again and again.
+/// A manifest that it retries until it is granted.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) bundle: Bundle,
-    /// As the last answer told.
+    /// Its age, from the last response.
     pub(super) age: Option<Age>,
-    /// When it was first asked for.
-    pub(super) since: True,
+    /// The time of its first try.
+    pub(super) since: TrueTime,
     pub(super) tries: u64,
     pub(super) request: Option<Request>,
-    pub(super) next: Next,
+    pub(super) next: NextStep,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Next {
-    /// It asks then.
-    AskAt(True),
-    /// It waits for the answer to this, and no longer than that.
-    Heard { number: u64, by: True },
+pub(super) enum NextStep {
+    /// It sends the next try then.
+    RequestAt(TrueTime),
+    /// It waits for the response to this request until then.
+    AwaitResponse { number: u64, by: TrueTime },
 }
 
-pub(super) struct Holding {
+pub(super) struct HeldLease {
     pub(super) held: Held,
-    /// It is given back then.
-    pub(super) until: True,
-    /// It is renewed then.
-    pub(super) renew_at: Option<True>,
-    /// It restarts, and takes it back then.
-    pub(super) rebind_at: Option<True>,
+    /// The time of its release.
+    pub(super) until: TrueTime,
+    /// The time of its next renewal.
+    pub(super) renew_at: Option<TrueTime>,
+    /// The time of its rebind, after a restart.
+    pub(super) rebind_at: Option<TrueTime>,
 }
 
 impl Agent {
@@ -67,22 +67,22 @@ impl Agent {
             identity: Identity::new(&name).expect("a valid name"),
             name: AgentName::new(&name).expect("a valid name"),
             session: session(&name, 0),
-            lives: 0,
+            sessions: 0,
             attempt: None,
             held: Vec::new(),
-            idle_until: True(0),
+            idle_until: TrueTime(0),
         }
     }
 
-    /// It knows nothing any more, and begins anew.
+    /// Loses all memory, and starts a new session.
     pub(super) fn crash(&mut self) {
-        self.lives += 1;
-        self.session = session(self.identity.as_str(), self.lives);
+        self.sessions += 1;
+        self.session = session(self.identity.as_str(), self.sessions);
         (self.attempt, self.held) = (None, Vec::new());
     }
 
-    pub(super) fn begin(&mut self, rng: &mut Rng, now: True) {
-        let next = Next::AskAt(now);
+    pub(super) fn begin(&mut self, rng: &mut Rng, now: TrueTime) {
+        let next = NextStep::RequestAt(now);
         self.attempt =
             Some(Attempt { bundle: bundle(rng), age: None, since: now, tries: 0, request: None, next });
     }
@@ -91,8 +91,8 @@ impl Agent {
         &self.session
     }
 
-    /// The manifest as the server makes a command of it; `age` is what it is judged by.
-    pub(super) fn ask(&self, attempt: &Attempt, age: Option<Age>) -> Command {
+    /// The command that the server makes of the manifest; `age` decides under wait-die.
+    pub(super) fn command(&self, attempt: &Attempt, age: Option<Age>) -> Command {
         let grant = Grant {
             namespace: namespace(),
             bundle: attempt.bundle.clone(),
@@ -108,77 +108,77 @@ impl Agent {
         Command { request: attempt.request, ..Command::by(&self.identity, Action::Acquire(grant)) }
     }
 
-    pub(super) fn says(&self, restarting: bool) -> Command {
+    pub(super) fn announce(&self, restarting: bool) -> Command {
         let news =
             AgentNews { namespace: namespace(), agent: self.name.clone(), restarting, operator: false };
         Command::by(&self.identity, Action::Agent(news))
     }
 
-    /// It was given a lease, for its attempt or back.
-    pub(super) fn granted(&mut self, granted: &Granted, now: True, keeps: u64) {
+    /// It was granted a lease, or rebound one.
+    pub(super) fn granted(&mut self, granted: &Granted, now: TrueTime, hold_ms: u64) {
         let held = Held { lease: granted.lease, epoch: granted.epoch };
         self.held.retain(|known| known.held.lease != granted.lease);
-        self.held.push(Holding { held, until: after(now, keeps), renew_at: None, rebind_at: None });
+        self.held.push(HeldLease { held, until: after(now, hold_ms), renew_at: None, rebind_at: None });
     }
 
-    /// Stays away, the longer the longer it has been at it.
-    pub(super) fn back_off(&mut self, rng: &mut Rng, now: True) {
+    /// Schedules the next try, with a backoff that grows with the age of the attempt.
+    pub(super) fn back_off(&mut self, rng: &mut Rng, now: TrueTime) {
         let Some(attempt) = &mut self.attempt else { return };
         let span = ((now.0 - attempt.since.0) / 2).clamp(BACKOFF.0, BACKOFF.1);
-        attempt.next = Next::AskAt(after(now, span / 2 + rng.below(span / 2 + 1)));
+        attempt.next = NextStep::RequestAt(after(now, span / 2 + rng.below(span / 2 + 1)));
     }
 
-    /// When it acts next, if it ever does; new things only where it may begin them.
-    pub(super) fn next_at(&self, may_begin: bool) -> Option<True> {
-        let asks = self.attempt.as_ref().map(|attempt| match attempt.next {
-            Next::AskAt(at) | Next::Heard { by: at, .. } => at,
+    /// The time of its next action, if any; new attempts count only if `may_begin`.
+    pub(super) fn next_at(&self, may_begin: bool) -> Option<TrueTime> {
+        let awaits = self.attempt.as_ref().map(|attempt| match attempt.next {
+            NextStep::RequestAt(at) | NextStep::AwaitResponse { by: at, .. } => at,
         });
         let begins = (may_begin && self.attempt.is_none()).then_some(self.idle_until);
         let holds = self.held.iter().flat_map(|held| {
             let rebinds = held.rebind_at.or(Some(held.until));
             rebinds.into_iter().chain(held.renew_at)
         });
-        holds.chain(asks).chain(begins).min()
+        holds.chain(awaits).chain(begins).min()
     }
 
-    /// What it sends for what it holds.
-    pub(super) fn tend(&mut self, rng: &mut Rng, now: True) -> Vec<Command> {
-        let mut sent = Vec::new();
+    /// The commands for its leases that are due: rebind, release, renew.
+    pub(super) fn maintain_leases(&mut self, rng: &mut Rng, now: TrueTime) -> Vec<Command> {
+        let mut commands = Vec::new();
         let identity = &self.identity;
-        self.held.retain_mut(|holding| {
-            if let Some(at) = holding.rebind_at {
+        self.held.retain_mut(|lease| {
+            if let Some(at) = lease.rebind_at {
                 if at <= now {
-                    sent.push(Command::by(identity, Action::Rebind(holding.held)));
+                    commands.push(Command::by(identity, Action::Rebind(lease.held)));
                 }
                 return at > now;
             }
-            if holding.until <= now {
-                // Or it just runs out.
+            if lease.until <= now {
+                // Otherwise it expires.
                 if rng.one_in(2) {
-                    sent.push(Command::by(identity, Action::Release(holding.held)));
+                    commands.push(Command::by(identity, Action::Release(lease.held)));
                 }
                 return false;
             }
-            if holding.renew_at.is_some_and(|at| at <= now) {
-                holding.renew_at = Some(after(now, HOLD / 3));
-                let renewal = Renewal { held: holding.held, ttl: None };
-                sent.push(Command::by(identity, Action::Renew(vec![renewal])));
+            if lease.renew_at.is_some_and(|at| at <= now) {
+                lease.renew_at = Some(after(now, HOLD / 3));
+                let renewal = Renewal { held: lease.held, ttl: None };
+                commands.push(Command::by(identity, Action::Renew(vec![renewal])));
             }
             true
         });
-        sent
+        commands
     }
 }
 
-/// A key that tells a try from every other.
+/// A unique idempotency key.
 pub(super) fn request(number: u64) -> Request {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.to_le_bytes());
     Request { key: RequestKey(key), fingerprint: key }
 }
 
-fn session(name: &str, life: u64) -> SessionName {
-    SessionName::new(&format!("{name}-{life}")).expect("a valid name")
+fn session(name: &str, number: u64) -> SessionName {
+    SessionName::new(&format!("{name}-{number}")).expect("a valid name")
 }
 
 fn bundle(rng: &mut Rng) -> Bundle {

@@ -1,117 +1,117 @@
-//! One key as its clients see it: who holds it, and the document beside it. Not the kernel: a page of rules.
+//! A sequential model of one key as clients see it: its holder and its document. Independent of the kernel.
 //!
-//! Time is what answers tell of it. A state knows the least that the time can be; a call that tells its own
-//! time must not be before that, and one that does not may have come at any moment after it: while a lease
-//! lasted, or, as another possibility, just after its deadline.
+//! Time is known only from responses. A state has a lower bound of the time. A call with a time stamp must not be below
+//! it; a call without one may have happened at any later time: while the lease lasted or, as a second possibility, just
+//! after its deadline.
 
 use std::collections::BTreeMap;
 
 use kernel::{Etag, Lsn, Span, State, Time, Token, Version};
 
-use super::Model;
+use super::SequentialModel;
 
-/// What was asked of a key, and what was answered.
+/// A call on a key, with its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Acquire: granted.
+    /// Acquire succeeded.
     Granted {
         /// The lease.
         lease: Lsn,
         /// Its fencing token.
         token: Token,
-        /// When.
+        /// The time of the grant.
         at: Time,
-        /// Until when.
+        /// The deadline.
         deadline: Time,
     },
-    /// Acquire: somebody is in the way; who, if it was said.
+    /// Acquire failed with a conflict; the conflicting lease, if the response named it.
     Blocked(Option<Lsn>),
-    /// Renew: it lasts until then.
+    /// Renew succeeded.
     Renewed {
         /// The lease.
         lease: Lsn,
-        /// For how long from then on.
+        /// The TTL, from the time of the renewal.
         ttl: Span,
-        /// Until when.
+        /// The new deadline.
         deadline: Time,
     },
-    /// Release: done.
+    /// Release succeeded.
     Released(Lsn),
-    /// Release: there was nothing left to give back.
+    /// Release of a lease that had already ended.
     NothingToRelease(Lsn),
-    /// Commit: the document has this version now.
+    /// Commit succeeded.
     Committed {
-        /// Under which lease.
+        /// The lease.
         lease: Lsn,
-        /// On which condition.
+        /// The condition.
         if_version: Option<Version>,
         /// The new content.
         etag: Etag,
         /// The new version.
         version: Version,
-        /// Is the lease given back by it?
+        /// Whether the commit also released the lease.
         release: bool,
     },
-    /// Commit: the condition does not hold.
+    /// Commit failed: the condition does not hold.
     VersionConflict {
-        /// Under which lease.
+        /// The lease.
         lease: Lsn,
         /// The condition.
         if_version: Version,
-        /// What is so instead.
+        /// The current version and etag.
         found: (Version, Option<Etag>),
     },
-    /// Renew or commit: the lease has ended like this, or is about to.
+    /// Renew or commit failed: the lease has ended, or is being revoked.
     Refused(Lsn, State),
-    /// Revoke: done.
+    /// Revoke succeeded.
     Revoking(Lsn),
-    /// Reclaim: done.
+    /// Reclaim succeeded.
     Reclaimed(Lsn),
-    /// Revoke: not from this state.
+    /// Revoke failed: the lease is in this state.
     NotRevoked(Lsn, State),
-    /// Reclaim: not from this state.
+    /// Reclaim failed: the lease is in this state.
     NotReclaimed(Lsn, State),
-    /// The key, looked at.
+    /// A read of the key.
     Read {
-        /// When.
+        /// The time of the read.
         at: Time,
-        /// Its document.
+        /// The version and etag of its document.
         found: (Version, Option<Etag>),
-        /// Who holds it, until when, and is that withdrawn?
+        /// Its holder, if any, and the holder's token.
         holder: Option<(Holder, Token)>,
     },
-    /// A lease, looked at.
+    /// A read of a lease.
     ReadLease {
-        /// When.
+        /// The time of the read.
         at: Time,
-        /// Which.
+        /// The lease.
         lease: Lsn,
-        /// Where it is in its life.
+        /// Its state.
         state: State,
     },
 }
 
-/// Who holds the key.
+/// The holder of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
-    /// Under which lease.
+    /// The lease.
     pub lease: Lsn,
-    /// Until when.
+    /// Its deadline.
     pub deadline: Time,
-    /// Its authority is withdrawn, and the key not yet free.
+    /// The lease is revoked, and the key not yet reclaimed.
     pub revoking: bool,
 }
 
-/// What is known of a key.
+/// The state of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    /// It is not earlier than this.
+pub struct KeyState {
+    /// A lower bound of the time.
     now: Time,
     holder: Option<Holder>,
-    /// Of the last grant.
+    /// The token of the last grant.
     token: Option<Token>,
     document: (Version, Option<Etag>),
-    /// How leases ended.
+    /// Final states of ended leases.
     ended: BTreeMap<Lsn, State>,
 }
 
@@ -119,15 +119,15 @@ pub struct Key {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyModel;
 
-impl Model for KeyModel {
-    type State = Key;
+impl SequentialModel for KeyModel {
+    type State = KeyState;
     type Op = Op;
 
-    fn start(&self) -> Key {
-        Key::default()
+    fn start(&self) -> KeyState {
+        KeyState::default()
     }
 
-    fn step(&self, key: &Key, op: &Op) -> Vec<Key> {
+    fn step(&self, key: &KeyState, op: &Op) -> Vec<KeyState> {
         let now = key.now;
         let moments = match op {
             Op::Granted { at, .. } | Op::Read { at, .. } | Op::ReadLease { at, .. } => [Some(*at), None],
@@ -140,14 +140,14 @@ impl Model for KeyModel {
     }
 }
 
-impl Key {
+impl KeyState {
     fn active(&self) -> Option<Holder> {
         self.holder.filter(|holder| !holder.revoking)
     }
 
-    /// The same key at a later moment.
-    fn at(&self, now: Time) -> Key {
-        let mut key = Key { now, ..self.clone() };
+    /// The key at a later time.
+    fn at(&self, now: Time) -> KeyState {
+        let mut key = KeyState { now, ..self.clone() };
         if let Some(over) = key.active().filter(|holder| now > holder.deadline) {
             key.end(over.lease, State::Expired);
         }
@@ -171,8 +171,8 @@ impl Key {
         self.state_of(lease) == Some(state)
     }
 
-    /// What the call leaves behind, if it can be answered like this.
-    fn after(mut self, op: &Op) -> Option<Key> {
+    /// The state after the call, if it can have this response.
+    fn after(mut self, op: &Op) -> Option<KeyState> {
         let possible = match op {
             Op::Granted { lease, token, deadline, .. } => self.grant(*lease, *token, *deadline),
             Op::Blocked(by) => self.holder.is_some_and(|holder| by.is_none_or(|lease| lease == holder.lease)),
@@ -197,7 +197,7 @@ impl Key {
         possible.then_some(self)
     }
 
-    /// To nobody else's harm, and with a token above all before it.
+    /// Possible if the key is free and the token is above all earlier ones.
     fn grant(&mut self, lease: Lsn, token: Token, deadline: Time) -> bool {
         let possible = self.holder.is_none() && self.token.is_none_or(|last| last < token);
         self.holder = Some(Holder { lease, deadline, revoking: false });
@@ -205,7 +205,7 @@ impl Key {
         possible
     }
 
-    /// A deadline that moved tells when that was: still in time.
+    /// A deadline that moved gives the time of the renewal, which must be before the old deadline.
     fn renew(&mut self, lease: Lsn, ttl: Span, deadline: Time) -> bool {
         let Some(holder) = self.holder.as_mut().filter(|holder| holder.lease == lease && !holder.revoking)
         else {
@@ -245,7 +245,7 @@ impl Key {
         possible
     }
 
-    /// Withdrawn is withdrawn, whether or not the key is free yet.
+    /// A revoked lease is reported as revoked, whether or not the key is reclaimed yet.
     fn refuses(&self, lease: Lsn, why: State) -> bool {
         match self.state_of(lease) {
             Some(State::Revoking | State::Revoked) => why == State::Revoked,
@@ -277,20 +277,20 @@ mod tests {
         Op::Read { at: Time(at), found, holder: None }
     }
 
-    /// One after the other.
-    fn in_turn(ops: Vec<Op>) -> bool {
+    /// Checks calls that do not overlap.
+    fn sequential(ops: Vec<Op>) -> bool {
         let numbered = ops.into_iter().zip((0..).step_by(2));
-        at_once(numbered.map(|(op, n)| (n, n + 1, op)).collect())
+        concurrent(numbered.map(|(op, n)| (n, n + 1, op)).collect())
     }
 
-    fn at_once(calls: Vec<(u64, u64, Op)>) -> bool {
+    fn concurrent(calls: Vec<(u64, u64, Op)>) -> bool {
         let calls = calls.into_iter().map(|(asked, answered, op)| Call { op, asked, answered });
         explain(&KeyModel, calls.collect()).is_ok()
     }
 
     #[test]
-    fn a_right_history_is_explained() {
-        assert!(in_turn(vec![
+    fn a_valid_history_is_linearizable() {
+        assert!(sequential(vec![
             read(0, 0, None),
             granted(5, 0),
             Op::Blocked(Some(Lsn(5))),
@@ -315,60 +315,63 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_read_is_not() {
+    fn a_stale_read_is_not_linearizable() {
         let until = |reading| vec![granted(5, 0), committed(5, None, 1, 1), Op::Released(Lsn(5)), reading];
-        assert!(in_turn(until(read(3, 1, Some(1)))));
-        assert!(!in_turn(until(read(3, 0, None))), "an old version");
-        assert!(!in_turn(until(read(3, 1, Some(2)))), "another document");
+        assert!(sequential(until(read(3, 1, Some(1)))));
+        assert!(!sequential(until(read(3, 0, None))), "an old version");
+        assert!(!sequential(until(read(3, 1, Some(2)))), "another document");
         let held = Some((Holder { lease: Lsn(5), deadline: FAR, revoking: false }, Token(5)));
         let found = (Version(1), Some(Etag([1; 32])));
-        assert!(!in_turn(until(Op::Read { at: Time(3), found, holder: held })), "a holder that has gone");
+        assert!(
+            !sequential(until(Op::Read { at: Time(3), found, holder: held })),
+            "a holder that has released"
+        );
     }
 
     #[test]
-    fn two_holders_are_not() {
-        assert!(!in_turn(vec![granted(5, 0), granted(6, 1)]));
-        assert!(!at_once(vec![(0, 3, granted(5, 0)), (1, 2, granted(6, 1))]), "not even at once");
+    fn two_holders_are_not_linearizable() {
+        assert!(!sequential(vec![granted(5, 0), granted(6, 1)]));
+        assert!(!concurrent(vec![(0, 3, granted(5, 0)), (1, 2, granted(6, 1))]), "not even at once");
         let reclaimed = vec![granted(5, 0), Op::Revoking(Lsn(5)), granted(6, 1), Op::Reclaimed(Lsn(5))];
-        assert!(!in_turn(reclaimed), "a revoke frees nothing");
+        assert!(!sequential(reclaimed), "a revoke frees nothing");
         let overlapping = vec![(0, 1, granted(5, 0)), (2, 5, granted(6, 1)), (3, 4, Op::Released(Lsn(5)))];
-        assert!(at_once(overlapping), "who waits is granted it when it is free");
+        assert!(concurrent(overlapping), "a waiter is granted the key when it is released");
     }
 
     #[test]
-    fn a_lost_update_is_not() {
+    fn a_lost_update_is_not_linearizable() {
         let both = |second| vec![granted(5, 0), committed(5, Some(0), 1, 1), second];
-        assert!(!in_turn(both(committed(5, Some(0), 2, 1))));
-        assert!(!in_turn(both(committed(5, None, 2, 1))), "a version that is used twice");
-        assert!(in_turn(both(committed(5, Some(1), 2, 2))));
+        assert!(!sequential(both(committed(5, Some(0), 2, 1))));
+        assert!(!sequential(both(committed(5, None, 2, 1))), "the same version twice");
+        assert!(sequential(both(committed(5, Some(1), 2, 2))));
     }
 
     #[test]
-    fn a_token_that_goes_back_is_not() {
+    fn a_decreasing_token_is_not_linearizable() {
         let then = |lease| vec![granted(5, 0), Op::Released(Lsn(5)), granted(lease, 1)];
-        assert!(in_turn(then(6)));
-        assert!(!in_turn(then(4)) && !in_turn(then(5)));
+        assert!(sequential(then(6)));
+        assert!(!sequential(then(4)) && !sequential(then(5)));
     }
 
     #[test]
-    fn what_is_done_under_a_lease_that_ended_is_not() {
+    fn a_commit_under_an_ended_lease_is_not_linearizable() {
         for end in [Op::Released(Lsn(5)), Op::Revoking(Lsn(5))] {
-            assert!(!in_turn(vec![granted(5, 0), end.clone(), committed(5, None, 1, 1)]));
-            assert!(!in_turn(vec![granted(5, 0), end, Op::Refused(Lsn(5), State::Expired)]));
+            assert!(!sequential(vec![granted(5, 0), end.clone(), committed(5, None, 1, 1)]));
+            assert!(!sequential(vec![granted(5, 0), end, Op::Refused(Lsn(5), State::Expired)]));
         }
-        assert!(!in_turn(vec![granted(5, 0), Op::Refused(Lsn(5), State::Released)]), "it lasts");
-        assert!(!in_turn(vec![Op::Blocked(None)]), "nobody is in the way");
+        assert!(!sequential(vec![granted(5, 0), Op::Refused(Lsn(5), State::Released)]), "it is still active");
+        assert!(!sequential(vec![Op::Blocked(None)]), "the key is free");
     }
 
     #[test]
     fn a_lease_ends_after_its_deadline_and_not_before() {
-        assert!(in_turn(vec![granted(5, 0), granted(6, 1001)]));
-        assert!(!in_turn(vec![granted(5, 0), granted(6, 1000)]), "not in its last millisecond");
+        assert!(sequential(vec![granted(5, 0), granted(6, 1001)]));
+        assert!(!sequential(vec![granted(5, 0), granted(6, 1000)]), "not in its last millisecond");
         let refused = |then| vec![granted(5, 0), Op::Refused(Lsn(5), State::Expired), then];
-        assert!(in_turn(refused(read(1001, 0, None))));
-        assert!(!in_turn(refused(read(1000, 0, None))), "what was refused before shows that it was over");
-        assert!(!in_turn(refused(committed(5, None, 1, 1))), "over is over");
+        assert!(sequential(refused(read(1001, 0, None))));
+        assert!(!sequential(refused(read(1000, 0, None))), "the earlier rejection shows that it had expired");
+        assert!(!sequential(refused(committed(5, None, 1, 1))), "it stays expired");
         let late = Op::Renewed { lease: Lsn(5), ttl: Span(1000), deadline: Time(2001) };
-        assert!(!in_turn(vec![granted(5, 0), late]), "renewed when it had run out");
+        assert!(!sequential(vec![granted(5, 0), late]), "renewed after it expired");
     }
 }

@@ -1,98 +1,93 @@
-//! Is there an order in which a recorded history makes sense? The search of Wing and Gong, with Lowe's memory of
-//! where it has been.
+//! Linearizability checking of recorded histories: Wing and Gong's search, with Lowe's cache of visited states.
 //!
-//! **Invariant.** A history is explained only by an order of all its calls that a sequential model accepts, and
-//! in which no call comes before one that was answered before it was made.
+//! **Invariant.** A history is linearizable only if a sequential model accepts an order of all its calls in which no
+//! call comes before another that returned before it was invoked.
 //!
-//! **What would break it.** To remember only which calls were placed: two orders of the same calls may leave
-//! the object in different states, and one of them may lead on where the other does not.
+//! **What would break it.** Caching only the set of placed calls: two orders of the same calls may leave the object in
+//! different states, of which only one can be continued.
 //!
-//! What is absent: threads and clocks. Whoever records a history numbers what happened. Objects are checked one by
-//! one: if each has an order, all of them together have one, as long as no call is about two of them.
+//! **What is absent.** Threads and clocks: the recorder numbers invocations and returns. Objects are checked
+//! separately: linearizability is local, as long as no call concerns two objects.
 
 pub mod key;
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// How an object behaves when one thing happens after the other.
-pub trait Model {
-    /// What is known of the object.
+/// The behaviour of an object under sequential calls.
+pub trait SequentialModel {
+    /// The state of the object.
     type State: Clone + Ord + fmt::Debug;
-    /// A call together with its answer.
+    /// A call together with its response.
     type Op: fmt::Debug;
 
-    /// Before anything happened.
+    /// The initial state.
     fn start(&self) -> Self::State;
 
-    /// The states that the call may leave behind; none, if it cannot have been answered like this here.
+    /// The possible states after the call; none if it cannot have this response in this state.
     fn step(&self, state: &Self::State, op: &Self::Op) -> Vec<Self::State>;
 }
 
-/// A call, and when it was made and answered, by one counter for the whole history.
+/// A call with the times of its invocation and return, from one counter for the whole history.
 #[derive(Clone, Debug)]
 pub struct Call<O> {
-    /// What was asked and answered.
+    /// The call and its response.
     pub op: O,
-    /// Counted before it was asked.
+    /// Counter value before the invocation.
     pub asked: u64,
-    /// Counted after it was answered.
+    /// Counter value after the return.
     pub answered: u64,
 }
 
-/// No order explains the history: the farthest that the search came.
+/// The history is not linearizable: the longest prefix that the search found.
 #[derive(Clone, Debug)]
-pub struct Unexplained {
-    /// So many calls could be placed.
+pub struct NotLinearizable {
+    /// The number of calls in the prefix.
     pub placed: usize,
-    /// The object then.
+    /// The state after the prefix.
     pub state: String,
-    /// The calls of which one had to come next, and none can.
+    /// The calls of which one would have to come next, and none can.
     pub next: Vec<String>,
 }
 
-impl fmt::Display for Unexplained {
+impl fmt::Display for NotLinearizable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "no order explains it: after {} calls the state is {}, and one of",
-            self.placed, self.state
-        )?;
+        write!(f, "not linearizable: after {} calls the state is {}, and none of", self.placed, self.state)?;
         self.next.iter().try_for_each(|op| write!(f, "\n  {op}"))?;
-        write!(f, "\nshould come next, which none can")
+        write!(f, "\ncan come next")
     }
 }
 
-/// Calls that were placed, and what they left behind. The calls are in the order in which they were made.
+/// A set of placed calls and the resulting state. Calls are indexed by the order of their invocation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Position<S> {
-    /// All calls before this one are placed.
+struct Placement<S> {
+    /// All calls before this index are placed.
     first: usize,
-    /// And these behind it, in order.
+    /// Placed calls after it, in order.
     ahead: Vec<usize>,
     state: S,
 }
 
-impl<S: Clone> Position<S> {
+impl<S: Clone> Placement<S> {
     fn placed(&self) -> usize {
         self.first + self.ahead.len()
     }
 
-    fn place(&self, call: usize, state: S) -> Position<S> {
+    fn place(&self, call: usize, state: S) -> Placement<S> {
         let (mut first, mut ahead) = (self.first, self.ahead.clone());
         ahead.insert(ahead.partition_point(|other| *other < call), call);
         let dense = ahead.iter().zip(first..).take_while(|(call, next)| **call == *next).count();
         ahead.drain(..dense);
         first += dense;
-        Position { first, ahead, state }
+        Placement { first, ahead, state }
     }
 }
 
-/// Looks for an order of all calls that the model accepts.
-pub fn explain<M: Model>(model: &M, mut calls: Vec<Call<M::Op>>) -> Result<(), Unexplained> {
+/// Searches for an order of all calls that the model accepts.
+pub fn explain<M: SequentialModel>(model: &M, mut calls: Vec<Call<M::Op>>) -> Result<(), NotLinearizable> {
     calls.sort_by_key(|call| call.asked);
-    let start = Position { first: 0, ahead: Vec::new(), state: model.start() };
-    let (mut been, mut open, mut farthest) = (BTreeSet::new(), vec![start.clone()], start);
+    let start = Placement { first: 0, ahead: Vec::new(), state: model.start() };
+    let (mut visited, mut open, mut farthest) = (BTreeSet::new(), vec![start.clone()], start);
     while let Some(position) = open.pop() {
         if position.placed() == calls.len() {
             return Ok(());
@@ -103,19 +98,19 @@ pub fn explain<M: Model>(model: &M, mut calls: Vec<Call<M::Op>>) -> Result<(), U
         for call in candidates(&calls, &position) {
             for state in model.step(&position.state, &calls[call].op) {
                 let next = position.place(call, state);
-                if been.insert(next.clone()) {
+                if visited.insert(next.clone()) {
                     open.push(next);
                 }
             }
         }
     }
     let next = candidates(&calls, &farthest).into_iter().map(|call| format!("{:?}", calls[call])).collect();
-    Err(Unexplained { placed: farthest.placed(), state: format!("{:?}", farthest.state), next })
+    Err(NotLinearizable { placed: farthest.placed(), state: format!("{:?}", farthest.state), next })
 }
 
-/// The calls that may come next: those that were made before any that is left was answered. The one that was
-/// answered first is the last, to be tried first.
-fn candidates<O, S>(calls: &[Call<O>], position: &Position<S>) -> Vec<usize> {
+/// The calls that may come next: those invoked before any unplaced call returned. The call that returned first is
+/// last, so that it is popped first.
+fn candidates<O, S>(calls: &[Call<O>], position: &Placement<S>) -> Vec<usize> {
     let (mut found, mut first_answer) = (Vec::new(), u64::MAX);
     for (number, call) in calls.iter().enumerate().skip(position.first) {
         if call.asked > first_answer {
@@ -135,7 +130,7 @@ fn candidates<O, S>(calls: &[Call<O>], position: &Position<S>) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// A register: what is read is what was written last.
+    /// A register: a read returns the last write.
     struct Register;
 
     #[derive(Debug)]
@@ -144,7 +139,7 @@ mod tests {
         Read(u32),
     }
 
-    impl Model for Register {
+    impl SequentialModel for Register {
         type State = u32;
         type Op = Op;
 
@@ -160,32 +155,32 @@ mod tests {
         }
     }
 
-    fn explained(calls: Vec<(u64, u64, Op)>) -> bool {
+    fn is_linearizable(calls: Vec<(u64, u64, Op)>) -> bool {
         let calls = calls.into_iter().map(|(asked, answered, op)| Call { op, asked, answered });
         explain(&Register, calls.collect()).is_ok()
     }
 
     #[test]
-    fn what_overlaps_may_have_happened_in_either_order() {
-        assert!(explained(vec![(0, 5, Op::Write(1)), (1, 2, Op::Read(0)), (3, 4, Op::Read(1))]));
-        assert!(explained(vec![(0, 9, Op::Write(1)), (1, 8, Op::Write(2)), (10, 11, Op::Read(1))]));
+    fn overlapping_calls_may_take_either_order() {
+        assert!(is_linearizable(vec![(0, 5, Op::Write(1)), (1, 2, Op::Read(0)), (3, 4, Op::Read(1))]));
+        assert!(is_linearizable(vec![(0, 9, Op::Write(1)), (1, 8, Op::Write(2)), (10, 11, Op::Read(1))]));
     }
 
     #[test]
-    fn what_was_answered_before_the_question_came_first() {
-        assert!(!explained(vec![(0, 1, Op::Write(1)), (2, 3, Op::Read(0))]), "a stale read");
+    fn a_call_that_returned_earlier_comes_first() {
+        assert!(!is_linearizable(vec![(0, 1, Op::Write(1)), (2, 3, Op::Read(0))]), "a stale read");
         assert!(
-            !explained(vec![(0, 5, Op::Write(1)), (1, 2, Op::Read(1)), (3, 4, Op::Read(0))]),
+            !is_linearizable(vec![(0, 5, Op::Write(1)), (1, 2, Op::Read(1)), (3, 4, Op::Read(0))]),
             "back in time"
         );
     }
 
-    /// Both writes are placed in both orders; only one of them explains the two reads.
+    /// The same writes in different orders leave different states, and only some of them allow the read.
     #[test]
-    fn the_same_calls_in_another_order_are_another_position() {
+    fn the_cache_distinguishes_states_of_the_same_calls() {
         let writes = || vec![(0, 10, Op::Write(1)), (1, 9, Op::Write(2)), (2, 8, Op::Write(3))];
         let last = |number| writes().into_iter().chain([(11, 12, Op::Read(number))]).collect();
-        assert!((1..=3).all(|number| explained(last(number))));
-        assert!(!explained(last(0)));
+        assert!((1..=3).all(|number| is_linearizable(last(number))));
+        assert!(!is_linearizable(last(0)));
     }
 }

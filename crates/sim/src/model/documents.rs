@@ -1,11 +1,11 @@
-//! The documents beside keys.
+//! Commands on documents: commit, remove, relocate.
 
 use kernel::{
     Answer, Bounded, Commit, Document, DocumentTag, Event, Identity, KeyData, Location, Lsn, Member, Phase,
     Predicate, Rejection, Relocation, Removal, State, Time, Version, Write,
 };
 
-use super::{Did, Model, No};
+use super::{Model, ModelResult, NotApplied};
 
 impl Model {
     pub(super) fn may_write(
@@ -29,8 +29,8 @@ impl Model {
         if lease.phase == Phase::Reserved {
             return Err(Rejection::InvalidState(State::Reserved));
         }
-        let is_it = |key: &KeyData| key.namespace == lease.namespace && key.key == write.key;
-        let place = self.keys.iter().position(is_it).expect("a leased key is known");
+        let matches = |key: &KeyData| key.namespace == lease.namespace && key.key == write.key;
+        let place = self.keys.iter().position(matches).expect("a leased key is known");
         let key = &self.keys[place];
         let tag = DocumentTag { version: key.version, etag: key.document.map(|document| document.etag) };
         if write.if_version.is_some_and(|version| version != tag.version) {
@@ -42,7 +42,7 @@ impl Model {
         Ok((lsn, place))
     }
 
-    pub(super) fn commit(&mut self, lsn: Lsn, now: Time, who: &Identity, commit: &Commit) -> Did {
+    pub(super) fn commit(&mut self, lsn: Lsn, now: Time, who: &Identity, commit: &Commit) -> ModelResult {
         let (lease, place) = self.may_write(now, who, &commit.write)?;
         let documents = self.keys.iter().filter(|key| key.document.is_some()).count();
         if self.keys[place].document.is_none() && documents >= self.limits().documents_max as usize {
@@ -50,56 +50,56 @@ impl Model {
         }
         let (namespace, name) = (self.keys[place].namespace.clone(), commit.write.key.clone());
         self.pass_time(lsn, now, &[]);
-        let is_it = |key: &&mut KeyData| key.namespace == namespace && key.key == name;
-        let key = self.keys.iter_mut().find(is_it).expect("a leased key stays");
+        let matches = |key: &&mut KeyData| key.namespace == namespace && key.key == name;
+        let key = self.keys.iter_mut().find(matches).expect("a leased key stays");
         let superseded = key.document.map(|document| document.location);
         key.version = Version(key.version.0 + 1);
         let Commit { etag, bytes, location, .. } = *commit;
         key.document = Some(Document { etag, bytes, location, committed_at: now });
         let version = key.version;
         self.events.push(Event::Committed { lease: commit.write.held.lease, key: name, version, superseded });
-        self.use_it(lease);
+        self.record_use(lease);
         if commit.write.release {
-            self.give_back(lease);
+            self.end_released(lease);
         }
         Ok(Answer::Committed(version))
     }
 
-    pub(super) fn remove(&mut self, lsn: Lsn, now: Time, who: &Identity, removal: &Removal) -> Did {
+    pub(super) fn remove(&mut self, lsn: Lsn, now: Time, who: &Identity, removal: &Removal) -> ModelResult {
         let write = &removal.write;
         let (lease, place) = self.may_write(now, who, write)?;
         let KeyData { namespace, key: name, version, document } = self.keys[place].clone();
         if document.is_none() && !write.release {
-            return Err(No::Same(Answer::Removed { removed: false, version }));
+            return Err(NotApplied::Unchanged(Answer::Removed { removed: false, version }));
         }
         self.pass_time(lsn, now, &[]);
-        let is_it = |key: &&mut KeyData| key.namespace == namespace && key.key == name;
-        let key = self.keys.iter_mut().find(is_it).expect("a leased key stays");
+        let matches = |key: &&mut KeyData| key.namespace == namespace && key.key == name;
+        let key = self.keys.iter_mut().find(matches).expect("a leased key stays");
         let mut version = key.version;
         if let Some(Document { location: superseded, .. }) = key.document.take() {
             key.version = Version(key.version.0 + 1);
             version = key.version;
             self.events.push(Event::Removed { lease: write.held.lease, key: name, version, superseded });
         }
-        self.use_it(lease);
+        self.record_use(lease);
         if write.release {
-            self.give_back(lease);
+            self.end_released(lease);
         }
         Ok(Answer::Removed { removed: document.is_some(), version })
     }
 
-    pub(super) fn relocate(&mut self, lsn: Lsn, now: Time, relocation: &Relocation) -> Did {
-        let is_it = |key: &KeyData| {
+    pub(super) fn relocate(&mut self, lsn: Lsn, now: Time, relocation: &Relocation) -> ModelResult {
+        let matches = |key: &KeyData| {
             key.namespace == relocation.namespace
                 && key.key == relocation.key
                 && key.document.is_some()
                 && key.version == relocation.version
         };
-        if !self.keys.iter().any(is_it) {
-            return Err(No::Same(Answer::Relocated { moved: false }));
+        if !self.keys.iter().any(matches) {
+            return Err(NotApplied::Unchanged(Answer::Relocated { moved: false }));
         }
         self.pass_time(lsn, now, &[]);
-        let key = self.keys.iter_mut().find(|key| is_it(key)).expect("a document stays");
+        let key = self.keys.iter_mut().find(|key| matches(key)).expect("a document stays");
         let to: Location = relocation.location;
         key.document.as_mut().expect("it has a document").location = to;
         Ok(Answer::Relocated { moved: true })

@@ -1,4 +1,4 @@
-//! Acquire and reserve, and who is in the way: every lease is looked at.
+//! Acquire and reserve. Conflicts are found by scanning every lease.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use kernel::{
     Time, Token,
 };
 
-use super::{Did, Model, Stand, cap, come_back, granted, timer, weight};
+use super::{EffectiveState, Model, ModelResult, cap, granted, mark_returned, timer, weight};
 
 impl Model {
     pub(super) fn acquire(
@@ -18,7 +18,7 @@ impl Model {
         who: &Identity,
         grant: &Grant,
         phase: Phase,
-    ) -> Did {
+    ) -> ModelResult {
         let limits = *self.limits();
         if grant.ttl == Span(0) || grant.ttl > limits.ttl_max {
             return Err(Rejection::InvalidTtl { max: limits.ttl_max }.into());
@@ -32,22 +32,22 @@ impl Model {
         if policy.paused {
             return Err(Rejection::Paused.into());
         }
-        let known = self.namespaces.iter().any(|space| space.name == grant.namespace);
+        let known = self.namespaces.iter().any(|namespace| namespace.name == grant.namespace);
         if !known && self.namespaces.len() >= limits.namespaces_max as usize {
             return Err(Rejection::Full(Bounded::Namespaces).into());
         }
         self.may_use_agent(now, who, grant)?;
-        let way = self.in_the_way(now, &grant.namespace, &grant.bundle);
-        let blocked = self.is_too_much(&way.over) || !way.standing.is_empty();
-        let ending: &[Lsn] = if blocked { &[] } else { &way.over };
+        let conflicts = self.conflicting(now, &grant.namespace, &grant.bundle);
+        let blocked = self.exceeds_step(&conflicts.expired) || !conflicts.live.is_empty();
+        let ending: &[Lsn] = if blocked { &[] } else { &conflicts.expired };
         let counts = self.counts_allow(who, grant, ending, policy.quota);
         let behind = self.leases.iter().filter_map(timer).any(|at| at < now);
         counts.map_err(|full| if behind { Rejection::Behind } else { full })?;
         if blocked {
-            return Err(self.blocked_by(who, grant, &way).into());
+            return Err(self.blocked_by(who, grant, &conflicts).into());
         }
-        let over = way.over;
-        self.pass_time(lsn, now, &over);
+        let expired = conflicts.expired;
+        self.pass_time(lsn, now, &expired);
         self.grant(lsn, who, grant, phase, policy.quota);
         let granted = granted(self.id(lsn), self.live(lsn).expect("it was just granted"));
         self.events.push(Event::Granted(granted.lease, granted.token));
@@ -86,7 +86,7 @@ impl Model {
         if left().count() >= self.limits().leases_max as usize {
             return Err(Rejection::Full(Bounded::Leases));
         }
-        if self.names_known() + weight(grant.bundle.members()) > self.limits().nodes_max as usize {
+        if self.nodes_count() + weight(grant.bundle.members()) > self.limits().nodes_max as usize {
             return Err(Rejection::Full(Bounded::Nodes));
         }
         let max = quota.leases_max.unwrap_or(self.limits().leases_per_identity_max);
@@ -95,8 +95,8 @@ impl Model {
         if mine >= max as usize { Err(Rejection::QuotaExceeded { max }) } else { Ok(()) }
     }
 
-    /// Keys with a document, leased names, and the directories above those.
-    fn names_known(&self) -> usize {
+    /// Counts keys with a document, leased names, and the directories above them.
+    fn nodes_count(&self) -> usize {
         let mut names: BTreeSet<(&Namespace, String)> = BTreeSet::new();
         for key in &self.keys {
             names.insert((&key.namespace, key.key.to_string()));
@@ -119,49 +119,51 @@ impl Model {
         names.len()
     }
 
-    /// One may always be ended; several only if they make no more than one step.
-    fn is_too_much(&self, over: &[Lsn]) -> bool {
-        let weigh = |lsn: &Lsn| weight(&self.live(*lsn).expect("it is in the way").members);
-        over.len() > 1 && over.iter().map(weigh).sum::<usize>() > self.limits().step_max as usize
+    /// One expired lease may always be ended; several only if together they are no more than one step.
+    fn exceeds_step(&self, expired: &[Lsn]) -> bool {
+        let weigh = |lsn: &Lsn| weight(&self.live(*lsn).expect("a conflicting lease is live").members);
+        expired.len() > 1 && expired.iter().map(weigh).sum::<usize>() > self.limits().step_max as usize
     }
 
-    /// Everyone with an incompatible member, told apart by whether they are over.
-    fn in_the_way(&self, now: Time, space: &Namespace, bundle: &Bundle) -> Way {
-        let clash = |lease: &&LeaseData| {
-            lease.namespace == *space
+    /// All leases with an incompatible member, split by whether they have expired.
+    fn conflicting(&self, now: Time, namespace: &Namespace, bundle: &Bundle) -> ConflictingLeases {
+        let has_conflict = |lease: &&LeaseData| {
+            lease.namespace == *namespace
                 && lease
                     .members
                     .iter()
-                    .any(|held| bundle.members().iter().any(|wanted| clashes(held, wanted)))
+                    .any(|held| bundle.members().iter().any(|wanted| conflict(held, wanted)))
         };
-        let clashing: Vec<&LeaseData> = self.leases.iter().filter(clash).collect();
-        let (over, standing): (Vec<_>, Vec<_>) =
-            clashing.into_iter().partition(|lease| self.stand(lease, now) == Stand::Over);
-        let mut over: Vec<(Option<Time>, Lsn)> = over.iter().map(|lease| (timer(lease), lease.lsn)).collect();
-        over.sort();
-        let standing = standing.iter().map(|lease| (lease.lsn, self.wait_age(lease, now))).collect();
-        Way { over: over.into_iter().map(|(_, lsn)| lsn).collect(), standing }
+        let conflicting: Vec<&LeaseData> = self.leases.iter().filter(has_conflict).collect();
+        let (expired, live): (Vec<_>, Vec<_>) = conflicting
+            .into_iter()
+            .partition(|lease| self.effective_state(lease, now) == EffectiveState::Expired);
+        let mut expired: Vec<(Option<Time>, Lsn)> =
+            expired.iter().map(|lease| (timer(lease), lease.lsn)).collect();
+        expired.sort();
+        let live = live.iter().map(|lease| (lease.lsn, self.wait_age(lease, now))).collect();
+        ConflictingLeases { expired: expired.into_iter().map(|(_, lsn)| lsn).collect(), live }
     }
 
     fn wait_age(&self, lease: &LeaseData, now: Time) -> Age {
-        match self.stand(lease, now) {
-            Stand::Revoking
-            | Stand::Hold { until: Time::NEVER, .. }
-            | Stand::Hold { rebindable: false, .. } => Age::YOUNGEST,
+        match self.effective_state(lease, now) {
+            EffectiveState::Revoking
+            | EffectiveState::Hold { until: Time::NEVER, .. }
+            | EffectiveState::Hold { rebindable: false, .. } => Age::YOUNGEST,
             _ => lease.details.age.unwrap_or(Age { at: lease.granted_at, tie: lease.lsn.0 }),
         }
     }
 
-    fn blocked_by(&self, who: &Identity, grant: &Grant, way: &Way) -> Rejection {
+    fn blocked_by(&self, who: &Identity, grant: &Grant, conflicts: &ConflictingLeases) -> Rejection {
         let own = |lsn: &Lsn| {
-            let lease = self.live(*lsn).expect("it is in the way");
+            let lease = self.live(*lsn).expect("a conflicting lease is live");
             lease.identity == *who && grant.session.is_some() && lease.details.session == grant.session
         };
-        if let Some(lsn) = way.standing.iter().map(|(lsn, _)| *lsn).filter(own).min() {
+        if let Some(lsn) = conflicts.live.iter().map(|(lsn, _)| *lsn).filter(own).min() {
             return Rejection::AlreadyHeld(self.id(lsn));
         }
-        let oldest = way.standing.iter().map(|(_, age)| *age).min().unwrap_or(Age::YOUNGEST);
-        let holders = way.standing.iter().map(|(lsn, _)| self.id(*lsn)).collect();
+        let oldest = conflicts.live.iter().map(|(_, age)| *age).min().unwrap_or(Age::YOUNGEST);
+        let holders = conflicts.live.iter().map(|(lsn, _)| self.id(*lsn)).collect();
         Rejection::Conflict(Box::new(Conflict { holders, oldest }))
     }
 
@@ -174,7 +176,7 @@ impl Model {
         };
         self.agents.retain(|agent| !stale(agent));
         self.drop_empty_namespaces();
-        if !self.namespaces.iter().any(|space| space.name == grant.namespace) {
+        if !self.namespaces.iter().any(|namespace| namespace.name == grant.namespace) {
             self.namespaces.push(NamespaceData { name: grant.namespace.clone(), floor: self.floor });
         }
         let floor = self.floor(&grant.namespace);
@@ -184,7 +186,7 @@ impl Model {
                 self.keys.push(KeyData { namespace, key, version: floor, document: None });
             }
         }
-        self.meet_agent(lsn, who, grant);
+        self.register_agent(lsn, who, grant);
         let young = |age: &Age| age.at <= now && now.0 - age.at.0 <= 3_600_000;
         let ttl_until = Time(now.0 + grant.ttl.0);
         let cap = cap(quota, now, now);
@@ -216,14 +218,14 @@ impl Model {
         });
     }
 
-    fn meet_agent(&mut self, lsn: Lsn, who: &Identity, grant: &Grant) {
+    fn register_agent(&mut self, lsn: Lsn, who: &Identity, grant: &Grant) {
         let Some(name) = &grant.agent else { return };
         let now = self.now;
-        let is_it = |agent: &AgentData| agent.namespace == grant.namespace && agent.name == *name;
-        match self.agents.iter_mut().find(|agent| is_it(agent)) {
+        let matches = |agent: &AgentData| agent.namespace == grant.namespace && agent.name == *name;
+        match self.agents.iter_mut().find(|agent| matches(agent)) {
             Some(agent) => {
                 agent.forget_at = None;
-                come_back(agent, now);
+                mark_returned(agent, now);
             }
             None => self.agents.push(AgentData {
                 namespace: grant.namespace.clone(),
@@ -238,23 +240,23 @@ impl Model {
     }
 }
 
-/// Who is in the way of a bundle.
-struct Way {
-    over: Vec<Lsn>,
-    standing: Vec<(Lsn, Age)>,
+/// The leases that conflict with a bundle.
+struct ConflictingLeases {
+    expired: Vec<Lsn>,
+    live: Vec<(Lsn, Age)>,
 }
 
-/// The table of the specification, and paths taken apart into segments.
-fn clashes(a: &Member, b: &Member) -> bool {
+/// The compatibility table of the specification, with paths split into segments.
+fn conflict(a: &Member, b: &Member) -> bool {
     let shared = |predicate| matches!(predicate, Predicate::Consumes | Predicate::DependsOn);
     let exclusive =
         |predicate| matches!(predicate, Predicate::Mutates | Predicate::Deletes | Predicate::Renames);
     let goes_together =
         !exclusive(a.predicate) && !exclusive(b.predicate) && (shared(a.predicate) || shared(b.predicate));
-    !goes_together && share_something(a, b)
+    !goes_together && overlap(a, b)
 }
 
-fn share_something(a: &Member, b: &Member) -> bool {
+fn overlap(a: &Member, b: &Member) -> bool {
     if a.resource.kind() != "FILE" || b.resource.kind() != "FILE" {
         return a.resource == b.resource;
     }

@@ -1,14 +1,14 @@
-//! What holders do with a lease.
+//! Commands of holders: activate, renew, touch, release, rebind; and the retraction of undelivered grants.
 
 use kernel::{
     Answer, End, Epoch, Event, Held, Identity, LeaseId, Lsn, Phase, Rejection, Renewal, Retraction, Span,
     State, Time, Token,
 };
 
-use super::{Did, Model, No, Stand, cap, granted, set_deadline};
+use super::{EffectiveState, Model, ModelResult, NotApplied, cap, granted, set_deadline};
 
 impl Model {
-    /// The refusals, in the order in which the rules list them.
+    /// The rejections, in the order in which the rules list them.
     pub(super) fn authority(&self, now: Time, who: &Identity, held: Held) -> Result<Lsn, Rejection> {
         self.exists(held.lease)?;
         let lsn = held.lease.lsn;
@@ -20,14 +20,14 @@ impl Model {
                 End::Released => Rejection::NotHeld,
             });
         }
-        let lease = self.live(lsn).expect("what exists and is not history is live");
+        let lease = self.live(lsn).expect("a lease that exists and has not ended is live");
         if lease.identity != *who {
             return Err(Rejection::NotHeld);
         }
-        match self.stand(lease, now) {
-            Stand::Revoking => Err(Rejection::LeaseRevoked),
-            Stand::Hold { .. } | Stand::Over => Err(Rejection::LeaseExpired),
-            Stand::Reserved | Stand::Active => match held.epoch.cmp(&lease.epoch) {
+        match self.effective_state(lease, now) {
+            EffectiveState::Revoking => Err(Rejection::LeaseRevoked),
+            EffectiveState::Hold { .. } | EffectiveState::Expired => Err(Rejection::LeaseExpired),
+            EffectiveState::Reserved | EffectiveState::Active => match held.epoch.cmp(&lease.epoch) {
                 std::cmp::Ordering::Less => Err(Rejection::StaleEpoch { current: lease.epoch }),
                 std::cmp::Ordering::Equal => Ok(lsn),
                 std::cmp::Ordering::Greater => Err(Rejection::NotHeld),
@@ -52,7 +52,7 @@ impl Model {
         }
     }
 
-    pub(super) fn activate(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> Did {
+    pub(super) fn activate(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> ModelResult {
         let lease = self.authority(now, who, held)?;
         if self.live(lease).expect("it has authority").phase != Phase::Reserved {
             return Err(Rejection::InvalidState(State::Active).into());
@@ -65,7 +65,7 @@ impl Model {
         Ok(Answer::Live(self.answer_live(lease)))
     }
 
-    pub(super) fn renew(&mut self, lsn: Lsn, now: Time, who: &Identity, renewals: &[Renewal]) -> Did {
+    pub(super) fn renew(&mut self, lsn: Lsn, now: Time, who: &Identity, renewals: &[Renewal]) -> ModelResult {
         if renewals.is_empty() || renewals.len() > 256 {
             return Err(Rejection::InvalidBatch.into());
         }
@@ -80,7 +80,7 @@ impl Model {
         let decided: Vec<Result<(Lsn, Span), Rejection>> = renewals.iter().map(decide).collect();
         if decided.iter().all(Result::is_err) {
             let refusals = decided.into_iter().map(|result| Err(result.expect_err("all are")));
-            return Err(No::Same(Answer::Renewed(refusals.collect())));
+            return Err(NotApplied::Unchanged(Answer::Renewed(refusals.collect())));
         }
         self.pass_time(lsn, now, &[]);
         let mut results = Vec::new();
@@ -92,21 +92,21 @@ impl Model {
                 row.ttl_until = row.ttl_until.max(Time(now.0 + ttl.0));
                 set_deadline(row, quota);
                 let (agent, namespace) = (row.details.agent.clone(), row.namespace.clone());
-                self.agent_back(&namespace, agent.as_ref());
+                self.agent_returned(&namespace, agent.as_ref());
                 self.answer_live(lease)
             }));
         }
         Ok(Answer::Renewed(results))
     }
 
-    pub(super) fn touch(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> Did {
+    pub(super) fn touch(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> ModelResult {
         let lease = self.active(now, who, held)?;
         self.pass_time(lsn, now, &[]);
-        self.use_it(lease);
+        self.record_use(lease);
         Ok(Answer::Live(self.answer_live(lease)))
     }
 
-    pub(super) fn use_it(&mut self, lease: Lsn) {
+    pub(super) fn record_use(&mut self, lease: Lsn) {
         let (quota, now) = (self.quota_of(lease), self.now);
         let row = self.live_mut(lease);
         row.used = true;
@@ -114,42 +114,46 @@ impl Model {
         set_deadline(row, quota);
     }
 
-    pub(super) fn release(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> Did {
+    pub(super) fn release(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> ModelResult {
         match self.exists(held.lease) {
-            Err(Rejection::Retired) => return Err(No::Same(Answer::Released)),
+            Err(Rejection::Retired) => return Err(NotApplied::Unchanged(Answer::Released)),
             other => other?,
         }
         let issued = |epoch: Epoch| if epoch.0 % 2 == 1 { epoch } else { Epoch(epoch.0 - 1) };
         if let Some(past) = self.history.iter().find(|past| past.lsn == held.lease.lsn) {
             let right = past.identity == *who && held.epoch == issued(past.epoch);
-            return Err(if right { No::Same(Answer::Released) } else { Rejection::NotHeld.into() });
+            return Err(if right {
+                NotApplied::Unchanged(Answer::Released)
+            } else {
+                Rejection::NotHeld.into()
+            });
         }
-        let lease = self.live(held.lease.lsn).expect("what is not history is live");
+        let lease = self.live(held.lease.lsn).expect("a lease that has not ended is live");
         if lease.identity != *who {
             return Err(Rejection::NotHeld.into());
         }
-        let stand = self.stand(lease, now);
-        let has_authority = matches!(stand, Stand::Reserved | Stand::Active);
+        let effective_state = self.effective_state(lease, now);
+        let has_authority = matches!(effective_state, EffectiveState::Reserved | EffectiveState::Active);
         if has_authority && held.epoch < lease.epoch {
             return Err(Rejection::StaleEpoch { current: lease.epoch }.into());
         }
         if held.epoch != issued(lease.epoch) {
             return Err(Rejection::NotHeld.into());
         }
-        if matches!(stand, Stand::Revoking | Stand::Over) {
-            return Err(No::Same(Answer::Released));
+        if matches!(effective_state, EffectiveState::Revoking | EffectiveState::Expired) {
+            return Err(NotApplied::Unchanged(Answer::Released));
         }
         self.pass_time(lsn, now, &[held.lease.lsn]);
-        self.give_back(held.lease.lsn);
+        self.end_released(held.lease.lsn);
         Ok(Answer::Released)
     }
 
-    pub(super) fn give_back(&mut self, lease: Lsn) {
+    pub(super) fn end_released(&mut self, lease: Lsn) {
         self.events.push(Event::Released(self.id(lease)));
         self.end(lease, End::Released);
     }
 
-    pub(super) fn rebind(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> Did {
+    pub(super) fn rebind(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> ModelResult {
         match self.authority(now, who, held) {
             Ok(lease) => {
                 let reserved = self.live(lease).expect("it has authority").phase == Phase::Reserved;
@@ -160,7 +164,7 @@ impl Model {
             Err(rejection) => return Err(rejection.into()),
         }
         let Some(lease) = self.live(held.lease.lsn) else { return Err(Rejection::LeaseExpired.into()) };
-        if !matches!(self.stand(lease, now), Stand::Hold { rebindable: true, .. }) {
+        if !matches!(self.effective_state(lease, now), EffectiveState::Hold { rebindable: true, .. }) {
             return Err(Rejection::LeaseExpired.into());
         }
         let settled = matches!(lease.phase, Phase::OnHold { .. });
@@ -189,19 +193,21 @@ impl Model {
         row.deadline = now;
         set_deadline(row, quota);
         let (agent, namespace) = (row.details.agent.clone(), row.namespace.clone());
-        self.agent_back(&namespace, agent.as_ref());
+        self.agent_returned(&namespace, agent.as_ref());
         let granted = granted(self.id(id), self.live(id).expect("it was just rebound"));
         self.events.push(Event::Rebound(granted.lease, granted.token));
         Ok(Answer::Granted(granted))
     }
 
-    pub(super) fn retract(&mut self, lsn: Lsn, now: Time, retraction: Retraction) -> Did {
-        let no = Err(No::Same(Answer::Retracted { undone: false }));
+    pub(super) fn retract(&mut self, lsn: Lsn, now: Time, retraction: Retraction) -> ModelResult {
+        let no = Err(NotApplied::Unchanged(Answer::Retracted { undone: false }));
         if self.exists(retraction.lease).is_err() {
             return no;
         }
         let Some(lease) = self.live(retraction.lease.lsn) else { return no };
-        if lease.used || !matches!(self.stand(lease, now), Stand::Reserved | Stand::Active) {
+        if lease.used
+            || !matches!(self.effective_state(lease, now), EffectiveState::Reserved | EffectiveState::Active)
+        {
             return no;
         }
         let identity = lease.identity.clone();
@@ -211,7 +217,7 @@ impl Model {
             let its = matches!(&entry.answer, Answer::Granted(granted) if granted.lease == retraction.lease);
             !(same && its && now <= entry.lapses_at)
         });
-        self.give_back(retraction.lease.lsn);
+        self.end_released(retraction.lease.lsn);
         Ok(Answer::Retracted { undone: true })
     }
 }

@@ -1,9 +1,8 @@
-//! The kernel once more, written to be obviously right: lists of plain rows, linear scans, and a copy
-//! of everything that is thrown away when a command is refused.
+//! A reference model of the kernel, written to be obviously correct: lists of plain rows, linear scans, and a
+//! copy of the whole state that is discarded when a command is rejected.
 //!
-//! It shares the kernel's vocabulary (names, commands, outcomes, rows of a snapshot) and none of its
-//! code: how long a lease stands, who is in the way and what is due are worked out here again, from
-//! the rules, by looking at every row.
+//! It shares the kernel's vocabulary (names, commands, outcomes, rows of a snapshot) and none of its code: lease
+//! states, conflicts and due timers are derived here again, from the rules, by scanning every row.
 
 mod documents;
 mod grant;
@@ -17,7 +16,7 @@ use kernel::{
     PastData, Phase, Policy, Quota, Rejection, Restart, Scope, Snapshot, Span, Tenure, Time, Version,
 };
 
-/// The reference.
+/// The reference model.
 #[derive(Clone, Default)]
 pub struct Model {
     tenure: Option<Tenure>,
@@ -34,39 +33,39 @@ pub struct Model {
     events: Vec<Event>,
 }
 
-/// How a lease stands at a moment, by the rules of time alone.
+/// The state of a lease at a given time, including transitions that are due but not yet logged.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stand {
+enum EffectiveState {
     Reserved,
     Active,
     Hold { until: Time, rebindable: bool },
     Revoking,
-    Over,
+    Expired,
 }
 
-/// Why a command comes to nothing.
-enum No {
-    Same(Answer),
-    Refused(Rejection),
+/// Why a command leaves the state as it is.
+enum NotApplied {
+    Unchanged(Answer),
+    Rejected(Rejection),
 }
 
-impl From<Rejection> for No {
-    fn from(rejection: Rejection) -> No {
-        No::Refused(rejection)
+impl From<Rejection> for NotApplied {
+    fn from(rejection: Rejection) -> NotApplied {
+        NotApplied::Rejected(rejection)
     }
 }
 
-type Did = Result<Answer, No>;
+type ModelResult = Result<Answer, NotApplied>;
 
 impl Model {
-    /// Before the first record.
+    /// The state before the first record.
     pub fn new() -> Model {
         Model::default()
     }
 
-    /// Tries a command on a copy; the copy is kept only if it was accepted and changed something.
+    /// Applies a command to a copy, which becomes the state only if the command was applied.
     ///
-    /// A conflict lists *every* lease in the way, not just some.
+    /// A conflict lists *every* conflicting lease, not just some.
     pub fn apply(&mut self, lsn: Lsn, now: Time, command: &Command) -> Outcome {
         let mut copy = self.clone();
         copy.events.clear();
@@ -76,12 +75,12 @@ impl Model {
                 *self = copy;
                 Outcome::Applied(answer, events)
             }
-            Err(No::Same(answer)) => Outcome::Unchanged(answer),
-            Err(No::Refused(rejection)) => Outcome::Rejected(rejection),
+            Err(NotApplied::Unchanged(answer)) => Outcome::Unchanged(answer),
+            Err(NotApplied::Rejected(rejection)) => Outcome::Rejected(rejection),
         }
     }
 
-    /// The state, as the kernel would write it down.
+    /// The state in the form of the kernel's snapshot.
     pub fn snapshot(&self, state_hash: u64) -> Snapshot {
         let mut snapshot = Snapshot {
             tenure: self.tenure.clone(),
@@ -105,8 +104,8 @@ impl Model {
         snapshot
     }
 
-    fn attempt(&mut self, lsn: Lsn, now: Time, command: &Command) -> Did {
-        let misplaced = |why| Err(No::Refused(Rejection::Misplaced(why)));
+    fn attempt(&mut self, lsn: Lsn, now: Time, command: &Command) -> ModelResult {
+        let misplaced = |why| Err(NotApplied::Rejected(Rejection::Misplaced(why)));
         if lsn <= self.last || lsn > Lsn::MAX {
             return misplaced(Misplaced::Lsn { last: self.last });
         }
@@ -131,9 +130,9 @@ impl Model {
                 if entry.request.fingerprint != request.fingerprint {
                     return Err(Rejection::RequestMismatch.into());
                 }
-                return Err(No::Same(self.again(now, identity, &entry.answer.clone())?));
+                return Err(NotApplied::Unchanged(self.replay(now, identity, &entry.answer.clone())?));
             }
-            self.room_for_request(now, identity)?;
+            self.check_request_capacity(now, identity)?;
         }
         let answer = self.act(lsn, now, command)?;
         let goes_on = matches!(answer, Answer::Dropped { more: true });
@@ -147,8 +146,8 @@ impl Model {
         Ok(answer)
     }
 
-    /// A step's worth of entries lapses with the command, if they are due.
-    fn room_for_request(&self, now: Time, identity: &Identity) -> Result<(), Rejection> {
+    /// Up to `step_max` entries lapse with this command; the rest counts against the limits.
+    fn check_request_capacity(&self, now: Time, identity: &Identity) -> Result<(), Rejection> {
         let lapsing = self.lapsing(now);
         let left = &self.requests[lapsing..];
         let mine = left.iter().filter(|entry| entry.identity == *identity).count();
@@ -159,7 +158,7 @@ impl Model {
         Ok(())
     }
 
-    fn act(&mut self, lsn: Lsn, now: Time, command: &Command) -> Did {
+    fn act(&mut self, lsn: Lsn, now: Time, command: &Command) -> ModelResult {
         let by = || command.identity.as_ref().ok_or(Rejection::Misplaced(Misplaced::NoIdentity));
         match &command.action {
             Action::Open(open) => self.open(lsn, now, open),
@@ -185,8 +184,8 @@ impl Model {
         }
     }
 
-    fn open(&mut self, lsn: Lsn, now: Time, open: &Open) -> Did {
-        let misplaced = |why| Err(No::Refused(Rejection::Misplaced(why)));
+    fn open(&mut self, lsn: Lsn, now: Time, open: &Open) -> ModelResult {
+        let misplaced = |why| Err(NotApplied::Rejected(Rejection::Misplaced(why)));
         if lsn > Lsn::MAX_OPEN {
             return misplaced(Misplaced::Lsn { last: self.last });
         }
@@ -215,7 +214,7 @@ impl Model {
         Ok(Answer::Opened)
     }
 
-    fn tick(&mut self, lsn: Lsn, now: Time) -> Did {
+    fn tick(&mut self, lsn: Lsn, now: Time) -> ModelResult {
         let limits = *self.limits();
         let due = self.leases.iter().any(|lease| timer(lease).is_some_and(|at| at < now));
         let stale = self.history_is_overfull()
@@ -223,13 +222,14 @@ impl Model {
             || self.requests.first().is_some_and(|entry| entry.lapses_at < now)
             || self.agents.iter().any(|agent| agent.forget_at.is_some_and(|at| at < now));
         if !due && !stale {
-            return Err(No::Same(Answer::Ticked));
+            return Err(NotApplied::Unchanged(Answer::Ticked));
         }
         self.pass_time(lsn, now, &[]);
         Ok(Answer::Ticked)
     }
 
-    /// What every accepted command does first: forget, end what is touched and over, end what is due.
+    /// The first part of every applied command: forget old entries, end expired leases that the command touches, and
+    /// end leases that are due, up to `step_max`.
     fn pass_time(&mut self, lsn: Lsn, now: Time, touched: &[Lsn]) {
         (self.last, self.now) = (lsn, now);
         let limits = *self.limits();
@@ -254,7 +254,7 @@ impl Model {
         while work < limits.step_max as usize {
             let due = self.leases.iter().filter_map(|lease| Some((timer(lease)?, lease.lsn)));
             let Some((_, lease)) = due.filter(|(at, _)| *at < now).min() else { break };
-            work += weight(&self.live(lease).expect("it is due").members);
+            work += weight(&self.live(lease).expect("a due lease is live").members);
             self.time_step(lease);
         }
     }
@@ -279,7 +279,7 @@ impl Model {
         }
     }
 
-    /// A namespace with nothing in it goes, and what is made anew starts above its versions.
+    /// Removes empty namespaces; a namespace created later starts above their versions.
     fn drop_empty_namespaces(&mut self) {
         let used = |name: &Namespace| {
             self.leases.iter().any(|lease| lease.namespace == *name)
@@ -288,15 +288,15 @@ impl Model {
                 || self.keys.iter().any(|key| key.namespace == *name)
         };
         let (kept, gone): (Vec<_>, Vec<_>) =
-            self.namespaces.iter().cloned().partition(|space| used(&space.name));
-        self.floor = gone.iter().map(|space| space.floor).fold(self.floor, Version::max);
+            self.namespaces.iter().cloned().partition(|namespace| used(&namespace.name));
+        self.floor = gone.iter().map(|namespace| namespace.floor).fold(self.floor, Version::max);
         self.namespaces = kept;
     }
 
-    /// One thing that happens to a lease by itself.
+    /// The next time-driven transition of a lease.
     fn time_step(&mut self, lsn: Lsn) {
         let id = self.id(lsn);
-        let lease = self.live(lsn).expect("it was found").clone();
+        let lease = self.live(lsn).expect("the caller found it").clone();
         match (lease.phase, self.hold_until(&lease)) {
             (Phase::Active, Some(until)) => {
                 self.events.push(Event::Expired { lease: id, held_until: Some(until) });
@@ -312,11 +312,11 @@ impl Model {
                 self.events.push(Event::Expired { lease: id, held_until: None });
                 self.end(lsn, End::Expired);
             }
-            (Phase::Revoking, _) => unreachable!("nothing happens to a revoked lease by itself"),
+            (Phase::Revoking, _) => unreachable!("a revoked lease has no timer"),
         }
     }
 
-    /// Until when a lease is held for its holder after it ran out while active.
+    /// The end of the hold that follows the expiry of an active lease, if there is one.
     fn hold_until(&self, lease: &LeaseData) -> Option<Time> {
         let agent = self.agents.iter().find(|agent| {
             agent.namespace == lease.namespace && Some(&agent.name) == lease.details.agent.as_ref()
@@ -333,22 +333,22 @@ impl Model {
         }
     }
 
-    fn stand(&self, lease: &LeaseData, now: Time) -> Stand {
+    fn effective_state(&self, lease: &LeaseData, now: Time) -> EffectiveState {
         match lease.phase {
-            Phase::Revoking => Stand::Revoking,
-            Phase::OnHold { until, .. } if now > until => Stand::Over,
-            Phase::OnHold { until, rebindable } => Stand::Hold { until, rebindable },
-            Phase::Reserved if now <= lease.deadline => Stand::Reserved,
-            Phase::Active if now <= lease.deadline => Stand::Active,
-            Phase::Reserved => Stand::Over,
+            Phase::Revoking => EffectiveState::Revoking,
+            Phase::OnHold { until, .. } if now > until => EffectiveState::Expired,
+            Phase::OnHold { until, rebindable } => EffectiveState::Hold { until, rebindable },
+            Phase::Reserved if now <= lease.deadline => EffectiveState::Reserved,
+            Phase::Active if now <= lease.deadline => EffectiveState::Active,
+            Phase::Reserved => EffectiveState::Expired,
             Phase::Active => match self.hold_until(lease) {
-                Some(until) if now <= until => Stand::Hold { until, rebindable: !lease.capped },
-                _ => Stand::Over,
+                Some(until) if now <= until => EffectiveState::Hold { until, rebindable: !lease.capped },
+                _ => EffectiveState::Expired,
             },
         }
     }
 
-    /// The lease goes to history; keys that nothing needs go, and leave their version to the floor.
+    /// Moves the lease to history; removes keys without document or lease, and raises the floor to their versions.
     fn end(&mut self, lsn: Lsn, end: End) {
         let place = self.leases.iter().position(|lease| lease.lsn == lsn).expect("it is live");
         let lease = self.leases.remove(place);
@@ -360,8 +360,8 @@ impl Model {
             self.leases.iter().any(by)
         };
         for key in self.keys.iter().filter(|key| key.document.is_none() && !covered(key)) {
-            for space in self.namespaces.iter_mut().filter(|space| space.name == key.namespace) {
-                space.floor = space.floor.max(key.version);
+            for namespace in self.namespaces.iter_mut().filter(|namespace| namespace.name == key.namespace) {
+                namespace.floor = namespace.floor.max(key.version);
             }
         }
         let kept = self.keys.iter().filter(|key| key.document.is_some() || covered(key)).cloned().collect();
@@ -370,7 +370,7 @@ impl Model {
             agent.namespace == lease.namespace && Some(&agent.name) == lease.details.agent.as_ref()
         };
         if let Some(since) = self.agents.iter().find(mine).map(|agent| agent.since) {
-            self.tend_agent(since);
+            self.schedule_forget(since);
         }
         self.history.push(PastData {
             lsn,
@@ -389,7 +389,7 @@ impl Model {
         });
     }
 
-    fn again(&self, now: Time, who: &Identity, answer: &Answer) -> Result<Answer, Rejection> {
+    fn replay(&self, now: Time, who: &Identity, answer: &Answer) -> Result<Answer, Rejection> {
         let (lease, epoch) = match answer {
             Answer::Granted(Granted { lease, epoch, .. }) | Answer::Live(Live { lease, epoch, .. }) => {
                 (*lease, *epoch)
@@ -413,11 +413,12 @@ impl Model {
         self.policies.iter().find(|(at, _)| at == scope).map(|(_, policy)| *policy).unwrap_or_default()
     }
 
-    fn policy_for(&self, space: &Namespace, who: &Identity) -> Policy {
+    fn policy_for(&self, namespace: &Namespace, who: &Identity) -> Policy {
         let at = |namespace: Option<&Namespace>, identity: Option<&Identity>| {
             self.policy_at(&Scope { namespace: namespace.cloned(), identity: identity.cloned() })
         };
-        let scopes = [at(Some(space), Some(who)), at(Some(space), None), at(None, Some(who)), at(None, None)];
+        let scopes =
+            [at(Some(namespace), Some(who)), at(Some(namespace), None), at(None, Some(who)), at(None, None)];
         let first = |field: fn(&Quota) -> Option<u64>| scopes.iter().find_map(|policy| field(&policy.quota));
         let small = |n: u64| u32::try_from(n).expect("it was one");
         Policy {
@@ -436,12 +437,12 @@ impl Model {
         self.policy_for(&lease.namespace, &lease.identity).quota
     }
 
-    fn key(&self, space: &Namespace, member: &Member) -> Option<&KeyData> {
-        self.keys.iter().find(|key| key.namespace == *space && key.key == member.resource)
+    fn key(&self, namespace: &Namespace, member: &Member) -> Option<&KeyData> {
+        self.keys.iter().find(|key| key.namespace == *namespace && key.key == member.resource)
     }
 
-    fn floor(&self, space: &Namespace) -> Version {
-        self.namespaces.iter().find(|row| row.name == *space).map(|row| row.floor).unwrap_or_default()
+    fn floor(&self, namespace: &Namespace) -> Version {
+        self.namespaces.iter().find(|row| row.name == *namespace).map(|row| row.floor).unwrap_or_default()
     }
 
     fn live(&self, lsn: Lsn) -> Option<&LeaseData> {
@@ -462,7 +463,7 @@ impl Model {
     }
 }
 
-/// When something happens to a lease by itself.
+/// The time of a lease's next time-driven transition.
 fn timer(lease: &LeaseData) -> Option<Time> {
     match lease.phase {
         Phase::Reserved | Phase::Active => Some(lease.deadline),
@@ -477,14 +478,14 @@ fn cap(quota: Quota, granted_at: Time, active_at: Time) -> Time {
     Time(total.min(idle))
 }
 
-/// As far as the TTL and the quota let it, and never back.
+/// Extends the deadline as far as TTL and quota allow; never shortens it.
 fn set_deadline(row: &mut LeaseData, quota: Quota) {
     let cap = cap(quota, row.granted_at, row.active_at);
     row.deadline = row.deadline.max(row.ttl_until.min(cap));
     row.capped = cap <= row.ttl_until;
 }
 
-/// How many places members claim: each its own, and one for each directory above it.
+/// The number of nodes that the members claim: one for the resource, and one for each directory above it.
 fn weight(members: &[Member]) -> usize {
     let of = |member: &Member| {
         let segments = member.resource.name().split('/').filter(|part| !part.is_empty()).count();
@@ -498,7 +499,7 @@ fn weight(members: &[Member]) -> usize {
     members.iter().map(of).sum()
 }
 
-fn come_back(agent: &mut AgentData, now: Time) {
+fn mark_returned(agent: &mut AgentData, now: Time) {
     if let Some(Restart { until, .. }) = &mut agent.restart
         && until.is_none()
     {

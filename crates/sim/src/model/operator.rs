@@ -1,18 +1,18 @@
-//! What operators do, and what agents say.
+//! Commands of operators, and the announcements of agents.
 
 use kernel::{
     AgentData, AgentNews, Answer, Bounded, End, Epoch, Event, Identity, LeaseData, LeaseId, Lsn, Namespace,
     Party, Pause, Paused, Phase, Policy, Rejection, Restart, Scope, SetQuota, Span, State, Time,
 };
 
-use super::{Did, Model, No, Stand, come_back, timer, weight};
+use super::{EffectiveState, Model, ModelResult, NotApplied, mark_returned, timer, weight};
 
 impl Model {
-    pub(super) fn revoke(&mut self, lsn: Lsn, now: Time, id: LeaseId) -> Did {
-        match self.stand_of(now, id)? {
-            Stand::Reserved | Stand::Active | Stand::Hold { .. } => {}
-            Stand::Revoking => return Err(Rejection::InvalidState(State::Revoking).into()),
-            Stand::Over => return Err(Rejection::InvalidState(State::Expired).into()),
+    pub(super) fn revoke(&mut self, lsn: Lsn, now: Time, id: LeaseId) -> ModelResult {
+        match self.effective_state_of(now, id)? {
+            EffectiveState::Reserved | EffectiveState::Active | EffectiveState::Hold { .. } => {}
+            EffectiveState::Revoking => return Err(Rejection::InvalidState(State::Revoking).into()),
+            EffectiveState::Expired => return Err(Rejection::InvalidState(State::Expired).into()),
         }
         self.pass_time(lsn, now, &[id.lsn]);
         self.withdraw(id.lsn);
@@ -26,13 +26,15 @@ impl Model {
         self.events.push(Event::Revoked(self.id(lsn)));
     }
 
-    pub(super) fn revoke_all(&mut self, lsn: Lsn, now: Time, party: &Party) -> Did {
+    pub(super) fn revoke_all(&mut self, lsn: Lsn, now: Time, party: &Party) -> ModelResult {
         let of = |lease: &&LeaseData| {
             lease.phase != Phase::Revoking
                 && match party {
-                    Party::Identity(space, who) => lease.namespace == *space && lease.identity == *who,
-                    Party::Agent(space, agent) => {
-                        lease.namespace == *space && lease.details.agent.as_ref() == Some(agent)
+                    Party::Identity(namespace, who) => {
+                        lease.namespace == *namespace && lease.identity == *who
+                    }
+                    Party::Agent(namespace, agent) => {
+                        lease.namespace == *namespace && lease.details.agent.as_ref() == Some(agent)
                     }
                 }
         };
@@ -47,7 +49,7 @@ impl Model {
         });
         leases = light.copied().collect();
         if leases.is_empty() {
-            return Err(No::Same(Answer::RevokedAll { revoked: 0, more: false }));
+            return Err(NotApplied::Unchanged(Answer::RevokedAll { revoked: 0, more: false }));
         }
         self.pass_time(lsn, now, &leases);
         leases.retain(|lease| self.live(*lease).is_some());
@@ -58,13 +60,13 @@ impl Model {
         Ok(Answer::RevokedAll { revoked: u32::try_from(leases.len()).expect("at most 256"), more })
     }
 
-    pub(super) fn reclaim(&mut self, lsn: Lsn, now: Time, id: LeaseId) -> Did {
-        let end = match self.stand_of(now, id)? {
-            Stand::Revoking => End::Revoked,
-            Stand::Hold { .. } => End::Expired,
-            Stand::Reserved => return Err(Rejection::InvalidState(State::Reserved).into()),
-            Stand::Active => return Err(Rejection::InvalidState(State::Active).into()),
-            Stand::Over => return Err(Rejection::InvalidState(State::Expired).into()),
+    pub(super) fn reclaim(&mut self, lsn: Lsn, now: Time, id: LeaseId) -> ModelResult {
+        let end = match self.effective_state_of(now, id)? {
+            EffectiveState::Revoking => End::Revoked,
+            EffectiveState::Hold { .. } => End::Expired,
+            EffectiveState::Reserved => return Err(Rejection::InvalidState(State::Reserved).into()),
+            EffectiveState::Active => return Err(Rejection::InvalidState(State::Active).into()),
+            EffectiveState::Expired => return Err(Rejection::InvalidState(State::Expired).into()),
         };
         self.pass_time(lsn, now, &[id.lsn]);
         self.events.push(Event::Reclaimed(id));
@@ -72,45 +74,45 @@ impl Model {
         Ok(Answer::Reclaimed(id))
     }
 
-    pub(super) fn stand_of(&self, now: Time, id: LeaseId) -> Result<Stand, Rejection> {
+    pub(super) fn effective_state_of(&self, now: Time, id: LeaseId) -> Result<EffectiveState, Rejection> {
         self.exists(id)?;
         if let Some(lease) = self.live(id.lsn) {
-            return Ok(self.stand(lease, now));
+            return Ok(self.effective_state(lease, now));
         }
         let past = self.history.iter().find(|past| past.lsn == id.lsn).expect("it exists");
         Err(Rejection::InvalidState(past.end.into()))
     }
 
-    pub(super) fn pause(&mut self, lsn: Lsn, now: Time, pause: &Pause) -> Did {
+    pub(super) fn pause(&mut self, lsn: Lsn, now: Time, pause: &Pause) -> ModelResult {
         match &pause.whom {
             Paused::Scope(scope) => {
                 let policy = Policy { paused: pause.paused, ..self.policy_at(scope) };
                 self.set_policy(lsn, now, scope, policy)
             }
-            Paused::Agent(space, name) => {
-                let agent = self.known_agent(now, space, name)?;
+            Paused::Agent(namespace, name) => {
+                let agent = self.known_agent(now, namespace, name)?;
                 if agent.paused == pause.paused {
-                    return Err(No::Same(Answer::Done));
+                    return Err(NotApplied::Unchanged(Answer::Done));
                 }
                 let since = agent.since;
                 self.pass_time(lsn, now, &[]);
                 self.agents.iter_mut().filter(|agent| agent.since == since).for_each(|agent| {
                     agent.paused = pause.paused;
                 });
-                self.tend_agent(since);
+                self.schedule_forget(since);
                 Ok(Answer::Done)
             }
         }
     }
 
-    pub(super) fn set_quota(&mut self, lsn: Lsn, now: Time, set: &SetQuota) -> Did {
+    pub(super) fn set_quota(&mut self, lsn: Lsn, now: Time, set: &SetQuota) -> ModelResult {
         let policy = Policy { quota: set.quota, ..self.policy_at(&set.scope) };
         self.set_policy(lsn, now, &set.scope, policy)
     }
 
-    pub(super) fn set_policy(&mut self, lsn: Lsn, now: Time, scope: &Scope, policy: Policy) -> Did {
+    pub(super) fn set_policy(&mut self, lsn: Lsn, now: Time, scope: &Scope, policy: Policy) -> ModelResult {
         if self.policy_at(scope) == policy {
-            return Err(No::Same(Answer::Done));
+            return Err(NotApplied::Unchanged(Answer::Done));
         }
         let is_new = !self.policies.iter().any(|(at, _)| at == scope);
         if is_new && self.policies.len() >= self.limits().policies_max as usize {
@@ -124,14 +126,20 @@ impl Model {
         Ok(Answer::Done)
     }
 
-    pub(super) fn agent_news(&mut self, lsn: Lsn, now: Time, who: &Identity, news: &AgentNews) -> Did {
+    pub(super) fn agent_news(
+        &mut self,
+        lsn: Lsn,
+        now: Time,
+        who: &Identity,
+        news: &AgentNews,
+    ) -> ModelResult {
         let agent = self.known_agent(now, &news.namespace, &news.agent)?.clone();
         if !news.operator && agent.identity != *who {
             return Err(Rejection::AgentTaken.into());
         }
         let restarting = agent.restart.is_some_and(|restart| restart.until.is_none());
         if restarting == news.restarting {
-            return Err(No::Same(Answer::Done));
+            return Err(NotApplied::Unchanged(Answer::Done));
         }
         let behind = self.leases.iter().filter_map(timer).min();
         let back = agent.restart.and_then(|restart| restart.until);
@@ -143,35 +151,35 @@ impl Model {
             if news.restarting {
                 agent.restart = Some(Restart { since: now, until: None });
             } else {
-                come_back(agent, now);
+                mark_returned(agent, now);
             }
         }
-        self.tend_agent(agent.since);
+        self.schedule_forget(agent.since);
         Ok(Answer::Done)
     }
 
     pub(super) fn known_agent(
         &self,
         now: Time,
-        space: &Namespace,
+        namespace: &Namespace,
         name: &kernel::AgentName,
     ) -> Result<&AgentData, Rejection> {
-        let is_it = |agent: &&AgentData| {
-            agent.namespace == *space && agent.name == *name && agent.forget_at.is_none_or(|at| now <= at)
+        let matches = |agent: &&AgentData| {
+            agent.namespace == *namespace && agent.name == *name && agent.forget_at.is_none_or(|at| now <= at)
         };
-        self.agents.iter().find(is_it).ok_or(Rejection::NotFound)
+        self.agents.iter().find(matches).ok_or(Rejection::NotFound)
     }
 
-    pub(super) fn agent_back(&mut self, space: &Namespace, name: Option<&kernel::AgentName>) {
+    pub(super) fn agent_returned(&mut self, namespace: &Namespace, name: Option<&kernel::AgentName>) {
         let now = self.now;
-        let is_it = |agent: &&mut AgentData| agent.namespace == *space && Some(&agent.name) == name;
-        if let Some(agent) = self.agents.iter_mut().find(is_it) {
-            come_back(agent, now);
+        let matches = |agent: &&mut AgentData| agent.namespace == *namespace && Some(&agent.name) == name;
+        if let Some(agent) = self.agents.iter_mut().find(matches) {
+            mark_returned(agent, now);
         }
     }
 
-    /// Sets when an agent is forgotten: five minutes from now, unless it has leases or is paused.
-    pub(super) fn tend_agent(&mut self, since: Lsn) {
+    /// Schedules the removal of an agent: five minutes from now, unless it has leases or is paused.
+    pub(super) fn schedule_forget(&mut self, since: Lsn) {
         let now = self.now;
         for agent in self.agents.iter_mut().filter(|agent| agent.since == since) {
             let has_lease = self.leases.iter().any(|lease| {

@@ -1,4 +1,4 @@
-//! A step as one line of a transcript, with its LSN and stamp, so that it stands on its own.
+//! Writes a step as one transcript line, with its LSN and time stamp, so that the line is self-contained.
 
 use std::fmt::{Display, Write as _};
 
@@ -9,11 +9,11 @@ use kernel::{
 
 use crate::Step;
 
-/// The line that reads back as this step.
+/// The line that parses back into this step.
 pub fn write_step(step: &Step) -> String {
     let Command { identity, request, action } = &step.command;
     let who = identity.as_ref().map_or_else(|| "-".to_string(), |identity| quote(identity.as_str()));
-    let mut line = Words(format!("#{} @{} {who}:", step.lsn.0, step.now.0));
+    let mut line = LineWriter(format!("#{} @{} {who}:", step.lsn.0, step.now.0));
     line.action(action);
     if let Some(request) = request {
         line.set("request", format!("{}/{}", hex(&request.key.0), hex(&request.fingerprint)));
@@ -21,9 +21,9 @@ pub fn write_step(step: &Step) -> String {
     line.0
 }
 
-struct Words(String);
+struct LineWriter(String);
 
-impl Words {
+impl LineWriter {
     fn word(&mut self, word: impl Display) {
         write!(self.0, " {word}").expect("writing to a string");
     }
@@ -77,7 +77,7 @@ impl Words {
         }
     }
 
-    /// What operators do, and what agents say.
+    /// Commands of operators, and announcements of agents.
     fn administration(&mut self, action: &Action) {
         match action {
             Action::Revoke(lease) => self.word(format!("revoke {}", reference(*lease))),
@@ -122,7 +122,7 @@ impl Words {
                     self.word("operator");
                 }
             }
-            other => unreachable!("written elsewhere: {other:?}"),
+            other => unreachable!("written by `action`: {other:?}"),
         }
     }
 
@@ -217,7 +217,7 @@ fn etag(etag: Etag) -> String {
     hex(&etag.0)
 }
 
-/// Bytes in hexadecimal; equal bytes, which tests like to use, as one.
+/// Bytes in hexadecimal; a run of equal bytes, frequent in tests, as one byte.
 fn hex(bytes: &[u8]) -> String {
     let same = bytes.len() > 2 && bytes.windows(2).all(|pair| pair[0] == pair[1]);
     let bytes = if same { &bytes[..1] } else { bytes };
@@ -228,7 +228,7 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// As it is where it has no blanks or quotes, else between quotes.
+/// Quoted if it contains white space, a quote or `=`.
 fn quote(text: &str) -> String {
     let plain = text.chars().all(|c| !c.is_whitespace() && !matches!(c, '"' | '='));
     if plain { text.to_string() } else { format!("{text:?}") }

@@ -1,17 +1,16 @@
-//! The power fails at every single call of a scripted workload: grants, commits, a long document, snapshots,
-//! documents carried forward, segments that go. Whatever is recovered is what was told, or one batch more.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! A power failure at every call of a scripted workload: grants, commits, a long document, snapshots, relocated
+//! documents, deleted segments. The recovered state is the acknowledged one, or one batch later.
 
 use engine::decider::Said;
 use engine::documents::Place;
 use engine::shard::Submission;
 use kernel::{Action, Answer, Command, Commit, Granted, Location, Outcome, ResourceName, Span, Write};
 use sim::disk::{Fate, SimFs};
-use sim::life::client::Content;
-use sim::life::clock::{Machine, True};
-use sim::life::ledger::Ledger;
-use sim::life::server::{End, Server, Site};
 use sim::rng::Rng;
+use sim::servers::client::Content;
+use sim::servers::clock::{Machine, TrueTime};
+use sim::servers::ledger::Ledger;
+use sim::servers::server::{Backend, Server, ServerError};
 use sim::world::{grant, held, identity, key};
 
 struct Script<'a> {
@@ -21,29 +20,29 @@ struct Script<'a> {
 }
 
 impl Script<'_> {
-    fn ask(&mut self, action: Action, document: Option<Vec<u8>>) -> Result<Option<Answer>, End> {
+    fn submit(&mut self, action: Action, document: Option<Vec<u8>>) -> Result<Option<Answer>, ServerError> {
         let command = Command::by(&identity("ada"), action);
         self.next += 1;
         let submission =
             Submission { command, correlation: 0, document, wait: None, peek: None, to: self.next };
         let turn = self.server.turn(vec![submission], self.ledger)?;
-        let said = turn.replies.into_iter().find(|(to, ..)| *to == self.next).map(|(_, reply, _)| reply);
-        match said {
+        let reply = turn.replies.into_iter().find(|(to, ..)| *to == self.next).map(|(_, reply, _)| reply);
+        match reply {
             Some(Ok(Said::Outcome(Outcome::Applied(answer, _)))) => Ok(Some(answer)),
             _ => Ok(None),
         }
     }
 
-    fn acquire(&mut self, name: &str) -> Result<Option<Granted>, End> {
-        let answer = self.ask(Action::Acquire(grant(key(name), Span(60_000))), None)?;
+    fn acquire(&mut self, name: &str) -> Result<Option<Granted>, ServerError> {
+        let answer = self.submit(Action::Acquire(grant(key(name), Span(60_000))), None)?;
         Ok(answer.and_then(|answer| match answer {
             Answer::Granted(granted) => Some(granted),
             _ => None,
         }))
     }
 
-    /// Nothing, if another life of the script has the lease.
-    fn put(&mut self, name: &str, id: u64, length: usize) -> Result<(), End> {
+    /// Does nothing if an earlier run of the script holds the lease.
+    fn put(&mut self, name: &str, id: u64, length: usize) -> Result<(), ServerError> {
         let Some(lease) = self.acquire(name)? else { return Ok(()) };
         let content = Content { id, length };
         let key = ResourceName::key(name).expect("a valid key");
@@ -53,15 +52,15 @@ impl Script<'_> {
         if length > 1000 {
             let pin = self.server.upload(&content.bytes())?;
             let location = Place::Blob(pin.blob()).location();
-            self.ask(Action::Commit(Commit { write, etag, bytes, location }), None)?;
+            self.submit(Action::Commit(Commit { write, etag, bytes, location }), None)?;
         } else {
             let commit = Commit { write, etag, bytes, location: Location(0) };
-            self.ask(Action::Commit(commit), Some(content.bytes()))?;
+            self.submit(Action::Commit(commit), Some(content.bytes()))?;
         }
         Ok(())
     }
 
-    fn run(&mut self) -> Result<(), End> {
+    fn run(&mut self) -> Result<(), ServerError> {
         self.put("cold", 1, 400)?;
         self.put("long", 2, 2000)?;
         for round in 0..8 {
@@ -77,20 +76,20 @@ impl Script<'_> {
         self.check_documents()
     }
 
-    fn check_documents(&mut self) -> Result<(), End> {
+    fn check_documents(&mut self) -> Result<(), ServerError> {
         for (name, document) in self.server.documents() {
             let bytes = self.server.read(&document)?;
             if bytes != Content::of(document.etag).bytes() {
-                return Err(End::Wrong(format!("{name} reads otherwise")));
+                return Err(ServerError::Violation(format!("{name} has other contents than committed")));
             }
         }
         Ok(())
     }
 }
 
-fn live(fs: &SimFs, ledger: &mut Ledger, writer: u128) -> Result<(), End> {
-    let machine = Machine::new(True(0), 1, 0);
-    let server = Server::start(&Site::Disk(fs.clone()), &machine, writer, ledger)?;
+fn run(fs: &SimFs, ledger: &mut Ledger, writer: u128) -> Result<(), ServerError> {
+    let machine = Machine::new(TrueTime(0), 1, 0);
+    let server = Server::start(&Backend::Disk(fs.clone()), &machine, writer, ledger)?;
     let mut script = Script { server, ledger, next: 0 };
     script.check_documents()?;
     script.run()?;
@@ -101,34 +100,34 @@ fn live(fs: &SimFs, ledger: &mut Ledger, writer: u128) -> Result<(), End> {
     if found == wanted {
         Ok(())
     } else {
-        Err(End::Wrong(format!("{found} blobs, where {wanted} are wanted")))
+        Err(ServerError::Violation(format!("{found} blobs, expected {wanted}")))
     }
 }
 
-fn must_be_dead(lived: Result<(), End>, at: u64) -> bool {
-    match lived {
+fn has_crashed(result: Result<(), ServerError>, at: u64) -> bool {
+    match result {
         Ok(()) => false,
-        Err(End::Died(_)) => true,
-        Err(End::Wrong(what)) => panic!("the power failed at call {at}: {what}"),
+        Err(ServerError::Store(_)) => true,
+        Err(ServerError::Violation(what)) => panic!("the power failed at call {at}: {what}"),
     }
 }
 
 #[test]
-fn a_crash_at_every_call_loses_nothing_that_was_told() {
-    let calm = SimFs::new(Fate::default());
-    live(&calm, &mut Ledger::default(), 1).expect("the power stays on");
-    let calls = calm.calls();
+fn a_crash_at_every_call_loses_nothing_acknowledged() {
+    let fault_free = SimFs::new(Fate::default());
+    run(&fault_free, &mut Ledger::default(), 1).expect("the power stays on");
+    let calls = fault_free.calls();
     assert!(calls > 900, "{calls}");
     for at in 0..calls {
         let mut ledger = Ledger::default();
         let fs = SimFs::new(Fate { crash_at: Some(at), fail_at: None });
-        assert!(must_be_dead(live(&fs, &mut ledger, 1), at), "the power failed at call {at}");
-        // It fails once more while the store recovers, and then stays on.
+        assert!(has_crashed(run(&fs, &mut ledger, 1), at), "the power failed at call {at}");
+        // A second power failure during recovery, and then none.
         let mut rng = Rng::new(at);
         let again = Fate { crash_at: Some(rng.below(200)), fail_at: None };
         let fs = fs.after_crash(&mut rng, again);
-        must_be_dead(live(&fs, &mut ledger, 2), at);
+        has_crashed(run(&fs, &mut ledger, 2), at);
         let fs = fs.after_crash(&mut rng, Fate::default());
-        assert!(!must_be_dead(live(&fs, &mut ledger, 3), at), "call {at}: it does not recover");
+        assert!(!has_crashed(run(&fs, &mut ledger, 3), at), "call {at}: the store does not recover");
     }
 }

@@ -1,4 +1,4 @@
-//! Clients that ask for leases, use them, give them back or not, and ask again when they hear nothing.
+//! Clients that acquire leases, use them, release them or not, and retry requests without a response.
 
 use kernel::{
     Action, Age, AgentName, AgentNews, Bundle, Command, Commit, Etag, Grant, Granted, Held, Identity,
@@ -10,34 +10,34 @@ use crate::rng::Rng;
 
 /// One client.
 pub struct Client {
-    /// Whose identity it uses.
+    /// Its identity.
     pub identity: Identity,
     session: SessionName,
     agent: AgentName,
-    /// What it believes to hold or to have held, the newest last.
-    known: Vec<Known>,
-    /// What it has asked for and not heard of: it may ask again.
-    unheard: Option<Command>,
-    /// The age of an attempt that died, to come back with.
+    /// Leases that it holds or has held, as far as it knows, the newest last.
+    known: Vec<KnownLease>,
+    /// A request without a response so far, which it may retry.
+    unanswered: Option<Command>,
+    /// The age of an attempt that died under wait-die, for the retry.
     attempt: Option<Age>,
 }
 
-struct Known {
+struct KnownLease {
     held: Held,
     key: Option<ResourceName>,
 }
 
-/// A document that can be told from every other, and made again from its hash.
+/// A unique document, which can be generated again from its etag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Tells it from every other.
+    /// Unique among all documents.
     pub id: u64,
-    /// How long it is.
+    /// Its length in bytes.
     pub length: usize,
 }
 
 impl Content {
-    /// What it is called.
+    /// An etag that encodes id and length.
     pub fn etag(self) -> Etag {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&self.id.to_le_bytes());
@@ -45,7 +45,7 @@ impl Content {
         Etag(bytes)
     }
 
-    /// Which one is called that.
+    /// The document of an etag.
     pub fn of(etag: Etag) -> Content {
         let word = |at: usize| u64::from_le_bytes(etag.0[at..at + 8].try_into().expect("eight bytes"));
         Content { id: word(0), length: usize::try_from(word(8)).expect("short") }
@@ -58,16 +58,16 @@ impl Content {
     }
 }
 
-/// The namespace in which they all live.
+/// The namespace of all clients.
 pub fn namespace() -> Namespace {
-    Namespace::new("life").expect("a valid name")
+    Namespace::new("main").expect("a valid name")
 }
 
 const KEYS: [&str; 8] = ["KEY:a", "KEY:b", "KEY:c", "KEY:d", "KEY:e", "KEY:f", "KEY:g", "KEY:h"];
 const FILES: [&str; 5] = ["FILE:/x", "FILE:/x/y", "FILE:/x/*", "FILE:/z", "FILE:/*"];
 
 impl Client {
-    /// The client of a number.
+    /// The client of this number.
     pub fn new(number: usize) -> Client {
         let name = format!("client-{number}");
         Client {
@@ -75,65 +75,65 @@ impl Client {
             session: SessionName::new(&name).expect("a valid name"),
             agent: AgentName::new(&name).expect("a valid name"),
             known: Vec::new(),
-            unheard: None,
+            unanswered: None,
             attempt: None,
         }
     }
 
-    /// What it asks next. `id` tells a document from every other.
+    /// Its next request. `id` is the id of a new document, and the idempotency key.
     pub fn next(&mut self, rng: &mut Rng, now: Time, id: u64) -> (Command, Option<Content>) {
-        if let Some(command) = self.unheard.clone().filter(|_| rng.one_in(2)) {
+        if let Some(command) = self.unanswered.clone().filter(|_| rng.one_in(2)) {
             return (command, None);
         }
         let (action, content) = self.action(rng, now, id);
         let operator = matches!(action, Action::Revoke(_) | Action::Reclaim(_));
-        let who =
+        let identity =
             if operator { Identity::new("operator").expect("a valid name") } else { self.identity.clone() };
-        let mut command = Command::by(&who, action);
+        let mut command = Command::by(&identity, action);
         if rng.one_in(2) {
             let mut key = [0; 16];
             key[..8].copy_from_slice(&id.to_le_bytes());
             command = command.with_request(Request { key: RequestKey(key), fingerprint: key });
-            // Commits carry bytes; a retry would have to carry them again.
-            self.unheard = content.is_none().then(|| command.clone());
+            // A retry of a commit would have to send the document again.
+            self.unanswered = content.is_none().then(|| command.clone());
         }
         (command, content)
     }
 
-    /// An answer came.
-    pub fn heard(&mut self, command: &Command) {
-        if self.unheard.as_ref() == Some(command) {
-            self.unheard = None;
+    /// The command got a response.
+    pub fn responded(&mut self, command: &Command) {
+        if self.unanswered.as_ref() == Some(command) {
+            self.unanswered = None;
         }
     }
 
-    /// It was given a lease.
+    /// It was granted a lease.
     pub fn granted(&mut self, granted: &Granted, bundle: Option<&Bundle>) {
         let writable = |member: &&Member| member.resource.is_key() && member.predicate.may_write();
         let key = bundle.and_then(|bundle| bundle.members().iter().find(writable));
         let before = self.known.iter().find(|known| known.held.lease == granted.lease);
         let key =
             key.map(|member| member.resource.clone()).or_else(|| before.and_then(|known| known.key.clone()));
-        self.known.push(Known { held: Held { lease: granted.lease, epoch: granted.epoch }, key });
+        self.known.push(KnownLease { held: Held { lease: granted.lease, epoch: granted.epoch }, key });
         if self.known.len() > 6 {
             self.known.remove(0);
         }
         self.attempt = None;
     }
 
-    /// It was told to die: it comes back with the same age.
+    /// Its attempt died under wait-die; the retry keeps this age.
     pub fn died(&mut self, attempt: Option<Age>) {
         self.attempt = attempt;
     }
 
-    /// It has given a lease back, as far as it knows.
-    pub fn gave_back(&mut self, lease: LeaseId) {
+    /// Its release of a lease succeeded.
+    pub fn released(&mut self, lease: LeaseId) {
         self.known.retain(|known| known.held.lease != lease);
     }
 
     fn action(&mut self, rng: &mut Rng, now: Time, id: u64) -> (Action, Option<Content>) {
         if self.known.is_empty() || rng.below(100) < 20 {
-            return (self.ask(rng, now, id), None);
+            return (self.lease_request(rng, now, id), None);
         }
         let known = rng.pick(&self.known);
         let (held, key) = (known.held, known.key.clone());
@@ -159,7 +159,7 @@ impl Client {
         (action, None)
     }
 
-    fn ask(&self, rng: &mut Rng, now: Time, id: u64) -> Action {
+    fn lease_request(&self, rng: &mut Rng, now: Time, id: u64) -> Action {
         let attempt = match self.attempt.filter(|_| rng.one_in(2)) {
             Some(age) => Some(age),
             None => rng.one_in(4).then(|| Age { at: Time(now.0.saturating_sub(rng.below(100))), tie: id }),

@@ -1,40 +1,40 @@
-//! What agents came to.
+//! Counters of simulated agents.
 
 use std::fmt;
 
-/// What the agents of some seeds came to.
+/// Counters of one or more simulations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Turns of servers, after each of which everyone who waited was looked at.
-    pub turns: u64,
-    /// Tries of attempts that reached a server.
+pub struct AgentStats {
+    /// Batches that servers decided, after each of which all waiters were checked.
+    pub batches: u64,
+    /// Tries that reached a server.
     pub tries: u64,
     /// Attempts that were granted.
     pub grants: u64,
-    /// Tries that were told to die.
+    /// Tries that died under wait-die.
     pub deaths: u64,
     /// Tries that waited.
     pub waits: u64,
-    /// Waits that were over before their turn came.
+    /// Waits that timed out.
     pub timeouts: u64,
-    /// Tries that had to be the last, since nothing older was there.
+    /// Tries of the oldest attempt, which had to be granted.
     pub oldest: u64,
     /// Servers that crashed.
     pub crashes: u64,
     /// Agents that crashed or restarted.
     pub restarts: u64,
-    /// Attempts of good times that were granted within their bound.
+    /// Attempts of fault-free periods that were granted within their bound.
     pub in_time: u64,
-    /// The longest that one of those took, in milliseconds after the wild time was over.
+    /// The longest of those, in milliseconds after the end of the faulty period.
     pub longest_ms: u64,
-    /// The most tries that one of those took.
+    /// The maximum number of tries of those.
     pub most_tries: u64,
 }
 
-impl Tally {
-    /// Counts others in.
-    pub fn add(&mut self, other: &Tally) {
-        self.turns += other.turns;
+impl AgentStats {
+    /// Adds another simulation's counters.
+    pub fn add(&mut self, other: &AgentStats) {
+        self.batches += other.batches;
         self.tries += other.tries;
         self.grants += other.grants;
         self.deaths += other.deaths;
@@ -49,18 +49,19 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for AgentStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "agents: {} tries ({} granted, {} died, {} waited, {} of them in vain) over {} turns, {} crashes of servers and {} of \
-             agents; {} had to be the last and were, {} were granted in time, after {} ms and {} tries at the most",
+            "agents: {} tries ({} granted, {} died, {} waited, {} timed out) in {} batches, {} server crashes, {} agent \
+             restarts; {} tries of the oldest attempt, all granted; {} attempts granted within their bound, after at \
+             most {} ms and {} tries",
             self.tries,
             self.grants,
             self.deaths,
             self.waits,
             self.timeouts,
-            self.turns,
+            self.batches,
             self.crashes,
             self.restarts,
             self.oldest,

@@ -1,25 +1,25 @@
-//! What comes of a line, as lines.
+//! Renders outcomes and query results as output lines.
 
 use kernel::{
     Age, Answer, Conflict, Event, KeyView, LeaseView, Live, Outcome, Rejection, Time, Verdict, judge,
 };
 
-use super::Names;
+use super::LeaseNames;
 
-pub(super) fn outcome(outcome: &Outcome, names: &Names) -> Vec<String> {
+pub(super) fn outcome(outcome: &Outcome, names: &LeaseNames) -> Vec<String> {
     match outcome {
         Outcome::Applied(answer, events) => {
-            let first = format!("= {}", say_answer(answer, names));
+            let first = format!("= {}", render_answer(answer, names));
             std::iter::once(first)
-                .chain(events.iter().map(|event| format!("+ {}", say_event(event, names))))
+                .chain(events.iter().map(|event| format!("+ {}", render_event(event, names))))
                 .collect()
         }
-        Outcome::Unchanged(answer) => vec![format!("~ {}", say_answer(answer, names))],
-        Outcome::Rejected(rejection) => vec![format!("! {}", say_rejection(rejection, names))],
+        Outcome::Unchanged(answer) => vec![format!("~ {}", render_answer(answer, names))],
+        Outcome::Rejected(rejection) => vec![format!("! {}", render_rejection(rejection, names))],
     }
 }
 
-fn say_answer(answer: &Answer, names: &Names) -> String {
+fn render_answer(answer: &Answer, names: &LeaseNames) -> String {
     match answer {
         Answer::Opened => "opened".into(),
         Answer::Ticked => "ticked".into(),
@@ -30,11 +30,11 @@ fn say_answer(answer: &Answer, names: &Names) -> String {
             granted.token.0,
             granted.deadline.0
         ),
-        Answer::Live(live) => say_live(live, names),
+        Answer::Live(live) => render_live(live, names),
         Answer::Renewed(results) => {
             let each = |result: &Result<Live, Rejection>| match result {
-                Ok(live) => say_live(live, names),
-                Err(rejection) => say_rejection(rejection, names),
+                Ok(live) => render_live(live, names),
+                Err(rejection) => render_rejection(rejection, names),
             };
             format!("renewed: {}", results.iter().map(each).collect::<Vec<_>>().join("; "))
         }
@@ -51,11 +51,11 @@ fn say_answer(answer: &Answer, names: &Names) -> String {
     }
 }
 
-fn say_live(live: &Live, names: &Names) -> String {
+fn render_live(live: &Live, names: &LeaseNames) -> String {
     format!("live {} epoch={} deadline={}", names.of(live.lease), live.epoch.0, live.deadline.0)
 }
 
-fn say_rejection(rejection: &Rejection, names: &Names) -> String {
+fn render_rejection(rejection: &Rejection, names: &LeaseNames) -> String {
     match rejection {
         Rejection::Misplaced(why) => format!("misplaced {why:?}"),
         Rejection::InvalidTtl { max } => format!("invalid_ttl max={}", max.0),
@@ -73,22 +73,22 @@ fn say_rejection(rejection: &Rejection, names: &Names) -> String {
         Rejection::InUse { leases } => format!("invalid_state leases={leases}"),
         Rejection::AgentTaken => "agent_taken".into(),
         Rejection::Behind => "behind".into(),
-        Rejection::Conflict(conflict) => say_conflict(conflict, names),
+        Rejection::Conflict(conflict) => render_conflict(conflict, names),
         Rejection::AlreadyHeld(lease) => format!("already_held {}", names.of(*lease)),
         Rejection::VersionConflict(tag) => format!("version_conflict current={}", tag.version.0),
-        Rejection::EtagMismatch(tag) => format!("etag_mismatch current={}", say_etag(tag.etag)),
+        Rejection::EtagMismatch(tag) => format!("etag_mismatch current={}", render_etag(tag.etag)),
         Rejection::Paused => "paused".into(),
         Rejection::QuotaExceeded { max } => format!("quota_exceeded max={max}"),
         Rejection::Full(table) => format!("full table={table:?}"),
     }
 }
 
-fn say_conflict(conflict: &Conflict, names: &Names) -> String {
+fn render_conflict(conflict: &Conflict, names: &LeaseNames) -> String {
     let holders: Vec<String> = conflict.holders.iter().map(|lease| names.of(*lease)).collect();
-    format!("conflict holders={} oldest={}", holders.join(","), say_age(conflict.oldest))
+    format!("conflict holders={} oldest={}", holders.join(","), render_age(conflict.oldest))
 }
 
-fn say_event(event: &Event, names: &Names) -> String {
+fn render_event(event: &Event, names: &LeaseNames) -> String {
     match event {
         Event::Granted(lease, _) => format!("granted {}", names.of(*lease)),
         Event::Activated(lease) => format!("activated {}", names.of(*lease)),
@@ -96,7 +96,7 @@ fn say_event(event: &Event, names: &Names) -> String {
         Event::Released(lease) => format!("released {}", names.of(*lease)),
         Event::Expired { lease, held_until: None } => format!("expired {}", names.of(*lease)),
         Event::Expired { lease, held_until: Some(until) } => {
-            format!("expired {} held_until={}", names.of(*lease), say_time(*until))
+            format!("expired {} held_until={}", names.of(*lease), render_time(*until))
         }
         Event::Revoked(lease) => format!("revoked {}", names.of(*lease)),
         Event::Reclaimed(lease) => format!("reclaimed {}", names.of(*lease)),
@@ -110,10 +110,10 @@ fn say_event(event: &Event, names: &Names) -> String {
     }
 }
 
-pub(super) fn lease(view: &Result<LeaseView, Rejection>, names: &Names) -> String {
+pub(super) fn lease(view: &Result<LeaseView, Rejection>, names: &LeaseNames) -> String {
     let view = match view {
         Ok(view) => view,
-        Err(rejection) => return format!("> {}", say_rejection(rejection, names)),
+        Err(rejection) => return format!("> {}", render_rejection(rejection, names)),
     };
     let members: Vec<String> = view
         .members
@@ -137,12 +137,22 @@ pub(super) fn key(view: Option<&KeyView>) -> String {
         None => "> unknown".into(),
         Some(KeyView { version, document: None }) => format!("> version={} no document", version.0),
         Some(KeyView { version, document: Some(document) }) => {
-            format!("> version={} etag={} bytes={}", version.0, say_etag(Some(document.etag)), document.bytes)
+            format!(
+                "> version={} etag={} bytes={}",
+                version.0,
+                render_etag(Some(document.etag)),
+                document.bytes
+            )
         }
     }
 }
 
-pub(super) fn verdict(attempt: Age, conflict: Option<&Conflict>, waiters: &[Age], names: &Names) -> String {
+pub(super) fn verdict(
+    attempt: Age,
+    conflict: Option<&Conflict>,
+    waiters: &[Age],
+    names: &LeaseNames,
+) -> String {
     let holders = conflict.map(|conflict| conflict.oldest);
     if conflict.is_none() && waiters.is_empty() {
         return "> nobody is in the way".into();
@@ -152,7 +162,7 @@ pub(super) fn verdict(attempt: Age, conflict: Option<&Conflict>, waiters: &[Age]
         Verdict::Die => "die",
     };
     match conflict {
-        Some(conflict) => format!("> {verdict}: {}", say_conflict(conflict, names)),
+        Some(conflict) => format!("> {verdict}: {}", render_conflict(conflict, names)),
         None => format!("> {verdict}: waiters alone"),
     }
 }
@@ -161,14 +171,14 @@ pub(super) fn due(due: Option<Time>) -> String {
     due.map_or_else(|| "> nothing is due".into(), |due| format!("> due at {}", due.0))
 }
 
-fn say_time(time: Time) -> String {
+fn render_time(time: Time) -> String {
     if time == Time::NEVER { "never".into() } else { time.0.to_string() }
 }
 
-fn say_age(age: Age) -> String {
+fn render_age(age: Age) -> String {
     if age == Age::YOUNGEST { "youngest".into() } else { format!("{}.{}", age.at.0, age.tie) }
 }
 
-fn say_etag(etag: Option<kernel::Etag>) -> String {
+fn render_etag(etag: Option<kernel::Etag>) -> String {
     etag.map_or_else(|| "none".into(), |etag| format!("{:02x}", etag.0[0]))
 }

@@ -1,10 +1,9 @@
-//! A disk without space, and a process without descriptors. A failed append ends the process, so what a log
-//! says of its room must be so.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! A full disk, and a process without free file descriptors. A failed append ends the process, so the capacity that
+//! a log reports must be exact.
 
 use std::path::Path;
 
-use sim::disk::{Fate, Refusal, SimFs};
+use sim::disk::{Fate, PersistentErrors, SimFs};
 use store::conformance::{append_next, check, fill};
 use store::disk::{DiskLog, LogOptions};
 use store::{ErrorKind, LogStore, Lsns, Seq};
@@ -21,12 +20,12 @@ fn open(fs: &SimFs, segment_bytes: u64) -> Option<DiskLog<SimFs>> {
     DiskLog::open(fs.clone(), Path::new("/store/log"), options).ok().map(|(log, _)| log)
 }
 
-/// Nothing can be opened, made or grown.
-fn nothing_left(code: i32) -> Refusal {
-    Refusal { opening: Some(code), growing: Some(code) }
+/// No file can be opened, created or extended.
+fn exhausted(code: i32) -> PersistentErrors {
+    PersistentErrors { opening: Some(code), growing: Some(code) }
 }
 
-/// A log whose spare has just become its last segment.
+/// A log whose spare segment has just come into use.
 fn without_spare(fs: &SimFs) -> Option<DiskLog<SimFs>> {
     let mut log = open(fs, SHORT)?;
     while log.bounds().next < Seq(30) || log.room().spare {
@@ -35,27 +34,27 @@ fn without_spare(fs: &SimFs) -> Option<DiskLog<SimFs>> {
     Some(log)
 }
 
-/// Which calls are made by `deed`, on a log without a spare.
-fn calls_of(deed: impl Fn(&mut DiskLog<SimFs>)) -> std::ops::Range<u64> {
+/// The numbers of the calls that `action` makes, on a log without a spare.
+fn calls_of(action: impl Fn(&mut DiskLog<SimFs>)) -> std::ops::Range<u64> {
     let fs = SimFs::new(Fate::default());
-    let mut log = without_spare(&fs).expect("nothing goes wrong");
+    let mut log = without_spare(&fs).expect("no fault");
     let before = fs.calls();
-    deed(&mut log);
+    action(&mut log);
     before..fs.calls()
 }
 
 #[test]
-fn a_reservation_that_fails_at_any_call_harms_nothing_and_can_be_made_later() {
-    let calls = calls_of(|log| log.reserve().expect("nothing goes wrong"));
+fn a_reservation_that_fails_at_any_call_changes_nothing_and_can_be_retried() {
+    let calls = calls_of(|log| log.reserve().expect("no fault"));
     assert!(calls.clone().count() >= 3, "{calls:?}");
     for (fail_at, code) in calls.flat_map(|call| CODES.map(|code| (call, code))) {
         let fs = SimFs::new(Fate { crash_at: None, fail_at: Some((fail_at, code)) });
         let mut log = without_spare(&fs).expect("it fails only later");
-        let (room, bounds) = (log.room(), log.bounds());
+        let (capacity, bounds) = (log.room(), log.bounds());
         let error = log.reserve().expect_err("it fails now");
         assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
-        assert_eq!((log.room(), log.bounds()), (room, bounds), "call {fail_at}");
-        log.reserve().expect("there is room again");
+        assert_eq!((log.room(), log.bounds()), (capacity, bounds), "call {fail_at}");
+        log.reserve().expect("there is space again");
         assert!(log.room().spare && log.room().bytes >= 1000);
         fill(&mut log, bounds.next.0 + 50);
         check(&log);
@@ -64,42 +63,43 @@ fn a_reservation_that_fails_at_any_call_harms_nothing_and_can_be_made_later() {
     }
 }
 
-/// The process had no descriptors left. The next append opened the spare segment, failed, and took the
-/// server with it: whoever opens enough connections could have done that.
+/// The process had no file descriptors left. The next append opened the spare segment, failed, and ended the
+/// server: any client could cause that by opening enough connections.
 #[test]
-fn after_a_reservation_an_append_asks_for_neither_descriptors_nor_space() {
+fn a_reserved_append_needs_neither_descriptors_nor_disk_space() {
     for code in CODES {
         let fs = SimFs::new(Fate::default());
         let mut log = open(&fs, SHORT).expect("an empty log");
         for seq in 0..80 {
             let size = [4096, 0, 900, 4095, 1, 2000][usize::try_from(seq % 6).expect("small")];
             log.reserve().expect("nothing is refused yet");
-            fs.refuse(nothing_left(code));
+            fs.set_errors(exhausted(code));
             log.append(Seq(seq), Lsns::default(), &vec![7; size]).expect("it was reserved");
-            fs.refuse(Refusal::default());
+            fs.set_errors(PersistentErrors::default());
         }
     }
 }
 
 #[test]
-fn without_a_spare_appends_go_on_exactly_as_far_as_room_says() {
+fn without_a_spare_appends_succeed_exactly_up_to_the_reported_capacity() {
     for (odd, step) in (0..9).flat_map(|odd| [1, 7, 8, 40, 999, 4096].map(|step| (odd, step))) {
         let (fs, length) = (SimFs::new(Fate::default()), SHORT + odd);
         let mut log = open(&fs, length).expect("an empty log");
         log.append(Seq(0), Lsns::default(), b"begins a segment").expect("nothing is refused yet");
         assert!(!log.room().spare);
-        fs.refuse(nothing_left(DISK_FULL));
+        fs.set_errors(exhausted(DISK_FULL));
         while log.room().bytes > 0 {
-            let room = usize::try_from(log.room().bytes).expect("small");
-            let (next, size) = (log.bounds().next, room.min(step));
-            let error = log.append(next, Lsns::default(), &vec![1; room + 1]).expect_err("more than fits");
+            let capacity = usize::try_from(log.room().bytes).expect("small");
+            let (next, size) = (log.bounds().next, capacity.min(step));
+            let error =
+                log.append(next, Lsns::default(), &vec![1; capacity + 1]).expect_err("more than fits");
             assert_eq!((error.kind, log.bounds().next), (ErrorKind::NoSpace, next), "{error}");
             log.append(next, Lsns::default(), &vec![1; size]).expect("no more than fits");
         }
         let full = log.bounds().next;
         assert_eq!(log.append(full, Lsns::default(), b"x").expect_err("full").kind, ErrorKind::NoSpace);
-        fs.refuse(Refusal::default());
-        log.append(full, Lsns::default(), b"x").expect("there is room again");
+        fs.set_errors(PersistentErrors::default());
+        log.append(full, Lsns::default(), b"x").expect("there is space again");
         drop(log);
         let log = open(&fs, length).expect("a sound log");
         assert_eq!(log.bounds().next, full.next());
@@ -108,41 +108,41 @@ fn without_a_spare_appends_go_on_exactly_as_far_as_room_says() {
     }
 }
 
-/// A spare as long as a segment, and a batch that fills it to the last byte.
+/// The spare is as long as a segment; the largest batch fills it to the last byte.
 #[test]
 fn with_a_spare_the_largest_batch_fits_and_one_byte_more_is_too_large() {
     for odd in 0..9 {
         let fs = SimFs::new(Fate::default());
         let mut log = open(&fs, SHORT + odd).expect("an empty log");
         log.reserve().expect("nothing is refused");
-        fs.refuse(nothing_left(DISK_FULL));
-        let room = usize::try_from(log.room().bytes).expect("small");
-        assert_eq!(room, 4096 + if odd == 8 { 8 } else { 0 });
-        let error = log.append(Seq(0), Lsns::default(), &vec![1; room + 1]).expect_err("one too many");
+        fs.set_errors(exhausted(DISK_FULL));
+        let capacity = usize::try_from(log.room().bytes).expect("small");
+        assert_eq!(capacity, 4096 + if odd == 8 { 8 } else { 0 });
+        let error = log.append(Seq(0), Lsns::default(), &vec![1; capacity + 1]).expect_err("one too many");
         assert_eq!(error.kind, ErrorKind::TooLarge);
-        log.append(Seq(0), Lsns::default(), &vec![1; room]).expect("it fits");
+        log.append(Seq(0), Lsns::default(), &vec![1; capacity]).expect("it fits");
         assert_eq!(log.room().bytes, 0);
     }
 }
 
-/// The length of segments was changed between two starts. What is left of the last one was reckoned by the
-/// new length: below zero, or beyond the end of the file.
+/// The segment length was changed between two starts. The capacity of the last segment was computed from the new
+/// length: negative, or beyond the end of the file.
 #[test]
-fn the_room_in_a_segment_follows_from_its_own_length() {
+fn the_capacity_of_a_segment_follows_from_its_own_length() {
     for (before, after) in [(SHORT, 4 * SHORT), (4 * SHORT, SHORT)] {
         let fs = SimFs::new(Fate::default());
         let mut log = open(&fs, before).expect("an empty log");
         while log.room().spare || log.room().bytes != 1000 {
             let fits = usize::try_from(log.room().bytes.saturating_sub(1000 + 40)).expect("small");
-            log.append(log.bounds().next, Lsns::default(), &vec![1; fits]).expect("room");
+            log.append(log.bounds().next, Lsns::default(), &vec![1; fits]).expect("there is space");
         }
         drop(log);
         let mut log = open(&fs, after).expect("a sound log");
-        fs.refuse(nothing_left(DISK_FULL));
+        fs.set_errors(exhausted(DISK_FULL));
         assert_eq!(log.room().bytes, 1000);
         log.append(log.bounds().next, Lsns::default(), &[2; 1000]).expect("it fits");
         assert_eq!(log.room().bytes, 0);
-        fs.refuse(Refusal::default());
+        fs.set_errors(PersistentErrors::default());
         let next = log.bounds().next;
         log.append(next, Lsns::default(), &[3; 1000]).expect("in another segment");
         drop(log);
@@ -150,16 +150,16 @@ fn the_room_in_a_segment_follows_from_its_own_length() {
     }
 }
 
-/// The disk was full when the floor was to be raised. The half-made file stayed, and was in the way of
-/// every later attempt: the room that old batches took up could not be had back before a restart.
+/// The disk was full while the floor was raised. The partial file remained and made every later attempt fail: the
+/// space of old batches could not be reclaimed before a restart.
 #[test]
 fn a_floor_that_could_not_be_raised_can_be_raised_later() {
-    let calls = calls_of(|log| log.raise_floor(Seq(20)).expect("nothing goes wrong"));
+    let calls = calls_of(|log| log.raise_floor(Seq(20)).expect("no fault"));
     for fail_at in calls {
         let fs = SimFs::new(Fate { crash_at: None, fail_at: Some((fail_at, DISK_FULL)) });
         let mut log = without_spare(&fs).expect("it fails only later");
         assert!(log.raise_floor(Seq(20)).is_err(), "call {fail_at}");
-        log.raise_floor(Seq(20)).expect("nothing is in the way");
+        log.raise_floor(Seq(20)).expect("the partial file is replaced");
         assert_eq!(log.bounds().floor, Seq(20));
         check(&log);
     }

@@ -1,9 +1,8 @@
-//! Blobs behind a bad network: what was finished is there, whole, and nobody is told that its own is another's.
-#![allow(missing_docs, reason = "a test has no public items")]
+//! Blobs behind an unreliable network: a finished blob is complete, and a writer's own blob never counts as another's.
 
 use std::sync::Arc;
 
-use sim::objects::{SimObjects, Weather};
+use sim::objects::{NetworkFaults, SimObjects};
 use sim::rng::Rng;
 use store::object::{ObjectBlobs, Patience};
 use store::{BlobName, BlobStore, ErrorKind, StoreError};
@@ -14,25 +13,25 @@ fn put(blobs: &ObjectBlobs, name: &BlobName, bytes: &[u8]) -> Result<u64, StoreE
     writer.finish()
 }
 
-/// A put is done and its answer lost; the next try finds the name in use, by itself.
+/// A put is executed and its response lost; the retry finds the name taken by its own first try.
 #[test]
-fn a_finished_blob_is_there_and_a_name_of_ones_own_is_never_anothers() {
+fn a_retried_put_recognises_its_own_blob() {
     let (mut finished, mut unknown) = (0, 0);
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
-        let objects = SimObjects::new(rng.number(), Weather { trouble: 50, late_max: 30 });
+        let objects = SimObjects::new(rng.number(), NetworkFaults { fault_percent: 50, delay_max: 30 });
         let blobs = |tries| ObjectBlobs::new(Arc::new(objects.handle()), Patience::without_pause(tries), 100);
         let names = (0..20).map(|n| BlobName::new(&format!("doc/{n}")).expect("a name"));
         let written: Vec<_> = names
             .map(|name| {
                 let bytes = vec![rng.small(250); usize::from(rng.small(60))];
-                let told = put(&blobs(4), &name, &bytes);
-                (name, bytes, told)
+                let result = put(&blobs(4), &name, &bytes);
+                (name, bytes, result)
             })
             .collect();
-        objects.calm();
-        for (name, bytes, told) in written {
-            match told {
+        objects.heal();
+        for (name, bytes, result) in written {
+            match result {
                 Ok(length) => {
                     finished += 1;
                     assert_eq!(length, bytes.len() as u64, "seed {seed}");

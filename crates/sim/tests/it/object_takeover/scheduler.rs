@@ -1,4 +1,4 @@
-//! Lets one thread run at a time, from one request to its next, in an order that a seed decides.
+//! A scheduler that runs one thread at a time, from one request to the next, in an order that follows from a seed.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -6,42 +6,42 @@ use sim::objects::SimHandle;
 use sim::rng::Rng;
 use store::object::{Objects, ObjectsError, Page};
 
-/// What all wait at. Clones are the same one.
+/// The scheduler. Clones share the state.
 #[derive(Clone)]
-pub(crate) struct Gate(Arc<(Mutex<State>, Condvar)>);
+pub(crate) struct Scheduler(Arc<(Mutex<SchedulerState>, Condvar)>);
 
-struct State {
-    /// Who runs; nobody, if all wait.
+struct SchedulerState {
+    /// The thread that runs; none if all wait.
     turn: Option<usize>,
     waiting: Vec<bool>,
     gone: Vec<bool>,
 }
 
-impl State {
+impl SchedulerState {
     fn all_wait(&self) -> bool {
         self.turn.is_none() && self.waiting.iter().zip(&self.gone).all(|(waiting, gone)| *waiting || *gone)
     }
 }
 
-impl Gate {
-    pub(crate) fn new(parties: usize) -> Gate {
-        let state = State { turn: None, waiting: vec![false; parties], gone: vec![false; parties] };
-        Gate(Arc::new((Mutex::new(state), Condvar::new())))
+impl Scheduler {
+    pub(crate) fn new(writers: usize) -> Scheduler {
+        let state = SchedulerState { turn: None, waiting: vec![false; writers], gone: vec![false; writers] };
+        Scheduler(Arc::new((Mutex::new(state), Condvar::new())))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SchedulerState> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait<'a>(
         &self,
-        state: MutexGuard<'a, State>,
-        until: impl Fn(&State) -> bool,
-    ) -> MutexGuard<'a, State> {
+        state: MutexGuard<'a, SchedulerState>,
+        until: impl Fn(&SchedulerState) -> bool,
+    ) -> MutexGuard<'a, SchedulerState> {
         self.0.1.wait_while(state, |state| !until(state)).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for one's turn.
+    /// Blocks until the scheduler selects this thread.
     pub(crate) fn pass(&self, name: usize) {
         let mut state = self.state();
         state.waiting[name] = true;
@@ -58,22 +58,22 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Gives turns until all have gone. Now and then somebody sleeps for a long while.
+    /// Schedules threads until all have ended. Occasionally pauses one for up to 150 turns.
     pub(crate) fn run(&self, rng: &mut Rng) {
-        let mut asleep = vec![0; self.state().gone.len()];
+        let mut paused = vec![0; self.state().gone.len()];
         loop {
-            let mut state = self.wait(self.state(), State::all_wait);
-            let there: Vec<usize> = (0..asleep.len()).filter(|name| !state.gone[*name]).collect();
-            if there.is_empty() {
+            let mut state = self.wait(self.state(), SchedulerState::all_wait);
+            let alive: Vec<usize> = (0..paused.len()).filter(|name| !state.gone[*name]).collect();
+            if alive.is_empty() {
                 return;
             }
-            let awake: Vec<usize> = there.iter().copied().filter(|name| asleep[*name] == 0).collect();
-            let name = *rng.pick(if awake.is_empty() { &there } else { &awake });
-            for turns in &mut asleep {
+            let runnable: Vec<usize> = alive.iter().copied().filter(|name| paused[*name] == 0).collect();
+            let name = *rng.pick(if runnable.is_empty() { &alive } else { &runnable });
+            for turns in &mut paused {
                 *turns = u64::saturating_sub(*turns, 1);
             }
             if rng.one_in(25) {
-                asleep[name] = rng.below(150);
+                paused[name] = rng.below(150);
             }
             state.turn = Some(name);
             self.0.1.notify_all();
@@ -81,31 +81,31 @@ impl Gate {
     }
 }
 
-/// Marks a party as gone, also when it panics.
-pub(crate) struct Leaving(pub(crate) Gate, pub(crate) usize);
+/// Marks a thread as ended, also when it panics.
+pub(crate) struct ExitGuard(pub(crate) Scheduler, pub(crate) usize);
 
-impl Drop for Leaving {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
         self.0.leave(self.1);
     }
 }
 
-/// A way to the objects that waits for its turn before every request.
+/// A connection to the objects that waits for the scheduler before every request.
 #[derive(Clone)]
-pub(crate) struct InTurn {
-    pub(crate) gate: Gate,
+pub(crate) struct ScheduledObjects {
+    pub(crate) scheduler: Scheduler,
     pub(crate) name: usize,
     pub(crate) handle: SimHandle,
 }
 
-impl InTurn {
+impl ScheduledObjects {
     fn turn(&self) -> &SimHandle {
-        self.gate.pass(self.name);
+        self.scheduler.pass(self.name);
         &self.handle
     }
 }
 
-impl Objects for InTurn {
+impl Objects for ScheduledObjects {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
         self.turn().put_if_absent(name, bytes)
     }

@@ -1,5 +1,5 @@
-//! A server: a shard, its log and its blobs, driven by hand. What the sequencer's threads do side by side is done
-//! one after the other here, in the same order.
+//! A simulated server: a shard, its log and its blobs. It does the work of the sequencer's threads sequentially, in
+//! the same order; the sequencer itself is not simulated.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,52 +20,52 @@ use super::ledger::Ledger;
 use crate::disk::SimFs;
 use crate::objects::SimHandle;
 
-/// A command's number in the world.
-pub type Number = u64;
+/// The number of a request in the simulation.
+pub type RequestNumber = u64;
 
-/// Where a server keeps its log.
-pub enum Site {
-    /// On a disk that forgets.
+/// Where a server stores its log and its blobs.
+pub enum Backend {
+    /// On a disk that loses unsynced writes.
     Disk(SimFs),
     /// In an object store, as this writer.
     Objects(SimHandle, WriterId),
 }
 
-/// How a server ends.
+/// Why a server ended.
 #[derive(Debug)]
-pub enum End {
-    /// Its store failed: the power, the network, or somebody else has the log.
-    Died(StoreError),
-    /// Something that must never be.
-    Wrong(String),
+pub enum ServerError {
+    /// Its store failed: a power or network failure, or a takeover of the log.
+    Store(StoreError),
+    /// An invariant was violated.
+    Violation(String),
 }
 
-impl From<StoreError> for End {
-    fn from(error: StoreError) -> End {
+impl From<StoreError> for ServerError {
+    fn from(error: StoreError) -> ServerError {
         match error.kind {
-            ErrorKind::Damaged => End::Wrong(error.to_string()),
-            _ => End::Died(error),
+            ErrorKind::Damaged => ServerError::Violation(error.to_string()),
+            _ => ServerError::Store(error),
         }
     }
 }
 
-impl From<RecoveryError> for End {
-    fn from(error: RecoveryError) -> End {
+impl From<RecoveryError> for ServerError {
+    fn from(error: RecoveryError) -> ServerError {
         match error {
             RecoveryError::Store(error) => error.into(),
-            other => End::Wrong(other.to_string()),
+            other => ServerError::Violation(other.to_string()),
         }
     }
 }
 
 /// A running server.
 pub struct Server {
-    /// What decides.
-    pub shard: Shard<Number>,
+    /// The shard under test.
+    pub shard: Shard<RequestNumber>,
     log: Box<dyn LogStore>,
     reader: Box<dyn LogReader>,
     blobs: Arc<dyn BlobStore>,
-    /// Where long documents go.
+    /// Uploads of long documents.
     pub uploads: Uploads,
     /// Its clocks.
     pub machine: Machine,
@@ -92,80 +92,85 @@ const LIMITS: Limits = Limits {
     request_window: Span(5000),
     step_max: 4,
 };
-/// Room for a batch: what one turn writes stays far below.
-const BATCH_ROOM: u64 = 12_000;
+/// Capacity reserved for one batch, in bytes: far more than one batch needs.
+const BATCH_CAPACITY: u64 = 12_000;
 const SEGMENT: u64 = 16_000;
-/// How often a request to an object store is tried.
+/// Maximum tries of a request to the object store.
 const TRIES: u32 = 6;
 
 impl Server {
-    /// Recovers what is there, and opens a tenure; the ledger checks what was recovered.
-    pub fn start(site: &Site, machine: &Machine, writer: u128, ledger: &mut Ledger) -> Result<Server, End> {
+    /// Recovers the store and opens a tenure; the ledger checks the recovered state.
+    pub fn start(
+        backend: &Backend,
+        machine: &Machine,
+        writer: u128,
+        ledger: &mut Ledger,
+    ) -> Result<Server, ServerError> {
         loop {
-            let (mut log, blobs) = open(site)?;
+            let (mut log, blobs) = open(backend)?;
             let kernel = recover(&*log, &*blobs, STORE.shard)?;
             let opening = Opening { store: STORE, writer, limits: LIMITS };
             let found = kernel.snapshot();
             let decider = Decider::open(kernel, log.bounds().next, Box::new(machine.clone()), &opening)
-                .map_err(|error| End::Wrong(error.to_string()))?;
+                .map_err(|error| ServerError::Violation(error.to_string()))?;
             let term = decider.kernel().tenure().expect("just opened").open.term;
             let mut shard = Shard::new(decider);
-            let opened: Turn<Number> = shard.end_turn();
-            // What is left of the log's last piece may do.
+            let opened: Turn<RequestNumber> = shard.end_turn();
+            // May fail: the rest of the last segment may suffice.
             let _ = log.reserve();
             match append(&mut *log, &opened) {
-                // Somebody's late batch, or another server: what is there now counts.
+                // A delayed batch, or another server, was first: recover again.
                 Err(error) if error.kind == ErrorKind::Taken => continue,
-                // Nobody has been told anything of this state.
+                // No response has revealed this state yet.
                 Err(error) => {
-                    ledger.recovered(&found).map_err(End::Wrong)?;
-                    ledger.may_become(shard.kernel().snapshot());
+                    ledger.recovered(&found).map_err(ServerError::Violation)?;
+                    ledger.appending(shard.kernel().snapshot());
                     return Err(error.into());
                 }
                 Ok(()) => {}
             }
-            ledger.recovered(&found).map_err(End::Wrong)?;
-            ledger.may_become(shard.kernel().snapshot());
-            ledger.became();
+            ledger.recovered(&found).map_err(ServerError::Violation)?;
+            ledger.appending(shard.kernel().snapshot());
+            ledger.appended();
             let uploads = Uploads::new(Arc::clone(&blobs), STORE.shard, Term(term));
             let (reader, machine) = (log.reader(), machine.clone());
             return Ok(Server { shard, log, reader, blobs, uploads, machine, last: None });
         }
     }
 
-    /// One turn. What it returns may be told.
+    /// Decides and appends one batch. Its responses may be sent.
     pub fn turn(
         &mut self,
-        submissions: Vec<Submission<Number>>,
+        submissions: Vec<Submission<RequestNumber>>,
         ledger: &mut Ledger,
-    ) -> Result<Turn<Number>, End> {
+    ) -> Result<Turn<RequestNumber>, ServerError> {
         self.shard.housekeep();
         for submission in submissions {
             self.shard.submit(submission);
         }
         let turn = self.shard.end_turn();
-        ledger.may_become(self.shard.kernel().snapshot());
+        ledger.appending(self.shard.kernel().snapshot());
         append(&mut *self.log, &turn)?;
-        ledger.became();
+        ledger.appended();
         if let Some(sealed) = &turn.sealed {
             self.last = Some((sealed.seq.next(), turn.state));
         }
         self.collect(&turn)?;
-        self.make_room();
+        self.reserve_capacity();
         Ok(turn)
     }
 
-    fn make_room(&mut self) {
+    fn reserve_capacity(&mut self) {
         let space = match self.log.reserve() {
             Ok(()) => Space::Plenty,
-            Err(_) if self.log.room().bytes >= BATCH_ROOM => Space::Reserve,
+            Err(_) if self.log.room().bytes >= BATCH_CAPACITY => Space::Reserve,
             Err(_) => Space::Nothing,
         };
         self.shard.set_space(space);
     }
 
-    /// Blobs that a durable record has superseded go.
-    fn collect(&self, turn: &Turn<Number>) -> Result<(), End> {
+    /// Deletes blobs that a durable record has superseded.
+    fn collect(&self, turn: &Turn<RequestNumber>) -> Result<(), ServerError> {
         for event in turn.events.iter().flat_map(|(_, events)| events) {
             let location = match event {
                 Event::Committed { superseded, .. } => *superseded,
@@ -179,8 +184,8 @@ impl Server {
         Ok(())
     }
 
-    /// Puts a long document where it can be committed from.
-    pub fn upload(&self, bytes: &[u8]) -> Result<Pin, End> {
+    /// Uploads a long document as a blob.
+    pub fn upload(&self, bytes: &[u8]) -> Result<Pin, ServerError> {
         let mut upload = self.uploads.begin()?;
         for part in bytes.chunks(700) {
             upload.write(part)?;
@@ -188,27 +193,35 @@ impl Server {
         Ok(upload.finish()?)
     }
 
-    /// A snapshot of the state after the last turn, and then the log is let go as far as it may. What it carries
-    /// forward takes turns, and in those others may be answered: `turns` are to be told like any other.
+    /// Takes a snapshot of the state after the last batch, relocates documents, and raises the floor. Relocation
+    /// decides batches of its own, which may contain responses to others: `turns` must be published.
     pub fn checkpoint(
         &mut self,
         ledger: &mut Ledger,
         retain: u64,
-        turns: &mut Vec<Turn<Number>>,
-    ) -> Result<usize, End> {
+        turns: &mut Vec<Turn<RequestNumber>>,
+    ) -> Result<usize, ServerError> {
         let Some((next, state)) = self.last else { return Ok(0) };
         let mark = Mark { next, state, extents: self.log.extents() };
-        let kernel = checkpoint::take(&*self.blobs, &mut *self.reader, STORE.shard, &mark).map_err(ended)?;
+        let kernel = checkpoint::take(&*self.blobs, &mut *self.reader, STORE.shard, &mark)
+            .map_err(checkpoint_failed)?;
         let Some(plan) = checkpoint::plan(&kernel, &mut *self.reader, &mark, retain)? else { return Ok(0) };
         for step in &plan.moves {
             let document = step.read(&mut *self.reader)?;
             let (command, document) = (step.command(), Some(document));
-            let relocate =
-                Submission { command, correlation: 0, document, wait: None, peek: None, to: Number::MAX };
+            let relocate = Submission {
+                command,
+                correlation: 0,
+                document,
+                wait: None,
+                peek: None,
+                to: RequestNumber::MAX,
+            };
             let turn = self.turn(vec![relocate], ledger)?;
-            let no_room = turn.replies.iter().any(|(to, reply, _)| *to == Number::MAX && reply.is_err());
+            let no_space =
+                turn.replies.iter().any(|(to, reply, _)| *to == RequestNumber::MAX && reply.is_err());
             turns.push(turn);
-            if no_room {
+            if no_space {
                 return Ok(0);
             }
         }
@@ -216,9 +229,9 @@ impl Server {
         Ok(plan.moves.len())
     }
 
-    /// Blobs that nobody refers to go.
-    pub fn sweep(&self) -> Result<usize, End> {
-        let referred = || {
+    /// Deletes blobs without a reference.
+    pub fn sweep(&self) -> Result<usize, ServerError> {
+        let referenced = || {
             let documents = self.documents().into_iter();
             let blobs = documents.filter_map(|(_, document)| match Place::of(document.location) {
                 Place::Blob(blob) => Some(blob),
@@ -226,7 +239,7 @@ impl Server {
             });
             Some(blobs.collect())
         };
-        Ok(self.uploads.sweep(referred)?)
+        Ok(self.uploads.sweep(referenced)?)
     }
 
     /// Every document, with its key.
@@ -242,13 +255,13 @@ impl Server {
         }
     }
 
-    /// Blobs of documents that there are, finished or not referred to.
+    /// The number of document blobs in the store, referenced or not.
     pub fn blobs(&self) -> Result<usize, StoreError> {
         Ok(self.blobs.list(&BlobId::prefix(STORE.shard))?.len())
     }
 
-    /// Is the log still this server's?
-    pub fn confirm(&mut self) -> Result<(), End> {
+    /// Fails if the log has been taken over.
+    pub fn confirm(&mut self) -> Result<(), ServerError> {
         Ok(self.log.confirm()?)
     }
 }
@@ -258,32 +271,32 @@ fn documents(kernel: &Kernel) -> Vec<(String, Document)> {
     all.filter_map(|(_, _, key, view)| Some((key.as_str().to_string(), view.document?))).collect()
 }
 
-fn ended(error: CheckpointError) -> End {
+fn checkpoint_failed(error: CheckpointError) -> ServerError {
     match error {
         CheckpointError::Store(error) => error.into(),
-        CheckpointError::Diverged(what) => End::Wrong(what),
+        CheckpointError::Diverged(what) => ServerError::Violation(what),
     }
 }
 
-/// An append that nobody knows the end of is tried again with the same bytes, where that may decide it.
-fn append(log: &mut dyn LogStore, turn: &Turn<Number>) -> Result<(), StoreError> {
+/// Appends the batch, or confirms the ownership of the log if there is none.
+fn append(log: &mut dyn LogStore, turn: &Turn<RequestNumber>) -> Result<(), StoreError> {
     match &turn.sealed {
         Some(sealed) => log.append(sealed.seq, sealed.lsns, &sealed.payload),
         None => log.confirm(),
     }
 }
 
-type Opened = (Box<dyn LogStore>, Arc<dyn BlobStore>);
+type OpenedStore = (Box<dyn LogStore>, Arc<dyn BlobStore>);
 
-fn open(site: &Site) -> Result<Opened, StoreError> {
-    match site {
-        Site::Disk(fs) => {
+fn open(backend: &Backend) -> Result<OpenedStore, StoreError> {
+    match backend {
+        Backend::Disk(fs) => {
             let options = LogOptions { shard: 0, store_id: 9, segment_bytes: SEGMENT };
             let (log, _) = DiskLog::open(fs.clone(), Path::new("/store/log"), options)?;
             let blobs = DiskBlobs::open(fs.clone(), Path::new("/store/blob"))?;
             Ok((Box::new(log), Arc::new(blobs)))
         }
-        Site::Objects(handle, writer) => {
+        Backend::Objects(handle, writer) => {
             let objects: Arc<dyn Objects> = Arc::new(handle.clone());
             let options = ObjectOptions { shard: 0, store_id: 9, writer: *writer };
             let log = ObjectLog::open(Arc::clone(&objects), options, Patience::without_pause(TRIES))?;

@@ -1,4 +1,4 @@
-//! One line of a transcript, taken apart.
+//! Parses one line of a transcript.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,102 +10,105 @@ use kernel::{
     Scope, SessionName, SetQuota, Shard, Span, Store, Time, Token, Version, Write,
 };
 
-use super::Names;
+use super::LeaseNames;
 
-/// A line that makes no sense.
+/// An invalid line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReadError {
+pub struct ParseError {
     line: usize,
     what: String,
 }
 
-impl ReadError {
-    fn new(what: impl fmt::Display) -> ReadError {
-        ReadError { line: 0, what: what.to_string() }
+impl ParseError {
+    fn new(what: impl fmt::Display) -> ParseError {
+        ParseError { line: 0, what: what.to_string() }
     }
 
-    pub(super) fn at_line(self, line: usize) -> ReadError {
-        ReadError { line, ..self }
+    pub(super) fn at_line(self, line: usize) -> ParseError {
+        ParseError { line, ..self }
     }
 }
 
-impl fmt::Display for ReadError {
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.what)
     }
 }
 
-impl std::error::Error for ReadError {}
+impl std::error::Error for ParseError {}
 
-type Read<T> = Result<T, ReadError>;
+type ParseResult<T> = Result<T, ParseError>;
 
-/// What a line asks for.
+/// A parsed input line.
 #[derive(Debug)]
-pub(super) enum Line {
+pub(super) enum InputLine {
     Nothing,
     Time(Time),
     Step { lsn: Option<Lsn>, now: Option<Time>, command: Box<Command>, name: Option<String> },
-    Query(Query),
+    StateQuery(StateQuery),
 }
 
-/// What a line wants to see.
+/// A query of a transcript.
 #[derive(Debug)]
-pub(super) enum Query {
+pub(super) enum StateQuery {
     Lease(LeaseId),
     Key(Namespace, ResourceName),
     Judge { namespace: Namespace, attempt: Age, bundle: Bundle, waiters: Vec<Age> },
     Due,
 }
 
-/// Reads lines in which leases may go by names.
-pub(super) struct Reader<'a> {
-    pub(super) names: &'a Names,
+/// Parses lines, with the names of the leases granted so far.
+pub(super) struct LineParser<'a> {
+    pub(super) names: &'a LeaseNames,
     pub(super) shard: Shard,
 }
 
-impl Reader<'_> {
-    pub(super) fn line(&self, line: &str) -> Read<Line> {
+impl LineParser<'_> {
+    pub(super) fn line(&self, line: &str) -> ParseResult<InputLine> {
         if line.trim().is_empty() || line.starts_with("//") {
-            return Ok(Line::Nothing);
+            return Ok(InputLine::Nothing);
         }
-        let mut words = Words::split(line)?;
+        let mut words = LineWords::split(line)?;
         let lsn = words.prefixed('#')?.map(Lsn);
         let now = words.prefixed('@')?.map(Time);
         let Some(first) = words.next_plain() else {
-            return now.map(Line::Time).ok_or_else(|| ReadError::new("a number, and nothing to do"));
+            return now.map(InputLine::Time).ok_or_else(|| ParseError::new("an LSN without a command"));
         };
-        let read = match first.strip_suffix(':') {
+        let parsed = match first.strip_suffix(':') {
             Some(who) => {
-                let verb = words.next_plain().ok_or_else(|| ReadError::new("who, and no verb"))?;
+                let verb = words.next_plain().ok_or_else(|| ParseError::new("an identity without a verb"))?;
                 let identity = if who == "-" { None } else { Some(valid(Identity::new(who))?) };
                 let name = words.take("as");
-                let request = words.take("request").map(|text| read_request(&text)).transpose()?;
+                let request = words.take("request").map(|text| parse_request(&text)).transpose()?;
                 let action = self.action(&verb, &mut words)?;
-                Line::Step { lsn, now, command: Box::new(Command { identity, request, action }), name }
+                InputLine::Step { lsn, now, command: Box::new(Command { identity, request, action }), name }
             }
-            None => Line::Query(self.query(&first, &mut words)?),
+            None => InputLine::StateQuery(self.query(&first, &mut words)?),
         };
         words.all_used()?;
-        Ok(read)
+        Ok(parsed)
     }
 
-    fn query(&self, verb: &str, words: &mut Words) -> Read<Query> {
+    fn query(&self, verb: &str, words: &mut LineWords) -> ParseResult<StateQuery> {
         Ok(match verb {
-            "show" => Query::Lease(self.held(&words.need("a lease")?)?.lease),
-            "key" => Query::Key(namespace(words)?, valid(ResourceName::key(&words.need("a key")?))?),
+            "show" => StateQuery::Lease(self.held(&words.need("a lease")?)?.lease),
+            "key" => StateQuery::Key(namespace(words)?, valid(ResourceName::key(&words.need("a key")?))?),
             "judge" => {
-                let attempt = read_age(&words.need("an age")?)?;
+                let attempt = parse_age(&words.need("an age")?)?;
                 let waiters = words.take("waiters").unwrap_or_default();
-                let waiters =
-                    waiters.split(',').filter(|age| !age.is_empty()).map(read_age).collect::<Read<_>>()?;
-                Query::Judge { namespace: namespace(words)?, attempt, bundle: bundle(words)?, waiters }
+                let waiters = waiters
+                    .split(',')
+                    .filter(|age| !age.is_empty())
+                    .map(parse_age)
+                    .collect::<ParseResult<_>>()?;
+                StateQuery::Judge { namespace: namespace(words)?, attempt, bundle: bundle(words)?, waiters }
             }
-            "due" => Query::Due,
-            other => return Err(ReadError::new(format!("no such query, or a colon is missing: {other}"))),
+            "due" => StateQuery::Due,
+            other => return Err(ParseError::new(format!("no such query, or a colon is missing: {other}"))),
         })
     }
 
-    fn action(&self, verb: &str, words: &mut Words) -> Read<Action> {
+    fn action(&self, verb: &str, words: &mut LineWords) -> ParseResult<Action> {
         Ok(match verb {
             "open" => Action::Open(open(words)?),
             "tick" => Action::Tick,
@@ -116,13 +119,13 @@ impl Reader<'_> {
             "rebind" => Action::Rebind(self.one(words)?),
             "touch" => Action::Touch(self.one(words)?),
             "renew" => {
-                Action::Renew(words.rest().iter().map(|word| self.renewal(word)).collect::<Read<_>>()?)
+                Action::Renew(words.rest().iter().map(|word| self.renewal(word)).collect::<ParseResult<_>>()?)
             }
             "commit" => {
                 let (etag, bytes) =
                     (words.take("etag").unwrap_or_else(|| "0".into()), words.number("bytes")?);
-                let location = words.parsed("at")?.unwrap_or(0);
-                let (etag, location) = (Etag(read_bytes(&etag)?), Location(location));
+                let location = words.option("at")?.unwrap_or(0);
+                let (etag, location) = (Etag(parse_bytes(&etag)?), Location(location));
                 Action::Commit(Commit {
                     write: self.write(words)?,
                     etag,
@@ -145,18 +148,18 @@ impl Reader<'_> {
                 operator: words.flag("operator"),
             }),
             "retract" => {
-                let request = words.take("of").map(|key| read_bytes(&key)).transpose()?.map(RequestKey);
+                let request = words.take("of").map(|key| parse_bytes(&key)).transpose()?.map(RequestKey);
                 Action::Retract(Retraction { lease: self.one(words)?.lease, request })
             }
-            other => return Err(ReadError::new(format!("no such verb: {other}"))),
+            other => return Err(ParseError::new(format!("no such verb: {other}"))),
         })
     }
 
-    fn one(&self, words: &mut Words) -> Read<Held> {
+    fn one(&self, words: &mut LineWords) -> ParseResult<Held> {
         self.held(&words.need("a lease")?)
     }
 
-    fn renewal(&self, word: &str) -> Read<Renewal> {
+    fn renewal(&self, word: &str) -> ParseResult<Renewal> {
         let (held, ttl) = match word.split_once(':') {
             Some((held, ttl)) => (held, Some(Span(number(ttl)?))),
             None => (word, None),
@@ -165,7 +168,7 @@ impl Reader<'_> {
     }
 
     /// `a`, `a.3`, `L7`, `L7.3`, `L7.3/1`.
-    fn held(&self, word: &str) -> Read<Held> {
+    fn held(&self, word: &str) -> ParseResult<Held> {
         let (word, shard) = match word.split_once('/') {
             Some((word, shard)) => (word, Shard(number(shard)?)),
             None => (word, self.shard),
@@ -177,15 +180,15 @@ impl Reader<'_> {
         if let Some(held) = self.names.0.get(name) {
             return Ok(Held { epoch: epoch.unwrap_or(held.epoch), ..*held });
         }
-        let lsn = name.strip_prefix('L').ok_or_else(|| ReadError::new(format!("no lease goes by {name}")))?;
+        let lsn = name.strip_prefix('L').ok_or_else(|| ParseError::new(format!("no such lease: {name}")))?;
         Ok(Held { lease: LeaseId { shard, lsn: Lsn(number(lsn)?) }, epoch: epoch.unwrap_or(Epoch::FIRST) })
     }
 
-    fn write(&self, words: &mut Words) -> Read<Write> {
+    fn write(&self, words: &mut LineWords) -> ParseResult<Write> {
         let release = words.flag("release");
         let if_etag = words.take("if_etag").map(|text| match text.as_str() {
             "none" => Ok(None),
-            text => read_bytes(text).map(|bytes| Some(Etag(bytes))),
+            text => parse_bytes(text).map(|bytes| Some(Etag(bytes))),
         });
         Ok(Write {
             held: self.one(words)?,
@@ -198,7 +201,7 @@ impl Reader<'_> {
     }
 }
 
-fn open(words: &mut Words) -> Read<Open> {
+fn open(words: &mut LineWords) -> ParseResult<Open> {
     let mut limits = Limits::default();
     for (name, _) in Limits::default().named() {
         if let Some(value) = words.number(name)? {
@@ -207,21 +210,21 @@ fn open(words: &mut Words) -> Read<Open> {
     }
     Ok(Open {
         store: Store {
-            shard: Shard(words.parsed("shard")?.unwrap_or(0)),
-            shards: words.parsed("shards")?.unwrap_or(1),
+            shard: Shard(words.option("shard")?.unwrap_or(0)),
+            shards: words.option("shards")?.unwrap_or(1),
             hash_seed: words.number("seed")?.unwrap_or(0),
         },
-        writer: words.parsed("writer")?.unwrap_or(0),
+        writer: words.option("writer")?.unwrap_or(0),
         term: words.number("term")?.unwrap_or(1),
-        boot_id: words.parsed("boot_id")?.unwrap_or(0),
+        boot_id: words.option("boot_id")?.unwrap_or(0),
         boot_clock: Span(words.number("boot_clock")?.unwrap_or(0)),
-        kernel_version: words.parsed("version")?.unwrap_or(kernel::KERNEL_VERSION),
+        kernel_version: words.option("version")?.unwrap_or(kernel::KERNEL_VERSION),
         limits,
     })
 }
 
-fn set_limit(limits: &mut Limits, name: &str, value: u64) -> Read<()> {
-    let small = || u32::try_from(value).map_err(|_| ReadError::new(format!("too large: {name}={value}")));
+fn set_limit(limits: &mut Limits, name: &str, value: u64) -> ParseResult<()> {
+    let small = || u32::try_from(value).map_err(|_| ParseError::new(format!("too large: {name}={value}")));
     match name {
         "ttl_max" => limits.ttl_max = Span(value),
         "hold_max" => limits.hold_max = Span(value),
@@ -240,19 +243,19 @@ fn set_limit(limits: &mut Limits, name: &str, value: u64) -> Read<()> {
         "step_max" => limits.step_max = small()?,
         "requests_max" => limits.requests_max = small()?,
         "requests_per_identity_max" => limits.requests_per_identity_max = small()?,
-        other => return Err(ReadError::new(format!("no such limit: {other}"))),
+        other => return Err(ParseError::new(format!("no such limit: {other}"))),
     }
     Ok(())
 }
 
-fn grant(words: &mut Words) -> Read<Grant> {
+fn grant(words: &mut LineWords) -> ParseResult<Grant> {
     let on_expiry = match (words.number("hold")?, words.flag("manual")) {
         (Some(ms), false) => OnExpiry::Hold(Span(ms)),
         (None, true) => OnExpiry::Manual,
         (None, false) => OnExpiry::Free,
-        (Some(_), true) => return Err(ReadError::new("hold or manual, not both")),
+        (Some(_), true) => return Err(ParseError::new("hold or manual, not both")),
     };
-    let metadata = words.take("metadata").map(|hex| read_hex(&hex)).transpose()?;
+    let metadata = words.take("metadata").map(|hex| parse_hex(&hex)).transpose()?;
     Ok(Grant {
         namespace: namespace(words)?,
         ttl: Span(words.number("ttl")?.unwrap_or(60_000)),
@@ -260,20 +263,20 @@ fn grant(words: &mut Words) -> Read<Grant> {
         owner: words.take("owner").map(|text| valid(Owner::new(&text))).transpose()?,
         agent: words.take("agent").map(|text| valid(AgentName::new(&text))).transpose()?,
         session: words.take("session").map(|text| valid(SessionName::new(&text))).transpose()?,
-        attempt: words.take("attempt").map(|text| read_age(&text)).transpose()?,
+        attempt: words.take("attempt").map(|text| parse_age(&text)).transpose()?,
         reason: words.take("reason").map(|text| valid(Reason::new(&text))).transpose()?,
         metadata: metadata.map(|bytes| valid(Metadata::new(&bytes))).transpose()?,
         bundle: bundle(words)?,
     })
 }
 
-fn bundle(words: &mut Words) -> Read<Bundle> {
-    let members = words.rest().iter().map(|word| member(word)).collect::<Read<_>>()?;
+fn bundle(words: &mut LineWords) -> ParseResult<Bundle> {
+    let members = words.rest().iter().map(|word| member(word)).collect::<ParseResult<_>>()?;
     valid(Bundle::new(members))
 }
 
-/// `MUTATES:KEY:orders`, or `KEY:orders` for short.
-fn member(word: &str) -> Read<Member> {
+/// `MUTATES:KEY:orders`, or `KEY:orders`, which means the same.
+fn member(word: &str) -> ParseResult<Member> {
     let first = word.split(':').next().and_then(Predicate::parse);
     let (predicate, resource) = match first {
         Some(predicate) => (predicate, &word[predicate.as_str().len() + 1..]),
@@ -282,91 +285,91 @@ fn member(word: &str) -> Read<Member> {
     Ok(Member { resource: valid(ResourceName::parse(resource, None))?, predicate })
 }
 
-fn relocation(words: &mut Words) -> Read<Relocation> {
+fn relocation(words: &mut LineWords) -> ParseResult<Relocation> {
     Ok(Relocation {
         namespace: namespace(words)?,
         version: Version(words.number("version")?.unwrap_or(0)),
-        location: Location(words.parsed("at")?.unwrap_or(0)),
+        location: Location(words.option("at")?.unwrap_or(0)),
         key: valid(ResourceName::parse(&words.need("a key")?, None))?,
     })
 }
 
-fn party(words: &mut Words) -> Read<Party> {
+fn party(words: &mut LineWords) -> ParseResult<Party> {
     let namespace = namespace(words)?;
     match (words.take("identity"), words.take("agent")) {
         (Some(identity), None) => Ok(Party::Identity(namespace, valid(Identity::new(&identity))?)),
         (None, Some(agent)) => Ok(Party::Agent(namespace, valid(AgentName::new(&agent))?)),
-        _ => Err(ReadError::new("an identity or an agent")),
+        _ => Err(ParseError::new("an identity or an agent")),
     }
 }
 
-fn paused(words: &mut Words) -> Read<Paused> {
+fn paused(words: &mut LineWords) -> ParseResult<Paused> {
     match words.take("agent") {
         Some(agent) => Ok(Paused::Agent(namespace(words)?, valid(AgentName::new(&agent))?)),
         None => Ok(Paused::Scope(scope(words)?)),
     }
 }
 
-fn scope(words: &mut Words) -> Read<Scope> {
+fn scope(words: &mut LineWords) -> ParseResult<Scope> {
     Ok(Scope {
         namespace: words.take("ns").map(|text| valid(Namespace::new(&text))).transpose()?,
         identity: words.take("identity").map(|text| valid(Identity::new(&text))).transpose()?,
     })
 }
 
-fn quota(words: &mut Words) -> Read<Quota> {
+fn quota(words: &mut LineWords) -> ParseResult<Quota> {
     Ok(Quota {
-        leases_max: words.parsed("leases")?,
+        leases_max: words.option("leases")?,
         total_max: words.number("total")?.map(Span),
         idle_max: words.number("idle")?.map(Span),
-        acquires_per_second: words.parsed("rate")?,
+        acquires_per_second: words.option("rate")?,
     })
 }
 
-fn namespace(words: &mut Words) -> Read<Namespace> {
+fn namespace(words: &mut LineWords) -> ParseResult<Namespace> {
     valid(Namespace::new(&words.take("ns").unwrap_or_else(|| "default".into())))
 }
 
-fn read_request(text: &str) -> Read<Request> {
+fn parse_request(text: &str) -> ParseResult<Request> {
     let (key, fingerprint) = text.split_once('/').unwrap_or((text, "0"));
-    Ok(Request { key: RequestKey(read_bytes(key)?), fingerprint: read_bytes(fingerprint)? })
+    Ok(Request { key: RequestKey(parse_bytes(key)?), fingerprint: parse_bytes(fingerprint)? })
 }
 
-fn read_age(text: &str) -> Read<Age> {
+fn parse_age(text: &str) -> ParseResult<Age> {
     let (at, tie) = text.split_once('.').unwrap_or((text, "0"));
     Ok(Age { at: Time(number(at)?), tie: number(tie)? })
 }
 
-/// Hexadecimal; one byte stands for as many equal ones as are needed.
-fn read_bytes<const N: usize>(text: &str) -> Read<[u8; N]> {
-    let bytes = read_hex(text)?;
+/// Hexadecimal; a single byte is repeated to fill the array.
+fn parse_bytes<const N: usize>(text: &str) -> ParseResult<[u8; N]> {
+    let bytes = parse_hex(text)?;
     match bytes[..] {
         [byte] => Ok([byte; N]),
-        _ => bytes.try_into().map_err(|_| ReadError::new(format!("not {N} bytes: {text}"))),
+        _ => bytes.try_into().map_err(|_| ParseError::new(format!("not {N} bytes: {text}"))),
     }
 }
 
-fn read_hex(text: &str) -> Read<Vec<u8>> {
+fn parse_hex(text: &str) -> ParseResult<Vec<u8>> {
     let padded = if text.len() % 2 == 1 { format!("0{text}") } else { text.to_string() };
     let pairs = padded.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or("?"));
     let bytes = pairs.map(|pair| u8::from_str_radix(pair, 16)).collect::<Result<Vec<u8>, _>>();
-    bytes.map_err(|_| ReadError::new(format!("not hexadecimal: {text}")))
+    bytes.map_err(|_| ParseError::new(format!("not hexadecimal: {text}")))
 }
 
-fn number<T: FromStr>(text: &str) -> Read<T> {
-    text.parse().map_err(|_| ReadError::new(format!("not a number: {text}")))
+fn number<T: FromStr>(text: &str) -> ParseResult<T> {
+    text.parse().map_err(|_| ParseError::new(format!("not a number: {text}")))
 }
 
-fn valid<T, E: fmt::Display>(result: Result<T, E>) -> Read<T> {
-    result.map_err(ReadError::new)
+fn valid<T, E: fmt::Display>(result: Result<T, E>) -> ParseResult<T> {
+    result.map_err(ParseError::new)
 }
 
-/// The words of a line: plain ones, and `name=value`.
-struct Words(Vec<String>);
+/// The words of a line: plain words, and `name=value` options.
+struct LineWords(Vec<String>);
 
-impl Words {
-    /// At blanks, but not between quotes.
-    fn split(line: &str) -> Read<Words> {
+impl LineWords {
+    /// Splits at white space outside of quotes.
+    fn split(line: &str) -> ParseResult<LineWords> {
         let (mut words, mut word, mut quoted, mut escaped) = (Vec::new(), String::new(), false, false);
         for c in line.chars() {
             match c {
@@ -382,10 +385,10 @@ impl Words {
         }
         words.push(word);
         words.retain(|word| !word.is_empty());
-        if quoted { Err(ReadError::new("a quote is not closed")) } else { Ok(Words(words)) }
+        if quoted { Err(ParseError::new("unclosed quote")) } else { Ok(LineWords(words)) }
     }
 
-    fn prefixed(&mut self, sign: char) -> Read<Option<u64>> {
+    fn prefixed(&mut self, sign: char) -> ParseResult<Option<u64>> {
         match self.0.first().and_then(|word| word.strip_prefix(sign)) {
             None => Ok(None),
             Some(text) => {
@@ -397,12 +400,12 @@ impl Words {
     }
 
     fn next_plain(&mut self) -> Option<String> {
-        let place = self.0.iter().position(|word| !word.contains('='))?;
-        Some(self.0.remove(place))
+        let position = self.0.iter().position(|word| !word.contains('='))?;
+        Some(self.0.remove(position))
     }
 
-    fn need(&mut self, what: &str) -> Read<String> {
-        self.next_plain().ok_or_else(|| ReadError::new(format!("{what} is missing")))
+    fn need(&mut self, what: &str) -> ParseResult<String> {
+        self.next_plain().ok_or_else(|| ParseError::new(format!("{what} is missing")))
     }
 
     fn rest(&mut self) -> Vec<String> {
@@ -410,27 +413,27 @@ impl Words {
     }
 
     fn flag(&mut self, name: &str) -> bool {
-        let place = self.0.iter().position(|word| word == name);
-        place.map(|place| self.0.remove(place)).is_some()
+        let position = self.0.iter().position(|word| word == name);
+        position.map(|position| self.0.remove(position)).is_some()
     }
 
     fn take(&mut self, name: &str) -> Option<String> {
-        let is_it = |word: &String| word.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
-        let place = self.0.iter().position(is_it)?;
-        Some(self.0.remove(place)[name.len() + 1..].to_string())
+        let matches = |word: &String| word.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
+        let position = self.0.iter().position(matches)?;
+        Some(self.0.remove(position)[name.len() + 1..].to_string())
     }
 
-    fn number(&mut self, name: &str) -> Read<Option<u64>> {
-        self.parsed(name)
+    fn number(&mut self, name: &str) -> ParseResult<Option<u64>> {
+        self.option(name)
     }
 
-    fn parsed<T: FromStr>(&mut self, name: &str) -> Read<Option<T>> {
+    fn option<T: FromStr>(&mut self, name: &str) -> ParseResult<Option<T>> {
         self.take(name).map(|text| number(&text)).transpose()
     }
 
-    fn all_used(&self) -> Read<()> {
+    fn all_used(&self) -> ParseResult<()> {
         match self.0.first() {
-            Some(word) => Err(ReadError::new(format!("nobody knows what to do with {word}"))),
+            Some(word) => Err(ParseError::new(format!("unexpected word: {word}"))),
             None => Ok(()),
         }
     }

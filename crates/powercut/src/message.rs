@@ -1,7 +1,7 @@
-//! What a worker tells: one line before each call, and one after it was answered.
+//! Messages of a worker: one line before each call, and one after its response.
 //!
-//! **Invariant.** A line is one write to a pipe, and shorter than what a pipe takes whole: what was written before
-//! the end is there, and nothing is there in part.
+//! **Invariant.** A message is one write to a pipe, no longer than a pipe accepts atomically: messages written before
+//! the kill are complete, and there are no partial ones.
 
 use std::io::{self, Write};
 
@@ -9,86 +9,86 @@ use kernel::{Etag, LeaseId, Lsn, ResourceName, Shard};
 use serde::{Deserialize, Serialize};
 use sim::rng::Rng;
 
-/// One line.
+/// One message.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Line {
+pub(crate) enum WorkerMessage {
     /// The store is open: the tenure is durable.
     Opened { term: u64 },
-    /// A client is about to ask.
-    Asks(Client, Ask),
-    /// A client was answered.
-    Told(Client, Told),
-    /// A snapshot was taken, and so many documents carried forward.
+    /// A client is about to send a request.
+    Request(ClientId, WorkerRequest),
+    /// A client got a response.
+    Response(ClientId, WorkerResponse),
+    /// A snapshot was taken, and `moved` documents were relocated.
     Snapshot { moved: usize },
-    /// So many blobs were swept.
+    /// This many blobs were garbage-collected.
     Swept(usize),
-    /// The store does not work any more.
-    Trouble(String),
-    /// What may never happen.
-    Wrong(String),
+    /// The store has failed.
+    StoreFailed(String),
+    /// An invariant was violated.
+    Violation(String),
 }
 
-/// A client's number. Each has keys of its own, so that it knows what it will be told.
+/// A client's number. Each has its own keys, so the responses to its requests are predictable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Client(pub(crate) u32);
+pub(crate) struct ClientId(pub(crate) u32);
 
-/// The number of one of a client's keys.
+/// The index of one of a client's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Key(pub(crate) u32);
+pub(crate) struct KeyIndex(pub(crate) u32);
 
 /// A lease, by the LSN of its grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Lease(pub(crate) u64);
+pub(crate) struct LeaseLsn(pub(crate) u64);
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Ask {
-    Acquire(Vec<Key>),
-    Renew(Lease),
-    Release(Lease),
-    Revoke(Lease),
-    Reclaim(Lease),
-    Commit { lease: Lease, key: Key, content: Content, release: bool },
+pub(crate) enum WorkerRequest {
+    Acquire(Vec<KeyIndex>),
+    Renew(LeaseLsn),
+    Release(LeaseLsn),
+    Revoke(LeaseLsn),
+    Reclaim(LeaseLsn),
+    Commit { lease: LeaseLsn, key: KeyIndex, content: Content, release: bool },
 }
 
-/// What it is told.
+/// The response to a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Told {
-    Granted { lease: Lease, deadline: u64 },
+pub(crate) enum WorkerResponse {
+    Granted { lease: LeaseLsn, deadline: u64 },
     Renewed { deadline: u64 },
     Committed { version: u64 },
     Done,
 }
 
-/// A document, made up from a number that no other has.
+/// A document that is generated from a unique id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Content {
     pub(crate) id: u64,
     pub(crate) bytes: usize,
 }
 
-impl Key {
-    /// How many each client has.
+impl KeyIndex {
+    /// The number of keys of each client.
     pub(crate) const COUNT: u32 = 4;
 
-    pub(crate) fn name(self, client: Client) -> ResourceName {
+    pub(crate) fn name(self, client: ClientId) -> ResourceName {
         ResourceName::key(&format!("client-{}-key-{}", client.0, self.0)).expect("a valid key")
     }
 
-    pub(crate) fn all() -> impl Iterator<Item = Key> {
-        (0..Key::COUNT).map(Key)
+    pub(crate) fn all() -> impl Iterator<Item = KeyIndex> {
+        (0..KeyIndex::COUNT).map(KeyIndex)
     }
 }
 
-impl Lease {
+impl LeaseLsn {
     pub(crate) fn id(self) -> LeaseId {
         LeaseId { shard: Shard(0), lsn: Lsn(self.0) }
     }
 }
 
-impl From<LeaseId> for Lease {
-    fn from(id: LeaseId) -> Lease {
-        Lease(id.lsn.0)
+impl From<LeaseId> for LeaseLsn {
+    fn from(id: LeaseId) -> LeaseLsn {
+        LeaseLsn(id.lsn.0)
     }
 }
 
@@ -114,8 +114,8 @@ impl Content {
     }
 }
 
-impl Line {
-    /// Writes it to the pipe. Fails when nobody reads any more.
+impl WorkerMessage {
+    /// Writes it to the pipe. Fails when the reader has gone.
     pub(crate) fn write(&self) -> io::Result<()> {
         let mut text = serde_json::to_string(self).expect("plain data");
         text.push('\n');
@@ -124,9 +124,11 @@ impl Line {
         out.flush()
     }
 
-    /// A line without its end was not written whole.
-    pub(crate) fn parse(text: &str) -> Result<Option<Line>, String> {
+    /// `None` for a line without its newline: the write was cut off.
+    pub(crate) fn parse(text: &str) -> Result<Option<WorkerMessage>, String> {
         let Some(text) = text.strip_suffix('\n') else { return Ok(None) };
-        serde_json::from_str(text).map(Some).map_err(|error| format!("a worker said {text:?}: {error}"))
+        serde_json::from_str(text)
+            .map(Some)
+            .map_err(|error| format!("invalid message of a worker: {text:?}: {error}"))
     }
 }

@@ -1,0 +1,212 @@
+//! The table of faults: name, file, effect, and the part of the test suite that catches it.
+
+use std::sync::LazyLock;
+
+/// The environment variable that selects the fault.
+pub const VARIABLE: &str = "LOCKD_PLANTED";
+
+/// Whether this fault is selected. The environment is read once.
+pub fn is_selected(fault: Fault) -> bool {
+    static SELECTED: LazyLock<Option<Fault>> = LazyLock::new(selected);
+    *SELECTED == Some(fault)
+}
+
+/// Panics on an unknown name: otherwise every test would pass, and the fault would look uncaught.
+fn selected() -> Option<Fault> {
+    let name = std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())?;
+    let fault = Fault::named(&name);
+    assert!(fault.is_some(), "no such fault: {VARIABLE}={name}");
+    fault
+}
+
+macro_rules! faults {
+    ($($(#[doc = $effect:literal])+ $fault:ident = $name:literal in $file:literal caught by $part:literal,)+) => {
+        /// One deliberate fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Fault {
+            $($(#[doc = $effect])+ $fault,)+
+        }
+
+        impl Fault {
+            /// All faults, in the order kernel, store, engine.
+            pub const ALL: &[Fault] = &[$(Fault::$fault,)+];
+
+            /// The value of the environment variable that selects it.
+            pub fn name(self) -> &'static str {
+                match self { $(Fault::$fault => $name,)+ }
+            }
+
+            /// What goes wrong, as one sentence.
+            pub fn effect(self) -> &'static str {
+                match self { $(Fault::$fault => concat!($($effect,)+).trim_ascii(),)+ }
+            }
+
+            /// The source file that contains it, from the root of the repository.
+            pub fn file(self) -> &'static str {
+                match self { $(Fault::$fault => concat!("crates/", $file),)+ }
+            }
+
+            /// The part of the test suite that catches it: `trial` (kernel against model), `servers` (simulated
+            /// servers), or `crate/module` for a test module.
+            pub fn caught_by(self) -> &'static str {
+                match self { $(Fault::$fault => $part,)+ }
+            }
+        }
+    };
+}
+
+impl Fault {
+    /// The fault of this name.
+    pub fn named(name: &str) -> Option<Fault> {
+        Fault::ALL.iter().copied().find(|fault| fault.name() == name)
+    }
+}
+
+faults! {
+    /// A lease expires one millisecond after its deadline.
+    ExpireLate = "expire-late" in "kernel/src/expiry.rs" caught by "trial",
+    /// A lease expires at its deadline, one millisecond early.
+    ExpireEarly = "expire-early" in "kernel/src/expiry.rs" caught by "trial",
+    /// A tick skips the first lease that is due.
+    TickSkipsOne = "tick-skips-one" in "kernel/src/expiry.rs" caught by "trial",
+    /// A grant takes its token from the number of live leases, so the token of an ended lease is used again.
+    TokenReused = "token-reused" in "kernel/src/grant.rs" caught by "trial",
+    /// A rebind keeps the token from before the expiry.
+    TokenKept = "token-kept" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// A revoke does not advance the epoch.
+    EpochKept = "epoch-kept" in "kernel/src/operator_commands.rs" caught by "trial",
+    /// A release succeeds on another identity's lease.
+    ReleaseAnothers = "release-anothers" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// A commit or removal succeeds with a stale epoch.
+    CommitStaleEpoch = "commit-stale-epoch" in "kernel/src/documents.rs" caught by "trial",
+    /// A key that is created again does not continue its version numbers.
+    VersionReused = "version-reused" in "kernel/src/lifecycle.rs" caught by "trial",
+    /// A relocation applies to a document that was replaced concurrently.
+    RelocateAnyVersion = "relocate-any-version" in "kernel/src/documents.rs" caught by "trial",
+    /// A rejection is stored as the response to its idempotency key.
+    RefusalKept = "refusal-kept" in "kernel/src/kernel.rs" caught by "trial",
+    /// A rejection advances the kernel's time.
+    RefusalMovesTime = "refusal-moves-time" in "kernel/src/kernel.rs" caught by "trial",
+    /// A rejected acquire counts towards its identity's quota.
+    RefusalCounts = "refusal-counts" in "kernel/src/kernel.rs" caught by "trial",
+    /// An idempotency key replays its response to a different request.
+    FingerprintIgnored = "fingerprint-ignored" in "kernel/src/kernel.rs" caught by "trial",
+    /// A grant is retracted although its holder has used it.
+    RetractUsed = "retract-used" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// Wait-die compares with holders only, not with waiters.
+    WaitDieHoldersOnly = "wait-die-holders-only" in "kernel/src/waitdie.rs" caught by "servers",
+
+    /// The directory entry of a new segment is not synced.
+    SegmentNameUnsynced = "segment-name-unsynced" in "store/src/disk/log.rs" caught by "servers",
+    /// A new segment is renamed into place before its header is durable.
+    SegmentHeaderUnsynced = "segment-header-unsynced" in "store/src/disk/log.rs" caught by "sim/store_crashes",
+    /// An append is not synced.
+    AppendUnsynced = "append-unsynced" in "store/src/disk/log.rs" caught by "servers",
+    /// An append is synced before it is written.
+    SyncBeforeWrite = "sync-before-write" in "store/src/disk/log.rs" caught by "servers",
+    /// A floor is renamed into place before it is durable.
+    FloorUnsynced = "floor-unsynced" in "store/src/disk/log.rs" caught by "servers",
+    /// The frame's checksum does not cover the LSNs.
+    LsnUnchecked = "lsn-unchecked" in "store/src/frame.rs" caught by "store/lib",
+    /// A frame is not compared with the checksum of its predecessor.
+    ChainUnchecked = "chain-unchecked" in "store/src/disk/tail.rs" caught by "store/damage",
+    /// A torn tail is not cut off.
+    TornTailKept = "torn-tail-kept" in "store/src/disk/log.rs" caught by "store/damage",
+    /// Damage in the middle of the log is cut off like a torn tail.
+    DamageCut = "damage-cut" in "store/src/disk/tail.rs" caught by "store/damage",
+    /// A blob is linked under its name before it is durable.
+    BlobUnsynced = "blob-unsynced" in "store/src/disk/blobs.rs" caught by "servers",
+    /// The directory entry of a blob is not synced.
+    BlobNameUnsynced = "blob-name-unsynced" in "store/src/disk/blobs.rs" caught by "servers",
+    /// An append of unknown outcome is retried with different bytes.
+    ObjectReformed = "object-reformed" in "store/src/object/log.rs" caught by "sim/object_takeover",
+    /// An existing object counts as another writer's, though an earlier try of this writer may have created it.
+    ObjectNotReadBack = "object-not-read-back" in "store/src/object/log.rs" caught by "sim/object_takeover",
+    /// The floors are not listed after a takeover.
+    FloorsUnlisted = "floors-unlisted" in "store/src/object/log.rs" caught by "sim/object_takeover",
+    /// A survey does not list the floors again after reading the batches.
+    SurveyTrusting = "survey-trusting" in "store/src/object/shard_objects.rs" caught by "sim/object_takeover",
+    /// A writer assumes that it still owns the log.
+    ConfirmBlindly = "confirm-blindly" in "store/src/object/log.rs" caught by "sim/object_takeover",
+    /// Objects that begin a tenure are deleted like any other.
+    TenureDeleted = "tenure-deleted" in "store/src/object/truncate.rs" caught by "sim/object_takeover",
+    /// Batches are deleted before the floor above them is written.
+    DeleteBeforeFloor = "delete-before-floor" in "store/src/object/truncate.rs" caught by "sim/object_takeover",
+
+    /// The boot clock is compared across a reboot.
+    ForeignBootClock = "foreign-boot-clock" in "engine/src/clock.rs" caught by "servers",
+    /// After a reboot the elapsed time is taken from the wall clock.
+    WallClock = "wall-clock" in "engine/src/clock.rs" caught by "servers",
+    /// A log is opened at the wall clock's time, even if its last record is later.
+    OpeningLsnBack = "opening-lsn-back" in "engine/src/clock.rs" caught by "servers",
+    /// Ticks are not logged.
+    TickUnlogged = "tick-unlogged" in "engine/src/decider.rs" caught by "servers",
+    /// A new request is served before the waiters.
+    Barge = "barge" in "engine/src/decider.rs" caught by "servers",
+    /// Waiters are served in reverse order.
+    Lifo = "lifo" in "engine/src/waiters.rs" caught by "servers",
+    /// A waiter that timed out stays in the queue and is granted later.
+    TiredStillGranted = "tired-still-granted" in "engine/src/decider.rs" caught by "engine/waiting",
+    /// A waiter whose client has disconnected is served.
+    GoneStillServed = "gone-still-served" in "engine/src/waiters.rs" caught by "engine/waiting",
+    /// An attempt keeps waiting behind an older holder.
+    YoungerStays = "younger-stays" in "engine/src/decider.rs" caught by "engine/shard",
+    /// An attempt waits behind any conflicting lease, and deadlock cycles are not detected.
+    AttemptsAlwaysWait = "attempts-always-wait" in "engine/src/decider.rs" caught by "sim/agents",
+    /// A retried attempt loses its age.
+    AttemptAgesAnew = "attempt-ages-anew" in "engine/src/decider.rs" caught by "sim/agents",
+    /// An expiry frees its resources without serving the waiters.
+    ExpiryWakesNobody = "expiry-wakes-nobody" in "engine/src/decider.rs" caught by "sim/agents",
+    /// A wait never times out.
+    WaitUnbounded = "wait-unbounded" in "engine/src/shard.rs" caught by "sim/agents",
+    /// The search for deadlock cycles follows holders only, not waiters.
+    RingsHoldersOnly = "rings-holders-only" in "engine/src/deadlock.rs" caught by "servers",
+    /// A retry of a waiting request becomes a second waiter.
+    RetryQueuesTwice = "retry-queues-twice" in "engine/src/shard.rs" caught by "servers",
+    /// A grant whose response was not delivered is not retracted.
+    UndeliveredStands = "undelivered-stands" in "engine/src/shard.rs" caught by "servers",
+    /// A delivered grant is retracted because a later copy of its response was not delivered.
+    DeliveredUndone = "delivered-undone" in "engine/src/shard.rs" caught by "servers",
+    /// New work is accepted although the log has no space for it.
+    NoSpaceIgnored = "no-space-ignored" in "engine/src/shard.rs" caught by "engine/shard",
+    /// Responses are sent before the append.
+    AnswerEarly = "answer-early" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    /// Rejections are sent before the append.
+    RefuseEarly = "refuse-early" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    /// Events are published before the append: a blob is deleted before its successor is durable.
+    FollowerEarly = "follower-early" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    /// A query is answered without confirming that the log is still owned.
+    LookUnconfirmed = "look-unconfirmed" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    /// The engine continues after a failed append.
+    FailureIgnored = "failure-ignored" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    /// A snapshot omits the stored responses to idempotency keys.
+    SnapshotForgetsRequests = "snapshot-forgets-requests" in "engine/src/checkpoint.rs" caught by "servers",
+    /// A snapshot lacks the last batch that it claims to contain, and is not compared with the live state.
+    SnapshotShort = "snapshot-short" in "engine/src/checkpoint.rs" caught by "servers",
+    /// A snapshot is not compared with the live state.
+    SnapshotUncompared = "snapshot-uncompared" in "engine/src/checkpoint.rs" caught by "engine/crashes",
+    /// The previous snapshot is deleted before the next one is durable.
+    SnapshotGoesFirst = "snapshot-goes-first" in "engine/src/checkpoint.rs" caught by "servers",
+    /// The floor rises above documents that were not relocated.
+    FloorWithoutMoves = "floor-without-moves" in "engine/src/checkpoint.rs" caught by "servers",
+    /// The floor rises before the relocated documents are durable.
+    FloorBeforeMoves = "floor-before-moves" in "engine/src/engine/maintenance.rs" caught by "engine/letting_go",
+    /// Garbage collection of blobs ignores pins.
+    PinsIgnored = "pins-ignored" in "engine/src/uploads.rs" caught by "servers",
+    /// Garbage collection of blobs reads the pins after the state.
+    PinsLate = "pins-late" in "engine/src/uploads.rs" caught by "engine/letting_go",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fault_names_are_unique_and_effects_fit_a_table_cell() {
+        for fault in Fault::ALL {
+            assert_eq!(Fault::named(fault.name()), Some(*fault));
+            assert!(fault.effect().ends_with('.') && !fault.effect().contains('|'), "{fault:?}");
+        }
+        assert_eq!(Fault::named("none"), None);
+    }
+}

@@ -1,0 +1,277 @@
+//! Records all responses, and checks that they stay true. It knows the kernel's response types and nothing else of it.
+//!
+//! **Checks.** Until its deadline, in true time, no conflicting lease is granted, unless a request could have ended the
+//! first one. Tokens of a resource only grow. Versions never go back. An idempotency key has one lease. A conflict names
+//! no lease whose release was acknowledged before the request was sent. After a crash the recovered state is the last
+//! acknowledged one, or one batch later.
+
+use std::collections::BTreeMap;
+
+use kernel::{
+    Action, Answer, Bundle, Command, Granted, Identity, LeaseId, Live, Outcome, RequestKey, Snapshot, Time,
+    Token, Version,
+};
+
+use engine::decider::{Blocked, Said};
+use engine::waiters::grant_of;
+
+use super::clock::{Machine, TrueTime};
+
+/// All responses so far.
+#[derive(Default)]
+pub struct Ledger {
+    leases: BTreeMap<LeaseId, Promise>,
+    tokens: BTreeMap<String, Token>,
+    versions: BTreeMap<String, Version>,
+    requests: BTreeMap<(Identity, RequestKey), LeaseId>,
+    /// The time at which a release was acknowledged.
+    ended: BTreeMap<LeaseId, TrueTime>,
+    durable: Option<Snapshot>,
+    pending: Option<Snapshot>,
+}
+
+struct Promise {
+    bundle: Bundle,
+    until: TrueTime,
+    /// A request could have ended it before its deadline.
+    may_end: bool,
+}
+
+/// The time of a decision, in true time and in kernel time.
+#[derive(Clone, Copy, Debug)]
+pub struct DecisionTime {
+    /// True time.
+    pub at: TrueTime,
+    /// Kernel time.
+    pub now: Time,
+}
+
+impl DecisionTime {
+    /// The earliest true time of a deadline, for any drift of the clock that measures it.
+    fn earliest(self, deadline: Time) -> TrueTime {
+        let remaining = self.now.until(deadline).0;
+        let allowance = remaining * Machine::DRIFT_MAX.unsigned_abs() * 2 / 1_000_000 + 2;
+        TrueTime(self.at.0 + remaining.saturating_sub(allowance))
+    }
+}
+
+impl Ledger {
+    /// A request has reached a server: the lease that it ends may end from now on.
+    pub fn request_arrived(&mut self, command: &Command) {
+        let lease = match &command.action {
+            Action::Release(held) => held.lease,
+            Action::Revoke(lease) | Action::Reclaim(lease) => *lease,
+            Action::Commit(commit) if commit.write.release => commit.write.held.lease,
+            Action::Remove(removal) if removal.write.release => removal.write.held.lease,
+            _ => return,
+        };
+        self.mark_may_end(lease);
+    }
+
+    /// The response with this lease was not delivered: the grant may be retracted, and a retry get another lease.
+    pub fn undelivered(&mut self, lease: LeaseId) {
+        self.requests.retain(|_, given| *given != lease);
+        self.mark_may_end(lease);
+    }
+
+    /// The lease may end before its deadline.
+    fn mark_may_end(&mut self, lease: LeaseId) {
+        if let Some(promise) = self.leases.get_mut(&lease) {
+            promise.may_end = true;
+        }
+    }
+
+    /// A server is about to append a batch that leads to this state.
+    pub fn appending(&mut self, state: Snapshot) {
+        self.pending = Some(state);
+    }
+
+    /// That batch is durable.
+    pub fn appended(&mut self) {
+        self.durable = self.pending.take();
+    }
+
+    /// A server has recovered this state; fails if it is neither the durable nor the pending one.
+    pub fn recovered(&mut self, state: &Snapshot) -> Result<(), String> {
+        let fits = |known: &Option<Snapshot>| known.as_ref() == Some(state);
+        if self.durable.is_some() && !fits(&self.durable) && !fits(&self.pending) {
+            return Err(format!(
+                "the recovered state is neither the acknowledged one nor one batch later:\n{state:#?}\nacknowledged:\n{:#?}",
+                self.durable
+            ));
+        }
+        self.durable = Some(state.clone());
+        self.pending = None;
+        Ok(())
+    }
+
+    /// A response was sent to a command of the time `sent`.
+    pub fn response_sent(
+        &mut self,
+        command: &Command,
+        decision: &Said,
+        sent: TrueTime,
+        decided: DecisionTime,
+    ) -> Result<(), String> {
+        match decision {
+            Said::Blocked(blocked) => self.check_conflict(blocked, sent),
+            Said::Outcome(Outcome::Applied(answer, _)) => self.check_response(command, answer, true, decided),
+            Said::Outcome(Outcome::Unchanged(answer)) => self.check_response(command, answer, false, decided),
+            Said::Outcome(Outcome::Rejected(_)) => Ok(()),
+        }
+    }
+
+    fn check_response(
+        &mut self,
+        command: &Command,
+        answer: &Answer,
+        applied: bool,
+        decided: DecisionTime,
+    ) -> Result<(), String> {
+        match (answer, &command.action) {
+            (Answer::Granted(granted), _) => self.granted(command, granted, applied, decided),
+            (Answer::Renewed(results), _) => {
+                results.iter().flatten().for_each(|live| self.extend(live, decided));
+                Ok(())
+            }
+            (Answer::Live(live), _) => {
+                self.extend(live, decided);
+                Ok(())
+            }
+            (Answer::Released, Action::Release(held)) if applied => {
+                self.ended.entry(held.lease).or_insert(decided.at);
+                Ok(())
+            }
+            (Answer::Committed(version), Action::Commit(commit)) if applied => {
+                self.check_version(commit.write.key.as_str(), *version)
+            }
+            (Answer::Removed { removed: true, version }, Action::Remove(removal)) if applied => {
+                self.check_version(removal.write.key.as_str(), *version)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn granted(
+        &mut self,
+        command: &Command,
+        granted: &Granted,
+        applied: bool,
+        decided: DecisionTime,
+    ) -> Result<(), String> {
+        if let Some((identity, request)) = command.identity.clone().zip(command.request) {
+            self.check_same_lease((identity, request.key), granted.lease, applied)?;
+        }
+        let bundle = match grant_of(command) {
+            Some(grant) => grant.bundle.clone(),
+            None => match self.leases.get(&granted.lease) {
+                Some(promise) => promise.bundle.clone(),
+                None => return Ok(()),
+            },
+        };
+        if applied {
+            self.check_exclusive(granted, &bundle, decided)?;
+            self.check_tokens(granted, &bundle)?;
+        }
+        let until = decided.earliest(granted.deadline);
+        let promise = self.leases.entry(granted.lease).or_insert(Promise { bundle, until, may_end: false });
+        promise.until = promise.until.max(until);
+        Ok(())
+    }
+
+    fn check_same_lease(
+        &mut self,
+        request: (Identity, RequestKey),
+        lease: LeaseId,
+        applied: bool,
+    ) -> Result<(), String> {
+        match self.requests.get(&request) {
+            Some(before) if !applied && *before != lease => {
+                Err(format!("two leases for one idempotency key: {before:?} and {lease:?} for {request:?}"))
+            }
+            _ => {
+                self.requests.insert(request, lease);
+                Ok(())
+            }
+        }
+    }
+
+    /// No conflicting lease may still be live.
+    fn check_exclusive(
+        &self,
+        granted: &Granted,
+        bundle: &Bundle,
+        decided: DecisionTime,
+    ) -> Result<(), String> {
+        let others = self.leases.iter().filter(|(lease, _)| **lease != granted.lease);
+        for (lease, promise) in others {
+            if promise.bundle.conflicts_with(bundle) && !promise.may_end && promise.until > decided.at {
+                return Err(format!(
+                    "two holders: {lease:?} holds {:?} until {:?}, and {granted:?} was granted {bundle:?} at {decided:?}",
+                    promise.bundle, promise.until
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_tokens(&mut self, granted: &Granted, bundle: &Bundle) -> Result<(), String> {
+        for member in bundle.members() {
+            let last = self.tokens.insert(member.resource.as_str().to_string(), granted.token);
+            if last.is_some_and(|last| last >= granted.token) {
+                return Err(format!("tokens do not grow: {last:?}, then {granted:?} for {member:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, live: &Live, decided: DecisionTime) {
+        if let Some(promise) = self.leases.get_mut(&live.lease) {
+            promise.until = promise.until.max(decided.earliest(live.deadline));
+        }
+    }
+
+    fn check_version(&mut self, key: &str, version: Version) -> Result<(), String> {
+        match self.versions.insert(key.to_string(), version) {
+            Some(before) if before >= version => {
+                Err(format!("versions do not grow: {before:?}, then {version:?} of {key}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A conflict must not name a lease that ended before the request was sent.
+    fn check_conflict(&self, blocked: &Blocked, sent: TrueTime) -> Result<(), String> {
+        let stale = |lease: &&LeaseId| self.ended.get(lease).is_some_and(|ended| *ended < sent);
+        match blocked.holders.iter().find(stale) {
+            Some(lease) => Err(format!(
+                "rejected because of {lease:?}, whose release was acknowledged before the request was sent"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// A read of a key returned `version`, after a response with the version `known`.
+    pub fn check_read(
+        &self,
+        key: &str,
+        version: Option<Version>,
+        known: Option<Version>,
+    ) -> Result<(), String> {
+        if version < known {
+            return Err(format!("stale read of {key}: {version:?} after {known:?}"));
+        }
+        Ok(())
+    }
+
+    /// The last acknowledged version of a key.
+    pub fn version(&self, key: &str) -> Option<Version> {
+        self.versions.get(key).copied()
+    }
+
+    /// Forgets old promises, to bound memory.
+    pub fn prune(&mut self, now: TrueTime) {
+        self.leases.retain(|_, promise| promise.until.0 + 120_000 > now.0);
+        self.ended.retain(|_, ended| ended.0 + 600_000 > now.0);
+    }
+}

@@ -1,0 +1,35 @@
+//! Simulation of whole servers: the production decisions, records, snapshots and stores, on disks that lose unsynced
+//! writes and behind networks that lose messages, with clients that retry, disconnect, send twice and send late.
+//!
+//! Everything follows from the seed. After each crash a server recovers its store, and the [`ledger`] compares the
+//! result with all responses so far; [`cycles`] checks the wait queues.
+
+pub mod clock;
+pub mod client;
+pub mod server;
+pub mod ledger;
+pub mod cycles;
+mod simulation;
+mod stats;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use stats::ServerStats;
+
+use self::clock::TrueTime;
+use self::simulation::ServerSimulation;
+
+/// Simulates `ms` milliseconds of true time. Fails with the violated check, or the message of a panic. `trace`
+/// receives a line for every response and every start or end of a server.
+pub fn run(seed: u64, ms: u64, trace: &mut dyn FnMut(String)) -> Result<ServerStats, String> {
+    let mut simulation = ServerSimulation::new(seed, trace);
+    let result = catch_unwind(AssertUnwindSafe(|| simulation.run(TrueTime(ms)))).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("a server panicked: {}", message.unwrap_or_default()))
+    });
+    match result {
+        Ok(()) => Ok(simulation.stats()),
+        Err(what) => Err(format!("seed {seed}, after {:?}: {what}", simulation.now())),
+    }
+}
