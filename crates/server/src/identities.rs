@@ -39,11 +39,17 @@ impl Identities {
         Ok(Identities { tls: Tls { server, denylist }, bundle, denylist: config.denylist_path.clone() })
     }
 
-    /// Takes over what has changed: revocations, and a certificate of the same CA.
+    /// Reads the files again and takes over revocations and a new certificate of the same CA.
+    ///
+    /// **Invariant.** All or nothing: CA, certificate, key and denylist are checked before any of them is replaced.
+    /// **What would break it.** A fallible step after the first replacement: the denylist of a refused file would be in
+    /// force, and clients that it does not name would be let in again.
     pub(crate) fn reload(&self) -> Result<(), Error> {
         let (bundle, denylist) = read(&self.bundle, self.denylist.as_deref())?;
+        let certificate = self.tls.server.prepare(&bundle, &denylist)?;
         self.tls.denylist.replace(denylist);
-        self.tls.server.replace(&bundle)
+        certificate.install();
+        Ok(())
     }
 }
 

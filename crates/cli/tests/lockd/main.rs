@@ -8,6 +8,7 @@ mod lockc;
 mod mcp;
 mod pages;
 mod progress;
+mod reload;
 mod run;
 #[path = "../shared/running.rs"]
 mod running;

@@ -11,14 +11,14 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 
-struct Running {
+pub(crate) struct Running {
     child: Child,
-    lines: BufReader<ChildStderr>,
-    address: String,
+    pub(crate) lines: BufReader<ChildStderr>,
+    pub(crate) address: String,
 }
 
 impl Running {
-    fn start(data: &Path, args: &[&str]) -> Running {
+    pub(crate) fn start(data: &Path, args: &[&str]) -> Running {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data).args(args);
         // No file of whoever runs this counts.
@@ -31,12 +31,12 @@ impl Running {
         Running { address: address.to_string(), child, lines }
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, signal).expect("it runs");
     }
 
-    fn connect(&self, client: &Path) -> Connection {
+    pub(crate) fn connect(&self, client: &Path) -> Connection {
         let bundle = ClientBundle::parse(&std::fs::read_to_string(client).expect("made")).expect("sound");
         let tls = ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).expect("sound");
         let mut config = (*tls.config()).clone();
@@ -54,7 +54,7 @@ impl Drop for Running {
     }
 }
 
-fn wait_for(lines: &mut BufReader<ChildStderr>, what: &str) -> String {
+pub(crate) fn wait_for(lines: &mut BufReader<ChildStderr>, what: &str) -> String {
     let mut said = String::new();
     loop {
         let mut line = String::new();
@@ -66,11 +66,11 @@ fn wait_for(lines: &mut BufReader<ChildStderr>, what: &str) -> String {
     }
 }
 
-struct Connection(StreamOwned<ClientConnection, TcpStream>);
+pub(crate) struct Connection(StreamOwned<ClientConnection, TcpStream>);
 
 impl Connection {
     /// The status and the body; nothing if the server hung up.
-    fn ask(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+    pub(crate) fn ask(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         let length = body.len();
         let request =
             format!("{method} {path} HTTP/1.1\r\nhost: lockd\r\ncontent-length: {length}\r\n\r\n{body}");
