@@ -1,5 +1,6 @@
 //! What a server is set to: every setting, resolved and checked, in one place.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -191,6 +192,21 @@ impl Config {
             || wrong("listen", format!("not an address; host:port or :port is: {}", self.listen)),
             Ok,
         )
+    }
+
+    /// The only directory that the server makes in the data directory; `None` if it keeps nothing there.
+    pub(crate) fn data_subdirectory(&self) -> Option<&str> {
+        let identities = self.mtls && self.bundle.is_none();
+        let below = match &self.store {
+            StoreUrl::Disk(path) => path.strip_prefix(&self.data_dir).ok(),
+            StoreUrl::Memory => None,
+        };
+        match below.map(|path| path.iter().next().and_then(OsStr::to_str)) {
+            Some(Some(name)) => Some(name),
+            // The store is the data directory, and tightened as such.
+            Some(None) => None,
+            None => identities.then_some("store"),
+        }
     }
 
     pub(crate) fn settings(&self) -> Settings {

@@ -70,7 +70,7 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     if server.exists() {
         return Ok(server);
     }
-    std::fs::create_dir_all(data).map_err(|error| Error::io("making the data folder", data, &error))?;
+    store::private::create_dir(data).map_err(|error| Error::io("making the data folder", data, &error))?;
     let mut fill = machine::random;
     let mut moment = Moment { now: UnixTime::since_unix_epoch(machine::wall()), fill: &mut fill };
     let name = |text: &str| text.parse::<Name>();

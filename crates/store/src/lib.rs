@@ -5,7 +5,7 @@
 //! object store the same bytes are tried again, as often as the caller has patience.
 //!
 //! The modules in reading order: [`port`] says what a store does; [`disk`] does it with files, in the
-//! formats of [`frame`], through [`fs`]; [`object`] does it with objects, through a port of its own;
+//! formats of [`frame`], through [`fs`], which makes files [`private`]; [`object`] does it with objects, through a port of its own;
 //! [`memory`] does it with neither; [`faulty`] does it badly, on purpose; [`conformance`] is what every
 //! one of them has to pass.
 
@@ -25,6 +25,7 @@ macro_rules! planted {
 
 pub mod port;
 pub mod frame;
+pub mod private;
 pub mod fs;
 pub mod disk;
 pub mod object;

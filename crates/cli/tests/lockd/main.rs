@@ -6,6 +6,7 @@ mod client;
 mod dump;
 mod lockc;
 mod mcp;
+mod modes;
 mod pages;
 mod progress;
 mod reload;

@@ -19,7 +19,18 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(data: &Path, args: &[&str]) -> Running {
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+        Running::spawn(Command::new(assert_cmd::cargo::cargo_bin!("lockd")), data, args)
+    }
+
+    /// The server as a shell with that umask would start it.
+    pub(crate) fn start_with_umask(umask: &str, data: &Path, args: &[&str]) -> Running {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("umask {umask}; exec \"$0\" \"$@\"")]);
+        command.arg(assert_cmd::cargo::cargo_bin!("lockd"));
+        Running::spawn(command, data, args)
+    }
+
+    fn spawn(mut command: Command, data: &Path, args: &[&str]) -> Running {
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data).args(args);
         // No file of whoever runs this counts.
         command.env("XDG_CONFIG_HOME", data).stderr(Stdio::piped()).stdin(Stdio::null());
@@ -71,9 +82,21 @@ pub(crate) struct Connection(StreamOwned<ClientConnection, TcpStream>);
 impl Connection {
     /// The status and the body; nothing if the server hung up.
     pub(crate) fn ask(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+        self.send(method, path, "", body)
+    }
+
+    /// The same with more headers, each of which ends in `\r\n`.
+    pub(crate) fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> Option<(u16, String)> {
         let length = body.len();
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nhost: lockd\r\ncontent-length: {length}\r\n\r\n{body}");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: lockd\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        );
         self.0.write_all(request.as_bytes()).ok()?;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
