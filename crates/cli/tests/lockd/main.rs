@@ -3,6 +3,7 @@
 mod actions;
 mod auth;
 mod client;
+mod discovery;
 mod dump;
 mod lockc;
 mod mcp;

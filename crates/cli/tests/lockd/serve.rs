@@ -380,6 +380,8 @@ fn shell(server: &Running, data: &Path, script: &str) -> (Option<i32>, String) {
     );
     let mut command = Command::new("sh");
     command.args(["-c", script]).current_dir(data).env("PATH", path).env("SERVER", &server.address);
+    // Clients find the identity that the server made if its data directory is `lockd` in there.
+    command.env("XDG_DATA_HOME", data.parent().expect("a parent"));
     let output = command.output().expect("a shell");
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&said).into_owned())
@@ -388,7 +390,7 @@ fn shell(server: &Running, data: &Path, script: &str) -> (Option<i32>, String) {
 #[test]
 fn the_specifications_own_command_lines_work_over_mutual_tls() {
     let dir = tempfile::tempdir().expect("a directory");
-    let data = dir.path().join("data");
+    let data = dir.path().join("lockd");
     let server = Running::start(&data, &[]);
     let (code, said) = shell(&server, &data, FLOW);
     assert_eq!(code, Some(0), "{said}");
@@ -402,7 +404,7 @@ fn the_specifications_own_command_lines_work_over_mutual_tls() {
 #[test]
 fn the_next_worker_takes_over_from_the_last_committed_state() {
     let dir = tempfile::tempdir().expect("a directory");
-    let data = dir.path().join("data");
+    let data = dir.path().join("lockd");
     let server = Running::start(&data, &[]);
     let first = r#"
         eval "$(lockd client acquire --server "$SERVER" --owner worker-1 --ttl 2s orders)"
