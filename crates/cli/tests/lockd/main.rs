@@ -16,5 +16,6 @@ mod run;
 mod running;
 mod serve;
 mod server;
+mod settings;
 mod support;
 mod watch;

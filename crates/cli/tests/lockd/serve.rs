@@ -210,7 +210,7 @@ fn without_mtls_it_listens_on_this_machine_unless_insisted() {
     for (args, code, wanted) in [
         (["--store", "s3://bucket"], 2, "disk:///path"),
         (["--listen", "nonsense"], 2, "host:port"),
-        (["--default-ttl", "1h"], 2, "setting=default-ttl"),
+        (["--default-ttl", "1h"], 2, "setting=--default-ttl"),
         (["--bundle", "/nonexistent.pem"], 1, "/nonexistent.pem"),
     ] {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
