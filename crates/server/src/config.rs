@@ -1,5 +1,6 @@
 //! What a server is set to: every setting, resolved and checked, in one place.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use kernel::Span;
 use crate::backend::boot::{Making, StoreUrl};
 use crate::backend::shards::Settings;
 use crate::http::listener::Limits;
+use crate::settings::{Quantity, Range, duration_text};
 
 /// The port, where none is named.
 pub const PORT: u16 = 9341;
@@ -74,21 +76,19 @@ pub struct Config {
 pub struct ConfigError {
     /// The setting, as its flag is spelled, without dashes.
     pub setting: &'static str,
-    /// What is wrong with it.
+    /// What is wrong with it, and what to do.
     pub what: String,
+    /// Its value.
+    pub value: String,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: setting={}", self.what, self.setting)
+        write!(f, "{}: setting=--{} value={}", self.what, self.setting, self.value)
     }
 }
 
 impl std::error::Error for ConfigError {}
-
-fn wrong<T>(setting: &'static str, what: impl Into<String>) -> Result<T, ConfigError> {
-    Err(ConfigError { setting, what: what.into() })
-}
 
 impl Config {
     /// The usual settings: mTLS on port 9341, a store and identities in this folder.
@@ -128,43 +128,45 @@ impl Config {
         Config { listen: "127.0.0.1:0".into(), store, mtls: false, ..Config::in_folder("") }
     }
 
-    /// Is there anything that cannot be?
+    /// Checks every setting against its range, and against the others.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let ms = |setting, duration: Duration| match span(duration) {
-            Span(0) => wrong(setting, "at least a millisecond is needed"),
-            Span(u64::MAX) => wrong(setting, "longer than can be counted"),
-            _ => Ok(()),
-        };
-        ms("default-ttl", self.default_ttl)?;
-        ms("max-ttl", self.max_ttl)?;
-        ms("gc-temps-interval", self.gc_temps_interval)?;
-        ms("head-timeout", self.head_timeout)?;
-        ms("stall-timeout", self.stall_timeout)?;
+        for (setting, value, range) in self.quantities() {
+            if !value.is_within(range) {
+                let what = format!("out of range, which is {range}");
+                return Err(ConfigError { setting, what, value: value.to_string() });
+            }
+        }
         if self.default_ttl > self.max_ttl {
-            return wrong("default-ttl", "longer than max-ttl");
-        }
-        if self.sweeper_interval > Duration::from_secs(3600) {
-            return wrong("sweeper-interval", "an hour at the most");
-        }
-        if !(1..=1024).contains(&self.shards) {
-            return wrong("shards", "from 1 to 1024");
-        }
-        if self.json_max == 0 {
-            return wrong("json-max", "nothing could be stored");
-        }
-        if self.inline_max > Record::DOCUMENT_MAX as u64 {
-            return wrong("inline-max", format!("at most {} bytes fit into a record", Record::DOCUMENT_MAX));
-        }
-        if !(1..=1_000_000).contains(&self.max_connections) {
-            return wrong("max-connections", "from 1 to 1000000");
-        }
-        if self.max_leases_per_identity == 0 {
-            return wrong("max-leases-per-identity", "nothing could be granted");
+            let what = format!("longer than --max-ttl, {}; set both", duration_text(self.max_ttl));
+            return Err(ConfigError { setting: "default-ttl", what, value: duration_text(self.default_ttl) });
         }
         self.address().map(drop)
     }
 
-    /// Where it listens. Without a host: every address with mTLS, this machine without.
+    /// Every duration, size and count, with its range.
+    fn quantities(&self) -> [(&'static str, Quantity, Range); 15] {
+        let (time, bytes) = (Quantity::Duration, Quantity::Number);
+        let count = |number: u32| Quantity::Number(number.into());
+        [
+            ("default-ttl", time(self.default_ttl), Range::SPAN_FROM_1_MS),
+            ("max-ttl", time(self.max_ttl), Range::SPAN_FROM_1_MS),
+            ("acquire-block", time(self.acquire_block), Range::SPAN),
+            ("sweeper-interval", time(self.sweeper_interval), Range::UP_TO_AN_HOUR),
+            ("json-max", bytes(self.json_max), Range::DOCUMENT),
+            ("inline-max", bytes(self.inline_max), Range::INLINE),
+            ("gc-temps-interval", time(self.gc_temps_interval), Range::SPAN_FROM_1_MS),
+            ("shards", count(self.shards), Range::Count(1, 1024)),
+            ("history-max", count(self.history_max), Range::count_from(0)),
+            ("history-window", time(self.history_window), Range::SPAN),
+            ("max-leases-per-identity", count(self.max_leases_per_identity), Range::count_from(1)),
+            ("max-connections", Quantity::Number(self.max_connections as u64), Range::Count(1, 1_000_000)),
+            ("head-timeout", time(self.head_timeout), Range::SPAN_FROM_1_MS),
+            ("stall-timeout", time(self.stall_timeout), Range::SPAN_FROM_1_MS),
+            ("drain-timeout", time(self.drain_timeout), Range::SPAN),
+        ]
+    }
+
+    /// The address to listen on. Without a host: every address with mTLS, the loopback address without.
     pub fn address(&self) -> Result<SocketAddr, ConfigError> {
         let address = match self.listen.strip_prefix(':') {
             Some(port) => {
@@ -173,24 +175,38 @@ impl Config {
                 } else {
                     IpAddr::V4(Ipv4Addr::LOCALHOST)
                 };
-                let port = port.parse();
-                port.map(|port| SocketAddr::new(any, port)).or_else(|_| wrong("listen", "not a port"))?
+                let port = port.parse().map_err(|_| self.bad_address("not a port"))?;
+                SocketAddr::new(any, port)
             }
-            None => self.resolve()?,
+            None => {
+                let found = self.listen.to_socket_addrs().ok().and_then(|mut found| found.next());
+                found.ok_or_else(|| self.bad_address("not an address, which is host:port or :port"))?
+            }
         };
         if !self.mtls && !address.ip().is_loopback() && !self.insecure_listen {
-            let what = "without mTLS anybody who can connect is let in; listen on 127.0.0.1, or say --insecure-listen";
-            return wrong("listen", what);
+            let what = "without mTLS every client is let in; listen on 127.0.0.1, or set --insecure-listen";
+            return Err(self.bad_address(what));
         }
         Ok(address)
     }
 
-    fn resolve(&self) -> Result<SocketAddr, ConfigError> {
-        let found = self.listen.to_socket_addrs().ok().and_then(|mut found| found.next());
-        found.map_or_else(
-            || wrong("listen", format!("not an address; host:port or :port is: {}", self.listen)),
-            Ok,
-        )
+    fn bad_address(&self, what: &str) -> ConfigError {
+        ConfigError { setting: "listen", what: what.into(), value: self.listen.clone() }
+    }
+
+    /// The only directory that the server makes in the data directory; `None` if it keeps nothing there.
+    pub(crate) fn data_subdirectory(&self) -> Option<&str> {
+        let identities = self.mtls && self.bundle.is_none();
+        let below = match &self.store {
+            StoreUrl::Disk(path) => path.strip_prefix(&self.data_dir).ok(),
+            StoreUrl::Memory => None,
+        };
+        match below.map(|path| path.iter().next().and_then(OsStr::to_str)) {
+            Some(Some(name)) => Some(name),
+            // The store is the data directory, and tightened as such.
+            Some(None) => None,
+            None => identities.then_some("store"),
+        }
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -273,5 +289,103 @@ mod tests {
         assert_eq!(bare(false).expect("sound").ip(), Ipv4Addr::LOCALHOST);
         assert!(bare(true).expect("sound").ip().is_unspecified());
         assert_eq!(Config { mtls: true, listen: everywhere, ..Config::in_memory() }.check(), Ok(()));
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+    /// The longest span that the kernel takes: 2^32 - 1 ms, 49.7 days.
+    const SPAN_MAX: Duration = Duration::from_millis(kernel::Limits::SPAN_MAX.0);
+
+    type Field<T> = fn(&mut Config) -> &mut T;
+
+    /// Every duration, with its shortest and longest value.
+    fn durations() -> [(&'static str, Field<Duration>, Duration, Duration); 9] {
+        [
+            ("default-ttl", |config| &mut config.default_ttl, MS, SPAN_MAX),
+            ("max-ttl", |config| &mut config.max_ttl, MS, SPAN_MAX),
+            ("acquire-block", |config| &mut config.acquire_block, Duration::ZERO, SPAN_MAX),
+            (
+                "sweeper-interval",
+                |config| &mut config.sweeper_interval,
+                Duration::ZERO,
+                Duration::from_secs(3600),
+            ),
+            ("gc-temps-interval", |config| &mut config.gc_temps_interval, MS, SPAN_MAX),
+            ("history-window", |config| &mut config.history_window, Duration::ZERO, SPAN_MAX),
+            ("head-timeout", |config| &mut config.head_timeout, MS, SPAN_MAX),
+            ("stall-timeout", |config| &mut config.stall_timeout, MS, SPAN_MAX),
+            ("drain-timeout", |config| &mut config.drain_timeout, Duration::ZERO, SPAN_MAX),
+        ]
+    }
+
+    /// The usual settings, but that any TTL goes with any other.
+    fn changed(change: impl FnOnce(&mut Config)) -> Config {
+        let mut config = Config { default_ttl: MS, max_ttl: SPAN_MAX, ..Config::in_memory() };
+        change(&mut config);
+        if config.max_ttl < SPAN_MAX {
+            config.default_ttl = config.max_ttl;
+        }
+        config
+    }
+
+    /// `--history-window 60d` passed the check; the kernel, whose spans are shorter, panicked at the first record.
+    #[test]
+    fn every_duration_is_served_at_its_ends_and_refused_one_beyond() {
+        for (name, field, min, max) in durations() {
+            for good in [min, max] {
+                let config = changed(|config| *field(config) = good);
+                assert_eq!(config.check(), Ok(()), "{name} {good:?}");
+                assert!(crate::Server::new(config).is_ok(), "{name} {good:?}");
+            }
+            let below = min.checked_sub(Duration::from_nanos(1));
+            for bad in [Some(max + MS), Some(Duration::MAX), below].into_iter().flatten() {
+                let mut config = changed(|_| {});
+                *field(&mut config) = bad;
+                let error = config.check().expect_err(name);
+                assert_eq!(error.setting, name, "{bad:?}: {error}");
+                assert!(error.to_string().contains("from "), "its range is named: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_size_and_count_is_served_at_its_ends_and_refused_one_beyond() {
+        type Set = fn(&mut Config, u64);
+        let settings: [(&str, Set, u64, u64); 6] = [
+            ("json-max", |config, value| config.json_max = value, 1, i64::MAX as u64),
+            ("inline-max", |config, value| config.inline_max = value, 0, Record::DOCUMENT_MAX as u64),
+            ("shards", |config, value| config.shards = u32::try_from(value).expect("32 bits"), 1, 1024),
+            (
+                "history-max",
+                |config, value| config.history_max = u32::try_from(value).expect("32 bits"),
+                0,
+                u32::MAX.into(),
+            ),
+            (
+                "max-leases-per-identity",
+                |config, value| config.max_leases_per_identity = u32::try_from(value).expect("32 bits"),
+                1,
+                u32::MAX.into(),
+            ),
+            (
+                "max-connections",
+                |config, value| config.max_connections = usize::try_from(value).expect("64 bits"),
+                1,
+                1_000_000,
+            ),
+        ];
+        for (name, set, min, max) in settings {
+            for good in [min, max] {
+                let config = changed(|config| set(config, good));
+                assert_eq!(config.check(), Ok(()), "{name} {good}");
+                // 1024 engines are too many threads for a test.
+                assert!(name == "shards" || crate::Server::new(config).is_ok(), "{name} {good}");
+            }
+            let fits = |value: &u64| *value <= u32::MAX.into() || name == "json-max";
+            for bad in [min.checked_sub(1), Some(max + 1).filter(fits)].into_iter().flatten() {
+                let error = changed(|config| set(config, bad)).check().expect_err(name);
+                assert_eq!(error.setting, name, "{bad}: {error}");
+                assert!(error.to_string().contains("from "), "its range is named: {error}");
+            }
+        }
     }
 }

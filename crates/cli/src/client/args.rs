@@ -60,7 +60,7 @@ pub struct Connection {
         default_missing_value = "true"
     )]
     pub mtls: bool,
-    /// Who asks [default: the one client*.pem in this folder, or in the data folder of `lockd serve`].
+    /// The identity file [default: the only client*.pem in the data directory of `lockd serve`].
     #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "FILE")]
     pub identity: Option<PathBuf>,
     /// How long one answer may take, beside `--block` [default: 10s]. Of watch: how long to watch [default: for ever].

@@ -1,4 +1,7 @@
-//! Who asks: the identity file that was named, or the only one that is at hand.
+//! The client's identity: from the file that was named, or the only one in the data directory.
+//!
+//! **Invariant.** A file that nobody named is never taken from the current directory: an identity file brings the CA by
+//! which its user trusts servers, so a cloned repository could redirect its users.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,24 +50,26 @@ pub fn identity_file(connection: &Connection) -> Result<Option<PathBuf>, Failure
     }
 }
 
-/// In this folder, or else where the first start of a server puts one.
+/// The only `client*.pem` in the data directory, where the first start of a server puts one.
 fn discover() -> Result<PathBuf, Failure> {
-    let folders = [Some(PathBuf::from(".")), folders::data()];
-    for folder in folders.into_iter().flatten() {
-        let mut found = clients_in(&folder);
-        match found.len() {
-            0 => {}
-            1 => return Ok(found.remove(0)),
-            _ => {
-                let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
-                return Err((
-                    2,
-                    format!("several identity files; say which, as in --identity {}", names.join(" or ")),
-                ));
-            }
+    let Some(folder) = folders::data() else {
+        return Err((
+            2,
+            "no identity file, and no home directory to look in; name one with --identity".into(),
+        ));
+    };
+    let mut found = clients_in(&folder);
+    match found.len() {
+        0 => {
+            let what = "no identity file; name one, as in --identity client1.pem, or make one with `lockd auth new client`";
+            Err((2, format!("{what}: searched={}", folder.display())))
+        }
+        1 => Ok(found.remove(0)),
+        _ => {
+            let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
+            Err((2, format!("several identity files; name one, as in --identity {}", names.join(" or "))))
         }
     }
-    Err((2, "no identity file; name a client's, as in --identity client1.pem, or make one with `lockd auth new client`".into()))
 }
 
 fn clients_in(folder: &Path) -> Vec<PathBuf> {

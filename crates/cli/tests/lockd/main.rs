@@ -3,15 +3,19 @@
 mod actions;
 mod auth;
 mod client;
+mod discovery;
 mod dump;
 mod lockc;
 mod mcp;
+mod modes;
 mod pages;
 mod progress;
+mod reload;
 mod run;
 #[path = "../shared/running.rs"]
 mod running;
 mod serve;
 mod server;
+mod settings;
 mod support;
 mod watch;

@@ -39,11 +39,17 @@ impl Identities {
         Ok(Identities { tls: Tls { server, denylist }, bundle, denylist: config.denylist_path.clone() })
     }
 
-    /// Takes over what has changed: revocations, and a certificate of the same CA.
+    /// Reads the files again and takes over revocations and a new certificate of the same CA.
+    ///
+    /// **Invariant.** All or nothing: CA, certificate, key and denylist are checked before any of them is replaced.
+    /// **What would break it.** A fallible step after the first replacement: the denylist of a refused file would be in
+    /// force, and clients that it does not name would be let in again.
     pub(crate) fn reload(&self) -> Result<(), Error> {
         let (bundle, denylist) = read(&self.bundle, self.denylist.as_deref())?;
+        let certificate = self.tls.server.prepare(&bundle, &denylist)?;
         self.tls.denylist.replace(denylist);
-        self.tls.server.replace(&bundle)
+        certificate.install();
+        Ok(())
     }
 }
 
@@ -64,7 +70,7 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     if server.exists() {
         return Ok(server);
     }
-    std::fs::create_dir_all(data).map_err(|error| Error::io("making the data folder", data, &error))?;
+    store::private::create_dir(data).map_err(|error| Error::io("making the data folder", data, &error))?;
     let mut fill = machine::random;
     let mut moment = Moment { now: UnixTime::since_unix_epoch(machine::wall()), fill: &mut fill };
     let name = |text: &str| text.parse::<Name>();

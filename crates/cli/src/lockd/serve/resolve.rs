@@ -261,7 +261,7 @@ mod tests {
             ("shards = [1]", "text, a whole number, true or false is needed: shards"),
             ("shards = 1\nshards = 2", "not TOML: duplicate key"),
             ("listen = ", "line=1"),
-            ("shards = 0", "setting=shards"),
+            ("shards = 0", "setting=--shards"),
         ] {
             let error = with_file(text, &[]).err().unwrap_or_else(|| panic!("{text}"));
             assert!(error.contains(said), "{text}: {error}");
