@@ -1,25 +1,31 @@
-//! Looking for what is wrong, and mending what can be mended without anyone's word.
+//! Checking a repository for damage and litter, and repairing what can be repaired without a decision.
 //!
-//! Invariant: a repair removes or rewrites only what decides nothing. Entries of a sequence are never
-//! touched, a published snapshot is never removed, and what a running process may still be using is left
-//! alone: only makers that certainly ended, tokens that are fenced, and files that are very old count.
+//! **Invariant.** A repair removes or rewrites only files that decide nothing. It never touches an entry of a
+//! sequence, nor a snapshot that was or may have been published: only one with an intent is ever removed. It
+//! touches nothing of a worktree whose sequence is damaged (`audit`), and nothing that a running process may
+//! be using: only makers that certainly ended, tokens that are fenced, and files over a day old count.
 //!
-//! Others work meanwhile, so the order of looks matters: first whether anyone can still be at work on a thing,
-//! then whether the sequence has it. The other way round, it could be published in between.
+//! **What would break it.** Other processes work concurrently, so the order of reads matters: first whether a
+//! process can still be using a file, then whether the sequence has it. In the other order the file could be
+//! published in between. For the same reason all sequences are audited before the first repair.
 
 mod audit;
 mod litter;
 mod locks;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::clock::{Millis, UnixMs};
 use crate::error::{Class, Error, Result};
+use crate::ids::WorktreeId;
 use crate::probe;
 use crate::repo::Repo;
 use crate::worktree::Worktree;
+
+use audit::Audit;
 
 /// How hard to look, and whether to mend.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,6 +80,7 @@ impl Repo {
             strict: request.strict || request.repair,
             repair: request.repair,
             now: reading.now.fs,
+            audits: BTreeMap::new(),
             report: Report {
                 findings: Vec::new(),
                 worktrees: 0,
@@ -85,13 +92,20 @@ impl Repo {
         let worktrees = self.worktrees()?;
         for worktree in &worktrees {
             checkup.report.worktrees += 1;
-            checkup.look_at_audit(worktree)?;
-            checkup.look_at_lock(worktree)?;
-            checkup.look_at_published(worktree)?;
+            checkup.audit(&worktree.worktree_id)?;
+        }
+        checkup.check_for_lost_tails()?;
+        if checkup.strict {
+            checkup.check_stored_snapshots()?;
+        }
+        for worktree in &worktrees {
+            checkup.check_removal(worktree);
+            checkup.check_lock(worktree)?;
+            checkup.check_published(worktree)?;
         }
         if checkup.strict {
-            checkup.look_at_clock(&worktrees);
-            checkup.look_for_litter(&worktrees)?;
+            checkup.check_clock(&worktrees);
+            checkup.check_litter(&worktrees)?;
         }
         Ok(checkup.report)
     }
@@ -103,28 +117,29 @@ struct Checkup<'a> {
     strict: bool,
     repair: bool,
     now: UnixMs,
+    audits: BTreeMap<WorktreeId, Audit>,
     report: Report,
 }
 
 impl Checkup<'_> {
-    /// Notes what only a person can mend.
+    /// Records a finding that only a person can repair.
     fn note(&mut self, code: &'static str, subject: impl Into<String>, detail: impl Into<String>) {
         let finding = Finding { code, subject: subject.into(), detail: detail.into(), repaired: false };
         self.report.findings.push(finding);
     }
 
-    /// Notes what can be mended, and mends it if that was asked for.
-    fn note_or_mend(
+    /// Records a finding that can be repaired, and repairs it if that was requested.
+    fn note_or_repair(
         &mut self,
         code: &'static str,
         subject: impl Into<String>,
         detail: &str,
-        mend: impl FnOnce(&Repo) -> Result<()>,
+        repair: impl FnOnce(&Repo) -> Result<()>,
     ) {
-        let (detail, repaired) = match self.repair.then(|| mend(self.repo)) {
-            None => (format!("{detail}; `jvs doctor --repair` mends it"), false),
+        let (detail, repaired) = match self.repair.then(|| repair(self.repo)) {
+            None => (format!("{detail}; `jvs doctor --repair` repairs it"), false),
             Some(Ok(())) => (detail.to_owned(), true),
-            Some(Err(error)) => (format!("{detail}; mending it failed: {error}"), false),
+            Some(Err(error)) => (format!("{detail}; the repair failed: {error}"), false),
         };
         self.report.findings.push(Finding { code, subject: subject.into(), detail, repaired });
     }
@@ -146,7 +161,7 @@ impl Checkup<'_> {
         }
     }
 
-    fn look_at_clock(&mut self, worktrees: &[Worktree]) {
+    fn check_clock(&mut self, worktrees: &[Worktree]) {
         let policies = worktrees.iter().map(|worktree| worktree.policy);
         let bounds = policies.chain([self.repo.record.policy]).map(|policy| policy.max_clock_skew_ms());
         let bound = bounds.min().expect("the repository has a policy of its own");

@@ -11,6 +11,7 @@
 //!
 //! Left out: what an entry means (`record`), and when it may be written (`lock`).
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::atomic::{self, Created};
@@ -72,6 +73,18 @@ impl<'a> Sequence<'a> {
         Ok(Some(EntryNumber(there)))
     }
 
+    /// The largest number that the directory lists. Unlike bisection this also sees entries behind a hole; in a
+    /// whole sequence it is at most what [`Sequence::newest`] returns after it.
+    pub(crate) fn last_listed(&self) -> Result<Option<EntryNumber>> {
+        let dir = self.layout.sequence(self.worktree);
+        let names = absent_is_none(self.env.fs.list(&dir)).doing("list", &dir)?.unwrap_or_default();
+        let number_of = |name: &OsString| {
+            let n: u64 = name.to_str()?.parse().ok()?;
+            (n.to_string().as_str() == name).then_some(EntryNumber(n))
+        };
+        Ok(names.iter().filter_map(number_of).max())
+    }
+
     /// Entry `n`, wherever folding has put it.
     pub fn read(&self, n: EntryNumber) -> Result<Stored> {
         Ok(self.read_line(n)?.0)
@@ -124,7 +137,8 @@ impl<'a> Sequence<'a> {
     /// The entry and its bytes, which folding keeps as they are.
     fn read_line(&self, n: EntryNumber) -> Result<(Stored, Vec<u8>)> {
         let path = self.path(n);
-        let bytes = self.env.fs.read(&path).doing("read entry", &path)?;
+        let bytes = absent_is_none(self.env.fs.read(&path)).doing("read entry", &path)?;
+        let bytes = bytes.ok_or_else(|| Error::damaged(&path, format!("entry {n} is missing")))?;
         let lines = || bytes.split_inclusive(|byte| *byte == b'\n');
         let parse =
             |line: &[u8]| serde_json::from_slice::<Entry>(line).map_err(|cause| Error::damaged(&path, cause));

@@ -158,6 +158,8 @@ impl Repo {
         let ready = self.layout.snapshot_ready(id);
         absent_is_none(self.env.fs.remove_file(&ready)).doing("remove", &ready)?;
         tree::remove(&*self.env.fs, &self.layout.snapshot(id))?;
+        // A descriptor without an intent means "published" to `doctor`, so no power cut may leave one behind.
+        self.env.fs.sync_dir(&self.layout.snapshots()).doing("sync", &self.layout.snapshots())?;
         let intent = self.layout.intent(id);
         absent_is_none(self.env.fs.remove_file(&intent)).doing("remove", &intent)?;
         Ok(())

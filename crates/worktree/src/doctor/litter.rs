@@ -14,19 +14,19 @@ use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
 impl Checkup<'_> {
-    /// Looks for everything that only takes up room.
-    pub(super) fn look_for_litter(&mut self, worktrees: &[Worktree]) -> Result<()> {
-        self.look_for_orphans()?;
+    /// Looks for files that have no effect and only occupy disk space.
+    pub(super) fn check_litter(&mut self, worktrees: &[Worktree]) -> Result<()> {
+        self.check_temporary_files()?;
         for id in self.repo.known_snapshots()? {
-            self.look_at_unpublished(&id)?;
+            self.check_intent(&id)?;
         }
         for worktree in worktrees {
-            self.look_at_stages(worktree)?;
+            self.check_stages(worktree)?;
         }
-        self.look_at_sessions()
+        self.check_sessions()
     }
 
-    fn look_for_orphans(&mut self) -> Result<()> {
+    fn check_temporary_files(&mut self) -> Result<()> {
         let (repo, dir) = (self.repo, self.repo.layout.tmp());
         for name in repo.env.fs.list(&dir).doing("list", &dir)? {
             let path = dir.join(&name);
@@ -35,7 +35,7 @@ impl Checkup<'_> {
             let Some(meta) = meta else { continue };
             if gone.unwrap_or_else(|| self.is_ancient(meta.modified)) {
                 let detail = "a temporary file was left by a command that did not finish";
-                self.note_or_mend("orphan_temp", shown(&path), detail, |repo| {
+                self.note_or_repair("orphan_temp", shown(&path), detail, |repo| {
                     absent_is_none(repo.env.fs.remove_file(&path)).doing("remove", &path).map(drop)
                 });
             }
@@ -43,31 +43,35 @@ impl Checkup<'_> {
         Ok(())
     }
 
-    fn look_at_unpublished(&mut self, id: &SnapshotId) -> Result<()> {
+    /// A snapshot that was begun: publishing it removes the intent. One without an intent is the audit's.
+    fn check_intent(&mut self, id: &SnapshotId) -> Result<()> {
         let repo = self.repo;
         // The intent is read before the sequence: it goes only after the publish is there.
         let path = repo.layout.intent(id);
         let bytes = absent_is_none(repo.env.fs.read(&path)).doing("read", &path)?;
-        let intent = bytes.as_deref().and_then(|bytes| serde_json::from_slice::<Intent>(bytes).ok());
+        let Some(bytes) = bytes else { return Ok(()) };
+        let intent = serde_json::from_slice::<Intent>(&bytes).ok().filter(|intent| intent.snapshot_id == *id);
+        let Some(intent) = intent else {
+            let detail = "the intent of a snapshot cannot be read, so nobody can tell whether it was published; \
+                          look at the snapshot, and remove the intent";
+            self.note("intent_damaged", shown(&path), detail);
+            return Ok(());
+        };
         // Whether it is over is asked before the sequence too: a snapshot that nobody is taking any more can
         // only have been published before, while one that is not published yet may be by its live maker.
-        let over = intent.as_ref().is_none_or(|intent| self.is_over(intent));
-        let worktree = match &intent {
-            Some(intent) => Some(intent.worktree_id.clone()),
-            None => repo.ready(id).ok().map(|descriptor| descriptor.worktree_id),
-        };
-        let published = match &worktree {
-            Some(worktree) => repo.is_published(worktree, id)?,
-            None => repo.is_published_anywhere(id)?,
-        };
-        if published && bytes.is_some() {
+        let over = self.is_over(&intent);
+        let published = self.publishes(&intent.worktree_id, id)?;
+        if !self.is_whole(&intent.worktree_id) {
+            return Ok(());
+        }
+        if published == Some(true) {
             let detail = "the snapshot was published, and only its intent is left";
-            self.note_or_mend("intent_left", id.as_str(), detail, |repo| {
+            self.note_or_repair("intent_left", id.as_str(), detail, |repo| {
                 absent_is_none(repo.env.fs.remove_file(&path)).doing("remove", &path).map(drop)
             });
-        } else if !published && over {
-            let detail = "the snapshot was begun and never published; it is hidden and takes up room";
-            self.note_or_mend("partial_snapshot", id.as_str(), detail, |repo| repo.discard_snapshot(id));
+        } else if published == Some(false) && over {
+            let detail = "the snapshot was begun and never published; it is hidden and occupies disk space";
+            self.note_or_repair("partial_snapshot", id.as_str(), detail, |repo| repo.discard_snapshot(id));
         }
         Ok(())
     }
@@ -83,9 +87,9 @@ impl Checkup<'_> {
     }
 
     /// A restore under a live lock is under way; any other whose maker is gone is left over.
-    fn look_at_stages(&mut self, worktree: &Worktree) -> Result<()> {
+    fn check_stages(&mut self, worktree: &Worktree) -> Result<()> {
         let repo = self.repo;
-        if !repo.has_stages(worktree)? {
+        if !self.is_whole(&worktree.worktree_id) || !repo.has_stages(worktree)? {
             return Ok(());
         }
         let under_way = match worktree.mode {
@@ -102,23 +106,35 @@ impl Checkup<'_> {
         }
         let path = repo.layout.restores(&worktree.worktree_id);
         let detail = "a restore was left unfinished; the next acquire finishes it too";
-        self.note_or_mend("restore_left", shown(&path), detail, |repo| repo.settle(worktree));
+        self.note_or_repair("restore_left", shown(&path), detail, |repo| repo.settle(worktree));
         Ok(())
     }
 
     /// Sessions of this user whose lock has passed to others, or was never granted.
-    fn look_at_sessions(&mut self) -> Result<()> {
+    fn check_sessions(&mut self) -> Result<()> {
         let sessions = &self.repo.env.sessions;
         for id in sessions.ids()? {
             let Ok(session) = sessions.load(&id) else { continue };
             let ours = session.repo_id == self.repo.record.repo_id;
             // In this order: once nobody can be granted a lock for it any more, one look at the lock decides.
-            if ours && self.has_its_answer(&session)? && !stands(self.repo, &session) {
+            if ours && self.has_its_answer(&session)? && self.is_lost(&session)? {
                 let detail = "the session's lock is gone, and its secret is of no more use";
-                self.note_or_mend("session_left", id.as_str(), detail, |repo| repo.env.sessions.remove(&id));
+                self.note_or_repair("session_left", id.as_str(), detail, |repo| {
+                    repo.env.sessions.remove(&id)
+                });
             }
         }
         Ok(())
+    }
+
+    /// Whether a whole sequence shows that the session's lock is gone. By the session's name, because its token
+    /// may not be written down yet. A token behind the newest entry is of another copy of the repository.
+    fn is_lost(&mut self, session: &Session) -> Result<bool> {
+        let (repo, id) = (self.repo, &session.worktree_id);
+        let Ok(view) = View::look(&repo.env, &repo.layout, id) else { return Ok(false) };
+        self.audit(id)?;
+        let stands = view.lock.is_some_and(|lock| lock.session_id == session.session_id);
+        Ok(!stands && self.is_whole(id) && session.fencing_token.entry() <= view.newest.n)
     }
 
     /// Whether the acquire that made the session is over. Until it has written the token down, it may be
@@ -138,10 +154,4 @@ impl Checkup<'_> {
 /// Whether `token` holds the worktree's lock; what cannot be read counts as current, so that it is left alone.
 fn is_current(repo: &Repo, worktree: &WorktreeId, token: FencingToken) -> bool {
     View::look(&repo.env, &repo.layout, worktree).map_or(true, |view| view.state().held == Some(token))
-}
-
-/// Whether the session's lock stands. By its name, because its token may not be written down yet.
-fn stands(repo: &Repo, session: &Session) -> bool {
-    View::look(&repo.env, &repo.layout, &session.worktree_id)
-        .map_or(true, |view| view.lock.is_some_and(|lock| lock.session_id == session.session_id))
 }

@@ -5,6 +5,7 @@ mod support;
 
 mod clocks;
 mod crash;
+mod damaged;
 mod doctor;
 mod fold;
 mod interleave;
