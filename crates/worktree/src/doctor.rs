@@ -169,7 +169,7 @@ impl Checkup<'_> {
         if skew > bound / 2 {
             let detail = format!(
                 "this machine's clock is more than half the allowed skew from the filesystem's; set it right \
-                 before locks are refused skew_ms={skew} max_clock_skew_ms={bound}"
+                 before locks are refused: skew_ms={skew} max_clock_skew_ms={bound}"
             );
             self.note("clock_offset", "clock", detail);
         }

@@ -91,7 +91,7 @@ impl Error {
 
     /// The filesystem refused `action` on `path`.
     pub fn io(action: &str, path: &Path, cause: &io::Error) -> Self {
-        Self::new(Class::Io, format!("could not {action}: {cause} path={}", path.display()))
+        Self::new(Class::Io, format!("could not {action}: {cause}: path={}", path.display()))
     }
 
     /// The request is wrong; `detail` says how to put it right.
@@ -108,7 +108,7 @@ impl Error {
     pub fn damaged(path: &Path, cause: impl fmt::Display) -> Self {
         Self::new(
             Class::Damaged,
-            format!("damaged: {cause}; run `jvs doctor --strict` path={}", path.display()),
+            format!("damaged: {cause}; run `jvs doctor --strict`: path={}", path.display()),
         )
     }
 

@@ -35,7 +35,7 @@ impl Repo {
         if name == "head" {
             let head = self.head(worktree)?.ok_or_else(|| {
                 Error::not_found(format!(
-                    "the worktree has no head yet; take a snapshot first worktree={}",
+                    "the worktree has no head yet; take a snapshot first: worktree={}",
                     worktree.worktree_id
                 ))
             })?;
@@ -49,10 +49,10 @@ impl Repo {
             [id] => self.visible(id),
             [id, ..] if id.as_str() == name => self.visible(id),
             [] => Err(Error::not_found(format!(
-                "there is no such snapshot; `jvs history` names them snapshot={name}"
+                "there is no such snapshot; `jvs history` names them: snapshot={name}"
             ))),
             several => Err(Error::invalid(format!(
-                "several snapshots begin like this; give more of the name snapshot={name} matching={}",
+                "several snapshots begin like this; give more of the name: snapshot={name} matching={}",
                 several.len()
             ))),
         }
@@ -140,7 +140,7 @@ fn partial(id: &SnapshotId) -> Error {
         Class::PartialSnapshot,
         format!(
             "the snapshot was begun and never published; `jvs doctor --strict` tells why, and `--repair` \
-             removes it snapshot={id}"
+             removes it: snapshot={id}"
         ),
     )
 }

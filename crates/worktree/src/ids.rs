@@ -157,7 +157,7 @@ fn safe_component(what: &str, text: &str) -> Result<()> {
     }
     Err(Error::invalid(format!(
         "a {what} is 1 to 64 of a-z A-Z 0-9 . _ -, begins with a letter or digit, and does not end in .d or \
-         .lock; got={text:?}"
+         .lock: got={text:?}"
     )))
 }
 
@@ -229,7 +229,7 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Self> {
         let parsed = blake3::Hash::from_hex(text)
-            .map_err(|_| Error::invalid(format!("a hash is 64 hexadecimal digits; got={text:?}")))?;
+            .map_err(|_| Error::invalid(format!("a hash is 64 hexadecimal digits: got={text:?}")))?;
         Ok(parsed.into())
     }
 }

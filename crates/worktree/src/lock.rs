@@ -109,8 +109,9 @@ impl<'a> Lock<'a> {
         Self { env, layout, repo_id, worktree }
     }
 
-    /// Takes the lock if it is free, or steals it if its lease has been over for long enough.
-    pub fn acquire(&self, request: &Request<'_>) -> Result<Grant> {
+    /// Takes the lock if it is free, or steals it if its lease has been over for long enough. Callers outside
+    /// this crate use `Repo::acquire`, which also settles the restores of earlier holders.
+    pub(crate) fn acquire(&self, request: &Request<'_>) -> Result<Grant> {
         self.require_exclusive()?;
         let mut session = self.new_session();
         // Saved first: a lock whose secret was lost in a crash could be released by nobody.
@@ -239,7 +240,7 @@ impl<'a> Lock<'a> {
         }
         Err(Error::new(
             Class::LockConflict,
-            format!("others kept writing to this worktree's sequence; try again attempts={ROUNDS}"),
+            format!("others kept writing to this worktree's sequence; try again: attempts={ROUNDS}"),
         ))
     }
 
@@ -248,7 +249,7 @@ impl<'a> Lock<'a> {
         let view = View::look(self.env, self.layout, &self.worktree.worktree_id)?;
         if !view.state().open {
             return Err(Error::not_found(format!(
-                "the worktree was removed; `jvs worktree list` names those there are worktree={}",
+                "the worktree was removed; `jvs worktree list` names those there are: worktree={}",
                 self.worktree.worktree_id
             )));
         }
@@ -264,7 +265,7 @@ impl<'a> Lock<'a> {
         Err(Error::new(
             Class::LockNotHeld,
             format!(
-                "this session is for another worktree; pass its `--worktree`, or acquire this one \
+                "this session is for another worktree; pass its `--worktree`, or acquire this one: \
                  session_worktree={} worktree={}",
                 session.worktree_id, self.worktree.worktree_id
             ),
@@ -360,7 +361,7 @@ impl<'a> Lock<'a> {
             Error::new(
                 Class::LockNotHeld,
                 format!(
-                    "this session no longer holds the lock; stop writing, and acquire again session_id={} \
+                    "this session no longer holds the lock; stop writing, and acquire again: session_id={} \
                      worktree={}",
                     session.session_id, self.worktree.worktree_id
                 ),
@@ -374,7 +375,7 @@ impl<'a> Lock<'a> {
                 Class::FencingMismatch,
                 format!(
                     "the lock has passed to another tenure, so nothing was committed; acquire again and start \
-                     from the current head token={} current={}",
+                     from the current head: token={} current={}",
                     session.fencing_token,
                     view.lock.as_ref().map_or("none".to_owned(), |lock| lock.fencing_token.to_string()),
                 ),
@@ -399,7 +400,7 @@ impl<'a> Lock<'a> {
         match self.worktree.mode {
             Mode::Exclusive => Ok(()),
             Mode::Shared => Err(Error::invalid(format!(
-                "a shared worktree has no lock: anyone may write to it at any time worktree={}",
+                "a shared worktree has no lock: anyone may write to it at any time: worktree={}",
                 self.worktree.worktree_id
             ))),
         }

@@ -116,13 +116,13 @@ impl TryFrom<PolicyValues> for Policy {
         let largest = lease_duration_ms.max(max_clock_skew_ms).max(steal_grace_ms);
         if largest > LONGEST_MS {
             return Err(Error::invalid(format!(
-                "a policy value is at most {LONGEST_MS} ms (a year); got={largest}"
+                "a policy value is at most {LONGEST_MS} ms (a year): got={largest}"
             )));
         }
         if renew_interval_ms == 0 || renew_interval_ms > lease_duration_ms / 2 {
             return Err(Error::invalid(format!(
                 "renew_interval_ms must be at least 1 and at most half of lease_duration_ms, so that one \
-                 late renewal does not lose the lock; pass --renew-interval-ms too \
+                 late renewal does not lose the lock; pass --renew-interval-ms too: \
                  renew_interval_ms={renew_interval_ms} \
                  lease_duration_ms={lease_duration_ms}"
             )));

@@ -39,7 +39,7 @@ impl Reading {
         Err(Error::new(
             Class::ClockSkewExceeded,
             format!(
-                "this machine's clock is too far from the filesystem's; set it right and try again \
+                "this machine's clock is too far from the filesystem's; set it right and try again: \
                  skew_ms={skew_ms} max_clock_skew_ms={max_skew_ms}"
             ),
         )

@@ -23,7 +23,7 @@ pub(crate) fn known_format<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     match u32::deserialize(deserializer)? {
         FORMAT => Ok(FORMAT),
         other => Err(D::Error::custom(format!(
-            "this was written by another version of jvs; use that one format={other} known={FORMAT}"
+            "this was written by another version of jvs; use that one: format={other} known={FORMAT}"
         ))),
     }
 }

@@ -16,7 +16,7 @@ use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, Kind, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, RepoId, WorktreeId, random_hex};
 use crate::layout::Layout;
-use crate::lock::Lock;
+use crate::lock::{Grant, Lock, Request};
 use crate::policy::Policy;
 use crate::probe;
 use crate::record::{Entry, Event, FORMAT, State};
@@ -65,7 +65,7 @@ impl Repo {
         if absent_is_none(env.fs.meta(&layout.repo_file())).doing("look for", &layout.repo_file())?.is_some()
         {
             return Err(Error::invalid(format!(
-                "there is a repository here already; nothing was changed path={}",
+                "there is a repository here already; nothing was changed: path={}",
                 layout.jvs().display()
             )));
         }
@@ -88,13 +88,13 @@ impl Repo {
         let path = layout.repo_file();
         let bytes = absent_is_none(env.fs.read(&path)).doing("read", &path)?;
         let bytes = bytes.ok_or_else(|| {
-            Error::not_found(format!("there is no repository here; run `jvs init` path={}", root.display()))
+            Error::not_found(format!("there is no repository here; run `jvs init`: path={}", root.display()))
         })?;
         let record: RepoRecord =
             serde_json::from_slice(&bytes).map_err(|cause| Error::damaged(&path, cause))?;
         if record.v != FORMAT {
             return Err(Error::invalid(format!(
-                "this repository was made by another version of jvs; use that one format={} known={FORMAT}",
+                "this repository was made by another version of jvs; use that one: format={} known={FORMAT}",
                 record.v
             )));
         }
@@ -126,6 +126,16 @@ impl Repo {
         Lock::new(&self.env, &self.layout, &self.record.repo_id, worktree)
     }
 
+    /// Takes the lock of `worktree`, and finishes or undoes the restores that earlier holders left behind: a
+    /// lock on files that an earlier holder may still replace protects nothing.
+    pub fn acquire(&self, worktree: &Worktree, request: &Request<'_>) -> Result<Grant> {
+        let lock = self.lock(worktree);
+        let mut grant = lock.acquire(request)?;
+        let session_id = grant.session.session_id.clone();
+        self.settle_as_holder(worktree, &mut grant).inspect_err(|_| drop(lock.release(&session_id)))?;
+        Ok(grant)
+    }
+
     /// The directory of a worktree's files.
     pub fn payload(&self, worktree: &Worktree) -> PathBuf {
         self.layout.root().join(worktree.path.as_path())
@@ -155,7 +165,7 @@ impl Repo {
         let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
         let bytes = bytes.ok_or_else(|| {
             Error::not_found(format!(
-                "there is no such worktree; `jvs worktree list` names them worktree={id}"
+                "there is no such worktree; `jvs worktree list` names them: worktree={id}"
             ))
         })?;
         serde_json::from_slice(&bytes).map_err(|cause| Error::damaged(&path, cause))
@@ -181,7 +191,7 @@ impl Repo {
             None => Ok(Event::Remove),
             Some(held) => Err(Error::new(
                 Class::LockConflict,
-                format!("the worktree is locked; release the lock first holder={}", held.holder_id),
+                format!("the worktree is locked; release the lock first: holder={}", held.holder_id),
             )),
         });
         match removed {
@@ -198,7 +208,7 @@ impl Repo {
     fn refuse_name(&self, new: &WorktreeId) -> Result<()> {
         if self.worktrees()?.iter().any(|other| other.worktree_id == *new) {
             return Err(Error::invalid(format!(
-                "there is a worktree of this name already; choose another worktree={new}"
+                "there is a worktree of this name already; choose another: worktree={new}"
             )));
         }
         Ok(())
@@ -210,7 +220,7 @@ impl Repo {
         match others.iter().find(overlaps) {
             None => Ok(()),
             Some(other) => Err(Error::invalid(format!(
-                "the path overlaps with another worktree's; choose another path={} worktree={}",
+                "the path overlaps with another worktree's; choose another: path={} worktree={}",
                 path.as_path().display(),
                 other.worktree_id
             ))),
@@ -228,7 +238,7 @@ impl Repo {
             if meta.kind != Kind::Dir || meta.device != home.device {
                 return Err(Error::invalid(format!(
                     "a worktree's path leads through real directories on the repository's filesystem only; \
-                     this is not one path={}",
+                     this is not one: path={}",
                     dir.display()
                 )));
             }
@@ -274,7 +284,7 @@ pub(crate) fn create_json(env: &Env, layout: &Layout, path: &Path, record: &impl
     match atomic::create(env, &layout.tmp(), path, &bytes).doing("create", path)? {
         Created::Ours => Ok(()),
         Created::Taken => Err(Error::invalid(format!(
-            "someone else made this at the same moment; look at what is there path={}",
+            "someone else made this at the same moment; look at what is there: path={}",
             path.display()
         ))),
     }
@@ -296,7 +306,7 @@ fn prove_filesystem(env: &Env, layout: &Layout) -> Result<()> {
     match second {
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         _ => Err(Error::invalid(format!(
-            "this filesystem lets a name be linked twice, so it cannot keep a lock; use another path={}",
+            "this filesystem lets a name be linked twice, so it cannot keep a lock; use another: path={}",
             tmp.display()
         ))),
     }

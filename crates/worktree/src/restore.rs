@@ -23,7 +23,6 @@ use crate::atomic::{DIR_MODE, FILE_MODE, OWNER_ONLY, parent};
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, FencingToken, RestoreId, SessionId, SnapshotId};
-use crate::lock::{Grant, Request};
 use crate::record::Event;
 use crate::repo::Repo;
 use crate::session::Session;
@@ -65,16 +64,6 @@ struct Staged {
 }
 
 impl Repo {
-    /// Takes the lock of `worktree`, and finishes what an earlier holder left half done.
-    pub fn acquire(&self, worktree: &Worktree, request: &Request<'_>) -> Result<Grant> {
-        let lock = self.lock(worktree);
-        let mut grant = lock.acquire(request)?;
-        let session_id = grant.session.session_id.clone();
-        // A lock over files that an earlier holder may still change is worth nothing.
-        self.settle_as_holder(worktree, &mut grant).inspect_err(|_| drop(lock.release(&session_id)))?;
-        Ok(grant)
-    }
-
     /// Makes the files of `worktree` those of the snapshot.
     pub fn restore(
         &self,
@@ -192,7 +181,7 @@ impl Repo {
         let unsaved = saved.differences(&found);
         let Some(first) = unsaved.first() else { return Ok(items) };
         Err(Error::invalid(format!(
-            "the worktree has changes that are in no snapshot; take one first, or pass --discard-changes \
+            "the worktree has changes that are in no snapshot; take one first, or pass --discard-changes: \
              differing={} first={first}",
             unsaved.len()
         )))
@@ -315,7 +304,7 @@ fn still_written_to(path: &str) -> Error {
         Class::ConsistencyUnavailable,
         format!(
             "the worktree was written to while the restore was prepared, and that is in no snapshot; stop its \
-             writers and try again, or pass --discard-changes path={path}"
+             writers and try again, or pass --discard-changes: path={path}"
         ),
     )
     .with("path", path)

@@ -148,7 +148,7 @@ impl<'a> Sequence<'a> {
         let line = offset.and_then(|offset| lines().nth(offset)).unwrap_or_default();
         let entry = if first.n == n { first } else { parse(line)? };
         if entry.v != FORMAT {
-            let cause = format!("written by another version of jvs, format={}", entry.v);
+            let cause = format!("written by another version of jvs: format={}", entry.v);
             return Err(Error::damaged(&path, cause));
         }
         if entry.n != n {

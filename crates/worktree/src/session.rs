@@ -85,7 +85,7 @@ impl SessionStore {
             Error::new(
                 Class::LockNotHeld,
                 format!(
-                    "this user has no such session; use the session_id that `jvs lock acquire` printed \
+                    "this user has no such session; use the session_id that `jvs lock acquire` printed: \
                      session_id={id}"
                 ),
             )

@@ -63,7 +63,7 @@ pub(crate) fn refuse_differences(id: &SnapshotId, stored: &Manifest, found: &Man
     Err(Error::new(
         Class::Damaged,
         format!(
-            "the snapshot's files are not what was published; restore from another one snapshot={id} \
+            "the snapshot's files are not what was published; restore from another one: snapshot={id} \
              differing={} first={first}",
             differences.len()
         ),

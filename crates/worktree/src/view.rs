@@ -29,7 +29,7 @@ impl View {
         let sequence = Sequence::new(env, layout, worktree);
         let newest = sequence.newest()?.ok_or_else(|| {
             Error::not_found(format!(
-                "there is no such worktree; `jvs worktree list` names them worktree={worktree}"
+                "there is no such worktree; `jvs worktree list` names them: worktree={worktree}"
             ))
         })?;
         let Stored { entry, digest } = sequence.read(newest)?;

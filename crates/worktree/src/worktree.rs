@@ -65,7 +65,7 @@ impl TryFrom<PathBuf> for PayloadPath {
         if path.to_str().is_none() || empty || !normal || path.starts_with(".jvs") {
             return Err(Error::invalid(format!(
                 "a worktree's path is UTF-8, lies below the repository's root, and is neither the root itself \
-                 nor in .jvs path={}",
+                 nor in .jvs: path={}",
                 path.display()
             )));
         }

@@ -228,7 +228,7 @@ pub(crate) fn doctor(context: &Context, strict: bool, repair: bool) -> Result<An
 /// Says on standard error why nothing seems to happen.
 pub(crate) fn announce_watch(watch_ms: Millis) {
     eprintln!(
-        "jvs: the holder is on another boot or host; watching that it renews no more watch_ms={watch_ms}"
+        "jvs: the holder is on another boot or host; watching that it renews no more: watch_ms={watch_ms}"
     );
 }
 

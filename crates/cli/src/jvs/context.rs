@@ -29,7 +29,7 @@ impl Context {
             Some(root) => named_root(root)?,
             None => Repo::find_root(&working_dir).ok_or_else(|| {
                 Error::not_found(format!(
-                    "there is no repository here or above; run `jvs init`, or name one with --repo path={}",
+                    "there is no repository here or above; run `jvs init`, or name one with --repo DIR: path={}",
                     working_dir.display()
                 ))
             })?,
@@ -84,7 +84,7 @@ fn named_root(root: &Path) -> Result<PathBuf> {
         return real_path(root);
     }
     Err(Error::not_found(format!(
-        "there is no such directory; name the one that holds `.jvs` with --repo or JVS_REPO path={}",
+        "there is no such directory; name the one that holds `.jvs` with --repo DIR or JVS_REPO: path={}",
         root.display()
     )))
 }
@@ -109,7 +109,7 @@ fn state_dir() -> Result<PathBuf> {
     match dir {
         Some(dir) if dir.is_absolute() => Ok(dir),
         Some(dir) => Err(Error::invalid(format!(
-            "the directory for sessions must be an absolute path; set JVS_STATE_DIR dir={}",
+            "the directory for sessions must be an absolute path; set JVS_STATE_DIR: dir={}",
             dir.display()
         ))),
         None => Err(Error::invalid("there is no place for sessions: set JVS_STATE_DIR or HOME")),

@@ -36,7 +36,7 @@ impl Lock<'_> {
                 Class::ClockSkewExceeded,
                 format!(
                     "the lock was renewed in the future of this filesystem's clock, so one of the clocks is \
-                     wrong; set them right and try again ahead_ms={ahead_ms} max_clock_skew_ms={}",
+                     wrong; set them right and try again: ahead_ms={ahead_ms} max_clock_skew_ms={}",
                     held.policy.max_clock_skew_ms()
                 ),
             )
@@ -72,7 +72,7 @@ fn conflict(held: &LockRecord) -> Error {
         Class::LockConflict,
         format!(
             "the worktree is locked; wait for its holder, or steal the lock once its lease has been over for \
-             long enough holder={} lease_expires_at={} stealable_at={}",
+             long enough: holder={} lease_expires_at={} stealable_at={}",
             held.holder_id,
             held.lease_expires_at.rfc3339(),
             stealable_at.rfc3339()

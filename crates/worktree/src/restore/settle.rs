@@ -44,7 +44,7 @@ impl Repo {
     }
 
     /// Settles everything, however long that takes, and makes sure that the lock is held after it too.
-    pub(super) fn settle_as_holder(&self, worktree: &Worktree, grant: &mut Grant) -> Result<()> {
+    pub(crate) fn settle_as_holder(&self, worktree: &Worktree, grant: &mut Grant) -> Result<()> {
         if self.stages(worktree, Whose::Anyones)?.is_empty() {
             return Ok(());
         }
@@ -123,7 +123,7 @@ impl Repo {
         }
         Err(Error::new(
             Class::LockConflict,
-            format!("others kept taking over what restores had left behind; try again attempts={ROUNDS}"),
+            format!("others kept taking over what restores had left behind; try again: attempts={ROUNDS}"),
         ))
     }
 

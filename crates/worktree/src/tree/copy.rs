@@ -267,7 +267,7 @@ pub(crate) fn changed_underneath(path: &RelPath) -> Error {
         Class::ConsistencyUnavailable,
         format!(
             "the tree changed while it was read, so this is no quiesced snapshot; stop its writers and try \
-             again, or use --consistency best_effort path={path}"
+             again, or use --consistency best_effort: path={path}"
         ),
     )
     .with("path", path.to_string())

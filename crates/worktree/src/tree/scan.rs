@@ -141,7 +141,7 @@ fn look_at(dir: impl AsFd, path: RelPath, name: &[u8], device: u64) -> Result<Op
     if print.device != device {
         return Err(Error::invalid(format!(
             "another filesystem is mounted inside the worktree, and would not be restored; unmount it or \
-             move it away path={path}"
+             move it away: path={path}"
         )));
     }
     let shape = match kind_of(&stat) {
@@ -156,7 +156,7 @@ fn look_at(dir: impl AsFd, path: RelPath, name: &[u8], device: u64) -> Result<Op
         Kind::Other => {
             return Err(Error::invalid(format!(
                 "a socket, pipe or device cannot be kept in a snapshot; remove it or move it out of the \
-                 worktree path={path}"
+                 worktree: path={path}"
             )));
         }
     };
