@@ -44,12 +44,12 @@ fn another_run_is_refused_while_one_runs() {
     assert_eq!(inner.code, 20, "the inner one's refusal is passed on");
 }
 
-/// Without renewals the command would be killed when its first lease ends; it outlives three.
+/// Without renewals the command would be killed when its first lease ends; it outlives that one.
 #[test]
 fn the_lock_is_renewed_while_the_command_runs() {
     let playground = Playground::new();
     let policy = ["--lease-duration-ms", "3000", "--renew-interval-ms", "100"];
-    let args = [&["run"], &policy[..], &["--", "sh", "-c", "sleep 9.5; exit 5"]].concat();
+    let args = [&["run"], &policy[..], &["--", "sh", "-c", "sleep 3.5; exit 5"]].concat();
     let run = playground.jvs(&args);
     assert_eq!(run.code, 5, "{}", run.stderr);
 }

@@ -24,7 +24,7 @@ use worktree::status::LockState;
 use worktree::tree::Quiet;
 use worktree::worktree::{Mode, Worktree};
 
-use crate::support::{env, new_worktree, request_with, scratch, snapshot};
+use crate::support::{env, new_worktree, request_with, scratch, short_or_long, snapshot};
 
 /// The clocks of this machine as a host with a wrong wall clock would have them.
 struct HostClock {
@@ -181,6 +181,11 @@ fn policy(lease_duration_ms: Millis, max_clock_skew_ms: Millis) -> Policy {
 #[test]
 fn part() {
     let Ok(part) = std::env::var("JVS_TEST_PART") else { return };
+    // The parent reads until the pipe is closed, so this is the deadline of all its waits.
+    std::thread::spawn(|| {
+        SystemClock::new().wait(CHILD_DEADLINE_MS);
+        std::process::abort();
+    });
     let dir = PathBuf::from(std::env::var_os("JVS_TEST_DIR").expect("set by the parent"));
     let host = std::env::var("JVS_TEST_HOST").expect("set by the parent");
     let offset = std::env::var("JVS_TEST_WALL_OFFSET").expect("set by the parent");
@@ -197,6 +202,8 @@ fn part() {
     }
 }
 
+/// No child lives longer than this, whatever it waits for.
+const CHILD_DEADLINE_MS: Millis = 180_000;
 const PROCESSES: usize = 20;
 const THREADS: usize = 50;
 
@@ -364,7 +371,7 @@ fn work_until_killed(shared: &Shared) {
 fn a_worker_killed_at_any_moment_leaves_a_repository_that_can_be_mended() {
     let dir = scratch();
     let shared = Shared::make(dir.path());
-    for round in 0..12_u64 {
+    for round in 0..short_or_long(6, 40) as u64 {
         let mut worker = shared.start("busy", "", 0);
         assert_eq!(worker.hears().as_deref(), Some("working"));
         shared.clock().wait(17 * round % 90);

@@ -8,7 +8,7 @@ use worktree::ids::EntryNumber;
 use worktree::sequence::{Appended, FOLD, Sequence};
 
 use crate::support::layer::Layer;
-use crate::support::{World, request};
+use crate::support::{World, request, short_or_long};
 
 /// Acquires and releases until the sequence has at least `entries`.
 fn grow(world: &World, entries: u64) {
@@ -56,16 +56,16 @@ fn a_writer_that_slept_through_a_fold_still_finds_its_number_taken() {
 #[test]
 fn a_crash_while_folding_loses_nothing_and_is_made_good() {
     // From 1, because opening the repository is a call too.
-    for at in (1..770).step_by(48) {
+    for at in (1..770).step_by(short_or_long(96, 24)) {
         let world = World::new();
         grow(&world, FOLD - 1);
         let session = world.acquire().expect("a free lock").session.session_id;
-        let (layer, calls) = Layer::dying_at(at, 2);
+        let (layer, death) = Layer::dying_at(at, 2);
         let dying = world.seen_by_the_dead(Arc::new(layer));
         let newest = world.repo.status(&world.main).expect("readable").newest_entry;
         let sequence = Sequence::new(dying.env(), dying.layout(), &world.main.worktree_id);
         drop(sequence.fold_below(EntryNumber(FOLD + 2)));
-        let made = calls.load(std::sync::atomic::Ordering::SeqCst);
+        let made = death.calls.load(std::sync::atomic::Ordering::SeqCst);
         assert!(made > at, "the crash comes while folding, at={at} calls={made}");
         world.repo.lock(&world.main).release(&session).expect("folding decides nothing");
         let again = world.repo.acquire(&world.main, &request()).expect("a free lock");

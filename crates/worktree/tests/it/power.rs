@@ -19,7 +19,7 @@ use worktree::session::{Session, SessionStore};
 use worktree::worktree::{Mode, Worktree};
 
 use crate::support::sim::{Chance, SimFs};
-use crate::support::{LyingClock, STEALABLE_MS, new_worktree, request};
+use crate::support::{LyingClock, STEALABLE_MS, new_worktree, request, short_or_long};
 
 /// A repository on a disk that can lose power.
 struct Machine {
@@ -144,7 +144,7 @@ fn check(machine: &Machine, told: &Session, before: worktree::ids::EntryNumber, 
 #[test]
 fn what_was_granted_survives_a_power_cut_whatever_was_lost() {
     for deed in [Deed::Acquire, Deed::Steal, Deed::Renew, Deed::Release, Deed::Publish] {
-        for seed in 1..=20 {
+        for seed in 1..=short_or_long(6, 40) as u64 {
             assert!(attack(deed, seed) > 5, "{deed:?} makes more calls than this");
         }
     }

@@ -1,5 +1,5 @@
 //! A world to attack: a repository in a temporary directory, with clocks that lie on command.
-#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
+#![allow(unreachable_pub, reason = "the modules of the test binary share this")]
 
 pub mod layer;
 pub mod sim;
@@ -16,7 +16,7 @@ use worktree::fs::{Fs, RealFs};
 use worktree::holder::{HolderId, Maker};
 use worktree::ids::{SessionId, SystemEntropy};
 use worktree::lock::{Grant, Request};
-use worktree::policy::{Policy, PolicyChanges};
+use worktree::policy::Policy;
 use worktree::repo::{NewWorktree, Repo};
 use worktree::session::SessionStore;
 use worktree::snapshot::{Consistency, Published, SnapshotRequest};
@@ -168,17 +168,6 @@ pub fn request_with(policy: Policy) -> Request<'static> {
     Request { holder: HolderId::this_process(), policy, only_steal: false, on_watch: &|_| {} }
 }
 
-/// A lease that is over at once, so that many can be stolen in one test.
-pub fn brief_policy() -> Policy {
-    let changes = PolicyChanges {
-        lease_duration_ms: Some(2),
-        renew_interval_ms: Some(1),
-        steal_grace_ms: Some(0),
-        max_clock_skew_ms: None,
-    };
-    Policy::DEFAULT.with(&changes).expect("a valid policy")
-}
-
 pub fn snapshot(
     repo: &Repo,
     worktree: &Worktree,
@@ -196,3 +185,8 @@ pub fn class<T: fmt::Debug>(result: Result<T>) -> Class {
 
 /// Past expiry, skew and grace of the default policy.
 pub const STEALABLE_MS: Millis = 30_000 + 2_000 + 1_000 + 10;
+
+/// How much a randomised or exhaustive test does: little by default, more with `LOCKD_LONG=1`.
+pub fn short_or_long(short: usize, long: usize) -> usize {
+    if std::env::var_os("LOCKD_LONG").is_some_and(|value| value == "1") { long } else { short }
+}

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use worktree::doctor::{DoctorRequest, Finding};
 use worktree::error::Class;
@@ -70,7 +71,7 @@ fn a_snapshot_published_between_two_looks_of_doctors_is_left_alone() {
         let pausing = Layer::new(move |call, path| {
             if call == Call::Link && path.ends_with("main.d/3") {
                 built.lock().expect("one thread").send(()).expect("the test waits");
-                may_publish.lock().expect("one thread").recv().expect("the test goes on");
+                may_publish.lock().expect("one thread").recv_timeout(DEADLINE).expect("the test goes on");
             }
             Verdict::Go
         });
@@ -82,7 +83,7 @@ fn a_snapshot_published_between_two_looks_of_doctors_is_left_alone() {
             elsewhere.lock(&main).release(&session).expect("ours");
             taken.expect("the lock was held").descriptor
         });
-        is_built.recv().expect("the snapshot gets this far");
+        is_built.recv_timeout(DEADLINE).expect("the snapshot gets this far");
 
         let (looks, taking) = (AtomicU64::new(0), Arc::new(Mutex::new(Some(taking))));
         let taken = Arc::new(Mutex::new(None));
@@ -247,4 +248,6 @@ fn releasing_a_lock_that_was_stolen_is_refused_for_ever() {
     assert_eq!(class(lock.release(&session)), Class::LockNotHeld, "nor is it without its file");
 }
 
+/// How long one side of an interleaving may wait for the other.
+const DEADLINE: Duration = Duration::from_secs(60);
 const HOUR_MS: i64 = 3600 * 1000;

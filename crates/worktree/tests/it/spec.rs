@@ -3,8 +3,6 @@
 //! Each test quotes the sentence that it proves. Where this implementation decides otherwise, because the
 //! sentence taken literally would be unsafe, the test says so and proves what holds instead.
 
-mod support;
-
 use std::sync::Arc;
 
 use worktree::doctor::DoctorRequest;
@@ -19,8 +17,8 @@ use worktree::status::LockState;
 use worktree::tree::Quiet;
 use worktree::worktree::Mode;
 
-use support::layer::{Call, Layer, Verdict};
-use support::{LyingClock, STEALABLE_MS, World, class, request, snapshot};
+use crate::support::layer::{Call, Layer, Verdict, crash};
+use crate::support::{LyingClock, STEALABLE_MS, World, class, request, snapshot};
 
 fn events(world: &World) -> Vec<Event> {
     let sequence = Sequence::new(world.repo.env(), world.repo.layout(), &world.main.worktree_id);
@@ -263,7 +261,7 @@ fn steal_has_exactly_one_winner() {
 fn steal_that_dies_leaves_a_file_that_doctor_cleans() {
     let world = World::new();
     let layer = Layer::new(|call, _| match call {
-        Call::Link | Call::RemoveFile => Verdict::Fail(support::layer::crash()),
+        Call::Link | Call::RemoveFile => Verdict::Fail(crash()),
         _ => Verdict::Go,
     });
     drop(world.seen_by_the_dead(Arc::new(layer)).acquire(&world.main, &request()));
@@ -380,11 +378,7 @@ fn ready_alone_is_visible_and_the_rest_is_recoverable() {
     let ready = world.repo.layout().snapshots();
     let layer = Layer::new(move |call, path: &std::path::Path| {
         let at_ready = call == Call::Link && path.starts_with(&ready);
-        if at_ready || call == Call::RemoveFile {
-            Verdict::Fail(support::layer::crash())
-        } else {
-            Verdict::Go
-        }
+        if at_ready || call == Call::RemoveFile { Verdict::Fail(crash()) } else { Verdict::Go }
     });
     let dying = world.seen_by_the_dead(Arc::new(layer));
     assert!(snapshot(&dying, &world.main, Some(&session), Consistency::Quiesced).is_err());

@@ -1,6 +1,7 @@
 //! The process dies before, in and after every call that it makes; someone else carries on.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use worktree::doctor::DoctorRequest;
 use worktree::error::Result;
@@ -32,7 +33,7 @@ fn die_and_recover(
     })
 }
 
-/// Lets `act` die at each of its calls in turn, with each part of a torn write, until it gets through.
+/// Lets `act` die at each of its calls in turn, in a write with each part of the bytes, until it gets through.
 fn die_everywhere(
     prepare: impl Fn(&World) -> Before,
     act: impl Fn(&Repo, &World, &Before) -> Result<()>,
@@ -43,12 +44,15 @@ fn die_everywhere(
             let world = World::new();
             let mut before = prepare(&world);
             before.newest = newest(&world);
-            let (layer, _) = Layer::dying_at(at + CALLS_TO_OPEN, quarters);
+            let (layer, death) = Layer::dying_at(at + CALLS_TO_OPEN, quarters);
             let dying = world.seen_by_the_dead(Arc::new(layer));
             let finished = act(&dying, &world, &before).is_ok();
             check(&world, &before, finished);
             if finished {
                 return at;
+            }
+            if !death.in_write.load(Ordering::SeqCst) {
+                break;
             }
         }
     }

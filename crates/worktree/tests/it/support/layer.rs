@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use worktree::clock::UnixMs;
 use worktree::fs::{Durability, Fs, Meta, RealFs};
@@ -38,6 +38,15 @@ pub enum Verdict {
     LoseAnswer,
 }
 
+/// How a process died, as [`Layer::dying_at`] counts.
+#[derive(Debug, Default)]
+pub struct Death {
+    /// Calls so far, those after its death included.
+    pub calls: AtomicU64,
+    /// Whether it died in a write; only then does the part of the bytes that arrived matter.
+    pub in_write: AtomicBool,
+}
+
 type Hook = dyn Fn(Call, &Path) -> Verdict + Send + Sync;
 
 /// The real filesystem behind a hook.
@@ -66,15 +75,18 @@ impl Layer {
     }
 
     /// Dies at the call number `at` (from 0), and stays dead. A write it dies in leaves `quarters` behind.
-    pub fn dying_at(at: u64, quarters: usize) -> (Self, Arc<AtomicU64>) {
-        let calls = Arc::new(AtomicU64::new(0));
-        let seen = calls.clone();
-        let layer = Self::new(move |call, _| match seen.fetch_add(1, Ordering::SeqCst) {
+    pub fn dying_at(at: u64, quarters: usize) -> (Self, Arc<Death>) {
+        let death = Arc::new(Death::default());
+        let seen = death.clone();
+        let layer = Self::new(move |call, _| match seen.calls.fetch_add(1, Ordering::SeqCst) {
             n if n < at => Verdict::Go,
-            n if n == at && call == Call::WriteNew => Verdict::Tear(quarters),
+            n if n == at && call == Call::WriteNew => {
+                seen.in_write.store(true, Ordering::SeqCst);
+                Verdict::Tear(quarters)
+            }
             _ => Verdict::Fail(crash()),
         });
-        (layer, calls)
+        (layer, death)
     }
 
     /// The same on a filesystem that cannot exchange names.
