@@ -22,12 +22,12 @@ use worktree::env::Env;
 use worktree::fs::{Durability, Fs, RealFs};
 use worktree::holder::HolderId;
 use worktree::ids::SessionId;
-use worktree::lock::Request;
+use worktree::lock::AcquireRequest;
 use worktree::policy::Policy;
 use worktree::repo::{NewWorktree, Repo};
 use worktree::session::SessionStore;
 use worktree::snapshot::{Consistency, SnapshotRequest};
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 use worktree::worktree::{Mode, Worktree};
 
 fn main() {
@@ -77,7 +77,7 @@ impl Bench {
     }
 
     fn acquire(&self) -> SessionId {
-        let request = Request {
+        let request = AcquireRequest {
             holder: HolderId::this_process(),
             policy: Policy::DEFAULT,
             only_steal: false,
@@ -155,7 +155,7 @@ impl Bench {
             note: None,
             consistency: Consistency::Quiesced,
             session: Some(session.clone()),
-            progress: &Quiet,
+            progress: &NoProgress,
         };
         self.repo.snapshot(&self.main, &request).expect("nobody writes");
         self.repo.lock(&self.main).release(&session).expect("ours");

@@ -25,29 +25,29 @@ pub(crate) const OWNER_ONLY: u32 = 0o700;
 
 /// What came of creating a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Created {
-    /// It holds our bytes.
-    Ours,
-    /// Someone else was first.
-    Taken,
+pub(crate) enum CreateOutcome {
+    /// The file holds our bytes.
+    Created,
+    /// Another process created the name first.
+    NameTaken,
 }
 
 /// Creates `path` with `bytes`, by way of `dir`, unless the name is taken. Durable when it is ours.
-pub(crate) fn create(env: &Env, dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<Created> {
+pub(crate) fn create(env: &Env, dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<CreateOutcome> {
     let temp = temp_name(env, dir);
     env.fs.write_new(&temp, bytes, FILE_MODE, Durability::Synced)?;
     let linked = env.fs.link(&temp, path);
     let created = match linked {
-        Ok(()) => Ok(Created::Ours),
+        Ok(()) => Ok(CreateOutcome::Created),
         // A lost answer that the client repeated looks like a refusal; the bytes tell whose it is.
         Err(cause) => match env.fs.read(path) {
-            Ok(found) if found == bytes => Ok(Created::Ours),
-            _ if cause.kind() == io::ErrorKind::AlreadyExists => Ok(Created::Taken),
+            Ok(found) if found == bytes => Ok(CreateOutcome::Created),
+            _ if cause.kind() == io::ErrorKind::AlreadyExists => Ok(CreateOutcome::NameTaken),
             _ => Err(cause),
         },
     };
     let removed = env.fs.remove_file(&temp);
-    if created.as_ref().is_ok_and(|created| *created == Created::Ours) {
+    if created.as_ref().is_ok_and(|created| *created == CreateOutcome::Created) {
         env.fs.sync_dir(parent(path))?;
     }
     // An orphan is harmless, and `doctor` finds it; a failure to remove it must not hide what was decided.

@@ -27,7 +27,7 @@ impl Repo {
 
     /// The head of `worktree`, if it has one.
     pub fn head(&self, worktree: &Worktree) -> Result<Option<SnapshotId>> {
-        Ok(self.lock(worktree).look()?.state().head.clone())
+        Ok(self.lock(worktree).view()?.state().head.clone())
     }
 
     /// The published snapshot that `name` stands for: an id, the beginning of only one, or `head`.

@@ -67,7 +67,7 @@ struct Parts<'a> {
 /// What is known here of a holder's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Whereabouts {
+pub enum ProcessState {
     /// It runs on this machine.
     Running,
     /// It ran in this boot of this machine, and has ended.
@@ -82,7 +82,7 @@ pub enum Whereabouts {
     AnotherHost,
 }
 
-impl Whereabouts {
+impl ProcessState {
     /// Looks for the process that `holder` names, which was stamped in the boot `boot_id`.
     pub fn of(holder: &HolderId, boot_id: &BootId, this_boot: &BootId) -> Self {
         let Some(parts) = holder.parts() else { return Self::AnotherHost };
@@ -223,11 +223,11 @@ mod tests {
     fn a_holder_is_told_from_a_reused_pid_a_reboot_and_another_host() {
         let here = SystemClock::new().boot_id();
         let me = HolderId::this_process();
-        assert_eq!(Whereabouts::of(&me, &here, &here), Whereabouts::Running);
-        assert_eq!(Whereabouts::of(&with_start(&me, 1), &here, &here), Whereabouts::PidReused);
-        assert_eq!(Whereabouts::of(&me, &BootId("earlier".into()), &here), Whereabouts::BeforeReboot);
+        assert_eq!(ProcessState::of(&me, &here, &here), ProcessState::Running);
+        assert_eq!(ProcessState::of(&with_start(&me, 1), &here, &here), ProcessState::PidReused);
+        assert_eq!(ProcessState::of(&me, &BootId("earlier".into()), &here), ProcessState::BeforeReboot);
         let elsewhere = HolderId("no-such-host:me:1:1".into());
-        assert_eq!(Whereabouts::of(&elsewhere, &here, &here), Whereabouts::AnotherHost);
+        assert_eq!(ProcessState::of(&elsewhere, &here, &here), ProcessState::AnotherHost);
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
         let holder = HolderId::of_process(pid);
         child.wait().expect("our own child");
         let here = SystemClock::new().boot_id();
-        assert_eq!(Whereabouts::of(&holder, &here, &here), Whereabouts::Ended);
+        assert_eq!(ProcessState::of(&holder, &here, &here), ProcessState::Ended);
     }
 
     /// Where `/proc` was mounted with `hidepid=2`, every process of another user looked as if it had ended,

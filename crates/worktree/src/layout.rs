@@ -140,8 +140,8 @@ impl Layout {
     }
 
     /// A restore that `maker` takes over under a name that nobody else knows.
-    pub fn taken_restore(&self, id: &WorktreeId, maker: &Maker, chance: &str) -> PathBuf {
-        self.restores(id).join(format!("{maker}.{chance}.taken"))
+    pub fn taken_restore(&self, id: &WorktreeId, maker: &Maker, unique: &str) -> PathBuf {
+        self.restores(id).join(format!("{maker}.{unique}.taken"))
     }
 
     /// Everything that `init` makes, parents first.

@@ -1,6 +1,6 @@
 //! What a lease is worth at a given moment. Pure: times come in, a judgement goes out.
 //!
-//! Invariant: [`may_act`] turns false for the holder strictly before [`standing`] says [`Standing::Stealable`]
+//! Invariant: [`may_act`] turns false for the holder strictly before [`lease_state`] says [`LeaseState::Stealable`]
 //! to anyone else, as long as clocks differ by no more than `max_clock_skew_ms`; and without any trust in
 //! wall clocks when both look at the same boot clock, or when the stealer watched for `watch_ms`.
 //!
@@ -11,7 +11,7 @@ use crate::record::{BootStamp, LockRecord};
 
 /// One reading of the clocks that judge a lease.
 #[derive(Clone, Debug)]
-pub struct Now {
+pub struct LeaseTime {
     /// The filesystem's time.
     pub fs: UnixMs,
     /// The boot clock.
@@ -20,7 +20,7 @@ pub struct Now {
     pub boot_id: BootId,
 }
 
-impl Now {
+impl LeaseTime {
     /// A lease of `duration_ms` that begins now.
     pub fn stamp(&self, duration_ms: Millis) -> (UnixMs, BootStamp) {
         let boot = BootStamp {
@@ -34,7 +34,7 @@ impl Now {
 
 /// What anyone but the holder may do about a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum LeaseState {
     /// Its lease runs.
     Live,
     /// Its lease has run out, but it is too early to steal it.
@@ -47,38 +47,38 @@ pub enum Standing {
     /// It may be stolen.
     Stealable,
     /// It was renewed in the future, so one of the clocks is wrong and nothing can be said.
-    FromTheFuture {
+    RenewedInFuture {
         /// By how much.
         ahead_ms: Millis,
     },
 }
 
 /// Judges `lock` for those who do not hold it.
-pub fn standing(lock: &LockRecord, now: &Now) -> Standing {
+pub fn lease_state(lock: &LockRecord, now: &LeaseTime) -> LeaseState {
     if lock.boot.boot_id == now.boot_id {
         return by_boot_clock(lock, now.boot);
     }
     let ahead_ms = lock.last_renewed_at.since(now.fs);
     if ahead_ms > lock.policy.max_clock_skew_ms() {
-        return Standing::FromTheFuture { ahead_ms };
+        return LeaseState::RenewedInFuture { ahead_ms };
     }
     if now.fs <= lock.lease_expires_at {
-        Standing::Live
+        LeaseState::Live
     } else if now.fs <= stealable_at(lock) {
-        Standing::Expired
+        LeaseState::Expired
     } else {
-        Standing::StealableAfterWatch { watch_ms: lock.policy.watch_ms() }
+        LeaseState::StealableAfterWatch { watch_ms: lock.policy.watch_ms() }
     }
 }
 
-fn by_boot_clock(lock: &LockRecord, boot: BootMs) -> Standing {
+fn by_boot_clock(lock: &LockRecord, boot: BootMs) -> LeaseState {
     let expires = lock.boot.expires_boot_ms;
     if boot <= expires {
-        Standing::Live
+        LeaseState::Live
     } else if boot <= expires.plus(lock.policy.steal_delay_ms()) {
-        Standing::Expired
+        LeaseState::Expired
     } else {
-        Standing::Stealable
+        LeaseState::Stealable
     }
 }
 
@@ -101,8 +101,8 @@ mod tests {
     use crate::ids::{Digest, FencingToken};
     use crate::policy::Policy;
 
-    fn now(fs: i64, boot: i64, boot_id: &str) -> Now {
-        Now { fs: UnixMs(fs), boot: BootMs(boot), boot_id: BootId(boot_id.into()) }
+    fn now(fs: i64, boot: i64, boot_id: &str) -> LeaseTime {
+        LeaseTime { fs: UnixMs(fs), boot: BootMs(boot), boot_id: BootId(boot_id.into()) }
     }
 
     /// Granted at filesystem time 1,000,000 and boot time 500 of the boot `a`, with the default policy.
@@ -126,27 +126,27 @@ mod tests {
 
     #[test]
     fn a_steal_needs_expiry_and_skew_and_grace_to_have_passed_to_the_millisecond() {
-        let elsewhere = |fs| standing(&lock(), &now(fs, 0, "b"));
-        assert_eq!(elsewhere(1_030_000), Standing::Live);
-        assert_eq!(elsewhere(1_030_001), Standing::Expired);
-        assert_eq!(elsewhere(1_033_000), Standing::Expired);
-        assert_eq!(elsewhere(1_033_001), Standing::StealableAfterWatch { watch_ms: 31_000 });
+        let elsewhere = |fs| lease_state(&lock(), &now(fs, 0, "b"));
+        assert_eq!(elsewhere(1_030_000), LeaseState::Live);
+        assert_eq!(elsewhere(1_030_001), LeaseState::Expired);
+        assert_eq!(elsewhere(1_033_000), LeaseState::Expired);
+        assert_eq!(elsewhere(1_033_001), LeaseState::StealableAfterWatch { watch_ms: 31_000 });
     }
 
     #[test]
     fn on_the_same_boot_the_wall_clock_says_nothing() {
-        let here = |fs, boot| standing(&lock(), &now(fs, boot, "a"));
-        assert_eq!(here(9_000_000, 30_500), Standing::Live);
-        assert_eq!(here(0, 30_501), Standing::Expired);
-        assert_eq!(here(0, 33_500), Standing::Expired);
-        assert_eq!(here(0, 33_501), Standing::Stealable);
+        let here = |fs, boot| lease_state(&lock(), &now(fs, boot, "a"));
+        assert_eq!(here(9_000_000, 30_500), LeaseState::Live);
+        assert_eq!(here(0, 30_501), LeaseState::Expired);
+        assert_eq!(here(0, 33_500), LeaseState::Expired);
+        assert_eq!(here(0, 33_501), LeaseState::Stealable);
     }
 
     #[test]
     fn a_renewal_in_the_future_is_evidence_of_a_wrong_clock() {
-        let elsewhere = |fs| standing(&lock(), &now(fs, 0, "b"));
-        assert_eq!(elsewhere(998_000), Standing::Live);
-        assert_eq!(elsewhere(997_999), Standing::FromTheFuture { ahead_ms: 2001 });
+        let elsewhere = |fs| lease_state(&lock(), &now(fs, 0, "b"));
+        assert_eq!(elsewhere(998_000), LeaseState::Live);
+        assert_eq!(elsewhere(997_999), LeaseState::RenewedInFuture { ahead_ms: 2001 });
     }
 
     #[test]

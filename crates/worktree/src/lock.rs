@@ -41,9 +41,9 @@ use crate::ids::{EntryNumber, FencingToken, LockId, Nonce, RepoId, SessionId, ra
 use crate::layout::Layout;
 use crate::lease;
 use crate::policy::Policy;
-use crate::probe::{self, Reading};
+use crate::probe::{self, ClockProbe};
 use crate::record::{BootStamp, Entry, Event, FORMAT, LockRecord, Renewal, State, with_rfc3339};
-use crate::sequence::{Appended, Sequence};
+use crate::sequence::{AppendOutcome, Sequence};
 use crate::session::Session;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
@@ -63,7 +63,7 @@ pub struct Lock<'a> {
 }
 
 /// How to take a lock.
-pub struct Request<'a> {
+pub struct AcquireRequest<'a> {
     /// The process that will hold it.
     pub holder: HolderId,
     /// How it is renewed and lost.
@@ -76,7 +76,7 @@ pub struct Request<'a> {
 
 /// A lock that was taken.
 #[derive(Clone, Debug)]
-pub struct Grant {
+pub struct AcquiredLock {
     /// The lock.
     pub lock: LockRecord,
     /// The holder's side of it.
@@ -87,16 +87,16 @@ pub struct Grant {
 
 /// What came of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseOutcome {
     /// The lock is free now.
-    Now,
+    Released,
     /// This session had released it before.
-    Before,
+    AlreadyReleased,
 }
 
 /// An entry that was accepted.
 #[derive(Clone, Debug)]
-pub struct Committed {
+pub struct CommittedEntry {
     /// Its number.
     pub n: EntryNumber,
     /// What holds since.
@@ -111,7 +111,7 @@ impl<'a> Lock<'a> {
 
     /// Takes the lock if it is free, or steals it if its lease has been over for long enough. Callers outside
     /// this crate use `Repo::acquire`, which also settles the restores of earlier holders.
-    pub(crate) fn acquire(&self, request: &Request<'_>) -> Result<Grant> {
+    pub(crate) fn acquire(&self, request: &AcquireRequest<'_>) -> Result<AcquiredLock> {
         self.require_exclusive()?;
         let mut session = self.new_session();
         // Saved first: a lock whose secret was lost in a crash could be released by nobody.
@@ -134,13 +134,13 @@ impl<'a> Lock<'a> {
         self.require_time_left(&session.counted)
             .map_err(|error| error.with("session_id", &session.session_id))?;
         self.copy_for_readers(&lock);
-        Ok(Grant { lock, session, stolen_from })
+        Ok(AcquiredLock { lock, session, stolen_from })
     }
 
     /// Extends the lease by its duration, from now.
     pub fn renew(&self, session_id: &SessionId) -> Result<LockRecord> {
         let session = self.session(session_id)?;
-        let _turn = self.env.sessions.take_turn(&session, &*self.env.clock)?;
+        let _turn = self.env.sessions.lock_renewals(&session, &*self.env.clock)?;
         // Another command may have renewed while this one waited for its turn.
         let mut session = self.session(session_id)?;
         let lock = self.held_by(&session)?;
@@ -166,7 +166,7 @@ impl<'a> Lock<'a> {
 
     /// Gives the lock back. A lease that has run out is given back too, if nobody has stolen it. Doing so twice
     /// is fine, so that a release that was cut off can be repeated, whatever others did in between.
-    pub fn release(&self, session_id: &SessionId) -> Result<Released> {
+    pub fn release(&self, session_id: &SessionId) -> Result<ReleaseOutcome> {
         let released = self.session(session_id).and_then(|session| self.release_now(&session));
         match released {
             Err(error) if error.class() == Class::LockNotHeld => self.released_before(session_id, error),
@@ -174,7 +174,7 @@ impl<'a> Lock<'a> {
         }
     }
 
-    fn release_now(&self, session: &Session) -> Result<Released> {
+    fn release_now(&self, session: &Session) -> Result<ReleaseOutcome> {
         let committed = self.commit(Some(session.fencing_token), |view| {
             let lock = self.require_held_by(view, session)?;
             Ok(Event::Release { fencing_token: lock.fencing_token })
@@ -182,11 +182,11 @@ impl<'a> Lock<'a> {
         self.remove_copies(session.fencing_token);
         self.env.sessions.remove(&session.session_id)?;
         self.fold(committed.n);
-        Ok(Released::Now)
+        Ok(ReleaseOutcome::Released)
     }
 
     /// Tells a lock that was given back from one that was lost, which is refused with `refusal`.
-    fn released_before(&self, session_id: &SessionId, refusal: Error) -> Result<Released> {
+    fn released_before(&self, session_id: &SessionId, refusal: Error) -> Result<ReleaseOutcome> {
         let Some(token) = self.granted_to(session_id)? else { return Err(refusal) };
         if !self.ended_by_release(token)? {
             return Err(refusal);
@@ -195,7 +195,7 @@ impl<'a> Lock<'a> {
         let renewal = self.layout.renewal(&self.worktree.worktree_id, token);
         drop(absent_is_none(self.env.fs.remove_file(&renewal)));
         self.env.sessions.remove(session_id)?;
-        Ok(Released::Before)
+        Ok(ReleaseOutcome::AlreadyReleased)
     }
 
     /// Commits `event` under the session's token: accepted only while that token is the current one.
@@ -203,7 +203,7 @@ impl<'a> Lock<'a> {
         &self,
         session: &Session,
         event: impl Fn(&View, FencingToken) -> Event,
-    ) -> Result<Committed> {
+    ) -> Result<CommittedEntry> {
         self.commit(Some(session.fencing_token), |view| {
             let lock = self.require_token(view, session)?;
             self.require_time_left(&session.counted)?;
@@ -213,7 +213,7 @@ impl<'a> Lock<'a> {
 
     /// Refuses unless the session's token is the current one and its lease runs.
     pub fn check(&self, session: &Session) -> Result<LockRecord> {
-        let view = self.look()?;
+        let view = self.view()?;
         let lock = self.require_token(&view, session)?.clone();
         self.require_time_left(&session.counted)?;
         Ok(lock)
@@ -225,17 +225,17 @@ impl<'a> Lock<'a> {
         &self,
         own: Option<FencingToken>,
         mut decide: impl FnMut(&View) -> Result<Event>,
-    ) -> Result<Committed> {
+    ) -> Result<CommittedEntry> {
         let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
         for _ in 0..ROUNDS {
-            let view = self.look()?;
+            let view = self.view()?;
             let event = decide(&view)?;
             let entry = self.entry_after(&view, event)?;
             if own.map(FencingToken::entry) != Some(view.newest.n) {
                 sequence.sync()?;
             }
-            if sequence.append(&entry)? == Appended::Ours {
-                return Ok(Committed { n: entry.n, state: entry.state });
+            if sequence.append(&entry)? == AppendOutcome::Appended {
+                return Ok(CommittedEntry { n: entry.n, state: entry.state });
             }
         }
         Err(Error::new(
@@ -245,8 +245,8 @@ impl<'a> Lock<'a> {
     }
 
     /// One look at the worktree's sequence, refused if the worktree was removed.
-    pub fn look(&self) -> Result<View> {
-        let view = View::look(self.env, self.layout, &self.worktree.worktree_id)?;
+    pub fn view(&self) -> Result<View> {
+        let view = View::read(self.env, self.layout, &self.worktree.worktree_id)?;
         if !view.state().open {
             return Err(Error::not_found(format!(
                 "the worktree was removed; `jvs worktree list` names those there are: worktree={}",
@@ -275,7 +275,7 @@ impl<'a> Lock<'a> {
     fn grant_event(
         &self,
         view: &View,
-        request: &Request<'_>,
+        request: &AcquireRequest<'_>,
         session: &Session,
     ) -> Result<(Event, LockRecord, Option<FencingToken>)> {
         let Some(held) = &view.lock else {
@@ -299,7 +299,7 @@ impl<'a> Lock<'a> {
         Ok((event, lock, Some(held.fencing_token)))
     }
 
-    fn new_lock(&self, view: &View, request: &Request<'_>, session: &Session) -> Result<LockRecord> {
+    fn new_lock(&self, view: &View, request: &AcquireRequest<'_>, session: &Session) -> Result<LockRecord> {
         let reading = self.read_clocks(request.policy.max_clock_skew_ms())?;
         let (lease_expires_at, boot) = reading.now.stamp(request.policy.lease_duration_ms());
         Ok(LockRecord {
@@ -352,7 +352,7 @@ impl<'a> Lock<'a> {
     }
 
     fn held_by(&self, session: &Session) -> Result<LockRecord> {
-        let view = self.look()?;
+        let view = self.view()?;
         self.require_held_by(&view, session).cloned()
     }
 
@@ -414,7 +414,7 @@ impl<'a> Lock<'a> {
             return Ok(Some(session.fencing_token));
         }
         let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-        let newest = self.look()?.newest.n.0;
+        let newest = self.view()?.newest.n.0;
         for n in (newest.saturating_sub(REMEMBERED)..=newest).rev().take_while(|n| *n > 0) {
             match sequence.read(EntryNumber(n))?.entry.event {
                 Event::Acquire { lock } | Event::Steal { lock, .. } if lock.session_id == *session_id => {
@@ -429,7 +429,7 @@ impl<'a> Lock<'a> {
     /// Whether the tenure of `token` ended by its own release; one that was stolen, or stands, did not.
     fn ended_by_release(&self, token: FencingToken) -> Result<bool> {
         let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-        let newest = self.look()?.newest.n.0;
+        let newest = self.view()?.newest.n.0;
         for n in token.entry().0 + 1..=newest {
             match sequence.read(EntryNumber(n))?.entry.event {
                 Event::Release { fencing_token } => return Ok(fencing_token == token),
@@ -440,7 +440,7 @@ impl<'a> Lock<'a> {
         Ok(false)
     }
 
-    fn read_clocks(&self, max_skew_ms: Millis) -> Result<Reading> {
+    fn read_clocks(&self, max_skew_ms: Millis) -> Result<ClockProbe> {
         probe::read(self.env, self.layout)?.within(max_skew_ms)
     }
 

@@ -10,20 +10,20 @@ use crate::env::Env;
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::Durability;
 use crate::layout::Layout;
-use crate::lease::Now;
+use crate::lease::LeaseTime;
 
 /// The clocks at one moment.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct ClockProbe {
     /// The local wall clock before the probe.
     pub wall_before: UnixMs,
     /// The local wall clock after the probe.
     pub wall_after: UnixMs,
     /// The time that judges leases.
-    pub now: Now,
+    pub now: LeaseTime,
 }
 
-impl Reading {
+impl ClockProbe {
     /// How far the local clock is from the filesystem's, at least: a slow probe is no sign of a wrong clock.
     pub fn skew_ms(&self) -> Millis {
         let behind = self.wall_before.since(self.now.fs.plus(FILE_TIME_STEP_MS));
@@ -52,7 +52,7 @@ impl Reading {
 const FILE_TIME_STEP_MS: Millis = 10;
 
 /// Reads the filesystem's clock and the local ones.
-pub fn read(env: &Env, layout: &Layout) -> Result<Reading> {
+pub fn read(env: &Env, layout: &Layout) -> Result<ClockProbe> {
     let path = atomic::temp_name(env, &layout.tmp());
     let wall_before = env.clock.wall();
     let boot = env.clock.boot();
@@ -63,9 +63,9 @@ pub fn read(env: &Env, layout: &Layout) -> Result<Reading> {
     let wall_after = env.clock.wall();
     drop(env.fs.remove_file(&path));
     // The boot clock was read first: a pause in between ends the lease earlier for its holder than for others.
-    Ok(Reading {
+    Ok(ClockProbe {
         wall_before,
         wall_after,
-        now: Now { fs: meta.modified, boot, boot_id: env.clock.boot_id() },
+        now: LeaseTime { fs: meta.modified, boot, boot_id: env.clock.boot_id() },
     })
 }

@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::atomic::{self, Created, DIR_MODE};
+use crate::atomic::{self, CreateOutcome, DIR_MODE};
 use crate::clock::UnixMs;
 use crate::env::Env;
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, Kind, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, RepoId, WorktreeId, random_hex};
 use crate::layout::Layout;
-use crate::lock::{Grant, Lock, Request};
+use crate::lock::{AcquireRequest, AcquiredLock, Lock};
 use crate::policy::Policy;
 use crate::probe;
 use crate::record::{Entry, Event, FORMAT, State};
-use crate::sequence::{Appended, Sequence};
+use crate::sequence::{AppendOutcome, Sequence};
 use crate::worktree::{Mode, PayloadPath, Worktree};
 
 /// The repository's record.
@@ -128,12 +128,12 @@ impl Repo {
 
     /// Takes the lock of `worktree`, and finishes or undoes the restores that earlier holders left behind: a
     /// lock on files that an earlier holder may still replace protects nothing.
-    pub fn acquire(&self, worktree: &Worktree, request: &Request<'_>) -> Result<Grant> {
+    pub fn acquire(&self, worktree: &Worktree, request: &AcquireRequest<'_>) -> Result<AcquiredLock> {
         let lock = self.lock(worktree);
-        let mut grant = lock.acquire(request)?;
-        let session_id = grant.session.session_id.clone();
-        self.settle_as_holder(worktree, &mut grant).inspect_err(|_| drop(lock.release(&session_id)))?;
-        Ok(grant)
+        let mut acquired = lock.acquire(request)?;
+        let session_id = acquired.session.session_id.clone();
+        self.settle_as_holder(worktree, &mut acquired).inspect_err(|_| drop(lock.release(&session_id)))?;
+        Ok(acquired)
     }
 
     /// The directory of a worktree's files.
@@ -270,7 +270,7 @@ impl Repo {
             let attempt = random_hex(&*self.env.entropy, 8);
             let entry = Entry { v: FORMAT, n, prev, at, by, attempt, state, event };
             sequence.sync()?;
-            if sequence.append(&entry)? == Appended::Ours {
+            if sequence.append(&entry)? == AppendOutcome::Appended {
                 return Ok(());
             }
         }
@@ -282,8 +282,8 @@ pub(crate) fn create_json(env: &Env, layout: &Layout, path: &Path, record: &impl
     let mut bytes = serde_json::to_vec_pretty(record).expect("records are plain data");
     bytes.push(b'\n');
     match atomic::create(env, &layout.tmp(), path, &bytes).doing("create", path)? {
-        Created::Ours => Ok(()),
-        Created::Taken => Err(Error::invalid(format!(
+        CreateOutcome::Created => Ok(()),
+        CreateOutcome::NameTaken => Err(Error::invalid(format!(
             "someone else made this at the same moment; look at what is there: path={}",
             path.display()
         ))),

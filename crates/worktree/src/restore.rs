@@ -12,7 +12,7 @@
 //! The other one: A commits and is killed before the swap. Its session lives on, and works. So a stage also
 //! says what it is to replace, and whoever settles it leaves files alone that are not those any more.
 
-mod place;
+mod swap_target;
 mod settle;
 
 use std::path::{Path, PathBuf};
@@ -27,12 +27,12 @@ use crate::record::Event;
 use crate::repo::Repo;
 use crate::session::Session;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Item, Manifest, Progress, Reading, Root};
+use crate::tree::{self, Item, Manifest, Progress, ReadMode, Root};
 use crate::verify::refuse_differences;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
-use place::Place;
+use swap_target::SwapTarget;
 
 /// What to restore.
 pub struct RestoreRequest<'a> {
@@ -46,7 +46,7 @@ pub struct RestoreRequest<'a> {
 
 /// What a stage says about itself: the content of `stage.json`.
 #[derive(Debug, Serialize, Deserialize)]
-struct Stage {
+struct StageRecord {
     restore_id: RestoreId,
     snapshot_id: SnapshotId,
     /// The inode of the staged directory, which tells whether it was swapped in.
@@ -56,9 +56,9 @@ struct Stage {
 }
 
 /// A restore that is ready to be committed.
-struct Staged {
+struct StagedRestore {
     path: PathBuf,
-    record: Stage,
+    record: StageRecord,
     /// The restore before this one when it began.
     after: Option<EntryNumber>,
 }
@@ -115,9 +115,9 @@ impl Repo {
         restore_id: &RestoreId,
         stage: &Path,
         request: &RestoreRequest<'_>,
-    ) -> Result<Staged> {
+    ) -> Result<StagedRestore> {
         self.settle(worktree)?;
-        let after = self.lock(worktree).look()?.state().last_restore;
+        let after = self.lock(worktree).view()?.state().last_restore;
         let checked = if request.discard_changes {
             None
         } else {
@@ -125,20 +125,20 @@ impl Repo {
         };
         self.stage(snapshot, stage, request.progress)?;
         let tree = stage.join(TREE);
-        Place::of(self, worktree)?.require_swappable(&*self.env.fs, &tree)?;
-        let record = Stage {
+        SwapTarget::of(self, worktree)?.require_swappable(&*self.env.fs, &tree)?;
+        let record = StageRecord {
             restore_id: restore_id.clone(),
             snapshot_id: snapshot.snapshot_id.clone(),
             tree_inode: self.env.fs.meta(&tree).doing("look at", &tree)?.inode,
             replaces: self.about_to_replace(worktree, checked.as_deref())?,
         };
         self.write_stage_record(stage, &record)?;
-        Ok(Staged { path: stage.to_owned(), record, after })
+        Ok(StagedRestore { path: stage.to_owned(), record, after })
     }
 
     fn restorer(&self, worktree: &Worktree, request: &RestoreRequest<'_>) -> Result<Option<Session>> {
         let lock = self.lock(worktree);
-        lock.look()?;
+        lock.view()?;
         match (worktree.mode, &request.session) {
             (Mode::Shared, _) => Ok(None),
             (Mode::Exclusive, Some(id)) => {
@@ -172,7 +172,7 @@ impl Repo {
             Some(path) => still_written_to(path.as_str().unwrap_or_default()),
             None => error,
         })?;
-        let hashed = tree::hash(&*self.env.fs, &root, &items, Reading::Strict, progress)?;
+        let hashed = tree::hash(&*self.env.fs, &root, &items, ReadMode::Strict, progress)?;
         let found = Manifest::new(&hashed.records);
         let saved = match self.head(worktree)? {
             Some(head) => self.stored_manifest(&self.ready(&head)?)?,
@@ -214,12 +214,12 @@ impl Repo {
         let source = Root::open(&self.layout.snapshot_tree(&snapshot.snapshot_id))?;
         let target = Root::open(&tree)?;
         let items = tree::scan(&source)?;
-        let copied = tree::copy(fs, &source, &target, &items, Reading::Strict, progress)?;
+        let copied = tree::copy(fs, &source, &target, &items, ReadMode::Strict, progress)?;
         refuse_differences(&snapshot.snapshot_id, &stored, &Manifest::new(&copied.as_read()))?;
         tree::make_durable(fs, &target, &items)
     }
 
-    fn write_stage_record(&self, stage: &Path, record: &Stage) -> Result<()> {
+    fn write_stage_record(&self, stage: &Path, record: &StageRecord) -> Result<()> {
         let (fs, path) = (&*self.env.fs, stage.join(RECORD));
         let bytes = serde_json::to_vec(record).expect("a stage is plain data");
         fs.write_new(&path, &bytes, FILE_MODE, Durability::Synced).doing("write", &path)?;
@@ -229,7 +229,12 @@ impl Repo {
         Ok(())
     }
 
-    fn commit_restore(&self, worktree: &Worktree, session: Option<&Session>, staged: &Staged) -> Result<()> {
+    fn commit_restore(
+        &self,
+        worktree: &Worktree,
+        session: Option<&Session>,
+        staged: &StagedRestore,
+    ) -> Result<()> {
         let lock = self.lock(worktree);
         let event = |fencing_token: Option<FencingToken>| Event::Restore {
             fencing_token,
@@ -240,7 +245,7 @@ impl Repo {
             // Read again: it has been renewed while the files were staged.
             Some(session) => lock.session(&session.session_id).and_then(|session| {
                 lock.check(&session)?;
-                self.require_undisturbed(&lock.look()?, staged)?;
+                self.require_undisturbed(&lock.view()?, staged)?;
                 lock.commit_under(&session, |_, token| event(Some(token)))
             }),
             None => lock.commit(None, |view| {
@@ -252,7 +257,7 @@ impl Repo {
     }
 
     /// Refuses a restore that another one has overtaken.
-    fn require_undisturbed(&self, view: &View, staged: &Staged) -> Result<()> {
+    fn require_undisturbed(&self, view: &View, staged: &StagedRestore) -> Result<()> {
         let record = staged.path.join(RECORD);
         let ours = absent_is_none(self.env.fs.meta(&record)).doing("look for", &record)?.is_some();
         if ours && view.state().last_restore == staged.after {
@@ -273,7 +278,7 @@ impl Repo {
     }
 
     /// What to say when someone took the stage after the commit.
-    fn taken_over(&self, worktree: &Worktree, session: Option<&Session>, record: &Stage) -> Result<()> {
+    fn taken_over(&self, worktree: &Worktree, session: Option<&Session>, record: &StageRecord) -> Result<()> {
         let payload = self.payload(worktree);
         let there = absent_is_none(self.env.fs.meta(&payload)).doing("look at", &payload)?;
         let done = there.is_some_and(|meta| meta.inode == record.tree_inode);

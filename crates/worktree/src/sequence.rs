@@ -14,7 +14,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::atomic::{self, Created};
+use crate::atomic::{self, CreateOutcome};
 use crate::env::Env;
 use crate::error::{Context, Error, Result};
 use crate::fs::{Durability, absent_is_none};
@@ -34,7 +34,7 @@ pub struct Sequence<'a> {
 
 /// An entry as it was found.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredEntry {
     /// What it says.
     pub entry: Entry,
     /// The hash of its line, which its successor carries.
@@ -43,11 +43,11 @@ pub struct Stored {
 
 /// What came of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
-    /// The number is ours, durably.
-    Ours,
-    /// Someone else was first.
-    Taken,
+pub enum AppendOutcome {
+    /// The entry is in the sequence, durably.
+    Appended,
+    /// Another writer used the number first.
+    NumberTaken,
 }
 
 impl<'a> Sequence<'a> {
@@ -86,7 +86,7 @@ impl<'a> Sequence<'a> {
     }
 
     /// Entry `n`, wherever folding has put it.
-    pub fn read(&self, n: EntryNumber) -> Result<Stored> {
+    pub fn read(&self, n: EntryNumber) -> Result<StoredEntry> {
         Ok(self.read_line(n)?.0)
     }
 
@@ -99,14 +99,14 @@ impl<'a> Sequence<'a> {
     }
 
     /// Tries to be the one that writes `entry` at its number; all before it must be durable.
-    pub fn append(&self, entry: &Entry) -> Result<Appended> {
+    pub fn append(&self, entry: &Entry) -> Result<AppendOutcome> {
         let path = self.path(entry.n);
         let created = atomic::create(self.env, &self.layout.tmp(), &path, &encode(entry))
             .doing("append entry", &path)
             .map_err(|error| error.with("indeterminate", true))?;
         Ok(match created {
-            Created::Ours => Appended::Ours,
-            Created::Taken => Appended::Taken,
+            CreateOutcome::Created => AppendOutcome::Appended,
+            CreateOutcome::NameTaken => AppendOutcome::NumberTaken,
         })
     }
 
@@ -135,7 +135,7 @@ impl<'a> Sequence<'a> {
     }
 
     /// The entry and its bytes, which folding keeps as they are.
-    fn read_line(&self, n: EntryNumber) -> Result<(Stored, Vec<u8>)> {
+    fn read_line(&self, n: EntryNumber) -> Result<(StoredEntry, Vec<u8>)> {
         let path = self.path(n);
         let bytes = absent_is_none(self.env.fs.read(&path)).doing("read entry", &path)?;
         let bytes = bytes.ok_or_else(|| Error::damaged(&path, format!("entry {n} is missing")))?;
@@ -154,7 +154,7 @@ impl<'a> Sequence<'a> {
         if entry.n != n {
             return Err(Error::damaged(&path, format!("the file does not hold entry {n}")));
         }
-        Ok((Stored { entry, digest: Digest::of(line) }, line.to_vec()))
+        Ok((StoredEntry { entry, digest: Digest::of(line) }, line.to_vec()))
     }
 
     fn is_folded(&self, n: EntryNumber) -> Result<bool> {

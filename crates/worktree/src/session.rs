@@ -116,13 +116,13 @@ impl SessionStore {
     }
 
     /// Waits for this session's turn to renew, until its lease has run out.
-    pub(crate) fn take_turn(&self, session: &Session, clock: &dyn Clock) -> Result<Turn> {
+    pub(crate) fn lock_renewals(&self, session: &Session, clock: &dyn Clock) -> Result<RenewalGuard> {
         let path = self.guard(&session.session_id);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(open(&path, flags, Mode::from_raw_mode(0o600)).doing("open", &path)?);
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Turn { _file: file }),
+                Ok(()) => return Ok(RenewalGuard { _file: file }),
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {}
                 Err(cause) => return Err(cause).doing("lock", &path),
             }
@@ -158,6 +158,6 @@ impl SessionStore {
 
 /// The right to renew a session, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct RenewalGuard {
     _file: File,
 }

@@ -24,7 +24,7 @@ use crate::probe;
 use crate::record::{Event, FORMAT, known_format};
 use crate::repo::{Repo, create_json};
 use crate::session::Session;
-use crate::tree::{self, Content, Copied, Item, Manifest, Progress, Reading, Root};
+use crate::tree::{self, Content, CopyResult, Item, Manifest, Progress, ReadMode, Root};
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
@@ -108,7 +108,7 @@ pub struct Intent {
 
 /// A snapshot that was published.
 #[derive(Clone, Debug)]
-pub struct Published {
+pub struct PublishedSnapshot {
     /// What is known of it.
     pub descriptor: Descriptor,
     /// Whether it is the worktree's head now.
@@ -128,7 +128,7 @@ enum Authority {
 
 impl Repo {
     /// Takes a snapshot of `worktree`, and publishes it.
-    pub fn snapshot(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<Published> {
+    pub fn snapshot(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<PublishedSnapshot> {
         let authority = self.authority(worktree, request)?;
         let began = probe::read(&self.env, &self.layout)?.now.fs;
         let intent = self.begin(worktree, &authority, began)?;
@@ -167,7 +167,7 @@ impl Repo {
 
     fn authority(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<Authority> {
         let lock = self.lock(worktree);
-        lock.look()?;
+        lock.view()?;
         match (worktree.mode, &request.session, request.consistency) {
             (Mode::Shared, ..) => Ok(Authority::Shared),
             (Mode::Exclusive, Some(id), _) => {
@@ -211,7 +211,7 @@ impl Repo {
         if !matches!(authority, Authority::Beside) {
             self.settle(worktree)?;
         }
-        let parent = self.lock(worktree).look()?.state().head.clone();
+        let parent = self.lock(worktree).view()?.state().head.clone();
         let (copied, items) = self.materialise(worktree, request, id)?;
         let manifest = Manifest::new(&copied.records);
         let path = self.layout.snapshot_manifest(id);
@@ -248,7 +248,7 @@ impl Repo {
         worktree: &Worktree,
         request: &SnapshotRequest<'_>,
         id: &SnapshotId,
-    ) -> Result<(Copied, Vec<Item>)> {
+    ) -> Result<(CopyResult, Vec<Item>)> {
         let fs = &*self.env.fs;
         let source = Root::open_below(self.layout.root(), worktree.path.as_path())?;
         // Whoever may not look into the worktree learns no name and no hash from its snapshots either.
@@ -261,11 +261,11 @@ impl Repo {
         let target = Root::open(&self.layout.snapshot_tree(id))?;
         if request.consistency == Consistency::BestEffort {
             let items = tree::scan(&source)?;
-            let copied = tree::copy(fs, &source, &target, &items, Reading::BestEffort, request.progress)?;
+            let copied = tree::copy(fs, &source, &target, &items, ReadMode::BestEffort, request.progress)?;
             return Ok((copied, tree::scan(&target)?));
         }
         let items = self.scan_at_rest(&source)?;
-        let copied = tree::copy(fs, &source, &target, &items, Reading::Strict, request.progress)?;
+        let copied = tree::copy(fs, &source, &target, &items, ReadMode::Strict, request.progress)?;
         match tree::first_difference(&items, &tree::scan(&source)?) {
             Some(path) => Err(tree::changed_underneath(&path)),
             None => Ok((copied, items)),
@@ -325,7 +325,7 @@ impl Repo {
         worktree: &Worktree,
         authority: &Authority,
         descriptor: Descriptor,
-    ) -> Result<Published> {
+    ) -> Result<PublishedSnapshot> {
         let lock = self.lock(worktree);
         let event = |view: &View, fencing_token, moves_head| Event::Publish {
             fencing_token,
@@ -344,7 +344,7 @@ impl Repo {
             Authority::Beside => lock.commit(None, |view| Ok(event(view, None, false))),
         }?;
         let is_head = committed.state.head.as_ref() == Some(&descriptor.snapshot_id);
-        Ok(Published { descriptor, is_head })
+        Ok(PublishedSnapshot { descriptor, is_head })
     }
 }
 
@@ -363,7 +363,7 @@ const CLOCK_STEP_MS: i64 = 25;
 /// step of some network filesystems.
 const REST_MS: Millis = 1_500;
 
-fn totals(copied: &Copied) -> (u64, u64) {
+fn totals(copied: &CopyResult) -> (u64, u64) {
     copied.records.iter().fold((0, 0), |(files, bytes), record| match record.content {
         Content::File { size, .. } => (files + 1, bytes + size),
         _ => (files, bytes),

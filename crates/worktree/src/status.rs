@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::clock::UnixMs;
 use crate::error::Result;
-use crate::holder::Whereabouts;
+use crate::holder::ProcessState;
 use crate::ids::{EntryNumber, SnapshotId, WorktreeId};
-use crate::lease::{self, Now, Standing};
+use crate::lease::{self, LeaseState, LeaseTime};
 use crate::record::LockRecord;
 use crate::repo::Repo;
 use crate::worktree::{Mode, Worktree};
@@ -44,7 +44,7 @@ pub struct Status {
     /// When it may be stolen.
     pub stealable_at: Option<UnixMs>,
     /// What is known here of the holder's process; a dead one permits nothing.
-    pub holder: Option<Whereabouts>,
+    pub holder: Option<ProcessState>,
     /// The worktree's head.
     pub head: Option<SnapshotId>,
     /// The newest entry of its sequence.
@@ -54,14 +54,14 @@ pub struct Status {
 impl Repo {
     /// Looks at the lock of `worktree`.
     pub fn status(&self, worktree: &Worktree) -> Result<Status> {
-        let view = self.lock(worktree).look()?;
+        let view = self.lock(worktree).view()?;
         let clock = &self.env.clock;
-        let now = Now { fs: clock.wall(), boot: clock.boot(), boot_id: clock.boot_id() };
-        let state = view.lock.as_ref().map_or(LockState::Free, |lock| match lease::standing(lock, &now) {
-            Standing::Live => LockState::Live,
-            Standing::Expired => LockState::Expired,
-            Standing::Stealable | Standing::StealableAfterWatch { .. } => LockState::Stealable,
-            Standing::FromTheFuture { .. } => LockState::ClockSkew,
+        let now = LeaseTime { fs: clock.wall(), boot: clock.boot(), boot_id: clock.boot_id() };
+        let state = view.lock.as_ref().map_or(LockState::Free, |lock| match lease::lease_state(lock, &now) {
+            LeaseState::Live => LockState::Live,
+            LeaseState::Expired => LockState::Expired,
+            LeaseState::Stealable | LeaseState::StealableAfterWatch { .. } => LockState::Stealable,
+            LeaseState::RenewedInFuture { .. } => LockState::ClockSkew,
         });
         Ok(Status {
             worktree_id: worktree.worktree_id.clone(),
@@ -71,7 +71,7 @@ impl Repo {
             holder: view
                 .lock
                 .as_ref()
-                .map(|lock| Whereabouts::of(&lock.holder_id, &lock.boot.boot_id, &now.boot_id)),
+                .map(|lock| ProcessState::of(&lock.holder_id, &lock.boot.boot_id, &now.boot_id)),
             head: view.state().head.clone(),
             newest_entry: view.newest.n,
             lock: view.lock,

@@ -18,7 +18,7 @@ mod remove;
 mod scan;
 
 pub use beneath::Root;
-pub(crate) use copy::{Copied, Reading, changed_underneath, copy, hash};
+pub(crate) use copy::{CopyResult, ReadMode, changed_underneath, copy, hash};
 pub(crate) use durable::make_durable;
 pub use manifest::{Content, Manifest, Record};
 pub(crate) use remove::remove;
@@ -36,9 +36,9 @@ pub trait Progress: Sync {
 
 /// Tells nobody.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Quiet;
+pub struct NoProgress;
 
-impl Progress for Quiet {
+impl Progress for NoProgress {
     fn begin(&self, _files: u64, _bytes: u64) {}
     fn file_done(&self, _bytes: u64) {}
 }

@@ -6,11 +6,11 @@ use crate::error::{Class, Context, Error, Result};
 use crate::ids::{Digest, SnapshotId};
 use crate::repo::Repo;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Manifest, Progress, Reading, Root};
+use crate::tree::{self, Manifest, Progress, ReadMode, Root};
 
 /// A snapshot that was read again, whole.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verified {
+pub struct VerifiedSnapshot {
     /// The snapshot.
     pub snapshot_id: SnapshotId,
     /// Its content hash, as it was published and as it is.
@@ -23,12 +23,12 @@ pub struct Verified {
 
 impl Repo {
     /// Reads all of a snapshot again, and compares it with its manifest and its descriptor.
-    pub fn verify(&self, descriptor: &Descriptor, progress: &dyn Progress) -> Result<Verified> {
+    pub fn verify(&self, descriptor: &Descriptor, progress: &dyn Progress) -> Result<VerifiedSnapshot> {
         let stored = self.stored_manifest(descriptor)?;
         let root = Root::open(&self.layout.snapshot_tree(&descriptor.snapshot_id))?;
         let found = self.manifest_of(&root, progress)?;
         refuse_differences(&descriptor.snapshot_id, &stored, &found)?;
-        Ok(Verified {
+        Ok(VerifiedSnapshot {
             snapshot_id: descriptor.snapshot_id.clone(),
             content_hash: descriptor.content_hash,
             files: descriptor.files,
@@ -51,7 +51,7 @@ impl Repo {
     /// The manifest of the tree below `root`, as it is now.
     pub(crate) fn manifest_of(&self, root: &Root, progress: &dyn Progress) -> Result<Manifest> {
         let items = tree::scan(root)?;
-        let hashed = tree::hash(&*self.env.fs, root, &items, Reading::Strict, progress)?;
+        let hashed = tree::hash(&*self.env.fs, root, &items, ReadMode::Strict, progress)?;
         Ok(Manifest::new(&hashed.records))
     }
 }

@@ -10,7 +10,7 @@ use crate::fs::absent_is_none;
 use crate::ids::{Digest, EntryNumber, FencingToken, WorktreeId};
 use crate::layout::Layout;
 use crate::record::{Entry, Event, LockRecord, Renewal, State};
-use crate::sequence::{Sequence, Stored};
+use crate::sequence::{Sequence, StoredEntry};
 
 /// What was found at one moment.
 #[derive(Clone, Debug)]
@@ -25,14 +25,14 @@ pub struct View {
 
 impl View {
     /// Looks at the sequence of `worktree`.
-    pub fn look(env: &Env, layout: &Layout, worktree: &WorktreeId) -> Result<Self> {
+    pub fn read(env: &Env, layout: &Layout, worktree: &WorktreeId) -> Result<Self> {
         let sequence = Sequence::new(env, layout, worktree);
         let newest = sequence.newest()?.ok_or_else(|| {
             Error::not_found(format!(
                 "there is no such worktree; `jvs worktree list` names them: worktree={worktree}"
             ))
         })?;
-        let Stored { entry, digest } = sequence.read(newest)?;
+        let StoredEntry { entry, digest } = sequence.read(newest)?;
         let lock = match entry.state.held {
             Some(token) => Some(current_lock(env, layout, worktree, &sequence, token)?),
             None => None,

@@ -4,7 +4,7 @@
 //! and answers are printed: as text for people, or with `--json` in the shapes that `docs/worktrees.md`
 //! describes. An error's class is the exit code.
 
-mod answer;
+mod output;
 mod args;
 mod commands;
 mod context;
@@ -18,9 +18,9 @@ use clap::{CommandFactory, FromArgMatches};
 use cli::child::become_command;
 use worktree::error::{Class, Error};
 
-use crate::answer::Answer;
 use crate::args::{Args, Command};
 use crate::context::Context;
+use crate::output::CommandOutput;
 
 fn main() -> ExitCode {
     if let Some(code) = become_command("jvs") {
@@ -33,12 +33,12 @@ fn main() -> ExitCode {
         Err(refusal) => return refuse_arguments(&refusal, json),
     };
     match dispatch(&args) {
-        Ok(answer) => answer.print(args.json),
+        Ok(output) => output.print(args.json),
         // `doctor` that could not look is told from one that found something.
         Err(error) if matches!(args.command, Command::Doctor { .. }) => {
-            answer::print_error(&error, args.json, 2)
+            output::print_error(&error, args.json, 2)
         }
-        Err(error) => answer::print_error(&error, args.json, error.class().exit_code()),
+        Err(error) => output::print_error(&error, args.json, error.class().exit_code()),
     }
 }
 
@@ -58,18 +58,18 @@ fn without_empty_env(command: clap::Command) -> clap::Command {
     command.mut_subcommands(without_empty_env)
 }
 
-fn dispatch(args: &Args) -> Result<Answer, Error> {
+fn dispatch(args: &Args) -> Result<CommandOutput, Error> {
     match &args.command {
         Command::Init(init) => return commands::init(init),
         Command::Completions(completions) => {
             let script = completions.script(Args::command());
             let written = std::io::stdout().write_all(&script);
             written.map_err(|cause| Error::io("write", "standard output".as_ref(), &cause))?;
-            return Ok(Answer::new((), ""));
+            return Ok(CommandOutput::new((), ""));
         }
         Command::Man(man) => {
             man.write(Args::command()).map_err(|what| Error::new(Class::Io, what))?;
-            return Ok(Answer::new((), ""));
+            return Ok(CommandOutput::new((), ""));
         }
         _ => {}
     }
@@ -94,5 +94,5 @@ fn refuse_arguments(refusal: &clap::Error, json: bool) -> ExitCode {
     }
     let text = refusal.render().to_string();
     let detail = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-    answer::print_error(&Error::invalid(detail.trim_start_matches("error: ")), true, 2)
+    output::print_error(&Error::invalid(detail.trim_start_matches("error: ")), true, 2)
 }

@@ -5,7 +5,7 @@ use crate::atomic;
 use crate::error::{Context, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{FencingToken, SnapshotId, WorktreeId};
-use crate::lease::{self, Standing};
+use crate::lease::{self, LeaseState};
 use crate::probe;
 use crate::repo::Repo;
 use crate::session::Session;
@@ -95,8 +95,8 @@ impl Checkup<'_> {
         let under_way = match worktree.mode {
             Mode::Exclusive => {
                 let now = probe::read(&repo.env, &repo.layout)?.now;
-                let view = View::look(&repo.env, &repo.layout, &worktree.worktree_id)?;
-                view.lock.is_some_and(|lock| lease::standing(&lock, &now) == Standing::Live)
+                let view = View::read(&repo.env, &repo.layout, &worktree.worktree_id)?;
+                view.lock.is_some_and(|lock| lease::lease_state(&lock, &now) == LeaseState::Live)
             }
             // Only stages whose maker is gone are looked at in the first place.
             Mode::Shared => false,
@@ -131,7 +131,7 @@ impl Checkup<'_> {
     /// may not be written down yet. A token behind the newest entry is of another copy of the repository.
     fn is_lost(&mut self, session: &Session) -> Result<bool> {
         let (repo, id) = (self.repo, &session.worktree_id);
-        let Ok(view) = View::look(&repo.env, &repo.layout, id) else { return Ok(false) };
+        let Ok(view) = View::read(&repo.env, &repo.layout, id) else { return Ok(false) };
         self.audit(id)?;
         let stands = view.lock.is_some_and(|lock| lock.session_id == session.session_id);
         Ok(!stands && self.is_whole(id) && session.fencing_token.entry() <= view.newest.n)
@@ -153,5 +153,5 @@ impl Checkup<'_> {
 
 /// Whether `token` holds the worktree's lock; what cannot be read counts as current, so that it is left alone.
 fn is_current(repo: &Repo, worktree: &WorktreeId, token: FencingToken) -> bool {
-    View::look(&repo.env, &repo.layout, worktree).map_or(true, |view| view.state().held == Some(token))
+    View::read(&repo.env, &repo.layout, worktree).map_or(true, |view| view.state().held == Some(token))
 }

@@ -21,7 +21,7 @@ impl Checkup<'_> {
         if !self.is_whole(&worktree.worktree_id) {
             return Ok(());
         }
-        let Ok(view) = View::look(&repo.env, &repo.layout, &worktree.worktree_id) else { return Ok(()) };
+        let Ok(view) = View::read(&repo.env, &repo.layout, &worktree.worktree_id) else { return Ok(()) };
         self.check_copy(worktree, view.lock.as_ref())?;
         if self.strict {
             self.check_renewals(worktree, &view)?;

@@ -3,21 +3,26 @@
 //! Invariant: whoever is let through has seen the lock as it stands in the view, and has seen its lease over
 //! for long enough, by the clock that can be believed. Whatever changes after that, the append finds.
 
-use super::{Lock, Request};
+use super::{AcquireRequest, Lock};
 use crate::clock::Millis;
 use crate::error::{Class, Error, Result};
-use crate::lease::{self, Standing};
+use crate::lease::{self, LeaseState};
 use crate::record::LockRecord;
 use crate::view::View;
 
 impl Lock<'_> {
     /// Refuses unless `held` may be stolen now.
-    pub(super) fn permit_steal(&self, view: &View, held: &LockRecord, request: &Request<'_>) -> Result<()> {
+    pub(super) fn permit_steal(
+        &self,
+        view: &View,
+        held: &LockRecord,
+        request: &AcquireRequest<'_>,
+    ) -> Result<()> {
         let bound = held.policy.max_clock_skew_ms().min(request.policy.max_clock_skew_ms());
         let reading = self.read_clocks(bound)?;
         // Renewals take no number. One that came after the look and before the clock was read would go
         // unseen, and a lease that runs would be judged by an expiry that is no longer its own.
-        let latest = self.look()?;
+        let latest = self.view()?;
         if latest.newest.n != view.newest.n {
             // Whatever was appended, the append that follows meets it and looks again.
             return Ok(());
@@ -25,14 +30,14 @@ impl Lock<'_> {
         if let Some(renewed) = latest.lock.as_ref().filter(|lock| *lock != held) {
             return Err(conflict(renewed));
         }
-        match lease::standing(held, &reading.now) {
-            Standing::Live | Standing::Expired => Err(conflict(held)),
-            Standing::Stealable => Ok(()),
-            Standing::StealableAfterWatch { watch_ms } => {
+        match lease::lease_state(held, &reading.now) {
+            LeaseState::Live | LeaseState::Expired => Err(conflict(held)),
+            LeaseState::Stealable => Ok(()),
+            LeaseState::StealableAfterWatch { watch_ms } => {
                 (request.on_watch)(watch_ms);
                 self.watch(view, held, watch_ms)
             }
-            Standing::FromTheFuture { ahead_ms } => Err(Error::new(
+            LeaseState::RenewedInFuture { ahead_ms } => Err(Error::new(
                 Class::ClockSkewExceeded,
                 format!(
                     "the lock was renewed in the future of this filesystem's clock, so one of the clocks is \
@@ -49,7 +54,7 @@ impl Lock<'_> {
         let began = self.env.clock.monotonic();
         loop {
             let passed = self.env.clock.monotonic().since(began);
-            let latest = self.look()?;
+            let latest = self.view()?;
             if latest.newest.n != view.newest.n {
                 // Whatever was appended, the append that follows meets it and looks again.
                 return Ok(());

@@ -6,18 +6,18 @@
 //! it is removed. Once it is renamed nothing can come of it, so failing to remove it fails nobody: the next
 //! to settle tries again, and `doctor` names it.
 //!
-//! The next holder of the lock settles every stage. Anyone else leaves those alone whose maker runs.
+//! The next holder of the lock settles every stage. Anyone else leaves those alone filter maker runs.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{OLD, Place, RECORD, Stage, TREE};
+use super::{OLD, RECORD, StageRecord, SwapTarget, TREE};
 use crate::atomic::maker_is_gone;
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::absent_is_none;
 use crate::ids::random_hex;
-use crate::lock::Grant;
+use crate::lock::AcquiredLock;
 use crate::probe;
 use crate::record::Event;
 use crate::repo::Repo;
@@ -25,39 +25,39 @@ use crate::sequence::Sequence;
 use crate::tree::{self, Root};
 use crate::worktree::Worktree;
 
-/// Whose stages are settled.
+/// Which stages are settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
-    Anyones,
-    OfTheGone,
+enum StageFilter {
+    All,
+    Abandoned,
 }
 
 impl Repo {
     /// Finishes or undoes restores whose makers are gone.
     pub(crate) fn settle(&self, worktree: &Worktree) -> Result<()> {
-        self.settle_stages(worktree, Whose::OfTheGone)
+        self.settle_stages(worktree, StageFilter::Abandoned)
     }
 
     /// Whether [`Repo::settle`] has anything to do.
     pub(crate) fn has_stages(&self, worktree: &Worktree) -> Result<bool> {
-        Ok(!self.stages(worktree, Whose::OfTheGone)?.is_empty())
+        Ok(!self.stages(worktree, StageFilter::Abandoned)?.is_empty())
     }
 
     /// Settles everything, however long that takes, and makes sure that the lock is held after it too.
-    pub(crate) fn settle_as_holder(&self, worktree: &Worktree, grant: &mut Grant) -> Result<()> {
-        if self.stages(worktree, Whose::Anyones)?.is_empty() {
+    pub(crate) fn settle_as_holder(&self, worktree: &Worktree, acquired: &mut AcquiredLock) -> Result<()> {
+        if self.stages(worktree, StageFilter::All)?.is_empty() {
             return Ok(());
         }
-        self.while_renewing(worktree, &grant.session, || self.settle_stages(worktree, Whose::Anyones))?;
+        self.while_renewing(worktree, &acquired.session, || self.settle_stages(worktree, StageFilter::All))?;
         let lock = self.lock(worktree);
-        grant.session = lock.session(&grant.session.session_id)?;
-        grant.lock = lock.check(&grant.session)?;
+        acquired.session = lock.session(&acquired.session.session_id)?;
+        acquired.lock = lock.check(&acquired.session)?;
         Ok(())
     }
 
     /// Takes every stage but `ours` away from its maker, if it may have been committed.
     pub(super) fn take_others(&self, worktree: &Worktree, ours: &Path) -> Result<()> {
-        for stage in self.stages(worktree, Whose::Anyones)?.into_iter().filter(|stage| stage != ours) {
+        for stage in self.stages(worktree, StageFilter::All)?.into_iter().filter(|stage| stage != ours) {
             let record = stage.join(RECORD);
             // Without a record it is still being filled, and its commit will be refused.
             if absent_is_none(self.env.fs.meta(&record)).doing("look for", &record)?.is_none() {
@@ -71,11 +71,11 @@ impl Repo {
         Ok(())
     }
 
-    /// Puts the staged directory in the place of the worktree's; false if someone took the stage before.
+    /// Puts the staged directory in the target of the worktree's; false if someone took the stage before.
     pub(super) fn swap_in(&self, stage: &Path, worktree: &Worktree) -> Result<bool> {
-        let (fs, tree, place) = (&*self.env.fs, stage.join(TREE), Place::of(self, worktree)?);
-        let payload = place.path();
-        let there = absent_is_none(fs.meta(&payload)).doing("look at", place.shown())?.is_some();
+        let (fs, tree, target) = (&*self.env.fs, stage.join(TREE), SwapTarget::of(self, worktree)?);
+        let payload = target.path();
+        let there = absent_is_none(fs.meta(&payload)).doing("look at", target.shown())?.is_some();
         let swapped = match if there { fs.exchange(&tree, &payload) } else { fs.rename(&tree, &payload) } {
             // Where names cannot be exchanged the directory is away for a moment; `settle` puts it back.
             Err(cause) if cause.kind() == io::ErrorKind::Unsupported => {
@@ -89,10 +89,10 @@ impl Repo {
             return if taken {
                 Ok(false)
             } else {
-                Err(Error::io("swap the restored files into", place.shown(), &cause))
+                Err(Error::io("swap the restored files into", target.shown(), &cause))
             };
         }
-        fs.sync_dir(&place.parent()).doing("sync the directory of", place.shown())?;
+        fs.sync_dir(&target.parent()).doing("sync the directory of", target.shown())?;
         absent_is_none(fs.sync_dir(stage)).doing("sync", stage)?;
         Ok(true)
     }
@@ -104,10 +104,10 @@ impl Repo {
         tree::remove(&*self.env.fs, stage)
     }
 
-    fn settle_stages(&self, worktree: &Worktree, whose: Whose) -> Result<()> {
+    fn settle_stages(&self, worktree: &Worktree, filter: StageFilter) -> Result<()> {
         let mut settled = BTreeSet::new();
         for _ in 0..ROUNDS {
-            let mut stages = self.stages(worktree, whose)?;
+            let mut stages = self.stages(worktree, filter)?;
             stages.retain(|stage| !settled.contains(stage));
             if stages.is_empty() {
                 return Ok(());
@@ -127,13 +127,13 @@ impl Repo {
         ))
     }
 
-    fn stages(&self, worktree: &Worktree, whose: Whose) -> Result<Vec<PathBuf>> {
+    fn stages(&self, worktree: &Worktree, filter: StageFilter) -> Result<Vec<PathBuf>> {
         let dir = self.layout.restores(&worktree.worktree_id);
         let names = absent_is_none(self.env.fs.list(&dir)).doing("list", &dir)?.unwrap_or_default();
         let mut stages = Vec::new();
         for name in names {
             let stage = dir.join(&name);
-            if whose == Whose::Anyones || self.is_abandoned(&stage, name.to_str().unwrap_or_default())? {
+            if filter == StageFilter::All || self.is_abandoned(&stage, name.to_str().unwrap_or_default())? {
                 stages.push(stage);
             }
         }
@@ -153,8 +153,8 @@ impl Repo {
 
     /// Renames a stage, so that nobody who knew it by its name can use it; none if someone else did before.
     fn take_stage(&self, stage: &Path, worktree: &Worktree) -> Result<Option<PathBuf>> {
-        let chance = random_hex(&*self.env.entropy, 8);
-        let taken = self.layout.taken_restore(&worktree.worktree_id, &self.env.maker, &chance);
+        let unique = random_hex(&*self.env.entropy, 8);
+        let taken = self.layout.taken_restore(&worktree.worktree_id, &self.env.maker, &unique);
         let renamed = absent_is_none(self.env.fs.rename(stage, &taken)).doing("take over", stage)?;
         Ok(renamed.map(|()| taken))
     }
@@ -163,7 +163,7 @@ impl Repo {
         let path = stage.join(RECORD);
         let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
         // A stage without its record, or with half of it, was never committed.
-        let record = bytes.and_then(|bytes| serde_json::from_slice::<Stage>(&bytes).ok());
+        let record = bytes.and_then(|bytes| serde_json::from_slice::<StageRecord>(&bytes).ok());
         match record {
             Some(record) if self.is_due(stage, &record, worktree)? => self.swap_in(stage, worktree).map(drop),
             _ => self.put_back(stage, worktree),
@@ -171,14 +171,14 @@ impl Repo {
     }
 
     /// Whether the swap has still to be done, and takes nothing away that came later.
-    fn is_due(&self, stage: &Path, record: &Stage, worktree: &Worktree) -> Result<bool> {
+    fn is_due(&self, stage: &Path, record: &StageRecord, worktree: &Worktree) -> Result<bool> {
         let tree = stage.join(TREE);
         let staged = absent_is_none(self.env.fs.meta(&tree)).doing("look at", &tree)?;
         if staged.is_none_or(|meta| meta.inode != record.tree_inode) || !self.is_latest(record, worktree)? {
             return Ok(false);
         }
-        let place = Place::of(self, worktree)?;
-        if absent_is_none(self.env.fs.meta(&place.path())).doing("look at", place.shown())?.is_none() {
+        let target = SwapTarget::of(self, worktree)?;
+        if absent_is_none(self.env.fs.meta(&target.path())).doing("look at", target.shown())?.is_none() {
             return Ok(true);
         }
         let now = Root::open_below(self.layout.root(), worktree.path.as_path())
@@ -189,8 +189,8 @@ impl Repo {
     }
 
     /// Whether the restore was committed, and nothing has moved the head since.
-    fn is_latest(&self, record: &Stage, worktree: &Worktree) -> Result<bool> {
-        let view = self.lock(worktree).look()?;
+    fn is_latest(&self, record: &StageRecord, worktree: &Worktree) -> Result<bool> {
+        let view = self.lock(worktree).view()?;
         let Some(last) = view.state().last_restore else { return Ok(false) };
         // A snapshot's id is used once, so that a head of another name was published later.
         if view.state().head.as_ref() != Some(&record.snapshot_id) {
@@ -209,10 +209,10 @@ impl Repo {
         if absent_is_none(fs.meta(&old)).doing("look for", &old)?.is_none() {
             return Ok(());
         }
-        let place = Place::of(self, worktree)?;
-        if absent_is_none(fs.meta(&place.path())).doing("look at", place.shown())?.is_none() {
-            fs.rename(&old, &place.path()).doing("put back", place.shown())?;
-            fs.sync_dir(&place.parent()).doing("sync the directory of", place.shown())?;
+        let target = SwapTarget::of(self, worktree)?;
+        if absent_is_none(fs.meta(&target.path())).doing("look at", target.shown())?.is_none() {
+            fs.rename(&old, &target.path()).doing("put back", target.shown())?;
+            fs.sync_dir(&target.parent()).doing("sync the directory of", target.shown())?;
         }
         Ok(())
     }

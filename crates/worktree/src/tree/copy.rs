@@ -22,7 +22,7 @@ use crate::ids::Digest;
 
 /// What to do with a file that changes while it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadMode {
     /// Refuse.
     Strict,
     /// Keep what was read, and say so.
@@ -31,7 +31,7 @@ pub(crate) enum Reading {
 
 /// What was copied.
 #[derive(Debug)]
-pub(crate) struct Copied {
+pub(crate) struct CopyResult {
     /// The copy, sorted by path.
     pub(crate) records: Vec<Record>,
     /// What changed or vanished while it was read.
@@ -46,9 +46,9 @@ pub(crate) fn copy(
     source: &Root,
     target: &Root,
     items: &[Item],
-    reading: Reading,
+    reading: ReadMode,
     progress: &dyn Progress,
-) -> Result<Copied> {
+) -> Result<CopyResult> {
     for item in items.iter().filter(|item| item.shape == Shape::Dir && item.path != RelPath::ROOT) {
         step(fs, &item.path)?;
         mkdirat(target, item.path.as_bytes(), Mode::RWXU)
@@ -67,9 +67,9 @@ pub(crate) fn hash(
     fs: &dyn Fs,
     source: &Root,
     items: &[Item],
-    reading: Reading,
+    reading: ReadMode,
     progress: &dyn Progress,
-) -> Result<Copied> {
+) -> Result<CopyResult> {
     let job = Job { fs, source, target: None, reading, progress, shares_blocks: AtomicBool::new(false) };
     job.run(items)
 }
@@ -78,13 +78,13 @@ struct Job<'a> {
     fs: &'a dyn Fs,
     source: &'a Root,
     target: Option<&'a Root>,
-    reading: Reading,
+    reading: ReadMode,
     progress: &'a dyn Progress,
     shares_blocks: AtomicBool,
 }
 
 /// One file, read.
-struct Done {
+struct FileResult {
     size: u64,
     digest: Digest,
     /// The permission bits at the moment it was opened, which may not be those of the scan any more.
@@ -95,15 +95,18 @@ struct Done {
 }
 
 impl Job<'_> {
-    fn run(&self, items: &[Item]) -> Result<Copied> {
+    fn run(&self, items: &[Item]) -> Result<CopyResult> {
         let files: Vec<usize> = (0..items.len()).filter(|i| items[*i].shape == Shape::File).collect();
         let bytes = files.iter().map(|i| items[*i].print.size).sum();
         self.progress.begin(files.len() as u64, bytes);
         let mut done = self.read_all(items, &files)?;
         done.sort_unstable_by_key(|(index, _)| *index);
         let mut done = done.into_iter().peekable();
-        let mut copied =
-            Copied { records: Vec::with_capacity(items.len()), changed: Vec::new(), weakened: Vec::new() };
+        let mut copied = CopyResult {
+            records: Vec::with_capacity(items.len()),
+            changed: Vec::new(),
+            weakened: Vec::new(),
+        };
         for (index, item) in items.iter().enumerate() {
             let file = done.next_if(|(at, _)| *at == index).and_then(|(_, file)| file);
             copied.take(item, file);
@@ -112,7 +115,7 @@ impl Job<'_> {
     }
 
     /// Reads the files with as many threads as there are cores; the first failure stops them all.
-    fn read_all(&self, items: &[Item], files: &[usize]) -> Result<Vec<(usize, Option<Done>)>> {
+    fn read_all(&self, items: &[Item], files: &[usize]) -> Result<Vec<(usize, Option<FileResult>)>> {
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = || {
             let mut buffer = vec![0; BUFFER];
@@ -138,7 +141,7 @@ impl Job<'_> {
     }
 
     /// `None` if the file has gone away, which only a best-effort reading allows.
-    fn read_one(&self, item: &Item, buffer: &mut [u8]) -> Result<Option<Done>> {
+    fn read_one(&self, item: &Item, buffer: &mut [u8]) -> Result<Option<FileResult>> {
         // A pipe put in the file's place must not hang the reader.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = match self.source.open_at(&item.path, flags) {
@@ -158,13 +161,13 @@ impl Job<'_> {
             self.changed(item)?;
         }
         self.progress.file_done(size);
-        Ok(Some(Done { size, digest, mode_read: before.mode, mode, unchanged }))
+        Ok(Some(FileResult { size, digest, mode_read: before.mode, mode, unchanged }))
     }
 
     fn changed(&self, item: &Item) -> Result<()> {
         match self.reading {
-            Reading::BestEffort => Ok(()),
-            Reading::Strict => Err(changed_underneath(&item.path)),
+            ReadMode::BestEffort => Ok(()),
+            ReadMode::Strict => Err(changed_underneath(&item.path)),
         }
     }
 
@@ -208,7 +211,7 @@ impl Job<'_> {
     }
 }
 
-impl Copied {
+impl CopyResult {
     /// The records with the permission bits that were read, whether or not the copy could be given them.
     pub(crate) fn as_read(&self) -> Vec<Record> {
         let mut records = self.records.clone();
@@ -220,7 +223,7 @@ impl Copied {
         records
     }
 
-    fn take(&mut self, item: &Item, file: Option<Done>) {
+    fn take(&mut self, item: &Item, file: Option<FileResult>) {
         let modes =
             file.as_ref().map_or((item.print.mode, item.print.mode), |done| (done.mode_read, done.mode));
         let content = match &item.shape {
@@ -401,7 +404,7 @@ enum Kind {
 /// Set-user-id and set-group-id.
 const RUNS_AS_OWNER: u32 = 0o6000;
 
-fn finish_links(fs: &dyn Fs, target: &Root, items: &[Item], copied: &Copied) -> Result<()> {
+fn finish_links(fs: &dyn Fs, target: &Root, items: &[Item], copied: &CopyResult) -> Result<()> {
     for item in items {
         let path = &item.path;
         match &item.shape {
@@ -431,7 +434,7 @@ fn finish_symlink(target: &Root, item: &Item) -> rustix::io::Result<()> {
 }
 
 /// Innermost first: a directory's time changes with what is made in it, and its mode may forbid making it.
-fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item], copied: &mut Copied) -> Result<()> {
+fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item], copied: &mut CopyResult) -> Result<()> {
     for item in items.iter().rev().filter(|item| item.shape == Shape::Dir) {
         step(fs, &item.path)?;
         let dir = target

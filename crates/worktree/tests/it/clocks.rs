@@ -133,7 +133,7 @@ fn a_dead_holder_permits_no_early_steal() {
     world.repo.acquire(&world.main, &dying).expect("a free lock");
     child.wait().expect("our own child");
     let status = world.repo.status(&world.main).expect("readable");
-    assert_eq!(status.holder, Some(worktree::holder::Whereabouts::Ended));
+    assert_eq!(status.holder, Some(worktree::holder::ProcessState::Ended));
     world.clock.pass(30_000);
     assert_eq!(class(world.acquire()), Class::LockConflict);
 }

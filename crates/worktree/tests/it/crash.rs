@@ -9,7 +9,7 @@ use worktree::ids::SessionId;
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::{Consistency, Descriptor};
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 
 use crate::support::layer::Layer;
 use crate::support::{STEALABLE_MS, World, request, snapshot};
@@ -184,7 +184,7 @@ fn publish_survives_a_crash_at_every_call() {
                 other => panic!("{other} snapshots are visible"),
             }
             for snapshot in &history {
-                world.repo.verify(snapshot, &Quiet).expect("what is visible is whole");
+                world.repo.verify(snapshot, &NoProgress).expect("what is visible is whole");
             }
         },
     );
@@ -196,8 +196,11 @@ fn restore_survives_a_crash_at_every_call() {
     let deaths = die_and_recover(
         published,
         |repo, world, before| {
-            let request =
-                RestoreRequest { session: before.session.clone(), discard_changes: true, progress: &Quiet };
+            let request = RestoreRequest {
+                session: before.session.clone(),
+                discard_changes: true,
+                progress: &NoProgress,
+            };
             repo.restore(&world.main, before.published.as_ref().expect("published"), &request)
         },
         |world, _, finished| {
@@ -219,8 +222,11 @@ fn a_committed_restore_is_finished_by_the_next_holder() {
     die_everywhere(
         published,
         |repo, world, before| {
-            let request =
-                RestoreRequest { session: before.session.clone(), discard_changes: true, progress: &Quiet };
+            let request = RestoreRequest {
+                session: before.session.clone(),
+                discard_changes: true,
+                progress: &NoProgress,
+            };
             repo.restore(&world.main, before.published.as_ref().expect("published"), &request)
         },
         |world, before, _| {
@@ -246,7 +252,7 @@ fn a_restore_by_two_renames_that_dies_between_them_is_put_right_by_the_next_hold
         let before = published(&world);
         let dying = world.seen_by_the_dead(Arc::new(Layer::poor_and_dying_at(at + CALLS_TO_OPEN)));
         let request =
-            RestoreRequest { session: before.session.clone(), discard_changes: true, progress: &Quiet };
+            RestoreRequest { session: before.session.clone(), discard_changes: true, progress: &NoProgress };
         let finished =
             dying.restore(&world.main, before.published.as_ref().expect("published"), &request).is_ok();
         was_away |= !world.repo.payload(&world.main).exists();

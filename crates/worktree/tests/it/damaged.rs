@@ -19,7 +19,7 @@ use worktree::ids::{EntryNumber, SessionId, SnapshotId};
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::{Consistency, Descriptor};
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 use worktree::worktree::{Mode, Worktree};
 
 use crate::support::layer::{Call, Layer, Verdict, crash};
@@ -57,7 +57,8 @@ fn world_with_litter() -> (World, Worktree) {
 fn restore_and_die(world: &World, snapshot: &Descriptor, session: &SessionId) {
     let layer =
         Layer::new(|call, _| if call == Call::Exchange { Verdict::Fail(crash()) } else { Verdict::Go });
-    let request = RestoreRequest { session: Some(session.clone()), discard_changes: true, progress: &Quiet };
+    let request =
+        RestoreRequest { session: Some(session.clone()), discard_changes: true, progress: &NoProgress };
     let dying = world.seen_by_the_dead(Arc::new(layer));
     assert!(dying.restore(&world.main, snapshot, &request).is_err(), "it dies before the swap");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use worktree::doctor::DoctorRequest;
 use worktree::ids::EntryNumber;
-use worktree::sequence::{Appended, FOLD, Sequence};
+use worktree::sequence::{AppendOutcome, FOLD, Sequence};
 
 use crate::support::layer::Layer;
 use crate::support::{World, request, short_or_long};
@@ -50,7 +50,7 @@ fn a_writer_that_slept_through_a_fold_still_finds_its_number_taken() {
     stale.n = EntryNumber(2);
     grow(&world, FOLD + 20);
     assert_eq!(inode(&world, 2), inode(&world, FOLD), "entry 2 has been folded");
-    assert_eq!(sequence.append(&stale).expect("decided"), Appended::Taken);
+    assert_eq!(sequence.append(&stale).expect("decided"), AppendOutcome::NumberTaken);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use worktree::fs::RealFs;
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::Consistency;
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 use worktree::worktree::Worktree;
 
 use crate::support::layer::{Call, Layer, Verdict};
@@ -170,7 +170,7 @@ fn a_restore_that_pauses_before_its_swap_cannot_take_the_next_holders_files_away
             std::fs::write(&payload, b"the thief's").expect("writable");
         },
     );
-    let request = RestoreRequest { session: Some(session), discard_changes: true, progress: &Quiet };
+    let request = RestoreRequest { session: Some(session), discard_changes: true, progress: &NoProgress };
     assert_eq!(class(paused.restore(&world.main, &old, &request)), Class::FencingMismatch);
     assert_eq!(std::fs::read(world.payload("file")).expect("there"), b"the thief's");
 }
@@ -187,7 +187,7 @@ fn a_filesystem_that_cannot_exchange_names_still_restores() {
         _ => Verdict::Go,
     });
     let repo = world.seen_by(Arc::new(poor), world.clock.clone());
-    let request = RestoreRequest { session: Some(session), discard_changes: true, progress: &Quiet };
+    let request = RestoreRequest { session: Some(session), discard_changes: true, progress: &NoProgress };
     repo.restore(&world.main, &old, &request).expect("by two renames");
     assert_eq!(std::fs::read(world.payload("file")).expect("there"), b"old");
 }

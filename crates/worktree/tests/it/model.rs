@@ -13,7 +13,7 @@ use stateright::{Checker, Model, Property};
 use worktree::clock::{BootId, BootMs, UnixMs};
 use worktree::holder::HolderId;
 use worktree::ids::{Digest, FencingToken};
-use worktree::lease::{Now, Standing, may_act, standing};
+use worktree::lease::{LeaseState, LeaseTime, lease_state, may_act};
 use worktree::policy::{Policy, PolicyChanges};
 use worktree::record::{BootStamp, LockRecord};
 
@@ -41,7 +41,7 @@ const MOST_ENTRIES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Entry {
-    Grant { to: u8 },
+    AcquiredLock { to: u8 },
     Publish { token: usize },
 }
 
@@ -126,7 +126,7 @@ impl Model for Sequence {
         let until = i64::try_from(LEASE).expect("small");
         vec![World {
             now: 0,
-            entries: vec![Entry::Grant { to: 0 }],
+            entries: vec![Entry::AcquiredLock { to: 0 }],
             written: until,
             counted: until,
             holder: Holding::Idle,
@@ -254,7 +254,7 @@ impl Sequence {
         let Stealing::Decided { seen } = world.stealers[stealer] else { return };
         if world.entries.len() == seen {
             world.overlapped |= world.holder != Holding::Stopped && world.acts_until(world.counted);
-            world.entries.push(Entry::Grant { to: u8::try_from(stealer + 1).expect("two") });
+            world.entries.push(Entry::AcquiredLock { to: u8::try_from(stealer + 1).expect("two") });
             world.stealers[stealer] = Stealing::Won { token: world.entries.len() };
         } else if self.0 == Protocol::StealByRename {
             // The rename goes through, with the token that was computed from what was seen.
@@ -270,7 +270,7 @@ impl Sequence {
 impl World {
     /// The current token: the number of the newest grant.
     fn token(&self) -> usize {
-        let grant = self.entries.iter().rposition(|entry| matches!(entry, Entry::Grant { .. }));
+        let grant = self.entries.iter().rposition(|entry| matches!(entry, Entry::AcquiredLock { .. }));
         grant.expect("the first entry is one") + 1
     }
 
@@ -302,10 +302,10 @@ impl World {
             Stealing::KnowsLease { until, seen } => (self.now, until, seen),
             _ => return,
         };
-        let now = Now { fs: UnixMs(now), boot: BootMs(now), boot_id: boot() };
+        let now = LeaseTime { fs: UnixMs(now), boot: BootMs(now), boot_id: boot() };
         self.stealers[stealer] = if self.token() != 1 {
             Stealing::Lost
-        } else if standing(&lock(until), &now) == Standing::Stealable {
+        } else if lease_state(&lock(until), &now) == LeaseState::Stealable {
             Stealing::Decided { seen }
         } else {
             Stealing::Idle
@@ -315,7 +315,7 @@ impl World {
     fn publishes_are_current(&self) -> bool {
         let mut current = 0;
         self.entries.iter().enumerate().all(|(index, entry)| match entry {
-            Entry::Grant { .. } => {
+            Entry::AcquiredLock { .. } => {
                 current = index + 1;
                 true
             }

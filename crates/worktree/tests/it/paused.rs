@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use worktree::error::Class;
 use worktree::fs::RealFs;
-use worktree::lock::Released;
+use worktree::lock::ReleaseOutcome;
 use worktree::restore::RestoreRequest;
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 
 use crate::support::{LyingClock, STEALABLE_MS, World, class, request};
 
@@ -23,7 +23,7 @@ fn a_paused_holder_that_wakes_after_the_steal_can_do_nothing() {
     assert_eq!(class(lock.renew(&paused)), Class::LockNotHeld);
     assert_eq!(class(lock.release(&paused)), Class::LockNotHeld);
     assert_eq!(class(world.snapshot(&paused)), Class::FencingMismatch);
-    let restore = RestoreRequest { session: Some(paused), discard_changes: true, progress: &Quiet };
+    let restore = RestoreRequest { session: Some(paused), discard_changes: true, progress: &NoProgress };
     assert_eq!(class(world.repo.restore(&world.main, &before, &restore)), Class::FencingMismatch);
 
     let history = world.repo.history(&world.main, 10).expect("readable");
@@ -41,8 +41,8 @@ fn an_expired_holder_may_only_release() {
     let lock = world.repo.lock(&world.main);
     assert_eq!(class(lock.renew(&session)), Class::LockExpired);
     assert_eq!(class(world.snapshot(&session)), Class::LockExpired);
-    assert_eq!(lock.release(&session).expect("not stolen yet"), Released::Now);
-    assert_eq!(lock.release(&session).expect("the same holder again"), Released::Before);
+    assert_eq!(lock.release(&session).expect("not stolen yet"), ReleaseOutcome::Released);
+    assert_eq!(lock.release(&session).expect("the same holder again"), ReleaseOutcome::AlreadyReleased);
 }
 
 #[test]

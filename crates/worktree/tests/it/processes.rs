@@ -14,14 +14,14 @@ use worktree::doctor::DoctorRequest;
 use worktree::error::Class;
 use worktree::fs::RealFs;
 use worktree::ids::SessionId;
-use worktree::lock::Request;
+use worktree::lock::AcquireRequest;
 use worktree::policy::{Policy, PolicyChanges};
 use worktree::record::Event;
 use worktree::repo::Repo;
 use worktree::sequence::Sequence;
 use worktree::snapshot::Consistency;
 use worktree::status::LockState;
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 use worktree::worktree::{Mode, Worktree};
 
 use crate::support::{env, new_worktree, request_with, scratch, short_or_long, snapshot};
@@ -357,7 +357,7 @@ fn work_until_killed(shared: &Shared) {
     let payload = shared.repo.payload(&shared.main);
     say("working");
     for n in 0_u64.. {
-        let request: Request<'_> = request_with(policy(200, 100));
+        let request: AcquireRequest<'_> = request_with(policy(200, 100));
         let Ok(grant) = shared.repo.acquire(&shared.main, &request) else { continue };
         let session = grant.session.session_id;
         std::fs::write(payload.join("counter"), n.to_string()).expect("writable");
@@ -384,7 +384,7 @@ fn a_worker_killed_at_any_moment_leaves_a_repository_that_can_be_mended() {
         let mended = shared.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
         assert!(mended.is_healthy(), "round {round}: {:?}", mended.findings);
         for published in shared.repo.history(&shared.main, usize::MAX).expect("readable") {
-            shared.repo.verify(&published, &Quiet).expect("what is visible is whole");
+            shared.repo.verify(&published, &NoProgress).expect("what is visible is whole");
         }
         shared.repo.lock(&shared.main).release(&next.session.session_id).expect("ours");
     }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use worktree::doctor::{DoctorRequest, Finding};
 use worktree::error::Class;
 use worktree::ids::SessionId;
-use worktree::lock::Released;
+use worktree::lock::ReleaseOutcome;
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::Consistency;
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 use worktree::worktree::Mode;
 
 use crate::interleave::just_before;
@@ -110,7 +110,7 @@ fn a_snapshot_published_between_two_looks_of_doctors_is_left_alone() {
         repair(&world.seen_by(Arc::new(layer), world.clock.clone()));
         finish();
         let taken = taken.lock().expect("one thread").take().expect("published");
-        world.repo.verify(&taken, &Quiet).unwrap_or_else(|error| panic!("look {look}: {error}"));
+        world.repo.verify(&taken, &NoProgress).unwrap_or_else(|error| panic!("look {look}: {error}"));
     }
 }
 
@@ -141,7 +141,10 @@ fn the_secret_of_a_lock_that_stands_survives_a_lost_token_and_doctor() {
     assert_eq!(error.facts()["indeterminate"], true);
     let session: SessionId = error.facts()["session_id"].as_str().expect("named").parse().expect("valid");
     assert!(repair(&world.repo).iter().all(|finding| finding.code != "session_left"));
-    assert_eq!(world.repo.lock(&world.main).release(&session).expect("its secret is there"), Released::Now);
+    assert_eq!(
+        world.repo.lock(&world.main).release(&session).expect("its secret is there"),
+        ReleaseOutcome::Released
+    );
 }
 
 /// An acquire saves its secret first, and then waits, perhaps long, for the lock.
@@ -180,7 +183,7 @@ fn a_restore_that_runs_in_a_shared_worktree_is_left_alone() {
         |call, _| call == Call::Exchange,
         move || assert!(repair(&doctor).iter().all(|finding| finding.code != "restore_left")),
     );
-    let request = || RestoreRequest { session: None, discard_changes: true, progress: &Quiet };
+    let request = || RestoreRequest { session: None, discard_changes: true, progress: &NoProgress };
     running.restore(&world.main, &old, &request()).expect("undisturbed");
     assert_eq!(std::fs::read(world.payload("file")).expect("there"), b"old");
 
@@ -226,7 +229,7 @@ fn releasing_twice_is_fine_whatever_happened_in_between() {
             let held = world.repo.status(&world.main).expect("readable").lock.map(|lock| lock.session_id);
             for _ in 0..2 {
                 let again = world.repo.lock(&world.main).release(&session);
-                assert_eq!(again.expect("released before"), Released::Before, "case {case}");
+                assert_eq!(again.expect("released before"), ReleaseOutcome::AlreadyReleased, "case {case}");
             }
             let holds = world.repo.status(&world.main).expect("readable").lock.map(|lock| lock.session_id);
             assert_eq!(held, holds, "the next holder keeps its lock");

@@ -17,14 +17,14 @@ use worktree::ids::SessionId;
 use worktree::repo::{NewWorktree, Repo};
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::{Consistency, Descriptor};
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 use worktree::worktree::{Mode, Worktree};
 
 use crate::support::layer::{Call, Layer, Verdict, crash};
 use crate::support::{STEALABLE_MS, World, class, env, new_worktree, request, snapshot};
 
 fn restore(repo: &Repo, main: &Worktree, session: Option<&SessionId>, to: &Descriptor) -> Result<()> {
-    let request = RestoreRequest { session: session.cloned(), discard_changes: true, progress: &Quiet };
+    let request = RestoreRequest { session: session.cloned(), discard_changes: true, progress: &NoProgress };
     repo.restore(main, to, &request)
 }
 
@@ -279,7 +279,7 @@ fn files_that_are_written_while_a_restore_is_staged_are_not_lost() {
         move || fs::write(&late, b"precious").expect("writable"),
     );
     let repo = world.seen_by(busy, world.clock.clone());
-    let request = RestoreRequest { session: Some(session), discard_changes: false, progress: &Quiet };
+    let request = RestoreRequest { session: Some(session), discard_changes: false, progress: &NoProgress };
     let refused = repo.restore(&world.main, &s1, &request).expect_err("it would be lost");
     assert_eq!(refused.class(), Class::ConsistencyUnavailable);
     assert!(refused.facts().contains_key("path"), "{refused}");
@@ -337,7 +337,7 @@ fn a_best_effort_snapshot_records_the_modes_that_it_copied() {
     let repo = world.seen_by(changing, world.clock.clone());
     let taken = snapshot(&repo, &world.main, None, Consistency::BestEffort).expect("best effort").descriptor;
     assert_eq!(taken.changed_while_read, ["dir/file"]);
-    world.repo.verify(&taken, &Quiet).expect("the manifest describes the copy");
+    world.repo.verify(&taken, &NoProgress).expect("the manifest describes the copy");
     let session = world.acquire().expect("a free lock").session.session_id;
     restore(&world.repo, &world.main, Some(&session), &taken).expect("so it can be restored");
 }

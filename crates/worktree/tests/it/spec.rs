@@ -14,7 +14,7 @@ use worktree::restore::RestoreRequest;
 use worktree::sequence::Sequence;
 use worktree::snapshot::Consistency;
 use worktree::status::LockState;
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 use worktree::worktree::Mode;
 
 use crate::support::layer::{Call, Layer, Verdict, crash};
@@ -334,7 +334,7 @@ fn fencing_publish_and_restore_need_the_current_token_and_leave_no_trace() {
     world.clock.pass(STEALABLE_MS);
     world.acquire().expect("stealable");
     assert_eq!(class(world.snapshot(&stale)), Class::FencingMismatch);
-    let restore = RestoreRequest { session: Some(stale), discard_changes: true, progress: &Quiet };
+    let restore = RestoreRequest { session: Some(stale), discard_changes: true, progress: &NoProgress };
     assert_eq!(class(world.repo.restore(&world.main, &good, &restore)), Class::FencingMismatch);
     assert_eq!(std::fs::read(world.payload("file")).expect("there"), b"2", "the files are untouched");
     assert_eq!(world.repo.history(&world.main, 9).expect("readable").len(), 1);

@@ -15,12 +15,12 @@ use worktree::error::{Class, Result};
 use worktree::fs::{Fs, RealFs};
 use worktree::holder::{HolderId, Maker};
 use worktree::ids::{SessionId, SystemEntropy};
-use worktree::lock::{Grant, Request};
+use worktree::lock::{AcquireRequest, AcquiredLock};
 use worktree::policy::Policy;
 use worktree::repo::{NewWorktree, Repo};
 use worktree::session::SessionStore;
-use worktree::snapshot::{Consistency, Published, SnapshotRequest};
-use worktree::tree::Quiet;
+use worktree::snapshot::{Consistency, PublishedSnapshot, SnapshotRequest};
+use worktree::tree::NoProgress;
 use worktree::worktree::{Mode, Worktree};
 
 /// Real clocks, moved by an offset; a wait only moves them.
@@ -129,11 +129,11 @@ impl World {
         std::fs::write(path, bytes).expect("writable");
     }
 
-    pub fn acquire(&self) -> Result<Grant> {
+    pub fn acquire(&self) -> Result<AcquiredLock> {
         self.repo.acquire(&self.main, &request())
     }
 
-    pub fn snapshot(&self, session: &SessionId) -> Result<Published> {
+    pub fn snapshot(&self, session: &SessionId) -> Result<PublishedSnapshot> {
         snapshot(&self.repo, &self.main, Some(session), Consistency::Quiesced)
     }
 }
@@ -160,12 +160,12 @@ pub fn new_worktree(name: &str, mode: Mode) -> NewWorktree {
     }
 }
 
-pub fn request() -> Request<'static> {
+pub fn request() -> AcquireRequest<'static> {
     request_with(Policy::DEFAULT)
 }
 
-pub fn request_with(policy: Policy) -> Request<'static> {
-    Request { holder: HolderId::this_process(), policy, only_steal: false, on_watch: &|_| {} }
+pub fn request_with(policy: Policy) -> AcquireRequest<'static> {
+    AcquireRequest { holder: HolderId::this_process(), policy, only_steal: false, on_watch: &|_| {} }
 }
 
 pub fn snapshot(
@@ -173,8 +173,9 @@ pub fn snapshot(
     worktree: &Worktree,
     session: Option<&SessionId>,
     consistency: Consistency,
-) -> Result<Published> {
-    let request = SnapshotRequest { note: None, consistency, session: session.cloned(), progress: &Quiet };
+) -> Result<PublishedSnapshot> {
+    let request =
+        SnapshotRequest { note: None, consistency, session: session.cloned(), progress: &NoProgress };
     repo.snapshot(worktree, &request)
 }
 

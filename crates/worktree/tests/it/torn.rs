@@ -6,7 +6,7 @@ use std::sync::Arc;
 use worktree::doctor::{DoctorRequest, Finding};
 use worktree::error::Class;
 use worktree::fs::RealFs;
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 
 use crate::support::layer::Layer;
 use crate::support::{LyingClock, STEALABLE_MS, World, class, request};
@@ -94,9 +94,12 @@ fn a_snapshot_that_lost_a_byte_is_found_and_not_restored() {
     let snapshot = world.snapshot(&session).expect("ours").descriptor;
     let stored = world.repo.layout().snapshot_tree(&snapshot.snapshot_id).join("file");
     std::fs::write(&stored, b"Precious").expect("writable");
-    assert_eq!(class(world.repo.verify(&snapshot, &Quiet)), Class::Damaged);
-    let restore =
-        worktree::restore::RestoreRequest { session: Some(session), discard_changes: true, progress: &Quiet };
+    assert_eq!(class(world.repo.verify(&snapshot, &NoProgress)), Class::Damaged);
+    let restore = worktree::restore::RestoreRequest {
+        session: Some(session),
+        discard_changes: true,
+        progress: &NoProgress,
+    };
     assert_eq!(class(world.repo.restore(&world.main, &snapshot, &restore)), Class::Damaged);
     assert_eq!(std::fs::read(world.payload("file")).expect("untouched"), b"precious");
     let manifest = world.repo.layout().snapshot_manifest(&snapshot.snapshot_id);

@@ -11,7 +11,7 @@ use worktree::error::Class;
 use worktree::ids::SessionId;
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::{Consistency, Descriptor};
-use worktree::tree::{Progress, Quiet};
+use worktree::tree::{NoProgress, Progress};
 use worktree::worktree::Mode;
 
 use crate::support::layer::{Call, Layer, Verdict};
@@ -29,7 +29,8 @@ fn round_trip(world: &World) -> Descriptor {
 }
 
 fn restore(world: &World, session: &SessionId, snapshot: &Descriptor) {
-    let request = RestoreRequest { session: Some(session.clone()), discard_changes: true, progress: &Quiet };
+    let request =
+        RestoreRequest { session: Some(session.clone()), discard_changes: true, progress: &NoProgress };
     world.repo.restore(&world.main, snapshot, &request).expect("ours");
 }
 
@@ -184,7 +185,7 @@ fn a_best_effort_snapshot_of_a_changing_tree_carries_its_risk_everywhere() {
     let found = world.repo.find(&world.main, taken.descriptor.snapshot_id.as_str()).expect("visible");
     for descriptor in [&taken.descriptor, listed, &found] {
         assert!(descriptor.risk.as_deref().is_some_and(|risk| risk.starts_with("best_effort")));
-        world.repo.verify(descriptor, &Quiet).expect("what was read is what was hashed");
+        world.repo.verify(descriptor, &NoProgress).expect("what was read is what was hashed");
     }
 }
 
@@ -197,7 +198,7 @@ fn a_shared_worktree_has_no_lock_and_anyone_moves_its_head() {
     assert!(taken.is_head);
     assert_eq!(taken.descriptor.mode, Mode::Shared, "the descriptor tells that there was no single writer");
     world.write("file", b"2");
-    let request = RestoreRequest { session: None, discard_changes: true, progress: &Quiet };
+    let request = RestoreRequest { session: None, discard_changes: true, progress: &NoProgress };
     world.repo.restore(&world.main, &taken.descriptor, &request).expect("no lock is needed");
     assert_eq!(fs::read(world.payload("file")).expect("there"), b"1");
 }
@@ -208,7 +209,7 @@ fn a_restore_refuses_to_lose_what_is_in_no_snapshot() {
     world.write("file", b"1");
     let session = world.acquire().expect("a free lock").session.session_id;
     let taken = world.snapshot(&session).expect("ours").descriptor;
-    let careful = RestoreRequest { session: Some(session), discard_changes: false, progress: &Quiet };
+    let careful = RestoreRequest { session: Some(session), discard_changes: false, progress: &NoProgress };
     world.repo.restore(&world.main, &taken, &careful).expect("nothing would be lost");
     world.write("unsaved", b"2");
     let refused = world.repo.restore(&world.main, &taken, &careful).expect_err("it would be lost");
@@ -251,5 +252,5 @@ fn many_files_are_copied_in_parallel_and_each_is_counted_once() {
     assert_eq!(taken.files, 300);
     assert_eq!(counter.announced.into_inner(), 300);
     assert_eq!(counter.done.into_inner(), 300);
-    world.repo.verify(&taken, &Quiet).expect("whole");
+    world.repo.verify(&taken, &NoProgress).expect("whole");
 }

@@ -9,13 +9,13 @@ use worktree::error::Error;
 use worktree::record::with_rfc3339;
 
 /// What a command found or did.
-pub(crate) struct Answer {
+pub(crate) struct CommandOutput {
     data: Value,
     text: String,
     exit_code: u8,
 }
 
-impl Answer {
+impl CommandOutput {
     /// `data` for programs, with readable times put beside the others, and `text` for people.
     pub(crate) fn new(data: impl Serialize, text: impl Into<String>) -> Self {
         let data = serde_json::to_value(data).expect("answers are plain data");

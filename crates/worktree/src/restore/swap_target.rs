@@ -16,14 +16,14 @@ use crate::repo::Repo;
 use crate::tree::Root;
 use crate::worktree::Worktree;
 
-pub(super) struct Place {
+pub(super) struct SwapTarget {
     parent: Root,
     name: OsString,
     /// For people: what it was called when it was opened.
     shown: PathBuf,
 }
 
-impl Place {
+impl SwapTarget {
     pub(super) fn of(repo: &Repo, worktree: &Worktree) -> Result<Self> {
         let path = worktree.path.as_path();
         let parent = path.parent().expect("a worktree's path has a name in it");
