@@ -27,52 +27,52 @@ use crate::worktree::Worktree;
 
 use audit::Audit;
 
-/// How hard to look, and whether to mend.
+/// Parameters of an examination.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DoctorRequest {
-    /// Also look for what was left half done, and at the clock.
+    /// Also check for litter, stored snapshots and the clock.
     pub strict: bool,
-    /// Mend what can be mended; looks as hard as `strict`.
+    /// Repair findings that can be repaired; implies `strict`.
     pub repair: bool,
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What kind of thing, for programs.
+    /// Its kind, for programs.
     pub code: &'static str,
-    /// What it is about: a path or an id.
+    /// The affected path or id.
     pub subject: String,
-    /// What is wrong, and what to do.
+    /// The problem, and what to do next.
     pub detail: String,
-    /// Whether it has been mended.
+    /// Whether it has been repaired.
     pub repaired: bool,
 }
 
-/// Everything that was found.
+/// The result of an examination.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What is wrong.
+    /// The problems found.
     pub findings: Vec<Finding>,
-    /// How many worktrees were looked at.
+    /// The number of worktrees examined.
     pub worktrees: u64,
-    /// How many entries of their sequences were checked.
+    /// The number of entries audited.
     pub entries: u64,
-    /// How many published snapshots were looked at.
+    /// The number of published snapshots examined.
     pub snapshots: u64,
-    /// How far this machine's clock is from the filesystem's.
+    /// The skew between this machine's clock and the filesystem's.
     pub clock_skew_ms: Millis,
 }
 
 impl Report {
-    /// Whether nothing is wrong any more.
+    /// Whether no unrepaired problem is left.
     pub fn is_healthy(&self) -> bool {
         self.findings.iter().all(|finding| finding.repaired)
     }
 }
 
 impl Repo {
-    /// Looks for what is wrong.
+    /// Examines the repository, and repairs it if requested.
     pub fn doctor(&self, request: DoctorRequest) -> Result<Report> {
         let reading = probe::read(&self.env, &self.layout)?;
         let mut checkup = Checkup {
@@ -144,7 +144,7 @@ impl Checkup<'_> {
         self.report.findings.push(Finding { code, subject: subject.into(), detail, repaired });
     }
 
-    /// A damaged file is a finding, and the examination goes on; a filesystem that refuses ends it.
+    /// Turns damage into a finding, so that the examination continues; an I/O error ends it.
     fn damage_is_a_finding<T>(
         &mut self,
         code: &'static str,
@@ -168,20 +168,20 @@ impl Checkup<'_> {
         let skew = self.report.clock_skew_ms;
         if skew > bound / 2 {
             let detail = format!(
-                "this machine's clock is more than half the allowed skew from the filesystem's; set it right \
-                 before locks are refused: skew_ms={skew} max_clock_skew_ms={bound}"
+                "this machine's clock is off by more than half of the allowed skew; synchronize it before \
+                 locks are refused: skew_ms={skew} max_clock_skew_ms={bound}"
             );
             self.note("clock_offset", "clock", detail);
         }
     }
 
-    /// Whether something last touched at `at` is too old to be in use anywhere.
+    /// Whether a file last modified at `at` is too old to be in use on any host.
     fn is_ancient(&self, at: UnixMs) -> bool {
         self.now.since(at) > ANCIENT_MS
     }
 }
 
-/// A day: how long something of another host's is taken to be in use.
+/// A day: how long a file of another host counts as in use.
 const ANCIENT_MS: Millis = 24 * 3600 * 1000;
 
 fn shown(path: &Path) -> String {

@@ -1,22 +1,23 @@
-//! What a lease is worth at a given moment. Pure: times come in, a judgement goes out.
+//! The state of a lease at a given time. Pure functions of times.
 //!
-//! Invariant: [`may_act`] turns false for the holder strictly before [`lease_state`] says [`LeaseState::Stealable`]
-//! to anyone else, as long as clocks differ by no more than `max_clock_skew_ms`; and without any trust in
-//! wall clocks when both look at the same boot clock, or when the stealer watched for `watch_ms`.
+//! **Invariant.** [`may_act`] turns false for the holder strictly before [`lease_state`] returns
+//! [`LeaseState::Stealable`] to any other process, as long as clocks differ by at most `max_clock_skew_ms`.
+//! Wall clocks do not matter when both processes read the same boot clock, or when the stealer watched for
+//! `watch_ms`.
 //!
-//! Left out: reading clocks (`clock`, `probe`) and acting on the judgement (`lock`).
+//! Left out: reading clocks (`clock`, `probe`) and acting on the result (`lock`).
 
 use crate::clock::{BootId, BootMs, Millis, UnixMs};
 use crate::record::{BootStamp, LockRecord};
 
-/// One reading of the clocks that judge a lease.
+/// The clocks that decide the state of a lease, read at one moment.
 #[derive(Clone, Debug)]
 pub struct LeaseTime {
     /// The filesystem's time.
     pub fs: UnixMs,
     /// The boot clock.
     pub boot: BootMs,
-    /// Which boot it belongs to.
+    /// The boot that `boot` counts from.
     pub boot_id: BootId,
 }
 
@@ -32,28 +33,28 @@ impl LeaseTime {
     }
 }
 
-/// What anyone but the holder may do about a lock.
+/// The state of a lock, as processes other than its holder see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseState {
-    /// Its lease runs.
+    /// The lease runs.
     Live,
-    /// Its lease has run out, but it is too early to steal it.
+    /// The lease has expired, but the lock may not be stolen yet.
     Expired,
-    /// It may be stolen, once its renewals have been seen to stand still for `watch_ms`.
+    /// The lock may be stolen after a watch of `watch_ms` in which it is not renewed.
     StealableAfterWatch {
-        /// How long to watch.
+        /// The length of the watch.
         watch_ms: Millis,
     },
-    /// It may be stolen.
+    /// The lock may be stolen.
     Stealable,
-    /// It was renewed in the future, so one of the clocks is wrong and nothing can be said.
+    /// The lock was renewed in the future: one of the clocks is wrong, and the state is unknown.
     RenewedInFuture {
-        /// By how much.
+        /// How far in the future.
         ahead_ms: Millis,
     },
 }
 
-/// Judges `lock` for those who do not hold it.
+/// The state of `lock` for processes that do not hold it.
 pub fn lease_state(lock: &LockRecord, now: &LeaseTime) -> LeaseState {
     if lock.boot.boot_id == now.boot_id {
         return by_boot_clock(lock, now.boot);
@@ -82,14 +83,14 @@ fn by_boot_clock(lock: &LockRecord, boot: BootMs) -> LeaseState {
     }
 }
 
-/// The last moment at which `lock` may not be stolen.
+/// The last millisecond at which `lock` may not be stolen.
 pub fn stealable_at(lock: &LockRecord) -> UnixMs {
     lock.lease_expires_at.plus(lock.policy.steal_delay_ms())
 }
 
-/// Whether the holder may still act on a lease that it was told runs out at `stamp`.
+/// Whether the holder may still act under a lease that expires at `stamp`.
 ///
-/// On another boot the answer is no: what has passed since is unknown, and late is fine where early is not.
+/// False on another boot: the time that has passed since is unknown, so the lease counts as expired.
 pub fn may_act(stamp: &BootStamp, boot_id: &BootId, boot: BootMs) -> bool {
     stamp.boot_id == *boot_id && boot <= stamp.expires_boot_ms
 }

@@ -1,4 +1,4 @@
-//! Each command: ask the `worktree` crate, and put its answer into words.
+//! Each command: one call of the `worktree` crate, and its result as JSON and text.
 
 use std::fmt::Write;
 
@@ -25,14 +25,14 @@ use cli::progress::Bar;
 pub(crate) fn init(args: &Init) -> Result<CommandOutput> {
     let policy = Policy::DEFAULT.with(&args.policy.changes())?;
     let env = system_env()?;
-    std::fs::create_dir_all(&args.dir).map_err(|cause| Error::io("make", &args.dir, &cause))?;
+    std::fs::create_dir_all(&args.dir).map_err(|cause| Error::io("create", &args.dir, &cause))?;
     let root = real_path(&args.dir)?;
     let repo = Repo::init(env, &root, policy)?;
     let worktree_id = args.worktree.clone().unwrap_or_else(default_worktree);
     let path = std::path::PathBuf::from(worktree_id.as_str()).try_into()?;
     let worktree = repo.add_worktree(NewWorktree { worktree_id, path, mode: args.mode.into(), policy })?;
     let text = format!(
-        "repository made in {}\nput files into {}, then: jvs run -- COMMAND, or jvs lock acquire",
+        "repository created in {}\nput files into {}, then: jvs run -- COMMAND, or jvs lock acquire",
         root.display(),
         repo.payload(&worktree).display()
     );
@@ -86,7 +86,7 @@ pub(crate) fn lock(context: &Context, command: &LockCommand) -> Result<CommandOu
             let session = required(session.session_id.as_ref())?;
             let worktree = context.worktree(target)?;
             let before = context.repo.lock(&worktree).release(session)? == ReleaseOutcome::AlreadyReleased;
-            let verb = if before { "had been released before" } else { "released" };
+            let verb = if before { "already released" } else { "released" };
             let text = format!("{verb} worktree={}", worktree.worktree_id);
             let data = json!({"worktree_id": worktree.worktree_id, "released": true, "already": before});
             Ok(CommandOutput::new(data, text))
@@ -117,7 +117,7 @@ pub(crate) fn snapshot(context: &Context, args: &Snapshot) -> Result<CommandOutp
         snapshot.snapshot_id, snapshot.files, snapshot.bytes, snapshot.content_hash
     );
     if !published.is_head {
-        text.push_str("\nthe head stays where it was: this was taken without the lock");
+        text.push_str("\nthe head did not move: the snapshot was taken without the lock");
     }
     if let Some(risk) = &snapshot.risk {
         write!(text, "\nrisk: {risk} changed={}", snapshot.changed_while_read.len()).expect("a string");
@@ -186,7 +186,7 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<CommandOutput
     drop(bar);
     let files = context.repo.payload(&worktree);
     let text = format!(
-        "restored {} into {}; a shell that stands there has to `cd` into it again{}",
+        "restored {} into {}; a shell in that directory must `cd` into it again{}",
         snapshot.snapshot_id,
         files.display(),
         shared_note(&worktree)
@@ -225,10 +225,10 @@ pub(crate) fn doctor(context: &Context, strict: bool, repair: bool) -> Result<Co
     Ok(CommandOutput::new(data, text).with_exit_code(exit_code))
 }
 
-/// Says on standard error why nothing seems to happen.
+/// Explains a long wait on standard error.
 pub(crate) fn announce_watch(watch_ms: Millis) {
     eprintln!(
-        "jvs: the holder is on another boot or host; watching that it renews no more: watch_ms={watch_ms}"
+        "jvs: the holder is on another boot or host; checking that it no longer renews: watch_ms={watch_ms}"
     );
 }
 
@@ -240,7 +240,7 @@ fn acquire(
 ) -> Result<CommandOutput> {
     let worktree = context.worktree(target)?;
     let request = AcquireRequest {
-        // This process ends at once; whoever started it is the one who holds.
+        // This process ends at once, so its parent is recorded as the holder.
         holder: HolderId::parent_process(),
         policy: worktree.policy.with(&policy.changes())?,
         only_steal,
@@ -250,7 +250,7 @@ fn acquire(
     let lock = &acquired.lock;
     let verb = if acquired.stolen_from.is_some() { "stolen" } else { "acquired" };
     let text = format!(
-        "{verb} worktree={} fencing_token={} lease_expires_at={}\nto act as its holder: export JVS_SESSION_ID={}",
+        "{verb} worktree={} fencing_token={} lease_expires_at={}\nto use the lock: export JVS_SESSION_ID={}",
         lock.worktree_id,
         lock.fencing_token,
         lock.lease_expires_at.rfc3339(),
@@ -265,7 +265,7 @@ fn list_worktrees(repo: &Repo) -> Result<CommandOutput> {
         let status = repo.status(&worktree)?;
         let head = status.head.as_ref().map_or("none", SnapshotId::as_str);
         let (id, path) = (&worktree.worktree_id, worktree.path.as_path().display());
-        writeln!(text, "{id}  {path}  {}  head={head}", lock_word(&status)).expect("a string");
+        writeln!(text, "{id}  {path}  {}  head={head}", lock_state_name(&status)).expect("a string");
         let mut value = serde_json::to_value(&worktree).expect("a worktree is plain data");
         value["lock_state"] = json!(status.state);
         value["head"] = json!(status.head);
@@ -277,7 +277,7 @@ fn list_worktrees(repo: &Repo) -> Result<CommandOutput> {
     Ok(CommandOutput::new(json!({"worktrees": data}), text))
 }
 
-fn lock_word(status: &Status) -> &'static str {
+fn lock_state_name(status: &Status) -> &'static str {
     match (status.mode, status.state) {
         (Mode::Shared, _) => "shared",
         (_, LockState::Free) => "free",
@@ -290,7 +290,7 @@ fn lock_word(status: &Status) -> &'static str {
 
 fn describe(status: &Status) -> String {
     let head = status.head.as_ref().map_or("none", SnapshotId::as_str);
-    let mut text = format!("{} {} head={head}", status.worktree_id, lock_word(status));
+    let mut text = format!("{} {} head={head}", status.worktree_id, lock_state_name(status));
     if let (Some(lock), Some(stealable_at)) = (&status.lock, status.stealable_at) {
         let process = serde_json::to_value(status.holder).expect("a word");
         write!(
@@ -311,7 +311,7 @@ fn describe(status: &Status) -> String {
 fn describe_report(report: &Report) -> String {
     let mut text = String::new();
     for finding in &report.findings {
-        let mark = if finding.repaired { "mended" } else { "found" };
+        let mark = if finding.repaired { "repaired" } else { "found" };
         writeln!(text, "{mark} {}: {} ({})", finding.code, finding.detail, finding.subject)
             .expect("a string");
     }
@@ -331,12 +331,12 @@ fn snapshot_data(snapshot: &Descriptor, is_head: bool) -> Value {
     data
 }
 
-/// What a shared worktree does not promise.
+/// A warning for shared worktrees.
 fn shared_note(worktree: &Worktree) -> &'static str {
     match worktree.mode {
         Mode::Exclusive => "",
         Mode::Shared => {
-            "\nthis worktree is shared: anyone may write to it at any time, so there is no single writer"
+            "\nthis worktree is shared: any process may write to it at any time, so there is no single writer"
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `jvs`: locks and snapshots for worktrees on a shared filesystem, with no server.
 //!
-//! Everything is decided in the `worktree` crate. Here arguments are parsed, components are put together,
-//! and answers are printed: as text for people, or with `--json` in the shapes that `docs/worktrees.md`
-//! describes. An error's class is the exit code.
+//! The `worktree` crate makes all decisions. This binary parses arguments, constructs components and prints
+//! results: as text, or with `--json` as described in `docs/worktrees.md`. An error's class determines the
+//! exit code.
 
 mod output;
 mod args;
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     if let Some(code) = become_command("jvs") {
         return ExitCode::from(code);
     }
-    // Looked for by hand, because a command line that cannot be parsed may still ask for JSON.
+    // Searched by hand, because an invalid command line may still request JSON.
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     let args = match parse() {
         Ok(args) => args,
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     };
     match dispatch(&args) {
         Ok(output) => output.print(args.json),
-        // `doctor` that could not look is told from one that found something.
+        // Exit code 2: distinguishes an examination that failed from one with findings.
         Err(error) if matches!(args.command, Command::Doctor { .. }) => {
             output::print_error(&error, args.json, 2)
         }
@@ -42,14 +42,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// The arguments, and what the environment says in their place.
+/// Parses the command line, with environment variables as defaults.
 fn parse() -> Result<Args, clap::Error> {
     let mut command = without_empty_env(Args::command());
     let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
     Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// A variable that is set to nothing is not set: `JVS_SESSION_ID= jvs …` is how a shell takes one away.
+/// An empty variable counts as unset: `JVS_SESSION_ID= jvs …` is how a shell user unsets one for a command.
 fn without_empty_env(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| {
         let value = arg.get_env().and_then(std::env::var_os);

@@ -1,9 +1,9 @@
-//! `jvs run`: a command that runs while, and only while, the lock is held.
+//! `jvs run`: runs a command only while the lock is held.
 //!
-//! Invariant: while jvs gets to run, the command's process group is dead once the lease is over on this
-//! machine's boot clock. The lease is renewed by another thread, because a renewal may hang with the filesystem; this thread only
-//! waits, with the expiry as its deadline, so a hang ends the command in time. What remains is in [`cli::child`]; fencing
-//! refuses what such processes would publish.
+//! **Invariant.** While jvs is scheduled, the command's process group is dead once the lease has expired on
+//! this machine's boot clock. Another thread renews the lease, because a renewal may block on the filesystem;
+//! this thread only waits, with the expiry as its deadline, so a blocked renewal ends the command in time.
+//! [`cli::child`] lists the remaining cases; fencing rejects publishes by processes that survive.
 
 use std::io::{PipeReader, PipeWriter, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -34,8 +34,8 @@ pub(crate) fn run(context: &Context, args: &Run) -> Result<CommandOutput> {
             on_watch: &announce_watch,
         },
     )?;
-    // Taken over only now, so that a long wait for the lock can be interrupted; and before there is a command
-    // or another thread, so that every signal from here on arrives through the descriptor.
+    // Not earlier, so that a long watch can be interrupted; and before the command or another thread starts,
+    // so that every later signal arrives through the descriptor.
     let ended = Signals::take().map_err(not_made("signalfd")).and_then(|signals| {
         let (woken, wake) = std::io::pipe().map_err(not_made("pipe"))?;
         let job = start(context, &worktree, &acquired, args, &signals, woken)?;
@@ -43,7 +43,7 @@ pub(crate) fn run(context: &Context, args: &Run) -> Result<CommandOutput> {
     });
     let release = || context.repo.lock(&worktree).release(&acquired.session.session_id);
     let (exit_code, released) = match ended {
-        // What may still run keeps its protection, for as long as it lasts.
+        // Processes that may still run keep the lock until its lease expires.
         Ok((exit_code, GroupEnded(false))) => return Err(exit_code.err().unwrap_or_else(not_ended)),
         Ok((exit_code, GroupEnded(true))) => (exit_code, release()),
         Err(error) => (Err(error), release()),
@@ -59,17 +59,18 @@ fn not_made(what: &'static str) -> impl Fn(std::io::Error) -> Error {
 }
 
 fn not_ended() -> Error {
-    let detail = "processes of the command could not be killed, so the lock is left to run out; look for what they wait for";
+    let detail = "processes of the command could not be killed, so the lock is not released and its lease \
+                  expires; find out what they are blocked on";
     Error::new(Class::Io, detail)
 }
 
-/// What a renewal came to.
+/// The outcome of a renewal.
 enum RenewalReport {
     RenewedUntil(BootMs),
     Lost(Error),
 }
 
-/// Whether nothing of the command's group is left.
+/// Whether every process of the command's group has ended.
 struct GroupEnded(bool);
 
 fn start<'a>(
@@ -90,7 +91,7 @@ fn start<'a>(
         .map_err(|cause| Error::io("start", "/proc/self/exe".as_ref(), &cause))
 }
 
-/// Keeps the lease and the command together until one of them ends.
+/// Renews the lease while the command runs, and ends the command when the lease is lost.
 fn supervise(
     context: &Context,
     worktree: &Worktree,
@@ -111,7 +112,7 @@ fn supervise(
             Ended::Killed(error) => Err(error),
             Ended::WantsTerminal => Err(Error::invalid(WANTS_TERMINAL)),
         });
-        // Whatever is left of the group must not write once the lock is another's.
+        // The rest of the group must not write after the lock is released.
         let group = GroupEnded(job.end());
         drop(stop);
         (ended, group)
@@ -139,7 +140,7 @@ fn renew(
     }
 }
 
-/// For how long the command may run.
+/// How long the command may run: until the lease expires or is lost.
 struct LeaseDeadline<'a> {
     clock: &'a dyn Clock,
     reports: Receiver<RenewalReport>,
@@ -158,8 +159,8 @@ impl LeaseDeadline<'_> {
         if now > self.expires {
             return Order::Kill(Error::new(
                 Class::LockExpired,
-                "no renewal came through before the lease ran out, so the command was stopped; look at the \
-                 filesystem, and run it again",
+                "no renewal succeeded before the lease expired, so the command was killed; check the \
+                 filesystem and retry",
             ));
         }
         Order::Run(Duration::from_millis(self.expires.since(now) + 1))

@@ -80,7 +80,8 @@ fn a_note_is_one_line_without_control_characters() {
     assert_eq!(playground.jvs(&["snapshot", "größer: ✓", "--session-id", &session]).code, 0);
 }
 
-/// `JVS_SESSION_ID= jvs …`, as one types it to take the variable away, was refused as a name that is too short.
+/// `JVS_SESSION_ID= jvs …`, as one types it to take the variable away, was refused as a name that is too
+/// short.
 #[test]
 fn a_variable_that_is_set_to_nothing_is_not_set() {
     let playground = Playground::new();
@@ -91,7 +92,7 @@ fn a_variable_that_is_set_to_nothing_is_not_set() {
     release.env("JVS_SESSION_ID", "").args(["lock", "release"]);
     let refused = ran(&mut release);
     assert_eq!(refused.code, 22);
-    assert!(refused.stderr.contains("which session?"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("no session given"), "{}", refused.stderr);
     let mut wrong = playground.command();
     wrong.env("JVS_WORKTREE", "../evil").args(["lock", "status"]);
     assert_eq!(ran(&mut wrong).code, 2, "any other value counts");

@@ -1,7 +1,7 @@
-//! The audit: whether each sequence is the one that was written, and whether it is all of it.
+//! The audit: whether each sequence is unaltered and complete.
 //!
 //! Numbers, hashes and states show a hole, a corrupt entry and an altered one. They do not show a lost tail:
-//! what is left is a valid, shorter sequence. Its traces are elsewhere: a copy of the lock, a renewal or an
+//! the rest is a valid, shorter sequence. Its traces are elsewhere: a copy of the lock, a renewal or an
 //! intent with a token behind the newest entry, and a snapshot that has a descriptor and no intent, which was
 //! therefore published. Each of these is written after its entry is durable.
 //!
@@ -127,7 +127,7 @@ impl Checkup<'_> {
             let worktree = &descriptor.worktree_id;
             if self.publishes(worktree, id)? == Some(false) {
                 let detail = format!(
-                    "the snapshot was published, and the sequence of its worktree has lost the entry; restore \
+                    "the snapshot was published, and the sequence of its worktree lost that entry; restore \
                      .jvs/locks from a backup: worktree={worktree}"
                 );
                 self.note("snapshot_unlisted", id.as_str(), detail);
@@ -135,10 +135,10 @@ impl Checkup<'_> {
             }
             return Ok(());
         }
-        let is_there = absent_is_none(fs.meta(&dir)).doing("look at", &dir)?.is_some();
+        let is_there = absent_is_none(fs.meta(&dir)).doing("stat", &dir)?.is_some();
         if is_there && !self.repo.is_published_anywhere(id)? {
-            let detail = "this is no snapshot that jvs took, or it lost its intent and its descriptor; look at \
-                          it and move it out of .jvs/snapshots";
+            let detail = "this has neither an intent nor a matching descriptor, so it is damaged or \
+                          was not taken by jvs; check it and move it out of .jvs/snapshots";
             self.note("snapshot_unlisted", id.as_str(), detail);
         }
         Ok(())
@@ -158,7 +158,7 @@ impl Checkup<'_> {
         });
     }
 
-    /// Looks for published snapshots that have gone, or whose manifest is not the one that was published.
+    /// Checks that published snapshots exist, and that their manifests match the published hashes.
     pub(super) fn check_published(&mut self, worktree: &Worktree) -> Result<()> {
         let repo = self.repo;
         let mut published = Vec::new();

@@ -1,4 +1,4 @@
-//! What was left half done: temporary files, unfinished snapshots and restores, sessions that are over.
+//! Litter: temporary files, unfinished snapshots and restores, and sessions without a lock.
 
 use super::{Checkup, shown};
 use crate::atomic;
@@ -31,10 +31,10 @@ impl Checkup<'_> {
         for name in repo.env.fs.list(&dir).doing("list", &dir)? {
             let path = dir.join(&name);
             let gone = name.to_str().and_then(|name| atomic::maker_is_gone(&repo.env, name));
-            let meta = absent_is_none(repo.env.fs.meta(&path)).doing("look at", &path)?;
+            let meta = absent_is_none(repo.env.fs.meta(&path)).doing("stat", &path)?;
             let Some(meta) = meta else { continue };
             if gone.unwrap_or_else(|| self.is_ancient(meta.modified)) {
-                let detail = "a temporary file was left by a command that did not finish";
+                let detail = "a command that did not finish left this temporary file";
                 self.note_or_repair("orphan_temp", shown(&path), detail, |repo| {
                     absent_is_none(repo.env.fs.remove_file(&path)).doing("remove", &path).map(drop)
                 });
@@ -43,23 +43,23 @@ impl Checkup<'_> {
         Ok(())
     }
 
-    /// A snapshot that was begun: publishing it removes the intent. One without an intent is the audit's.
+    /// A snapshot with an intent is unfinished, or its process died after the publish. `audit` checks the
+    /// others.
     fn check_intent(&mut self, id: &SnapshotId) -> Result<()> {
         let repo = self.repo;
-        // The intent is read before the sequence: it goes only after the publish is there.
+        // The intent is read before the sequence: it is removed only after the publish.
         let path = repo.layout.intent(id);
         let bytes = absent_is_none(repo.env.fs.read(&path)).doing("read", &path)?;
         let Some(bytes) = bytes else { return Ok(()) };
         let intent = serde_json::from_slice::<Intent>(&bytes).ok().filter(|intent| intent.snapshot_id == *id);
         let Some(intent) = intent else {
-            let detail = "the intent of a snapshot cannot be read, so nobody can tell whether it was published; \
-                          look at the snapshot, and remove the intent";
+            let detail = "the intent is damaged, so the state of its snapshot is unknown; check the snapshot \
+                          and remove the intent";
             self.note("intent_damaged", shown(&path), detail);
             return Ok(());
         };
-        // Whether it is over is asked before the sequence too: a snapshot that nobody is taking any more can
-        // only have been published before, while one that is not published yet may be by its live maker.
-        let over = self.is_over(&intent);
+        // So is the state of the process: once that has ended, the snapshot can no longer become published.
+        let abandoned = self.is_abandoned(&intent);
         let published = self.publishes(&intent.worktree_id, id)?;
         if !self.is_whole(&intent.worktree_id) {
             return Ok(());
@@ -69,15 +69,15 @@ impl Checkup<'_> {
             self.note_or_repair("intent_left", id.as_str(), detail, |repo| {
                 absent_is_none(repo.env.fs.remove_file(&path)).doing("remove", &path).map(drop)
             });
-        } else if published == Some(false) && over {
+        } else if published == Some(false) && abandoned {
             let detail = "the snapshot was begun and never published; it is hidden and occupies disk space";
             self.note_or_repair("partial_snapshot", id.as_str(), detail, |repo| repo.discard_snapshot(id));
         }
         Ok(())
     }
 
-    /// Whether nobody can be taking this snapshot any more.
-    fn is_over(&self, intent: &Intent) -> bool {
+    /// Whether no process can be taking this snapshot any more.
+    fn is_abandoned(&self, intent: &Intent) -> bool {
         if let Some(gone) = atomic::maker_is_gone(&self.repo.env, &intent.maker) {
             return gone;
         }
@@ -86,39 +86,40 @@ impl Checkup<'_> {
         fenced || self.is_ancient(intent.created_at)
     }
 
-    /// A restore under a live lock is under way; any other whose maker is gone is left over.
+    /// A restore under a live lock is in progress; any other whose maker has ended is litter.
     fn check_stages(&mut self, worktree: &Worktree) -> Result<()> {
         let repo = self.repo;
         if !self.is_whole(&worktree.worktree_id) || !repo.has_stages(worktree)? {
             return Ok(());
         }
-        let under_way = match worktree.mode {
+        let in_progress = match worktree.mode {
             Mode::Exclusive => {
                 let now = probe::read(&repo.env, &repo.layout)?.now;
                 let view = View::read(&repo.env, &repo.layout, &worktree.worktree_id)?;
                 view.lock.is_some_and(|lock| lease::lease_state(&lock, &now) == LeaseState::Live)
             }
-            // Only stages whose maker is gone are looked at in the first place.
+            // `has_stages` counts only stages whose maker has ended.
             Mode::Shared => false,
         };
-        if under_way {
+        if in_progress {
             return Ok(());
         }
         let path = repo.layout.restores(&worktree.worktree_id);
-        let detail = "a restore was left unfinished; the next acquire finishes it too";
+        let detail = "a restore was interrupted; the next acquire would also settle it";
         self.note_or_repair("restore_left", shown(&path), detail, |repo| repo.settle(worktree));
         Ok(())
     }
 
-    /// Sessions of this user whose lock has passed to others, or was never granted.
+    /// Sessions of this user whose lock was lost, or never granted.
     fn check_sessions(&mut self) -> Result<()> {
         let sessions = &self.repo.env.sessions;
         for id in sessions.ids()? {
             let Ok(session) = sessions.load(&id) else { continue };
             let ours = session.repo_id == self.repo.record.repo_id;
-            // In this order: once nobody can be granted a lock for it any more, one look at the lock decides.
-            if ours && self.has_its_answer(&session)? && self.is_lost(&session)? {
-                let detail = "the session's lock is gone, and its secret is of no more use";
+            // In this order: once its acquire has ended, the session cannot be granted a lock after the
+            // check.
+            if ours && self.acquire_has_ended(&session)? && self.is_lost(&session)? {
+                let detail = "the session no longer holds a lock, so its secret is useless";
                 self.note_or_repair("session_left", id.as_str(), detail, |repo| {
                     repo.env.sessions.remove(&id)
                 });
@@ -127,8 +128,8 @@ impl Checkup<'_> {
         Ok(())
     }
 
-    /// Whether a whole sequence shows that the session's lock is gone. By the session's name, because its token
-    /// may not be written down yet. A token behind the newest entry is of another copy of the repository.
+    /// Whether a whole sequence shows that the session holds no lock. Compares session ids, because the token
+    /// may not be saved yet. A token after the newest entry belongs to another copy of the repository.
     fn is_lost(&mut self, session: &Session) -> Result<bool> {
         let (repo, id) = (self.repo, &session.worktree_id);
         let Ok(view) = View::read(&repo.env, &repo.layout, id) else { return Ok(false) };
@@ -137,9 +138,9 @@ impl Checkup<'_> {
         Ok(!stands && self.is_whole(id) && session.fencing_token.entry() <= view.newest.n)
     }
 
-    /// Whether the acquire that made the session is over. Until it has written the token down, it may be
-    /// about to be granted the lock, or have been a moment ago.
-    fn has_its_answer(&self, session: &Session) -> Result<bool> {
+    /// Whether the acquire that created the session has ended. Until the token is saved, the lock may be
+    /// about to be granted.
+    fn acquire_has_ended(&self, session: &Session) -> Result<bool> {
         if session.fencing_token != FencingToken(0) {
             return Ok(true);
         }
@@ -151,7 +152,8 @@ impl Checkup<'_> {
     }
 }
 
-/// Whether `token` holds the worktree's lock; what cannot be read counts as current, so that it is left alone.
+/// Whether `token` holds the worktree's lock; an unreadable sequence counts as yes, so that nothing is
+/// removed.
 fn is_current(repo: &Repo, worktree: &WorktreeId, token: FencingToken) -> bool {
     View::read(&repo.env, &repo.layout, worktree).map_or(true, |view| view.state().held == Some(token))
 }

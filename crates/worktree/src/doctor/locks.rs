@@ -1,4 +1,4 @@
-//! Locks: the copy for readers, renewals that are left over, and the worktree's directory.
+//! Locks: the copy for readers, leftover renewals, and the worktree's directory.
 
 use std::ffi::OsString;
 
@@ -32,22 +32,22 @@ impl Checkup<'_> {
     fn check_payload(&mut self, worktree: &Worktree) -> Result<()> {
         let repo = self.repo;
         let path = repo.payload(worktree);
-        let there = absent_is_none(repo.env.fs.meta(&path)).doing("look at", &path)?.is_some();
+        let there = absent_is_none(repo.env.fs.meta(&path)).doing("stat", &path)?.is_some();
         if there {
             return Ok(());
         }
         if self.is_whole(&worktree.worktree_id) && repo.has_stages(worktree)? {
-            let detail = "a restore was cut off while the worktree's directory was being swapped";
+            let detail = "a restore was interrupted while it swapped the worktree's directory";
             self.note_or_repair("payload_missing", shown(&path), detail, |repo| repo.settle(worktree));
         } else {
             let detail =
-                "the worktree's directory is gone; make it again and `jvs restore head --discard-changes`";
+                "the worktree's directory is missing; create it and run `jvs restore head --discard-changes`";
             self.note("payload_missing", shown(&path), detail);
         }
         Ok(())
     }
 
-    /// The copy may lag behind renewals of a lock that stands, never name another lock.
+    /// The copy may lag behind renewals of the current lock, but must not name another lock.
     fn check_copy(&mut self, worktree: &Worktree, current: Option<&LockRecord>) -> Result<()> {
         let (repo, id) = (self.repo, &worktree.worktree_id);
         let path = repo.layout.lock_copy(id);
@@ -61,7 +61,7 @@ impl Checkup<'_> {
         if agrees {
             return Ok(());
         }
-        let detail = "the copy of the current lock does not agree with the sequence, which is what counts";
+        let detail = "the copy of the current lock does not match the sequence, which alone decides";
         self.note_or_repair("lock_copy_stale", shown(&path), detail, |repo| match current {
             Some(lock) => {
                 let bytes = lock::copy_of(lock);
@@ -73,14 +73,14 @@ impl Checkup<'_> {
         Ok(())
     }
 
-    /// Renewals of tenures that were over when `view` was taken. A token after the newest entry of that look
-    /// is of a lock that was granted since, and may be in use.
+    /// Renewals of tenures that had ended when `view` was read. A token after its newest entry belongs to a
+    /// lock granted since, which may be in use.
     fn check_renewals(&mut self, worktree: &Worktree, view: &View) -> Result<()> {
         let is_over =
             |token: &FencingToken| token.entry() <= view.newest.n && Some(*token) != view.state().held;
         for token in self.renewals(&worktree.worktree_id)?.into_iter().filter(is_over) {
             let path = self.repo.layout.renewal(&worktree.worktree_id, token);
-            let detail = "the renewal belongs to a tenure that is over";
+            let detail = "the renewal belongs to a tenure that has ended";
             self.note_or_repair("renewal_left", shown(&path), detail, |repo| {
                 absent_is_none(repo.env.fs.remove_file(&path)).doing("remove", &path).map(drop)
             });

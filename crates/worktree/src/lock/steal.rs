@@ -1,7 +1,7 @@
-//! When a lock may be taken from its holder.
+//! When a lock may be stolen from its holder.
 //!
-//! Invariant: whoever is let through has seen the lock as it stands in the view, and has seen its lease over
-//! for long enough, by the clock that can be believed. Whatever changes after that, the append finds.
+//! **Invariant.** A caller that passes has read the lock as it is in the view, and has seen its lease expired
+//! for long enough by a clock that can be trusted. The append detects any later change.
 
 use super::{AcquireRequest, Lock};
 use crate::clock::Millis;
@@ -20,11 +20,11 @@ impl Lock<'_> {
     ) -> Result<()> {
         let bound = held.policy.max_clock_skew_ms().min(request.policy.max_clock_skew_ms());
         let reading = self.read_clocks(bound)?;
-        // Renewals take no number. One that came after the look and before the clock was read would go
-        // unseen, and a lease that runs would be judged by an expiry that is no longer its own.
+        // Renewals take no number. A renewal between reading the view and reading the clock would go unseen,
+        // and a running lease would be judged by an outdated expiry.
         let latest = self.view()?;
         if latest.newest.n != view.newest.n {
-            // Whatever was appended, the append that follows meets it and looks again.
+            // The append that follows meets the new entry, and retries with a fresh view.
             return Ok(());
         }
         if let Some(renewed) = latest.lock.as_ref().filter(|lock| *lock != held) {
@@ -41,7 +41,7 @@ impl Lock<'_> {
                 Class::ClockSkewExceeded,
                 format!(
                     "the lock was renewed in the future of this filesystem's clock, so one of the clocks is \
-                     wrong; set them right and try again: ahead_ms={ahead_ms} max_clock_skew_ms={}",
+                     wrong; synchronize them and retry: ahead_ms={ahead_ms} max_clock_skew_ms={}",
                     held.policy.max_clock_skew_ms()
                 ),
             )
@@ -49,14 +49,14 @@ impl Lock<'_> {
         }
     }
 
-    /// Sees the lock stand still for `watch_ms` on the monotonic clock, or refuses.
+    /// Waits until the lock has not changed for `watch_ms` of the monotonic clock; refuses if it does.
     fn watch(&self, view: &View, held: &LockRecord, watch_ms: Millis) -> Result<()> {
         let began = self.env.clock.monotonic();
         loop {
             let passed = self.env.clock.monotonic().since(began);
             let latest = self.view()?;
             if latest.newest.n != view.newest.n {
-                // Whatever was appended, the append that follows meets it and looks again.
+                // The append that follows meets the new entry, and retries with a fresh view.
                 return Ok(());
             }
             match &latest.lock {
@@ -68,7 +68,7 @@ impl Lock<'_> {
     }
 }
 
-/// How long a watcher sleeps between two looks.
+/// The longest sleep between two reads of a watched lock.
 const WATCH_STEP_MS: Millis = 250;
 
 fn conflict(held: &LockRecord) -> Error {
@@ -76,8 +76,8 @@ fn conflict(held: &LockRecord) -> Error {
     Error::new(
         Class::LockConflict,
         format!(
-            "the worktree is locked; wait for its holder, or steal the lock once its lease has been over for \
-             long enough: holder={} lease_expires_at={} stealable_at={}",
+            "the worktree is locked; retry when its holder has released it, or steal it after stealable_at: \
+             holder={} lease_expires_at={} stealable_at={}",
             held.holder_id,
             held.lease_expires_at.rfc3339(),
             stealable_at.rfc3339()
