@@ -1,4 +1,5 @@
-//! What the protocol costs beside the bare system calls that it needs, and a snapshot beside `cp -a`.
+//! The cost of the protocol relative to the system calls that it needs, and of a snapshot relative to `cp
+//! -a`.
 //!
 //! ```text
 //! cargo bench -p worktree                      # everything, in the system's temporary directory
@@ -7,8 +8,8 @@
 //! TMPDIR=/mnt/disk cargo bench -p worktree     # on another filesystem
 //! ```
 //!
-//! Both sides of a ratio are measured in turns in the same run, and the medians are compared: the machine's
-//! mood cancels out. Nothing here fails on a slow machine; the figures are for people.
+//! Both sides of a ratio are measured alternately in the same run, and the medians are compared, so that the
+//! load of the machine cancels out. Nothing here fails on a slow machine.
 
 use std::fs;
 use std::io::Write;

@@ -13,7 +13,7 @@ fn the_command_gets_its_token_and_its_exit_code_is_passed_on() {
     let run = playground.jvs(&["run", "--", "sh", "-c", script]);
     assert_eq!(run.code, 7);
     assert_eq!(run.stdout, "token=2 worktree=main\n");
-    assert_eq!(playground.json(&["lock", "status"])["state"], "free", "the lock is given back");
+    assert_eq!(playground.json(&["lock", "status"])["state"], "free", "the lock is released");
     assert_eq!(playground.jvs(&["run", "--", "sh", "-c", "kill -TERM $$"]).code, 128 + 15);
 }
 
@@ -89,8 +89,8 @@ fn a_run_that_slept_through_its_lease_kills_the_command_when_it_wakes() {
     assert_gone(pids[0]);
 }
 
-/// `jvs run -- cat &` on a terminal: the command asks for input that is another job's, is stopped, was continued,
-/// asked again, and so on as fast as the machine could.
+/// `jvs run -- cat &` on a terminal: the command asks for input that is another job's, is stopped, was
+/// continued, asked again, and so on as fast as the machine could.
 #[test]
 fn a_command_in_the_background_that_wants_the_terminal_is_ended() {
     let playground = Playground::new();
@@ -111,8 +111,8 @@ fn a_command_in_the_background_that_wants_the_terminal_is_ended() {
     assert_eq!(playground.json(&["lock", "status"])["state"], "free");
 }
 
-/// A daemon that ignores SIGCHLD hands that down: the kernel then reaps the command by itself, jvs never learned of its
-/// end, and renewed the lock for ever.
+/// A daemon that ignores SIGCHLD hands that down: the kernel then reaps the command by itself, jvs never
+/// learned of its end, and renewed the lock for ever.
 #[test]
 fn where_the_end_of_a_command_cannot_be_noticed_none_is_started() {
     let playground = Playground::new();
@@ -132,7 +132,7 @@ fn a_signal_that_jvs_was_told_to_ignore_does_not_end_the_command() {
     assert_eq!(run.code, 4, "{}", run.stderr);
 }
 
-/// What the command leaves behind is gone, not only killed, before another can have the lock.
+/// The rest of the process group is dead and reaped before the lock is released.
 #[test]
 fn nothing_of_the_command_is_left_when_jvs_has_ended() {
     let playground = Playground::new();
@@ -143,7 +143,7 @@ fn nothing_of_the_command_is_left_when_jvs_has_ended() {
     assert_eq!(stopped, Err(rustix::io::Errno::SRCH), "not even a process that nobody has reaped");
 }
 
-/// What the command leaves behind becomes a child of jvs: one that does so all day would fill the process table.
+/// Orphans of the command become children of jvs; without reaping they would fill the process table.
 #[test]
 fn what_the_command_leaves_behind_is_reaped_while_it_runs() {
     let playground = Playground::new();
@@ -180,8 +180,8 @@ fn the_command_dies_with_a_jvs_that_is_killed() {
     assert_gone(pids[0]);
 }
 
-/// A renewal can hang: here another process keeps the session's turn. The lease runs out all the same, and the
-/// command must not outlive it.
+/// A renewal can block: here another process holds the session's renewal guard. The lease still expires, and
+/// the command must not outlive it.
 #[test]
 fn a_renewal_that_never_comes_through_ends_the_command_at_expiry() {
     let playground = Playground::new();

@@ -10,7 +10,7 @@ pub(crate) struct Playground {
     dir: tempfile::TempDir,
 }
 
-/// What a run of the binary came to.
+/// The result of running the binary.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -59,7 +59,7 @@ impl Playground {
         std::fs::write(self.file(name), bytes).expect("writable");
     }
 
-    /// The binary, with nothing of the tester's own environment in the way.
+    /// The binary, with an environment that is independent of the tester's.
     pub(crate) fn command(&self) -> Command {
         self.program(assert_cmd::cargo::cargo_bin!("jvs"))
     }

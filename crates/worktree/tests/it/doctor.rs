@@ -1,4 +1,4 @@
-//! What `doctor` finds, what it mends, and what it leaves alone.
+//! The findings of `doctor`, its repairs, and the files that it must leave alone.
 
 use std::sync::Arc;
 
@@ -6,119 +6,119 @@ use worktree::doctor::{DoctorRequest, Finding};
 use worktree::fs::RealFs;
 use worktree::snapshot::Consistency;
 
-use crate::support::layer::{Call, Layer, Verdict, crash};
-use crate::support::{LyingClock, World, request, snapshot};
+use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
+use crate::support::{Fixture, TestClock, request, snapshot};
 
-fn examine(world: &World, repair: bool) -> Vec<Finding> {
-    world.repo.doctor(DoctorRequest { strict: true, repair }).expect("readable").findings
+fn examine(fixture: &Fixture, repair: bool) -> Vec<Finding> {
+    fixture.repo.doctor(DoctorRequest { strict: true, repair }).expect("readable").findings
 }
 
 fn codes(findings: &[Finding]) -> Vec<&str> {
     findings.iter().map(|finding| finding.code).collect()
 }
 
-/// Finds exactly `code`, mends it, and finds nothing any more.
-fn found_and_mended(world: &World, code: &str) {
-    let found = examine(world, false);
+/// Finds exactly `code`, repairs it, and finds nothing afterwards.
+fn found_and_repaired(fixture: &Fixture, code: &str) {
+    let found = examine(fixture, false);
     assert_eq!(codes(&found), [code], "{found:?}");
     assert!(!found[0].repaired, "looking changes nothing");
-    let mended = examine(world, true);
+    let mended = examine(fixture, true);
     assert!(codes(&mended) == [code] && mended[0].repaired, "{mended:?}");
-    assert!(examine(world, false).is_empty());
+    assert!(examine(fixture, false).is_empty());
 }
 
 #[test]
-fn a_worktree_whose_removal_was_cut_off_is_removed() {
-    let world = World::new();
-    let layer = Layer::new(|call, path: &std::path::Path| {
+fn an_interrupted_removal_of_a_worktree_is_finished() {
+    let fixture = Fixture::new();
+    let layer = HookedFs::new(|call, path: &std::path::Path| {
         let record = call == Call::RemoveFile && path.ends_with("worktrees/main.json");
-        if record { Verdict::Fail(crash()) } else { Verdict::Go }
+        if record { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed }
     });
-    let dying = world.seen_by(Arc::new(layer), world.clock.clone());
-    assert!(dying.remove_worktree(&world.main.worktree_id).is_err());
-    found_and_mended(&world, "half_removed");
-    assert!(world.repo.worktrees().expect("readable").is_empty());
+    let dying = fixture.seen_by(Arc::new(layer), fixture.clock.clone());
+    assert!(dying.remove_worktree(&fixture.main.worktree_id).is_err());
+    found_and_repaired(&fixture, "half_removed");
+    assert!(fixture.repo.worktrees().expect("readable").is_empty());
 }
 
 #[test]
 fn an_intent_that_outlived_its_publish_is_removed_and_the_snapshot_stays() {
-    let world = World::new();
-    world.write("file", b"1");
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let intents = world.repo.layout().intents();
-    let layer = Layer::new(move |call, path: &std::path::Path| {
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let intents = fixture.repo.layout().intents();
+    let layer = HookedFs::new(move |call, path: &std::path::Path| {
         let intent = call == Call::RemoveFile && path.starts_with(&intents);
-        if intent { Verdict::Fail(crash()) } else { Verdict::Go }
+        if intent { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed }
     });
-    let dying = world.seen_by_the_dead(Arc::new(layer));
+    let dying = fixture.seen_by_the_dead(Arc::new(layer));
     let taken =
-        snapshot(&dying, &world.main, Some(&session), Consistency::Quiesced).expect("it was published");
-    found_and_mended(&world, "intent_left");
-    world.repo.find(&world.main, taken.descriptor.snapshot_id.as_str()).expect("still there");
+        snapshot(&dying, &fixture.main, Some(&session), Consistency::Quiesced).expect("it was published");
+    found_and_repaired(&fixture, "intent_left");
+    fixture.repo.find(&fixture.main, taken.descriptor.snapshot_id.as_str()).expect("still there");
 }
 
 #[test]
-fn a_directory_that_someone_deleted_is_told_and_not_invented() {
-    let world = World::new();
-    std::fs::remove_dir(world.repo.payload(&world.main)).expect("empty");
-    let found = examine(&world, true);
+fn a_missing_worktree_directory_is_reported_and_not_recreated() {
+    let fixture = Fixture::new();
+    std::fs::remove_dir(fixture.repo.payload(&fixture.main)).expect("empty");
+    let found = examine(&fixture, true);
     assert_eq!(codes(&found), ["payload_missing"]);
     assert!(!found[0].repaired);
 }
 
 #[test]
 fn a_renewal_of_a_tenure_that_is_over_is_removed() {
-    let world = World::new();
-    let session = world.acquire().expect("a free lock").session.session_id;
-    world.repo.lock(&world.main).release(&session).expect("ours");
-    std::fs::write(world.repo.layout().sequence(&world.main.worktree_id).join("2.renew"), b"{}")
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    fixture.repo.lock(&fixture.main).release(&session).expect("ours");
+    std::fs::write(fixture.repo.layout().sequence(&fixture.main.worktree_id).join("2.renew"), b"{}")
         .expect("writable");
-    found_and_mended(&world, "renewal_left");
+    found_and_repaired(&fixture, "renewal_left");
 }
 
 #[test]
-fn a_session_whose_lock_was_stolen_is_forgotten() {
-    let world = World::new();
-    world.acquire().expect("a free lock");
-    world.clock.pass(crate::support::STEALABLE_MS);
-    world.acquire().expect("stealable");
-    found_and_mended(&world, "session_left");
+fn a_session_whose_lock_was_stolen_is_removed() {
+    let fixture = Fixture::new();
+    fixture.acquire().expect("a free lock");
+    fixture.clock.advance(crate::support::STEALABLE_MS);
+    fixture.acquire().expect("stealable");
+    found_and_repaired(&fixture, "session_left");
 }
 
-/// Temporary files and intents of processes that run, here or perhaps elsewhere, are theirs.
+/// Temporary files and intents of processes that may still run, on this host or another, stay.
 #[test]
 fn nothing_that_may_be_in_use_is_touched() {
-    let world = World::new();
-    world.write("file", b"1");
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
     let busy = |name: &'static str| {
-        let layer = Layer::new(|call, _| match call {
-            Call::Link | Call::RemoveFile => Verdict::Fail(crash()),
-            _ => Verdict::Go,
+        let layer = HookedFs::new(|call, _| match call {
+            Call::Link | Call::RemoveFile => CallOutcome::Fail(crash()),
+            _ => CallOutcome::Proceed,
         });
-        let clock = if name.is_empty() { LyingClock::new() } else { LyingClock::elsewhere(name) };
-        let repo = world.seen_by(Arc::new(layer), Arc::new(clock));
-        drop(snapshot(&repo, &world.main, None, Consistency::BestEffort));
-        drop(repo.acquire(&world.main, &request()));
+        let clock = if name.is_empty() { TestClock::new() } else { TestClock::of_another_host(name) };
+        let repo = fixture.seen_by(Arc::new(layer), Arc::new(clock));
+        drop(snapshot(&repo, &fixture.main, None, Consistency::BestEffort));
+        drop(repo.acquire(&fixture.main, &request()));
     };
     busy("");
     busy("another host");
-    let left = || std::fs::read_dir(world.repo.layout().tmp()).expect("readable").count();
+    let left = || std::fs::read_dir(fixture.repo.layout().tmp()).expect("readable").count();
     let before = left();
     assert!(before >= 4, "two of each: {before}");
-    let found = examine(&world, true);
+    let found = examine(&fixture, true);
     assert!(found.iter().all(|finding| finding.code == "session_left"), "{found:?}");
     assert_eq!(left(), before);
 }
 
 #[test]
 fn a_healthy_repository_stays_as_it_is_under_repair() {
-    let world = World::new();
-    world.write("file", b"1");
-    let session = world.acquire().expect("a free lock").session.session_id;
-    world.snapshot(&session).expect("ours");
-    let elsewhere = world.seen_by(Arc::new(RealFs), world.clock.clone());
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    fixture.snapshot(&session).expect("ours");
+    let elsewhere = fixture.seen_by(Arc::new(RealFs), fixture.clock.clone());
     let report = elsewhere.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     assert_eq!((report.worktrees, report.entries, report.snapshots), (1, 3, 1));
-    world.repo.lock(&world.main).renew(&session).expect("the holder noticed nothing");
+    fixture.repo.lock(&fixture.main).renew(&session).expect("the holder noticed nothing");
 }

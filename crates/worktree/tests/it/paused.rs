@@ -1,4 +1,4 @@
-//! A holder that sleeps through its own end, and wakes.
+//! A holder that is paused beyond its lease, and resumes.
 
 use std::sync::Arc;
 
@@ -8,48 +8,48 @@ use worktree::lock::ReleaseOutcome;
 use worktree::restore::RestoreRequest;
 use worktree::tree::NoProgress;
 
-use crate::support::{LyingClock, STEALABLE_MS, World, class, request};
+use crate::support::{Fixture, STEALABLE_MS, TestClock, class, request};
 
 #[test]
 fn a_paused_holder_that_wakes_after_the_steal_can_do_nothing() {
-    let world = World::new();
-    world.write("file", b"first");
-    let paused = world.acquire().expect("a free lock").session.session_id;
-    let before = world.snapshot(&paused).expect("the holder's own").descriptor;
-    world.clock.pass(STEALABLE_MS);
-    let thief = world.acquire().expect("the lease is long over");
+    let fixture = Fixture::new();
+    fixture.write("file", b"first");
+    let paused = fixture.acquire().expect("a free lock").session.session_id;
+    let before = fixture.snapshot(&paused).expect("the holder's own").descriptor;
+    fixture.clock.advance(STEALABLE_MS);
+    let stealer = fixture.acquire().expect("the lease is long over");
 
-    let lock = world.repo.lock(&world.main);
+    let lock = fixture.repo.lock(&fixture.main);
     assert_eq!(class(lock.renew(&paused)), Class::LockNotHeld);
     assert_eq!(class(lock.release(&paused)), Class::LockNotHeld);
-    assert_eq!(class(world.snapshot(&paused)), Class::FencingMismatch);
+    assert_eq!(class(fixture.snapshot(&paused)), Class::FencingMismatch);
     let restore = RestoreRequest { session: Some(paused), discard_changes: true, progress: &NoProgress };
-    assert_eq!(class(world.repo.restore(&world.main, &before, &restore)), Class::FencingMismatch);
+    assert_eq!(class(fixture.repo.restore(&fixture.main, &before, &restore)), Class::FencingMismatch);
 
-    let history = world.repo.history(&world.main, 10).expect("readable");
+    let history = fixture.repo.history(&fixture.main, 10).expect("readable");
     assert_eq!(history.len(), 1, "no trace of what was refused");
-    let status = world.repo.status(&world.main).expect("readable");
-    assert_eq!(status.lock.expect("held").session_id, thief.session.session_id);
-    lock.renew(&thief.session.session_id).expect("the thief holds it undisturbed");
+    let status = fixture.repo.status(&fixture.main).expect("readable");
+    assert_eq!(status.lock.expect("held").session_id, stealer.session.session_id);
+    lock.renew(&stealer.session.session_id).expect("the stealer holds it undisturbed");
 }
 
 #[test]
 fn an_expired_holder_may_only_release() {
-    let world = World::new();
-    let session = world.acquire().expect("a free lock").session.session_id;
-    world.clock.pass(30_001);
-    let lock = world.repo.lock(&world.main);
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    fixture.clock.advance(30_001);
+    let lock = fixture.repo.lock(&fixture.main);
     assert_eq!(class(lock.renew(&session)), Class::LockExpired);
-    assert_eq!(class(world.snapshot(&session)), Class::LockExpired);
+    assert_eq!(class(fixture.snapshot(&session)), Class::LockExpired);
     assert_eq!(lock.release(&session).expect("not stolen yet"), ReleaseOutcome::Released);
     assert_eq!(lock.release(&session).expect("the same holder again"), ReleaseOutcome::AlreadyReleased);
 }
 
 #[test]
-fn another_machine_steals_only_what_it_has_watched_stand_still() {
-    let world = World::new();
-    world.acquire().expect("a free lock");
-    let elsewhere = Arc::new(LyingClock::elsewhere("another-boot"));
-    let there = world.seen_by(Arc::new(RealFs), elsewhere);
-    assert_eq!(class(there.acquire(&world.main, &request())), Class::LockConflict);
+fn another_machine_steals_only_after_a_watch_without_renewals() {
+    let fixture = Fixture::new();
+    fixture.acquire().expect("a free lock");
+    let elsewhere = Arc::new(TestClock::of_another_host("another-boot"));
+    let there = fixture.seen_by(Arc::new(RealFs), elsewhere);
+    assert_eq!(class(there.acquire(&fixture.main, &request())), Class::LockConflict);
 }

@@ -1,4 +1,4 @@
-//! `doctor --repair` beside commands that run, and releases that are repeated.
+//! `doctor --repair` concurrent with other commands, and repeated releases.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,67 +16,72 @@ use worktree::tree::NoProgress;
 use worktree::worktree::Mode;
 
 use crate::interleave::just_before;
-use crate::support::layer::{Call, Layer, Verdict, crash};
-use crate::support::{LyingClock, STEALABLE_MS, World, class, request, snapshot};
+use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
+use crate::support::{Fixture, STEALABLE_MS, TestClock, class, request, snapshot};
 
 fn repair(repo: &Repo) -> Vec<Finding> {
     repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable").findings
 }
 
-/// A view of the world in which every call that `is_it` fails.
-fn failing_at(world: &World, is_it: impl Fn(Call, &Path) -> bool + Send + Sync + 'static) -> Repo {
+/// The repository with every call failing for which `is_it` holds.
+fn failing_at(fixture: &Fixture, is_it: impl Fn(Call, &Path) -> bool + Send + Sync + 'static) -> Repo {
     let layer =
-        Layer::new(move |call, path| if is_it(call, path) { Verdict::Fail(crash()) } else { Verdict::Go });
-    world.seen_by(Arc::new(layer), world.clock.clone())
+        HookedFs::new(
+            move |call, path| {
+                if is_it(call, path) { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed }
+            },
+        );
+    fixture.seen_by(Arc::new(layer), fixture.clock.clone())
 }
 
 fn is_session(path: &Path) -> bool {
     path.parent().is_some_and(|dir| dir.ends_with("sessions")) && path.extension().is_some()
 }
 
-/// Doctor looked at a free lock and paused. Someone acquired it and renewed. Doctor went on, took the renewal
-/// for one of an earlier tenure, and removed it: the lease seemed to end when its first one did, a second
-/// holder stole the lock, and the first went on in good faith.
+/// Doctor read a free lock and paused. Another process acquired and renewed it. Doctor resumed, took the
+/// renewal for one of an earlier tenure, and removed it: the lease appeared to expire early, a second process
+/// stole the lock, and the first still believed that it held it.
 #[test]
-fn a_renewal_made_after_doctors_look_is_left_alone() {
-    let world = World::new();
-    let (repo, main, clock) = (world.repo.clone(), world.main.clone(), world.clock.clone());
-    let dir = world.repo.layout().sequence(&main.worktree_id);
+fn a_renewal_made_after_doctor_read_the_lock_is_left_alone() {
+    let fixture = Fixture::new();
+    let (repo, main, clock) = (fixture.repo.clone(), fixture.main.clone(), fixture.clock.clone());
+    let dir = fixture.repo.layout().sequence(&main.worktree_id);
     let doctor = just_before(
-        &world,
+        &fixture,
         move |call, path| call == Call::List && path == dir,
         move || {
             let session = repo.acquire(&main, &request()).expect("a free lock").session.session_id;
-            clock.pass(25_000);
+            clock.advance(25_000);
             repo.lock(&main).renew(&session).expect("in time");
-            clock.pass(10_000);
+            clock.advance(10_000);
         },
     );
     let found = repair(&doctor);
     assert!(found.is_empty(), "{found:?}");
-    assert_eq!(class(world.acquire()), Class::LockConflict, "the renewed lease runs");
+    assert_eq!(class(fixture.acquire()), Class::LockConflict, "the renewed lease runs");
 }
 
 /// Doctor read that a snapshot was not published, and paused. On another host the snapshot was published, and
-/// its lock released. Doctor went on, saw that the snapshot's token was no longer current, and removed the
-/// snapshot. So it must not matter at which look of doctor's the publish falls.
+/// its lock released. Doctor resumed, saw that the snapshot's token was no longer current, and removed the
+/// snapshot. So the publish is tried before each of doctor's reads of the sequence.
 #[test]
-fn a_snapshot_published_between_two_looks_of_doctors_is_left_alone() {
+fn a_snapshot_published_between_two_reads_of_doctor_is_left_alone() {
     for look in 1..=4 {
-        let world = World::new();
-        world.write("file", b"1");
+        let fixture = Fixture::new();
+        fixture.write("file", b"1");
         let (built, is_built) = mpsc::channel();
         let (go, may_publish) = mpsc::channel();
         let (may_publish, built) = (Mutex::new(may_publish), Mutex::new(built));
-        let pausing = Layer::new(move |call, path| {
+        let pausing = HookedFs::new(move |call, path| {
             if call == Call::Link && path.ends_with("main.d/3") {
                 built.lock().expect("one thread").send(()).expect("the test waits");
                 may_publish.lock().expect("one thread").recv_timeout(DEADLINE).expect("the test goes on");
             }
-            Verdict::Go
+            CallOutcome::Proceed
         });
-        let elsewhere = world.seen_by(Arc::new(pausing), Arc::new(LyingClock::elsewhere("another host")));
-        let main = world.main.clone();
+        let elsewhere =
+            fixture.seen_by(Arc::new(pausing), Arc::new(TestClock::of_another_host("another host")));
+        let main = fixture.main.clone();
         let taking = std::thread::spawn(move || {
             let session = elsewhere.acquire(&main, &request()).expect("a free lock").session.session_id;
             let taken = snapshot(&elsewhere, &main, Some(&session), Consistency::Quiesced);
@@ -97,141 +102,148 @@ fn a_snapshot_published_between_two_looks_of_doctors_is_left_alone() {
             }
         };
         let (finish_in_time, reading) = (finish.clone(), AtomicBool::new(false));
-        let layer = Layer::new(move |call, path| {
+        let layer = HookedFs::new(move |call, path| {
             let of_intents = path.parent().is_some_and(|dir| dir.ends_with("intents"));
             reading.fetch_or(call == Call::Read && of_intents, Ordering::SeqCst);
-            // Every look at a sequence begins with its first entry.
+            // Every read of a sequence begins with its first entry.
             let begins = call == Call::Meta && path.ends_with("main.d/1");
             if begins && reading.load(Ordering::SeqCst) && looks.fetch_add(1, Ordering::SeqCst) + 1 == look {
                 finish_in_time();
             }
-            Verdict::Go
+            CallOutcome::Proceed
         });
-        repair(&world.seen_by(Arc::new(layer), world.clock.clone()));
+        repair(&fixture.seen_by(Arc::new(layer), fixture.clock.clone()));
         finish();
         let taken = taken.lock().expect("one thread").take().expect("published");
-        world.repo.verify(&taken, &NoProgress).unwrap_or_else(|error| panic!("look {look}: {error}"));
+        fixture.repo.verify(&taken, &NoProgress).unwrap_or_else(|error| panic!("look {look}: {error}"));
     }
 }
 
-/// The descriptor of a published snapshot was damaged, so doctor could not tell whose snapshot it was, took it
-/// for one that was never published, and removed the files as well.
+/// The descriptor of a published snapshot was damaged, so doctor did not find its worktree, took it for an
+/// unpublished snapshot, and removed its files.
 #[test]
 fn a_published_snapshot_whose_descriptor_is_damaged_keeps_its_files() {
-    let world = World::new();
-    world.write("file", b"1");
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let id = world.snapshot(&session).expect("ours").descriptor.snapshot_id;
-    std::fs::write(world.repo.layout().snapshot_ready(&id), b"{").expect("writable");
-    let found = repair(&world.repo);
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let id = fixture.snapshot(&session).expect("ours").descriptor.snapshot_id;
+    std::fs::write(fixture.repo.layout().snapshot_ready(&id), b"{").expect("writable");
+    let found = repair(&fixture.repo);
     assert!(found.iter().any(|finding| finding.code == "snapshot_damaged" && !finding.repaired), "{found:?}");
-    assert!(world.repo.layout().snapshot_tree(&id).join("file").exists());
+    assert!(fixture.repo.layout().snapshot_tree(&id).join("file").exists());
 }
 
-/// The lock was granted, and the disk for sessions was full when its token was to be written down. Doctor
-/// compared the token, found none, and threw away the secret of a lock that stood: nobody could release it.
+/// The lock was granted, and the disk for sessions was full when its token was saved. Doctor compared tokens,
+/// found none, and removed the secret of a held lock, which could no longer be released.
 #[test]
 fn the_secret_of_a_lock_that_stands_survives_a_lost_token_and_doctor() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let saves = AtomicU64::new(0);
-    let full = failing_at(&world, move |call, path| {
+    let full = failing_at(&fixture, move |call, path| {
         call == Call::Rename && is_session(path) && saves.fetch_add(1, Ordering::SeqCst) == 1
     });
-    let error = full.acquire(&world.main, &request()).expect_err("its token could not be saved");
+    let error = full.acquire(&fixture.main, &request()).expect_err("its token could not be saved");
     assert_eq!(error.facts()["indeterminate"], true);
     let session: SessionId = error.facts()["session_id"].as_str().expect("named").parse().expect("valid");
-    assert!(repair(&world.repo).iter().all(|finding| finding.code != "session_left"));
+    assert!(repair(&fixture.repo).iter().all(|finding| finding.code != "session_left"));
     assert_eq!(
-        world.repo.lock(&world.main).release(&session).expect("its secret is there"),
+        fixture.repo.lock(&fixture.main).release(&session).expect("its secret is there"),
         ReleaseOutcome::Released
     );
 }
 
-/// An acquire saves its secret first, and then waits, perhaps long, for the lock.
+/// An acquire saves its secret first, and then may watch the lock for a long time.
 #[test]
 fn a_session_that_waits_for_its_lock_is_left_alone_while_its_process_may_run() {
-    let world = World::new();
-    let cannot_link =
-        || Layer::new(|call, _| if call == Call::Link { Verdict::Fail(crash()) } else { Verdict::Go });
-    let elsewhere = Arc::new(LyingClock::elsewhere("another host"));
+    let fixture = Fixture::new();
+    let cannot_link = || {
+        HookedFs::new(
+            |call, _| if call == Call::Link { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed },
+        )
+    };
+    let elsewhere = Arc::new(TestClock::of_another_host("another host"));
     for waiting in [
-        world.seen_by(Arc::new(cannot_link()), world.clock.clone()),
-        world.seen_by(Arc::new(cannot_link()), elsewhere),
+        fixture.seen_by(Arc::new(cannot_link()), fixture.clock.clone()),
+        fixture.seen_by(Arc::new(cannot_link()), elsewhere),
     ] {
-        drop(waiting.acquire(&world.main, &request()));
-        let found = repair(&world.repo);
+        drop(waiting.acquire(&fixture.main, &request()));
+        let found = repair(&fixture.repo);
         assert!(found.is_empty(), "{found:?}");
     }
-    drop(world.seen_by_the_dead(Arc::new(cannot_link())).acquire(&world.main, &request()));
-    let found: Vec<&str> = repair(&world.repo).iter().map(|finding| finding.code).collect();
+    drop(fixture.seen_by_the_dead(Arc::new(cannot_link())).acquire(&fixture.main, &request()));
+    let found: Vec<&str> = repair(&fixture.repo).iter().map(|finding| finding.code).collect();
     assert!(found.contains(&"session_left"), "{found:?}");
-    let a_day_later = world.seen_by(Arc::new(Layer::with_probes_ahead_by(25 * HOUR_MS)), world.clock.clone());
+    let a_day_later =
+        fixture.seen_by(Arc::new(HookedFs::with_probes_ahead_by(25 * HOUR_MS)), fixture.clock.clone());
     let found: Vec<&str> = repair(&a_day_later).iter().map(|finding| finding.code).collect();
     assert!(found.contains(&"session_left"), "the other host's is very old by now: {found:?}");
 }
 
-/// A restore in a shared worktree has no lock that would show that it runs, so doctor took its files away.
+/// A restore in a shared worktree has no lock that shows that it runs, so doctor removed its files.
 #[test]
 fn a_restore_that_runs_in_a_shared_worktree_is_left_alone() {
-    let world = World::with_mode(Mode::Shared);
-    world.write("file", b"old");
-    let old = snapshot(&world.repo, &world.main, None, Consistency::Quiesced).expect("shared").descriptor;
-    world.write("file", b"newer");
-    let doctor = world.repo.clone();
+    let fixture = Fixture::with_mode(Mode::Shared);
+    fixture.write("file", b"old");
+    let old = snapshot(&fixture.repo, &fixture.main, None, Consistency::Quiesced).expect("shared").descriptor;
+    fixture.write("file", b"newer");
+    let doctor = fixture.repo.clone();
     let running = just_before(
-        &world,
+        &fixture,
         |call, _| call == Call::Exchange,
         move || assert!(repair(&doctor).iter().all(|finding| finding.code != "restore_left")),
     );
     let request = || RestoreRequest { session: None, discard_changes: true, progress: &NoProgress };
-    running.restore(&world.main, &old, &request()).expect("undisturbed");
-    assert_eq!(std::fs::read(world.payload("file")).expect("there"), b"old");
+    running.restore(&fixture.main, &old, &request()).expect("undisturbed");
+    assert_eq!(std::fs::read(fixture.payload("file")).expect("there"), b"old");
 
     let dies =
-        Layer::new(|call, _| if call == Call::Exchange { Verdict::Fail(crash()) } else { Verdict::Go });
-    let cut_off = world.seen_by_the_dead(Arc::new(dies));
-    assert!(cut_off.restore(&world.main, &old, &request()).is_err());
-    assert!(repair(&world.repo).iter().any(|finding| finding.code == "restore_left" && finding.repaired));
+        HookedFs::new(
+            |call, _| if call == Call::Exchange { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed },
+        );
+    let cut_off = fixture.seen_by_the_dead(Arc::new(dies));
+    assert!(cut_off.restore(&fixture.main, &old, &request()).is_err());
+    assert!(repair(&fixture.repo).iter().any(|finding| finding.code == "restore_left" && finding.repaired));
 }
 
-/// Ways in which a session can come to release a second time.
-fn released_once(world: &World, cut_off: bool) -> SessionId {
-    let session = world.acquire().expect("a free lock").session.session_id;
+/// Releases once, completely or interrupted after its entry.
+fn released_once(fixture: &Fixture, cut_off: bool) -> SessionId {
+    let session = fixture.acquire().expect("a free lock").session.session_id;
     if cut_off {
-        let dying = failing_at(world, |call, path| call == Call::RemoveFile && is_session(path));
-        assert!(dying.lock(&world.main).release(&session).is_err(), "killed after its entry was there");
+        let dying = failing_at(fixture, |call, path| call == Call::RemoveFile && is_session(path));
+        assert!(dying.lock(&fixture.main).release(&session).is_err(), "killed after its entry was there");
     } else {
-        world.repo.lock(&world.main).release(&session).expect("ours");
+        fixture.repo.lock(&fixture.main).release(&session).expect("ours");
     }
     session
 }
 
-/// A release was killed after its entry was there, and the script that ran it tried again: it was told that
-/// the lock was lost. The same if anyone had taken the lock or a snapshot in between.
+/// A release was killed after its entry was appended, and the calling script retried: the error said that the
+/// lock was lost. The same happened if the lock had been acquired, or a snapshot taken, in between.
 #[test]
 fn releasing_twice_is_fine_whatever_happened_in_between() {
     for cut_off in [false, true] {
-        let nothing = |_: &World| {};
-        let taken = |world: &World| drop(world.acquire().expect("a free lock"));
-        let passed_on = |world: &World| {
-            let session = world.acquire().expect("a free lock").session.session_id;
-            world.repo.lock(&world.main).release(&session).expect("ours");
+        let nothing = |_: &Fixture| {};
+        let taken = |fixture: &Fixture| drop(fixture.acquire().expect("a free lock"));
+        let passed_on = |fixture: &Fixture| {
+            let session = fixture.acquire().expect("a free lock").session.session_id;
+            fixture.repo.lock(&fixture.main).release(&session).expect("ours");
         };
-        let snapped = |world: &World| {
-            snapshot(&world.repo, &world.main, None, Consistency::BestEffort).expect("beside the lock");
+        let snapped = |fixture: &Fixture| {
+            snapshot(&fixture.repo, &fixture.main, None, Consistency::BestEffort).expect("beside the lock");
         };
-        let between: [&dyn Fn(&World); 4] = [&nothing, &taken, &passed_on, &snapped];
-        for (case, deed) in between.iter().enumerate() {
-            let world = World::new();
-            world.write("file", b"1");
-            let session = released_once(&world, cut_off);
-            deed(&world);
-            let held = world.repo.status(&world.main).expect("readable").lock.map(|lock| lock.session_id);
+        let between: [&dyn Fn(&Fixture); 4] = [&nothing, &taken, &passed_on, &snapped];
+        for (case, action) in between.iter().enumerate() {
+            let fixture = Fixture::new();
+            fixture.write("file", b"1");
+            let session = released_once(&fixture, cut_off);
+            action(&fixture);
+            let held = fixture.repo.status(&fixture.main).expect("readable").lock.map(|lock| lock.session_id);
             for _ in 0..2 {
-                let again = world.repo.lock(&world.main).release(&session);
+                let again = fixture.repo.lock(&fixture.main).release(&session);
                 assert_eq!(again.expect("released before"), ReleaseOutcome::AlreadyReleased, "case {case}");
             }
-            let holds = world.repo.status(&world.main).expect("readable").lock.map(|lock| lock.session_id);
+            let holds =
+                fixture.repo.status(&fixture.main).expect("readable").lock.map(|lock| lock.session_id);
             assert_eq!(held, holds, "the next holder keeps its lock");
         }
     }
@@ -239,15 +251,15 @@ fn releasing_twice_is_fine_whatever_happened_in_between() {
 
 #[test]
 fn releasing_a_lock_that_was_stolen_is_refused_for_ever() {
-    let world = World::new();
-    let session = world.acquire().expect("a free lock").session.session_id;
-    world.clock.pass(STEALABLE_MS);
-    let thief = world.acquire().expect("stealable").session.session_id;
-    let lock = world.repo.lock(&world.main);
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    fixture.clock.advance(STEALABLE_MS);
+    let stealer = fixture.acquire().expect("stealable").session.session_id;
+    let lock = fixture.repo.lock(&fixture.main);
     assert_eq!(class(lock.release(&session)), Class::LockNotHeld);
-    lock.release(&thief).expect("the thief's own");
+    lock.release(&stealer).expect("the stealer's own");
     assert_eq!(class(lock.release(&session)), Class::LockNotHeld, "the release was another's");
-    repair(&world.repo);
+    repair(&fixture.repo);
     assert_eq!(class(lock.release(&session)), Class::LockNotHeld, "nor is it without its file");
 }
 

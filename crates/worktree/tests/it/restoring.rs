@@ -1,4 +1,5 @@
-//! Restores that are cut off, overtaken, led astray or hindered: no work is lost, and the lock can be had.
+//! Restores that are interrupted, overtaken, redirected or blocked: no work is lost, and the lock stays
+//! usable.
 
 use std::fs;
 use std::io;
@@ -20,8 +21,8 @@ use worktree::snapshot::{Consistency, Descriptor};
 use worktree::tree::NoProgress;
 use worktree::worktree::{Mode, Worktree};
 
-use crate::support::layer::{Call, Layer, Verdict, crash};
-use crate::support::{STEALABLE_MS, World, class, env, new_worktree, request, snapshot};
+use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
+use crate::support::{Fixture, STEALABLE_MS, class, env, new_worktree, request, snapshot};
 
 fn restore(repo: &Repo, main: &Worktree, session: Option<&SessionId>, to: &Descriptor) -> Result<()> {
     let request = RestoreRequest { session: session.cloned(), discard_changes: true, progress: &NoProgress };
@@ -31,105 +32,110 @@ fn restore(repo: &Repo, main: &Worktree, session: Option<&SessionId>, to: &Descr
 /// A filesystem on which the process is killed right before the two directories are swapped.
 fn killed_at_the_swap() -> Arc<dyn Fs> {
     let dead = AtomicBool::new(false);
-    Arc::new(Layer::new(move |call, _| {
+    Arc::new(HookedFs::new(move |call, _| {
         if call == Call::Exchange {
             dead.store(true, Ordering::SeqCst);
         }
-        if dead.load(Ordering::SeqCst) { Verdict::Fail(crash()) } else { Verdict::Go }
+        if dead.load(Ordering::SeqCst) { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed }
     }))
 }
 
-/// A filesystem on which `deed` is done once, before the first call that `is_it`.
+/// A filesystem on which `action` runs once, before the first call for which `is_it` holds.
 fn once_before(
     is_it: impl Fn(Call, &Path) -> bool + Send + Sync + 'static,
-    deed: impl Fn() + Send + Sync + 'static,
+    action: impl Fn() + Send + Sync + 'static,
 ) -> Arc<dyn Fs> {
     let done = AtomicBool::new(false);
-    Arc::new(Layer::new(move |call, path| {
+    Arc::new(HookedFs::new(move |call, path| {
         if is_it(call, path) && !done.swap(true, Ordering::SeqCst) {
-            deed();
+            action();
         }
-        Verdict::Go
+        CallOutcome::Proceed
     }))
 }
 
-fn stages(world: &World) -> Vec<PathBuf> {
-    let dir = world.repo.layout().restores(&world.main.worktree_id);
+fn stages(fixture: &Fixture) -> Vec<PathBuf> {
+    let dir = fixture.repo.layout().restores(&fixture.main.worktree_id);
     fs::read_dir(dir).map_or(Vec::new(), |names| names.map(|name| name.expect("readable").path()).collect())
 }
 
-fn read(world: &World, name: &str) -> Vec<u8> {
-    fs::read(world.payload(name)).expect("there")
+fn read(fixture: &Fixture, name: &str) -> Vec<u8> {
+    fs::read(fixture.payload(name)).expect("there")
 }
 
 /// A held worktree whose restore to `s1` was committed, and killed before the swap.
-fn cut_off_restore() -> (World, SessionId, Descriptor) {
-    let world = World::new();
-    world.write("file", b"one");
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let s1 = world.snapshot(&session).expect("ours").descriptor;
-    world.write("file", b"two");
-    world.snapshot(&session).expect("ours");
-    let dying = world.seen_by_the_dead(killed_at_the_swap());
-    restore(&dying, &world.main, Some(&session), &s1).expect_err("killed");
-    assert_eq!(world.repo.head(&world.main).expect("readable"), Some(s1.snapshot_id.clone()), "committed");
-    assert_eq!(read(&world, "file"), b"two", "and not swapped");
-    (world, session, s1)
+fn interrupted_restore() -> (Fixture, SessionId, Descriptor) {
+    let fixture = Fixture::new();
+    fixture.write("file", b"one");
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let s1 = fixture.snapshot(&session).expect("ours").descriptor;
+    fixture.write("file", b"two");
+    fixture.snapshot(&session).expect("ours");
+    let dying = fixture.seen_by_the_dead(killed_at_the_swap());
+    restore(&dying, &fixture.main, Some(&session), &s1).expect_err("killed");
+    assert_eq!(
+        fixture.repo.head(&fixture.main).expect("readable"),
+        Some(s1.snapshot_id.clone()),
+        "committed"
+    );
+    assert_eq!(read(&fixture, "file"), b"two", "and not swapped");
+    (fixture, session, s1)
 }
 
-/// A restore died between its commit and the swap. Its session went on: it edited, took a snapshot, made
-/// another file, and gave the lock back. The next acquire then swapped the old restore's files in, and all
-/// of that was gone.
+/// A restore died between its commit and the swap. Its session went on: it edited files, took a snapshot,
+/// created another file, and released the lock. The next acquire then swapped the old restore's files in, and
+/// all of that was lost.
 #[test]
-fn a_restore_that_was_cut_off_is_not_replayed_over_newer_work() {
-    let (world, session, _) = cut_off_restore();
-    world.write("file", b"three");
-    world.write("new1", b"in the snapshot");
-    let s3 = world.snapshot(&session).expect("ours").descriptor;
-    world.write("new2", b"in no snapshot");
-    world.repo.lock(&world.main).release(&session).expect("ours");
-    world.acquire().expect("a free lock");
-    assert_eq!(read(&world, "file"), b"three");
-    assert_eq!(read(&world, "new1"), b"in the snapshot");
-    assert_eq!(read(&world, "new2"), b"in no snapshot");
+fn an_interrupted_restore_is_not_replayed_over_newer_work() {
+    let (fixture, session, _) = interrupted_restore();
+    fixture.write("file", b"three");
+    fixture.write("new1", b"in the snapshot");
+    let s3 = fixture.snapshot(&session).expect("ours").descriptor;
+    fixture.write("new2", b"in no snapshot");
+    fixture.repo.lock(&fixture.main).release(&session).expect("ours");
+    fixture.acquire().expect("a free lock");
+    assert_eq!(read(&fixture, "file"), b"three");
+    assert_eq!(read(&fixture, "new1"), b"in the snapshot");
+    assert_eq!(read(&fixture, "new2"), b"in no snapshot");
     assert_eq!(s3.files, 2, "the snapshot shows the edited files, not the restored ones");
-    assert!(stages(&world).is_empty(), "nothing is left that could surface later");
+    assert!(stages(&fixture).is_empty(), "nothing is left that could surface later");
 }
 
-/// The same without a snapshot in between: there is no entry that says that the holder went on.
+/// The same without a snapshot in between: no entry shows that the holder went on.
 #[test]
-fn a_restore_that_was_cut_off_does_not_take_edits_away_that_came_after_it() {
-    let (world, session, _) = cut_off_restore();
-    world.write("new", b"in no snapshot");
-    world.repo.lock(&world.main).release(&session).expect("ours");
-    world.acquire().expect("a free lock");
-    assert_eq!(read(&world, "file"), b"two");
-    assert_eq!(read(&world, "new"), b"in no snapshot");
+fn an_interrupted_restore_does_not_discard_later_edits() {
+    let (fixture, session, _) = interrupted_restore();
+    fixture.write("new", b"in no snapshot");
+    fixture.repo.lock(&fixture.main).release(&session).expect("ours");
+    fixture.acquire().expect("a free lock");
+    assert_eq!(read(&fixture, "file"), b"two");
+    assert_eq!(read(&fixture, "new"), b"in no snapshot");
 }
 
-/// A later restore wins over one that was cut off.
+/// A later restore supersedes an interrupted one.
 #[test]
-fn a_newer_restore_supersedes_one_that_was_cut_off() {
-    let (world, session, s1) = cut_off_restore();
-    restore(&world.repo, &world.main, Some(&session), &s1).expect("ours");
-    assert_eq!(read(&world, "file"), b"one");
-    assert!(stages(&world).is_empty());
+fn a_newer_restore_supersedes_an_interrupted_one() {
+    let (fixture, session, s1) = interrupted_restore();
+    restore(&fixture.repo, &fixture.main, Some(&session), &s1).expect("ours");
+    assert_eq!(read(&fixture, "file"), b"one");
+    assert!(stages(&fixture).is_empty());
 }
 
-/// A directory on the way to the worktree was replaced by a symbolic link. A restore with
+/// A parent directory of the worktree was replaced by a symbolic link. A restore with
 /// `--discard-changes` followed it, and exchanged, then deleted, files outside the repository.
 #[test]
 fn a_restore_follows_no_symbolic_link_on_the_way_to_the_worktree() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let path = PathBuf::from("sub/deep").try_into().expect("a valid path");
     let deep = NewWorktree { path, ..new_worktree("deep", Mode::Exclusive) };
-    let deep = world.repo.add_worktree(deep).expect("a new name");
-    fs::write(world.repo.payload(&deep).join("file"), b"inside").expect("writable");
-    let session = world.repo.acquire(&deep, &request()).expect("a free lock").session.session_id;
-    let taken = snapshot(&world.repo, &deep, Some(&session), Consistency::Quiesced).expect("ours").descriptor;
-    let outside = world.dir.path().join("outside");
+    let deep = fixture.repo.add_worktree(deep).expect("a new name");
+    fs::write(fixture.repo.payload(&deep).join("file"), b"inside").expect("writable");
+    let session = fixture.repo.acquire(&deep, &request()).expect("a free lock").session.session_id;
+    let taken =
+        snapshot(&fixture.repo, &deep, Some(&session), Consistency::Quiesced).expect("ours").descriptor;
+    let outside = fixture.dir.path().join("outside");
     let lead_astray = {
-        let (sub, aside) = (world.repo.layout().root().join("sub"), world.dir.path().join("aside"));
+        let (sub, aside) = (fixture.repo.layout().root().join("sub"), fixture.dir.path().join("aside"));
         let outside = outside.clone();
         move || {
             fs::create_dir_all(outside.join("deep")).expect("writable");
@@ -139,73 +145,72 @@ fn a_restore_follows_no_symbolic_link_on_the_way_to_the_worktree() {
         }
     };
     let astray = once_before(|call, path| call == Call::MakeDir && path.ends_with("tree"), lead_astray);
-    let repo = world.seen_by(astray, world.clock.clone());
+    let repo = fixture.seen_by(astray, fixture.clock.clone());
     restore(&repo, &deep, Some(&session), &taken).expect_err("the way leads out");
     assert_eq!(fs::read(outside.join("deep/precious")).expect("untouched"), b"not yours");
     assert_eq!(
-        world.repo.head(&deep).expect("readable"),
+        fixture.repo.head(&deep).expect("readable"),
         Some(taken.snapshot_id),
         "and nothing is left over"
     );
 }
 
-/// Nothing can be removed here: a settler that finishes a restore leaves the old files in the stage.
+/// A filesystem on which nothing can be removed: settling leaves the old files in the stage.
 fn nothing_can_be_removed() -> Arc<dyn Fs> {
-    Arc::new(Layer::new(|call, _| match call {
-        Call::Step => Verdict::Fail(io::ErrorKind::PermissionDenied.into()),
-        _ => Verdict::Go,
+    Arc::new(HookedFs::new(|call, _| match call {
+        Call::Step => CallOutcome::Fail(io::ErrorKind::PermissionDenied.into()),
+        _ => CallOutcome::Proceed,
     }))
 }
 
-/// B stole the lock and took over A's committed restore, under a name that anyone could guess, and paused.
-/// C stole it too, found that name, and finished the restore; before C had removed the old files, B woke,
-/// swapped once more, which undid the restore, and reported that it held the lock.
+/// B stole the lock, took over A's committed restore under a predictable name, and paused. C stole the lock
+/// too, found that name, and finished the restore; before C had removed the old files, B resumed, swapped
+/// again, which undid the restore, and reported that it held the lock.
 #[test]
 fn a_settler_that_was_overtaken_changes_nothing_and_gets_no_lock() {
-    let (world, ..) = cut_off_restore();
-    world.clock.pass(STEALABLE_MS);
-    let faster = world.seen_by(nothing_can_be_removed(), world.clock.clone());
-    let (main, clock, file) = (world.main.clone(), world.clock.clone(), world.payload("file"));
+    let (fixture, ..) = interrupted_restore();
+    fixture.clock.advance(STEALABLE_MS);
+    let faster = fixture.seen_by(nothing_can_be_removed(), fixture.clock.clone());
+    let (main, clock, file) = (fixture.main.clone(), fixture.clock.clone(), fixture.payload("file"));
     let overtaken = once_before(
         |call, _| call == Call::Exchange,
         move || {
-            clock.pass(STEALABLE_MS);
+            clock.advance(STEALABLE_MS);
             drop(faster.acquire(&main, &request()));
             assert_eq!(fs::read(&file).expect("there"), b"one", "the restore is finished");
         },
     );
-    let slow = world.seen_by(overtaken, world.clock.clone());
-    let refused = slow.acquire(&world.main, &request());
-    assert_eq!(read(&world, "file"), b"one", "the restore stays finished");
+    let slow = fixture.seen_by(overtaken, fixture.clock.clone());
+    let refused = slow.acquire(&fixture.main, &request());
+    assert_eq!(read(&fixture, "file"), b"one", "the restore stays finished");
     assert_eq!(class(refused), Class::FencingMismatch);
 }
 
-/// Removing what an earlier holder had left took longer than the lease, and the acquire still said that the
-/// lock was held.
+/// Removing the stage of an earlier holder took longer than the lease, and the acquire still succeeded.
 #[test]
 fn an_acquire_that_settles_for_longer_than_its_lease_is_refused() {
-    let (world, ..) = cut_off_restore();
-    world.clock.pass(STEALABLE_MS);
-    let clock = world.clock.clone();
-    let slow = once_before(|call, _| call == Call::Exchange, move || clock.pass(STEALABLE_MS));
-    let slow = world.seen_by(slow, world.clock.clone());
-    assert_eq!(class(slow.acquire(&world.main, &request())), Class::LockExpired);
+    let (fixture, ..) = interrupted_restore();
+    fixture.clock.advance(STEALABLE_MS);
+    let clock = fixture.clock.clone();
+    let slow = once_before(|call, _| call == Call::Exchange, move || clock.advance(STEALABLE_MS));
+    let slow = fixture.seen_by(slow, fixture.clock.clone());
+    assert_eq!(class(slow.acquire(&fixture.main, &request())), Class::LockExpired);
 }
 
-/// The next holder could not remove a directory of another user's in a stage, and so nobody could lock the
-/// worktree any more.
+/// The next holder could not remove a directory of another user in a stage, so the worktree could not be
+/// locked any more.
 #[test]
-fn what_cannot_be_removed_does_not_keep_anyone_from_the_lock() {
-    let (world, ..) = cut_off_restore();
-    world.clock.pass(STEALABLE_MS);
-    let repo = world.seen_by(nothing_can_be_removed(), world.clock.clone());
-    repo.acquire(&world.main, &request()).expect("housekeeping decides nothing");
-    assert_eq!(read(&world, "file"), b"one", "the restore was finished");
-    assert_eq!(stages(&world).len(), 1, "the rest waits for someone who may");
-    world.clock.pass(STEALABLE_MS);
-    world.acquire().expect("stealable");
-    assert_eq!(read(&world, "file"), b"one");
-    assert!(stages(&world).is_empty());
+fn a_stage_that_cannot_be_removed_does_not_block_the_lock() {
+    let (fixture, ..) = interrupted_restore();
+    fixture.clock.advance(STEALABLE_MS);
+    let repo = fixture.seen_by(nothing_can_be_removed(), fixture.clock.clone());
+    repo.acquire(&fixture.main, &request()).expect("housekeeping decides nothing");
+    assert_eq!(read(&fixture, "file"), b"one", "the restore was finished");
+    assert_eq!(stages(&fixture).len(), 1, "the rest waits for someone who may");
+    fixture.clock.advance(STEALABLE_MS);
+    fixture.acquire().expect("stealable");
+    assert_eq!(read(&fixture, "file"), b"one");
+    assert!(stages(&fixture).is_empty());
 }
 
 /// A tree was deeper than a process may have files open. It could be staged, but not removed, and the
@@ -216,24 +221,24 @@ fn a_tree_deeper_than_the_descriptor_limit_is_replaced() {
     let limit = getrlimit(Resource::Nofile);
     let low = limit.current.map_or(1024, |now| now.min(1024));
     setrlimit(Resource::Nofile, Rlimit { current: Some(low), ..limit }).expect("lowering is allowed");
-    let world = World::new();
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let empty = world.snapshot(&session).expect("ours").descriptor;
-    world.write(&format!("{}file", "d/".repeat(1_500)), b"deep");
-    restore(&world.repo, &world.main, Some(&session), &empty).expect("ours");
-    assert!(stages(&world).is_empty(), "all of it is gone");
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let empty = fixture.snapshot(&session).expect("ours").descriptor;
+    fixture.write(&format!("{}file", "d/".repeat(1_500)), b"deep");
+    restore(&fixture.repo, &fixture.main, Some(&session), &empty).expect("ours");
+    assert!(stages(&fixture).is_empty(), "all of it is gone");
 }
 
-/// Two restores of a shared worktree ran at the same time. The later one took the running one for a left
-/// over, removed its files under its hands, and each reported something else than what was there.
+/// Two restores of a shared worktree ran concurrently. The later one took the running one for an abandoned
+/// one and removed its files, and each reported a result that did not match the worktree.
 #[test]
 fn a_running_restore_of_a_shared_worktree_is_left_alone_by_others() {
-    let world = World::with_mode(Mode::Shared);
-    world.write("file", b"one");
-    let s1 = snapshot(&world.repo, &world.main, None, Consistency::Quiesced).expect("shared").descriptor;
-    world.write("file", b"two");
-    let s2 = snapshot(&world.repo, &world.main, None, Consistency::Quiesced).expect("shared").descriptor;
-    let (repo, main) = (world.repo.clone(), world.main.clone());
+    let fixture = Fixture::with_mode(Mode::Shared);
+    fixture.write("file", b"one");
+    let s1 = snapshot(&fixture.repo, &fixture.main, None, Consistency::Quiesced).expect("shared").descriptor;
+    fixture.write("file", b"two");
+    let s2 = snapshot(&fixture.repo, &fixture.main, None, Consistency::Quiesced).expect("shared").descriptor;
+    let (repo, main) = (fixture.repo.clone(), fixture.main.clone());
     let beside = once_before(
         |call, path| call == Call::WriteNew && path.ends_with("stage.json"),
         move || {
@@ -242,124 +247,126 @@ fn a_running_restore_of_a_shared_worktree_is_left_alone_by_others() {
             snapshot(&repo, &main, None, Consistency::BestEffort).expect("shared");
         },
     );
-    restore(&world.seen_by(beside, world.clock.clone()), &world.main, None, &s1).expect("left alone");
-    assert_eq!(read(&world, "file"), b"one");
+    restore(&fixture.seen_by(beside, fixture.clock.clone()), &fixture.main, None, &s1).expect("left alone");
+    assert_eq!(read(&fixture, "file"), b"one");
 
-    let (repo, main, to) = (world.repo.clone(), world.main.clone(), s2.clone());
+    let (repo, main, to) = (fixture.repo.clone(), fixture.main.clone(), s2.clone());
     let overtaken = once_before(
         |call, path| call == Call::WriteNew && path.ends_with("stage.json"),
         move || restore(&repo, &main, None, &to).expect("it is the first to commit"),
     );
-    let slow = world.seen_by(overtaken, world.clock.clone());
-    assert_eq!(class(restore(&slow, &world.main, None, &s1)), Class::LockConflict);
-    assert_eq!(read(&world, "file"), b"two");
-    assert_eq!(world.repo.head(&world.main).expect("readable"), Some(s2.snapshot_id.clone()));
+    let slow = fixture.seen_by(overtaken, fixture.clock.clone());
+    assert_eq!(class(restore(&slow, &fixture.main, None, &s1)), Class::LockConflict);
+    assert_eq!(read(&fixture, "file"), b"two");
+    assert_eq!(fixture.repo.head(&fixture.main).expect("readable"), Some(s2.snapshot_id.clone()));
 
-    let (repo, main) = (world.repo.clone(), world.main.clone());
+    let (repo, main) = (fixture.repo.clone(), fixture.main.clone());
     let overtaken = once_before(
         |call, _| call == Call::Exchange,
         move || restore(&repo, &main, None, &s2).expect("committed later"),
     );
-    let slow = world.seen_by(overtaken, world.clock.clone());
-    assert_eq!(class(restore(&slow, &world.main, None, &s1)), Class::LockConflict);
-    assert_eq!(read(&world, "file"), b"two", "the files are those of the head");
+    let slow = fixture.seen_by(overtaken, fixture.clock.clone());
+    assert_eq!(class(restore(&slow, &fixture.main, None, &s1)), Class::LockConflict);
+    assert_eq!(read(&fixture, "file"), b"two", "the files are those of the head");
 }
 
-/// A restore found nothing unsaved, and copied for minutes. What was written to the worktree meanwhile was
-/// swapped away and deleted, without `--discard-changes`.
+/// A restore found no unsaved changes, and copied for minutes. Files written to the worktree during that time
+/// were swapped out and deleted, without `--discard-changes`.
 #[test]
 fn files_that_are_written_while_a_restore_is_staged_are_not_lost() {
-    let world = World::new();
-    world.write("file", b"one");
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let s1 = world.snapshot(&session).expect("ours").descriptor;
-    let late = world.payload("late");
+    let fixture = Fixture::new();
+    fixture.write("file", b"one");
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let s1 = fixture.snapshot(&session).expect("ours").descriptor;
+    let late = fixture.payload("late");
     let busy = once_before(
         |call, path| call == Call::MakeDir && path.ends_with("tree"),
         move || fs::write(&late, b"precious").expect("writable"),
     );
-    let repo = world.seen_by(busy, world.clock.clone());
+    let repo = fixture.seen_by(busy, fixture.clock.clone());
     let request = RestoreRequest { session: Some(session), discard_changes: false, progress: &NoProgress };
-    let refused = repo.restore(&world.main, &s1, &request).expect_err("it would be lost");
+    let refused = repo.restore(&fixture.main, &s1, &request).expect_err("it would be lost");
     assert_eq!(refused.class(), Class::ConsistencyUnavailable);
     assert!(refused.facts().contains_key("path"), "{refused}");
-    assert_eq!(read(&world, "late"), b"precious");
-    assert!(stages(&world).is_empty());
+    assert_eq!(read(&fixture, "late"), b"precious");
+    assert!(stages(&fixture).is_empty());
 }
 
-/// Two worktrees were added at the same moment, one inside the other. Each looked before the other had
-/// written its record, and two lock holders then wrote to the same files.
+/// Two worktrees were added concurrently, one inside the other. Each add checked before the other had written
+/// its record, and two lock holders then wrote to the same files.
 #[test]
 fn of_two_overlapping_worktrees_that_are_added_at_once_at_most_one_stays() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let nested = |name: &str, path: &str| NewWorktree {
         path: PathBuf::from(path).try_into().expect("a valid path"),
         ..new_worktree(name, Mode::Exclusive)
     };
-    let (repo, inner) = (world.repo.clone(), nested("inner", "a/b"));
+    let (repo, inner) = (fixture.repo.clone(), nested("inner", "a/b"));
     let race = once_before(
         |call, path| call == Call::Link && path.ends_with("worktrees/outer.json"),
         move || drop(repo.add_worktree(inner.clone()).expect("the other is not there yet")),
     );
-    let slow = world.seen_by(race, world.clock.clone());
+    let slow = fixture.seen_by(race, fixture.clock.clone());
     assert_eq!(class(slow.add_worktree(nested("outer", "a"))), Class::Invalid);
     let left: Vec<String> =
-        world.repo.worktrees().expect("readable").iter().map(|one| one.worktree_id.to_string()).collect();
+        fixture.repo.worktrees().expect("readable").iter().map(|one| one.worktree_id.to_string()).collect();
     assert_eq!(left, ["inner", "main"]);
-    world.repo.add_worktree(nested("outer", "elsewhere")).expect("the name is free again");
+    fixture.repo.add_worktree(nested("outer", "elsewhere")).expect("the name is free again");
 }
 
-/// The worktree was for its owner only, but the manifests of its snapshots told everyone its names and the
-/// hashes of its files.
+/// The worktree was readable by its owner only, but the manifests of its snapshots exposed its names and
+/// hashes to all users.
 #[test]
 fn a_snapshot_is_no_more_open_than_its_worktree() {
-    let world = World::new();
-    world.write("secret", b"bytes");
-    fs::set_permissions(world.repo.payload(&world.main), fs::Permissions::from_mode(0o700)).expect("ours");
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let taken = world.snapshot(&session).expect("ours").descriptor;
-    let dir = world.repo.layout().snapshot(&taken.snapshot_id);
+    let fixture = Fixture::new();
+    fixture.write("secret", b"bytes");
+    fs::set_permissions(fixture.repo.payload(&fixture.main), fs::Permissions::from_mode(0o700))
+        .expect("ours");
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let taken = fixture.snapshot(&session).expect("ours").descriptor;
+    let dir = fixture.repo.layout().snapshot(&taken.snapshot_id);
     assert_eq!(fs::metadata(dir).expect("there").mode() & 0o077, 0);
-    restore(&world.repo, &world.main, Some(&session), &taken).expect("ours");
+    restore(&fixture.repo, &fixture.main, Some(&session), &taken).expect("ours");
 }
 
 /// The mode of a file changed between the scan and the copy. The copy had the new mode and the manifest the
 /// old one, so the snapshot was published and could never be restored.
 #[test]
 fn a_best_effort_snapshot_records_the_modes_that_it_copied() {
-    let world = World::new();
-    world.write("dir/file", b"bytes");
-    let file = world.payload("dir/file");
+    let fixture = Fixture::new();
+    fixture.write("dir/file", b"bytes");
+    let file = fixture.payload("dir/file");
     let changing = once_before(
         |call, _| call == Call::Step,
         move || fs::set_permissions(&file, fs::Permissions::from_mode(0o741)).expect("ours"),
     );
-    let repo = world.seen_by(changing, world.clock.clone());
-    let taken = snapshot(&repo, &world.main, None, Consistency::BestEffort).expect("best effort").descriptor;
+    let repo = fixture.seen_by(changing, fixture.clock.clone());
+    let taken =
+        snapshot(&repo, &fixture.main, None, Consistency::BestEffort).expect("best effort").descriptor;
     assert_eq!(taken.changed_while_read, ["dir/file"]);
-    world.repo.verify(&taken, &NoProgress).expect("the manifest describes the copy");
-    let session = world.acquire().expect("a free lock").session.session_id;
-    restore(&world.repo, &world.main, Some(&session), &taken).expect("so it can be restored");
+    fixture.repo.verify(&taken, &NoProgress).expect("the manifest describes the copy");
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    restore(&fixture.repo, &fixture.main, Some(&session), &taken).expect("so it can be restored");
 }
 
 /// Records of a later version were read as if their fields meant the same.
 #[test]
 fn records_of_another_version_are_refused() {
-    let world = World::new();
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let taken = world.snapshot(&session).expect("ours").descriptor;
-    let layout = world.repo.layout();
-    for path in [layout.worktree_file(&world.main.worktree_id), layout.snapshot_ready(&taken.snapshot_id)] {
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let taken = fixture.snapshot(&session).expect("ours").descriptor;
+    let layout = fixture.repo.layout();
+    for path in [layout.worktree_file(&fixture.main.worktree_id), layout.snapshot_ready(&taken.snapshot_id)] {
         let text = fs::read_to_string(&path).expect("readable");
         fs::write(&path, text.replace("\"v\": 1", "\"v\": 2")).expect("writable");
     }
-    let refused = world.repo.worktree(&world.main.worktree_id).expect_err("another version");
+    let refused = fixture.repo.worktree(&fixture.main.worktree_id).expect_err("another version");
     assert!(refused.detail().contains("format=2 known=1"), "{refused}");
-    let refused = world.repo.visible(&taken.snapshot_id).expect_err("another version");
+    let refused = fixture.repo.visible(&taken.snapshot_id).expect_err("another version");
     assert!(refused.detail().contains("format=2 known=1"), "{refused}");
 }
 
-/// Does what only someone without root's rights can show, as user `nobody` where the tests run as root.
+/// Runs a part without root's rights: as user `nobody` if the tests run as root.
 fn as_nobody(part: &str, prepare: impl Fn(&Path)) {
     let dir = tempfile::tempdir().expect("a directory for the test");
     let mut child = Command::new(std::env::current_exe().expect("this program"));
@@ -382,7 +389,7 @@ fn as_nobody(part: &str, prepare: impl Fn(&Path)) {
 
 const NOBODY: u32 = 65_534;
 
-/// What the child does. Started by hand, without a part to play, it does nothing.
+/// The entry point of the child. Without a role in the environment it does nothing.
 #[test]
 fn part() {
     let Ok(part) = std::env::var("JVS_TEST_UNPRIVILEGED") else { return };
@@ -415,8 +422,8 @@ fn part() {
     }
 }
 
-/// A user took a snapshot of a worktree with a set-user-id program of root's in it. The copy belonged to the
-/// user, and kept set-user-id: whoever restored or ran it lent out the user's rights.
+/// A user took a snapshot of a worktree that contained a set-user-id program of root. The copy belonged to
+/// the user and kept set-user-id, so it ran with the user's rights for everyone.
 #[test]
 fn a_program_whose_owner_and_set_user_id_cannot_be_kept_is_refused_by_its_name() {
     if !rustix::process::getuid().is_root() {
@@ -429,8 +436,8 @@ fn a_program_whose_owner_and_set_user_id_cannot_be_kept_is_refused_by_its_name()
     });
 }
 
-/// The directory that holds the worktree's could not be written to. The restore was committed, could not be
-/// swapped in by anyone, and the worktree could never be locked again.
+/// The parent of the worktree's directory was not writable. The restore was committed, could not be swapped
+/// in by any process, and the worktree could never be locked again.
 #[test]
 fn a_restore_that_could_not_be_swapped_in_is_not_committed() {
     as_nobody("read-only", |_| {});
