@@ -94,10 +94,10 @@ impl Repo {
             checkup.report.worktrees += 1;
             checkup.audit(&worktree.worktree_id)?;
         }
-        checkup.check_for_lost_tails()?;
         if checkup.strict {
             checkup.check_stored_snapshots()?;
         }
+        checkup.check_for_lost_tails()?;
         for worktree in &worktrees {
             checkup.check_removal(worktree);
             checkup.check_lock(worktree)?;

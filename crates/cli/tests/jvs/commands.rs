@@ -201,7 +201,7 @@ fn doctor_says_healthy_finds_litter_and_mends_it() {
     assert_eq!(playground.jvs(&["info", "20260101-dead"]).code, 1, "and now it is unknown");
 }
 
-/// Someone removed an entry of the sequence, and repair took the snapshots published behind it for unfinished
+/// Someone removed an entry of the sequence, and repair took the snapshots published after it for unfinished
 /// ones.
 #[test]
 fn doctor_repair_keeps_published_snapshots_when_an_entry_is_missing() {

@@ -2,7 +2,7 @@
 //!
 //! Numbers, hashes and states show a hole, a corrupt entry and an altered one. They do not show a lost tail:
 //! the rest is a valid, shorter sequence. Its traces are elsewhere: a copy of the lock, a renewal or an
-//! intent with a token behind the newest entry, and a snapshot that has a descriptor and no intent, which was
+//! intent with a token after the newest entry, and a snapshot with a descriptor and no intent, which was
 //! therefore published. Each of these is written after its entry is durable.
 //!
 //! Each check reads the trace first and the sequence after it; in the other order, an entry appended in
@@ -33,11 +33,11 @@ pub(super) struct Audit {
 /// How much of a sequence is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Integrity {
-    /// All of it, as far as anything shows.
+    /// All of it: no trace of a missing entry was found.
     Whole,
-    /// Every entry that is there is right, and later ones are lost.
+    /// All existing entries are correct, and later ones are lost.
     TailLost,
-    /// An entry is missing or wrong; what follows it was not audited.
+    /// An entry is missing or wrong; later ones were not audited.
     Broken,
 }
 
@@ -74,16 +74,16 @@ impl Checkup<'_> {
         // It may have been published since the audit.
         let sequence = Sequence::new(&self.repo.env, &self.repo.layout, worktree);
         if sequence.last_listed()? > sequence.newest()? {
-            let detail = "entries are listed that cannot be opened by their numbers; if this mount caches \
-                          names, try again on another";
-            self.distrust(worktree, Integrity::Broken, detail);
+            let detail = "the directory lists entries that cannot be opened; if this mount caches names, retry \
+                          on another";
+            self.mark_damaged(worktree, Integrity::Broken, detail);
             return Ok(None);
         }
         let published = self.repo.is_published(worktree, snapshot);
         self.damage_is_a_finding("audit_broken", worktree.as_str(), published)
     }
 
-    /// Looks for traces of entries behind the newest one of each audited sequence.
+    /// Looks for traces of entries after the newest one of each audited sequence.
     pub(super) fn check_for_lost_tails(&mut self) -> Result<()> {
         let audited: Vec<WorktreeId> = self.audits.keys().cloned().collect();
         for id in &audited {
@@ -114,7 +114,7 @@ impl Checkup<'_> {
         Ok(())
     }
 
-    /// A snapshot without an intent was published, or is not one of ours. It is never removed.
+    /// A snapshot without an intent was published, or was not taken by jvs. It is never removed.
     fn check_without_intent(&mut self, id: &SnapshotId) -> Result<()> {
         let (fs, dir) = (&self.repo.env.fs, self.repo.layout.snapshot(id));
         let path = self.repo.layout.snapshot_ready(id);
@@ -144,7 +144,7 @@ impl Checkup<'_> {
         Ok(())
     }
 
-    /// Finishes the removal of a worktree that was cut off before its record was removed.
+    /// Finishes the removal of a worktree that was interrupted before its record was removed.
     pub(super) fn check_removal(&mut self, worktree: &Worktree) {
         let id = &worktree.worktree_id;
         if !self.is_whole(id) || self.audits[id].is_open {
@@ -220,22 +220,22 @@ impl Checkup<'_> {
         Ok(true)
     }
 
-    /// Distrusts the sequence of `id` if it lacks the entry that granted `token`.
+    /// Marks the sequence of `id` as damaged if it lacks the entry that granted `token`.
     fn require_entry(&mut self, id: &WorktreeId, token: Option<FencingToken>, trace: &str) -> Result<()> {
         let Some(token) = token.filter(|_| self.is_whole(id)) else { return Ok(()) };
         let newest = Sequence::new(&self.repo.env, &self.repo.layout, id).newest()?;
         if newest < Some(token.entry()) {
             let detail = format!(
-                "the sequence has lost its end: {trace} names an entry behind the newest one; restore \
+                "the sequence has lost its end: {trace} names an entry after the newest one; restore \
                  .jvs/locks from a backup: token={token} newest={}",
                 newest.map_or(0, |n| n.0)
             );
-            self.distrust(id, Integrity::TailLost, &detail);
+            self.mark_damaged(id, Integrity::TailLost, &detail);
         }
         Ok(())
     }
 
-    fn distrust(&mut self, id: &WorktreeId, integrity: Integrity, detail: &str) {
+    fn mark_damaged(&mut self, id: &WorktreeId, integrity: Integrity, detail: &str) {
         self.note("audit_broken", id.as_str(), detail);
         self.audits.get_mut(id).expect("audited before").integrity = integrity;
     }

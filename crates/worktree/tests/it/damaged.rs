@@ -2,7 +2,7 @@
 //!
 //! The story: an operator removed what looked like stale locks (`rm .jvs/locks/main.d/4`, or all of
 //! `.jvs/locks`) and ran `jvs doctor --repair`. Bisection took the hole for the end of the sequence, so every
-//! snapshot that was published behind it looked as if it had been begun and never published. All of them were
+//! snapshot that was published after it looked as if it had been begun and never published. All of them were
 //! deleted, and the report said `healthy`. The same happened to a backup that copied the locks before the
 //! snapshots, and through a mount whose name cache did not show the newest entry yet.
 //!
