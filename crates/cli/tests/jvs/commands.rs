@@ -176,7 +176,7 @@ fn worktrees_are_added_listed_and_removed() {
 }
 
 #[test]
-fn doctor_says_healthy_finds_litter_and_mends_it() {
+fn doctor_reports_healthy_finds_litter_and_repairs_it() {
     let playground = Playground::new();
     let healthy = playground.jvs(&["doctor"]);
     assert_eq!(healthy.code, 0);
@@ -201,7 +201,7 @@ fn doctor_says_healthy_finds_litter_and_mends_it() {
     assert_eq!(playground.jvs(&["info", "20260101-dead"]).code, 1, "and now it is unknown");
 }
 
-/// Someone removed an entry of the sequence, and repair took the snapshots published after it for unfinished
+/// An entry of the sequence was removed, and repair took the snapshots published after it for unfinished
 /// ones.
 #[test]
 fn doctor_repair_keeps_published_snapshots_when_an_entry_is_missing() {
@@ -220,7 +220,7 @@ fn doctor_repair_keeps_published_snapshots_when_an_entry_is_missing() {
 }
 
 #[test]
-fn doctor_that_cannot_look_says_so_with_its_own_code() {
+fn a_failed_examination_has_its_own_exit_code() {
     let playground = Playground::new();
     std::fs::write(playground.root().join(".jvs/repo.json"), b"{").expect("writable");
     assert_eq!(playground.jvs(&["doctor"]).code, 2);
