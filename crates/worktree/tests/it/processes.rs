@@ -1,6 +1,6 @@
-//! Real processes: stealers by the thousand, hosts with different clocks, holders that are stopped or killed.
+//! Real processes: a thousand stealers, hosts with different clocks, holders that are stopped or killed.
 //!
-//! A child is this test program again, told by its environment which part to play; see [`part`].
+//! A child is this test binary again; environment variables select its role, see [`part`].
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -14,17 +14,17 @@ use worktree::doctor::DoctorRequest;
 use worktree::error::Class;
 use worktree::fs::RealFs;
 use worktree::ids::SessionId;
-use worktree::lock::Request;
+use worktree::lock::AcquireRequest;
 use worktree::policy::{Policy, PolicyChanges};
 use worktree::record::Event;
 use worktree::repo::Repo;
 use worktree::sequence::Sequence;
 use worktree::snapshot::Consistency;
 use worktree::status::LockState;
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 use worktree::worktree::{Mode, Worktree};
 
-use crate::support::{env, new_worktree, request_with, scratch, snapshot};
+use crate::support::{env, new_worktree, request_with, scratch, short_or_long, snapshot};
 
 /// The clocks of this machine as a host with a wrong wall clock would have them.
 struct HostClock {
@@ -82,7 +82,7 @@ impl Shared {
         &*self.repo.env().clock
     }
 
-    /// Waits until the lock may be stolen; every wait has its end.
+    /// Waits until the lock may be stolen, for a minute at most.
     fn wait_until_stealable(&self) {
         for _ in 0..6_000 {
             if self.repo.status(&self.main).expect("readable").state == LockState::Stealable {
@@ -97,7 +97,7 @@ impl Shared {
         self.repo.status(&self.main).expect("readable").newest_entry.0
     }
 
-    fn start(&self, part: &str, host: &str, wall_offset: i64) -> Player {
+    fn start(&self, part: &str, host: &str, wall_offset: i64) -> ChildProcess {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["processes::part", "--exact", "--nocapture", "--test-threads=1"])
             .env("JVS_TEST_PART", part)
@@ -110,38 +110,38 @@ impl Shared {
             .expect("this program starts again");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        Player { child, input, output }
+        ChildProcess { child, input, output }
     }
 }
 
-/// A child that plays a part.
-struct Player {
+/// A child process and its pipes.
+struct ChildProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Player {
-    /// The next line that the part says; the test runner's own lines are left out.
-    fn hears(&mut self) -> Option<String> {
+impl ChildProcess {
+    /// The next line that the child reports; lines of the test harness are skipped.
+    fn next_line(&mut self) -> Option<String> {
         let mut line = String::new();
         while self.output.read_line(&mut line).expect("readable") > 0 {
-            if let Some(said) = line.trim_end().rsplit_once("say ").map(|(_, said)| said.to_owned()) {
-                return Some(said);
+            if let Some((_, reported)) = line.trim_end().rsplit_once("report ") {
+                return Some(reported.to_owned());
             }
             line.clear();
         }
         None
     }
 
-    fn tells(&mut self) {
+    fn send_go(&mut self) {
         self.input.write_all(b"go\n").expect("the child listens");
     }
 
-    fn everything(mut self) -> Vec<String> {
-        let said = std::iter::from_fn(|| self.hears()).collect();
+    fn all_lines(mut self) -> Vec<String> {
+        let lines = std::iter::from_fn(|| self.next_line()).collect();
         self.child.wait().expect("our own child");
-        said
+        lines
     }
 
     fn signal(&self, signal: Signal) {
@@ -150,19 +150,19 @@ impl Player {
     }
 }
 
-impl Drop for Player {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-fn say(what: &str) {
-    println!("say {what}");
+fn report(what: &str) {
+    println!("report {what}");
     std::io::stdout().flush().expect("the parent listens");
 }
 
-fn wait_for_word() {
+fn wait_for_go() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("the parent speaks");
 }
@@ -177,10 +177,15 @@ fn policy(lease_duration_ms: Millis, max_clock_skew_ms: Millis) -> Policy {
     Policy::DEFAULT.with(&changes).expect("a valid policy")
 }
 
-/// What a child does. Started by hand, without a part to play, it does nothing.
+/// The entry point of a child. Without a role in the environment it does nothing.
 #[test]
 fn part() {
     let Ok(part) = std::env::var("JVS_TEST_PART") else { return };
+    // The parent reads until the pipe is closed, so this is the deadline of all its waits.
+    std::thread::spawn(|| {
+        SystemClock::new().wait(CHILD_DEADLINE_MS);
+        std::process::abort();
+    });
     let dir = PathBuf::from(std::env::var_os("JVS_TEST_DIR").expect("set by the parent"));
     let host = std::env::var("JVS_TEST_HOST").expect("set by the parent");
     let offset = std::env::var("JVS_TEST_WALL_OFFSET").expect("set by the parent");
@@ -197,6 +202,8 @@ fn part() {
     }
 }
 
+/// No child runs longer than this.
+const CHILD_DEADLINE_MS: Millis = 180_000;
 const PROCESSES: usize = 20;
 const THREADS: usize = 50;
 
@@ -209,14 +216,14 @@ fn steal_with_many_threads(dir: &Path) {
                 barrier.wait();
                 match shared.repo.acquire(&shared.main, &request_with(policy(600_000, 100))) {
                     Ok(grant) => {
-                        say(&format!("won {} {}", grant.lock.fencing_token, grant.session.session_id));
+                        report(&format!("won {} {}", grant.lock.fencing_token, grant.session.session_id));
                     }
-                    Err(error) => say(&format!("lost {}", error.class().name())),
+                    Err(error) => report(&format!("lost {}", error.class().name())),
                 }
             });
         }
-        say("ready");
-        wait_for_word();
+        report("ready");
+        wait_for_go();
         barrier.wait();
     });
 }
@@ -227,18 +234,19 @@ fn of_a_thousand_simultaneous_stealers_exactly_one_wins_in_every_round() {
     let shared = Shared::make(dir.path());
     let mut last_token = 0;
     for round in 0..3 {
-        // On a slow machine the lease is over before this returns: then it is refused, and still stands.
+        // On a slow machine the lease expires before this returns: the call fails, and the lock is still
+        // held.
         drop(shared.repo.acquire(&shared.main, &request_with(policy(40, 100))));
         shared.wait_until_stealable();
         let newest = shared.newest();
-        let mut players: Vec<Player> = (0..PROCESSES).map(|_| shared.start("steal", "", 0)).collect();
-        for player in &mut players {
-            assert_eq!(player.hears().as_deref(), Some("ready"));
+        let mut children: Vec<ChildProcess> = (0..PROCESSES).map(|_| shared.start("steal", "", 0)).collect();
+        for child in &mut children {
+            assert_eq!(child.next_line().as_deref(), Some("ready"));
         }
-        players.iter_mut().for_each(Player::tells);
-        let said: Vec<String> = players.into_iter().flat_map(Player::everything).collect();
-        assert_eq!(said.len(), PROCESSES * THREADS, "everyone tried");
-        let (won, lost): (Vec<_>, Vec<_>) = said.iter().partition(|line| line.starts_with("won "));
+        children.iter_mut().for_each(ChildProcess::send_go);
+        let lines: Vec<String> = children.into_iter().flat_map(ChildProcess::all_lines).collect();
+        assert_eq!(lines.len(), PROCESSES * THREADS, "everyone tried");
+        let (won, lost): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line.starts_with("won "));
         assert_eq!(won.len(), 1, "round {round}: {won:?}");
         assert!(
             lost.iter().all(|line| *line == "lost E_LOCK_CONFLICT"),
@@ -258,7 +266,7 @@ fn of_a_thousand_simultaneous_stealers_exactly_one_wins_in_every_round() {
     assert!(serious.is_empty(), "{serious:?}");
 }
 
-/// How often each host takes the lock.
+/// How often each host acquires the lock.
 const TURNS: u32 = 4;
 
 fn acquire_and_release_in_turn(shared: &Shared) {
@@ -268,17 +276,17 @@ fn acquire_and_release_in_turn(shared: &Shared) {
     while turns < TURNS && shared.clock().monotonic().since(began) < 60_000 {
         match shared.repo.acquire(&shared.main, &request_with(policy(400, 2_000))) {
             Ok(grant) => {
-                say(&format!("token {}", grant.lock.fencing_token));
+                report(&format!("token {}", grant.lock.fencing_token));
                 if dies_holding {
                     return;
                 }
-                // Both may come too late on a slow machine; what matters is that nobody is told otherwise.
+                // Both may come too late on a slow machine; the tokens must be unique even then.
                 drop(lock.renew(&grant.session.session_id));
                 drop(lock.release(&grant.session.session_id));
                 turns += 1;
             }
             Err(error) if error.class() == Class::LockConflict => shared.clock().wait(10),
-            Err(error) => return say(error.class().name()),
+            Err(error) => return report(error.class().name()),
         }
     }
 }
@@ -288,14 +296,14 @@ fn hosts_with_different_clocks_never_share_a_token_and_a_wrong_one_gets_none() {
     let dir = scratch();
     let shared = Shared::make(dir.path());
     let hosts = [("mortal", 0), ("slow", -1_500), ("fast", 1_500), ("exact", 0)];
-    let players: Vec<Player> =
+    let children: Vec<ChildProcess> =
         hosts.iter().map(|(host, offset)| shared.start("cycle", host, *offset)).collect();
-    let wrong = shared.start("cycle", "wrong", 30_000).everything();
+    let wrong = shared.start("cycle", "wrong", 30_000).all_lines();
     assert_eq!(wrong, ["E_CLOCK_SKEW_EXCEEDED"]);
-    let said: Vec<Vec<String>> = players.into_iter().map(Player::everything).collect();
-    let tokens: Vec<u64> = said.iter().flatten().map(|line| token_of(line)).collect();
-    assert_eq!(said[0].len(), 1, "the mortal host held it once");
-    assert!(said[1..].iter().all(|lines| !lines.is_empty()), "everyone else got on: {said:?}");
+    let lines: Vec<Vec<String>> = children.into_iter().map(ChildProcess::all_lines).collect();
+    let tokens: Vec<u64> = lines.iter().flatten().map(|line| token_of(line)).collect();
+    assert_eq!(lines[0].len(), 1, "the mortal host held it once");
+    assert!(lines[1..].iter().all(|lines| !lines.is_empty()), "everyone else got on: {lines:?}");
     assert_eq!(tokens.iter().collect::<BTreeSet<_>>().len(), tokens.len(), "no token twice: {tokens:?}");
     let grants = granted(&shared);
     assert_eq!(grants.iter().copied().collect::<BTreeSet<_>>(), tokens.into_iter().collect());
@@ -322,13 +330,13 @@ fn granted(shared: &Shared) -> Vec<u64> {
 fn hold_and_be_stopped(shared: &Shared) {
     let grant = shared.repo.acquire(&shared.main, &request_with(policy(3_000, 100))).expect("a free lock");
     let session = grant.session.session_id;
-    say("held");
-    wait_for_word();
+    report("held");
+    wait_for_go();
     let lock = shared.repo.lock(&shared.main);
-    say(lock.renew(&session).map_or_else(|error| error.class().name(), |_| "renewed"));
-    say(lock.release(&session).map_or_else(|error| error.class().name(), |_| "released"));
+    report(lock.renew(&session).map_or_else(|error| error.class().name(), |_| "renewed"));
+    report(lock.release(&session).map_or_else(|error| error.class().name(), |_| "released"));
     let published = snapshot(&shared.repo, &shared.main, Some(&session), Consistency::Quiesced);
-    say(published.map_or_else(|error| error.class().name(), |_| "published"));
+    report(published.map_or_else(|error| error.class().name(), |_| "published"));
 }
 
 #[test]
@@ -336,21 +344,21 @@ fn a_stopped_process_that_wakes_after_the_steal_is_refused_everything() {
     let dir = scratch();
     let shared = Shared::make(dir.path());
     let mut holder = shared.start("hold", "", 0);
-    assert_eq!(holder.hears().as_deref(), Some("held"));
+    assert_eq!(holder.next_line().as_deref(), Some("held"));
     holder.signal(Signal::STOP);
     shared.wait_until_stealable();
-    let thief = shared.repo.acquire(&shared.main, &request_with(policy(600_000, 100))).expect("stealable");
-    holder.tells();
+    let stealer = shared.repo.acquire(&shared.main, &request_with(policy(600_000, 100))).expect("stealable");
+    holder.send_go();
     holder.signal(Signal::CONT);
-    assert_eq!(holder.everything(), ["E_LOCK_NOT_HELD", "E_LOCK_NOT_HELD", "E_FENCING_MISMATCH"]);
-    shared.repo.lock(&shared.main).release(&thief.session.session_id).expect("undisturbed");
+    assert_eq!(holder.all_lines(), ["E_LOCK_NOT_HELD", "E_LOCK_NOT_HELD", "E_FENCING_MISMATCH"]);
+    shared.repo.lock(&shared.main).release(&stealer.session.session_id).expect("undisturbed");
 }
 
 fn work_until_killed(shared: &Shared) {
     let payload = shared.repo.payload(&shared.main);
-    say("working");
+    report("working");
     for n in 0_u64.. {
-        let request: Request<'_> = request_with(policy(200, 100));
+        let request: AcquireRequest<'_> = request_with(policy(200, 100));
         let Ok(grant) = shared.repo.acquire(&shared.main, &request) else { continue };
         let session = grant.session.session_id;
         std::fs::write(payload.join("counter"), n.to_string()).expect("writable");
@@ -361,12 +369,12 @@ fn work_until_killed(shared: &Shared) {
 }
 
 #[test]
-fn a_worker_killed_at_any_moment_leaves_a_repository_that_can_be_mended() {
+fn a_worker_killed_at_any_moment_leaves_a_repository_that_can_be_repaired() {
     let dir = scratch();
     let shared = Shared::make(dir.path());
-    for round in 0..12_u64 {
+    for round in 0..short_or_long(6, 40) as u64 {
         let mut worker = shared.start("busy", "", 0);
-        assert_eq!(worker.hears().as_deref(), Some("working"));
+        assert_eq!(worker.next_line().as_deref(), Some("working"));
         shared.clock().wait(17 * round % 90);
         worker.signal(Signal::KILL);
         worker.child.wait().expect("our own child");
@@ -377,7 +385,7 @@ fn a_worker_killed_at_any_moment_leaves_a_repository_that_can_be_mended() {
         let mended = shared.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
         assert!(mended.is_healthy(), "round {round}: {:?}", mended.findings);
         for published in shared.repo.history(&shared.main, usize::MAX).expect("readable") {
-            shared.repo.verify(&published, &Quiet).expect("what is visible is whole");
+            shared.repo.verify(&published, &NoProgress).expect("what is visible is whole");
         }
         shared.repo.lock(&shared.main).release(&next.session.session_id).expect("ours");
     }

@@ -1,10 +1,9 @@
 //! A model of the sequence, checked in every interleaving: a holder that renews and publishes, and two
 //! stealers, over one clock that advances at any moment.
 //!
-//! The model has the steps that real processes can be paused between: for a steal, read the clock, look,
-//! append; for a renewal, check, write, check again, count. The judgement of a lease is the real one, `worktree::lease`.
-//! Each property is also shown to fail for a protocol with one of the safeguards left out, so that it is
-//! known to be able to fail.
+//! The model has the steps between which real processes can be paused: for a steal, read the clock, read the
+//! lock, append; for a renewal, check, write, check again, count. Leases are judged by the real
+//! `worktree::lease`. Each property is also shown to fail for a protocol without one of the safeguards.
 
 use std::sync::LazyLock;
 
@@ -13,72 +12,72 @@ use stateright::{Checker, Model, Property};
 use worktree::clock::{BootId, BootMs, UnixMs};
 use worktree::holder::HolderId;
 use worktree::ids::{Digest, FencingToken};
-use worktree::lease::{Now, Standing, may_act, standing};
+use worktree::lease::{LeaseState, LeaseTime, lease_state, may_act};
 use worktree::policy::{Policy, PolicyChanges};
 use worktree::record::{BootStamp, LockRecord};
 
-/// Which safeguard is left out.
+/// Which safeguard is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
-    /// None: what the crate does.
+    /// None: the protocol of this crate.
     Ours,
-    /// A steal replaces the record, whatever stands there by then.
+    /// A steal replaces the record unconditionally.
     StealByRename,
-    /// A publish is checked, and then made without the check being part of it.
+    /// A publish is checked, and then appended without being bound to the check.
     CheckThenPublish,
     /// A renewal counts as soon as it is written.
     RenewalNotCheckedAgain,
-    /// A renewal extends what was last written, whether that counted or not.
+    /// A renewal extends the last written one, even if that did not count.
     RenewalExtendsWhatIsWritten,
-    /// A stealer reads the clock after it has looked at the lock.
+    /// A stealer reads the clock after the lock.
     ClockAfterLook,
 }
 
-/// A lease lasts four ticks and may be stolen two after its end.
+/// A lease lasts four ticks and may be stolen two ticks after its expiry.
 const LEASE: u64 = 4;
 const LAST_TICK: i64 = 10;
 const MOST_ENTRIES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Entry {
-    Grant { to: u8 },
+    AcquiredLock { to: u8 },
     Publish { token: usize },
 }
 
-/// What the holder is in the middle of.
+/// The progress of the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Holding {
     Idle,
-    /// It has checked, and will write a renewal that runs out then.
+    /// It has checked, and will write a renewal with this expiry.
     Renewing {
         until: i64,
     },
-    /// It has written one.
+    /// It has written the renewal.
     Written {
         until: i64,
     },
-    /// It has checked its token, having seen so many entries.
+    /// It has checked its token against this number of entries.
     Publishing {
         seen: usize,
     },
-    /// It was told that it lost the lock, or found its lease over.
+    /// It found that it lost the lock, or that its lease expired.
     Stopped,
 }
 
-/// What a stealer is in the middle of.
+/// The progress of a stealer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Stealing {
     Idle,
-    /// It has read the clock, and will look at the lock.
+    /// It has read the clock, and will read the lock.
     KnowsTime {
         now: i64,
     },
-    /// It has looked at the lock, and will read the clock.
+    /// It has read the lock, and will read the clock.
     KnowsLease {
         until: i64,
         seen: usize,
     },
-    /// It has judged the lease stealable, having seen so many entries.
+    /// It has found the lease stealable after reading this number of entries.
     Decided {
         seen: usize,
     },
@@ -90,16 +89,16 @@ enum Stealing {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct World {
+struct ModelState {
     now: i64,
     /// Entry `n` is at `n - 1`.
     entries: Vec<Entry>,
-    /// When the first grant's lease runs out: as `<n>.renew` says, and as the holder counts.
+    /// The expiry of the first lease: in `<n>.renew`, and in the holder's session.
     written: i64,
     counted: i64,
     holder: Holding,
     stealers: [Stealing; 2],
-    /// Whether anyone was ever granted the lock while the holder could still act on it.
+    /// Whether the lock was ever granted while the holder could still act on it.
     overlapped: bool,
 }
 
@@ -119,14 +118,14 @@ enum Action {
 struct Sequence(Protocol);
 
 impl Model for Sequence {
-    type State = World;
+    type State = ModelState;
     type Action = Action;
 
-    fn init_states(&self) -> Vec<World> {
+    fn init_states(&self) -> Vec<ModelState> {
         let until = i64::try_from(LEASE).expect("small");
-        vec![World {
+        vec![ModelState {
             now: 0,
-            entries: vec![Entry::Grant { to: 0 }],
+            entries: vec![Entry::AcquiredLock { to: 0 }],
             written: until,
             counted: until,
             holder: Holding::Idle,
@@ -135,18 +134,18 @@ impl Model for Sequence {
         }]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
-        if world.now < LAST_TICK {
+    fn actions(&self, state: &ModelState, actions: &mut Vec<Action>) {
+        if state.now < LAST_TICK {
             actions.push(Action::Tick);
         }
-        match world.holder {
+        match state.holder {
             Holding::Idle => actions.extend([Action::CheckRenewal, Action::CheckPublish]),
             Holding::Renewing { .. } => actions.push(Action::WriteRenewal),
             Holding::Written { .. } => actions.push(Action::CountRenewal),
             Holding::Publishing { .. } => actions.push(Action::Publish),
             Holding::Stopped => {}
         }
-        for (stealer, doing) in world.stealers.iter().enumerate() {
+        for (stealer, doing) in state.stealers.iter().enumerate() {
             match doing {
                 Stealing::Idle => actions.push(Action::BeginSteal { stealer }),
                 Stealing::KnowsTime { .. } | Stealing::KnowsLease { .. } => {
@@ -158,8 +157,8 @@ impl Model for Sequence {
         }
     }
 
-    fn next_state(&self, world: &World, action: Action) -> Option<World> {
-        let mut next = world.clone();
+    fn next_state(&self, state: &ModelState, action: Action) -> Option<ModelState> {
+        let mut next = state.clone();
         match action {
             Action::Tick => next.now += 1,
             Action::CheckRenewal => self.check_renewal(&mut next),
@@ -176,101 +175,102 @@ impl Model for Sequence {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("of two stealers of one lock at most one wins", |_, world: &World| {
-                let tokens: Vec<_> = world.stealers.iter().filter_map(|stealer| stealer.token()).collect();
+            Property::always("of two stealers of one lock at most one wins", |_, state: &ModelState| {
+                let tokens: Vec<_> = state.stealers.iter().filter_map(|stealer| stealer.token()).collect();
                 tokens.len() < 2 || tokens[0] != tokens[1]
             }),
-            Property::always("nobody is granted the lock while the holder may act", |_, world: &World| {
-                !world.overlapped
+            Property::always(
+                "nobody is granted the lock while the holder may act",
+                |_, state: &ModelState| !state.overlapped,
+            ),
+            Property::always("a publish carries the token that is current there", |_, state: &ModelState| {
+                state.publishes_are_current()
             }),
-            Property::always("a publish carries the token that is current there", |_, world: &World| {
-                world.publishes_are_current()
+            Property::sometimes("a steal succeeds", |_, state: &ModelState| state.token() > 1),
+            Property::sometimes("a publish succeeds", |_, state: &ModelState| {
+                state.entries.iter().any(|entry| matches!(entry, Entry::Publish { .. }))
             }),
-            Property::sometimes("a steal succeeds", |_, world: &World| world.token() > 1),
-            Property::sometimes("a publish succeeds", |_, world: &World| {
-                world.entries.iter().any(|entry| matches!(entry, Entry::Publish { .. }))
-            }),
-            Property::sometimes("a renewal counts", |_, world: &World| {
-                world.counted > i64::try_from(LEASE).expect("small")
+            Property::sometimes("a renewal counts", |_, state: &ModelState| {
+                state.counted > i64::try_from(LEASE).expect("small")
             }),
         ]
     }
 }
 
 impl Sequence {
-    /// The lease that a renewal extends: the holder's own count, or what anyone can read.
-    fn basis(&self, world: &World) -> i64 {
+    /// The lease that a renewal extends: the holder's own record, or the public one.
+    fn basis(&self, state: &ModelState) -> i64 {
         match self.0 {
-            Protocol::RenewalExtendsWhatIsWritten => world.written,
-            _ => world.counted,
+            Protocol::RenewalExtendsWhatIsWritten => state.written,
+            _ => state.counted,
         }
     }
 
-    fn check_renewal(&self, world: &mut World) {
-        let may = world.token() == 1 && world.acts_until(self.basis(world));
-        let until = world.now + i64::try_from(LEASE).expect("small");
-        world.holder = if may { Holding::Renewing { until } } else { Holding::Stopped };
+    fn check_renewal(&self, state: &mut ModelState) {
+        let may = state.token() == 1 && state.acts_until(self.basis(state));
+        let until = state.now + i64::try_from(LEASE).expect("small");
+        state.holder = if may { Holding::Renewing { until } } else { Holding::Stopped };
     }
 
-    fn count_renewal(&self, world: &mut World) {
-        let Holding::Written { until } = world.holder else { return };
-        let in_time = world.acts_until(world.counted);
-        let held = world.token() == 1;
+    fn count_renewal(&self, state: &mut ModelState) {
+        let Holding::Written { until } = state.holder else { return };
+        let in_time = state.acts_until(state.counted);
+        let held = state.token() == 1;
         match self.0 {
-            Protocol::RenewalNotCheckedAgain => world.count(until),
-            // The holder is told of the failure, and tries again with what is written.
+            Protocol::RenewalNotCheckedAgain => state.count(until),
+            // The holder sees the failure, and retries from the written renewal.
             Protocol::RenewalExtendsWhatIsWritten if held && !in_time => {
-                let again = world.acts_until(world.written);
-                if again { world.count(until) } else { world.holder = Holding::Stopped }
+                let again = state.acts_until(state.written);
+                if again { state.count(until) } else { state.holder = Holding::Stopped }
             }
-            _ if held && in_time => world.count(until),
-            _ => world.holder = Holding::Stopped,
+            _ if held && in_time => state.count(until),
+            _ => state.holder = Holding::Stopped,
         }
     }
 
-    fn begin_steal(&self, world: &mut World, stealer: usize) {
-        world.stealers[stealer] = match self.0 {
+    fn begin_steal(&self, state: &mut ModelState, stealer: usize) {
+        state.stealers[stealer] = match self.0 {
             Protocol::ClockAfterLook => {
-                Stealing::KnowsLease { until: world.written, seen: world.entries.len() }
+                Stealing::KnowsLease { until: state.written, seen: state.entries.len() }
             }
-            _ => Stealing::KnowsTime { now: world.now },
+            _ => Stealing::KnowsTime { now: state.now },
         };
     }
 
-    fn publish(&self, world: &mut World) {
-        let Holding::Publishing { seen } = world.holder else { return };
-        let free = world.entries.len() == seen || self.0 == Protocol::CheckThenPublish;
+    fn publish(&self, state: &mut ModelState) {
+        let Holding::Publishing { seen } = state.holder else { return };
+        let free = state.entries.len() == seen || self.0 == Protocol::CheckThenPublish;
         if free {
-            world.entries.push(Entry::Publish { token: 1 });
-            world.holder = Holding::Idle;
-        } else if world.token() == 1 {
-            world.holder = Holding::Idle;
+            state.entries.push(Entry::Publish { token: 1 });
+            state.holder = Holding::Idle;
+        } else if state.token() == 1 {
+            state.holder = Holding::Idle;
         } else {
-            world.holder = Holding::Stopped;
+            state.holder = Holding::Stopped;
         }
     }
 
-    fn steal(&self, world: &mut World, stealer: usize) {
-        let Stealing::Decided { seen } = world.stealers[stealer] else { return };
-        if world.entries.len() == seen {
-            world.overlapped |= world.holder != Holding::Stopped && world.acts_until(world.counted);
-            world.entries.push(Entry::Grant { to: u8::try_from(stealer + 1).expect("two") });
-            world.stealers[stealer] = Stealing::Won { token: world.entries.len() };
+    fn steal(&self, state: &mut ModelState, stealer: usize) {
+        let Stealing::Decided { seen } = state.stealers[stealer] else { return };
+        if state.entries.len() == seen {
+            state.overlapped |= state.holder != Holding::Stopped && state.acts_until(state.counted);
+            state.entries.push(Entry::AcquiredLock { to: u8::try_from(stealer + 1).expect("two") });
+            state.stealers[stealer] = Stealing::Won { token: state.entries.len() };
         } else if self.0 == Protocol::StealByRename {
-            // The rename goes through, with the token that was computed from what was seen.
-            world.stealers[stealer] = Stealing::Won { token: seen + 1 };
-        } else if world.token() == 1 {
-            world.stealers[stealer] = Stealing::Idle;
+            // The rename succeeds, with the token computed from the entries read.
+            state.stealers[stealer] = Stealing::Won { token: seen + 1 };
+        } else if state.token() == 1 {
+            state.stealers[stealer] = Stealing::Idle;
         } else {
-            world.stealers[stealer] = Stealing::Lost;
+            state.stealers[stealer] = Stealing::Lost;
         }
     }
 }
 
-impl World {
-    /// The current token: the number of the newest grant.
+impl ModelState {
+    /// The current token: the number of the newest acquire or steal.
     fn token(&self) -> usize {
-        let grant = self.entries.iter().rposition(|entry| matches!(entry, Entry::Grant { .. }));
+        let grant = self.entries.iter().rposition(|entry| matches!(entry, Entry::AcquiredLock { .. }));
         grant.expect("the first entry is one") + 1
     }
 
@@ -295,17 +295,17 @@ impl World {
         self.holder = if may { Holding::Publishing { seen: self.entries.len() } } else { Holding::Stopped };
     }
 
-    /// The second half of a stealer's decision: whatever it did not read first.
+    /// The second half of a stealer's decision: reads the clock or the lock, the one not read yet.
     fn decide(&mut self, stealer: usize) {
         let (now, until, seen) = match self.stealers[stealer] {
             Stealing::KnowsTime { now } => (now, self.written, self.entries.len()),
             Stealing::KnowsLease { until, seen } => (self.now, until, seen),
             _ => return,
         };
-        let now = Now { fs: UnixMs(now), boot: BootMs(now), boot_id: boot() };
+        let now = LeaseTime { fs: UnixMs(now), boot: BootMs(now), boot_id: boot() };
         self.stealers[stealer] = if self.token() != 1 {
             Stealing::Lost
-        } else if standing(&lock(until), &now) == Standing::Stealable {
+        } else if lease_state(&lock(until), &now) == LeaseState::Stealable {
             Stealing::Decided { seen }
         } else {
             Stealing::Idle
@@ -315,7 +315,7 @@ impl World {
     fn publishes_are_current(&self) -> bool {
         let mut current = 0;
         self.entries.iter().enumerate().all(|(index, entry)| match entry {
-            Entry::Grant { .. } => {
+            Entry::AcquiredLock { .. } => {
                 current = index + 1;
                 true
             }
@@ -348,7 +348,7 @@ fn lock(until: i64) -> LockRecord {
     lock
 }
 
-/// Made once: finding out who this process is takes longer than a step of the model.
+/// Built once: reading the identity of this process takes longer than a step of the model.
 static GRANTED: LazyLock<LockRecord> = LazyLock::new(|| {
     let changes = PolicyChanges {
         lease_duration_ms: Some(LEASE),
@@ -412,8 +412,8 @@ fn without_the_holders_own_count_a_renewal_that_did_not_count_revives_the_lease(
     );
 }
 
-/// The first version of the protocol did this, and its model looked and read the clock in one step.
+/// The first version of the protocol did this, and its model read lock and clock in one step.
 #[test]
-fn with_the_clock_read_after_the_look_a_lease_that_runs_is_stolen() {
+fn with_the_clock_read_after_the_lock_a_running_lease_is_stolen() {
     assert_eq!(broken(Protocol::ClockAfterLook), ["nobody is granted the lock while the holder may act"]);
 }

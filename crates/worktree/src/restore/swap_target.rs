@@ -1,7 +1,9 @@
-//! The name of a worktree's directory, in a directory that is held open.
+//! The name of a worktree's directory, relative to an open descriptor of its parent.
 //!
-//! Invariant: nothing here follows a symbolic link below the repository's root. A path that was checked and
-//! then used as text could lead elsewhere by then, and a swap would carry off files of somebody else's.
+//! **Invariant.** Nothing here follows a symbolic link below the repository's root.
+//!
+//! **What would break it.** A path that is checked and then used as text may lead elsewhere by then, and the
+//! swap would move unrelated files.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,14 +18,14 @@ use crate::repo::Repo;
 use crate::tree::Root;
 use crate::worktree::Worktree;
 
-pub(super) struct Place {
+pub(super) struct SwapTarget {
     parent: Root,
     name: OsString,
-    /// For people: what it was called when it was opened.
+    /// The path when it was opened, for messages.
     shown: PathBuf,
 }
 
-impl Place {
+impl SwapTarget {
     pub(super) fn of(repo: &Repo, worktree: &Worktree) -> Result<Self> {
         let path = worktree.path.as_path();
         let parent = path.parent().expect("a worktree's path has a name in it");
@@ -34,30 +36,30 @@ impl Place {
         })
     }
 
-    /// The directory that holds the name, by its descriptor.
+    /// The parent directory, by its descriptor.
     pub(super) fn parent(&self) -> PathBuf {
-        // The dot makes it the directory itself, where the name alone is a link to it.
+        // With the dot it is the directory itself; without it, a symbolic link to it.
         self.opened().join(".")
     }
 
-    /// The worktree's directory, by the descriptor of the one that holds it.
+    /// The worktree's directory, by the descriptor of its parent.
     pub(super) fn path(&self) -> PathBuf {
         self.opened().join(&self.name)
     }
 
-    /// What to call it in a message.
+    /// The path to show in messages.
     pub(super) fn shown(&self) -> &Path {
         &self.shown
     }
 
-    /// Refuses, while nothing is committed yet, if `tree` could not be put here. A directory that moves to
-    /// another has its own `..` changed, so each must be writable, not only those that hold them.
+    /// Refuses, before anything is committed, if `tree` cannot be swapped in here. Moving a directory changes
+    /// its `..`, so the directories themselves must be writable, not only their parents.
     pub(super) fn require_swappable(&self, fs: &dyn Fs, tree: &Path) -> Result<()> {
         let doing = "replace, which needs write access to it and to the directory that holds it,";
-        fs.meta(&self.parent()).doing("look at the directory of", &self.shown)?;
+        fs.meta(&self.parent()).doing("stat the parent directory of", &self.shown)?;
         allowed(&self.parent, Path::new("."), Access::WRITE_OK | Access::EXEC_OK)
             .doing(doing, &self.shown)?;
-        let there = absent_is_none(fs.meta(&self.path())).doing("look at", &self.shown)?;
+        let there = absent_is_none(fs.meta(&self.path())).doing("stat", &self.shown)?;
         if there.is_some_and(|meta| meta.kind == Kind::Dir) {
             allowed(&self.parent, Path::new(&self.name), Access::WRITE_OK).doing(doing, &self.shown)?;
         }
@@ -71,7 +73,7 @@ impl Place {
 
 fn allowed(dir: impl AsFd, path: &Path, access: Access) -> rustix::io::Result<()> {
     match accessat(dir, path, access, AtFlags::empty()) {
-        // Gone meanwhile: then there is nothing to be moved away.
+        // Removed since: there is nothing to move away.
         Err(Errno::NOENT) => Ok(()),
         other => other,
     }

@@ -1,5 +1,5 @@
-//! A world to attack: a repository in a temporary directory, with clocks that lie on command.
-#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
+//! Fixtures: a repository in a temporary directory, with clocks that a test can move.
+#![allow(unreachable_pub, reason = "the modules of the test binary share this")]
 
 pub mod layer;
 pub mod sim;
@@ -15,23 +15,23 @@ use worktree::error::{Class, Result};
 use worktree::fs::{Fs, RealFs};
 use worktree::holder::{HolderId, Maker};
 use worktree::ids::{SessionId, SystemEntropy};
-use worktree::lock::{Grant, Request};
-use worktree::policy::{Policy, PolicyChanges};
+use worktree::lock::{AcquireRequest, AcquiredLock};
+use worktree::policy::Policy;
 use worktree::repo::{NewWorktree, Repo};
 use worktree::session::SessionStore;
-use worktree::snapshot::{Consistency, Published, SnapshotRequest};
-use worktree::tree::Quiet;
+use worktree::snapshot::{Consistency, PublishedSnapshot, SnapshotRequest};
+use worktree::tree::NoProgress;
 use worktree::worktree::{Mode, Worktree};
 
-/// Real clocks, moved by an offset; a wait only moves them.
-pub struct LyingClock {
+/// The real clocks plus an offset; waiting advances the offset instead of sleeping.
+pub struct TestClock {
     real: SystemClock,
     boot_id: BootId,
     wall_offset: AtomicI64,
     elapsed: AtomicI64,
 }
 
-impl LyingClock {
+impl TestClock {
     /// This machine's time.
     pub fn new() -> Self {
         let real = SystemClock::new();
@@ -39,26 +39,26 @@ impl LyingClock {
         Self { real, boot_id, wall_offset: AtomicI64::new(0), elapsed: AtomicI64::new(0) }
     }
 
-    /// Time on another machine, whose boot clock began elsewhere.
-    pub fn elsewhere(name: &str) -> Self {
+    /// The clock of another machine, with another boot id and boot time.
+    pub fn of_another_host(name: &str) -> Self {
         let clock = Self { boot_id: BootId(name.to_owned()), ..Self::new() };
         clock.elapsed.store(7_000_000, Ordering::SeqCst);
         clock
     }
 
-    /// `ms` pass, on every clock but the filesystem's.
-    pub fn pass(&self, ms: Millis) {
+    /// Advances every clock but the filesystem's by `ms`.
+    pub fn advance(&self, ms: Millis) {
         self.elapsed.fetch_add(i64::try_from(ms).expect("a test's time is short"), Ordering::SeqCst);
     }
 
-    /// Someone sets the wall clock.
+    /// Sets the wall clock back.
     pub fn set_wall_back_by(&self, ms: i64) {
         self.wall_offset.fetch_sub(ms, Ordering::SeqCst);
     }
 }
 
-impl Clock for LyingClock {
-    /// Does not follow `pass`: the filesystem's clock cannot, and the two are compared.
+impl Clock for TestClock {
+    /// Not affected by `advance`: the filesystem's clock cannot be advanced, and the two are compared.
     fn wall(&self) -> UnixMs {
         UnixMs(self.real.wall().0 + self.wall_offset.load(Ordering::SeqCst))
     }
@@ -76,28 +76,28 @@ impl Clock for LyingClock {
     }
 
     fn wait(&self, ms: Millis) {
-        self.pass(ms);
-        // Short waits are for the filesystem's clock to advance, which no test can move.
+        self.advance(ms);
+        // Short waits are for the filesystem's clock, which only advances in real time.
         self.real.wait(if ms <= 25 { ms } else { 1 });
     }
 }
 
 /// A repository with one worktree, `main`.
-pub struct World {
+pub struct Fixture {
     pub dir: tempfile::TempDir,
-    pub clock: Arc<LyingClock>,
+    pub clock: Arc<TestClock>,
     pub repo: Repo,
     pub main: Worktree,
 }
 
-impl World {
+impl Fixture {
     pub fn new() -> Self {
         Self::with_mode(Mode::Exclusive)
     }
 
     pub fn with_mode(mode: Mode) -> Self {
         let dir = scratch();
-        let clock = Arc::new(LyingClock::new());
+        let clock = Arc::new(TestClock::new());
         let env = env(dir.path(), Arc::new(RealFs), clock.clone());
         let root = dir.path().join("repo");
         std::fs::create_dir(&root).expect("writable");
@@ -106,15 +106,15 @@ impl World {
         Self { dir, clock, repo, main }
     }
 
-    /// The same repository, seen with another filesystem layer and clock.
+    /// The same repository with another filesystem and clock.
     pub fn seen_by(&self, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>) -> Repo {
         Repo::open(env(self.dir.path(), fs, clock), self.repo.layout().root()).expect("it exists")
     }
 
-    /// The same repository, seen by a process that will be found dead.
+    /// The same repository, opened by a process that counts as ended.
     pub fn seen_by_the_dead(&self, fs: Arc<dyn Fs>) -> Repo {
         let mut env = env(self.dir.path(), fs, self.clock.clone());
-        // One more than the largest pid that Linux gives out.
+        // One more than the largest pid on Linux.
         env.maker = Maker::of_process(&self.clock.boot_id(), 4_194_305, 1);
         Repo::open(env, self.repo.layout().root()).expect("it exists")
     }
@@ -129,16 +129,16 @@ impl World {
         std::fs::write(path, bytes).expect("writable");
     }
 
-    pub fn acquire(&self) -> Result<Grant> {
+    pub fn acquire(&self) -> Result<AcquiredLock> {
         self.repo.acquire(&self.main, &request())
     }
 
-    pub fn snapshot(&self, session: &SessionId) -> Result<Published> {
+    pub fn snapshot(&self, session: &SessionId) -> Result<PublishedSnapshot> {
         snapshot(&self.repo, &self.main, Some(session), Consistency::Quiesced)
     }
 }
 
-/// A directory in memory if there is one: thousands of syncs would wear out patience and disk.
+/// A directory in memory if possible: the tests sync thousands of times.
 pub fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
@@ -160,23 +160,12 @@ pub fn new_worktree(name: &str, mode: Mode) -> NewWorktree {
     }
 }
 
-pub fn request() -> Request<'static> {
+pub fn request() -> AcquireRequest<'static> {
     request_with(Policy::DEFAULT)
 }
 
-pub fn request_with(policy: Policy) -> Request<'static> {
-    Request { holder: HolderId::this_process(), policy, only_steal: false, on_watch: &|_| {} }
-}
-
-/// A lease that is over at once, so that many can be stolen in one test.
-pub fn brief_policy() -> Policy {
-    let changes = PolicyChanges {
-        lease_duration_ms: Some(2),
-        renew_interval_ms: Some(1),
-        steal_grace_ms: Some(0),
-        max_clock_skew_ms: None,
-    };
-    Policy::DEFAULT.with(&changes).expect("a valid policy")
+pub fn request_with(policy: Policy) -> AcquireRequest<'static> {
+    AcquireRequest { holder: HolderId::this_process(), policy, only_steal: false, on_watch: &|_| {} }
 }
 
 pub fn snapshot(
@@ -184,15 +173,21 @@ pub fn snapshot(
     worktree: &Worktree,
     session: Option<&SessionId>,
     consistency: Consistency,
-) -> Result<Published> {
-    let request = SnapshotRequest { note: None, consistency, session: session.cloned(), progress: &Quiet };
+) -> Result<PublishedSnapshot> {
+    let request =
+        SnapshotRequest { note: None, consistency, session: session.cloned(), progress: &NoProgress };
     repo.snapshot(worktree, &request)
 }
 
-/// The class of a refusal; a success fails the test.
+/// The class of an error; a success fails the test.
 pub fn class<T: fmt::Debug>(result: Result<T>) -> Class {
     result.expect_err("this must be refused").class()
 }
 
-/// Past expiry, skew and grace of the default policy.
+/// Later than expiry, skew and grace of the default policy.
 pub const STEALABLE_MS: Millis = 30_000 + 2_000 + 1_000 + 10;
+
+/// How much a randomised or exhaustive test does: little by default, more with `LOCKD_LONG=1`.
+pub fn short_or_long(short: usize, long: usize) -> usize {
+    if std::env::var_os("LOCKD_LONG").is_some_and(|value| value == "1") { long } else { short }
+}

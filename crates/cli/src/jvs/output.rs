@@ -1,4 +1,4 @@
-//! What a command says: one JSON object, or a few lines for people.
+//! The output of a command: one JSON object, or a few lines of text.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -8,45 +8,45 @@ use serde_json::{Value, json};
 use worktree::error::Error;
 use worktree::record::with_rfc3339;
 
-/// What a command found or did.
-pub(crate) struct Answer {
+/// The result of a command.
+pub(crate) struct CommandOutput {
     data: Value,
     text: String,
     exit_code: u8,
 }
 
-impl Answer {
-    /// `data` for programs, with readable times put beside the others, and `text` for people.
+impl CommandOutput {
+    /// `data` for programs, with RFC 3339 text added for every time, and `text` for people.
     pub(crate) fn new(data: impl Serialize, text: impl Into<String>) -> Self {
-        let data = serde_json::to_value(data).expect("answers are plain data");
+        let data = serde_json::to_value(data).expect("results are plain data");
         Self { data: with_rfc3339(data), text: text.into(), exit_code: 0 }
     }
 
-    /// The same, with an exit code that says more.
+    /// The same with another exit code.
     pub(crate) fn with_exit_code(mut self, exit_code: u8) -> Self {
         self.exit_code = exit_code;
         self
     }
 
-    /// Prints it, and gives the exit code.
+    /// Prints the result; returns the exit code.
     pub(crate) fn print(&self, json: bool) -> ExitCode {
         let line = if json { json!({"ok": true, "data": self.data}).to_string() } else { self.text.clone() };
         if !line.is_empty() {
-            // A reader that has gone away is no reason to fail what was done.
+            // A closed pipe does not make a completed command fail.
             drop(writeln!(std::io::stdout(), "{}", line.trim_end_matches('\n')));
         }
         ExitCode::from(self.exit_code)
     }
 }
 
-/// Prints a refusal: as JSON on standard output, or as a line on standard error.
+/// Prints an error: as JSON on standard output, or as a line on standard error.
 pub(crate) fn print_error(error: &Error, json: bool, exit_code: u8) -> ExitCode {
     if json {
         let mut fields = error.facts().clone();
         fields.insert("class".into(), error.class().name().into());
         fields.insert("detail".into(), error.detail().into());
-        let answer = json!({"ok": false, "error": with_rfc3339(Value::Object(fields))});
-        drop(writeln!(std::io::stdout(), "{answer}"));
+        let response = json!({"ok": false, "error": with_rfc3339(Value::Object(fields))});
+        drop(writeln!(std::io::stdout(), "{response}"));
     } else {
         drop(writeln!(std::io::stderr(), "jvs: {error}"));
     }

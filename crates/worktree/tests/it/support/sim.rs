@@ -1,5 +1,5 @@
-//! A filesystem in memory that can lose power: names and bytes that were not synced may go, in any
-//! combination. Real filesystems keep more; what holds here holds there.
+//! A filesystem in memory with simulated power cuts: any combination of unsynced names and bytes may be lost.
+//! Real filesystems lose less, so a protocol that survives here survives there.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use worktree::clock::{Clock, SystemClock};
 use worktree::fs::{Durability, Fs, Kind, Meta};
 
-/// Seeded chance, so that a failure can be repeated.
-pub struct Chance(pub u64);
+/// A seeded random generator, so that a failure can be reproduced.
+pub struct Rng(pub u64);
 
-impl Chance {
+impl Rng {
     pub fn below(&mut self, bound: u64) -> u64 {
-        // xorshift64*: good enough to pick what is lost.
+        // xorshift64*
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -59,32 +59,32 @@ impl SimFs {
         sim
     }
 
-    /// From now on the process makes `calls` more, and dies in the next.
+    /// The process makes `calls` more calls, and dies in the next.
     pub fn die_after(&self, calls: u64) {
         let mut state = self.state();
         state.dies_at = Some(state.calls + calls);
     }
 
-    /// Another process comes along.
+    /// Another process starts.
     pub fn live(&self) {
         self.state().dies_at = None;
     }
 
-    /// What another disk in the same state would hold after a power cut.
-    pub fn cut_copy(&self, chance: &mut Chance) -> Self {
+    /// A copy of the disk after a power cut.
+    pub fn cut_copy(&self, rng: &mut Rng) -> Self {
         let copy = Self { state: Arc::new(Mutex::new(self.state().clone())) };
-        copy.cut_power(chance);
+        copy.cut_power(rng);
         copy
     }
 
-    /// What was not synced is lost or not, name by name and file by file.
-    pub fn cut_power(&self, chance: &mut Chance) {
+    /// Loses a random subset of the unsynced names and bytes.
+    pub fn cut_power(&self, rng: &mut Rng) {
         let mut state = self.state();
         for dir in state.dirs.values_mut() {
             let all: Vec<OsString> = dir.names.keys().chain(dir.durable.keys()).cloned().collect();
             for name in all {
                 let (now, before) = (dir.names.get(&name).copied(), dir.durable.get(&name).copied());
-                let kept = if chance.below(2) == 0 { now } else { before };
+                let kept = if rng.below(2) == 0 { now } else { before };
                 match kept {
                     Some(inode) => dir.names.insert(name.clone(), inode),
                     None => dir.names.remove(&name),
@@ -93,7 +93,7 @@ impl SimFs {
             dir.durable = dir.names.clone();
         }
         for file in state.files.values_mut().filter(|file| !file.synced) {
-            let quarters = usize::try_from(chance.below(5)).expect("under five");
+            let quarters = usize::try_from(rng.below(5)).expect("under five");
             file.bytes.truncate(file.bytes.len() * quarters / 4);
             file.synced = true;
         }
@@ -104,7 +104,7 @@ impl SimFs {
         self.state.lock().expect("no test panics while it holds this")
     }
 
-    /// Counts a call; an error if the process is dead.
+    /// Counts a call; fails if the process has died.
     fn call(&self) -> io::Result<MutexGuard<'_, State>> {
         let mut state = self.state();
         state.calls += 1;
@@ -213,7 +213,7 @@ impl Fs for SimFs {
         if state.dirs.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        // Directories are made once, long before any attack, and are durable at once.
+        // Directories are created once, long before any power cut, and are durable at once.
         state.dirs.insert(path.to_owned(), Dir::default());
         Ok(())
     }

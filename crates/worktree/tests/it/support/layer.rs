@@ -1,17 +1,17 @@
-//! The real filesystem with a hand in between: a hook sees every call before it is made, and may do
-//! something first, refuse it, or let a write happen only in part.
+//! The real filesystem with fault injection: a hook sees every call before it is made, and may act first,
+//! fail it, or truncate a write.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use worktree::clock::UnixMs;
 use worktree::fs::{Durability, Fs, Meta, RealFs};
 
-/// A call that is about to be made.
+/// A filesystem call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     WriteNew,
@@ -28,69 +28,83 @@ pub enum Call {
     Step,
 }
 
-/// What becomes of it.
-pub enum Verdict {
-    Go,
+/// The hook's decision on a call.
+pub enum CallOutcome {
+    Proceed,
     Fail(io::Error),
-    /// Of a write, this part of the bytes (in quarters) arrives, and then it fails.
+    /// A write stores this many quarters of the bytes, and fails.
     Tear(usize),
-    /// A link is made, and then reported as refused because it exists.
-    LoseAnswer,
+    /// A link is created, and reported as `AlreadyExists`.
+    LoseReply,
 }
 
-type Hook = dyn Fn(Call, &Path) -> Verdict + Send + Sync;
+/// How a process died, as [`HookedFs::dying_at`] counts.
+#[derive(Debug, Default)]
+pub struct Death {
+    /// Calls so far, those after its death included.
+    pub calls: AtomicU64,
+    /// Whether it died in a write; only then does the part of the bytes that arrived matter.
+    pub in_write: AtomicBool,
+}
+
+type Hook = dyn Fn(Call, &Path) -> CallOutcome + Send + Sync;
 
 /// The real filesystem behind a hook.
 #[derive(Clone)]
-pub struct Layer {
+pub struct HookedFs {
     hook: Arc<Hook>,
     time_offset: Arc<AtomicI64>,
     only_new: bool,
 }
 
-impl Layer {
-    pub fn new(hook: impl Fn(Call, &Path) -> Verdict + Send + Sync + 'static) -> Self {
+impl HookedFs {
+    pub fn new(hook: impl Fn(Call, &Path) -> CallOutcome + Send + Sync + 'static) -> Self {
         Self { hook: Arc::new(hook), time_offset: Arc::default(), only_new: false }
     }
 
     /// A filesystem whose clock differs from the machine's.
     pub fn with_clock_ahead_by(ms: i64) -> Self {
-        let layer = Self::new(|_, _| Verdict::Go);
+        let layer = Self::new(|_, _| CallOutcome::Proceed);
         layer.time_offset.store(ms, Ordering::SeqCst);
         layer
     }
 
-    /// A filesystem on which time has passed since its files were written: only new ones show it.
+    /// A filesystem on which time has passed since its files were written: only new files show it.
     pub fn with_probes_ahead_by(ms: i64) -> Self {
         Self { only_new: true, ..Self::with_clock_ahead_by(ms) }
     }
 
-    /// Dies at the call number `at` (from 0), and stays dead. A write it dies in leaves `quarters` behind.
-    pub fn dying_at(at: u64, quarters: usize) -> (Self, Arc<AtomicU64>) {
-        let calls = Arc::new(AtomicU64::new(0));
-        let seen = calls.clone();
-        let layer = Self::new(move |call, _| match seen.fetch_add(1, Ordering::SeqCst) {
-            n if n < at => Verdict::Go,
-            n if n == at && call == Call::WriteNew => Verdict::Tear(quarters),
-            _ => Verdict::Fail(crash()),
+    /// Fails from call number `at` (from 0) on. If that is a write, `quarters` of the bytes are stored.
+    pub fn dying_at(at: u64, quarters: usize) -> (Self, Arc<Death>) {
+        let death = Arc::new(Death::default());
+        let seen = death.clone();
+        let layer = Self::new(move |call, _| match seen.calls.fetch_add(1, Ordering::SeqCst) {
+            n if n < at => CallOutcome::Proceed,
+            n if n == at && call == Call::WriteNew => {
+                seen.in_write.store(true, Ordering::SeqCst);
+                CallOutcome::Tear(quarters)
+            }
+            _ => CallOutcome::Fail(crash()),
         });
-        (layer, calls)
+        (layer, death)
     }
 
     /// The same on a filesystem that cannot exchange names.
     pub fn poor_and_dying_at(at: u64) -> Self {
         let (dying, _) = Self::dying_at(at, 2);
         Self::new(move |call, path| match (dying.hook)(call, path) {
-            Verdict::Go if call == Call::Exchange => Verdict::Fail(io::ErrorKind::Unsupported.into()),
+            CallOutcome::Proceed if call == Call::Exchange => {
+                CallOutcome::Fail(io::ErrorKind::Unsupported.into())
+            }
             verdict => verdict,
         })
     }
 
     fn ask(&self, call: Call, path: &Path) -> io::Result<()> {
         match (self.hook)(call, path) {
-            Verdict::Go => Ok(()),
-            Verdict::Fail(cause) => Err(cause),
-            Verdict::Tear(_) | Verdict::LoseAnswer => Err(crash()),
+            CallOutcome::Proceed => Ok(()),
+            CallOutcome::Fail(cause) => Err(cause),
+            CallOutcome::Tear(_) | CallOutcome::LoseReply => Err(crash()),
         }
     }
 
@@ -104,19 +118,21 @@ pub fn crash() -> io::Error {
     io::Error::other("the process was killed here")
 }
 
-impl fmt::Debug for Layer {
+impl fmt::Debug for HookedFs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Layer")
+        f.write_str("HookedFs")
     }
 }
 
-impl Fs for Layer {
+impl Fs for HookedFs {
     fn write_new(&self, path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> io::Result<Meta> {
         match (self.hook)(Call::WriteNew, path) {
-            Verdict::Go => RealFs.write_new(path, bytes, mode, durability).map(|meta| self.dated(meta)),
-            Verdict::Fail(cause) => Err(cause),
-            Verdict::LoseAnswer => Err(crash()),
-            Verdict::Tear(quarters) => {
+            CallOutcome::Proceed => {
+                RealFs.write_new(path, bytes, mode, durability).map(|meta| self.dated(meta))
+            }
+            CallOutcome::Fail(cause) => Err(cause),
+            CallOutcome::LoseReply => Err(crash()),
+            CallOutcome::Tear(quarters) => {
                 RealFs.write_new(path, &bytes[..bytes.len() * quarters / 4], mode, Durability::Lazy)?;
                 Err(crash())
             }
@@ -140,13 +156,13 @@ impl Fs for Layer {
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         match (self.hook)(Call::Link, to) {
-            Verdict::Go => RealFs.link(from, to),
-            Verdict::LoseAnswer => {
+            CallOutcome::Proceed => RealFs.link(from, to),
+            CallOutcome::LoseReply => {
                 RealFs.link(from, to)?;
                 Err(io::ErrorKind::AlreadyExists.into())
             }
-            Verdict::Fail(cause) => Err(cause),
-            Verdict::Tear(_) => Err(crash()),
+            CallOutcome::Fail(cause) => Err(cause),
+            CallOutcome::Tear(_) => Err(crash()),
         }
     }
 

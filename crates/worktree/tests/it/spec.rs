@@ -1,9 +1,7 @@
 //! The JVS locking and consistency specification, sentence by sentence.
 //!
-//! Each test quotes the sentence that it proves. Where this implementation decides otherwise, because the
-//! sentence taken literally would be unsafe, the test says so and proves what holds instead.
-
-mod support;
+//! Each test quotes the sentence that it proves. Where the sentence taken literally would be unsafe, the test
+//! says how this implementation deviates, and proves that.
 
 use std::sync::Arc;
 
@@ -16,14 +14,14 @@ use worktree::restore::RestoreRequest;
 use worktree::sequence::Sequence;
 use worktree::snapshot::Consistency;
 use worktree::status::LockState;
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 use worktree::worktree::Mode;
 
-use support::layer::{Call, Layer, Verdict};
-use support::{LyingClock, STEALABLE_MS, World, class, request, snapshot};
+use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
+use crate::support::{Fixture, STEALABLE_MS, TestClock, class, request, snapshot};
 
-fn events(world: &World) -> Vec<Event> {
-    let sequence = Sequence::new(world.repo.env(), world.repo.layout(), &world.main.worktree_id);
+fn events(fixture: &Fixture) -> Vec<Event> {
+    let sequence = Sequence::new(fixture.repo.env(), fixture.repo.layout(), &fixture.main.worktree_id);
     let newest = sequence.newest().expect("readable").expect("there is one");
     let read = |n| sequence.read(worktree::ids::EntryNumber(n)).expect("readable").entry.event;
     (1..=newest.0).map(read).collect()
@@ -32,43 +30,43 @@ fn events(world: &World) -> Vec<Event> {
 /// "Enforce SWMR for `exclusive` worktrees." "One active writer lock per exclusive worktree."
 #[test]
 fn goals_one_writer_per_exclusive_worktree() {
-    let world = World::new();
-    world.acquire().expect("a free lock");
-    assert_eq!(class(world.acquire()), Class::LockConflict);
+    let fixture = Fixture::new();
+    fixture.acquire().expect("a free lock");
+    assert_eq!(class(fixture.acquire()), Class::LockConflict);
 }
 
 /// "Prevent stale-holder writes via fencing."
 #[test]
 fn goals_a_stale_holder_publishes_nothing() {
-    let world = World::new();
-    world.write("file", b"1");
-    let stale = world.acquire().expect("a free lock").session.session_id;
-    world.clock.pass(STEALABLE_MS);
-    world.acquire().expect("stealable");
-    assert_eq!(class(world.snapshot(&stale)), Class::FencingMismatch);
-    assert!(world.repo.history(&world.main, 9).expect("readable").is_empty());
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    let stale = fixture.acquire().expect("a free lock").session.session_id;
+    fixture.clock.advance(STEALABLE_MS);
+    fixture.acquire().expect("stealable");
+    assert_eq!(class(fixture.snapshot(&stale)), Class::FencingMismatch);
+    assert!(fixture.repo.history(&fixture.main, 9).expect("readable").is_empty());
 }
 
 /// "Keep deterministic behavior under bounded clock skew."
 #[test]
 fn goals_skew_within_the_bound_changes_no_decision() {
     for skew in [-1_900, 0, 1_900] {
-        let world = World::new();
-        world.clock.set_wall_back_by(skew);
-        world.acquire().expect("within the bound");
-        world.clock.pass(STEALABLE_MS - 20);
-        assert_eq!(class(world.acquire()), Class::LockConflict, "skew={skew}");
-        world.clock.pass(40);
-        assert!(world.acquire().is_ok(), "skew={skew}");
+        let fixture = Fixture::new();
+        fixture.clock.set_wall_back_by(skew);
+        fixture.acquire().expect("within the bound");
+        fixture.clock.advance(STEALABLE_MS - 20);
+        assert_eq!(class(fixture.acquire()), Class::LockConflict, "skew={skew}");
+        fixture.clock.advance(40);
+        assert!(fixture.acquire().is_ok(), "skew={skew}");
     }
 }
 
 /// "Locks are repo-local files in `.jvs/locks/`."
 #[test]
 fn scope_locks_are_files_in_the_repository() {
-    let world = World::new();
-    world.acquire().expect("a free lock");
-    let locks = world.repo.layout().root().join(".jvs/locks");
+    let fixture = Fixture::new();
+    fixture.acquire().expect("a free lock");
+    let locks = fixture.repo.layout().root().join(".jvs/locks");
     assert!(locks.join("main.lock").is_file());
     assert!(locks.join("main.d/2").is_file());
 }
@@ -76,17 +74,18 @@ fn scope_locks_are_files_in_the_repository() {
 /// "`shared` mode does not provide SWMR guarantees."
 #[test]
 fn scope_a_shared_worktree_has_no_lock_to_hold() {
-    let world = World::with_mode(Mode::Shared);
-    let refused = world.acquire().expect_err("there is none");
-    assert!(refused.detail().contains("anyone may write"), "{refused}");
+    let fixture = Fixture::with_mode(Mode::Shared);
+    let refused = fixture.acquire().expect_err("there is none");
+    assert!(refused.detail().contains("any process may write"), "{refused}");
 }
 
 /// "Lock record schema (MUST)": all fourteen fields, and `holder_id` as `host:user:pid:start_time`.
 #[test]
 fn schema_every_field_is_there() {
-    let world = World::new();
-    world.acquire().expect("a free lock");
-    let bytes = std::fs::read(world.repo.layout().lock_copy(&world.main.worktree_id)).expect("for readers");
+    let fixture = Fixture::new();
+    fixture.acquire().expect("a free lock");
+    let bytes =
+        std::fs::read(fixture.repo.layout().lock_copy(&fixture.main.worktree_id)).expect("for readers");
     let record: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
     let fields = [
         "lock_id",
@@ -131,10 +130,10 @@ fn policy_has_the_defaults() {
 fn acquire_creates_its_entry_whole_or_not_at_all() {
     let mut finished = false;
     for at in 1..100 {
-        let world = World::new();
-        let (layer, _) = Layer::dying_at(at, usize::try_from(at % 4).expect("small"));
-        finished = world.seen_by_the_dead(Arc::new(layer)).acquire(&world.main, &request()).is_ok();
-        let visible = events(&world);
+        let fixture = Fixture::new();
+        let (layer, _) = HookedFs::dying_at(at, usize::try_from(at % 4).expect("small"));
+        finished = fixture.seen_by_the_dead(Arc::new(layer)).acquire(&fixture.main, &request()).is_ok();
+        let visible = events(&fixture);
         assert!(visible.len() <= 2, "at={at}");
         if let Some(entry) = visible.get(1) {
             assert!(matches!(entry, Event::Acquire { .. }), "what can be seen is whole, at={at}");
@@ -146,19 +145,19 @@ fn acquire_creates_its_entry_whole_or_not_at_all() {
 /// "if active non-expired lock exists, return `E_LOCK_CONFLICT`"
 #[test]
 fn acquire_of_a_live_lock_is_a_conflict() {
-    let world = World::new();
-    world.acquire().expect("a free lock");
-    world.clock.pass(29_000);
-    assert_eq!(class(world.acquire()), Class::LockConflict);
+    let fixture = Fixture::new();
+    fixture.acquire().expect("a free lock");
+    fixture.clock.advance(29_000);
+    assert_eq!(class(fixture.acquire()), Class::LockConflict);
 }
 
 /// "if expired plus skew+grace, steal flow applies and increments fencing token"
 #[test]
 fn acquire_of_an_expired_lock_steals_it_with_a_larger_token() {
-    let world = World::new();
-    let first = world.acquire().expect("a free lock").lock;
-    world.clock.pass(STEALABLE_MS);
-    let stolen = world.acquire().expect("stealable");
+    let fixture = Fixture::new();
+    let first = fixture.acquire().expect("a free lock").lock;
+    fixture.clock.advance(STEALABLE_MS);
+    let stolen = fixture.acquire().expect("stealable");
     assert_eq!(stolen.stolen_from, Some(first.fencing_token));
     assert!(stolen.lock.fencing_token > first.fencing_token);
 }
@@ -166,18 +165,18 @@ fn acquire_of_an_expired_lock_steals_it_with_a_larger_token() {
 /// "after successful create, fsync lock file and parent directory"
 #[test]
 fn acquire_syncs_the_file_before_and_the_directory_after_its_entry() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let calls = Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = calls.clone();
-    let layer = Layer::new(move |call, path: &std::path::Path| {
+    let layer = HookedFs::new(move |call, path: &std::path::Path| {
         seen.lock().expect("one thread").push((call, path.to_owned()));
-        Verdict::Go
+        CallOutcome::Proceed
     });
-    world.seen_by(Arc::new(layer), world.clock.clone()).acquire(&world.main, &request()).expect("free");
+    fixture.seen_by(Arc::new(layer), fixture.clock.clone()).acquire(&fixture.main, &request()).expect("free");
     let calls = calls.lock().expect("one thread");
-    let sequence = world.repo.layout().sequence(&world.main.worktree_id);
+    let sequence = fixture.repo.layout().sequence(&fixture.main.worktree_id);
     let linked = calls.iter().position(|call| *call == (Call::Link, sequence.join("2"))).expect("linked");
-    let tmp = world.repo.layout().tmp();
+    let tmp = fixture.repo.layout().tmp();
     assert!(calls[..linked].iter().any(|(call, path)| *call == Call::WriteNew && path.starts_with(&tmp)));
     assert!(calls[linked..].contains(&(Call::SyncDir, sequence)));
 }
@@ -185,71 +184,75 @@ fn acquire_syncs_the_file_before_and_the_directory_after_its_entry() {
 /// "only holder with matching `holder_nonce` and `session_id` may renew"
 #[test]
 fn renew_needs_nonce_and_session() {
-    let world = World::new();
-    let session = world.acquire().expect("a free lock").session;
-    let lock = world.repo.lock(&world.main);
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("a free lock").session;
+    let lock = fixture.repo.lock(&fixture.main);
     assert_eq!(class(lock.renew(&"s-another".parse().expect("valid"))), Class::LockNotHeld);
-    // The right session with a wrong nonce: as if someone had guessed the id, which everyone can see.
+    // The right session with a wrong nonce: the id is public.
     let mut guessed = session.clone();
     guessed.holder_nonce = serde_json::from_str("\"guessed\"").expect("a text");
-    world.repo.env().sessions.save(&guessed, &*world.repo.env().entropy).expect("writable");
+    fixture.repo.env().sessions.save(&guessed, &*fixture.repo.env().entropy).expect("writable");
     assert_eq!(class(lock.renew(&session.session_id)), Class::LockNotHeld);
-    world.repo.env().sessions.save(&session, &*world.repo.env().entropy).expect("writable");
+    fixture.repo.env().sessions.save(&session, &*fixture.repo.env().entropy).expect("writable");
     lock.renew(&session.session_id).expect("both match");
 }
 
 /// "renewal extends lease by `lease_duration_ms`"
 #[test]
 fn renew_extends_by_the_duration() {
-    let world = World::new();
-    let grant = world.acquire().expect("a free lock");
-    world.clock.pass(12_000);
-    let renewed = world.repo.lock(&world.main).renew(&grant.session.session_id).expect("ours");
+    let fixture = Fixture::new();
+    let grant = fixture.acquire().expect("a free lock");
+    fixture.clock.advance(12_000);
+    let renewed = fixture.repo.lock(&fixture.main).renew(&grant.session.session_id).expect("ours");
     assert_eq!(renewed.lease_expires_at.0 - renewed.last_renewed_at.0, 30_000);
     let extended = renewed.boot.expires_boot_ms.since(grant.lock.boot.expires_boot_ms);
     assert!(extended >= 12_000, "{extended}");
-    world.clock.pass(29_000);
-    let status = world.repo.status(&world.main).expect("readable");
+    fixture.clock.advance(29_000);
+    let status = fixture.repo.status(&fixture.main).expect("readable");
     assert_eq!(status.state, LockState::Live, "past the first expiry, and alive");
 }
 
-/// "if renewal commit fails, holder must stop writes immediately": it is told, and nothing it does counts.
+/// "if renewal commit fails, holder must stop writes immediately": the renewal fails, and no commit succeeds.
 #[test]
-fn renew_that_fails_is_told() {
-    let world = World::new();
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let broken = Layer::new(|call, _| match call {
-        Call::SyncDir => Verdict::Fail(std::io::Error::other("the disk is gone")),
-        _ => Verdict::Go,
+fn renew_that_fails_is_reported() {
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let broken = HookedFs::new(|call, _| match call {
+        Call::SyncDir => CallOutcome::Fail(std::io::Error::other("the disk is gone")),
+        _ => CallOutcome::Proceed,
     });
-    let repo = world.seen_by(Arc::new(broken), world.clock.clone());
-    assert_eq!(class(repo.lock(&world.main).renew(&session)), Class::Io);
-    world.clock.pass(30_001);
-    assert_eq!(class(world.repo.lock(&world.main).renew(&session)), Class::LockExpired, "it did not count");
+    let repo = fixture.seen_by(Arc::new(broken), fixture.clock.clone());
+    assert_eq!(class(repo.lock(&fixture.main).renew(&session)), Class::Io);
+    fixture.clock.advance(30_001);
+    assert_eq!(
+        class(fixture.repo.lock(&fixture.main).renew(&session)),
+        Class::LockExpired,
+        "it did not count"
+    );
 }
 
 /// "allowed only when: `now > lease_expires_at + max_clock_skew_ms + steal_grace_ms`"
 #[test]
 fn steal_is_refused_until_expiry_skew_and_grace_have_passed() {
-    let world = World::new();
-    world.acquire().expect("a free lock");
+    let fixture = Fixture::new();
+    fixture.acquire().expect("a free lock");
     let mut steal = request();
     steal.only_steal = true;
-    world.clock.pass(30_000 + 2_000 + 900);
-    assert_eq!(class(world.repo.acquire(&world.main, &steal)), Class::LockConflict);
-    world.clock.pass(200);
-    world.repo.acquire(&world.main, &steal).expect("now");
+    fixture.clock.advance(30_000 + 2_000 + 900);
+    assert_eq!(class(fixture.repo.acquire(&fixture.main, &steal)), Class::LockConflict);
+    fixture.clock.advance(200);
+    fixture.repo.acquire(&fixture.main, &steal).expect("now");
 }
 
 /// "steal MUST use atomic file replacement … if `rename()` succeeds, that stealer wins". Decided otherwise:
 /// a rename never fails, so two stealers would both win. Here the loser gets nothing.
 #[test]
 fn steal_has_exactly_one_winner() {
-    let world = World::new();
-    world.acquire().expect("a free lock");
-    world.clock.pass(STEALABLE_MS);
+    let fixture = Fixture::new();
+    fixture.acquire().expect("a free lock");
+    fixture.clock.advance(STEALABLE_MS);
     let results: Vec<_> = std::thread::scope(|scope| {
-        let stealers: Vec<_> = (0..8).map(|_| scope.spawn(|| world.acquire())).collect();
+        let stealers: Vec<_> = (0..8).map(|_| scope.spawn(|| fixture.acquire())).collect();
         stealers.into_iter().map(|stealer| stealer.join().expect("no panic")).collect()
     });
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
@@ -261,16 +264,16 @@ fn steal_has_exactly_one_winner() {
 /// "the loser's tmp is orphaned and harmless (cleaned by `doctor`)"
 #[test]
 fn steal_that_dies_leaves_a_file_that_doctor_cleans() {
-    let world = World::new();
-    let layer = Layer::new(|call, _| match call {
-        Call::Link | Call::RemoveFile => Verdict::Fail(support::layer::crash()),
-        _ => Verdict::Go,
+    let fixture = Fixture::new();
+    let layer = HookedFs::new(|call, _| match call {
+        Call::Link | Call::RemoveFile => CallOutcome::Fail(crash()),
+        _ => CallOutcome::Proceed,
     });
-    drop(world.seen_by_the_dead(Arc::new(layer)).acquire(&world.main, &request()));
-    let left = || std::fs::read_dir(world.repo.layout().tmp()).expect("readable").count();
+    drop(fixture.seen_by_the_dead(Arc::new(layer)).acquire(&fixture.main, &request()));
+    let left = || std::fs::read_dir(fixture.repo.layout().tmp()).expect("readable").count();
     assert!(left() > 0);
-    world.acquire().expect("harmless");
-    let report = world.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+    fixture.acquire().expect("harmless");
+    let report = fixture.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
     assert!(report.findings.iter().any(|finding| finding.code == "orphan_temp" && finding.repaired));
     assert_eq!(left(), 0);
 }
@@ -278,16 +281,16 @@ fn steal_that_dies_leaves_a_file_that_doctor_cleans() {
 /// "new holder increments fencing token and `acquire_seq`"
 #[test]
 fn steal_counts_up() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let mut last: Option<LockRecord> = None;
     for _ in 0..4 {
-        let lock = world.acquire().expect("free or stealable").lock;
+        let lock = fixture.acquire().expect("free or stealable").lock;
         if let Some(last) = last {
             assert!(lock.fencing_token > last.fencing_token);
             assert_eq!(lock.acquire_seq, last.acquire_seq + 1);
         }
         last = Some(lock);
-        world.clock.pass(STEALABLE_MS);
+        fixture.clock.advance(STEALABLE_MS);
     }
 }
 
@@ -295,65 +298,65 @@ fn steal_counts_up() {
 /// hash, and there is no other way for them to happen.
 #[test]
 fn audit_has_every_acquire_steal_release_and_publish() {
-    let world = World::new();
-    world.write("file", b"1");
-    world.acquire().expect("a free lock");
-    world.clock.pass(STEALABLE_MS);
-    let session = world.acquire().expect("stealable").session.session_id;
-    world.snapshot(&session).expect("ours");
-    world.repo.lock(&world.main).release(&session).expect("ours");
-    let kinds: Vec<String> = events(&world)
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    fixture.acquire().expect("a free lock");
+    fixture.clock.advance(STEALABLE_MS);
+    let session = fixture.acquire().expect("stealable").session.session_id;
+    fixture.snapshot(&session).expect("ours");
+    fixture.repo.lock(&fixture.main).release(&session).expect("ours");
+    let kinds: Vec<String> = events(&fixture)
         .iter()
         .map(|event| {
             serde_json::to_value(event).expect("plain data")["event"].as_str().expect("text").to_owned()
         })
         .collect();
     assert_eq!(kinds, ["create", "acquire", "steal", "publish", "release"]);
-    let report = world.repo.doctor(DoctorRequest::default()).expect("readable");
+    let report = fixture.repo.doctor(DoctorRequest::default()).expect("readable");
     assert_eq!((report.findings.len(), report.entries), (0, 5));
 }
 
 /// "only holder with matching nonce/session can release"; "non-holder release fails with `E_LOCK_NOT_HELD`"
 #[test]
 fn release_is_the_holders_alone() {
-    let world = World::new();
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let lock = world.repo.lock(&world.main);
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let lock = fixture.repo.lock(&fixture.main);
     assert_eq!(class(lock.release(&"s-another".parse().expect("valid"))), Class::LockNotHeld);
     lock.release(&session).expect("ours");
-    assert_eq!(world.repo.status(&world.main).expect("readable").state, LockState::Free);
+    assert_eq!(fixture.repo.status(&fixture.main).expect("readable").state, LockState::Free);
 }
 
 /// "mutating writes in exclusive mode must validate current token before publish commit"; "stale token fails
 /// with `E_FENCING_MISMATCH`"; "no partial publish after fencing failure"
 #[test]
 fn fencing_publish_and_restore_need_the_current_token_and_leave_no_trace() {
-    let world = World::new();
-    world.write("file", b"1");
-    let stale = world.acquire().expect("a free lock").session.session_id;
-    let good = world.snapshot(&stale).expect("ours").descriptor;
-    world.write("file", b"2");
-    world.clock.pass(STEALABLE_MS);
-    world.acquire().expect("stealable");
-    assert_eq!(class(world.snapshot(&stale)), Class::FencingMismatch);
-    let restore = RestoreRequest { session: Some(stale), discard_changes: true, progress: &Quiet };
-    assert_eq!(class(world.repo.restore(&world.main, &good, &restore)), Class::FencingMismatch);
-    assert_eq!(std::fs::read(world.payload("file")).expect("there"), b"2", "the files are untouched");
-    assert_eq!(world.repo.history(&world.main, 9).expect("readable").len(), 1);
-    assert_eq!(std::fs::read_dir(world.repo.layout().snapshots()).expect("readable").count(), 1);
-    assert_eq!(std::fs::read_dir(world.repo.layout().intents()).expect("readable").count(), 0);
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    let stale = fixture.acquire().expect("a free lock").session.session_id;
+    let good = fixture.snapshot(&stale).expect("ours").descriptor;
+    fixture.write("file", b"2");
+    fixture.clock.advance(STEALABLE_MS);
+    fixture.acquire().expect("stealable");
+    assert_eq!(class(fixture.snapshot(&stale)), Class::FencingMismatch);
+    let restore = RestoreRequest { session: Some(stale), discard_changes: true, progress: &NoProgress };
+    assert_eq!(class(fixture.repo.restore(&fixture.main, &good, &restore)), Class::FencingMismatch);
+    assert_eq!(std::fs::read(fixture.payload("file")).expect("there"), b"2", "the files are untouched");
+    assert_eq!(fixture.repo.history(&fixture.main, 9).expect("readable").len(), 1);
+    assert_eq!(std::fs::read_dir(fixture.repo.layout().snapshots()).expect("readable").count(), 1);
+    assert_eq!(std::fs::read_dir(fixture.repo.layout().intents()).expect("readable").count(), 0);
 }
 
 /// "`quiesced` (default) requires quiesced source window"; "in exclusive mode, holder ensures no concurrent
 /// payload writers"
 #[test]
 fn consistency_quiesced_needs_the_lock() {
-    let world = World::new();
-    world.write("file", b"1");
-    let refused = snapshot(&world.repo, &world.main, None, Consistency::Quiesced);
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    let refused = snapshot(&fixture.repo, &fixture.main, None, Consistency::Quiesced);
     assert_eq!(class(refused), Class::LockNotHeld);
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let taken = world.snapshot(&session).expect("ours").descriptor;
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let taken = fixture.snapshot(&session).expect("ours").descriptor;
     assert_eq!((taken.consistency, taken.risk), (Consistency::Quiesced, None));
 }
 
@@ -361,10 +364,11 @@ fn consistency_quiesced_needs_the_lock() {
 /// "`history`/`info` JSON exposes risk flag"
 #[test]
 fn consistency_best_effort_carries_its_label() {
-    let world = World::new();
-    world.write("file", b"1");
-    let taken = snapshot(&world.repo, &world.main, None, Consistency::BestEffort).expect("no lock needed");
-    let listed = &world.repo.history(&world.main, 9).expect("readable")[0];
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    let taken =
+        snapshot(&fixture.repo, &fixture.main, None, Consistency::BestEffort).expect("no lock needed");
+    let listed = &fixture.repo.history(&fixture.main, 9).expect("readable")[0];
     let shown = serde_json::to_value(listed).expect("plain data");
     assert!(shown["risk"].as_str().is_some_and(|risk| risk.contains("best_effort")), "{shown}");
     assert!(taken.descriptor.risk.is_some());
@@ -374,38 +378,34 @@ fn consistency_best_effort_carries_its_label() {
 /// `doctor --strict`."
 #[test]
 fn ready_alone_is_visible_and_the_rest_is_recoverable() {
-    let world = World::new();
-    world.write("file", b"1");
-    let session = world.acquire().expect("a free lock").session.session_id;
-    let ready = world.repo.layout().snapshots();
-    let layer = Layer::new(move |call, path: &std::path::Path| {
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let ready = fixture.repo.layout().snapshots();
+    let layer = HookedFs::new(move |call, path: &std::path::Path| {
         let at_ready = call == Call::Link && path.starts_with(&ready);
-        if at_ready || call == Call::RemoveFile {
-            Verdict::Fail(support::layer::crash())
-        } else {
-            Verdict::Go
-        }
+        if at_ready || call == Call::RemoveFile { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed }
     });
-    let dying = world.seen_by_the_dead(Arc::new(layer));
-    assert!(snapshot(&dying, &world.main, Some(&session), Consistency::Quiesced).is_err());
-    let left = std::fs::read_dir(world.repo.layout().snapshots()).expect("readable").next();
+    let dying = fixture.seen_by_the_dead(Arc::new(layer));
+    assert!(snapshot(&dying, &fixture.main, Some(&session), Consistency::Quiesced).is_err());
+    let left = std::fs::read_dir(fixture.repo.layout().snapshots()).expect("readable").next();
     let name = left.expect("litter").expect("readable").file_name().into_string().expect("an id");
-    assert!(world.repo.history(&world.main, 9).expect("readable").is_empty(), "hidden");
-    assert_eq!(class(world.repo.find(&world.main, &name)), Class::PartialSnapshot);
-    let found = world.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
+    assert!(fixture.repo.history(&fixture.main, 9).expect("readable").is_empty(), "hidden");
+    assert_eq!(class(fixture.repo.find(&fixture.main, &name)), Class::PartialSnapshot);
+    let found = fixture.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
     assert!(found.findings.iter().any(|finding| finding.code == "partial_snapshot"));
-    world.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
-    assert_eq!(class(world.repo.find(&world.main, &name)), Class::NotFound, "and gone");
+    fixture.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+    assert_eq!(class(fixture.repo.find(&fixture.main, &name)), Class::NotFound, "and gone");
 }
 
 /// "On lock acquire and renew, JVS records `last_renewed_at` using local monotonic + wall clock." Decided
 /// otherwise: filesystem time, and the boot clock beside it.
 #[test]
 fn clock_both_times_are_recorded() {
-    let world = World::new();
-    let grant = world.acquire().expect("a free lock");
+    let fixture = Fixture::new();
+    let grant = fixture.acquire().expect("a free lock");
     assert_eq!(grant.lock.last_renewed_at, grant.lock.created_at);
-    let renewed = world.repo.lock(&world.main).renew(&grant.session.session_id).expect("ours");
+    let renewed = fixture.repo.lock(&fixture.main).renew(&grant.session.session_id).expect("ours");
     assert!(renewed.last_renewed_at >= grant.lock.last_renewed_at);
     assert!(renewed.boot.renewed_boot_ms >= grant.lock.boot.renewed_boot_ms);
     assert_eq!(renewed.boot.expires_boot_ms, renewed.boot.renewed_boot_ms.plus(30_000));
@@ -417,35 +417,35 @@ fn clock_both_times_are_recorded() {
 /// `E_CLOCK_SKEW_EXCEEDED` and refuse steal."
 #[test]
 fn clock_skew_refuses_a_steal_and_a_late_steal_is_fine() {
-    let world = World::new();
-    let holder = world.acquire().expect("a free lock").session.session_id;
-    world.clock.pass(STEALABLE_MS + 3_600_000);
-    world.clock.set_wall_back_by(2_500);
-    assert_eq!(class(world.acquire()), Class::ClockSkewExceeded);
-    let lock = world.repo.status(&world.main).expect("readable").lock.expect("not stolen");
+    let fixture = Fixture::new();
+    let holder = fixture.acquire().expect("a free lock").session.session_id;
+    fixture.clock.advance(STEALABLE_MS + 3_600_000);
+    fixture.clock.set_wall_back_by(2_500);
+    assert_eq!(class(fixture.acquire()), Class::ClockSkewExceeded);
+    let lock = fixture.repo.status(&fixture.main).expect("readable").lock.expect("not stolen");
     assert_eq!(lock.session_id, holder);
-    world.clock.set_wall_back_by(-2_500);
-    world.acquire().expect("an hour after expiry, with a good clock");
+    fixture.clock.set_wall_back_by(-2_500);
+    fixture.acquire().expect("an hour after expiry, with a good clock");
 }
 
 /// "Operator MUST resolve clock drift before retrying.": retrying alone changes nothing.
 #[test]
 fn clock_skew_stays_refused_until_it_is_resolved() {
-    let world = World::new();
-    world.clock.set_wall_back_by(-10_000);
+    let fixture = Fixture::new();
+    fixture.clock.set_wall_back_by(-10_000);
     for _ in 0..3 {
-        assert_eq!(class(world.acquire()), Class::ClockSkewExceeded);
+        assert_eq!(class(fixture.acquire()), Class::ClockSkewExceeded);
     }
-    world.clock.set_wall_back_by(10_000);
-    world.acquire().expect("resolved");
+    fixture.clock.set_wall_back_by(10_000);
+    fixture.acquire().expect("resolved");
 }
 
 /// "`jvs doctor --strict` SHOULD warn if system clock offset exceeds `max_clock_skew_ms / 2`."
 #[test]
 fn clock_doctor_warns_at_half() {
-    let world = World::new();
-    world.clock.set_wall_back_by(1_200);
-    let report = world.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
+    let fixture = Fixture::new();
+    fixture.clock.set_wall_back_by(1_200);
+    let report = fixture.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
     assert_eq!(report.findings[0].code, "clock_offset");
 }
 
@@ -479,8 +479,8 @@ fn errors_have_the_names_and_codes_in_order() {
 /// A steal from another host: the same rule by the filesystem's clock.
 #[test]
 fn steal_from_another_host_follows_the_same_rule() {
-    let world = World::new();
-    world.acquire().expect("a free lock");
-    let there = world.seen_by(Arc::new(RealFs), Arc::new(LyingClock::elsewhere("another host")));
-    assert_eq!(class(there.acquire(&world.main, &request())), Class::LockConflict);
+    let fixture = Fixture::new();
+    fixture.acquire().expect("a free lock");
+    let there = fixture.seen_by(Arc::new(RealFs), Arc::new(TestClock::of_another_host("another host")));
+    assert_eq!(class(there.acquire(&fixture.main, &request())), Class::LockConflict);
 }

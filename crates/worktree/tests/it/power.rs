@@ -1,7 +1,7 @@
-//! The power goes: whatever was not synced may be lost, in any combination.
+//! Power cuts: any combination of unsynced names and bytes may be lost.
 //!
-//! A process dies at one of its calls; another one finishes an operation, and is told that it succeeded;
-//! then the power goes. What the second was told must still be so, and the sequence must be whole.
+//! A process dies at one of its calls; another process completes an operation; then the power is cut. The
+//! second operation must be durable, and the sequence must be whole.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use worktree::repo::Repo;
 use worktree::session::{Session, SessionStore};
 use worktree::worktree::{Mode, Worktree};
 
-use crate::support::sim::{Chance, SimFs};
-use crate::support::{LyingClock, STEALABLE_MS, new_worktree, request};
+use crate::support::sim::{Rng, SimFs};
+use crate::support::{STEALABLE_MS, TestClock, new_worktree, request, short_or_long};
 
 /// A repository on a disk that can lose power.
 struct Machine {
     disk: SimFs,
     sessions: tempfile::TempDir,
-    clock: Arc<LyingClock>,
+    clock: Arc<TestClock>,
     repo: Repo,
     main: Worktree,
 }
@@ -35,21 +35,21 @@ impl Machine {
         let root = Path::new("/disk");
         let disk = SimFs::new(root);
         let sessions = crate::support::scratch();
-        let clock = Arc::new(LyingClock::new());
+        let clock = Arc::new(TestClock::new());
         let env = env(&disk, sessions.path(), clock.clone());
         let repo = Repo::init(env, root, Policy::DEFAULT).expect("an empty disk");
         let main = repo.add_worktree(new_worktree("main", Mode::Exclusive)).expect("a new name");
         Self { disk, sessions, clock, repo, main }
     }
 
-    /// After a power cut: another boot, whose clock started afresh.
+    /// After a power cut: another boot, whose clock starts again.
     fn rebooted(&self) -> Repo {
-        let clock = Arc::new(LyingClock::elsewhere("the next boot"));
+        let clock = Arc::new(TestClock::of_another_host("the next boot"));
         Repo::open(env(&self.disk, self.sessions.path(), clock), Path::new("/disk")).expect("it survives")
     }
 }
 
-fn env(disk: &SimFs, sessions: &Path, clock: Arc<LyingClock>) -> worktree::env::Env {
+fn env(disk: &SimFs, sessions: &Path, clock: Arc<TestClock>) -> worktree::env::Env {
     let real: Arc<dyn Fs> = Arc::new(RealFs);
     let sessions = SessionStore::new(real, sessions.to_owned());
     let maker = Maker::this_process(&clock.boot_id());
@@ -75,9 +75,9 @@ fn publish(machine: &Machine, session: &Session) -> Result<()> {
     lock.commit_under(session, event).map(drop)
 }
 
-/// What the process that dies was doing.
+/// The operation that the process dies in.
 #[derive(Clone, Copy, Debug)]
-enum Deed {
+enum Operation {
     Acquire,
     Steal,
     Renew,
@@ -85,14 +85,14 @@ enum Deed {
     Publish,
 }
 
-impl Deed {
+impl Operation {
     fn prepare(self, machine: &Machine) -> Option<Session> {
         if let Self::Acquire = self {
             return None;
         }
         let grant = machine.repo.acquire(&machine.main, &request()).expect("a free lock");
         if let Self::Steal = self {
-            machine.clock.pass(STEALABLE_MS);
+            machine.clock.advance(STEALABLE_MS);
         }
         Some(grant.session)
     }
@@ -109,20 +109,25 @@ impl Deed {
     }
 }
 
-/// Kills `deed` at each of its calls. Returns how many there are.
-fn attack(deed: Deed, seed: u64) -> u64 {
+/// Kills `operation` at each of its calls; returns their number.
+fn attack(operation: Operation, seed: u64) -> u64 {
     for calls in 0.. {
         let machine = Machine::new();
-        let session = deed.prepare(&machine);
+        let session = operation.prepare(&machine);
         machine.disk.die_after(calls);
-        let finished = deed.act(&machine, session.as_ref()).is_ok();
+        let finished = operation.act(&machine, session.as_ref()).is_ok();
         machine.disk.live();
         let newest_before_next = machine.repo.status(&machine.main).expect("readable").newest_entry;
-        // Someone else gets on with it, and is told that all went well.
-        machine.clock.pass(STEALABLE_MS);
+        // Another process acquires the lock, and gets its acknowledgement.
+        machine.clock.advance(STEALABLE_MS);
         let next = machine.repo.acquire(&machine.main, &request()).expect("stealable or free");
-        machine.disk.cut_power(&mut Chance(seed.wrapping_mul(0x9e37_79b9).wrapping_add(calls + 1)));
-        check(&machine, &next.session, newest_before_next, &format!("{deed:?} calls={calls} seed={seed}"));
+        machine.disk.cut_power(&mut Rng(seed.wrapping_mul(0x9e37_79b9).wrapping_add(calls + 1)));
+        check(
+            &machine,
+            &next.session,
+            newest_before_next,
+            &format!("{operation:?} calls={calls} seed={seed}"),
+        );
         if finished {
             return calls;
         }
@@ -130,29 +135,35 @@ fn attack(deed: Deed, seed: u64) -> u64 {
     unreachable!("the loop has no end")
 }
 
-fn check(machine: &Machine, told: &Session, before: worktree::ids::EntryNumber, story: &str) {
+fn check(machine: &Machine, acknowledged: &Session, before: worktree::ids::EntryNumber, story: &str) {
     let repo = machine.rebooted();
     let status = repo.status(&machine.main).unwrap_or_else(|error| panic!("{story}: {error}"));
-    assert_eq!(status.newest_entry, before.next(), "{story}: what was told is durable, and nothing more");
+    assert_eq!(
+        status.newest_entry,
+        before.next(),
+        "{story}: the acknowledged entry is durable, and is the newest"
+    );
     let lock = status.lock.unwrap_or_else(|| panic!("{story}: the lock that was granted is gone"));
-    assert_eq!(lock.session_id, told.session_id, "{story}");
+    assert_eq!(lock.session_id, acknowledged.session_id, "{story}");
     let report = repo.doctor(DoctorRequest::default()).expect("readable");
     let broken = report.findings.iter().any(|finding| finding.code == "audit_broken");
     assert!(!broken, "{story}: {:?}", report.findings);
 }
 
 #[test]
-fn what_was_granted_survives_a_power_cut_whatever_was_lost() {
-    for deed in [Deed::Acquire, Deed::Steal, Deed::Renew, Deed::Release, Deed::Publish] {
-        for seed in 1..=20 {
-            assert!(attack(deed, seed) > 5, "{deed:?} makes more calls than this");
+fn an_acknowledged_acquire_survives_a_power_cut() {
+    for operation in
+        [Operation::Acquire, Operation::Steal, Operation::Renew, Operation::Release, Operation::Publish]
+    {
+        for seed in 1..=short_or_long(6, 40) as u64 {
+            assert!(attack(operation, seed) > 5, "{operation:?} makes more calls than this");
         }
     }
 }
 
-/// One process dies between linking its entry and syncing it; the next one links its own, and the power goes.
-/// Were the second entry to survive and the first not, the numbers would have a hole, and a bisection would
-/// find now one end of it and now the other.
+/// One process dies between linking its entry and syncing it; the next one links its own, and the power is
+/// cut. If only the second entry survived, the numbers would have a hole, and bisection could end on either
+/// side of it.
 #[test]
 fn two_deaths_and_a_power_cut_leave_no_hole_in_the_numbers() {
     let mut cuts = 0;
@@ -162,11 +173,11 @@ fn two_deaths_and_a_power_cut_leave_no_hole_in_the_numbers() {
             machine.disk.die_after(calls);
             drop(machine.repo.acquire(&machine.main, &request()));
             machine.disk.live();
-            machine.clock.pass(STEALABLE_MS);
+            machine.clock.advance(STEALABLE_MS);
         }
         let sequence = machine.repo.layout().sequence(&machine.main.worktree_id);
         for seed in 1..=16 {
-            let after = machine.disk.cut_copy(&mut Chance(seed * 7919 + first * 31 + second));
+            let after = machine.disk.cut_copy(&mut Rng(seed * 7919 + first * 31 + second));
             let names = after.list(&sequence).expect("there");
             let mut numbers: Vec<u64> = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
             numbers.sort_unstable();
@@ -182,22 +193,22 @@ fn two_deaths_and_a_power_cut_leave_no_hole_in_the_numbers() {
 fn a_publish_that_returned_survives_a_power_cut() {
     for seed in 1..=50 {
         let machine = Machine::new();
-        let session = Deed::Publish.prepare(&machine).expect("prepared");
+        let session = Operation::Publish.prepare(&machine).expect("prepared");
         publish(&machine, &session).expect("ours");
-        machine.disk.cut_power(&mut Chance(seed));
+        machine.disk.cut_power(&mut Rng(seed));
         let head = machine.rebooted().head(&machine.main).expect("readable");
         assert_eq!(head.map(String::from).as_deref(), Some("the-new-head"), "seed={seed}");
     }
 }
 
-/// The attack itself must be able to hurt: an entry that is linked and not synced does get lost.
+/// The simulation must be able to fail: a name that is not synced does get lost.
 #[test]
 fn the_disk_does_lose_what_was_not_synced() {
     let lost = (1..=20).filter(|seed| {
         let disk = SimFs::new(Path::new("/d"));
         let path = Path::new("/d/name");
         disk.write_new(path, b"bytes", 0o600, worktree::fs::Durability::Synced).expect("room");
-        disk.cut_power(&mut Chance(*seed));
+        disk.cut_power(&mut Rng(*seed));
         disk.read(path).is_err()
     });
     assert!(lost.count() > 3);
