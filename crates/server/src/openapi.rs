@@ -10,6 +10,8 @@
 mod call;
 mod document;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 use axum::Extension;
 use axum::body::Bytes;
