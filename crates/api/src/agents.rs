@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Code;
-use crate::ask::Resource;
-use crate::tell::{Granted, Lease};
-use crate::whole;
+use crate::integer;
+use crate::requests::Resource;
+use crate::responses::{Granted, Lease};
 #[cfg(feature = "openapi")]
-use crate::words;
+use crate::schema_types;
 
 /// All that an agent means to touch: granted as one lease, or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,35 +16,35 @@ use crate::words;
 pub struct Manifest {
     /// Where; `default` where it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
     /// The agent: it belongs to the identity that first used it in the namespace.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::AgentId))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::AgentId))]
     pub agent_id: String,
     /// The run of the agent: who waits for whom is told by it.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::SessionId))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::SessionId))]
     pub session_id: String,
     /// As the last answer gave it, if this is a further try; missing with the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::AttemptId>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::AttemptId>))]
     pub attempt_id: Option<String>,
     /// What is touched, and how.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 128))]
     pub intents: Vec<Intent>,
     /// The directory that relative paths belong to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Directory>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Directory>))]
     pub root: Option<String>,
     /// How long the lease lasts without a heartbeat; the server's default where it is missing.
-    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl_ms: Option<i64>,
     /// How long to wait, if it may; missing or 0: not at all. Nobody waits for longer than the server lets it.
-    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
     /// Why, for others to read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Reason>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Reason>))]
     pub reason: Option<String>,
 }
 
@@ -54,10 +54,10 @@ pub struct Manifest {
 #[serde(deny_unknown_fields)]
 pub struct Intent {
     /// `PROVIDES`, `CONSUMES`, `MUTATES`, `DELETES`, `DEPENDS_ON` or `RENAMES`.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::Predicate))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Predicate))]
     pub predicate: String,
     /// `KIND:name`, as in `FILE:/src/main.rs`.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::ResourceText))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::ResourceText))]
     pub object: String,
 }
 
@@ -135,11 +135,11 @@ pub struct InTheWay {
 pub struct Bulk {
     /// Where the agent is; `default` where it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
     /// Who is heard of by this: an agent that said that it restarts is back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::AgentId>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::AgentId>))]
     pub agent_id: Option<String>,
     /// Credentials, at most [`Bulk::MAX`].
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
@@ -160,11 +160,11 @@ impl Bulk {
 pub struct Reconcile {
     /// Where the agent is; `default` where it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
     /// Who is heard of by this: an agent that said that it restarts is back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::AgentId>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::AgentId>))]
     pub agent_id: Option<String>,
     /// Credentials, at most [`Bulk::MAX`].
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
@@ -249,7 +249,7 @@ pub enum AgentState {
 pub struct SetAgent {
     /// Where; `default` where it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
     /// By the agent itself or an operator; `PAUSED` by an operator.
     pub state: AgentState,

@@ -140,7 +140,7 @@ pub struct Hints {
     pub current_version: Option<u64>,
     /// The document's hash, where that is the trouble; `""` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::words::EtagOrNone>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::schema_types::EtagOrNone>))]
     pub current_etag: Option<String>,
     /// When to come again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,7 +156,7 @@ pub struct Hints {
     pub lease: Option<String>,
     /// The lease that is in the way, by its public name; or those to give back first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<crate::words::PublicId>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<crate::schema_types::PublicId>))]
     pub leases: Vec<String>,
 }
 

@@ -3,18 +3,25 @@
 //! **What is absent.** No HTTP, no rules, nothing of ours: servers and clients share these words and nothing else.
 //! Unknown fields are refused in requests, and ignored in answers, so that a newer server can say more.
 //!
-//! The modules in reading order: [`ask`] is what clients send; `object` and `whole` say how strictly that is read;
-//! [`tell`] is what they get; [`agents`] is both, for agents; [`code`] is why not. With the feature `openapi` all of them have
-//! schemas, and `words` those of the texts in them.
+//! The modules in reading order: [`requests`] are the bodies that clients send; `strict` and `integer` are how strictly
+//! they are read; [`responses`] are the bodies that clients get; [`agents`] has both, for agents; [`code`] has the error
+//! codes. With the feature `openapi` all types have schemas, and `schema_types` names those of the strings in them.
 
-pub mod ask;
-mod object;
-mod whole;
-pub mod tell;
+pub mod requests;
+mod strict;
+mod integer;
+pub mod responses;
 pub mod agents;
 pub mod code;
 #[cfg(feature = "openapi")]
-pub mod words;
+pub mod schema_types;
+
+#[cfg(feature = "openapi")]
+#[doc(hidden)]
+pub use schema_types as words;
+/// The former names of modules, until their users are renamed.
+#[doc(hidden)]
+pub use {requests as ask, responses as tell};
 
 pub use code::{Code, Hints, Refusal};
 

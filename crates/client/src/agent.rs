@@ -6,7 +6,7 @@ use api::agents::{
     Agent, AgentState, Agents, Bulk, BulkResult, Contention, Judged, Manifest, Reconcile, Reconciled,
     ResourceState, Results, SetAgent, Verdict,
 };
-use api::{ask, path, tell};
+use api::{path, requests, responses};
 
 use crate::call::Ask;
 use crate::client::{Client, encode, get, post, query, read};
@@ -82,7 +82,7 @@ impl Client {
         let Some(granted) = found.lease.clone().or_else(|| still_valid(found)) else { return Ok(None) };
         // When this was found out is not known any more: the server is asked what remains.
         let (extended, sent_at) = self.extend(&granted.lease_id, None, None).await?;
-        let granted = tell::Granted { remaining_ms: extended.remaining_ms, ..granted };
+        let granted = responses::Granted { remaining_ms: extended.remaining_ms, ..granted };
         Ok(Some(self.keep(granted, sent_at).await?))
     }
 
@@ -115,9 +115,9 @@ impl Client {
 }
 
 /// The authority that a lease's holder has, as it is seen.
-fn still_valid(found: &Reconciled) -> Option<tell::Granted> {
+fn still_valid(found: &Reconciled) -> Option<responses::Granted> {
     let view = found.view.as_ref().filter(|_| found.valid)?;
-    let resources = view.resources.iter().map(|member| ask::Resource {
+    let resources = view.resources.iter().map(|member| requests::Resource {
         kind: member.kind.clone(),
         name: member.name.clone(),
         predicate: Some(member.predicate.clone()),
@@ -127,7 +127,7 @@ fn still_valid(found: &Reconciled) -> Option<tell::Granted> {
         [only] if only.kind == "KEY" => Some(only.name.clone()),
         _ => None,
     };
-    Some(tell::Granted {
+    Some(responses::Granted {
         lease_id: found.lease_id.clone(),
         public_id: view.public_id.clone(),
         lease_epoch: view.lease_epoch,
@@ -141,6 +141,6 @@ fn still_valid(found: &Reconciled) -> Option<tell::Granted> {
         expires_at_unix_ms: view.expires_at_unix_ms,
         remaining_ms: view.remaining_ms,
         ttl_ms: view.ttl_ms,
-        ..tell::Granted::default()
+        ..responses::Granted::default()
     })
 }

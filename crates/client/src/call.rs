@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use api::tell::Ready;
+use api::responses::Ready;
 use api::{Code, Refusal, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::ask::{self, OnExpiry, Resource};
-use api::{Code, header, path, tell};
+use api::requests::{self, OnExpiry, Resource};
+use api::{Code, header, path, responses};
 use hyper::Method;
 use hyper::body::Bytes;
 use identity::ClientTls;
@@ -177,12 +177,12 @@ impl Client {
 
     /// Takes a lease over a key. It renews itself, and is given back when it is dropped.
     pub async fn acquire(&self, key: &str, options: &Options) -> Result<Lease, Error> {
-        self.hold(ask::Acquire { key: Some(key.to_string()), ..options.to_ask()? }, options.block).await
+        self.hold(requests::Acquire { key: Some(key.to_string()), ..options.to_ask()? }, options.block).await
     }
 
     /// Takes a lease over several resources: all of them, or none.
     pub async fn acquire_many(&self, resources: Vec<Resource>, options: &Options) -> Result<Lease, Error> {
-        self.hold(ask::Acquire { resources: Some(resources), ..options.to_ask()? }, options.block).await
+        self.hold(requests::Acquire { resources: Some(resources), ..options.to_ask()? }, options.block).await
     }
 
     /// Takes a lease over a key, and works while it is held. The work is dropped where it stands if the lease is
@@ -209,13 +209,17 @@ impl Client {
         }
     }
 
-    async fn hold(&self, ask: ask::Acquire, block: Duration) -> Result<Lease, Error> {
+    async fn hold(&self, ask: requests::Acquire, block: Duration) -> Result<Lease, Error> {
         let (granted, sent_at) = self.granted(ask, block).await?;
         self.keep(granted, sent_at).await
     }
 
     /// A lease that renews itself from here on.
-    pub(crate) async fn keep(&self, granted: tell::Granted, mut sent_at: BootTime) -> Result<Lease, Error> {
+    pub(crate) async fn keep(
+        &self,
+        granted: responses::Granted,
+        mut sent_at: BootTime,
+    ) -> Result<Lease, Error> {
         let mut remaining = Duration::from_millis(granted.remaining_ms);
         // Whoever waited for long cannot tell when the lease began, and would count it as over; and a grant whose first
         // answers were lost may be almost over. Both ask again.
@@ -235,16 +239,16 @@ impl Client {
     }
 
     /// Takes a lease as the server grants it: it does not renew itself, and nobody gives it back.
-    pub async fn grant(&self, ask: ask::Acquire, block: Duration) -> Result<tell::Granted, Error> {
+    pub async fn grant(&self, ask: requests::Acquire, block: Duration) -> Result<responses::Granted, Error> {
         Ok(self.granted(ask, block).await?.0)
     }
 
     /// Servers have a longest wait: whoever wants to wait for longer asks again.
     async fn granted(
         &self,
-        mut ask: ask::Acquire,
+        mut ask: requests::Acquire,
         block: Duration,
-    ) -> Result<(tell::Granted, BootTime), Error> {
+    ) -> Result<(responses::Granted, BootTime), Error> {
         let end = BootTime::now().after(block);
         loop {
             let wait =
@@ -262,7 +266,11 @@ impl Client {
     }
 
     /// Extends a lease; by its own TTL if none is named.
-    pub async fn keepalive(&self, lease_id: &str, ttl: Option<Duration>) -> Result<tell::Extended, Error> {
+    pub async fn keepalive(
+        &self,
+        lease_id: &str,
+        ttl: Option<Duration>,
+    ) -> Result<responses::Extended, Error> {
         Ok(self.extend(lease_id, ttl, None).await?.0)
     }
 
@@ -271,17 +279,18 @@ impl Client {
         lease_id: &str,
         ttl: Option<Duration>,
         try_max: Option<Duration>,
-    ) -> Result<(tell::Extended, BootTime), Error> {
+    ) -> Result<(responses::Extended, BootTime), Error> {
         let ttl_ms = ttl.map(millis).transpose()?;
-        let ask = ask::Keepalive { lease_id: lease_id.to_string(), ttl_seconds: None, ttl_ms, key: None };
+        let ask =
+            requests::Keepalive { lease_id: lease_id.to_string(), ttl_seconds: None, ttl_ms, key: None };
         let heard = self.servers.call(Ask { try_max, ..post(path::KEEPALIVE, &ask) }).await?;
         Ok((read(&heard)?, heard.sent_at))
     }
 
     /// Gives a lease back; again and again, if need be.
     pub async fn release(&self, lease_id: &str) -> Result<(), Error> {
-        let ask = ask::Holder { lease_id: lease_id.to_string(), key: None };
-        self.told::<tell::Released>(post(path::RELEASE, &ask)).await.map(drop)
+        let ask = requests::Holder { lease_id: lease_id.to_string(), key: None };
+        self.told::<responses::Released>(post(path::RELEASE, &ask)).await.map(drop)
     }
 
     /// Can a server grant, durably? The first that can is enough.
@@ -295,17 +304,21 @@ impl Client {
     }
 
     /// What is known of a key.
-    pub async fn describe(&self, key: &str, namespace: Option<&str>) -> Result<tell::Described, Error> {
+    pub async fn describe(&self, key: &str, namespace: Option<&str>) -> Result<responses::Described, Error> {
         self.told(get(query(path::DESCRIBE, &[("key", Some(key)), ("namespace", namespace)]))).await
     }
 
     /// A page of leases, of one namespace or all; `cursor` is the last page's.
-    pub async fn leases(&self, namespace: Option<&str>, cursor: Option<&str>) -> Result<tell::Leases, Error> {
+    pub async fn leases(
+        &self,
+        namespace: Option<&str>,
+        cursor: Option<&str>,
+    ) -> Result<responses::Leases, Error> {
         self.told(get(query(path::LEASES, &[("namespace", namespace), ("cursor", cursor)]))).await
     }
 
     /// One lease, by its public name.
-    pub async fn lease(&self, public_id: &str) -> Result<tell::Lease, Error> {
+    pub async fn lease(&self, public_id: &str) -> Result<responses::Lease, Error> {
         self.told(get(lease_path(public_id, ""))).await
     }
 
@@ -338,7 +351,7 @@ impl Client {
         lease_id: &str,
         document: impl Into<Bytes>,
         conditions: &Conditions,
-    ) -> Result<tell::Committed, Error> {
+    ) -> Result<responses::Committed, Error> {
         let ask = write(path::UPDATE_STATE, key, lease_id, conditions);
         self.told(Ask { body: document.into(), ..ask }).await
     }
@@ -349,22 +362,22 @@ impl Client {
         key: &str,
         lease_id: &str,
         conditions: &Conditions,
-    ) -> Result<tell::Removed, Error> {
+    ) -> Result<responses::Removed, Error> {
         self.told(write(path::REMOVE_STATE, key, lease_id, conditions)).await
     }
 
     /// Withdraws a lease; its resources stay taken until it is reclaimed. For operators.
-    pub async fn revoke(&self, public_id: &str) -> Result<tell::Lease, Error> {
+    pub async fn revoke(&self, public_id: &str) -> Result<responses::Lease, Error> {
         self.operate(public_id, "/revoke", &["revoking"]).await
     }
 
     /// Frees what a withdrawn lease covered. For operators.
-    pub async fn reclaim(&self, public_id: &str) -> Result<tell::Lease, Error> {
+    pub async fn reclaim(&self, public_id: &str) -> Result<responses::Lease, Error> {
         self.operate(public_id, "/reclaim", &["revoked", "expired"]).await
     }
 
     /// A second try finds the lease where the first may have taken it: that is no failure.
-    async fn operate(&self, public_id: &str, what: &str, done: &[&str]) -> Result<tell::Lease, Error> {
+    async fn operate(&self, public_id: &str, what: &str, done: &[&str]) -> Result<responses::Lease, Error> {
         let ask = Ask { method: Method::POST, mutates: true, ..get(lease_path(public_id, what)) };
         match self.told(ask).await {
             Err(error) if error.ambiguous && error.code() == Some(Code::InvalidState) => {
@@ -381,15 +394,15 @@ impl Client {
 }
 
 impl Options {
-    fn to_ask(&self) -> Result<ask::Acquire, Error> {
-        Ok(ask::Acquire {
+    fn to_ask(&self) -> Result<requests::Acquire, Error> {
+        Ok(requests::Acquire {
             namespace: self.namespace.clone(),
             ttl_ms: self.ttl.map(millis).transpose()?,
             owner: self.owner.clone(),
             on_expiry: self.on_expiry,
             session_id: self.session_id.clone(),
             metadata: self.metadata.clone(),
-            ..ask::Acquire::default()
+            ..requests::Acquire::default()
         })
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use api::{Code, tell};
+use api::{Code, responses};
 use hyper::body::Bytes;
 use tokio::sync::{oneshot, watch};
 
@@ -58,7 +58,7 @@ type Answer = oneshot::Sender<Result<(), Error>>;
 
 struct Shared {
     client: Client,
-    granted: tell::Granted,
+    granted: responses::Granted,
     /// In milliseconds of the boot clock.
     deadline: AtomicU64,
     lost: watch::Sender<Option<Lost>>,
@@ -69,7 +69,7 @@ struct Shared {
 impl Lease {
     pub(crate) fn new(
         client: Client,
-        granted: tell::Granted,
+        granted: responses::Granted,
         sent_at: BootTime,
         remaining: Duration,
     ) -> Lease {
@@ -82,7 +82,7 @@ impl Lease {
     }
 
     /// As the server granted it. Its times are of that moment.
-    pub fn granted(&self) -> &tell::Granted {
+    pub fn granted(&self) -> &responses::Granted {
         &self.shared.granted
     }
 
@@ -138,7 +138,7 @@ impl Lease {
         &self,
         document: impl Into<Bytes>,
         conditions: &Conditions,
-    ) -> Result<tell::Committed, Error> {
+    ) -> Result<responses::Committed, Error> {
         let fenced = Conditions { fencing_token: Some(self.fencing_token()), ..conditions.clone() };
         let committed =
             self.shared.client.update_state(self.live_key()?, self.credential(), document, &fenced).await?;

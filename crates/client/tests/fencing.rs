@@ -22,7 +22,7 @@ async fn a_late_holder_is_refused(write: impl AsyncFn(Token, &str) -> Result<(),
     let server = Loopback::start(Role::Operator).await;
     let client = Client::builder().plain().endpoint(server.address.to_string()).build().expect("valid");
 
-    let ask = api::ask::Acquire { key: Some(KEY.into()), ttl_ms: Some(500), ..Default::default() };
+    let ask = api::requests::Acquire { key: Some(KEY.into()), ttl_ms: Some(500), ..Default::default() };
     let sleepy = Token(client.grant(ask, Duration::ZERO).await.expect("free").fencing_token);
     write(sleepy, "A, in time").await.expect("nobody else has been here");
     let next = client.acquire(KEY, &patient()).await.expect("it runs out");

@@ -194,7 +194,8 @@ async fn names_of_any_letters_are_sent_as_they_are() {
 #[tokio::test]
 async fn several_resources_are_held_together() {
     let server = Server::start().await;
-    let file = |name: &str| api::ask::Resource { kind: "FILE".into(), name: name.into(), predicate: None };
+    let file =
+        |name: &str| api::requests::Resource { kind: "FILE".into(), name: name.into(), predicate: None };
     let both = vec![file("/a"), file("/b")];
     let lease = server.client().acquire_many(both, &lasting(5_000)).await.expect("free");
     let refused = server.client().acquire_many(vec![file("/b")], &lasting(5_000)).await.expect_err("held");

@@ -6,7 +6,7 @@ use api::Code::{
     MissingLeaseId, NotFound, NotHeld, QuotaExceeded, Retired, StaleEpoch, Throttled, VersionConflict,
     Waiting,
 };
-use api::{agents, ask, header, path, tell, words};
+use api::{agents, header, path, requests, responses, schema_types};
 use utoipa::openapi::link::LinkBuilder;
 use utoipa::openapi::schema::{AllOfBuilder, ArrayBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, Required, ResponseBuilder};
@@ -31,25 +31,25 @@ fn leases() -> Vec<Call> {
         acquire_call(),
         Call::post(path::ACTIVATE, holder::activate)
             .named("leases", "activate", "Make a reserved lease active")
-            .body::<ask::Holder>()
+            .body::<requests::Holder>()
             .changes()
-            .tells::<tell::Extended>("It is active. Its deadline is as it was.")
+            .tells::<responses::Extended>("It is active. Its deadline is as it was.")
             .refuses(&NOT_YOURS)
             .refuses(&[InvalidKey, InvalidState]),
         Call::post(path::KEEPALIVE, holder::keepalive)
             .named("leases", "keepalive", "Extend a lease")
             .at_length("Never shortens, and never revives a lease that ran out.")
-            .body::<ask::Keepalive>()
+            .body::<requests::Keepalive>()
             .changes()
-            .tells::<tell::Extended>("It lasts until then.")
+            .tells::<responses::Extended>("It lasts until then.")
             .refuses(&NOT_YOURS)
             .refuses(&[InvalidKey, InvalidTtl, InvalidState]),
         Call::post(path::RELEASE, holder::release)
             .named("leases", "release", "Give a lease back")
             .at_length("May be repeated: whoever shows the last credential of a lease that is over is told the same.")
-            .body::<ask::Holder>()
+            .body::<requests::Holder>()
             .changes()
-            .tells::<tell::Released>("It is given back, now or before.")
+            .tells::<responses::Released>("It is given back, now or before.")
             .refuses(&[InvalidKey, NotHeld, StaleEpoch, NotFound]),
         Call::post("/v1/leases/{id}/rebind", acquire::rebind)
             .named("leases", "rebind", "Take a lease back that ran out and is on hold")
@@ -58,18 +58,18 @@ fn leases() -> Vec<Call> {
                  The answer has a new credential and a new fencing token.",
             )
             .of_lease()
-            .body::<ask::Holder>()
+            .body::<requests::Holder>()
             .changes()
-            .tells::<tell::Granted>("It is yours again.")
+            .tells::<responses::Granted>("It is yours again.")
             .refuses(&NOT_YOURS)
             .refuses(&[InvalidKey, InvalidState, QuotaExceeded]),
         Call::post("/v1/leases/{id}/touch", holder::touch)
             .named("leases", "touch", "Say that a lease is in use")
             .at_length("Only matters under a quota on idle leases. Commits count as use, keepalives do not.")
             .of_lease()
-            .body::<ask::Holder>()
+            .body::<requests::Holder>()
             .changes()
-            .tells::<tell::Extended>("It lasts until then.")
+            .tells::<responses::Extended>("It lasts until then.")
             .refuses(&NOT_YOURS)
             .refuses(&[InvalidKey, InvalidState]),
     ]
@@ -103,9 +103,9 @@ fn acquire_call() -> Call {
              `block_seconds`. Keep `lease_id`: it is shown with everything that is done under the lease.",
         )
         .query::<acquire::Options>()
-        .body::<ask::Acquire>()
+        .body::<requests::Acquire>()
         .changes()
-        .with::<tell::Granted>()
+        .with::<responses::Granted>()
         .answers(200, json(RefOr::T(Schema::AllOf(granted))).description("It is yours."))
         .refuses(&[InvalidKey, InvalidTtl, MissingKey, Forbidden, LeaseExpired, LeaseRevoked])
         .refuses(&[Waiting, Deadlock, AlreadyHeld, QuotaExceeded]);
@@ -123,14 +123,14 @@ fn agents() -> Vec<Call> {
             .body::<agents::Manifest>()
             .changes()
             .with::<agents::Intent>()
-            .with::<words::AttemptId>()
-            .with::<words::Directory>()
-            .with::<words::Reason>()
-            .with::<words::Predicate>()
-            .with::<words::ResourceText>()
+            .with::<schema_types::AttemptId>()
+            .with::<schema_types::Directory>()
+            .with::<schema_types::Reason>()
+            .with::<schema_types::Predicate>()
+            .with::<schema_types::ResourceText>()
             .with::<agents::Verdict>()
             .with::<agents::InTheWay>()
-            .with::<tell::Granted>()
+            .with::<responses::Granted>()
             .tells::<agents::Judged>("What to do next.")
             .refuses(&[InvalidKey, InvalidTtl, Forbidden, AlreadyHeld]),
         bulk_call::<agents::Bulk>(Call::post(path::HEARTBEAT, bulk::heartbeat))
@@ -144,9 +144,9 @@ fn agents() -> Vec<Call> {
         bulk_call::<agents::Reconcile>(Call::post(path::RECONCILE, bulk::reconcile))
             .named("agents", "reconcile", "What is true of several leases, whatever their holder believes")
             .answers(200, results::<agents::Reconciled>("What is true of each."))
-            .with::<tell::Lease>()
-            .with::<tell::Member>()
-            .with::<tell::Granted>()
+            .with::<responses::Lease>()
+            .with::<responses::Member>()
+            .with::<responses::Granted>()
             .with::<agents::Reconciled>(),
         Call::get(path::AGENTS, parties::agents)
             .named("agents", "agents", "The agents of a namespace")
@@ -174,8 +174,8 @@ fn contended() -> Vec<Call> {
             .of_resource()
             .query::<contention::Where>()
             .reads()
-            .with::<tell::Lease>()
-            .with::<tell::Member>()
+            .with::<responses::Lease>()
+            .with::<responses::Member>()
             .tells::<agents::ResourceState>("As it is.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::get(path::CONTENTION, contention::contention)
@@ -186,23 +186,23 @@ fn contended() -> Vec<Call> {
             .with::<agents::InTheWay>()
             .with::<agents::Hotspot>()
             .with::<agents::Timeouts>()
-            .with::<ask::Resource>()
+            .with::<requests::Resource>()
             .tells::<agents::Contention>("Now, and lately.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::get(path::EVENTS, events::events)
             .named("agents", "events", "What happens, as it happens")
             .query::<events::Where>()
-            .with::<words::EventId>()
+            .with::<schema_types::EventId>()
             .header::<HeaderEventId>(
                 "Last-Event-ID",
                 Required::False,
                 "Go on behind this event, if it is still known.",
             )
             .reads()
-            .with::<words::SentEvent>()
-            .with::<words::EventName>()
+            .with::<schema_types::SentEvent>()
+            .with::<schema_types::EventName>()
             .with::<agents::Event>()
-            .answers(200, stream::<words::SentEvent>("Server-sent events, until either end hangs up."))
+            .answers(200, stream::<schema_types::SentEvent>("Server-sent events, until either end hangs up."))
             .refuses(&[InvalidKey, Forbidden, Draining, Throttled]),
     ]
 }
@@ -290,7 +290,7 @@ fn reads(call: Call) -> Call {
     let nothing = ResponseBuilder::new().description("There is none.").header("X-Key-Version", version());
     call.compressed()
         .query::<fetch::Reading>()
-        .header::<words::Credential>(header::LEASE_ID, Required::False, "The credential.")
+        .header::<schema_types::Credential>(header::LEASE_ID, Required::False, "The credential.")
         .reads()
         .answers(200, document)
         .answers(204, nothing)
@@ -305,19 +305,19 @@ fn updates(path: &'static str) -> Call {
              long or cut off leaves no trace.",
         )
         .document()
-        .tells::<tell::Committed>("It is committed.")
+        .tells::<responses::Committed>("It is committed.")
         .refuses(&[InvalidJson, DocumentTooLarge])
 }
 
 fn removes(path: &'static str) -> Call {
     writes(Call::post(path, state::remove))
         .at_length("Nothing to remove is no error: `removed` is false then, and the version stays.")
-        .tells::<tell::Removed>("It is gone.")
+        .tells::<responses::Removed>("It is gone.")
 }
 
 fn writes(call: Call) -> Call {
     call.query::<state::Writing>()
-        .header::<words::Credential>(header::LEASE_ID, Required::True, "The credential.")
+        .header::<schema_types::Credential>(header::LEASE_ID, Required::True, "The credential.")
         .header::<HeaderNumber>(
             header::FENCING_TOKEN,
             Required::False,
@@ -346,33 +346,33 @@ fn looks() -> Vec<Call> {
             .at_length("Never its document, never a secret.")
             .query::<views::Naming>()
             .reads()
-            .tells::<tell::Described>("This is known.")
+            .tells::<responses::Described>("This is known.")
             .refuses(&[InvalidKey, MissingKey, Forbidden, NotFound]),
         Call::get(path::LEASES, views::leases)
             .named("views", "leases", "Every lease that may be seen")
             .at_length("Page by page: ask again with `cursor`, until there is none in the answer.")
             .query::<views::Paging>()
             .reads()
-            .tells::<tell::Leases>("A page of them.")
+            .tells::<responses::Leases>("A page of them.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::get("/v1/leases/{id}", views::lease)
             .named("views", "lease", "One lease")
             .at_length("Also after its end, while its history is kept.")
             .of_lease()
             .reads()
-            .tells::<tell::Lease>("The lease.")
+            .tells::<responses::Lease>("The lease.")
             .refuses(&[NotFound, Retired]),
         Call::get(path::FENCE, views::fence)
             .named("views", "fence", "Is a fencing token current?")
             .at_length("As of this moment: information, never a guard.")
             .query::<views::Fencing>()
             .reads()
-            .tells::<tell::Fence>("It is, or it is not.")
+            .tells::<responses::Fence>("It is, or it is not.")
             .refuses(&[InvalidKey, MissingKey, Forbidden]),
         Call::get(path::NAMESPACES, views::namespaces)
             .named("views", "namespaces", "All namespaces that may be seen")
             .reads()
-            .tells::<tell::Namespaces>("By name."),
+            .tells::<responses::Namespaces>("By name."),
     ]
 }
 
@@ -383,44 +383,44 @@ fn operators() -> Vec<Call> {
             .at_length("Its holder has no authority any more. Its resources are free once it is reclaimed.")
             .of_lease()
             .changes()
-            .tells::<tell::Lease>("What became of it.")
+            .tells::<responses::Lease>("What became of it.")
             .refuses(&[Forbidden, NotFound, Retired, InvalidState]),
         Call::post("/v1/leases/{id}/reclaim", operator::reclaim_lease)
             .named("operators", "reclaim_lease", "Free what a withdrawn lease still holds")
             .of_lease()
             .changes()
-            .tells::<tell::Lease>("What became of it.")
+            .tells::<responses::Lease>("What became of it.")
             .refuses(&[Forbidden, NotFound, Retired, InvalidState]),
         Call::post(path::REVOKE, operator::revoke)
             .named("operators", "revoke", "Withdraw leases of an identity or an agent")
-            .body::<ask::Party>()
+            .body::<requests::Party>()
             .changes()
-            .tells::<tell::RevokedAll>("So many were withdrawn.")
+            .tells::<responses::RevokedAll>("So many were withdrawn.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::post(path::PAUSE, operator::pause)
             .named("operators", "pause", "Stop somebody's grants, or let them go on")
-            .body::<ask::Pause>()
+            .body::<requests::Pause>()
             .changes()
-            .tells::<tell::Done>("It is so now.")
+            .tells::<responses::Done>("It is so now.")
             .refuses(&[InvalidKey, Forbidden, NotFound]),
         Call::delete("/v1/namespaces/{name}", operator::delete_namespace)
             .named("operators", "delete_namespace", "Delete a namespace, with all that is in it")
             .at_length("Not while anybody holds a lease there. Until it is gone nothing is granted there. May be repeated.")
             .of_namespace()
             .changes()
-            .tells::<tell::Done>("It is gone, now or before.")
+            .tells::<responses::Done>("It is gone, now or before.")
             .refuses(&[InvalidKey, Forbidden, InvalidState]),
         Call::get(path::QUOTAS, operator::quotas)
             .named("operators", "quotas", "What somebody may use")
             .reads()
-            .tells::<tell::Quotas>("By scope.")
+            .tells::<responses::Quotas>("By scope.")
             .refuses(&[Forbidden]),
         Call::put(path::QUOTAS, operator::set_quota)
             .named("operators", "set_quota", "Say what somebody may use")
             .at_length("The whole of it: what is missing is not limited there.")
-            .body::<ask::Quota>()
+            .body::<requests::Quota>()
             .changes()
-            .tells::<tell::Done>("It is so now.")
+            .tells::<responses::Done>("It is so now.")
             .refuses(&[InvalidKey, Forbidden]),
     ]
 }
@@ -435,8 +435,8 @@ fn server() -> Vec<Call> {
             .answers(200, ResponseBuilder::new().description("Yes.").content("text/plain", text.clone())),
         Call::get("/readyz", health::readyz)
             .named("server", "readyz", "Can it grant, durably?")
-            .tells::<tell::Ready>("It can.")
-            .tells_with::<tell::Ready>(503, "It cannot."),
+            .tells::<responses::Ready>("It can.")
+            .tells_with::<responses::Ready>(503, "It cannot."),
         Call::get("/metrics", health::metrics)
             .named("server", "metrics", "Its figures, for Prometheus")
             .answers(

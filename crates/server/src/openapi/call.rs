@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::{Code, Refusal, header, words};
+use api::{Code, Refusal, header, schema_types};
 use axum::handler::Handler;
 use axum::http::header::{CONTENT_ENCODING, ETAG};
 use axum::http::{HeaderValue, StatusCode};
@@ -154,31 +154,31 @@ impl Call {
     pub(crate) fn query<T: IntoParams>(mut self) -> Call {
         self.parameters.extend(T::into_params(|| Some(ParameterIn::Query)));
         self.takes_query = true;
-        self.with::<words::Key>().with::<words::Namespace>().with::<Flag>()
+        self.with::<schema_types::Key>().with::<schema_types::Namespace>().with::<Flag>()
     }
 
     /// `{id}` in its path.
     pub(crate) fn of_agent(self) -> Call {
-        let call = self.with::<words::AgentId>();
-        call.parameter::<words::AgentId>("id", ParameterIn::Path, Required::True, "The agent.")
+        let call = self.with::<schema_types::AgentId>();
+        call.parameter::<schema_types::AgentId>("id", ParameterIn::Path, Required::True, "The agent.")
     }
 
     /// `{resource}` in its path.
     pub(crate) fn of_resource(self) -> Call {
         let what = "Kind and name, as in `FILE:%2Fsrc%2Fmain.rs`.";
-        self.parameter::<words::ResourceText>("resource", ParameterIn::Path, Required::True, what)
+        self.parameter::<schema_types::ResourceText>("resource", ParameterIn::Path, Required::True, what)
     }
 
     /// `{name}` in its path.
     pub(crate) fn of_namespace(self) -> Call {
-        let call = self.with::<words::Namespace>();
-        call.parameter::<words::Namespace>("name", ParameterIn::Path, Required::True, "The namespace.")
+        let call = self.with::<schema_types::Namespace>();
+        call.parameter::<schema_types::Namespace>("name", ParameterIn::Path, Required::True, "The namespace.")
     }
 
     /// `{id}` in its path.
     pub(crate) fn of_lease(self) -> Call {
         let what = "The public name of a lease.";
-        self.parameter::<words::PublicId>("id", ParameterIn::Path, Required::True, what)
+        self.parameter::<schema_types::PublicId>("id", ParameterIn::Path, Required::True, what)
     }
 
     /// A header that its handler reads.

@@ -2,30 +2,30 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ask::{OnExpiry, Resource};
+use crate::requests::{OnExpiry, Resource};
 #[cfg(feature = "openapi")]
-use crate::words;
+use crate::schema_types;
 
 /// A lease was granted, or taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Granted {
     /// The credential: to be shown with everything that is done under the lease, and to nobody else.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::Credential))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Credential))]
     pub lease_id: String,
     /// The lease's public name.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::PublicId))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::PublicId))]
     pub public_id: String,
     /// The epoch of its authority.
     pub lease_epoch: u64,
     /// Only grows for each resource.
     pub fencing_token: u64,
     /// Where.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::Namespace))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Namespace))]
     pub namespace: String,
     /// The key, if it is over one key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Key>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Key>))]
     pub key: Option<String>,
     /// The resources, if it is over others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub struct Granted {
     /// The version of the key's document.
     pub version: u64,
     /// Its hash, `""` if there is none.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::EtagOrNone))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::EtagOrNone))]
     pub state_etag: String,
 }
 
@@ -76,7 +76,7 @@ pub struct Committed {
     /// Its version.
     pub new_version: u64,
     /// Its hash.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::Etag))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Etag))]
     pub new_state_etag: String,
     /// How long it is, compact.
     pub bytes: u64,
@@ -97,17 +97,17 @@ pub struct Removed {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Described {
     /// The key.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::Key))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Key))]
     pub key: String,
     /// Where.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::Namespace))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Namespace))]
     pub namespace: String,
     /// The lease on it, if there is one.
     pub lease: Option<DescribedLease>,
     /// The version of its document.
     pub version: u64,
     /// Its hash, `""` if there is none.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::EtagOrNone))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::EtagOrNone))]
     pub state_etag: String,
     /// How long it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,14 +122,14 @@ pub struct Described {
     pub owner: Option<String>,
     /// The public name of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::PublicId>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::PublicId>))]
     pub lease_id: Option<String>,
     /// As in `lease`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_unix: Option<u64>,
     /// Where the lease is in its life.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::State>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::State>))]
     pub state: Option<String>,
     /// The epoch of its authority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -144,7 +144,7 @@ pub struct Described {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DescribedLease {
     /// Its public name.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::PublicId))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::PublicId))]
     pub lease_id: String,
     /// For people to read.
     pub owner: String,
@@ -157,10 +157,10 @@ pub struct DescribedLease {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lease {
     /// Its public name.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::PublicId))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::PublicId))]
     pub public_id: String,
     /// Where.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::Namespace))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Namespace))]
     pub namespace: String,
     /// Whose.
     pub holder: String,
@@ -170,7 +170,7 @@ pub struct Lease {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// Where it is in its life.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::State))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::State))]
     pub state: String,
     /// The epoch of its authority.
     pub lease_epoch: u64,
@@ -208,13 +208,13 @@ pub struct Lease {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Member {
     /// `KEY`, `FILE`, or any other kind.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::Kind))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Kind))]
     pub kind: String,
     /// Its name.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::ResourceName))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::ResourceName))]
     pub name: String,
     /// What is done with it.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::Predicate))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Predicate))]
     pub predicate: String,
     /// Its place in the bundle.
     pub member_index: u64,
@@ -252,7 +252,7 @@ pub struct Done {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Namespaces {
     /// By name.
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<words::Namespace>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<schema_types::Namespace>))]
     pub namespaces: Vec<String>,
 }
 

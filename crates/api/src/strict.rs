@@ -8,11 +8,11 @@ use std::fmt;
 use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::ask::OnExpiry;
-use crate::whole;
+use crate::integer;
+use crate::requests::OnExpiry;
 
 /// Reads and writes structs that derive `remote = "Self"`, from objects alone.
-macro_rules! only_objects {
+macro_rules! strict_objects {
     ($($name:ident)*) => {$(
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -42,7 +42,7 @@ macro_rules! only_objects {
         }
     )*};
 }
-pub(crate) use only_objects;
+pub(crate) use strict_objects;
 
 impl<'de> Deserialize<'de> for OnExpiry {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<OnExpiry, D::Error> {
@@ -51,7 +51,7 @@ impl<'de> Deserialize<'de> for OnExpiry {
 }
 
 #[derive(Deserialize)]
-struct Number(#[serde(deserialize_with = "whole::maybe")] Option<u64>);
+struct Number(#[serde(deserialize_with = "integer::optional")] Option<u64>);
 
 struct Spelled;
 
@@ -87,7 +87,7 @@ impl<'de> Visitor<'de> for Spelled {
 
 #[cfg(test)]
 mod tests {
-    use crate::ask::{Acquire, Holder, Keepalive, OnExpiry, Party, Pause, Quota, Resource};
+    use crate::requests::{Acquire, Holder, Keepalive, OnExpiry, Party, Pause, Quota, Resource};
 
     fn refused<T: serde::de::DeserializeOwned>(text: &str) -> String {
         match serde_json::from_str::<T>(text) {

@@ -7,7 +7,7 @@ use serde::Deserializer;
 use serde::de::{Error, Unexpected, Visitor};
 
 /// A field that is a whole number, or null.
-pub(crate) fn maybe<'de, D: Deserializer<'de>, T: TryFrom<i128>>(from: D) -> Result<Option<T>, D::Error> {
+pub(crate) fn optional<'de, D: Deserializer<'de>, T: TryFrom<i128>>(from: D) -> Result<Option<T>, D::Error> {
     from.deserialize_option(Whole(PhantomData))
 }
 
@@ -56,7 +56,7 @@ impl<'de, T: TryFrom<i128>> Visitor<'de> for Whole<T> {
 #[cfg(test)]
 mod tests {
     use crate::agents::Manifest;
-    use crate::ask::{Acquire, OnExpiry, Quota};
+    use crate::requests::{Acquire, OnExpiry, Quota};
 
     fn ttl(text: &str) -> Result<Option<i64>, String> {
         let asked: Result<Acquire, _> = serde_json::from_str(&format!(r#"{{"ttl_ms": {text}}}"#));
