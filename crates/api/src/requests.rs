@@ -1,4 +1,4 @@
-//! What clients send.
+//! Request bodies of `/v1`, for everything but agents.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,51 +14,51 @@ strict_objects! { Acquire Resource Holder Keepalive Party Pause Quota }
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Acquire {
-    /// Where; `default` where it is missing.
+    /// The namespace; `default` if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
-    /// One key, exclusively. Either this or `resources`.
+    /// Acquire this key exclusively. Either this or `resources` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Key>))]
     pub key: Option<String>,
-    /// Several resources, all or none.
+    /// Acquire several resources: all of them, or none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 128))]
     pub resources: Option<Vec<Resource>>,
-    /// How long it lasts without a renewal. Either this or `ttl_ms`; the server's default where both are missing.
+    /// Time to live in seconds without a renewal. Either this or `ttl_ms`; the server's default if both are missing.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl_seconds: Option<i64>,
-    /// The same in milliseconds.
+    /// Time to live in milliseconds; excludes `ttl_seconds`.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl_ms: Option<i64>,
-    /// For people to read; the identity where it is missing.
+    /// Display name of the holder; the identity if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Owner>))]
     pub owner: Option<String>,
-    /// How long to wait for it. Missing, 0 or -1: not at all.
+    /// Maximum time in the wait queue, in seconds. Missing, 0 or -1: do not wait.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = -1, maximum = 9_223_372_036_854_775_807_isize))]
     pub block_seconds: Option<i64>,
-    /// When the resources may be granted again after the lease has run out.
+    /// When the resources become free after the lease expires; `free` if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_expiry: Option<OnExpiry>,
-    /// Only reserve it: it has to be activated.
+    /// Reserve only: the lease must be activated before use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<bool>,
-    /// The run of the program that asks: who waits for whom is told by it.
+    /// Identifies one run of the client; used for deadlock detection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::SessionId>))]
     pub session_id: Option<String>,
-    /// The holder's own, up to 1 KiB.
+    /// Opaque data of the holder, up to 1 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Metadata>))]
     pub metadata: Option<String>,
 }
 
-/// One resource, and what is done with it.
+/// A resource, and what the holder does with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, remote = "Self")]
@@ -66,132 +66,132 @@ pub struct Resource {
     /// `KEY`, `FILE`, or any other kind.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Kind))]
     pub kind: String,
-    /// Its name.
+    /// Name of the resource.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::ResourceName))]
     pub name: String,
-    /// `MUTATES` where it is missing.
+    /// What the holder does with it; `MUTATES` if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Predicate>))]
     pub predicate: Option<String>,
 }
 
-/// When the resources of a lease that ran out may be granted again.
+/// When the resources of an expired lease become free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnExpiry {
-    /// At once.
+    /// Free immediately at expiry.
     #[default]
     Free,
-    /// When an operator reclaims it.
+    /// Blocked until an operator reclaims the lease.
     Manual,
-    /// So many milliseconds later.
+    /// Blocked for this many milliseconds after expiry.
     #[serde(rename = "hold_ms")]
     HoldMs(u64),
 }
 
-/// A credential, and nothing else: activate, release, rebind, touch.
+/// A request under a lease's credential: activate, release, rebind, touch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Holder {
-    /// The credential.
+    /// Credential of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Credential))]
     pub lease_id: String,
-    /// Refuse unless the lease covers this key.
+    /// Reject the request unless the lease covers this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Key>))]
     pub key: Option<String>,
 }
 
-/// A renewal.
+/// A request to extend a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Keepalive {
-    /// The credential.
+    /// Credential of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Credential))]
     pub lease_id: String,
-    /// For how long from now. Either this or `ttl_ms`; the lease's own where both are missing.
+    /// New time to live from now, in seconds. Either this or `ttl_ms`; the lease's own TTL if both are missing.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl_seconds: Option<i64>,
-    /// The same in milliseconds.
+    /// Time to live in milliseconds; excludes `ttl_seconds`.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl_ms: Option<i64>,
-    /// Refuse unless the lease covers this key.
+    /// Reject the request unless the lease covers this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Key>))]
     pub key: Option<String>,
 }
 
-/// Somebody: an identity or an agent, in a namespace.
+/// An identity or an agent, in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Party {
-    /// Where; `default` where it is missing.
+    /// The namespace; `default` if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
-    /// Either this or `agent_id`.
+    /// The identity. Either this or `agent_id` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Identity>))]
     pub identity: Option<String>,
-    /// Either this or `identity`.
+    /// The agent. Either this or `identity` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::AgentId>))]
     pub agent_id: Option<String>,
 }
 
-/// Whose grants are stopped, or go on.
+/// Pauses or resumes the grants of an identity or an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Pause {
-    /// Where; everywhere where it is missing, for an identity.
+    /// The namespace. If missing: all namespaces for an identity, `default` for an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
-    /// Either this or `agent_id`.
+    /// The identity. Either this or `agent_id` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Identity>))]
     pub identity: Option<String>,
-    /// Either this or `identity`.
+    /// The agent. Either this or `identity` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::AgentId>))]
     pub agent_id: Option<String>,
-    /// Stop, or let go on.
+    /// True to pause grants, false to resume them.
     pub paused: bool,
 }
 
-/// What a scope may use: what is missing is not limited there.
+/// Limits of a scope. A missing limit is unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Quota {
-    /// Only in this namespace.
+    /// Scope: this namespace; all if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
-    /// Only this identity.
+    /// Scope: this identity; all if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Identity>))]
     pub identity: Option<String>,
-    /// Leases at a time.
+    /// Maximum number of concurrent leases.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(maximum = 4_294_967_295_usize))]
     pub max_leases: Option<u32>,
-    /// How long one lease may last in all, renewed or not.
+    /// Maximum total lifetime of a lease in milliseconds, renewals included.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(maximum = 18_446_744_073_709_551_615_usize))]
     pub max_total_ms: Option<u64>,
-    /// How long a lease may go unused.
+    /// Maximum time in milliseconds that a lease may go without use.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(maximum = 18_446_744_073_709_551_615_usize))]
     pub idle_ms: Option<u64>,
-    /// How many leases may be asked for in a second.
+    /// Maximum number of acquire requests per second.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(maximum = 4_294_967_295_usize))]
     pub acquires_per_second: Option<u32>,

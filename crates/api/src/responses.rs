@@ -1,4 +1,4 @@
-//! What clients get.
+//! Response bodies of `/v1`, for everything but agents.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,66 +6,66 @@ use crate::requests::{OnExpiry, Resource};
 #[cfg(feature = "openapi")]
 use crate::schema_types;
 
-/// A lease was granted, or taken back.
+/// A lease that was granted or rebound.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Granted {
-    /// The credential: to be shown with everything that is done under the lease, and to nobody else.
+    /// The credential, required by every call under the lease. Keep it secret.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Credential))]
     pub lease_id: String,
-    /// The lease's public name.
+    /// Public id of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::PublicId))]
     pub public_id: String,
-    /// The epoch of its authority.
+    /// Epoch of the lease; each gain or loss of authority raises it.
     pub lease_epoch: u64,
-    /// Only grows for each resource.
+    /// Fencing token; only grows for each resource.
     pub fencing_token: u64,
-    /// Where.
+    /// Namespace of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Namespace))]
     pub namespace: String,
-    /// The key, if it is over one key.
+    /// The key, if the lease covers a single key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Key>))]
     pub key: Option<String>,
-    /// The resources, if it is over others.
+    /// The resources, if the lease does not cover a single key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Vec<Resource>>,
-    /// For people to read.
+    /// Display name of the holder.
     pub owner: String,
-    /// When it was granted, by the server's wall clock.
+    /// Time of the grant, in Unix seconds of the server's clock.
     pub acquired_at_unix: u64,
-    /// When it ends, by the server's wall clock, rounded down.
+    /// Deadline in Unix seconds of the server's clock, rounded down.
     pub expires_at_unix: u64,
-    /// When it ends, by the server's wall clock.
+    /// Deadline in Unix milliseconds of the server's clock.
     pub expires_at_unix_ms: u64,
-    /// How long it lasts, from when this was decided. Count from before the request was sent.
+    /// Milliseconds until the deadline, as of the server's decision. Count them from before the request was sent.
     pub remaining_ms: u64,
-    /// Its TTL.
+    /// Time to live of the lease, in milliseconds.
     pub ttl_ms: u64,
-    /// The version of the key's document.
+    /// Version of the key's document.
     pub version: u64,
-    /// Its hash, `""` if there is none.
+    /// Hash of the document; `""` if there is none.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::EtagOrNone))]
     pub state_etag: String,
 }
 
-/// A lease has authority, and until when.
+/// The deadline of a lease after the call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Extended {
-    /// When it ends, by the server's wall clock, rounded down.
+    /// Deadline in Unix seconds of the server's clock, rounded down.
     pub expires_at_unix: u64,
-    /// When it ends, by the server's wall clock.
+    /// Deadline in Unix milliseconds of the server's clock.
     pub expires_at_unix_ms: u64,
-    /// How long it lasts, from when this was decided.
+    /// Milliseconds until the deadline, as of the server's decision.
     pub remaining_ms: u64,
 }
 
-/// A lease was given back, now or before.
+/// The lease is released, by this call or earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Released {
-    /// Always true.
+    /// Always true on success.
     pub released: bool,
 }
 
@@ -73,150 +73,150 @@ pub struct Released {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Committed {
-    /// Its version.
+    /// Version of the key after the commit.
     pub new_version: u64,
-    /// Its hash.
+    /// Hash of the committed document.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Etag))]
     pub new_state_etag: String,
-    /// How long it is, compact.
+    /// Length of the compacted document, in bytes.
     pub bytes: u64,
 }
 
-/// A document was removed, or there was none.
+/// The outcome of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Removed {
-    /// Was there one?
+    /// True if there was a document.
     pub removed: bool,
-    /// The key's version.
+    /// Version of the key after the call.
     pub new_version: u64,
 }
 
-/// What is known of a key; never its document, never a secret.
+/// State of a key, without its document and without credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Described {
-    /// The key.
+    /// Name of the key.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Key))]
     pub key: String,
-    /// Where.
+    /// Namespace of the key.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Namespace))]
     pub namespace: String,
-    /// The lease on it, if there is one.
+    /// The current lease on the key, if any.
     pub lease: Option<DescribedLease>,
-    /// The version of its document.
+    /// Version of the key's document.
     pub version: u64,
-    /// Its hash, `""` if there is none.
+    /// Hash of the document; `""` if there is none.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::EtagOrNone))]
     pub state_etag: String,
-    /// How long it is.
+    /// Length of the document, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_bytes: Option<u64>,
-    /// When it was committed.
+    /// Time of the last commit, in Unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at_unix: Option<u64>,
-    /// How many wait for it.
+    /// Number of waiters for the key.
     pub waiters: u64,
-    /// As in `lease`.
+    /// Same as `lease.owner`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The public name of the lease.
+    /// Public id of the lease; same as `lease.lease_id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::PublicId>))]
     pub lease_id: Option<String>,
-    /// As in `lease`.
+    /// Same as `lease.expires_at_unix`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_unix: Option<u64>,
-    /// Where the lease is in its life.
+    /// Lifecycle state of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::State>))]
     pub state: Option<String>,
-    /// The epoch of its authority.
+    /// Epoch of the lease; each gain or loss of authority raises it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_epoch: Option<u64>,
-    /// Its fencing token.
+    /// Fencing token of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
 }
 
-/// The lease on a key, for everybody to see.
+/// Public view of the lease on a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DescribedLease {
-    /// Its public name.
+    /// Public id of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::PublicId))]
     pub lease_id: String,
-    /// For people to read.
+    /// Display name of the holder.
     pub owner: String,
-    /// When it ends.
+    /// Deadline in Unix seconds of the server's clock.
     pub expires_at_unix: u64,
 }
 
-/// A lease, for everybody to see.
+/// Public view of a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lease {
-    /// Its public name.
+    /// Public id of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::PublicId))]
     pub public_id: String,
-    /// Where.
+    /// Namespace of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Namespace))]
     pub namespace: String,
-    /// Whose.
+    /// Identity of the holder.
     pub holder: String,
-    /// For people to read.
+    /// Display name of the holder.
     pub owner: String,
-    /// The agent on whose behalf.
+    /// Agent that holds the lease, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Where it is in its life.
+    /// Lifecycle state of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::State))]
     pub state: String,
-    /// The epoch of its authority.
+    /// Epoch of the lease; each gain or loss of authority raises it.
     pub lease_epoch: u64,
-    /// Its fencing token.
+    /// Fencing token of the lease.
     pub fencing_token: u64,
-    /// What it covers.
+    /// Resources that the lease covers.
     pub resources: Vec<Member>,
-    /// How many that are.
+    /// Number of resources.
     pub member_count: u64,
-    /// Its TTL.
+    /// Time to live of the lease, in milliseconds.
     pub ttl_ms: u64,
-    /// When it was granted.
+    /// Time of the grant, in Unix milliseconds.
     pub acquired_at_unix_ms: u64,
-    /// When authority ends, or ended.
+    /// Deadline, past or future, in Unix milliseconds.
     pub expires_at_unix_ms: u64,
-    /// How long that is from now; 0 if it is over.
+    /// Milliseconds until the deadline; 0 once it has passed.
     pub remaining_ms: u64,
-    /// When the resources may be granted again after it has run out.
+    /// When the resources become free after the lease expires.
     pub on_expiry: OnExpiry,
-    /// The position of its grant in the log.
+    /// Log sequence number of the grant.
     pub created_lsn: u64,
-    /// The position of its end.
+    /// Log sequence number of the lease's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_lsn: Option<u64>,
-    /// When it is forgotten.
+    /// Milliseconds until the lease's history is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retire_after_ms: Option<u64>,
-    /// The holder's own.
+    /// Opaque data of the holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
 }
 
-/// One resource of a lease.
+/// One resource of a lease's bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Member {
     /// `KEY`, `FILE`, or any other kind.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Kind))]
     pub kind: String,
-    /// Its name.
+    /// Name of the resource.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::ResourceName))]
     pub name: String,
-    /// What is done with it.
+    /// What the holder does with the resource.
     #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Predicate))]
     pub predicate: String,
-    /// Its place in the bundle.
+    /// Index of the member in the bundle.
     pub member_index: u64,
 }
 
@@ -224,81 +224,81 @@ pub struct Member {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Leases {
-    /// In no particular order.
+    /// Leases, in no particular order.
     pub leases: Vec<Lease>,
-    /// To go on with; missing on the last page.
+    /// Pass as `cursor=` to get the next page; missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// So many leases were withdrawn.
+/// The number of revoked leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokedAll {
-    /// How many.
+    /// Number of leases revoked.
     pub revoked: u64,
 }
 
-/// It is so now.
+/// The change was applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Done {
-    /// Always true.
+    /// Always true on success.
     pub done: bool,
 }
 
-/// Namespaces that may be seen.
+/// Namespaces visible to the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Namespaces {
-    /// By name.
+    /// Names of the namespaces, sorted.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<schema_types::Namespace>))]
     pub namespaces: Vec<String>,
 }
 
-/// What scopes may use.
+/// Quotas of all scopes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Quotas {
-    /// By scope.
+    /// One entry for each scope.
     pub quotas: Vec<ScopeQuota>,
 }
 
-/// What a scope may use.
+/// Limits and state of a scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScopeQuota {
-    /// Only in this namespace.
+    /// Scope: this namespace; all if null.
     pub namespace: Option<String>,
-    /// Only this identity.
+    /// Scope: this identity; all if null.
     pub identity: Option<String>,
-    /// Its grants are stopped.
+    /// True while grants are paused.
     pub paused: bool,
-    /// Leases at a time.
+    /// Maximum number of concurrent leases.
     pub max_leases: Option<u32>,
-    /// How long one lease may last in all.
+    /// Maximum total lifetime of a lease in milliseconds, renewals included.
     pub max_total_ms: Option<u64>,
-    /// How long a lease may go unused.
+    /// Maximum time in milliseconds that a lease may go without use.
     pub idle_ms: Option<u64>,
-    /// How many leases may be asked for in a second.
+    /// Maximum number of acquire requests per second.
     pub acquires_per_second: Option<u32>,
 }
 
-/// Does a live lease with this token cover the key? Information, never a guard.
+/// Whether a fencing token is current. Informational: it cannot replace a check at the resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Fence {
-    /// As of this moment.
+    /// True if a live lease with this token covers the key now.
     pub current: bool,
 }
 
-/// Can it grant, durably?
+/// Whether the server can grant leases durably.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ready {
-    /// Yes or no.
+    /// True if the server is ready.
     pub ready: bool,
-    /// Why not.
+    /// Why the server is not ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

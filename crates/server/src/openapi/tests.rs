@@ -1,4 +1,4 @@
-//! The document as a contract: rewording its texts changes nothing else.
+//! The document as a contract: its texts can be read, and rewording them changes nothing else.
 
 use serde_json::Value;
 
@@ -8,9 +8,33 @@ use crate::calls;
 /// The document without its texts and its version. Regenerate it with `UPDATE_GOLDEN=1` when a schema is meant to change.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/openapi.json");
 
+/// Parts of a Rust value or path, which a client's developer cannot read.
+const RUST: [&str; 6] = ["::", "Some(", "Ok(", "Err(", "{ ", " ..}"];
+
 fn document() -> Value {
     let bytes = super::document(&calls::all(), &Settings::default());
     serde_json::from_slice(&bytes).expect("the document is JSON")
+}
+
+/// Every summary and description, with its JSON pointer.
+fn texts(value: &Value, at: &str, found: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let at = format!("{at}/{}", name.replace('/', "~1"));
+                match field {
+                    Value::String(text) if is_text(name) => found.push((at, text.clone())),
+                    _ => texts(field, &at, found),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                texts(item, &format!("{at}/{index}"), found);
+            }
+        }
+        _ => {}
+    }
 }
 
 fn is_text(name: &str) -> bool {
@@ -26,6 +50,19 @@ fn without_texts(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(without_texts),
         _ => {}
     }
+}
+
+/// Responses were described by "They.", "It." and "It is so now."
+#[test]
+fn every_text_has_three_words_and_no_rust_value() {
+    let mut found = Vec::new();
+    texts(&document(), "", &mut found);
+    assert!(found.len() > 300, "only {} texts", found.len());
+    let is_bad =
+        |text: &str| text.split_whitespace().count() < 3 || RUST.iter().any(|part| text.contains(part));
+    let bad: Vec<String> =
+        found.iter().filter(|(_, text)| is_bad(text)).map(|(at, text)| format!("{at}: {text:?}")).collect();
+    assert!(bad.is_empty(), "{}\n{} texts", bad.join("\n"), bad.len());
 }
 
 #[test]
