@@ -1,14 +1,13 @@
 //! Hard cases of RFC 8259, each with its outcome: the kind of error and the offset of the first invalid byte. Each is
 //! pushed at once, byte by byte, and split at every position.
 
-mod common;
-
-use common::{by_blocks, pushed, scalar};
 use jsonstream::JsonErrorKind::{
     ByteOrderMark, ControlCharacter, InvalidEscape, InvalidNumber, InvalidUtf8, TooDeep, TooLarge,
     TrailingByte, UnexpectedByte, UnexpectedEnd,
 };
 use jsonstream::{Compactor, DEPTH_MAX, JsonError, JsonErrorKind, Limits, check, compact};
+
+use crate::common::{by_blocks, pushed, scalar};
 
 const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
 

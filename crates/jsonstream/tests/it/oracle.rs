@@ -5,13 +5,12 @@
 //! compactor refuses nesting deeper than 512. Both accept numbers of any size, lone escaped surrogates and duplicate
 //! keys, and refuse a byte order mark.
 
-mod common;
-
-use common::{LIMITS, by_blocks, byte, damage, damaged, document, long_document, pushed, scalar};
 use jsonstream::{Compactor, JsonErrorKind, check, compact};
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 use serde_json::Value;
+
+use crate::common::{LIMITS, by_blocks, byte, damage, damaged, document, long_document, pushed, scalar};
 
 fn oracle(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok())

@@ -1,12 +1,11 @@
 //! Leases of a real server, through the client library.
 
-mod common;
-
 use std::time::Duration;
 
 use client::{Client, Conditions, Kind, Lost, Options};
-use common::{Server, client, proxy_socket, unused_address};
 use server::testing::Proxy;
+
+use crate::common::{Server, client, proxy_socket, unused_address};
 
 fn lasting(ttl_ms: u64) -> Options {
     Options { ttl: Some(Duration::from_millis(ttl_ms)), ..Options::default() }

@@ -2,11 +2,10 @@
 //! text is split into chunks. Texts are long enough that the relevant bytes are in a block, wherever blocks begin. On a
 //! processor without these instructions both are the same, and the tests prove nothing.
 
-mod common;
-
-use common::{LIMITS, by_blocks, byte, damage, damaged, long_document, pushed, scalar};
 use jsonstream::{Compactor, DEPTH_MAX, JsonError};
 use proptest::prelude::*;
+
+use crate::common::{LIMITS, by_blocks, byte, damage, damaged, long_document, pushed, scalar};
 
 /// The outcome of the block reader, which must be that of the byte reader.
 fn alike(text: &[u8]) -> Result<Vec<u8>, JsonError> {

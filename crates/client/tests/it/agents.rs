@@ -1,15 +1,13 @@
 //! The calls for agents, against a real server.
 
-#[allow(dead_code, reason = "shared by several test files")]
-mod common;
-
 use std::time::Duration;
 
 use api::agents::{AgentState, Bulk, Intent, Manifest, Verdict};
 use client::digest::DigestLease;
 use client::{Declared, Digest, Lease, StreamItem};
-use common::{Server, client};
 use server::testing::Proxy;
+
+use crate::common::{Server, client};
 
 fn manifest(agent: &str, path: &str) -> Manifest {
     let intents = vec![Intent { predicate: "MUTATES".to_string(), object: format!("FILE:{path}") }];

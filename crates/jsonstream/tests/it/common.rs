@@ -1,5 +1,4 @@
 //! Random documents, and damage to them.
-#![allow(dead_code, reason = "not every test file uses all of it")]
 
 use jsonstream::{Compactor, JsonError, Limits};
 use proptest::prelude::*;
