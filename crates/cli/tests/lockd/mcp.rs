@@ -251,7 +251,7 @@ fn a_lease_that_was_lost_is_told_with_the_next_answer_and_only_once() {
         told.starts_with("LOST: ")
     });
     assert!(
-        told.contains("handle=1 over KEY:orders") && told.contains("an operator withdrew it; stop"),
+        told.contains("handle=1 over KEY:orders") && told.contains("an operator revoked it; stop"),
         "{told}"
     );
     assert!(told.contains("\nFREE: nobody holds KEY:unrelated"), "what was asked is answered too: {told}");

@@ -145,7 +145,7 @@ fn a_revoked_lease_ends_the_whole_group_politely_and_then_by_force() {
     assert_eq!(revoked.code, 0, "{}", revoked.stderr);
     let (code, stderr) = run.ended();
     assert_eq!(code, Some(12), "{stderr}");
-    assert!(stderr.contains("an operator withdrew it"), "{stderr}");
+    assert!(stderr.contains("an operator revoked it"), "{stderr}");
     assert!(group_is_gone(pids[0]), "all of it, and nothing left to reap");
     assert!(file.exists(), "whoever listens to SIGTERM has time to clean up");
 }

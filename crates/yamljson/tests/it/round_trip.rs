@@ -1,4 +1,4 @@
-//! Any JSON goes to YAML and comes back as it was; and another implementation of YAML reads the same.
+//! Any JSON round-trips through YAML, and another YAML implementation reads the same values.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -9,8 +9,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use yamljson::{from_json, to_json};
 
-/// Strings that somebody takes for something else.
-const DOUBTFUL: &[&str] = &[
+/// Strings that some parser resolves to another type.
+const AMBIGUOUS: &[&str] = &[
     "no",
     "yes",
     "on",
@@ -88,7 +88,7 @@ const DOUBTFUL: &[&str] = &[
 
 fn string() -> impl Strategy<Value = String> {
     prop_oneof![
-        proptest::sample::select(DOUBTFUL).prop_map(str::to_string),
+        proptest::sample::select(AMBIGUOUS).prop_map(str::to_string),
         proptest::collection::vec(any::<char>(), 0..12).prop_map(|chars| chars.into_iter().collect()),
         "[a-z0-9 .:#\n-]{0,20}",
     ]
@@ -98,7 +98,7 @@ fn number() -> impl Strategy<Value = String> {
     "-?(0|[1-9][0-9]{0,40})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?"
 }
 
-/// The text of any JSON, compact, with strings in their shortest form and no key twice.
+/// Any JSON, compact, with strings in their shortest form and without duplicate keys.
 fn json() -> impl Strategy<Value = String> {
     let quote = |text: String| serde_json::to_string(&text).expect("a string");
     let leaf = prop_oneof![
@@ -113,7 +113,7 @@ fn json() -> impl Strategy<Value = String> {
             let mut seen = std::collections::BTreeSet::new();
             for (key, value) in entries.into_iter().filter(|(key, _)| seen.insert(key.clone())) {
                 let comma = if text.is_empty() { "" } else { "," };
-                write!(text, "{comma}{}:{value}", quote(key)).expect("a string takes all");
+                write!(text, "{comma}{}:{value}", quote(key)).expect("writing to a string");
             }
             format!("{{{text}}}")
         });
@@ -126,14 +126,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn any_json_comes_back_as_it_was(json in json()) {
-        let yaml = from_json(json.as_bytes()).expect("YAML can hold it");
+    fn any_json_round_trips(json in json()) {
+        let yaml = from_json(json.as_bytes()).expect("YAML can represent it");
         let back = to_json(yaml.as_bytes()).map_err(|error| TestCaseError::fail(format!("{error}\n{yaml}")))?;
         prop_assert_eq!(back, json, "{}", yaml);
     }
 
     #[test]
-    fn whatever_is_read_is_read_again_as_the_same(yaml in "[a-c0-9:.#&*!?|>'\"{}\\[\\], \n-]{0,40}") {
+    fn any_accepted_yaml_round_trips(yaml in "[a-c0-9:.#&*!?|>'\"{}\\[\\], \n-]{0,40}") {
         if let Ok(json) = to_json(yaml.as_bytes())
             && let Ok(again) = from_json(json.as_bytes())
         {
@@ -142,8 +142,8 @@ proptest! {
     }
 }
 
-/// Reads pairs of lines, each a JSON string that holds a text: the JSON, and the YAML of it.
-const ASK_PYTHON: &str = r#"
+/// Reads pairs of lines, each a JSON string: the JSON text, and its YAML.
+const COMPARE_PY: &str = r#"
 import json, sys, yaml
 def same(a, b):
     if type(a) is not type(b): return False
@@ -168,12 +168,12 @@ fn another_implementation_reads_the_same() {
     let mut runner = TestRunner::deterministic();
     let made = (0..1500).map(|_| json().new_tree(&mut runner).expect("a value").current());
     let quoted = |text: &str| serde_json::to_string(text).expect("a string");
-    let doubtful = DOUBTFUL.iter().map(|text| format!("{{{0}:[{0}]}}", quoted(text)));
+    let ambiguous = AMBIGUOUS.iter().map(|text| format!("{{{0}:[{0}]}}", quoted(text)));
     let mut input = String::new();
     let mut count = 0;
-    for json in made.chain(doubtful) {
-        let yaml = from_json(json.as_bytes()).expect("YAML can hold it");
-        // ASCII alone: nothing between here and there is to change a line break.
+    for json in made.chain(ambiguous) {
+        let yaml = from_json(json.as_bytes()).expect("YAML can represent it");
+        // ASCII only, so that no line break is changed on the way.
         let ascii = |text: &str| {
             let text = quoted(text);
             let escaped = text.chars().map(|c| match c {
@@ -186,11 +186,11 @@ fn another_implementation_reads_the_same() {
             });
             escaped.collect::<String>()
         };
-        writeln!(input, "{}\n{}", ascii(&json), ascii(&yaml)).expect("a string takes all");
+        writeln!(input, "{}\n{}", ascii(&json), ascii(&yaml)).expect("writing to a string");
         count += 1;
     }
     let mut python = Command::new("python3")
-        .args(["-c", ASK_PYTHON])
+        .args(["-c", COMPARE_PY])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -199,5 +199,5 @@ fn another_implementation_reads_the_same() {
     python.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
     let ended = python.wait_with_output().expect("it ends");
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    assert_eq!(String::from_utf8_lossy(&ended.stdout).trim(), count.to_string(), "it looked at all of them");
+    assert_eq!(String::from_utf8_lossy(&ended.stdout).trim(), count.to_string(), "all pairs were compared");
 }

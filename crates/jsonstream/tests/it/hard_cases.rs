@@ -1,19 +1,18 @@
-//! The hard cases of RFC 8259, each with the verdict, the kind of error and the offset of the first wrong byte.
-//! Every one is pushed whole, byte by byte, and cut at every place.
+//! Hard cases of RFC 8259, each with its outcome: the kind of error and the offset of the first invalid byte. Each is
+//! pushed at once, byte by byte, and split at every position.
 
-mod common;
-
-use common::{by_blocks, pushed, scalar};
 use jsonstream::JsonErrorKind::{
     ByteOrderMark, ControlCharacter, InvalidEscape, InvalidNumber, InvalidUtf8, TooDeep, TooLarge,
     TrailingByte, UnexpectedByte, UnexpectedEnd,
 };
 use jsonstream::{Compactor, DEPTH_MAX, JsonError, JsonErrorKind, Limits, check, compact};
 
+use crate::common::{by_blocks, pushed, scalar};
+
 const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
 
-/// The verdict on a text, which must not depend on how it is cut, nor on whether it is read by blocks.
-fn verdict(text: &[u8]) -> Result<Vec<u8>, JsonError> {
+/// The outcome for a text, which must not depend on chunks, nor on whether it is read by blocks.
+fn outcome(text: &[u8]) -> Result<Vec<u8>, JsonError> {
     let whole = compact(text, LIMITS);
     assert_eq!(pushed(scalar(), [text]), whole, "scalar");
     assert_eq!(by_blocks(text.chunks(1)), whole, "byte by byte");
@@ -28,8 +27,8 @@ fn verdict(text: &[u8]) -> Result<Vec<u8>, JsonError> {
     whole
 }
 
-/// The same text as an element, so far behind that it is read by blocks: right if it was right, and wrong at the same
-/// byte if it was wrong inside.
+/// The same text as an element of an array, far enough from its start to be read by blocks: it has the same outcome, with
+/// the error at the same byte.
 fn inside(text: &[u8], place: usize, alone: &Result<Vec<u8>, JsonError>) {
     let front = format!("[\"{}\",", "x".repeat(64 + place)).into_bytes();
     let behind = format!(",{}0]", " ".repeat(80)).into_bytes();
@@ -47,11 +46,11 @@ fn inside(text: &[u8], place: usize, alone: &Result<Vec<u8>, JsonError>) {
 }
 
 fn accepts(text: &[u8]) {
-    assert_eq!(verdict(text).as_deref(), Ok(text), "{}", text.escape_ascii());
+    assert_eq!(outcome(text).as_deref(), Ok(text), "{}", text.escape_ascii());
 }
 
 fn refuses(text: &[u8], kind: JsonErrorKind, offset: u64) {
-    assert_eq!(verdict(text), Err(JsonError { kind, offset }), "{}", text.escape_ascii());
+    assert_eq!(outcome(text), Err(JsonError { kind, offset }), "{}", text.escape_ascii());
 }
 
 #[test]
@@ -84,7 +83,7 @@ fn numbers_are_kept_as_they_are() {
 }
 
 #[test]
-fn what_is_no_number_is_refused_at_its_first_wrong_byte() {
+fn invalid_numbers_are_refused_at_their_first_invalid_byte() {
     for (text, offset) in [
         ("01", 1),
         ("-01", 2),
@@ -113,7 +112,7 @@ fn what_is_no_number_is_refused_at_its_first_wrong_byte() {
         ("0e5e", 3),
         ("12345678901234567890a", 20),
     ] {
-        let kind = verdict(text.as_bytes()).expect_err(text);
+        let kind = outcome(text.as_bytes()).expect_err(text);
         assert!(matches!(kind.kind, InvalidNumber | TrailingByte), "{text}");
         assert_eq!(kind.offset, offset, "{text}");
     }
@@ -250,7 +249,7 @@ fn structure_is_checked() {
 #[test]
 fn one_value_and_only_whitespace_around_it() {
     assert_eq!(
-        verdict(b" \t\r\n{ \"a b\" :\t[ 1 , true ,\r\nnull ] } \n").expect("JSON"),
+        outcome(b" \t\r\n{ \"a b\" :\t[ 1 , true ,\r\nnull ] } \n").expect("JSON"),
         br#"{"a b":[1,true,null]}"#
     );
     refuses(b"1 2", TrailingByte, 2);
@@ -279,7 +278,7 @@ fn four_bytes_are_whitespace_and_no_other() {
                 );
             }
         } else if !matches!(byte, b'0'..=b'9' | b'-' | b'"' | b'[' | b']' | b'{' | b't' | b'f' | b'n') {
-            let error = verdict(&text(&[byte])).expect_err("no whitespace");
+            let error = outcome(&text(&[byte])).expect_err("no whitespace");
             assert_eq!(error, JsonError { kind: UnexpectedByte, offset: 1 }, "{byte}");
         }
     }
@@ -308,7 +307,7 @@ fn whitespace_ends_a_token() {
 }
 
 #[test]
-fn nothing_is_no_value() {
+fn an_empty_text_is_refused() {
     refuses(b"", UnexpectedEnd, 0);
     refuses(b" \n\t\r ", UnexpectedEnd, 5);
     refuses(b"\0", UnexpectedByte, 0);
@@ -327,7 +326,7 @@ fn a_byte_order_mark_is_refused() {
 fn truncation_is_noticed_at_every_byte() {
     let text =
         "{\"k\\u00e9y\": [1.5e-3, \"é🔑\\n\", true, false, null, {\"a\": {}}, []], \"z\": -0}".as_bytes();
-    assert!(verdict(text).is_ok());
+    assert!(outcome(text).is_ok());
     for length in 0..text.len() {
         refuses(&text[..length], UnexpectedEnd, length as u64);
     }
@@ -338,7 +337,7 @@ fn nested(depth: usize, open: &str, close: &str) -> Vec<u8> {
 }
 
 #[test]
-fn depth_is_taken_up_to_the_limit_and_not_one_further() {
+fn depth_is_accepted_up_to_the_limit() {
     let depth = usize::from(DEPTH_MAX);
     assert_eq!(depth, 512);
     for (open, close) in [("[", "]"), ("{\"\":", "}"), ("[ ", " ]")] {
@@ -352,7 +351,7 @@ fn depth_is_taken_up_to_the_limit_and_not_one_further() {
 }
 
 #[test]
-fn bytes_are_taken_up_to_the_limit_and_not_one_further() {
+fn bytes_are_accepted_up_to_the_limit() {
     let text = b"[ 1, 2 ] ";
     for limit in 0..=text.len() as u64 {
         let limits = Limits { bytes_max: limit };
@@ -366,7 +365,7 @@ fn bytes_are_taken_up_to_the_limit_and_not_one_further() {
 }
 
 #[test]
-fn what_is_wrong_before_the_limit_is_told_before_the_limit() {
+fn an_error_before_the_limit_wins_over_the_limit() {
     let limits = Limits { bytes_max: 3 };
     assert_eq!(compact(b"[x]]]]]", limits), Err(JsonError { kind: UnexpectedByte, offset: 1 }));
 }
@@ -384,7 +383,7 @@ fn the_limit_is_noticed_with_the_first_byte_beyond_it() {
 }
 
 #[test]
-fn an_error_stays_whatever_follows() {
+fn an_error_is_permanent() {
     let mut out = Vec::new();
     let mut compactor = Compactor::new(LIMITS);
     let error = compactor.push(b"[1,]", &mut out).expect_err("not JSON");
@@ -393,7 +392,7 @@ fn an_error_stays_whatever_follows() {
 }
 
 #[test]
-fn a_text_longer_than_every_buffer_comes_out_whole() {
+fn a_text_longer_than_every_buffer_is_compacted() {
     let element = "{ \"text\" : \"0123456789 abcdef é🔑 \\n\" , \"n\" : [ -12.5e+10 , true ] }\n";
     let long = format!("[{element}{}]", format!(",{element}").repeat(1500));
     let expected = long.replace([' ', '\n'], "").replace("0123456789abcdefé🔑", "0123456789 abcdef é🔑 ");
@@ -412,13 +411,13 @@ fn memory_does_not_grow_with_the_text() {
     for text in [" ".repeat(1 << 20), ",1".repeat(1 << 16), ",[[[]]]".repeat(1 << 16)] {
         out = Vec::new();
         compactor.push(text.as_bytes(), &mut out).expect("JSON");
-        // What is kept, in a vector that grows by doubling, and room for a part.
+        // The output, in a vector that grows by doubling, plus a buffer for one part.
         assert!(out.capacity() <= 2 * (out.len() + (16 << 10)), "{}", out.capacity());
     }
 }
 
 #[test]
-fn messages_end_with_where_it_is() {
+fn messages_end_with_the_offset() {
     let error = compact(b"{\"a\":tru}", LIMITS).expect_err("not JSON");
     assert_eq!(error.to_string(), "unexpected byte offset=8");
 }

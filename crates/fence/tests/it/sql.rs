@@ -1,4 +1,4 @@
-//! The statements, in real databases.
+//! The SQL statements, against real databases.
 
 mod postgres;
 mod sqlite;
@@ -13,13 +13,13 @@ fn row() -> Row {
     Row::new("jobs", &["tenant", "name"], &["page"]).expect("names")
 }
 
-/// Random tokens for racing writers. They grow with the turns, and overlap with those of others.
+/// Random tokens for racing writers. They grow with each round, and overlap with those of other writers.
 fn tokens(seed: u64) -> impl Iterator<Item = u64> {
-    let mut chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..40).map(move |turn| {
-        chance ^= chance << 13;
-        chance ^= chance >> 7;
-        chance ^= chance << 17;
-        1 + turn + chance % 20
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..40).map(move |round| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        1 + round + random % 20
     })
 }

@@ -1,17 +1,16 @@
-//! The compactor against `serde_json`, on documents made up at random, on damaged ones and on garbage.
+//! The compactor against `serde_json`, on random documents, damaged documents and random bytes.
 //!
-//! The oracle is UTF-8 by the standard library and then [`IgnoredAny`], which knows no depth and looks at numbers
-//! and escapes without computing them. (Given bytes, it would not look at UTF-8.) So there is one difference: we
-//! refuse what is nested deeper than 512. Numbers of any size, lone escaped surrogates and duplicate keys pass both,
-//! a byte order mark neither.
+//! The oracle checks UTF-8 by the standard library, then parses [`IgnoredAny`], which has no depth limit and validates
+//! numbers and escapes without computing them. (From bytes, it would not validate UTF-8.) The only difference is that the
+//! compactor refuses nesting deeper than 512. Both accept numbers of any size, lone escaped surrogates and duplicate
+//! keys, and refuse a byte order mark.
 
-mod common;
-
-use common::{LIMITS, by_blocks, byte, damage, damaged, document, long_document, pushed, scalar};
 use jsonstream::{Compactor, JsonErrorKind, check, compact};
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 use serde_json::Value;
+
+use crate::common::{LIMITS, by_blocks, byte, damage, damaged, document, long_document, pushed, scalar};
 
 fn oracle(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok())
@@ -21,7 +20,7 @@ fn value(bytes: &[u8]) -> Option<Value> {
     serde_json::from_slice(bytes).ok()
 }
 
-/// Same verdict; the same value, if there is one; nothing left to compact.
+/// Both accept or both refuse; the value is the same; compacting again changes nothing.
 fn agrees(bytes: &[u8]) -> Result<(), TestCaseError> {
     let ours = compact(bytes, LIMITS);
     if matches!(ours, Err(error) if error.kind == JsonErrorKind::TooDeep) {
@@ -39,18 +38,18 @@ fn agrees(bytes: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The bytes before the first wrong one can be gone on with, in some way; with the wrong one they cannot.
-fn offset_is_the_first_wrong_byte(bytes: &[u8]) -> Result<(), TestCaseError> {
+/// The bytes before the offset are a prefix of some JSON text; with the byte at the offset they are not.
+fn offset_is_the_first_invalid_byte(bytes: &[u8]) -> Result<(), TestCaseError> {
     let Err(error) = compact(bytes, LIMITS) else { return Ok(()) };
     let offset = usize::try_from(error.offset).expect("short");
     let mut compactor = Compactor::new(LIMITS);
     prop_assert!(compactor.push(&bytes[..offset], &mut Vec::new()).is_ok());
-    let behind = compactor.push(&bytes[offset..bytes.len().min(offset + 1)], &mut Vec::new());
-    prop_assert_eq!(behind.is_ok(), error.kind == JsonErrorKind::UnexpectedEnd);
+    let next = compactor.push(&bytes[offset..bytes.len().min(offset + 1)], &mut Vec::new());
+    prop_assert_eq!(next.is_ok(), error.kind == JsonErrorKind::UnexpectedEnd);
     Ok(())
 }
 
-/// All texts of up to five of these bytes, which are enough for every kind of token.
+/// All texts of up to five of these bytes, which suffice for every kind of token.
 #[test]
 fn every_short_text_gets_the_verdict_of_the_oracle() {
     const BYTES: &[u8] = b"\"\\{}[]:,01-.e \xC3\xA9";
@@ -88,7 +87,7 @@ proptest! {
     ) {
         let bytes = damaged(text.into_bytes(), &damage);
         agrees(&bytes)?;
-        offset_is_the_first_wrong_byte(&bytes)?;
+        offset_is_the_first_invalid_byte(&bytes)?;
     }
 
     #[test]
@@ -97,20 +96,20 @@ proptest! {
     ) {
         let bytes = damaged(text.into_bytes(), &damage);
         agrees(&bytes)?;
-        offset_is_the_first_wrong_byte(&bytes)?;
+        offset_is_the_first_invalid_byte(&bytes)?;
     }
 
     #[test]
     fn garbage_gets_the_verdict_of_the_oracle(bytes in prop::collection::vec(byte(), 0..12)) {
         agrees(&bytes)?;
-        offset_is_the_first_wrong_byte(&bytes)?;
+        offset_is_the_first_invalid_byte(&bytes)?;
     }
 
     #[test]
     fn strings_of_garbage_get_the_verdict_of_the_oracle(inside in prop::collection::vec(byte(), 0..40)) {
         let bytes = [b"\"".as_slice(), &inside, b"\""].concat();
         agrees(&bytes)?;
-        offset_is_the_first_wrong_byte(&bytes)?;
+        offset_is_the_first_invalid_byte(&bytes)?;
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Edits on text against the same edits on a tree of values: plain recursion over [`serde_json::Value`].
+//! Edits on text against a model: the same edits by plain recursion over [`serde_json::Value`].
 
 use jsonstream::{Limits, apply, check, parse_edit};
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ struct Change {
     action: Action,
 }
 
-/// What the model refuses.
+/// The model refuses the edit.
 #[derive(Debug)]
 struct Refused;
 
@@ -163,7 +163,7 @@ fn key() -> impl Strategy<Value = String> {
     })
 }
 
-/// The text of a document, with whitespace, keys that come twice and keys with escapes.
+/// A document with random whitespace, duplicate keys and keys with escapes.
 fn document() -> impl Strategy<Value = String> {
     let space = || prop_oneof![3 => Just(""), 1 => Just(" "), 1 => Just("\r\n\t")];
     let value = leaf().prop_map(|value| value.to_string()).prop_recursive(4, 30, 4, move |inner| {
@@ -201,7 +201,7 @@ fn change() -> impl Strategy<Value = Change> {
         .prop_map(|(path, action)| Change { path, action })
 }
 
-// A failure prints the smallest input that still fails, which repeats it better than a seed.
+// A failure prints the shrunk input, which reproduces it better than a seed.
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -233,9 +233,9 @@ proptest! {
         prop_assert_eq!(together, stepwise);
     }
 
-    /// One member is set or removed; all that stands around it is the same text.
+    /// One member is set or removed; the text around it is unchanged.
     #[test]
-    fn all_around_an_edit_stays_byte_for_byte(
+    fn text_around_an_edit_stays_byte_for_byte(
         before in prop::collection::vec(document(), 0..3), target in document(), behind in prop::collection::vec(document(), 0..3)
     ) {
         let member = |side: &str, values: &[String]| -> Vec<String> {
@@ -256,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_written_as_an_edit_is_read_or_refused_and_leaves_json(
+    fn any_edit_text_is_parsed_or_refused_and_leaves_json(
         text in document(), edit in "(rm:|time:|delete:)?[a-b.\\[\\]0-1+:=\\\\é\"-]{0,10}(\\+\\+|--|=|:=)?[a0-9\"+-]{0,3}"
     ) {
         if let Ok(edit) = parse_edit(&edit)

@@ -1,4 +1,4 @@
-//! Whole numbers, however they are written: `450`, and `450.0`, which is what some languages make of the same number.
+//! Integer fields that also accept floats without a fraction: some languages write `450` as `450.0`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,18 +6,18 @@ use std::marker::PhantomData;
 use serde::Deserializer;
 use serde::de::{Error, Unexpected, Visitor};
 
-/// A field that is a whole number, or null.
-pub(crate) fn maybe<'de, D: Deserializer<'de>, T: TryFrom<i128>>(from: D) -> Result<Option<T>, D::Error> {
-    from.deserialize_option(Whole(PhantomData))
+/// Deserializes an integer, or null.
+pub(crate) fn optional<'de, D: Deserializer<'de>, T: TryFrom<i128>>(from: D) -> Result<Option<T>, D::Error> {
+    from.deserialize_option(IntegerVisitor(PhantomData))
 }
 
-struct Whole<T>(PhantomData<T>);
+struct IntegerVisitor<T>(PhantomData<T>);
 
-impl<'de, T: TryFrom<i128>> Visitor<'de> for Whole<T> {
+impl<'de, T: TryFrom<i128>> Visitor<'de> for IntegerVisitor<T> {
     type Value = Option<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a whole number within {}", std::any::type_name::<T>())
+        write!(f, "an integer within {}", std::any::type_name::<T>())
     }
 
     fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Option<T>, D::Error> {
@@ -45,27 +45,27 @@ impl<'de, T: TryFrom<i128>> Visitor<'de> for Whole<T> {
     fn visit_f64<E: Error>(self, number: f64) -> Result<Option<T>, E> {
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "what is too large becomes the largest there is, and is refused"
+            reason = "the cast saturates, and T refuses the largest value"
         )]
-        let whole = (number.fract() == 0.0).then_some(number as i128);
-        let read = whole.and_then(|whole| T::try_from(whole).ok());
-        read.map(Some).ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))
+        let integer = (number.fract() == 0.0).then_some(number as i128);
+        let value = integer.and_then(|integer| T::try_from(integer).ok());
+        value.map(Some).ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::agents::Manifest;
-    use crate::ask::{Acquire, OnExpiry, Quota};
+    use crate::requests::{Acquire, OnExpiry, Quota};
 
     fn ttl(text: &str) -> Result<Option<i64>, String> {
-        let asked: Result<Acquire, _> = serde_json::from_str(&format!(r#"{{"ttl_ms": {text}}}"#));
-        asked.map(|asked| asked.ttl_ms).map_err(|error| error.to_string())
+        let request: Result<Acquire, _> = serde_json::from_str(&format!(r#"{{"ttl_ms": {text}}}"#));
+        request.map(|request| request.ttl_ms).map_err(|error| error.to_string())
     }
 
-    /// Python writes the float that it counted as `450.0`. By JSON Schema that is an integer; it was refused.
+    /// Python writes a float as `450.0`. By JSON Schema that is an integer; it was refused.
     #[test]
-    fn a_whole_number_may_be_written_as_a_float() {
+    fn an_integer_may_be_written_as_a_float() {
         for (text, number) in
             [("450", 450), ("450.0", 450), ("4.5e2", 450), ("-0.0", 0), ("-3", -3), ("1e3", 1000)]
         {
@@ -77,25 +77,21 @@ mod tests {
         }
         assert_eq!(serde_json::from_str::<OnExpiry>(r#"{"hold_ms": 5.0}"#).ok(), Some(OnExpiry::HoldMs(5)));
         let manifest = r#"{"agent_id":"a","session_id":"s","intents":[],"ttl_ms":5.0,"wait_ms":7.0}"#;
-        let manifest: Manifest = serde_json::from_str(manifest).expect("whole numbers");
+        let manifest: Manifest = serde_json::from_str(manifest).expect("integers");
         assert_eq!((manifest.ttl_ms, manifest.wait_ms), (Some(5), Some(7)));
     }
 
     #[test]
-    fn a_number_that_its_field_cannot_hold_is_refused_with_the_number() {
+    fn a_number_out_of_range_is_refused_with_its_value() {
         let refused = |text: &str| serde_json::from_str::<Quota>(text).expect_err("refused").to_string();
-        let told = refused(r#"{"max_leases": 4294967296}"#);
+        let error = refused(r#"{"max_leases": 4294967296}"#);
         assert!(
-            told.starts_with("invalid value: integer `4294967296`, expected a whole number within u32"),
-            "{told}"
+            error.starts_with("invalid value: integer `4294967296`, expected an integer within u32"),
+            "{error}"
         );
-        let told = refused(r#"{"idle_ms": -1}"#);
-        assert!(
-            told.starts_with("invalid value: integer `-1`, expected a whole number within u64"),
-            "{told}"
-        );
-        let most: Quota =
-            serde_json::from_str(r#"{"idle_ms": 18446744073709551615}"#).expect("the most there is");
+        let error = refused(r#"{"idle_ms": -1}"#);
+        assert!(error.starts_with("invalid value: integer `-1`, expected an integer within u64"), "{error}");
+        let most: Quota = serde_json::from_str(r#"{"idle_ms": 18446744073709551615}"#).expect("the maximum");
         assert_eq!(most.idle_ms, Some(u64::MAX));
     }
 }

@@ -1,12 +1,11 @@
-//! Leases as programs hold them, from a real server.
-
-mod common;
+//! Leases of a real server, through the client library.
 
 use std::time::Duration;
 
 use client::{Client, Conditions, Kind, Lost, Options};
-use common::{Server, client, nobody, socket_before};
 use server::testing::Proxy;
+
+use crate::common::{Server, client, proxy_socket, unused_address};
 
 fn lasting(ttl_ms: u64) -> Options {
     Options { ttl: Some(Duration::from_millis(ttl_ms)), ..Options::default() }
@@ -30,7 +29,7 @@ async fn one_worker_hands_its_checkpoint_to_the_next() {
     pause(100).await;
     let written = lease.update_state(r#"{ "step": 1 }"#, &Conditions::default()).await.expect("held");
     lease.release().await.expect("it is ours");
-    let next = next.await.expect("no panic").expect("its turn");
+    let next = next.await.expect("no panic").expect("granted");
     assert!(next.fencing_token() > 0 && next.is_live());
     let read = next.get_state().await.expect("held");
     assert_eq!(read.document.as_deref(), Some(br#"{"step":1}"#.as_slice()));
@@ -49,7 +48,7 @@ async fn a_lease_renews_itself_for_as_long_as_it_is_held() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_longer_than_the_ttl_gets_a_lease_that_is_live() {
+async fn a_wait_longer_than_the_ttl_returns_a_live_lease() {
     let server = Server::start().await;
     let held = server.client().acquire("orders", &lasting(30_000)).await.expect("free");
     let options = Options { block: Duration::from_secs(20), ..lasting(1_200) };
@@ -57,11 +56,11 @@ async fn whoever_waits_for_longer_than_the_ttl_gets_a_lease_that_is_live() {
     let waiting = tokio::spawn(async move { client.acquire("orders", &options).await });
     pause(1500).await;
     held.release().await.expect("it is ours");
-    let lease = waiting.await.expect("no panic").expect("its turn");
+    let lease = waiting.await.expect("no panic").expect("granted");
     assert!(lease.is_live());
     drop(lease);
     let options = Options { block: Duration::from_secs(20), ..Options::default() };
-    second.acquire("orders", &options).await.expect("what is dropped is given back");
+    second.acquire("orders", &options).await.expect("a dropped lease is released");
 }
 
 #[tokio::test]
@@ -72,7 +71,7 @@ async fn a_lease_is_lost_before_its_deadline_when_the_server_is_gone() {
     proxy.cut();
     assert_eq!(lease.lost().await, Lost::Unreachable);
     assert!(!lease.is_live() && lease.remaining().is_zero());
-    // The server still honours it: the holder stops first, and nobody else has it yet.
+    // The server still honours it: the holder stops before another can acquire it.
     let seen = server.client().describe("orders", None).await.expect("the server is there");
     assert_eq!(seen.state.as_deref(), Some("active"), "{seen:?}");
     let error = lease.update_state("{}", &Conditions::default()).await.expect_err("it is over");
@@ -99,36 +98,37 @@ async fn a_revoked_lease_says_so_and_stops_the_work_under_it() {
 }
 
 #[tokio::test]
-async fn a_commit_whose_answer_is_lost_is_applied_once() {
+async fn a_commit_whose_response_is_lost_is_applied_once() {
     let server = Server::start().await;
     let proxy = Proxy::before(server.address).await;
     let client = client(&[proxy.address]);
     let lease = client.acquire("orders", &lasting(60_000)).await.expect("free");
     let before = lease.granted().version;
     proxy.swallow(2);
-    let committed = lease.update_state(r#"{"n":1}"#, &Conditions::default()).await.expect("the third try");
-    assert_eq!(proxy.swallowed(), 2, "two answers were lost");
+    let committed =
+        lease.update_state(r#"{"n":1}"#, &Conditions::default()).await.expect("the third attempt");
+    assert_eq!(proxy.swallowed(), 2, "two responses were lost");
     assert_eq!(committed.new_version, before + 1);
     assert_eq!(lease.get_state().await.expect("held").version, before + 1, "and nothing came after it");
 }
 
 #[tokio::test]
-async fn an_acquire_whose_answer_is_lost_gives_one_lease() {
+async fn an_acquire_whose_response_is_lost_creates_one_lease() {
     let server = Server::start().await;
     let proxy = Proxy::before(server.address).await;
     let client = client(&[proxy.address]);
     proxy.swallow(1);
-    let lease = client.acquire("orders", &lasting(60_000)).await.expect("the second try");
+    let lease = client.acquire("orders", &lasting(60_000)).await.expect("the second attempt");
     let all = server.client().leases(None, None).await.expect("readable").leases;
     assert_eq!(all.len(), 1);
     assert_eq!(all[0].public_id, lease.granted().public_id);
     lease.release().await.expect("ours");
 }
 
-/// The grant was answered by a second server, after the first had hung for half of the TTL: what was left was counted as a
-/// whole lease, and whoever wanted some of it to stop in had none to work in.
+/// A second server replayed the grant after the first had hung for half of the TTL: the rest was taken for the full TTL,
+/// and a caller that reserved time to stop had no time left to work.
 #[tokio::test]
-async fn a_grant_that_was_answered_late_is_a_whole_lease() {
+async fn a_grant_with_a_late_response_has_its_full_ttl() {
     let server = Server::start().await;
     let proxy = Proxy::before(server.address).await;
     proxy.hang();
@@ -141,7 +141,7 @@ async fn a_grant_that_was_answered_late_is_a_whole_lease() {
 }
 
 #[tokio::test]
-async fn a_revoke_whose_answer_is_lost_is_still_one() {
+async fn a_revoke_whose_response_is_lost_succeeds() {
     let server = Server::start().await;
     let proxy = Proxy::before(server.address).await;
     let lease = server.client().acquire("orders", &lasting(60_000)).await.expect("free");
@@ -151,26 +151,26 @@ async fn a_revoke_whose_answer_is_lost_is_still_one() {
 }
 
 #[tokio::test]
-async fn what_may_have_happened_is_told_apart_from_what_has_not() {
+async fn calls_that_may_be_applied_are_indeterminate_and_others_unavailable() {
     let server = Server::start().await;
     let proxy = Proxy::before(server.address).await;
     let builder = Client::builder().plain().tries(2).endpoint(proxy.address.to_string());
     let client = builder.build().expect("valid");
     proxy.swallow(usize::MAX);
-    let error = client.acquire("orders", &lasting(500)).await.expect_err("no answer came");
+    let error = client.acquire("orders", &lasting(500)).await.expect_err("no response");
     assert_eq!(error.kind(), Kind::Indeterminate, "{error}");
-    let error = client.describe("orders", None).await.expect_err("no answer came");
+    let error = client.describe("orders", None).await.expect_err("no response");
     assert_eq!(error.kind(), Kind::Unavailable, "a read changes nothing: {error}");
     proxy.cut();
     pause(50).await;
-    let error = client.acquire("orders", &lasting(500)).await.expect_err("nobody listens");
+    let error = client.acquire("orders", &lasting(500)).await.expect_err("connection refused");
     assert_eq!(error.kind(), Kind::Unavailable, "nothing was sent: {error}");
 }
 
 #[tokio::test]
-async fn a_dead_server_is_passed_over() {
+async fn a_dead_server_is_skipped() {
     let server = Server::start().await;
-    let client = client(&[nobody().await, server.address]);
+    let client = client(&[unused_address().await, server.address]);
     let lease = client.acquire("orders", &lasting(1_500)).await.expect("the second answers");
     pause(2_000).await;
     assert!(lease.is_live());
@@ -178,7 +178,7 @@ async fn a_dead_server_is_passed_over() {
 }
 
 #[tokio::test]
-async fn names_of_any_letters_are_sent_as_they_are() {
+async fn names_with_special_characters_are_encoded() {
     let server = Server::start().await;
     let client = server.client();
     let key = "a/b?c&d=e f%20+ü#";
@@ -194,7 +194,8 @@ async fn names_of_any_letters_are_sent_as_they_are() {
 #[tokio::test]
 async fn several_resources_are_held_together() {
     let server = Server::start().await;
-    let file = |name: &str| api::ask::Resource { kind: "FILE".into(), name: name.into(), predicate: None };
+    let file =
+        |name: &str| api::requests::Resource { kind: "FILE".into(), name: name.into(), predicate: None };
     let both = vec![file("/a"), file("/b")];
     let lease = server.client().acquire_many(both, &lasting(5_000)).await.expect("free");
     let refused = server.client().acquire_many(vec![file("/b")], &lasting(5_000)).await.expect_err("held");
@@ -203,28 +204,28 @@ async fn several_resources_are_held_together() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_costs_no_lease() {
+async fn a_lease_survives_a_server_that_hangs() {
     let server = Server::start().await;
     let proxy = Proxy::before(server.address).await;
     let lease =
         client(&[proxy.address, server.address]).acquire("orders", &lasting(3_000)).await.expect("free");
     proxy.hang();
     pause(5_000).await;
-    assert!(lease.is_live(), "the other server was asked in time: {lease:?}");
+    assert!(lease.is_live(), "the other server renewed it in time: {lease:?}");
 }
 
 #[tokio::test]
-async fn a_socket_in_the_filesystem_leads_to_a_server_too() {
+async fn a_unix_socket_reaches_the_server() {
     let server = Server::start().await;
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("lockd.sock");
-    socket_before(&server, &path);
+    proxy_socket(&server, &path);
     let client = Client::builder().endpoint(format!("unix:{}", path.display())).build().expect("valid");
     client.acquire("orders", &lasting(5_000)).await.expect("free").release().await.expect("ours");
 }
 
 #[tokio::test]
-async fn work_that_gives_its_lease_back_with_a_commit_goes_on_to_its_end() {
+async fn work_that_releases_its_lease_with_a_commit_runs_to_its_end() {
     let server = Server::start().await;
     let (client, options) = (server.client(), lasting(5_000));
     let last = Conditions { release: true, ..Conditions::default() };
@@ -239,9 +240,9 @@ async fn work_that_gives_its_lease_back_with_a_commit_goes_on_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_lease_that_another_gave_back_is_lost() {
+async fn a_lease_released_by_another_client_is_lost() {
     let server = Server::start().await;
     let lease = server.client().acquire("orders", &lasting(600)).await.expect("free");
-    server.client().release(lease.credential()).await.expect("whoever has the credential may");
+    server.client().release(lease.credential()).await.expect("the credential suffices");
     assert_eq!(lease.lost().await, Lost::Released);
 }

@@ -1,13 +1,13 @@
-//! Is this a time, as RFC 3339 writes them?
+//! Validates times in RFC 3339.
 //!
-//! **What is absent.** Any computing with times, and which minutes had a leap second: `:60` is taken in all.
+//! **What is absent.** Arithmetic, and the list of leap seconds: `:60` is accepted in every minute.
 
-/// Is it a `date-time` of RFC 3339, section 5.6?
-pub(super) fn is_moment(text: &str) -> bool {
-    moment(&mut text.as_bytes()).is_some() && text.is_ascii()
+/// Whether the text is a `date-time` of RFC 3339, section 5.6.
+pub(super) fn is_date_time(text: &str) -> bool {
+    date_time(&mut text.as_bytes()).is_some() && text.is_ascii()
 }
 
-fn moment(rest: &mut &[u8]) -> Option<()> {
+fn date_time(rest: &mut &[u8]) -> Option<()> {
     date(rest)?;
     one_of(rest, b"Tt")?;
     time_of_day(rest)?;
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_from_what_is_none() {
+    fn times_are_accepted_and_other_texts_refused() {
         for text in [
             "2026-11-15T08:42:00Z",
             "2024-02-29t23:59:60z",
@@ -90,7 +90,7 @@ mod tests {
             "0000-01-01T00:00:00-23:59",
             "1985-04-12T23:20:50.520000000001Z",
         ] {
-            assert!(is_moment(text), "{text}");
+            assert!(is_date_time(text), "{text}");
         }
         for text in [
             "",
@@ -116,7 +116,7 @@ mod tests {
             "2026-11-15T08:42:00Z ",
             "２026-11-15T08:42:00Z",
         ] {
-            assert!(!is_moment(text), "{text}");
+            assert!(!is_date_time(text), "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `SQLite`, which comes with the tests.
+//! `SQLite`, which is linked into the tests.
 
 use std::path::Path;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn a_stale_writer_is_refused_and_leaves_no_trace() {
 }
 
 #[test]
-fn a_claim_comes_before_the_first_write_and_keeps_what_is_there() {
+fn a_claim_may_precede_the_first_write_and_keeps_the_content() {
     let database = database();
     assert_eq!(claim(&database, "a", 6), Ok(()));
     assert_eq!(read(&database, "a"), Some((None, 6)));
@@ -65,7 +65,7 @@ fn a_claim_comes_before_the_first_write_and_keeps_what_is_there() {
 }
 
 #[test]
-fn a_claim_guards_all_that_is_in_its_transaction() {
+fn a_claim_guards_its_whole_transaction() {
     let mut database = database();
     database.execute("CREATE TABLE ledger (amount BIGINT)", ()).expect("a table");
     let mut pay = |token| {
@@ -82,7 +82,7 @@ fn a_claim_guards_all_that_is_in_its_transaction() {
     assert_eq!(pay(6), (Ok(()), 2));
 }
 
-/// In `SQLite` a quoted name that means nothing is a text. A condition on a text would hold or fail for all.
+/// `SQLite` treats an unknown quoted name as a string literal. A condition on a literal would hold or fail for every row.
 #[test]
 fn a_table_without_the_column_or_a_unique_key_is_an_error_and_no_write() {
     let database = Connection::open_in_memory().expect("memory");
@@ -98,7 +98,7 @@ fn a_table_without_the_column_or_a_unique_key_is_an_error_and_no_write() {
 }
 
 #[test]
-fn words_of_the_language_and_schemas_are_names_like_others() {
+fn keywords_and_schemas_are_valid_names() {
     let database = Connection::open_in_memory().expect("memory");
     let table = r#"CREATE TABLE "order" ("select" TEXT NOT NULL PRIMARY KEY, "From" TEXT, fencing_token BIGINT NOT NULL)"#;
     database.execute(table, ()).expect("a table");
@@ -107,24 +107,24 @@ fn words_of_the_language_and_schemas_are_names_like_others() {
     assert_eq!((write(5), write(6), write(5)), (1, 1, 0));
 }
 
-/// Tells what was applied, in the order of a number that each write takes inside its own transaction.
+/// Records each applied write, numbered inside its own transaction.
 fn race(path: &Path, seed: u64) {
     let mut database = Connection::open(path).expect("it is there");
     database.busy_timeout(Duration::from_secs(60)).expect("a span");
     for token in tokens(seed) {
         let start = rusqlite::TransactionBehavior::Immediate;
-        let transaction = database.transaction_with_behavior(start).expect("its turn");
+        let transaction = database.transaction_with_behavior(start).expect("the database is free in time");
         if write(&transaction, "a", &format!("{token}"), token).is_ok() {
             transaction
                 .execute("INSERT INTO applied (token) VALUES (?)", [token.cast_signed()])
                 .expect("valid");
         }
-        transaction.commit().expect("its turn");
+        transaction.commit().expect("the database is free in time");
     }
 }
 
 #[test]
-fn tokens_never_decrease_whoever_races() {
+fn tokens_never_decrease_when_threads_race() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("database");
     let database = Connection::open(&path).expect("a new one");

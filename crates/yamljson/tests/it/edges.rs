@@ -1,11 +1,11 @@
-//! What is refused, with its place; what is converted; and what people will see.
+//! Edge cases: refusals with their positions, conversions, and the style of the output.
 
 use std::fmt::Write as _;
 
 use yamljson::{from_json, to_json};
 
 #[test]
-fn people_see_block_style_with_as_few_quotes_as_is_safe() {
+fn output_is_block_style_with_as_few_quotes_as_is_safe() {
     let json =
         br#"{"name":"orders","enabled":"no","count":10,"big":123456789012345678901234567890,"rate":1e3,
         "steps":[{"id":1,"log":"first\nsecond\n"},[],[[1],2]],"empty":{},"1":null,"":""}"#;
@@ -26,7 +26,7 @@ empty: {}
 "1": null
 "": ""
 "#;
-    assert_eq!(from_json(json).expect("YAML can hold it"), expected);
+    assert_eq!(from_json(json).expect("YAML can represent it"), expected);
 }
 
 #[test]
@@ -34,18 +34,18 @@ fn a_value_alone_is_a_document() {
     for json in
         ["null", "true", "0", "-0", "1E400", "\"\"", "\"a\\nb\"", "\"a\\nb\\n\"", "[]", "{}", "[[[]]]"]
     {
-        let yaml = from_json(json.as_bytes()).expect("YAML can hold it");
+        let yaml = from_json(json.as_bytes()).expect("YAML can represent it");
         assert_eq!(to_json(yaml.as_bytes()).expect("it is YAML"), json, "{yaml}");
     }
 }
 
 #[test]
-fn a_key_may_be_as_long_as_it_likes() {
+fn keys_may_have_any_length() {
     for length in [490, 510, 1023, 1024, 5000, 100_000] {
         for (key, around) in [("k", ("", "")), ("no: ", ("[", "]")), ("ü\\n", ("{\"a\":[", "]}"))] {
             let json =
                 format!("{}{{\"{}\":[{{\"b\":1}}],\"c\":2}}{}", around.0, key.repeat(length), around.1);
-            let yaml = from_json(json.as_bytes()).expect("YAML can hold it");
+            let yaml = from_json(json.as_bytes()).expect("YAML can represent it");
             assert_eq!(
                 to_json(yaml.as_bytes()).map_err(|error| error.to_string()),
                 Ok(json),
@@ -56,7 +56,7 @@ fn a_key_may_be_as_long_as_it_likes() {
 }
 
 #[test]
-fn nesting_goes_as_deep_as_json_may() {
+fn nesting_is_allowed_up_to_the_limit_of_json() {
     for (open, close) in [("[", "]"), ("{\"a\":", "}"), ("[{\"a\":", "}]")] {
         let levels = 512 / if open.len() > 5 { 2 } else { 1 };
         let json = format!("{}1{}", open.repeat(levels), close.repeat(levels));
@@ -72,28 +72,28 @@ fn nesting_goes_as_deep_as_json_may() {
 }
 
 #[test]
-fn what_yaml_cannot_hold_is_refused() {
-    for (json, told) in [
-        (r#"{"a":1,"b":2,"a":3}"#, "a key is there twice, which YAML cannot hold; use JSON: offset=13"),
-        (r#"{"a":1,"\u0061":3}"#, "a key is there twice, which YAML cannot hold; use JSON: offset=7"),
-        (r#"["\ud800"]"#, "half of a surrogate pair, which YAML cannot hold; use JSON: offset=1"),
+fn json_that_yaml_cannot_represent_is_refused() {
+    for (json, message) in [
+        (r#"{"a":1,"b":2,"a":3}"#, "duplicate key, which YAML does not allow; use JSON: offset=13"),
+        (r#"{"a":1,"\u0061":3}"#, "duplicate key, which YAML does not allow; use JSON: offset=7"),
+        (r#"["\ud800"]"#, "lone surrogate, which YAML cannot represent; use JSON: offset=1"),
         ("[1,", "ends too early: offset=3"),
     ] {
-        assert_eq!(from_json(json.as_bytes()).expect_err(json).to_string(), told);
+        assert_eq!(from_json(json.as_bytes()).expect_err(json).to_string(), message);
     }
 }
 
 #[test]
-fn what_json_cannot_hold_is_refused_with_its_place() {
-    for (yaml, told, place) in [
+fn yaml_that_json_cannot_represent_is_refused_with_its_position() {
+    for (yaml, message, position) in [
         ("", "empty", (1, 1)),
         ("# only a comment\n", "empty", (1, 1)),
-        ("a: 1\ntrue: 2\n", "no string", (2, 1)),
-        ("1: 2\n", "no string", (1, 1)),
-        ("~: 2\n", "no string", (1, 1)),
-        ("? [a]\n: 2\n", "no string", (1, 3)),
-        ("? {a: b}\n: 2\n", "no string", (1, 3)),
-        ("a: 1\nb: 2\n'a': 3\n", "twice", (3, 1)),
+        ("a: 1\ntrue: 2\n", "not a string", (2, 1)),
+        ("1: 2\n", "not a string", (1, 1)),
+        ("~: 2\n", "not a string", (1, 1)),
+        ("? [a]\n: 2\n", "not a string", (1, 3)),
+        ("? {a: b}\n: 2\n", "not a string", (1, 3)),
+        ("a: 1\nb: 2\n'a': 3\n", "duplicate", (3, 1)),
         ("a: &x\n  b: *x\n", "contains itself", (2, 6)),
         ("&x [*x]", "contains itself", (1, 5)),
         ("a: *x\n", "", (1, 4)),
@@ -115,15 +115,15 @@ fn what_json_cannot_hold_is_refused_with_its_place() {
         ("a:\n\t- b\n", "", (2, 2)),
     ] {
         let error = to_json(yaml.as_bytes()).expect_err(yaml).to_string();
-        assert!(error.contains(told), "{yaml:?}: {error}");
-        let (line, column) = place;
+        assert!(error.contains(message), "{yaml:?}: {error}");
+        let (line, column) = position;
         assert!(error.ends_with(&format!("line={line} column={column}")), "{yaml:?}: {error}");
     }
     assert!(to_json(b"a: \xff").expect_err("bytes").to_string().ends_with("not utf-8: offset=3"));
 }
 
 #[test]
-fn what_can_be_converted_without_loss_is() {
+fn lossless_conversions_are_made() {
     for (yaml, json) in [
         ("a: &x [1, no]\nb: *x\nc: *x\n", r#"{"a":[1,"no"],"b":[1,"no"],"c":[1,"no"]}"#),
         ("&k a: 1\nb: *k\n", r#"{"a":1,"b":"a"}"#),
@@ -149,13 +149,13 @@ fn what_can_be_converted_without_loss_is() {
     }
 }
 
-/// Nine lines stand for a billion strings: a reader that copies them all never ends.
+/// Nine lines expand to a billion strings: a parser that copies them all never ends.
 #[test]
-fn a_bomb_of_aliases_is_refused() {
+fn an_alias_bomb_is_refused() {
     let mut yaml = "a0: &a0 [lol,lol,lol,lol,lol,lol,lol,lol,lol]\n".to_string();
     for level in 1..10 {
         let items = vec![format!("*a{}", level - 1); 9].join(", ");
-        writeln!(yaml, "a{level}: &a{level} [{items}]").expect("a string takes all");
+        writeln!(yaml, "a{level}: &a{level} [{items}]").expect("writing to a string");
     }
     let error = to_json(yaml.as_bytes()).expect_err("a bomb").to_string();
     assert!(error.contains("16 MiB") && error.contains("line=7"), "{error}");

@@ -1,31 +1,31 @@
-//! Requests are objects, and words are words.
+//! Strict deserialization: structs from JSON objects only, enums from their documented spellings only.
 //!
-//! What serde derives takes more than is written in any description: a list for a struct, field by field, so that `[]`
-//! is `{}`, and `{"free": null}` for `"free"`. A request that means something else than it says is refused instead.
+//! serde's derives accept more than the schema says: an array for a struct, field by field, so that `[]` means `{}`, and
+//! `{"free": null}` for `"free"`. Such requests are refused here.
 
 use std::fmt;
 
 use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::ask::OnExpiry;
-use crate::whole;
+use crate::integer;
+use crate::requests::OnExpiry;
 
-/// Reads and writes structs that derive `remote = "Self"`, from objects alone.
-macro_rules! only_objects {
+/// Implements serde for structs that derive it with `remote = "Self"`, accepting objects only.
+macro_rules! strict_objects {
     ($($name:ident)*) => {$(
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                // The function that was derived, not this one.
+                // The inherent function that `remote` derives, not this one.
                 $name::serialize(self, to)
             }
         }
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
-                struct Fields;
+                struct ObjectVisitor;
 
-                impl<'de> serde::de::Visitor<'de> for Fields {
+                impl<'de> serde::de::Visitor<'de> for ObjectVisitor {
                     type Value = $name;
 
                     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -37,25 +37,25 @@ macro_rules! only_objects {
                     }
                 }
 
-                from.deserialize_map(Fields)
+                from.deserialize_map(ObjectVisitor)
             }
         }
     )*};
 }
-pub(crate) use only_objects;
+pub(crate) use strict_objects;
 
 impl<'de> Deserialize<'de> for OnExpiry {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<OnExpiry, D::Error> {
-        from.deserialize_any(Spelled)
+        from.deserialize_any(OnExpiryVisitor)
     }
 }
 
 #[derive(Deserialize)]
-struct Number(#[serde(deserialize_with = "whole::maybe")] Option<u64>);
+struct Number(#[serde(deserialize_with = "integer::optional")] Option<u64>);
 
-struct Spelled;
+struct OnExpiryVisitor;
 
-impl<'de> Visitor<'de> for Spelled {
+impl<'de> Visitor<'de> for OnExpiryVisitor {
     type Value = OnExpiry;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,7 +76,7 @@ impl<'de> Visitor<'de> for Spelled {
             return Err(A::Error::unknown_field(&field, &["hold_ms"]));
         }
         let Number(Some(ms)) = map.next_value()? else {
-            return Err(A::Error::invalid_type(Unexpected::Unit, &"a whole number"));
+            return Err(A::Error::invalid_type(Unexpected::Unit, &"an integer"));
         };
         match map.next_key::<String>()? {
             None => Ok(OnExpiry::HoldMs(ms)),
@@ -87,7 +87,7 @@ impl<'de> Visitor<'de> for Spelled {
 
 #[cfg(test)]
 mod tests {
-    use crate::ask::{Acquire, Holder, Keepalive, OnExpiry, Party, Pause, Quota, Resource};
+    use crate::requests::{Acquire, Holder, Keepalive, OnExpiry, Party, Pause, Quota, Resource};
 
     fn refused<T: serde::de::DeserializeOwned>(text: &str) -> String {
         match serde_json::from_str::<T>(text) {
@@ -96,10 +96,9 @@ mod tests {
         }
     }
 
-    /// `PUT /v1/quotas` with a body of `[]` was taken for `{}`, and lifted everybody's quota; a lease was released by
-    /// `["L-…"]`.
+    /// `PUT /v1/quotas` with a body of `[]` was read as `{}`, and removed all quotas; `["L-…"]` released a lease.
     #[test]
-    fn a_list_is_no_request() {
+    fn an_array_is_refused() {
         assert!(refused::<Quota>("[]").starts_with("invalid type: sequence, expected an object"));
         assert!(refused::<Party>(r#"["default", "ada"]"#).contains("expected an object"));
         assert!(refused::<Pause>(r#"[null, "ada", null, true]"#).contains("expected an object"));
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_as_it_is_written() {
+    fn a_request_round_trips() {
         let acquire = Acquire {
             resources: Some(vec![Resource { kind: "KEY".into(), name: "k".into(), predicate: None }]),
             on_expiry: Some(OnExpiry::HoldMs(5)),
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn on_expiry_is_spelled_in_three_ways_and_no_other() {
+    fn on_expiry_has_three_spellings() {
         for (text, value) in [
             (r#""free""#, OnExpiry::Free),
             (r#""manual""#, OnExpiry::Manual),

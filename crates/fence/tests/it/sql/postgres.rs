@@ -1,4 +1,4 @@
-//! `PostgreSQL`, where it is installed: a server of its own in a temporary directory, on a socket there.
+//! `PostgreSQL`, if installed: a temporary server on a Unix socket in a temporary directory.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::{TABLE, row, tokens};
 
-/// It refuses to run as root: then it runs as nobody.
+/// `PostgreSQL` refuses to run as root: root starts it as the user `nobody`.
 const NOBODY: u32 = 65534;
 
 struct Postgres {
@@ -20,10 +20,10 @@ struct Postgres {
 }
 
 impl Postgres {
-    /// `None`, and a word about it, if it is not installed.
+    /// `None`, with a message on stderr, if it is not installed.
     fn start() -> Option<Postgres> {
         let Some(programs) = programs() else {
-            // Not `eprintln`, which nobody would see.
+            // Not `eprintln`, which the test harness captures.
             let _ = writeln!(
                 std::io::stderr(),
                 "SKIPPED: PostgreSQL is not installed; its statements were not tried"
@@ -40,7 +40,7 @@ impl Postgres {
         Some(postgres)
     }
 
-    /// One of its programs, in its directory, to its end.
+    /// Runs one of its programs in its directory and waits for it.
     fn run(&self, words: &[&str]) {
         let mut command = Command::new(self.programs.join(words[0]));
         command.args(&words[1..]).current_dir(self.dir.path());
@@ -66,11 +66,11 @@ impl Postgres {
         child
     }
 
-    /// What a script prints; each statement its tag, as in `INSERT 0 1`.
-    fn says(&self, script: &str) -> Vec<String> {
-        let said = self.psql(script).wait_with_output().expect("it ends");
-        assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
-        String::from_utf8(said.stdout).expect("text").lines().map(str::to_owned).collect()
+    /// The output of a script; each statement prints its tag, as in `INSERT 0 1`.
+    fn output(&self, script: &str) -> Vec<String> {
+        let output = self.psql(script).wait_with_output().expect("it ends");
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
     }
 }
 
@@ -90,7 +90,7 @@ fn programs() -> Option<PathBuf> {
     std::env::split_paths(&path).chain(debian).find(|dir| has_all(dir))
 }
 
-/// Makes the statements ready, for a session to execute.
+/// Prepares the statements for a session.
 fn prepared() -> String {
     let (write, claim) = (row().write(Marks::Dollar), row().claim(Marks::Dollar));
     format!(
@@ -98,30 +98,30 @@ fn prepared() -> String {
     )
 }
 
-/// A statement's tag, judged.
-fn judged(tag: &str) -> Result<(), Error> {
+/// The result that a statement's tag means.
+fn result_of(tag: &str) -> Result<(), Error> {
     judge(tag.strip_prefix("INSERT 0 ").and_then(|rows| rows.parse().ok()).expect("an insert's tag"))
 }
 
 fn a_stale_writer_is_refused(postgres: &Postgres) {
     let write = |page: &str, token: u64| {
         let token = i64::try_from(Token(token)).expect("it fits");
-        let said = postgres.says(&format!("{}EXECUTE write('us', 'a', '{page}', {token});", prepared()));
-        judged(said.last().expect("a tag"))
+        let output = postgres.output(&format!("{}EXECUTE write('us', 'a', '{page}', {token});", prepared()));
+        result_of(output.last().expect("a tag"))
     };
     let claim = |token: u64| {
-        let said = postgres.says(&format!("{}EXECUTE claim('us', 'a', {token});", prepared()));
-        judged(said.last().expect("a tag"))
+        let output = postgres.output(&format!("{}EXECUTE claim('us', 'a', {token});", prepared()));
+        result_of(output.last().expect("a tag"))
     };
     let stale = Err(Error::Stale { current: None });
     assert_eq!((write("one", 5), write("two", 5), write("three", 6)), (Ok(()), Ok(()), Ok(())));
     assert_eq!((write("late", 5), claim(5)), (stale.clone(), stale.clone()));
     assert_eq!((claim(7), write("late", 6)), (Ok(()), stale.clone()));
-    assert_eq!(postgres.says("SELECT page, fencing_token FROM jobs"), ["three|7"]);
+    assert_eq!(postgres.output("SELECT page, fencing_token FROM jobs"), ["three|7"]);
     assert_eq!((write("last", i64::MAX as u64), claim(8)), (Ok(()), stale));
 }
 
-/// Writers with single statements, with transactions that hold the row, and with one that sees an old picture of it.
+/// Writers with single statements, with transactions that lock the row, and one with an old snapshot of it.
 fn tokens_never_decrease(postgres: &Postgres) {
     let script = |seed: u64| {
         let isolation = if seed == 4 { "repeatable read" } else { "read committed" };
@@ -136,7 +136,7 @@ fn tokens_never_decrease(postgres: &Postgres) {
         [prepared(), set].into_iter().chain(writes).collect::<String>()
     };
     // The trigger runs while the row is locked: its numbers are the order in which writes were applied.
-    postgres.says(
+    postgres.output(
         "CREATE TABLE applied (number BIGSERIAL, token BIGINT);
          CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
            'BEGIN INSERT INTO applied (token) VALUES (NEW.fencing_token); RETURN NULL; END';
@@ -144,18 +144,18 @@ fn tokens_never_decrease(postgres: &Postgres) {
     );
     let racers: Vec<Child> = (1..=4).map(|seed| postgres.psql(&script(seed))).collect();
     for racer in racers {
-        let said = racer.wait_with_output().expect("it ends");
-        let errors = String::from_utf8(said.stderr).expect("text");
-        let told =
+        let output = racer.wait_with_output().expect("it ends");
+        let errors = String::from_utf8(output.stderr).expect("text");
+        let expected =
             |line: &str| line.contains("could not serialize") || line.contains("transaction is aborted");
-        assert!(errors.lines().filter(|line| line.contains("ERROR")).all(told), "{errors}");
+        assert!(errors.lines().filter(|line| line.contains("ERROR")).all(expected), "{errors}");
     }
-    let applied = postgres.says("SELECT token FROM applied ORDER BY number");
+    let applied = postgres.output("SELECT token FROM applied ORDER BY number");
     let applied: Vec<u64> = applied.iter().map(|token| token.parse().expect("a number")).collect();
     assert!(applied.is_sorted(), "{applied:?}");
     let last = *applied.last().expect("some were applied");
     assert_eq!(
-        postgres.says("SELECT page, fencing_token FROM jobs WHERE name = 'b'"),
+        postgres.output("SELECT page, fencing_token FROM jobs WHERE name = 'b'"),
         [format!("{last}|{last}")]
     );
 }
@@ -163,7 +163,7 @@ fn tokens_never_decrease(postgres: &Postgres) {
 #[test]
 fn the_statements_guard_a_row_of_postgresql() {
     let Some(postgres) = Postgres::start() else { return };
-    postgres.says(TABLE);
+    postgres.output(TABLE);
     a_stale_writer_is_refused(&postgres);
     tokens_never_decrease(&postgres);
 }

@@ -1,4 +1,4 @@
-//! The rules of edits, one by one: what each does to a text, byte for byte, and what is refused.
+//! The rules of edits, one by one: their effect on a text, byte for byte, and their refusals.
 
 use jsonstream::edit::{DOCUMENT_BYTES_MAX, EDIT_BYTES_MAX, EDITS_MAX, STEPS_MAX};
 use jsonstream::{DEPTH_MAX, EditError, EditErrorKind, JsonError, JsonErrorKind, apply, parse_edit};
@@ -139,7 +139,7 @@ fn a_missing_number_counts_from_zero() {
 }
 
 #[test]
-fn nothing_is_added_to_what_is_no_number() {
+fn adding_to_anything_but_a_number_is_refused() {
     for value in ["\"7\"", "true", "null", "{}", "[]", "[1]"] {
         for edit in ["n++", "n--", "n=+1", "n=-1"] {
             fails(&format!(r#"{{"n":{value}}}"#), edit, EditErrorKind::NoNumber);
@@ -148,7 +148,7 @@ fn nothing_is_added_to_what_is_no_number() {
 }
 
 #[test]
-fn what_cannot_be_calculated_exactly_is_refused() {
+fn inexact_arithmetic_is_refused() {
     fails(r#"{"n":170141183460469231731687303715884105727}"#, "n++", EditErrorKind::Overflow);
     fails(r#"{"n":-170141183460469231731687303715884105728}"#, "n--", EditErrorKind::Overflow);
     fails(r#"{"n":1e40}"#, "n++", EditErrorKind::Overflow);
@@ -158,7 +158,7 @@ fn what_cannot_be_calculated_exactly_is_refused() {
 }
 
 #[test]
-fn times_are_the_callers_or_written_out() {
+fn times_are_the_callers_or_literal() {
     gives("{}", "time:t=NOW", &format!(r#"{{"t":"{NOW}"}}"#));
     gives(r#"{"a":{"t":0}}"#, "time:a.t=2024-02-29T23:59:59Z", r#"{"a":{"t":"2024-02-29T23:59:59Z"}}"#);
     for edit in
@@ -174,13 +174,13 @@ fn times_are_the_callers_or_written_out() {
 }
 
 #[test]
-fn a_now_that_is_not_used_is_not_looked_at() {
+fn an_unused_now_is_not_validated() {
     let edit = parse_edit("a=1").expect("an edit");
     assert_eq!(apply(b"", &[edit], "").expect("edited"), br#"{"a":1}"#);
 }
 
 #[test]
-fn removing_takes_one_comma_along_and_leaves_the_rest() {
+fn a_removal_takes_one_comma_and_leaves_the_rest() {
     for (document, edit, after) in [
         (r#"{"a":1,"b":2,"c":3}"#, "rm:a", r#"{"b":2,"c":3}"#),
         (r#"{"a":1,"b":2,"c":3}"#, "rm:b", r#"{"a":1,"c":3}"#),
@@ -204,7 +204,7 @@ fn removing_takes_one_comma_along_and_leaves_the_rest() {
 }
 
 #[test]
-fn removing_what_is_not_there_changes_nothing() {
+fn removing_a_missing_value_changes_nothing() {
     for edit in ["rm:x", "delete:x.y.z", "rm:x[0]", "rm:a.x", "rm:l[0].x", "rm:x[3].y"] {
         let text = "{ \"a\": {}, \"l\": [ {} ] }\n";
         gives(text, edit, text);
@@ -244,7 +244,7 @@ fn arrays_are_indexed_from_either_end() {
 }
 
 #[test]
-fn what_is_missing_on_the_way_is_made() {
+fn missing_containers_are_created() {
     gives("", "a.b.c=1", r#"{"a":{"b":{"c":1}}}"#);
     gives(r#"{"a":{}}"#, "a.b.c=1", r#"{"a":{"b":{"c":1}}}"#);
     gives("{}", "a[+]=1", r#"{"a":[1]}"#);
@@ -256,7 +256,7 @@ fn what_is_missing_on_the_way_is_made() {
 }
 
 #[test]
-fn paths_do_not_lead_through_what_holds_nothing() {
+fn paths_through_scalars_are_refused() {
     for value in ["5", "\"s\"", "true", "null", "\"{}\""] {
         let document = format!(r#"{{"a":{value}}}"#);
         for edit in ["a.b=1", "a.b++", "a.b.c=1", "rm:a.b", "time:a.b=NOW"] {
@@ -274,7 +274,7 @@ fn paths_do_not_lead_through_what_holds_nothing() {
 }
 
 #[test]
-fn names_are_compared_by_what_they_mean_and_kept_as_they_are_written() {
+fn names_are_compared_unescaped_and_kept_as_written() {
     gives(r#"{"\u0061":1}"#, "a=2", r#"{"\u0061":2}"#);
     gives(r#"{"a\"b\\\n":1}"#, "a\"b\\\\\n++", r#"{"a\"b\\\n":2}"#);
     gives(r#"{"\ud83d\udd11":1}"#, "🔑++", r#"{"\ud83d\udd11":2}"#);
@@ -285,7 +285,7 @@ fn names_are_compared_by_what_they_mean_and_kept_as_they_are_written() {
 }
 
 #[test]
-fn of_a_key_that_is_there_twice_the_last_counts() {
+fn of_duplicate_keys_the_last_counts() {
     let text = r#"{ "a": 1, "b": {"x":1}, "a": 2, "b": {"x":5}, "\u0061": 3 }"#;
     gives(text, "a++", r#"{ "a": 1, "b": {"x":1}, "a": 2, "b": {"x":5}, "\u0061": 4 }"#);
     gives(text, "b.x++", r#"{ "a": 1, "b": {"x":1}, "a": 2, "b": {"x":6}, "\u0061": 3 }"#);
@@ -295,7 +295,7 @@ fn of_a_key_that_is_there_twice_the_last_counts() {
 }
 
 #[test]
-fn what_is_not_edited_stays_byte_for_byte() {
+fn unedited_text_stays_byte_for_byte() {
     let text = "\n{ \"z\" : 1.0e+00 ,\t\"big\":123456789012345678901234567890,\"esc\":\"\\u00e9\\/\\ud800\", \"n\": 1 , \"l\":[ ] }\r\n";
     gives(text, "n++", &text.replace("\"n\": 1", "\"n\": 2"));
     gives(text, "l[+]=x", &text.replace("[ ]", "[\"x\" ]"));
@@ -334,7 +334,7 @@ fn a_document_that_is_not_json_is_refused() {
 }
 
 #[test]
-fn what_is_no_edit_is_refused() {
+fn invalid_edits_are_refused() {
     for edit in [
         "", "a", "a.b", "=", "=5", ":=5", "++", "--", "a+", "a-", "a+=5", "a-=5", "a++=5", "a--=5", ".=1",
         "a..b=1", "a.=1", "[]=1", "[x]=1", "a[=1", "a]=1", "a[0]b=1", r"a\=1", r"a\", r"a\b=1", r"\a=1",
@@ -346,7 +346,7 @@ fn what_is_no_edit_is_refused() {
 }
 
 #[test]
-fn a_backslash_takes_the_meaning_from_operators() {
+fn a_backslash_escapes_operators() {
     gives("{}", r"a\+=5", r#"{"a+":5}"#);
     gives("{}", r"a\-=5", r#"{"a-":5}"#);
     gives("{}", r"a\+++", r#"{"a+":1}"#);
@@ -391,10 +391,10 @@ fn sizes_are_limited() {
 }
 
 #[test]
-fn messages_say_what_and_where() {
+fn messages_name_the_problem_and_the_path() {
     for (document, edit, message) in [
         ("{}", "a", "edit has neither = nor ++ nor -- nor rm: edit=\"a\""),
-        (r#"{"a":{"b":5}}"#, "a.b.c=1", "not an object, so it has no names edit=\"a.b\""),
+        (r#"{"a":{"b":5}}"#, "a.b.c=1", "not an object, so it has no members edit=\"a.b\""),
         (r#"{"a":[]}"#, "a[2].b=1", "no such element edit=\"a[2]\""),
         ("{}", "a:=x", "value is not json: unexpected byte offset=0 edit=\"a:=x\""),
         ("[", "a=1", "document is not json: ends too early offset=1"),

@@ -1,4 +1,4 @@
-//! Whoever lost a lease of a real server is refused by what the lease protects.
+//! A holder that lost its lease is refused by the protected resource, with leases of a real server.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use server::testing::Loopback;
 
 const KEY: &str = "orders";
 
-fn patient() -> Options {
+fn waiting() -> Options {
     Options { block: Duration::from_secs(60), ..Options::default() }
 }
 
-/// A has a lease and writes. Then it sleeps past its end, B takes over and writes, and A wakes up and writes: once
-/// because its lease ran out, once because an operator took it.
+/// A has a lease and writes. Then it sleeps past the end of its lease, B takes over and writes, and A wakes up and
+/// writes: once after its lease expired, once after an operator revoked it.
 async fn a_late_holder_is_refused(write: impl AsyncFn(Token, &str) -> Result<(), Error>) {
     let server = Loopback::start(Role::Operator).await;
     let client = Client::builder().plain().endpoint(server.address.to_string()).build().expect("valid");
 
-    let ask = api::ask::Acquire { key: Some(KEY.into()), ttl_ms: Some(500), ..Default::default() };
-    let sleepy = Token(client.grant(ask, Duration::ZERO).await.expect("free").fencing_token);
-    write(sleepy, "A, in time").await.expect("nobody else has been here");
-    let next = client.acquire(KEY, &patient()).await.expect("it runs out");
+    let request = api::requests::Acquire { key: Some(KEY.into()), ttl_ms: Some(500), ..Default::default() };
+    let sleepy = Token(client.grant(request, Duration::ZERO).await.expect("free").fencing_token);
+    write(sleepy, "A, in time").await.expect("no other holder has written");
+    let next = client.acquire(KEY, &waiting()).await.expect("the first lease expires");
     refuses(&write, sleepy, Token(next.fencing_token())).await;
 
     client.revoke(&next.granted().public_id).await.expect("an operator may");
     client.reclaim(&next.granted().public_id).await.expect("it is revoking");
-    let last = client.acquire(KEY, &patient()).await.expect("it was freed");
+    let last = client.acquire(KEY, &waiting()).await.expect("it was freed");
     refuses(&write, Token(next.fencing_token()), Token(last.fencing_token())).await;
 }
 
@@ -47,8 +47,8 @@ async fn refuses(write: &impl AsyncFn(Token, &str) -> Result<(), Error>, old: To
 
 #[tokio::test]
 async fn a_late_holder_is_refused_by_a_file() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let file = FencedFile::open(dir.path().join("checkpoint")).expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = FencedFile::open(dir.path().join("checkpoint")).expect("a directory");
     a_late_holder_is_refused(async |token, text| file.write(token, text.as_bytes())).await;
     let found = file.read().expect("readable").expect("written");
     assert_eq!(found.content.as_deref(), Some(b"B again".as_slice()));

@@ -1,4 +1,4 @@
-//! A real server on loopback, and ways to it.
+//! A real server on loopback, and connections to it.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use identity::Role;
 use server::testing::Loopback;
 use tokio::net::{TcpListener, TcpStream};
 
-/// A server in memory; it ends with the test.
+/// A server with an in-memory store; it ends with the test.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     _running: Loopback,
@@ -30,8 +30,8 @@ pub(crate) fn client(addresses: &[SocketAddr]) -> Client {
     builder.build().expect("valid addresses")
 }
 
-/// A socket in the filesystem that leads to a server.
-pub(crate) fn socket_before(server: &Server, path: &std::path::Path) {
+/// Forwards a Unix socket to a server.
+pub(crate) fn proxy_socket(server: &Server, path: &std::path::Path) {
     let (listener, to) = (tokio::net::UnixListener::bind(path).expect("a socket"), server.address);
     tokio::spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
@@ -41,8 +41,8 @@ pub(crate) fn socket_before(server: &Server, path: &std::path::Path) {
     });
 }
 
-/// An address where nobody listens.
-pub(crate) async fn nobody() -> SocketAddr {
+/// An address without a listener.
+pub(crate) async fn unused_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     listener.local_addr().expect("it was bound")
 }

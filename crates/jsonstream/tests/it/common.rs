@@ -1,34 +1,33 @@
-//! Documents made up at random, and what can be done to them.
-#![allow(dead_code, reason = "not every test file uses all of it")]
+//! Random documents, and damage to them.
 
 use jsonstream::{Compactor, JsonError, Limits};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Wide enough for every text here.
+/// Large enough for every text here.
 pub(crate) const LIMITS: Limits = Limits { bytes_max: 1 << 24 };
 
-/// What a compactor makes of these pieces, whichever way they are handed in.
+/// Compacts the chunks by `push` and by `push_into`, which must agree.
 pub(crate) fn pushed<'a>(
     compactor: Compactor,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Vec<u8>, JsonError> {
     let pieces: Vec<&[u8]> = pieces.into_iter().collect();
-    let told = appended(compactor.clone(), &pieces);
-    assert_eq!(told, filled(compactor, &pieces));
-    told
+    let outcome = appended(compactor.clone(), &pieces);
+    assert_eq!(outcome, filled(compactor, &pieces));
+    outcome
 }
 
-/// Into room that holds anything.
+/// By `push_into`, into a buffer with other content.
 fn filled(mut compactor: Compactor, pieces: &[&[u8]]) -> Result<Vec<u8>, JsonError> {
-    let mut room = vec![b'#'; pieces.iter().map(|piece| piece.len()).sum()];
+    let mut buffer = vec![b'#'; pieces.iter().map(|piece| piece.len()).sum()];
     let mut filled = 0;
     for piece in pieces {
-        filled += compactor.push_into(piece, &mut room[filled..])?;
+        filled += compactor.push_into(piece, &mut buffer[filled..])?;
     }
     compactor.finish()?;
-    room.truncate(filled);
-    Ok(room)
+    buffer.truncate(filled);
+    Ok(buffer)
 }
 
 fn appended(mut compactor: Compactor, pieces: &[&[u8]]) -> Result<Vec<u8>, JsonError> {
@@ -41,7 +40,7 @@ fn appended(mut compactor: Compactor, pieces: &[&[u8]]) -> Result<Vec<u8>, JsonE
     Ok(out)
 }
 
-/// The outcome with vector instructions, which must be the same with all kinds that the processor has.
+/// The outcome with vector instructions, which must be the same with all instruction sets of the processor.
 pub(crate) fn by_blocks<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<u8>, JsonError> {
     let pieces: Vec<&[u8]> = pieces.into_iter().collect();
     let best = pushed(Compactor::new(LIMITS), pieces.iter().copied());
@@ -51,7 +50,7 @@ pub(crate) fn by_blocks<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Resul
     best
 }
 
-/// Byte by byte.
+/// The compactor without vector instructions.
 pub(crate) fn scalar() -> Compactor {
     Compactor::scalar(LIMITS)
 }
@@ -74,7 +73,7 @@ pub(crate) fn string() -> impl Strategy<Value = String> {
     prop::collection::vec(part, 0..5).prop_map(|parts| format!("\"{}\"", parts.concat()))
 }
 
-/// The text of a value, with whitespace wherever there may be some.
+/// A JSON text with random whitespace between tokens.
 pub(crate) fn document() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         2 => number(), 3 => string(), 1 => prop_oneof![Just("true"), Just("false"), Just("null")].prop_map(String::from)
@@ -94,19 +93,19 @@ pub(crate) fn document() -> impl Strategy<Value = String> {
     (space(), value, space()).prop_map(|(a, b, c)| [a, b, c].concat())
 }
 
-/// An array of some, long enough to be read by blocks.
+/// An array of documents, long enough to be read by blocks.
 pub(crate) fn long_document() -> impl Strategy<Value = String> {
     prop::collection::vec(document(), 1..8).prop_map(|parts| format!("[{}]", parts.join(",")))
 }
 
-/// Bytes that matter to JSON, more often than others.
+/// Random bytes, mostly those with a meaning in JSON.
 pub(crate) fn byte() -> impl Strategy<Value = u8> {
-    let telling =
+    let special =
         b"\"\\{}[]:,0123456789+-.eEutrfalsn/ \n\t\r\0\x1f\x7f\x80\xa0\xbf\xc0\xc3\xe0\xed\xef\xf0\xf4\xff";
-    prop_oneof![5 => prop::sample::select(telling.to_vec()), 1 => any::<u8>()]
+    prop_oneof![5 => prop::sample::select(special.to_vec()), 1 => any::<u8>()]
 }
 
-/// What is done to a sound document.
+/// Damage to a valid document.
 #[derive(Clone, Debug)]
 pub(crate) enum Damage {
     Replace(Index, u8),
@@ -117,13 +116,13 @@ pub(crate) enum Damage {
 }
 
 pub(crate) fn damage() -> impl Strategy<Value = Damage> {
-    let place = any::<Index>;
+    let index = any::<Index>;
     prop_oneof![
-        (place(), byte()).prop_map(|(at, byte)| Damage::Replace(at, byte)),
-        (place(), byte()).prop_map(|(at, byte)| Damage::Insert(at, byte)),
-        place().prop_map(Damage::Remove),
-        place().prop_map(Damage::Cut),
-        (place(), place()).prop_map(|(a, b)| Damage::Double(a, b)),
+        (index(), byte()).prop_map(|(at, byte)| Damage::Replace(at, byte)),
+        (index(), byte()).prop_map(|(at, byte)| Damage::Insert(at, byte)),
+        index().prop_map(Damage::Remove),
+        index().prop_map(Damage::Cut),
+        (index(), index()).prop_map(|(a, b)| Damage::Double(a, b)),
     ]
 }
 
