@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use cli::client::{Connection, Only, Output, Terms, duration, spoil};
-use cli::pages::{Completions, Man};
+use cli::man_pages::{Completions, Man};
+use cli::remote::{Connection, Only, Output, Terms, duration, spoil};
 
 use crate::format::Format;
 

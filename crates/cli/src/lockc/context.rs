@@ -13,11 +13,11 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use cli::client::documents::failed_file;
-use cli::client::{Failure, misused};
 use cli::file::put_secret;
 use cli::folders;
-use cli::speak::shown;
+use cli::remote::documents::failed_file;
+use cli::remote::{Failure, misused};
+use cli::stderr::shown;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use worktree::clock::SystemClock;

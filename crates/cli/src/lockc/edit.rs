@@ -10,9 +10,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use ::client::{Client, Conditions, State};
-use cli::client::documents::{commit, failed_file};
-use cli::client::{Done, Failure, Output, failed, misused, told};
+use cli::remote::documents::{commit, failed_file};
+use cli::remote::{Done, Failure, Output, failed, misused, told};
+use client::{Client, Conditions, State};
 use jsonstream::{Limits, compact};
 use tokio::signal::unix::{SignalKind, signal};
 

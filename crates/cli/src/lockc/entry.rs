@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::tell::{Extended, Granted};
-use cli::client::{Connection, Failure, Held, servers};
+use cli::remote::{Connection, Failure, Held, servers};
 use serde::{Deserialize, Serialize};
 use worktree::clock::{BootId, BootMs, Clock, SystemClock, UnixMs};
 

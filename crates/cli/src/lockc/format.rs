@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::ValueEnum;
-use cli::client::{Failure, misused};
+use cli::remote::{Failure, misused};
 
 /// How a document is written down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use ::client::Client;
-use cli::client::leases::{grant, say_extended, say_released};
-use cli::client::{Done, Failure, Output, connect, failed, identity_file, print, servers, told};
-use cli::speak::shown;
+use cli::remote::leases::{grant, say_extended, say_released};
+use cli::remote::{Done, Failure, Output, connect, failed, identity_file, print, servers, told};
+use cli::stderr::shown;
+use client::Client;
 use serde::Serialize;
 use worktree::clock::SystemClock;
 

@@ -1,6 +1,6 @@
 //! `lockc`: leases and documents by hand. What it holds is kept between calls, in a context.
 //!
-//! What is asked of servers, and how it is printed, is `lockd client`'s ([`cli::client`]); exit codes are too. The modules
+//! What is asked of servers, and how it is printed, is `lockd client`'s ([`cli::remote`]); exit codes are too. The modules
 //! in reading order: `args` is the command line; `entry` is a lease that is held, `context` the file of them; `leases`,
 //! `state` and `edit` are the commands; `format` is JSON or YAML.
 
@@ -15,8 +15,8 @@ mod format;
 use std::io::Write;
 use std::process::ExitCode;
 
-use cli::client::{Done, failed, spoil};
-use cli::speak;
+use cli::remote::{Done, failed, spoil};
+use cli::stderr;
 
 use crate::args::{Args, Command, StateCommand};
 use crate::context::Store;
@@ -75,5 +75,5 @@ async fn command(store: &Store, args: Args) -> Done {
 
 /// One line for people.
 fn say(what: &str) {
-    speak::say("lockc", what);
+    stderr::say("lockc", what);
 }

@@ -1,7 +1,7 @@
 //! `state get` and `state update`.
 
-use cli::client::documents::{commit, read_input, write_output};
-use cli::client::{Done, Output, print, told};
+use cli::remote::documents::{commit, read_input, write_output};
+use cli::remote::{Done, Output, print, told};
 use serde::Serialize;
 
 use crate::args::{Get, Update};

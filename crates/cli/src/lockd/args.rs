@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-use cli::client::{self, ClientArgs, Output};
-use cli::pages::{Completions, Man};
+use cli::man_pages::{Completions, Man};
+use cli::remote::{self, ClientArgs, Output};
 
 use crate::auth::AuthCommand;
 use crate::health::Health;
@@ -120,7 +120,7 @@ impl Args {
             if refusal.use_stderr()
                 && let Some(verb) = fills_a_pipe()
             {
-                client::spoil(verb, "wrong usage");
+                remote::spoil(verb, "wrong usage");
             }
             refusal.exit()
         });

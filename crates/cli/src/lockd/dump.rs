@@ -7,7 +7,7 @@ use store::Batch;
 use store::disk::{Cut, Found, StoreView};
 
 use crate::args::Dump;
-use crate::line::Line;
+use crate::audit_line::Line;
 use crate::say;
 
 /// Prints what was asked for. A reader that has gone away has had enough: that is no failure.

@@ -1,7 +1,7 @@
 //! `lockd health`: a probe for whatever starts and restarts servers.
 
-use ::client::Client;
-use cli::client::{Connection, Done, Output, connect, failed, print, told};
+use cli::remote::{Connection, Done, Output, connect, failed, print, told};
+use client::Client;
 
 #[derive(clap::Args)]
 #[command(

@@ -1,14 +1,14 @@
 //! `lockd`: the lease authority's own program: it serves, asks, for people and for AI agents, runs commands under
 //! leases, makes identities, and looks at stores.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage; a client's others are in [`cli::client`]. Results go to
+//! Exit codes: 0 done, 1 failed, 2 wrong usage; a client's others are in [`cli::remote`]. Results go to
 //! standard output, everything else to standard error.
 
 mod args;
 mod auth;
 mod dump;
 mod health;
-mod line;
+mod audit_line;
 mod logs;
 mod mcp;
 mod run;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory};
 use cli::child::become_command;
-use cli::client;
+use cli::remote;
 
 use crate::args::{Args, Command, Show, StoreCommand};
 
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let failed = |what| (1, what);
     let done = match &args.command {
         Command::Auth { command } => auth::run(command).map_err(failed).map(|()| 0),
-        Command::Client(args) => client::run(args).map(|()| 0),
+        Command::Client(args) => remote::run(args).map(|()| 0),
         Command::Config(show) => config(given(), show).map(|()| 0),
         Command::Completions(completions) => {
             let script = completions.script(Args::command());
@@ -65,5 +65,5 @@ fn config(matches: &ArgMatches, show: &Show) -> Result<(), (u8, String)> {
 
 /// One line for people.
 fn say(what: &str) {
-    cli::speak::say("lockd", what);
+    cli::stderr::say("lockd", what);
 }

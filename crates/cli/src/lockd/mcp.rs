@@ -15,23 +15,23 @@
 
 mod tools;
 mod handler;
-mod desk;
+mod session;
 mod held;
-mod words;
+mod messages;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cli::client::agents::AgentArgs;
-use cli::client::{Connection, Done, connect, duration, failed};
+use cli::remote::agents::AgentArgs;
+use cli::remote::{Connection, Done, connect, duration, failed};
 use rmcp::ServiceExt;
 use rmcp::service::QuitReason;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::stdio_pipes;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use self::desk::{Desk, Limits};
 use self::handler::Handler;
+use self::session::{Desk, Limits};
 use crate::logs::{self, Format, Level};
 
 /// The longest message. Longer ones are dropped, with a line in the log: no part of them is read, so nobody can be told.

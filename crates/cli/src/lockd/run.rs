@@ -13,16 +13,16 @@ use std::ffi::{OsStr, OsString};
 use std::io::{PipeWriter, Write};
 use std::time::Duration;
 
-use ::client::{Client, Declared, Lease, Lost, Options};
 use api::agents::{Intent, Manifest};
 use cli::child::{Ended, Job, Moment, Signals, WANTS_TERMINAL};
+use client::{Client, Declared, Lease, Lost, Options};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 use self::term::{Standing, Term};
 use crate::say;
-use cli::client::agents::{AgentArgs, intent, refused};
-use cli::client::{Connection, Failure, Terms, connect, duration, failed, misused, told, values};
+use cli::remote::agents::{AgentArgs, intent, refused};
+use cli::remote::{Connection, Failure, Terms, connect, duration, failed, misused, told, values};
 
 /// The exit code when the lease was lost.
 const LOST: u8 = 12;

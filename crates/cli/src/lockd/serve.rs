@@ -14,7 +14,7 @@ use self::resolve::{Source, resolve};
 pub(crate) use self::settings::Serve;
 use crate::logs::{self, Format};
 use crate::say;
-use cli::client::Output;
+use cli::remote::Output;
 
 type Failure = String;
 

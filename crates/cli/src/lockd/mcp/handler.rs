@@ -10,7 +10,7 @@ use rmcp::service::{RequestContext, RoleServer};
 use rmcp::{ErrorData, ServerHandler};
 use tokio::sync::Semaphore;
 
-use super::desk::{Answer, Desk};
+use super::session::{Answer, Desk};
 use super::tools::{INSTRUCTIONS, Verb};
 
 /// The most calls at once. Each may wait for a while.

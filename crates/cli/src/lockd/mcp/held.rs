@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use ::client::{Lease, Lost};
 use api::tell::Granted;
+use client::{Lease, Lost};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A lease's name between this program and the agent. Never used twice.

@@ -19,8 +19,8 @@
 
 use std::time::Duration;
 
-use ::client::Lost;
 use cli::child::{Moment, Order};
+use client::Lost;
 
 /// How a lease stands.
 #[derive(Clone, Copy)]

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use ::client::{Client, Conditions, Declared, Error, Lease, Options};
 use api::Code;
 use api::agents::{self, Intent, Judged, Reconciled};
 use api::tell::Granted;
-use cli::client::agents::Agent;
-use cli::client::documents::edited;
+use cli::remote::agents::Agent;
+use cli::remote::documents::edited;
+use client::{Client, Conditions, Declared, Error, Lease, Options};
 use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use super::held::{Handle, Held, Seen, Slot};
+use super::messages;
 use super::tools::{Acquire, Manifest, Reconcile, Release, StateGet, StateUpdate, Verb, WhoHolds};
-use super::words;
 use crate::say;
 
 /// The longest document that is read or written here: a model has no room for more.
@@ -46,7 +46,8 @@ impl Desk {
     /// Does it. What was lost is looked for when it is done, so that the answer which says so is the next to go out.
     pub(super) async fn call(&self, verb: Verb, arguments: JsonObject) -> Answer {
         let answer = self.work(verb, arguments).await;
-        let lost: String = self.held.take_lost().iter().map(|(seen, why)| words::lost(seen, *why)).collect();
+        let lost: String =
+            self.held.take_lost().iter().map(|(seen, why)| messages::lost(seen, *why)).collect();
         match answer {
             Ok(text) => Ok(lost + &text),
             Err(text) => Err(lost + &text),
@@ -76,7 +77,7 @@ impl Desk {
         };
         let slot = self.slot()?;
         match self.client.acquire(&args.key, &options).await {
-            Ok(lease) => self.keep(lease, slot).await.map(|seen| words::granted(&seen)),
+            Ok(lease) => self.keep(lease, slot).await.map(|seen| messages::granted(&seen)),
             Err(error) => self.own(&error, |own| own.key.as_ref() == Some(&args.key)),
         }
     }
@@ -93,10 +94,10 @@ impl Desk {
         let slot = self.slot()?;
         match self.client.declare(&manifest, patience).await {
             Ok(Declared::Granted { lease, attempt_id }) => {
-                let granted = self.keep(lease, slot).await.map(|seen| words::granted(&seen))?;
+                let granted = self.keep(lease, slot).await.map(|seen| messages::granted(&seen))?;
                 Ok(format!("{granted}attempt_id={attempt_id}\n"))
             }
-            Ok(Declared::Not(judged)) => Err(words::judged(&judged, &self.to_release(&judged))),
+            Ok(Declared::Not(judged)) => Err(messages::judged(&judged, &self.to_release(&judged))),
             Err(error) => self.own(&error, |_| false),
         }
     }
@@ -106,9 +107,9 @@ impl Desk {
         let own = error.refusal().filter(|refusal| refusal.error == Code::AlreadyHeld);
         let own = own.and_then(|refusal| refusal.hints.lease.as_deref());
         match own.and_then(|own| self.held.find(|granted| granted.public_id == own)) {
-            Some(seen) if is_same(&seen.granted) => Ok(words::granted(&seen)),
-            Some(seen) => Err(words::in_its_own_way(&seen)),
-            None => Err(words::refused(error)),
+            Some(seen) if is_same(&seen.granted) => Ok(messages::granted(&seen)),
+            Some(seen) => Err(messages::in_its_own_way(&seen)),
+            None => Err(messages::refused(error)),
         }
     }
 
@@ -131,7 +132,7 @@ impl Desk {
     }
 
     fn slot(&self) -> Result<Slot, String> {
-        let full = || words::full(self.limits.leases_max, &self.held.live());
+        let full = || messages::full(self.limits.leases_max, &self.held.live());
         self.held.slot().ok_or_else(full)
     }
 
@@ -166,11 +167,11 @@ impl Desk {
 
     async fn give_up(&self, handle: Handle) -> Answer {
         let taken = self.held.take(handle);
-        let (lease, _slot) = taken.ok_or_else(|| words::no_handle(handle, &self.held.live()))?;
+        let (lease, _slot) = taken.ok_or_else(|| messages::no_handle(handle, &self.held.live()))?;
         if let Some(lost) = lease.why_lost() {
             return Ok(format!("handle={handle} was lost before you released it: {lost}.\n"));
         }
-        lease.release().await.map_err(|error| words::not_released(handle, &error))?;
+        lease.release().await.map_err(|error| messages::not_released(handle, &error))?;
         Ok(format!("RELEASED handle={handle}. Do not touch what it covered any more.\n"))
     }
 
@@ -180,8 +181,8 @@ impl Desk {
             _ => args.object.clone(),
         };
         let state = self.client.resource(&name, self.namespace.as_deref()).await;
-        let state = state.map_err(|error| words::refused(&error))?;
-        Ok(words::resource(&state, &self.held.live()))
+        let state = state.map_err(|error| messages::refused(&error))?;
+        Ok(messages::resource(&state, &self.held.live()))
     }
 
     async fn reconcile(&self, args: Reconcile) -> Answer {
@@ -197,7 +198,7 @@ impl Desk {
         }
         let (namespace, agent_id) = (self.namespace.clone(), Some(self.agent.agent_id.clone()));
         let ask = agents::Reconcile { namespace, agent_id, lease_ids, rebind: Some(rebind) };
-        let found = self.client.reconcile(&ask).await.map_err(|error| words::refused(&error))?;
+        let found = self.client.reconcile(&ask).await.map_err(|error| messages::refused(&error))?;
         let mut text = String::new();
         for one in &found {
             text += &self.settle(one, &own).await;
@@ -208,16 +209,16 @@ impl Desk {
     /// What is true of one lease. If it is this agent's, and not yet this connection's, it is from here on.
     async fn settle(&self, found: &Reconciled, own: &[Seen]) -> String {
         if let Some(seen) = own.iter().find(|seen| seen.granted.lease_id == found.lease_id) {
-            return if found.valid { words::held(seen) } else { words::gone(found) };
+            return if found.valid { messages::held(seen) } else { messages::gone(found) };
         }
-        let Some(slot) = self.held.slot() else { return words::full(self.limits.leases_max, own) };
+        let Some(slot) = self.held.slot() else { return messages::full(self.limits.leases_max, own) };
         match self.client.resume(found).await {
             Ok(Some(lease)) => match self.keep(lease, slot).await {
-                Ok(seen) => words::granted(&seen),
+                Ok(seen) => messages::granted(&seen),
                 Err(text) => text,
             },
-            Ok(None) => words::gone(found),
-            Err(error) => words::refused(&error),
+            Ok(None) => messages::gone(found),
+            Err(error) => messages::refused(&error),
         }
     }
 
@@ -227,13 +228,13 @@ impl Desk {
             Some(seen) => self.client.get_state(&args.key, &seen.granted.lease_id).await,
             None => self.client.get_public_state(&args.key, self.namespace.as_deref()).await,
         };
-        let state = read.map_err(|error| words::refused(&error))?;
+        let state = read.map_err(|error| messages::refused(&error))?;
         fits(state.document.as_deref().map_or(0, <[u8]>::len))?;
-        Ok(words::document(&state, under.as_ref()))
+        Ok(messages::document(&state, under.as_ref()))
     }
 
     async fn state_update(&self, args: StateUpdate) -> Answer {
-        let seen = self.over_key(&args.key).ok_or_else(|| words::no_lease_of(&args.key))?;
+        let seen = self.over_key(&args.key).ok_or_else(|| messages::no_lease_of(&args.key))?;
         let (document, if_version) = self.new_document(&args, &seen).await?;
         fits(document.len())?;
         let conditions = Conditions {
@@ -243,12 +244,12 @@ impl Desk {
             ..Conditions::default()
         };
         let update = self.client.update_state(&args.key, &seen.granted.lease_id, document, &conditions);
-        let committed = update.await.map_err(|error| words::refused(&error))?;
+        let committed = update.await.map_err(|error| messages::refused(&error))?;
         if args.release {
             // It is given back already: whoever drops it gives it back again, which does nothing.
             drop(self.held.take(seen.handle));
         }
-        Ok(words::committed(&committed, args.release.then_some(seen.handle)))
+        Ok(messages::committed(&committed, args.release.then_some(seen.handle)))
     }
 
     /// The document, and the version that it is to replace.
@@ -257,12 +258,12 @@ impl Desk {
             (Some(document), None) => Ok((document.clone().into_bytes(), args.if_version)),
             (None, Some(edits)) => {
                 let read = self.client.get_state(&args.key, &seen.granted.lease_id).await;
-                let read = read.map_err(|error| words::refused(&error))?;
+                let read = read.map_err(|error| messages::refused(&error))?;
                 let document = edited(&read.document.unwrap_or_default(), edits);
-                let document = document.map_err(|(_, what)| words::invalid(&what))?;
+                let document = document.map_err(|(_, what)| messages::invalid(&what))?;
                 Ok((document, args.if_version.or(Some(read.version))))
             }
-            _ => Err(words::invalid("either document or edits, and not both")),
+            _ => Err(messages::invalid("either document or edits, and not both")),
         }
     }
 
@@ -296,7 +297,7 @@ async fn give_back((lease, _slot): (Lease, Slot)) {
 }
 
 fn read<T: DeserializeOwned>(arguments: JsonObject) -> Result<T, String> {
-    serde_json::from_value(arguments.into()).map_err(|error| words::invalid(&error.to_string()))
+    serde_json::from_value(arguments.into()).map_err(|error| messages::invalid(&error.to_string()))
 }
 
 fn fits(bytes: usize) -> Result<(), String> {

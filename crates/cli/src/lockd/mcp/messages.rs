@@ -5,12 +5,12 @@
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
-use ::client::{Error, Kind, Lost, State};
 use api::agents::{Judged, Reconciled, ResourceState, Verdict};
 use api::tell::{Committed, Granted, Lease};
-use cli::client::agents::others;
-use cli::client::told;
-use cli::speak::shown;
+use cli::remote::agents::others;
+use cli::remote::told;
+use cli::stderr::shown;
+use client::{Error, Kind, Lost, State};
 
 use super::held::{Handle, Seen};
 

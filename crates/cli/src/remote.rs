@@ -21,11 +21,11 @@ mod who;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use ::client::{Builder, Client, Error, Kind};
+use client::{Builder, Client, Error, Kind};
 use serde::Serialize;
 
 use crate::progress::Bar;
-use crate::speak::shown;
+use crate::stderr::shown;
 
 use args::Verb;
 pub use args::{ClientArgs, Connection, Only, Output, Terms, duration};

@@ -1,12 +1,12 @@
 //! `describe`, `why`, `list`, and how leases are shown.
 
-use ::client::{Client, Error};
 use api::Code;
 use api::tell::{Described, Lease, Leases};
+use client::{Client, Error};
 
 use super::args::{Common, Named};
 use super::{Done, print, told};
-use crate::speak::shown;
+use crate::stderr::shown;
 
 pub(crate) async fn describe(client: &Client, common: &Common, args: &Named) -> Done {
     let told_of = client.describe(&args.key, common.connection.namespace.as_deref()).await.map_err(told)?;

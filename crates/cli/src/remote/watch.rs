@@ -5,15 +5,15 @@
 
 use std::time::Duration;
 
-use ::client::{Client, Error, Kind};
 use api::tell::Described;
+use client::{Client, Error, Kind};
 use serde::Serialize;
 
 use super::args::{Common, Output, Until, Watch};
 use super::documents::now;
 use super::views::{look, unused};
 use super::{Done, Failure, is_read, prepare, told};
-use crate::speak::{say, shown};
+use crate::stderr::{say, shown};
 
 /// How long one answer may take: `--timeout` is for all of them.
 const ANSWER: Duration = Duration::from_secs(10);

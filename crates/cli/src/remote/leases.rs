@@ -1,8 +1,8 @@
 //! `acquire`, `keepalive`, `release`.
 
-use ::client::Client;
 use api::ask;
 use api::tell::{Extended, Granted, Released};
+use client::Client;
 
 use super::args::{Acquire, Common, HeldKey, Keepalive};
 use super::environment::{exports, held};

@@ -8,8 +8,8 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use ::client::{Client, Conditions};
 use api::tell::{Committed, Removed};
+use client::{Client, Conditions};
 use jsonstream::edit::{apply, parse_edit};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -17,7 +17,7 @@ use super::args::{Common, Edit, Get, Only, Remove, Set, Update, Verb};
 use super::environment::{Held, held, key};
 use super::{Done, Failure, Output, failed, misused, print, told, write_out};
 use crate::file::replace;
-use crate::speak::shown;
+use crate::stderr::shown;
 
 pub(crate) async fn get(client: &Client, common: &Common, args: &Get) -> Done {
     let read = if args.public {

@@ -3,8 +3,8 @@
 //! **Invariant.** Exports are safe to eval, whatever is in them. A lease is only found for the key that it was taken for:
 //! a script that has two keys cannot release one by the other's name.
 
-use ::client::endpoint::Endpoint;
 use api::tell::Granted;
+use client::endpoint::Endpoint;
 
 use super::args::{Connection, LeaseId};
 use super::{Failure, misused, told};

@@ -6,7 +6,7 @@ use api::agents::{InTheWay, Intent, Judged, Manifest, Verdict};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{Connection, Failure, failed, misused, who};
-use crate::speak::shown;
+use crate::stderr::shown;
 
 /// What can be done with an object.
 const PREDICATES: [&str; 6] = ["PROVIDES", "CONSUMES", "MUTATES", "DELETES", "DEPENDS_ON", "RENAMES"];
