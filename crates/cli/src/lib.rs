@@ -1,11 +1,11 @@
-//! What the programs of this package share.
+//! Code that the programs of this package share.
 //!
-//! [`remote`] is `lockd client`, and what `lockc` and `lockd run` do like it; [`child`] runs commands under a lock; [`mod@file`]
-//! replaces files; [`folders`] says where things are kept; [`man_pages`] makes completions and manual pages; [`progress`] and
-//! [`stderr`] are for people.
+//! [`remote`] implements `lockd client`, and the parts of it that `lockc`, `lockd run` and `lockd mcp` use; [`child`] runs
+//! commands under a lock; [`mod@file`] replaces files atomically; [`folders`] finds the XDG directories; [`man_pages`]
+//! generates shell completions and man pages; [`progress`] and [`stderr`] write to the terminal.
 
-pub mod child;
 pub mod remote;
+pub mod child;
 pub mod file;
 pub mod folders;
 pub mod man_pages;

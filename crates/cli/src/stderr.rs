@@ -1,15 +1,15 @@
-//! Lines for people, on standard error.
+//! Messages on standard error.
 
 use std::io::Write;
 
-/// One line, after the program's name.
-pub fn say(program: &str, what: &str) {
-    // If nobody listens, the exit code has to do.
+/// Prints one line, prefixed with the program's name.
+pub fn notice(program: &str, what: &str) {
+    // With standard error closed, the exit code is all that is left to report with.
     drop(writeln!(std::io::stderr(), "{program}: {what}"));
 }
 
-/// A text of somebody else's: it cannot move the cursor, nor pretend to be two lines.
-pub fn shown(text: &str) -> String {
+/// Escapes control characters in untrusted text, so that it can neither move the cursor nor start a new line.
+pub fn escape_control(text: &str) -> String {
     let escaped =
         text.chars().map(|c| if c.is_control() { c.escape_unicode().to_string() } else { c.to_string() });
     escaped.collect()

@@ -125,7 +125,7 @@ pub(crate) enum WorktreeCommand {
     #[command(after_help = "Example:\n  jvs worktree add experiment\n  \
                             jvs worktree add scratch --mode shared --path team/scratch")]
     Add {
-        /// Its name.
+        /// Name of the worktree.
         #[arg(value_name = "ID")]
         worktree: WorktreeId,
         /// Its directory below the repository's root; by default `worktrees/<ID>`.
@@ -143,7 +143,7 @@ pub(crate) enum WorktreeCommand {
     /// Remove a worktree that nobody has locked. Its files, snapshots and audit stay.
     #[command(after_help = "Example:\n  jvs worktree remove experiment")]
     Remove {
-        /// Its name.
+        /// Name of the worktree.
         #[arg(value_name = "ID")]
         worktree: WorktreeId,
     },

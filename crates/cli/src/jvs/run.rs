@@ -59,8 +59,7 @@ fn not_made(what: &'static str) -> impl Fn(std::io::Error) -> Error {
 }
 
 fn not_ended() -> Error {
-    let detail = "processes of the command could not be killed, so the lock is left to run out; look for what they wait for";
-    Error::new(Class::Io, detail)
+    Error::new(Class::Io, cli::child::unkilled("lock"))
 }
 
 /// What a renewal came to.

@@ -4,12 +4,12 @@ use api::ask;
 use api::tell::{Extended, Granted, Released};
 use client::Client;
 
-use super::args::{Acquire, Common, HeldKey, Keepalive};
-use super::environment::{exports, held};
-use super::{Connection, Done, Failure, Output, Terms, print, told};
+use super::args::{Acquire, Common, Keepalive, LeaseKey};
+use super::environment::{exports, lease_credential};
+use super::{CommandResult, Connection, Failure, LeaseTerms, Output, client_failure, print};
 
-/// Prints the lease as exports. If they cannot be printed the lease is given back: nobody would know of it.
-pub(crate) async fn acquire(client: &Client, common: &Common, args: &Acquire) -> Done {
+/// Acquires a lease and prints it as exports. If printing fails the lease is released: its credential would be lost.
+pub(crate) async fn acquire(client: &Client, common: &Common, args: &Acquire) -> CommandResult {
     let granted = grant(client, &common.connection, &args.key, &args.terms).await?;
     let printed = match exports(&common.connection, &granted) {
         Ok(text) => print(common.output, &granted, || text),
@@ -21,41 +21,41 @@ pub(crate) async fn acquire(client: &Client, common: &Common, args: &Acquire) ->
     printed
 }
 
-/// Takes a lease over a key.
+/// Acquires a lease on a key.
 pub async fn grant(
     client: &Client,
     connection: &Connection,
     key: &str,
-    terms: &Terms,
+    terms: &LeaseTerms,
 ) -> Result<Granted, Failure> {
-    let asked = ask::Acquire {
+    let request = ask::Acquire {
         namespace: connection.namespace.clone(),
         key: Some(key.to_string()),
         ttl_ms: terms.ttl_ms()?,
         owner: terms.owner.clone(),
         ..ask::Acquire::default()
     };
-    client.grant(asked, terms.block).await.map_err(told)
+    client.grant(request, terms.block).await.map_err(client_failure)
 }
 
-pub(crate) async fn keepalive(client: &Client, common: &Common, args: &Keepalive) -> Done {
-    let held = held(args.held.key.as_deref(), &args.held.lease)?;
-    let extended = client.keepalive(&held.lease_id, args.ttl).await.map_err(told)?;
-    say_extended(common.output, &extended)
+pub(crate) async fn keepalive(client: &Client, common: &Common, args: &Keepalive) -> CommandResult {
+    let lease = lease_credential(args.held.key.as_deref(), &args.held.lease)?;
+    let extended = client.keepalive(&lease.lease_id, args.ttl).await.map_err(client_failure)?;
+    print_extended(common.output, &extended)
 }
 
-/// Prints what a keepalive came to.
-pub fn say_extended(output: Output, extended: &Extended) -> Done {
+/// Prints the response to a keepalive.
+pub fn print_extended(output: Output, extended: &Extended) -> CommandResult {
     print(output, extended, || format!("extended remaining_ms={}\n", extended.remaining_ms))
 }
 
-pub(crate) async fn release(client: &Client, common: &Common, args: &HeldKey) -> Done {
-    let held = held(args.key.as_deref(), &args.lease)?;
-    client.release(&held.lease_id).await.map_err(told)?;
-    say_released(common.output)
+pub(crate) async fn release(client: &Client, common: &Common, args: &LeaseKey) -> CommandResult {
+    let lease = lease_credential(args.key.as_deref(), &args.lease)?;
+    client.release(&lease.lease_id).await.map_err(client_failure)?;
+    print_released(common.output)
 }
 
-/// Prints that a lease was given back.
-pub fn say_released(output: Output) -> Done {
+/// Prints that a lease was released.
+pub fn print_released(output: Output) -> CommandResult {
     print(output, &Released { released: true }, String::new)
 }

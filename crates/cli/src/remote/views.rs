@@ -1,16 +1,17 @@
-//! `describe`, `why`, `list`, and how leases are shown.
+//! `describe`, `why`, `list`, and the text form of leases.
 
 use api::Code;
 use api::tell::{Described, Lease, Leases};
 use client::{Client, Error};
 
-use super::args::{Common, Named};
-use super::{Done, print, told};
-use crate::stderr::shown;
+use super::args::{Common, KeyArg};
+use super::{CommandResult, client_failure, print};
+use crate::stderr::escape_control;
 
-pub(crate) async fn describe(client: &Client, common: &Common, args: &Named) -> Done {
-    let told_of = client.describe(&args.key, common.connection.namespace.as_deref()).await.map_err(told)?;
-    print(common.output, &told_of, || described(&told_of))
+pub(crate) async fn describe(client: &Client, common: &Common, args: &KeyArg) -> CommandResult {
+    let description =
+        client.describe(&args.key, common.connection.namespace.as_deref()).await.map_err(client_failure)?;
+    print(common.output, &description, || described(&description))
 }
 
 fn described(key: &Described) -> String {
@@ -28,36 +29,44 @@ fn described(key: &Described) -> String {
     }
     lines.extend(key.state.as_ref().map(|state| format!("state={state}")));
     lines.extend(key.fencing_token.map(|token| format!("fencing_token={token}")));
-    lines.iter().map(|line| shown(line) + "\n").collect()
+    lines.iter().map(|line| escape_control(line) + "\n").collect()
 }
 
-pub(crate) async fn why(client: &Client, common: &Common, args: &Named) -> Done {
-    let seen =
-        look(client, common, &args.key).await.map_err(told)?.unwrap_or_else(|| unused(common, &args.key));
-    print(common.output, &seen, || shown(&because(&seen)) + "\n")
+pub(crate) async fn why(client: &Client, common: &Common, args: &KeyArg) -> CommandResult {
+    let description = describe_or_none(client, common, &args.key)
+        .await
+        .map_err(client_failure)?
+        .unwrap_or_else(|| unused_key(common, &args.key));
+    print(common.output, &description, || escape_control(&explanation(&description)) + "\n")
 }
 
-/// What is known of a key; nothing if it was never used.
-pub(crate) async fn look(client: &Client, common: &Common, key: &str) -> Result<Option<Described>, Error> {
+/// The description of a key; `None` if the server has no record of it.
+pub(crate) async fn describe_or_none(
+    client: &Client,
+    common: &Common,
+    key: &str,
+) -> Result<Option<Described>, Error> {
     match client.describe(key, common.connection.namespace.as_deref()).await {
         Err(error) if error.code() == Some(Code::NotFound) => Ok(None),
-        seen => seen.map(Some),
+        description => description.map(Some),
     }
 }
 
-/// What there is to say of a key that was never used.
-pub(crate) fn unused(common: &Common, key: &str) -> Described {
+/// The description of a key that the server has no record of.
+pub(crate) fn unused_key(common: &Common, key: &str) -> Described {
     let namespace = common.connection.namespace.clone().unwrap_or_else(|| api::DEFAULT_NAMESPACE.into());
     Described { key: key.into(), namespace, ..Described::default() }
 }
 
-fn because(key: &Described) -> String {
+fn explanation(key: &Described) -> String {
     let Some(lease) = &key.lease else {
-        return format!("nobody holds it; acquire would get it: key={} waiters={}", key.key, key.waiters);
+        return format!("free: acquire would be granted: key={} waiters={}", key.key, key.waiters);
     };
     let what = match key.state.as_deref() {
-        Some("revoking") => "its lease has ended, and the key stays taken until it is reclaimed",
-        _ => "it is held; it is free when its holder releases it, or stops renewing it",
+        Some("revoking") => {
+            "the lease has ended, but the key stays blocked until it is reclaimed (operators: `lockd client reclaim`)"
+        }
+        _ => "held: it becomes free when the holder releases it, or the lease expires without renewal",
     };
     format!(
         "{what}: key={} owner={} public_id={} expires_at_unix={} waiters={}",
@@ -65,13 +74,13 @@ fn because(key: &Described) -> String {
     )
 }
 
-pub(crate) async fn list(client: &Client, common: &Common) -> Done {
+pub(crate) async fn list(client: &Client, common: &Common) -> CommandResult {
     let mut all = Leases::default();
     loop {
         let page = client
             .leases(common.connection.namespace.as_deref(), all.cursor.as_deref())
             .await
-            .map_err(told)?;
+            .map_err(client_failure)?;
         all.leases.extend(page.leases);
         all.cursor = page.cursor;
         if all.cursor.is_none() {
@@ -81,16 +90,16 @@ pub(crate) async fn list(client: &Client, common: &Common) -> Done {
     print(common.output, &all, || all.leases.iter().map(line).collect())
 }
 
-pub(crate) fn show(common: &Common, lease: &Lease) -> Done {
+pub(crate) fn show(common: &Common, lease: &Lease) -> CommandResult {
     print(common.output, lease, || line(lease))
 }
 
 fn line(lease: &Lease) -> String {
-    let named = lease.resources.iter().map(|member| format!("{}:{}", member.kind, member.name));
-    let resources = named.collect::<Vec<_>>().join(",");
+    let members = lease.resources.iter().map(|member| format!("{}:{}", member.kind, member.name));
+    let resources = members.collect::<Vec<_>>().join(",");
     let text = format!(
         "{} {} {} resources={resources} owner={} remaining_ms={} fencing_token={}",
         lease.public_id, lease.state, lease.namespace, lease.owner, lease.remaining_ms, lease.fencing_token
     );
-    shown(&text) + "\n"
+    escape_control(&text) + "\n"
 }

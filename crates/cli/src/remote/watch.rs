@@ -1,7 +1,7 @@
-//! `watch`: follows a key.
+//! `watch`: prints the changes of a key.
 //!
-//! [`Source`] is where news of the key come from: today from asking again and again. What is done with them does not know
-//! that, so that a subscription can take its place.
+//! [`KeySource`] produces the states of the key, today by polling. [`KeyWatcher`] does not depend on that, so a
+//! subscription can replace it.
 
 use std::time::Duration;
 
@@ -11,71 +11,75 @@ use serde::Serialize;
 
 use super::args::{Common, Output, Until, Watch};
 use super::documents::now;
-use super::views::{look, unused};
-use super::{Done, Failure, is_read, prepare, told};
-use crate::stderr::{say, shown};
+use super::views::{describe_or_none, unused_key};
+use super::{CommandResult, Failure, client_failure, prepare, write_stdout};
+use crate::stderr::{escape_control, notice};
 
-/// How long one answer may take: `--timeout` is for all of them.
-const ANSWER: Duration = Duration::from_secs(10);
+/// Timeout of one poll; `--timeout` limits the whole watch.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Until what is waited for is so, the time is over, or nobody reads any more.
-pub(crate) async fn watch(common: &Common, args: &Watch) -> Done {
-    // One try at a time: it goes on trying by itself, and says so.
-    let client = prepare(&common.connection)?.answer_timeout(ANSWER).tries(1).build().map_err(told)?;
-    let source = Source { client, common, args, pause: Duration::ZERO };
-    let mut follower = Follower { output: common.output, until: args.until, last: None, unreachable: None };
-    let end = follower.follow(source);
+/// Runs until the `--until` condition holds, `--timeout` passes, or the reader closes the pipe.
+pub(crate) async fn watch(common: &Common, args: &Watch) -> CommandResult {
+    // One attempt per poll: the watch itself retries, and reports the outage.
+    let client = prepare(&common.connection)?
+        .answer_timeout(RESPONSE_TIMEOUT)
+        .tries(1)
+        .build()
+        .map_err(client_failure)?;
+    let source = KeySource { client, common, args, pause: Duration::ZERO };
+    let mut watcher = KeyWatcher { output: common.output, until: args.until, last: None, unreachable: None };
+    let end = watcher.follow(source);
     match common.connection.timeout {
         None => end.await,
         Some(span) => match tokio::time::timeout(span, end).await {
             Ok(done) => done,
-            Err(_) => follower.out_of_time(),
+            Err(_) => watcher.timed_out(),
         },
     }
 }
 
-/// Where news come from.
-struct Source<'a> {
+/// Polls the key.
+struct KeySource<'a> {
     client: Client,
     common: &'a Common,
     args: &'a Watch,
-    /// Before the next question.
+    /// Delay before the next poll.
     pause: Duration,
 }
 
-impl Source<'_> {
-    /// The key as it is now, which may be as it was.
-    async fn next(&mut self) -> Result<Seen, Error> {
+impl KeySource<'_> {
+    /// The current state of the key, changed or not.
+    async fn next(&mut self) -> Result<KeyState, Error> {
         tokio::time::sleep(self.pause).await;
         self.pause = self.args.every;
         let key = &self.args.named.key;
-        let known = look(&self.client, self.common, key).await?;
-        Ok(Seen::new(known.is_some(), known.unwrap_or_else(|| unused(self.common, key))))
+        let known = describe_or_none(&self.client, self.common, key).await?;
+        Ok(KeyState::new(known.is_some(), known.unwrap_or_else(|| unused_key(self.common, key))))
     }
 }
 
-/// What counts as a change; a renewal does not. Programs read it: fields are added, and not renamed.
+/// The fields whose change is printed; a renewal changes none. The JSON form is stable: fields are added, never renamed.
 #[derive(PartialEq, Eq, Serialize)]
-struct Seen {
+struct KeyState {
     key: String,
     namespace: String,
     held: bool,
     owner: Option<String>,
-    /// Of the lease.
+    /// The lease's public id.
     public_id: Option<String>,
     state: Option<String>,
     fencing_token: Option<u64>,
     version: u64,
     state_etag: String,
     waiters: u64,
-    /// Whether the server keeps anything for it.
+    /// Whether the server has a record of the key.
     known: bool,
 }
 
-impl Seen {
-    fn new(known: bool, key: Described) -> Seen {
+impl KeyState {
+    fn new(known: bool, key: Described) -> KeyState {
         let (public_id, owner) = key.lease.map(|lease| (lease.lease_id, lease.owner)).unzip();
-        Seen {
+        KeyState {
             key: key.key,
             namespace: key.namespace,
             held: public_id.is_some(),
@@ -90,24 +94,24 @@ impl Seen {
         }
     }
 
-    /// `first`: nothing was seen before it.
+    /// One output line; `first` marks the first state of the watch.
     fn line(&self, output: Output, first: bool) -> String {
         #[derive(Serialize)]
-        struct At<'a> {
+        struct Timestamped<'a> {
             time: String,
             #[serde(flatten)]
-            seen: &'a Seen,
+            state: &'a KeyState,
         }
         match output {
             Output::Json => {
-                serde_json::to_string(&At { time: now(), seen: self }).expect("plain data") + "\n"
+                serde_json::to_string(&Timestamped { time: now(), state: self }).expect("plain data") + "\n"
             }
-            Output::Text => shown(&format!("{} {}", now(), self.text(first))) + "\n",
+            Output::Text => escape_control(&format!("{} {}", now(), self.text(first))) + "\n",
         }
     }
 
     fn text(&self, first: bool) -> String {
-        let Seen { key, version, waiters, .. } = self;
+        let KeyState { key, version, waiters, .. } = self;
         match (&self.owner, &self.public_id) {
             (Some(owner), Some(public_id)) => {
                 let state = self.state.as_deref().unwrap_or_default();
@@ -115,69 +119,71 @@ impl Seen {
                     "held key={key} owner={owner} public_id={public_id} state={state} version={version} waiters={waiters}"
                 )
             }
-            // Later on it may be a key whose last trace has gone.
+            // Later an unknown key may be one whose record was garbage-collected.
             _ if first && !self.known => format!("free, never used: key={key}"),
             _ => format!("free key={key} version={version} waiters={waiters}"),
         }
     }
 }
 
-struct Follower {
+struct KeyWatcher {
     output: Output,
     until: Option<Until>,
-    last: Option<Seen>,
-    /// Why the last question had no answer.
+    last: Option<KeyState>,
+    /// The failure of the last poll, if it failed.
     unreachable: Option<Failure>,
 }
 
-impl Follower {
-    async fn follow(&mut self, mut source: Source<'_>) -> Done {
+impl KeyWatcher {
+    async fn follow(&mut self, mut source: KeySource<'_>) -> CommandResult {
         loop {
             match source.next().await {
-                Ok(seen) => {
+                Ok(state) => {
                     if self.unreachable.take().is_some() {
-                        say("lockd", "the server answers again");
+                        notice("lockd", "the server is reachable again");
                     }
-                    if self.is_over(seen)? {
+                    if self.is_reached(state)? {
                         return Ok(());
                     }
                 }
-                Err(error) if error.kind() == Kind::Unavailable => self.could_not_ask(told(error)),
-                Err(error) => return Err(told(error)),
+                Err(error) if error.kind() == Kind::Unavailable => {
+                    self.note_unreachable(client_failure(error))
+                }
+                Err(error) => return Err(client_failure(error)),
             }
         }
     }
 
-    /// Prints what is new, and tells whether it is what was waited for.
-    fn is_over(&mut self, seen: Seen) -> Result<bool, Failure> {
-        let (first, changed) = (self.last.is_none(), self.last.as_ref() != Some(&seen));
-        if changed && !is_read(seen.line(self.output, first).as_bytes())? {
+    /// Prints a changed state, and returns whether the watch is over.
+    fn is_reached(&mut self, state: KeyState) -> Result<bool, Failure> {
+        let (first, changed) = (self.last.is_none(), self.last.as_ref() != Some(&state));
+        if changed && !write_stdout(state.line(self.output, first).as_bytes())? {
             return Ok(true);
         }
-        let over = match self.until {
+        let reached = match self.until {
             None => false,
-            Some(Until::Free) => !seen.held,
-            Some(Until::Held) => seen.held,
+            Some(Until::Free) => !state.held,
+            Some(Until::Held) => state.held,
             Some(Until::Changed) => changed && !first,
         };
-        self.last = Some(seen);
-        Ok(over)
+        self.last = Some(state);
+        Ok(reached)
     }
 
-    /// Says so once, until it has changed.
-    fn could_not_ask(&mut self, failure: Failure) {
+    /// Reports an outage once, until the server is reachable again.
+    fn note_unreachable(&mut self, failure: Failure) {
         if self.unreachable.is_none() {
-            say("lockd", &format!("{}; trying again", failure.1));
+            notice("lockd", &format!("{}; retrying", failure.1));
         }
         self.unreachable = Some(failure);
     }
 
-    fn out_of_time(self) -> Done {
+    fn timed_out(self) -> CommandResult {
         match (self.unreachable, self.last, self.until) {
             (Some(failure), ..) => Err(failure),
-            (None, None, _) => Err((13, "the server did not answer in time".into())),
+            (None, None, _) => Err((13, "the server did not respond before --timeout".into())),
             (None, Some(_), None) => Ok(()),
-            (None, Some(_), Some(_)) => Err((1, "what was waited for did not happen in time".into())),
+            (None, Some(_), Some(_)) => Err((1, "the --until condition was not met before --timeout".into())),
         }
     }
 }

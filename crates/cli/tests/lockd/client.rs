@@ -95,7 +95,7 @@ fn exit_codes_tell_what_to_do() {
         (2, "invalid_json", "echo '{' | lockd client update orders"),
         (2, "invalid_ttl", "lockd client keepalive --ttl 9h orders"),
         (2, "not a credential", "lockd client release --lease-id x orders"),
-        (2, "no lease of this key", "lockd client release other"),
+        (2, "no lease on this key", "lockd client release other"),
         (2, "number", "lockd client set orders a=x && lockd client set orders a++"),
         (
             2,
@@ -155,12 +155,12 @@ fn an_operator_finds_out_why_and_takes_the_key_back() {
     ));
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(lines.len(), 8, "{}{}", ran.stdout, ran.stderr);
-    assert!(lines[0].starts_with("it is held;") && lines[0].contains("owner=worker-1"), "{}", lines[0]);
+    assert!(lines[0].starts_with("held: ") && lines[0].contains("owner=worker-1"), "{}", lines[0]);
     assert!(lines[1].contains(" revoking default resources=KEY:orders"), "{}", lines[1]);
     assert!(lines[2].contains("until it is reclaimed"), "{}", lines[2]);
     assert_eq!(lines[3], "keepalive 11");
     assert!(lines[4].contains(" revoked "), "{}", lines[4]);
-    assert!(lines[5].starts_with("nobody holds it") && lines[6].starts_with("nobody holds it"));
+    assert!(lines[5].starts_with("free: ") && lines[6].starts_with("free: "));
     assert!(lines[7].starts_with(r#"{"leases":["#), "{}", lines[7]);
     assert!(!ran.stdout.contains("LEASE_ID"), "no secrets");
 }
@@ -208,7 +208,7 @@ fn a_get_that_fails_in_a_pipe_costs_no_document() {
             lockd client get orders; lockd client release orders"#
         ));
         assert_eq!(ran.stdout, "update 2\n{\"precious\":1}", "{broken}: {}", ran.stderr);
-        assert!(ran.stderr.contains("what a command before this one said"), "{broken}: {}", ran.stderr);
+        assert!(ran.stderr.contains("error message of the previous command"), "{broken}: {}", ran.stderr);
     }
 }
 

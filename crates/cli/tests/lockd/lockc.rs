@@ -72,7 +72,7 @@ step: done
 again: 2
 "#;
     assert_eq!(ran.stdout, expected, "{}", ran.stderr);
-    assert!(ran.stderr.contains("nothing is held"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no leases held"), "{}", ran.stderr);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn several_keys_are_held_and_one_is_the_current_one() {
 fn exit_codes_tell_what_to_do() {
     let desk = Desk::new();
     for (code, word, script) in [
-        (2, "nothing is held", "lockc state get; lockc keepalive"),
+        (2, "no leases held", "lockc state get; lockc keepalive"),
         (
             2,
             "name one: keys=a,b",
@@ -122,7 +122,7 @@ fn exit_codes_tell_what_to_do() {
         (11, "version_conflict", "lockc acquire a; echo 1 | lockc state update --if-version 7"),
         (1, "path=/nonexistent/a.yaml", "lockc acquire a; lockc state update -i /nonexistent/a.yaml"),
         (13, "cannot be reached", "lockc acquire -s http://127.0.0.1:1 a"),
-        (2, "elsewhere", "lockc acquire a; lockc acquire -s http://127.0.0.1:1 a"),
+        (2, "at another server", "lockc acquire a; lockc acquire -s http://127.0.0.1:1 a"),
         (
             11,
             "not_held",
@@ -146,7 +146,7 @@ fn a_lease_that_ran_out_is_dropped_with_a_message() {
         lockc state get 2>&1; echo \"get $?\"");
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(
-        lines[0], "lockc: a lease has expired, and is dropped from the context: key=orders",
+        lines[0], "lockc: a lease has expired and is removed from the context: key=orders",
         "{}",
         ran.stdout
     );
@@ -213,7 +213,10 @@ fn a_document_is_edited_and_committed() {
     let expected = "committed version=1 bytes=16\ncommitted version=2 bytes=15\nunchanged 0\nthe same 0\n\
                     committed version=3 bytes=13\n{\"step\":1.50}";
     assert_eq!(ran.stdout, expected, "{}", ran.stderr);
-    assert_eq!(ran.stderr, "lockc: nothing was changed\nlockc: nothing was changed\n");
+    assert_eq!(
+        ran.stderr,
+        "lockc: no change, nothing was committed\nlockc: no change, nothing was committed\n"
+    );
     assert_eq!(desk.kept().len(), 1, "no drafts are left: {:?}", desk.kept());
 }
 
@@ -242,7 +245,7 @@ fn an_edit_that_cannot_be_committed_is_kept_and_its_place_is_told() {
         );
         assert_eq!(ran.code, code, "{editor}: {}", ran.stderr);
         assert!(ran.stderr.contains(word), "{editor}: {}", ran.stderr);
-        let path = ran.stderr.split("what you edited is kept: path=").nth(1).expect("it is told");
+        let path = ran.stderr.split("your edit is kept in a file: path=").nth(1).expect("it is told");
         let path = path.lines().next().expect("a line");
         assert!(std::fs::read_to_string(path).expect("it is there").starts_with("mine: 1"), "{editor}");
         let mode = std::fs::metadata(path).expect("it is there").permissions().mode();
@@ -250,7 +253,7 @@ fn an_edit_that_cannot_be_committed_is_kept_and_its_place_is_told() {
         std::fs::remove_file(path).expect("ours");
     }
     let ran = desk.sh("lockc acquire orders >/dev/null; EDITOR='cp /dev/null' lockc edit");
-    assert_eq!((ran.code, ran.stderr.as_str()), (1, "lockc: the text is empty: nothing was changed\n"));
+    assert_eq!((ran.code, ran.stderr.as_str()), (1, "lockc: the text is empty, nothing was committed\n"));
     assert_eq!(desk.kept().len(), 1, "nothing is kept of nothing: {:?}", desk.kept());
 }
 

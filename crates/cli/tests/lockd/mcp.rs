@@ -142,7 +142,7 @@ fn an_agent_takes_a_key_works_on_its_document_and_gives_it_back() {
     );
 
     let seen = bob.done("who_holds", &json!({"object": "KEY:orders"}));
-    assert!(seen.starts_with("HELD: KEY:orders; 0 wait.") && seen.contains("owner=\"ada\""), "{seen}");
+    assert!(seen.starts_with("HELD: KEY:orders, waiters=0.") && seen.contains("owner=\"ada\""), "{seen}");
     assert!(!seen.contains("this is you"), "{seen}");
     let refused = bob.refused("acquire", &json!({"key": "orders"}));
     assert!(
@@ -166,7 +166,7 @@ fn an_agent_takes_a_key_works_on_its_document_and_gives_it_back() {
 
     assert_eq!(value(&ada.done("release", &json!({"handle": 1})), "handle"), "1");
     assert!(
-        bob.done("who_holds", &json!({"object": "KEY:orders"})).starts_with("FREE: nobody holds KEY:orders")
+        bob.done("who_holds", &json!({"object": "KEY:orders"})).starts_with("FREE: no lease on KEY:orders")
     );
     let text = bob.done("acquire", &json!({"key": "orders"}));
     assert!(
@@ -194,11 +194,11 @@ fn a_manifest_is_granted_whole_and_whoever_is_in_the_way_is_named() {
     bob.done("manifest", &json!({"intents": reads}));
     let writes = json!({"intents": [{"predicate": "DELETES", "object": "FILE:/repo/*"}]});
     let own = bob.refused("manifest", &writes);
-    assert!(own.starts_with("ALREADY HELD: your own lease handle=1"), "{own}");
+    assert!(own.starts_with("ALREADY HELD: the request conflicts with your own lease handle=1"), "{own}");
     bob.done("release", &json!({}));
     let refused = bob.refused("manifest", &writes);
     assert!(refused.starts_with("DIE: ") && refused.contains("reason=\"rename a field\""), "{refused}");
-    assert!(refused.contains(" ms, and then call manifest again with this attempt_id"), "{refused}");
+    assert!(refused.contains(" ms, then call manifest again with this attempt_id"), "{refused}");
     let attempt = refused.trim_end().rsplit("\nattempt_id=").next().expect("a last line");
 
     // It stays away and comes again by itself, for as long as it may wait.
@@ -220,7 +220,7 @@ fn whoever_waits_has_its_turn_and_other_calls_are_answered_meanwhile() {
     );
     until("it waits", || server.sh("lockd client describe orders").stdout.contains("waiters=1"));
     let seen = bob.done("who_holds", &json!({"object": "KEY:orders"}));
-    assert!(seen.contains("; 1 wait."), "{seen}");
+    assert!(seen.contains(", waiters=1."), "{seen}");
     ada.done("release", &json!({}));
     let (done, text) = said(&bob.heard()["result"]);
     assert!(done && text.starts_with("GRANTED"), "{text}");
@@ -234,7 +234,7 @@ fn a_lease_renews_itself_while_the_connection_lives() {
     ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 6}));
     let other = server.sh("lockd client acquire --block 8s orders");
     assert_eq!(other.code, 10, "{}{}", other.stdout, other.stderr);
-    assert!(ada.done("reconcile", &json!({})).starts_with("HELD: handle=1 over KEY:orders"));
+    assert!(ada.done("reconcile", &json!({})).starts_with("HELD: handle=1 on KEY:orders"));
 }
 
 #[test]
@@ -251,13 +251,13 @@ fn a_lease_that_was_lost_is_told_with_the_next_answer_and_only_once() {
         told.starts_with("LOST: ")
     });
     assert!(
-        told.contains("handle=1 over KEY:orders") && told.contains("an operator withdrew it; stop"),
+        told.contains("handle=1 on KEY:orders") && told.contains("an operator withdrew it; stop"),
         "{told}"
     );
-    assert!(told.contains("\nFREE: nobody holds KEY:unrelated"), "what was asked is answered too: {told}");
+    assert!(told.contains("\nFREE: no lease on KEY:unrelated"), "what was asked is answered too: {told}");
     let next = ada.refused("state_update", &json!({"key": "orders", "document": "{}"}));
     assert!(next.starts_with("REFUSED: this connection does not hold the key"), "{next}");
-    assert!(ada.done("reconcile", &json!({})).starts_with("HELD: handle=2 over KEY:other"));
+    assert!(ada.done("reconcile", &json!({})).starts_with("HELD: handle=2 on KEY:other"));
 }
 
 /// A client may give up on a call when its lease is there already: then nobody reads the answer.
@@ -285,7 +285,7 @@ fn a_call_that_is_cancelled_gives_up_its_place() {
     let id = ada.last;
     ada.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
     until("its place is free", || server.sh("lockd client describe orders").stdout.contains("waiters=0"));
-    assert!(ada.done("reconcile", &json!({})).starts_with("Nothing is held"));
+    assert!(ada.done("reconcile", &json!({})).starts_with("This connection holds no lease"));
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn there_is_a_limit_to_leases_to_waits_and_to_documents() {
     }
     let full = ada.refused("acquire", &json!({"key": "c"}));
     assert!(
-        full.contains("2 leases, the most at once. NEXT: release some.\nHELD: handle=1 over KEY:a"),
+        full.contains("2 leases, which is the limit. NEXT: release some.\nHELD: handle=1 on KEY:a"),
         "{full}"
     );
     ada.done("release", &json!({"handle": 2}));
@@ -378,7 +378,7 @@ fn what_cannot_be_meant_is_refused_in_words() {
         ("acquire", json!({"key": "a", "wait": 1}), "unknown field `wait`"),
         ("acquire", json!({"key": ""}), "invalid_key"),
         ("acquire", json!({"key": "a", "ttl_seconds": 0}), "invalid_ttl"),
-        ("release", json!({"handle": 9}), "holds nothing as handle=9.\nIt holds nothing."),
+        ("release", json!({"handle": 9}), "has no lease with handle=9.\nIt holds no lease."),
         ("who_holds", json!({"object": "orders"}), "invalid_key"),
         ("manifest", json!({"intents": []}), "invalid_body"),
         (
@@ -417,7 +417,7 @@ fn a_server_that_is_not_there_is_said_by_the_tool_and_wrong_usage_at_once() {
     let lockd = assert_cmd::cargo::cargo_bin!("lockd");
     let mut ada = Agent::begin(program(&nobody.to_string(), lockd).arg("mcp"));
     let refused = ada.refused("acquire", &json!({"key": "orders"}));
-    assert!(refused.contains("NEXT: wait a little, and call again"), "{refused}");
+    assert!(refused.contains("NEXT: retry after a short wait"), "{refused}");
     assert_eq!(ada.hang_up().0, Some(0));
     for (code, script) in [
         (1, "lockd mcp </dev/null"),

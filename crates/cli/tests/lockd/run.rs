@@ -41,7 +41,7 @@ fn the_command_gets_its_token_and_its_exit_code_is_passed_on() {
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("fencing_token=") && lines[0].contains(" public_id=L-"), "{}", lines[0]);
     assert_eq!(lines[1..3], ["team orders", "exit 7"]);
-    assert!(lines[3].starts_with("nobody holds it"), "it was given back: {}", lines[3]);
+    assert!(lines[3].starts_with("free: "), "it was given back: {}", lines[3]);
     assert_eq!(server.sh("lockd run --key orders -- sh -c 'kill -KILL $$'").code, 128 + 9);
     assert_eq!(server.sh("lockd run --key orders -- /no/such/program").code, 127);
     assert_eq!(server.sh("lockd run --key orders -- /").code, 126);
@@ -354,7 +354,7 @@ fn a_bundle_of_an_agent_whose_grants_are_stopped_says_so_at_once() {
     tokio::runtime::Runtime::new().expect("threads").block_on(paused).expect("an operator");
     let ran = server.sh("lockd run --intent MUTATES:FILE:/x --agent-id ci --block 100d -- echo started");
     assert_eq!((ran.code, ran.stdout.as_str()), (14, ""), "{}", ran.stderr);
-    assert!(ran.stderr.contains("grants to this agent are stopped"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("this agent is paused"), "{}", ran.stderr);
 }
 
 #[test]

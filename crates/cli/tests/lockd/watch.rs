@@ -97,7 +97,7 @@ fn a_server_that_is_not_there_is_told_once_and_asked_again() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
     let ran = sh(&nobody.to_string(), "lockd client watch orders --every 100ms --timeout 2s");
     assert_eq!((ran.code, ran.stdout.as_str()), (13, ""), "{}", ran.stderr);
-    assert_eq!(ran.stderr.matches("trying again").count(), 1, "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("retrying").count(), 1, "{}", ran.stderr);
     let server = Server::start(Role::Operator);
     let proxy = server.proxy();
     let mut command =
@@ -109,7 +109,7 @@ fn a_server_that_is_not_there_is_told_once_and_asked_again() {
     next(&mut lines);
     proxy.cut();
     let (code, stderr) = running.ended();
-    assert_eq!((code, stderr.matches("trying again").count()), (Some(13), 1), "{stderr}");
+    assert_eq!((code, stderr.matches("retrying").count()), (Some(13), 1), "{stderr}");
 }
 
 #[test]
