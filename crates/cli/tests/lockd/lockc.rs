@@ -313,4 +313,9 @@ mod pages {
     fn shells_can_complete() {
         shared::shells_can_complete(program(), "lockc", ("ke", "keepalive"));
     }
+
+    #[test]
+    fn help_texts_are_phrases_without_rust_names() {
+        shared::help_texts_are_phrases_without_rust_names(program());
+    }
 }
