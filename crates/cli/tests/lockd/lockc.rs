@@ -266,7 +266,7 @@ fn a_lease_is_kept_alive_while_a_person_edits() {
         cmp -s before .local/state/lockd/lockc-default.json && exit 1; echo 'late: 1' > \"$1\"";
     std::fs::write(desk.home.path().join("editor"), editor).expect("writable");
     let ran =
-        desk.sh("chmod +x editor; lockc acquire --ttl 9s orders >/dev/null; EDITOR=./editor lockc edit");
+        desk.sh("chmod +x editor; lockc acquire --ttl 6s orders >/dev/null; EDITOR=./editor lockc edit");
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "committed version=1 bytes=10\n"), "{}", ran.stderr);
 }
 

@@ -116,11 +116,11 @@ fn signals_are_passed_on_to_the_command_and_the_lease_is_given_back() {
     assert!(!describe(&server).contains("public_id="));
 }
 
-/// Without renewals it would be told to end after 4 s.
+/// Without renewals the command would get SIGTERM after 3.7 s: the TTL less a margin of 0.3 s and a grace of 2 s.
 #[test]
 fn the_lease_is_renewed_while_the_command_runs() {
     let server = Server::start(Role::Operator);
-    let ran = server.sh("lockd run --key orders --ttl 6s -- sh -c 'sleep 8; exit 5'");
+    let ran = server.sh("lockd run --key orders --ttl 6s -- sh -c 'sleep 5; exit 5'");
     assert_eq!(ran.code, 5, "{}", ran.stderr);
 }
 
@@ -155,7 +155,8 @@ fn is_gone_before_the_next_is_granted(cut: impl FnOnce(&server::testing::Proxy))
     let server = Server::start(Role::Operator);
     let proxy = server.proxy();
     let mut lockd = program(&proxy.address.to_string(), assert_cmd::cargo::cargo_bin!("lockd"));
-    let options = ["--ttl", "15s", "--grace", "5s"];
+    // The command gets SIGTERM 3.45 s before the server can expire the lease.
+    let options = ["--ttl", "9s", "--grace", "3s"];
     let (run, pids) = start(&mut lockd, &options, "sleep 600 & echo $$ $!; wait");
     cut(&proxy);
     // Waits in the server's own queue, and looks as soon as it has the lease.
@@ -187,7 +188,7 @@ fn a_command_that_ignores_sigterm_is_killed_when_the_server_is_cut_off() {
     let proxy = server.proxy();
     let mut lockd = program(&proxy.address.to_string(), assert_cmd::cargo::cargo_bin!("lockd"));
     let script = "trap '' TERM; echo $$; while :; do sleep 0.1; done";
-    let (run, pids) = start(&mut lockd, &["--ttl", "4s"], script);
+    let (run, pids) = start(&mut lockd, &["--ttl", "2s"], script);
     proxy.cut();
     let (code, stderr) = run.ended();
     assert_eq!(code, Some(12), "{stderr}");
@@ -229,8 +230,8 @@ fn a_command_that_ended_after_its_lease_did_not_succeed() {
 #[test]
 fn a_lease_that_was_given_back_behind_its_back_is_lost() {
     let server = Server::start(Role::Operator);
-    let script = "lockd client release orders; echo $$; sleep 600";
-    let (run, pids) = start(&mut server.lockd(&[]), &["--ttl", "6s"], script);
+    let script = "echo $$; lockd client release orders; sleep 600";
+    let (run, pids) = start(&mut server.lockd(&[]), &["--ttl", "3s"], script);
     let (code, stderr) = run.ended();
     assert_eq!(code, Some(12), "{stderr}");
     assert!(group_is_gone(pids[0]));
