@@ -120,7 +120,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Kills the group and waits until no process of it is left; false if some remain after [`KILL_TIMEOUT`].
+    /// Kills the group and waits until no process of it is left; false if some remain after 10 s.
     #[must_use = "processes that may still run must keep their lock"]
     pub fn end(mut self) -> bool {
         let _ = kill_process_group(self.leader, Signal::KILL);

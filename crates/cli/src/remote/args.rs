@@ -60,7 +60,7 @@ pub struct Connection {
         default_missing_value = "true"
     )]
     pub mtls: bool,
-    /// Client identity file [default: the only client*.pem in this folder, or in the data folder of `lockd serve`].
+    /// Who asks [default: the one client*.pem in this folder, or in the data folder of `lockd serve`].
     #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "FILE")]
     pub identity: Option<PathBuf>,
     /// Timeout of one request, in addition to `--block` [default: 10s]; for `watch`, of the whole command [default: none].

@@ -1,4 +1,4 @@
-//! `lockd client watch`: what is told of a key, and when it ends.
+//! `lockd client watch`: the lines it prints, and when it ends.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{ChildStdout, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::running::Running;
 use crate::server::{Server, sh};
 
-/// A watch that goes on, and its lines.
+/// A running watch and its output lines.
 fn watch(server: &Server, args: &[&str]) -> (Running, Lines<BufReader<ChildStdout>>) {
     let mut command = server.lockd(&[&["client", "watch", "orders", "--every", "100ms"], args].concat());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
@@ -18,7 +18,7 @@ fn watch(server: &Server, args: &[&str]) -> (Running, Lines<BufReader<ChildStdou
 }
 
 fn next(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
-    lines.next().expect("it goes on").expect("text")
+    lines.next().expect("the watch still runs").expect("text")
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn json_is_one_object_a_line() {
 }
 
 #[test]
-fn it_ends_when_what_was_waited_for_is_so() {
+fn it_ends_when_the_until_condition_holds() {
     let server = Server::start(Role::Operator);
     let ran = server.sh("lockd client watch orders --until free");
     assert_eq!((ran.code, ran.stdout.lines().count()), (0, 1), "{}", ran.stderr);
@@ -100,9 +100,9 @@ fn it_ends_at_its_timeout() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_once_and_asked_again() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
-    let ran = sh(&nobody.to_string(), "lockd client watch orders --every 100ms --timeout 2s");
+fn an_unreachable_server_is_reported_once_and_polled_again() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
+    let ran = sh(&closed.to_string(), "lockd client watch orders --every 100ms --timeout 2s");
     assert_eq!((ran.code, ran.stdout.as_str()), (13, ""), "{}", ran.stderr);
     assert_eq!(ran.stderr.matches("retrying").count(), 1, "{}", ran.stderr);
     let server = Server::start(Role::Operator);
@@ -120,7 +120,7 @@ fn a_server_that_is_not_there_is_told_once_and_asked_again() {
 }
 
 #[test]
-fn it_ends_when_nobody_reads_any_more() {
+fn it_ends_when_the_reader_closes_the_pipe() {
     let server = Server::start(Role::Operator);
     let (running, mut lines) = watch(&server, &[]);
     next(&mut lines);

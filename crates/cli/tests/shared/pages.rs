@@ -22,7 +22,7 @@ fn subcommands(program: &Path, words: &[String]) -> Vec<Vec<String>> {
     names.map(|name| [words, &[name.to_owned()]].concat()).collect()
 }
 
-/// Every command, including those that only have subcommands.
+/// Every command, also if it only has subcommands.
 fn commands(program: &Path) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     let mut at = 0;

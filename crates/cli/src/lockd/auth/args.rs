@@ -295,8 +295,8 @@ impl AuthCommand {
 impl NewServer {
     /// The path of the CA file to write, if any.
     pub(crate) fn ca_out(&self) -> Option<PathBuf> {
-        let beside = || self.source.is_none().then(|| beside(&self.out));
-        self.ca_out.clone().or_else(beside)
+        let default = || self.source.is_none().then(|| default_ca_file(&self.out));
+        self.ca_out.clone().or_else(default)
     }
 
     fn check(&self) -> Result<(), &'static str> {
@@ -314,6 +314,6 @@ impl CaSource {
 }
 
 /// The default path of a server's CA file.
-pub(crate) fn beside(server: &Path) -> PathBuf {
+pub(crate) fn default_ca_file(server: &Path) -> PathBuf {
     server.with_file_name("ca.pem")
 }

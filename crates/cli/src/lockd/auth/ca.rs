@@ -4,7 +4,7 @@ use std::path::Path;
 
 use identity::{Authority, CaBundle, CaKey, Cost, Days, Error, ErrorKind, Moment, Name, ServerBundle, file};
 
-use super::args::{CaSource, NewServer, PassphraseSource, beside};
+use super::args::{CaSource, NewServer, PassphraseSource, default_ca_file};
 use super::read_server;
 
 /// A CA, and its key as stored: plain or encrypted.
@@ -56,12 +56,12 @@ fn of_server(path: &Path, server: &ServerBundle) -> Result<CaBundle, String> {
     if let Some(key) = server.ca_key() {
         return Ok(CaBundle::new(server.ca().clone(), key.clone()));
     }
-    let beside = beside(path);
-    read_ca(&beside).map_err(|error| match error.kind() {
+    let ca_file = default_ca_file(path);
+    read_ca(&ca_file).map_err(|error| match error.kind() {
         ErrorKind::NotFound => format!(
             "the CA key is neither in the server's file nor in ca.pem next to it; pass --ca-in: server={} ca={}",
             path.display(),
-            beside.display()
+            ca_file.display()
         ),
         _ => error.to_string(),
     })
