@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use cli::pages::{Completions, Man};
+use cli::man_pages::{Completions, Man};
 use worktree::ids::{SessionId, WorktreeId};
 use worktree::policy::PolicyChanges;
 use worktree::snapshot::Consistency;

@@ -59,9 +59,7 @@ fn not_made(what: &'static str) -> impl Fn(std::io::Error) -> Error {
 }
 
 fn not_ended() -> Error {
-    let detail = "processes of the command could not be killed, so the lock is not released and its lease \
-                  expires; find out what they are blocked on";
-    Error::new(Class::Io, detail)
+    Error::new(Class::Io, cli::child::unkilled("lock"))
 }
 
 /// The outcome of a renewal.

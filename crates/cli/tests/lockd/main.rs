@@ -1,4 +1,4 @@
-//! The real binary, as an operator has it: what it prints, and what it exits with.
+//! Tests of the real `lockd` and `lockc` binaries: their output and exit codes.
 
 mod actions;
 mod auth;

@@ -1,20 +1,20 @@
-//! The command line of `lockd client`. Texts here are what `--help` shows.
+//! The command line of `lockd client`. Doc comments on arguments are the `--help` texts.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Subcommand, ValueEnum};
 
-use super::{Failure, misused};
+use super::{Failure, usage_error};
 
-/// `lockd client`.
+/// The arguments of `lockd client`.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
         granted=$(lockd client acquire --owner worker-1 --ttl 30s --block 60s orders) && eval \"$granted\"\n  \
         lockd client set orders progress.step=fetch progress.count++ time:progress.updated=NOW\n  \
         lockd client get orders\n  \
         lockd client release orders\n\n\
-        What acquire exports is found by the commands after it.")]
+        The commands read the variables that acquire exports.")]
 pub struct ClientArgs {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -26,15 +26,15 @@ pub struct ClientArgs {
 pub(crate) struct Common {
     #[command(flatten)]
     pub(crate) connection: Connection,
-    /// How answers are printed.
+    /// Format of the output.
     #[arg(long, global = true, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }
 
-/// Which servers are asked, by whom, and about which namespace.
+/// The servers, the client's identity and the namespace.
 #[derive(clap::Args)]
 pub struct Connection {
-    /// The server: `host[:port]`, a URL, or `unix:/path`. Several, by commas, are tried in turn.
+    /// Server address: `host[:port]`, a URL, or `unix:/path`; a comma-separated list is tried in order.
     #[arg(
         long,
         short,
@@ -45,10 +45,10 @@ pub struct Connection {
         default_value = "localhost:9341"
     )]
     pub server: Vec<String>,
-    /// The namespace of the key; `default` if none is named.
+    /// Namespace of the key; `default` if not given.
     #[arg(long, global = true, env = "LOCKD_CLIENT_NAMESPACE", value_name = "NAME")]
     pub namespace: Option<String>,
-    /// Servers without a scheme speak HTTPS; with `--mtls=false`, HTTP.
+    /// Use HTTPS with client certificates for addresses without a scheme; `--mtls=false` uses HTTP.
     #[arg(
         long,
         global = true,
@@ -63,22 +63,22 @@ pub struct Connection {
     /// The identity file [default: the only client*.pem in the data directory of `lockd serve`].
     #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "FILE")]
     pub identity: Option<PathBuf>,
-    /// How long one answer may take, beside `--block` [default: 10s]. Of watch: how long to watch [default: for ever].
+    /// Timeout of one request, in addition to `--block` [default: 10s]; for `watch`, of the whole command [default: none].
     #[arg(long, global = true, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration)]
     pub timeout: Option<Duration>,
 }
 
 impl Connection {
-    /// How long one answer may take.
+    /// Timeout of one request, without the time that the server may block.
     pub fn answer_timeout(&self) -> Duration {
         self.timeout.unwrap_or(Duration::from_secs(10))
     }
 }
 
-/// How answers are printed.
+/// Format of the output.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people; of acquire, for the shell.
+    /// Human-readable text; `acquire` prints exports for the shell.
     Text,
     /// One JSON object, as the server sent it.
     Json,
@@ -86,42 +86,42 @@ pub enum Output {
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
-    /// Take a lease over a key, and print it as exports for the shell.
+    /// Acquire a lease on a key, and print it as exports for the shell.
     Acquire(Acquire),
-    /// Extend the lease.
+    /// Renew the lease on a key.
     Keepalive(Keepalive),
-    /// Give the lease back; again and again, if need be.
+    /// Release the lease on a key; repeating it is harmless.
     #[command(after_help = "Example:\n  lockd client release orders")]
-    Release(HeldKey),
+    Release(LeaseKey),
     /// Print the document of a key; nothing if there is none.
     Get(Get),
-    /// Replace the document of a key, from a file or standard input.
+    /// Replace the document of a key with a file or standard input.
     Update(Update),
     /// Remove the document of a key.
     Remove(Remove),
-    /// Change the document of a key by edits, if nobody else has changed it meanwhile.
+    /// Edit the document of a key; fails if its version changes concurrently.
     Set(Set),
-    /// Change a document in a file, or between standard input and output, by edits. Asks no server.
+    /// Edit a document in a file, or from standard input to standard output, without a server.
     Edit(Edit),
-    /// Show what is known of a key.
+    /// Show the lease, the document version and the waiters of a key.
     #[command(after_help = "Example:\n  lockd client describe orders --output json | jq .waiters")]
-    Describe(Named),
-    /// Say why a key is not free, and what would free it.
+    Describe(KeyArg),
+    /// Explain why a key is not free, and what would free it.
     #[command(after_help = "Example:\n  lockd client why orders")]
-    Why(Named),
-    /// Follow a key: print a line whenever its holder, its version or its waiters change.
+    Why(KeyArg),
+    /// Watch a key: print a line whenever its holder, version or number of waiters changes.
     Watch(Watch),
-    /// List leases, of one namespace or all.
+    /// List the leases of one namespace, or of all.
     #[command(
         after_help = "Example:\n  lockd client list\n  lockd client list --namespace team --output json | jq -r .leases[].owner"
     )]
     List,
-    /// Withdraw a lease: its holder is fenced, and the key stays taken until it is reclaimed. For operators.
+    /// Revoke a lease: its holder is fenced, and the key stays blocked until it is reclaimed. For operators.
     #[command(after_help = "Example:\n  lockd client revoke L-0000000000000001000000000000abcd")]
-    Revoke(PublicId),
-    /// Free what a withdrawn lease covered. For operators.
+    Revoke(PublicIdArg),
+    /// Free the resources of a revoked lease. For operators.
     #[command(after_help = "Example:\n  lockd client reclaim L-0000000000000001000000000000abcd")]
-    Reclaim(PublicId),
+    Reclaim(PublicIdArg),
 }
 
 #[derive(clap::Args)]
@@ -129,46 +129,46 @@ pub(crate) enum Verb {
     after_help = "Example:\n  granted=$(lockd client acquire --ttl 30s --block 60s orders) && eval \"$granted\""
 )]
 pub(crate) struct Acquire {
-    /// The key.
+    /// Key to acquire.
     pub(crate) key: String,
     #[command(flatten)]
-    pub(crate) terms: Terms,
+    pub(crate) terms: LeaseTerms,
 }
 
-/// How a lease is asked for.
+/// The options of an acquire request.
 #[derive(clap::Args)]
-pub struct Terms {
-    /// How long the lease lasts without a renewal; the server's default if it is not said.
+pub struct LeaseTerms {
+    /// Time to live without renewal; the server's default if not given.
     #[arg(long, value_parser = duration, env = "LOCKD_CLIENT_TTL")]
     pub ttl: Option<Duration>,
-    /// How long to wait while others hold the key.
+    /// Maximum time to wait in the queue if the lease cannot be granted at once.
     #[arg(long, value_parser = duration, env = "LOCKD_CLIENT_BLOCK", default_value = "0s")]
     pub block: Duration,
-    /// For people to read; the certificate's name if it is not said.
+    /// Free-text description of the holder, shown to other clients; the certificate's name if not given.
     #[arg(long, env = "LOCKD_CLIENT_OWNER")]
     pub owner: Option<String>,
 }
 
-impl Terms {
-    /// The TTL as servers are told it.
+impl LeaseTerms {
+    /// The TTL in milliseconds, as requests carry it.
     pub fn ttl_ms(&self) -> Result<Option<i64>, Failure> {
         let ms = self.ttl.map(|ttl| i64::try_from(ttl.as_millis())).transpose();
-        ms.map_err(|_| misused("--ttl is longer than can be counted"))
+        ms.map_err(|_| usage_error("--ttl is too long: its milliseconds do not fit into 63 bits"))
     }
 }
 
-/// A key, and the lease over it.
+/// A key and the credential of the lease on it.
 #[derive(clap::Args)]
-pub(crate) struct HeldKey {
-    /// The key; `LOCKD_CLIENT_KEY` if it is not said.
+pub(crate) struct LeaseKey {
+    /// Key of the lease; `LOCKD_CLIENT_KEY` if not given.
     pub(crate) key: Option<String>,
     #[command(flatten)]
-    pub(crate) lease: LeaseId,
+    pub(crate) lease: LeaseIdArg,
 }
 
 #[derive(clap::Args)]
-pub(crate) struct LeaseId {
-    /// The lease's credential; `LOCKD_CLIENT_LEASE_ID`, if that is of the same key, where it is not said.
+pub(crate) struct LeaseIdArg {
+    /// Credential of the lease; if not given, `LOCKD_CLIENT_LEASE_ID`, provided that it belongs to the same key.
     #[arg(long)]
     pub(crate) lease_id: Option<String>,
 }
@@ -177,25 +177,25 @@ pub(crate) struct LeaseId {
 #[command(after_help = "Example:\n  lockd client keepalive --ttl 45s orders")]
 pub(crate) struct Keepalive {
     #[command(flatten)]
-    pub(crate) held: HeldKey,
-    /// For how long from now; the lease's own TTL if it is not said.
+    pub(crate) held: LeaseKey,
+    /// New time to live, from now; the lease's own TTL if not given.
     #[arg(long, value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
 }
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "A get that fails also prints a line that is no JSON, unless to a terminal: `edit` and `update` behind it in a pipe \
-                        refuse that. With -o FILE nothing is written.\n\n\
+    after_help = "If it fails with a pipe as output, it also prints a line that is not JSON, which `edit` and `update` further \
+                        down the pipe reject. With -o FILE, a failure writes nothing.\n\n\
                         Example:\n  lockd client get orders -o checkpoint.json\n  lockd client get --public orders | jq ."
 )]
 pub(crate) struct Get {
     #[command(flatten)]
-    pub(crate) held: HeldKey,
-    /// Where to write it; `-` is standard output.
+    pub(crate) held: LeaseKey,
+    /// File to write the document to; `-` is standard output.
     #[arg(short = 'o', long, value_name = "FILE", default_value = "-")]
     pub(crate) out: PathBuf,
-    /// The last committed document, without a lease.
+    /// Read the last committed document without holding a lease.
     #[arg(long)]
     pub(crate) public: bool,
 }
@@ -205,12 +205,12 @@ pub(crate) struct Get {
                         lockd client update orders --file checkpoint.json --if-version 7")]
 pub(crate) struct Update {
     #[command(flatten)]
-    pub(crate) held: HeldKey,
-    /// Where the document is; `-` is standard input.
+    pub(crate) held: LeaseKey,
+    /// File to read the document from; `-` is standard input.
     #[arg(short = 'i', long, value_name = "FILE", default_value = "-")]
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) only: Only,
+    pub(crate) only: WriteConditions,
 }
 
 #[derive(clap::Args)]
@@ -219,21 +219,21 @@ pub(crate) struct Update {
 )]
 pub(crate) struct Remove {
     #[command(flatten)]
-    pub(crate) held: HeldKey,
+    pub(crate) held: LeaseKey,
     #[command(flatten)]
-    pub(crate) only: Only,
+    pub(crate) only: WriteConditions,
 }
 
-/// When a document is changed, and what happens then.
+/// The conditions of a write, and whether it releases the lease.
 #[derive(clap::Args)]
-pub struct Only {
-    /// Refuse unless the key has this version.
+pub struct WriteConditions {
+    /// Fail unless the key has this version.
     #[arg(long, value_name = "N")]
     pub if_version: Option<u64>,
-    /// Refuse unless the document has this hash; empty: unless there is none.
+    /// Fail unless the document has this ETag; an empty value means that there must be no document.
     #[arg(long, value_name = "ETAG")]
     pub if_etag: Option<String>,
-    /// Give the lease back with it, in one step.
+    /// Release the lease atomically with the write.
     #[arg(long)]
     pub release: bool,
 }
@@ -241,11 +241,11 @@ pub struct Only {
 #[derive(clap::Args)]
 #[command(after_help = EDITS)]
 pub(crate) struct Set {
-    /// The key.
+    /// Key of the document.
     pub(crate) key: String,
     #[command(flatten)]
-    pub(crate) lease: LeaseId,
-    /// What to change.
+    pub(crate) lease: LeaseIdArg,
+    /// Edits, applied in order.
     #[arg(required = true)]
     pub(crate) edits: Vec<String>,
 }
@@ -253,71 +253,71 @@ pub(crate) struct Set {
 #[derive(clap::Args)]
 #[command(after_help = EDITS)]
 pub(crate) struct Edit {
-    /// The file to change in place; without one, standard input is read and the result printed.
+    /// File to edit in place; if not given, standard input is edited to standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// What to change.
+    /// Edits, applied in order.
     #[arg(required = true)]
     pub(crate) edits: Vec<String>,
 }
 
 const EDITS: &str = "Edits:\n  \
-    path=value      a number, true, false, null or a quoted string is that; anything else is a string\n  \
+    path=value      numbers, true, false, null and quoted strings are parsed as JSON; anything else is a string\n  \
     path:=JSON      any JSON\n  \
-    path++ path--   add or subtract 1; a missing path counts from 0\n  \
+    path++ path--   add or subtract 1; a missing path counts as 0\n  \
     path=+N path=-N add or subtract N\n  \
-    rm:path         remove; so does delete:path\n  \
-    time:path=NOW   the time now, or one as in 2026-11-15T08:42:00Z\n\n\
+    rm:path         remove the path; delete:path does the same\n  \
+    time:path=NOW   the current time, or a given one as in 2026-11-15T08:42:00Z\n\n\
     Paths: a.b descends, a\\.b is one name, a[0] and a[-1] index arrays, a[+] appends.\n\
-    Empty input is read as {}. A get or edit that fails prints a line that is no JSON, so that the commands behind it in a \
-    pipe refuse it; one that is killed prints nothing. set needs no pipe.\n\n\
+    Empty input is read as {}. A get or edit that fails prints a line that is not JSON, which the next command in the \
+    pipe rejects; one that is killed prints nothing. set needs no pipe.\n\n\
     Example:\n  lockd client set orders status.counter++ status.step=fetch\n  \
     lockd client get orders -o - | lockd client edit status.counter++ | lockd client update orders";
 
 #[derive(clap::Args)]
-pub(crate) struct Named {
-    /// The key; `LOCKD_CLIENT_KEY` if it is not said.
+pub(crate) struct KeyArg {
+    /// Key to show.
     #[arg(env = "LOCKD_CLIENT_KEY")]
     pub(crate) key: String,
 }
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "A key that was never used is free. A server that cannot be reached is asked again, until --timeout.\n\n\
-                        Exit codes: 0 it was so (or, without --until, watched until --timeout); 1 it was not so by \
-                        --timeout; 13 the server could not be reached by then.\n\n\
+    after_help = "A key that was never used counts as free. If the server cannot be reached, polling goes on until --timeout.\n\n\
+                        Exit codes: 0 the --until condition was met (without --until: watched until --timeout); 1 it was not \
+                        met before --timeout; 13 the server was unreachable at --timeout.\n\n\
                         Examples:\n  lockd client watch orders\n  \
                         lockd client watch orders --until free --timeout 10m && ./start\n  \
                         lockd client watch orders --output json | jq -r .owner"
 )]
 pub(crate) struct Watch {
     #[command(flatten)]
-    pub(crate) named: Named,
-    /// How often to ask; at least 100ms.
+    pub(crate) named: KeyArg,
+    /// Polling interval, at least 100ms.
     #[arg(long, value_parser = interval, default_value = "1s")]
     pub(crate) every: Duration,
-    /// End when this is so.
+    /// Condition that ends the watch.
     #[arg(long, value_enum)]
     pub(crate) until: Option<Until>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Until {
-    /// Nobody holds it.
+    /// No lease covers the key.
     Free,
-    /// Somebody holds it, or it waits to be reclaimed.
+    /// A lease covers the key, or it is revoked and not yet reclaimed.
     Held,
-    /// Anything is other than it was at first.
+    /// The key differs from its first state.
     Changed,
 }
 
 #[derive(clap::Args)]
-pub(crate) struct PublicId {
-    /// The lease's public name, as describe and list show it.
+pub(crate) struct PublicIdArg {
+    /// Public id of the lease, as shown by describe and list.
     pub(crate) public_id: String,
 }
 
-/// `30s`, `5m`, `1h 30m`; a bare number is seconds.
+/// Parses `30s`, `5m`, `1h 30m`; a bare number is in seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(Duration::from_secs(seconds));
@@ -325,11 +325,11 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 30s, 5m or 1h"))
 }
 
-/// A duration that leaves a server in peace.
+/// Parses a polling interval; the minimum bounds the load on the server.
 fn interval(text: &str) -> Result<Duration, String> {
     let every = duration(text)?;
     if every < Duration::from_millis(100) {
-        return Err("the shortest is 100ms".into());
+        return Err("the minimum is 100ms".into());
     }
     Ok(every)
 }

@@ -1,10 +1,10 @@
-//! A record as a line of the audit trail.
+//! A record of the log as a line of JSON.
 //!
-//! Programs read this: fields are added, and not renamed. What is missing in a command is left out. Times and
-//! spans are milliseconds and end in `_ms`; digests, identifiers and addresses are hexadecimal.
+//! The format is stable: fields are added, never renamed. Absent options are left out. Times and durations are in
+//! milliseconds and end in `_ms`; digests, identifiers and locations are hexadecimal.
 //!
-//! **What is absent.** The content of documents, and what holders attach for themselves: only lengths and
-//! hashes. The seed of the hash tables: whoever knows it can choose names that collide.
+//! **What is absent.** The content of documents and of lease metadata: only lengths and hashes. The seed of the hash tables:
+//! with it, a client could choose colliding names.
 
 use std::fmt::Write as _;
 
@@ -17,14 +17,14 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use store::Seq;
 
-/// One record.
+/// One line of the dump.
 #[derive(Serialize)]
-pub(crate) struct Line<'a> {
+pub(crate) struct AuditLine<'a> {
     lsn: u64,
     shard: u32,
-    /// The batch that it is in.
+    /// The batch that contains the record.
     seq: u64,
-    /// Kernel time.
+    /// Kernel time, since the store was created.
     time_ms: u64,
     correlation: Option<String>,
     identity: Option<&'a str>,
@@ -32,16 +32,16 @@ pub(crate) struct Line<'a> {
     idempotency_key: Option<String>,
     action: &'static str,
     fields: Value,
-    /// The length of the document that rides in the record.
+    /// Length of a document stored inline in the record.
     #[serde(skip_serializing_if = "Option::is_none")]
     document_bytes: Option<usize>,
 }
 
-impl<'a> Line<'a> {
-    pub(crate) fn new(shard: u32, seq: Seq, record: &'a Record) -> Line<'a> {
+impl<'a> AuditLine<'a> {
+    pub(crate) fn new(shard: u32, seq: Seq, record: &'a Record) -> AuditLine<'a> {
         let command = &record.command;
         let (action, fields) = describe(&command.action);
-        Line {
+        AuditLine {
             lsn: record.lsn.0,
             shard,
             seq: seq.0,
@@ -56,7 +56,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The action's name and its fields.
+/// The name and the fields of an action.
 fn describe(action: &Action) -> (&'static str, Value) {
     match action {
         Action::Open(open) => ("open", open_fields(open)),
@@ -166,7 +166,7 @@ fn write_fields(write: &Write) -> Value {
         ("release", json!(write.release)),
     ]);
     if let Some(etag) = write.if_etag {
-        // Null: only if there is no document.
+        // Null is the condition that there is no document.
         fields["if_etag"] = json!(etag.map(|Etag(etag)| hex(&etag)));
     }
     joined(held_fields(write.held), fields)
@@ -189,7 +189,7 @@ fn pause_fields(pause: &Pause) -> Value {
     joined(whom, json!({"paused": pause.paused}))
 }
 
-/// Null stands for all of them.
+/// Null means all namespaces or identities.
 fn scope_fields(scope: &Scope) -> Value {
     json!({
         "scope": {
@@ -212,13 +212,13 @@ fn listed<T>(items: &[T], shape: impl Fn(&T) -> Value) -> Value {
     items.iter().map(shape).collect()
 }
 
-/// An object of what is there.
+/// An object of the fields that are not null.
 fn present<const N: usize>(fields: [(&str, Value); N]) -> Value {
-    let there = fields.into_iter().filter(|(_, value)| !value.is_null());
-    Value::Object(there.map(|(name, value)| (name.to_string(), value)).collect())
+    let set = fields.into_iter().filter(|(_, value)| !value.is_null());
+    Value::Object(set.map(|(name, value)| (name.to_string(), value)).collect())
 }
 
-/// The fields of two objects.
+/// Merges the fields of two objects.
 fn joined(one: Value, other: Value) -> Value {
     let fields = [one, other].into_iter().filter_map(|value| match value {
         Value::Object(fields) => Some(fields),

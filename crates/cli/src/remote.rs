@@ -1,13 +1,14 @@
 //! `lockd client`: leases and documents from a shell.
 //!
-//! **Invariant.** Whatever a server says, what `acquire` prints is safe to eval, and what is printed for people has no
-//! control characters. A lease from the environment is used for its own key only.
+//! **Invariant.** Server responses are untrusted: the exports that `acquire` prints are safe to eval, and text output
+//! contains no control characters. A lease from the environment is used for its own key only.
 //!
-//! Exit codes: 0 done; 1 failed here; 2 wrong usage or invalid input; 10 held by another; 11 fenced or not held;
+//! Exit codes: 0 done; 1 local failure; 2 wrong usage or invalid input; 10 held by another; 11 fenced or not held;
 //! 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened).
 //!
-//! The modules in reading order: `args` is the command line; `environment` is what `acquire` leaves to the commands after
-//! it; `agents` is for `lockd run --intent` and `lockd mcp`; `leases`, `documents`, `views` and `watch` are the commands.
+//! The modules in reading order: `args` is the command line; `environment` is the `LOCKD_CLIENT_*` variables that `acquire`
+//! exports; `agents` is for `lockd run --intent` and `lockd mcp`; `leases`, `documents`, `views` and `watch` are the
+//! commands.
 
 mod args;
 mod environment;
@@ -21,44 +22,44 @@ mod who;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use ::client::{Builder, Client, Error, Kind};
+use client::{Builder, Client, Error, Kind};
 use serde::Serialize;
 
 use crate::progress::Bar;
-use crate::speak::shown;
+use crate::stderr::escape_control;
 
 use args::Verb;
-pub use args::{ClientArgs, Connection, Only, Output, Terms, duration};
-pub use documents::spoil;
-pub use environment::{Held, servers, values};
+pub use args::{ClientArgs, Connection, LeaseTerms, Output, WriteConditions, duration};
+pub use documents::poison_output;
+pub use environment::{LeaseCredential, servers, values};
 pub use who::identity_file;
 
-/// The exit code, and what to say.
+/// The exit code and the error message.
 pub type Failure = (u8, String);
-/// Done, or why not.
-pub type Done = Result<(), Failure>;
+/// The result of a command.
+pub type CommandResult = Result<(), Failure>;
 
-/// Does what was asked for.
-pub fn run(args: &ClientArgs) -> Done {
+/// Runs a `lockd client` command.
+pub fn run(args: &ClientArgs) -> CommandResult {
     let done = attempt(args);
     if let Err((_, what)) = &done
-        && let Some(verb) = args.verb.fills_a_pipe()
+        && let Some(verb) = args.verb.pipes_a_document()
     {
-        spoil(verb, what);
+        poison_output(verb, what);
     }
     done
 }
 
-fn attempt(args: &ClientArgs) -> Done {
+fn attempt(args: &ClientArgs) -> CommandResult {
     if let Verb::Edit(edit) = &args.verb {
         return documents::edit(edit);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the runtime", &error))?;
-    runtime.block_on(ask(args))
+    runtime.block_on(dispatch(args))
 }
 
-async fn ask(args: &ClientArgs) -> Done {
+async fn dispatch(args: &ClientArgs) -> CommandResult {
     let common = &args.common;
     if let Verb::Watch(watch) = &args.verb {
         return watch::watch(common, watch).await;
@@ -67,23 +68,27 @@ async fn ask(args: &ClientArgs) -> Done {
     match &args.verb {
         Verb::Acquire(acquire) => leases::acquire(&client, common, acquire).await,
         Verb::Keepalive(keepalive) => leases::keepalive(&client, common, keepalive).await,
-        Verb::Release(held) => leases::release(&client, common, held).await,
+        Verb::Release(lease) => leases::release(&client, common, lease).await,
         Verb::Get(get) => documents::get(&client, common, get).await,
         Verb::Update(update) => documents::update(&client, common, update).await,
         Verb::Set(set) => documents::set(&client, common, set).await,
         Verb::Remove(remove) => documents::remove(&client, common, remove).await,
-        Verb::Edit(_) | Verb::Watch(_) => unreachable!("they need no client, or one of their own"),
-        Verb::Describe(named) => views::describe(&client, common, named).await,
-        Verb::Why(named) => views::why(&client, common, named).await,
+        Verb::Edit(_) | Verb::Watch(_) => unreachable!("handled above: they need no client, or their own"),
+        Verb::Describe(arg) => views::describe(&client, common, arg).await,
+        Verb::Why(arg) => views::why(&client, common, arg).await,
         Verb::List => views::list(&client, common).await,
-        Verb::Revoke(named) => views::show(common, &client.revoke(&named.public_id).await.map_err(told)?),
-        Verb::Reclaim(named) => views::show(common, &client.reclaim(&named.public_id).await.map_err(told)?),
+        Verb::Revoke(arg) => {
+            views::show(common, &client.revoke(&arg.public_id).await.map_err(client_failure)?)
+        }
+        Verb::Reclaim(arg) => {
+            views::show(common, &client.reclaim(&arg.public_id).await.map_err(client_failure)?)
+        }
     }
 }
 
-/// A client of the servers. Nothing is sent yet.
+/// Builds a client for the servers. Sends nothing yet.
 pub fn connect(connection: &Connection) -> Result<Client, Failure> {
-    prepare(connection)?.build().map_err(told)
+    prepare(connection)?.build().map_err(client_failure)
 }
 
 fn prepare(connection: &Connection) -> Result<Builder, Failure> {
@@ -97,9 +102,9 @@ fn prepare(connection: &Connection) -> Result<Builder, Failure> {
     Ok(connection.server.iter().fold(builder, Builder::endpoint))
 }
 
-/// A failure of the client, with its exit code.
-#[expect(clippy::needless_pass_by_value, reason = "it stands in `map_err`")]
-pub fn told(error: Error) -> Failure {
+/// A client error as an exit code and a message with the refusal's hints.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that `map_err` needs")]
+pub fn client_failure(error: Error) -> Failure {
     let code = match error.kind() {
         Kind::Held => 10,
         Kind::Fenced => 11,
@@ -110,7 +115,7 @@ pub fn told(error: Error) -> Failure {
         Kind::Invalid => 2,
     };
     let hints = error.refusal().map(|refusal| hints(&refusal.hints)).unwrap_or_default();
-    (code, shown(&format!("{error}{hints}")))
+    (code, escape_control(&format!("{error}{hints}")))
 }
 
 fn hints(hints: &api::Hints) -> String {
@@ -127,32 +132,32 @@ fn hints(hints: &api::Hints) -> String {
     text
 }
 
-/// Something of this machine's that went wrong.
+/// A failure on this machine: exit code 1.
 pub fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
     (1, format!("{what}: {error}"))
 }
 
-/// Something that was asked for in the wrong way.
-pub fn misused(what: impl Into<String>) -> Failure {
+/// Wrong usage or invalid input: exit code 2.
+pub fn usage_error(what: impl Into<String>) -> Failure {
     (2, what.into())
 }
 
-/// Prints an answer: as JSON, or as the text of it.
-pub fn print(output: Output, answer: &impl Serialize, text: impl FnOnce() -> String) -> Done {
+/// Prints a response as JSON or as `text`.
+pub fn print(output: Output, response: &impl Serialize, text: impl FnOnce() -> String) -> CommandResult {
     let text = match output {
-        Output::Json => serde_json::to_string(answer).expect("plain data") + "\n",
+        Output::Json => serde_json::to_string(response).expect("plain data") + "\n",
         Output::Text => text(),
     };
-    write_out(text.as_bytes())
+    print_bytes(text.as_bytes())
 }
 
-/// A reader that has gone away has had enough: that is no failure.
-pub fn write_out(bytes: &[u8]) -> Done {
-    is_read(bytes).map(drop)
+/// Writes to standard output. A closed pipe is no failure.
+pub fn print_bytes(bytes: &[u8]) -> CommandResult {
+    write_stdout(bytes).map(drop)
 }
 
-/// Writes, and tells whether anybody still reads.
-fn is_read(bytes: &[u8]) -> Result<bool, Failure> {
+/// Writes to standard output and flushes; false if the reader has closed the pipe.
+fn write_stdout(bytes: &[u8]) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),

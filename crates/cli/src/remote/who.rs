@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::client::endpoint::Endpoint;
+use client::endpoint::Endpoint;
 use identity::{ClientBundle, ClientTls};
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 

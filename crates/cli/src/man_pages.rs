@@ -1,4 +1,4 @@
-//! Completions for shells, and manual pages: both made from the command line's own description, so that they are true.
+//! Shell completions and man pages, both generated from the clap command tree.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-/// `completions`.
+/// The arguments of `completions`.
 #[derive(Args)]
 pub struct Completions {
-    /// The shell.
+    /// Shell to generate completions for.
     #[arg(value_enum)]
     shell: Shell,
 }
 
 impl Completions {
-    /// The script for the shell.
+    /// The completion script.
     pub fn script(&self, mut command: Command) -> Vec<u8> {
         let (name, mut script) = (command.get_name().to_owned(), Vec::new());
         clap_complete::generate(self.shell, &mut command, name, &mut script);
@@ -23,10 +23,10 @@ impl Completions {
     }
 }
 
-/// `man`.
+/// The arguments of `man`.
 #[derive(Args)]
 pub struct Man {
-    /// The folder to write them to; made if it is not there.
+    /// Directory to write the pages to; created if missing.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -35,7 +35,7 @@ impl Man {
     /// Writes one page for each command.
     pub fn write(&self, command: Command) -> Result<(), String> {
         std::fs::create_dir_all(&self.out).map_err(|error| failed(&self.out, &error))?;
-        // Without `help`, which would have a page for each page. Built, so that a page has the options of those above it.
+        // Without the `help` subcommand, which would double the pages. Built, so that pages include global options.
         let mut command = command.disable_help_subcommand(true);
         command.build();
         let source = format!("{} {}", command.get_name(), command.get_version().unwrap_or_default());
@@ -43,8 +43,8 @@ impl Man {
     }
 
     fn write_all(&self, command: &Command, source: &str) -> Result<(), String> {
-        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-            self.write_all(below, source)?;
+        for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+            self.write_all(subcommand, source)?;
         }
         let page = clap_mangen::Man::new(command.clone()).source(source);
         let path = self.out.join(page.get_filename());
@@ -53,5 +53,5 @@ impl Man {
 }
 
 fn failed(path: &Path, error: &io::Error) -> String {
-    format!("writing manual pages: {error}: path={}", path.display())
+    format!("writing man pages: {error}: path={}", path.display())
 }

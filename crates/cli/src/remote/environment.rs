@@ -1,21 +1,21 @@
-//! What `acquire` leaves to the commands after it: `LOCKD_CLIENT_*`.
+//! The `LOCKD_CLIENT_*` variables that `acquire` exports and later commands read.
 //!
-//! **Invariant.** Exports are safe to eval, whatever is in them. A lease is only found for the key that it was taken for:
-//! a script that has two keys cannot release one by the other's name.
+//! **Invariant.** Exports are safe to eval with any values. A lease is only used for the key that it was acquired for: a
+//! script with two keys cannot release one through the other's name.
 
-use ::client::endpoint::Endpoint;
 use api::tell::Granted;
+use client::endpoint::Endpoint;
 
-use super::args::{Connection, LeaseId};
-use super::{Failure, misused, told};
+use super::args::{Connection, LeaseIdArg};
+use super::{Failure, client_failure, usage_error};
 
-/// A lease to work under.
-pub struct Held {
-    /// The key.
+/// A held lease: its key and what proves it to the server.
+pub struct LeaseCredential {
+    /// The key that the lease covers.
     pub key: String,
-    /// The lease's credential.
+    /// The secret `lease_id`.
     pub lease_id: String,
-    /// Sent along with writes, where it is known.
+    /// Sent with writes if known.
     pub fencing_token: Option<u64>,
 }
 
@@ -23,41 +23,44 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(format!("LOCKD_CLIENT_{name}")).ok().filter(|value| !value.is_empty())
 }
 
-/// The key that is named, or the environment's.
+/// The key argument, or `LOCKD_CLIENT_KEY`.
 pub(crate) fn key(named: Option<&str>) -> Result<String, Failure> {
     let key = named.map(str::to_string).or_else(|| variable("KEY"));
-    key.ok_or_else(|| misused("no key is named; name one, or eval what acquire prints"))
+    key.ok_or_else(|| usage_error("no key given; name one, or eval the output of acquire"))
 }
 
-/// The lease over a key: the one that is named, or the environment's.
-pub(crate) fn held(key_named: Option<&str>, lease: &LeaseId) -> Result<Held, Failure> {
+/// The lease over a key: from `--lease-id`, or from the environment.
+pub(crate) fn lease_credential(
+    key_named: Option<&str>,
+    lease: &LeaseIdArg,
+) -> Result<LeaseCredential, Failure> {
     let key = key(key_named)?;
     if let Some(lease_id) = &lease.lease_id {
-        return Ok(Held { key, lease_id: lease_id.clone(), fencing_token: None });
+        return Ok(LeaseCredential { key, lease_id: lease_id.clone(), fencing_token: None });
     }
     let ours = variable("KEY").is_none_or(|ours| ours == key);
     let lease_id = variable("LEASE_ID").filter(|_| ours).ok_or_else(|| {
-        misused(format!(
-            "no lease of this key is known; eval what acquire prints, or use --lease-id: key={key:?}"
+        usage_error(format!(
+            "no lease on this key in the environment; eval the output of acquire, or pass --lease-id: key={key:?}"
         ))
     })?;
     let fencing_token = variable("FENCING_TOKEN").and_then(|token| token.parse().ok());
-    Ok(Held { key, lease_id, fencing_token })
+    Ok(LeaseCredential { key, lease_id, fencing_token })
 }
 
-/// Lines for the shell that set the environment.
+/// Shell `export` lines for a granted lease.
 pub(crate) fn exports(connection: &Connection, granted: &Granted) -> Result<String, Failure> {
-    let of_this_moment = [
+    let at_grant = [
         ("LOCKD_CLIENT_VERSION", granted.version.to_string()),
         ("LOCKD_CLIENT_ETAG", granted.state_etag.clone()),
         ("LOCKD_CLIENT_EXPIRES_UNIX", granted.expires_at_unix.to_string()),
     ];
-    let values = values(connection, granted)?.into_iter().chain(of_this_moment);
+    let values = values(connection, granted)?.into_iter().chain(at_grant);
     let lines = values.map(|(name, value)| format!("export {name}={}\n", quoted(&value)));
     Ok(lines.collect::<Vec<_>>().concat())
 }
 
-/// What stays true for as long as the lease is held.
+/// The variables that stay valid for as long as the lease is held.
 pub fn values(connection: &Connection, granted: &Granted) -> Result<[(&'static str, String); 6], Failure> {
     let servers = servers(connection)?.join(",");
     Ok([
@@ -70,15 +73,15 @@ pub fn values(connection: &Connection, granted: &Granted) -> Result<[(&'static s
     ])
 }
 
-/// The servers as addresses that need no `--mtls`.
+/// The servers as full URLs, whose scheme makes `--mtls` unnecessary.
 pub fn servers(connection: &Connection) -> Result<Vec<String>, Failure> {
     let servers = connection.server.iter();
     let servers = servers.map(|text| Endpoint::parse(text, !connection.mtls).map(|at| at.to_string()));
-    servers.collect::<Result<Vec<_>, _>>().map_err(told)
+    servers.collect::<Result<Vec<_>, _>>().map_err(client_failure)
 }
 
-/// One word for any shell. Nothing has a meaning between single quotes but the quote that ends them; a NUL cannot be in
-/// an environment at all.
+/// Quotes text as one shell word. Inside single quotes only the closing quote is special. NULs are dropped: an environment
+/// variable cannot contain one.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\0', "").replace('\'', r"'\''"))
 }

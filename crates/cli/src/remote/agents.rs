@@ -1,23 +1,23 @@
-//! What `lockd run --intent` and `lockd mcp` share: who an agent is, what it means to touch, and what was said to that.
+//! Shared by `lockd run --intent` and `lockd mcp`: the agent's identity, its intents, and the text of a rejection.
 
 use std::path::PathBuf;
 
 use api::agents::{InTheWay, Intent, Judged, Manifest, Verdict};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::{Connection, Failure, failed, misused, who};
-use crate::speak::shown;
+use super::{Connection, Failure, failed, usage_error, who};
+use crate::stderr::escape_control;
 
-/// What can be done with an object.
+/// The predicates of an intent.
 const PREDICATES: [&str; 6] = ["PROVIDES", "CONSUMES", "MUTATES", "DELETES", "DEPENDS_ON", "RENAMES"];
 
-/// Who asks as an agent, and from where.
+/// The options that identify an agent.
 #[derive(clap::Args)]
 pub struct AgentArgs {
-    /// The agent; one name belongs to one identity [default: the name of the program and that of the identity].
+    /// Agent name; it belongs to one identity [default: PROGRAM.IDENTITY, as in run.worker-1].
     #[arg(long, env = "LOCKD_CLIENT_AGENT_ID", value_name = "NAME")]
     agent_id: Option<String>,
-    /// The directory that relative FILE paths belong to [default: this one].
+    /// Directory that relative FILE paths are resolved against [default: the current directory].
     #[arg(long, env = "LOCKD_CLIENT_ROOT", value_name = "DIR")]
     root: Option<PathBuf>,
 }
@@ -25,16 +25,16 @@ pub struct AgentArgs {
 /// One run of an agent.
 #[derive(Clone)]
 pub struct Agent {
-    /// Its name.
+    /// The agent's name.
     pub agent_id: String,
-    /// This run of it, told from every other.
+    /// 128 random bits in hexadecimal, unique to this run.
     pub session_id: String,
-    /// What relative paths belong to.
+    /// Absolute directory that relative FILE paths are resolved against.
     pub root: String,
 }
 
 impl AgentArgs {
-    /// A new run of the agent. An agent's name is one identity's, so that of the identity is in the one that nobody gave.
+    /// Starts a run of the agent. An agent name belongs to one identity, so the default name contains the identity's.
     pub fn begin(&self, program: &str, connection: &Connection) -> Result<Agent, Failure> {
         let agent_id = match (&self.agent_id, who::name(connection)?) {
             (Some(given), _) => given.clone(),
@@ -46,14 +46,14 @@ impl AgentArgs {
 
     fn root(&self) -> Result<String, Failure> {
         let given = self.root.clone().unwrap_or_else(|| PathBuf::from("."));
-        let root = std::path::absolute(given).map_err(|error| failed("finding this folder", &error))?;
+        let root = std::path::absolute(given).map_err(|error| failed("resolving --root", &error))?;
         let text = root.to_str().map(ToString::to_string);
-        text.ok_or_else(|| misused(format!("the name of the root is no UTF-8: root={}", root.display())))
+        text.ok_or_else(|| usage_error(format!("--root is not valid UTF-8: root={}", root.display())))
     }
 }
 
 impl Agent {
-    /// What it declares, in its own name.
+    /// A manifest of this agent with these intents.
     pub fn manifest(&self, namespace: Option<String>, intents: Vec<Intent>) -> Manifest {
         Manifest {
             namespace,
@@ -68,12 +68,12 @@ impl Agent {
 
 fn session_id() -> String {
     let mut bytes = [0; 16];
-    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).expect("the kernel has chance to give");
-    assert_eq!(filled, bytes.len(), "so few bytes come whole");
+    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).expect("getrandom works");
+    assert_eq!(filled, bytes.len(), "getrandom fills requests of up to 256 bytes");
     format!("{:032x}", u128::from_le_bytes(bytes))
 }
 
-/// `PREDICATE:KIND:name`. Whether the name is one is the server's to say.
+/// Parses `PREDICATE:KIND:name`. The server validates kind and name.
 pub fn intent(text: &str) -> Result<Intent, String> {
     let form = || {
         let all = PREDICATES.join(", ");
@@ -87,29 +87,30 @@ pub fn intent(text: &str) -> Result<Intent, String> {
     Ok(Intent { predicate: predicate.to_string(), object: object.to_string() })
 }
 
-/// Why a manifest was not granted, with the exit code of that.
-pub fn refused(judged: &Judged) -> Failure {
-    let detail = judged.detail.as_deref().map(shown).unwrap_or_default();
+/// The exit code and message for a manifest that was not granted.
+pub fn rejection(judged: &Judged) -> Failure {
+    let detail = judged.detail.as_deref().map(escape_control).unwrap_or_default();
     match judged.verdict {
-        Verdict::Paused => {
-            (14, format!("grants to this agent are stopped, or its quota is used up: {detail}"))
-        }
+        Verdict::Paused => (14, format!("this agent is paused, or its quota is used up: {detail}")),
         Verdict::Wait | Verdict::Die | Verdict::Granted => {
-            (10, format!("held by others: {}", others(judged)))
+            (10, format!("not granted, conflicting leases: {}", conflicts(judged)))
         }
     }
 }
 
-/// Who is in the way.
-pub fn others(judged: &Judged) -> String {
-    let mut all: Vec<String> = judged.holders.iter().map(other).collect();
+/// The conflicting leases and the earlier waiters, on one line.
+pub fn conflicts(judged: &Judged) -> String {
+    let mut all: Vec<String> = judged.holders.iter().map(conflict).collect();
     all.extend(
-        judged.position.filter(|ahead| *ahead > 0).map(|ahead| format!("{ahead} came earlier and wait")),
+        judged
+            .position
+            .filter(|ahead| *ahead > 0)
+            .map(|ahead| format!("{ahead} earlier waiters in the queue")),
     );
-    if all.is_empty() { "they are gone by now".into() } else { all.join("; ") }
+    if all.is_empty() { "none left by now".into() } else { all.join("; ") }
 }
 
-fn other(lease: &InTheWay) -> String {
+fn conflict(lease: &InTheWay) -> String {
     let mut text = format!("holder={} public_id={}", lease.holder, lease.public_id);
     let mut add = |name: &str, value: Option<&str>| {
         if let Some(value) = value {
@@ -120,10 +121,10 @@ fn other(lease: &InTheWay) -> String {
     add("agent_id", lease.agent_id.as_deref());
     add("reason", lease.reason.as_deref());
     let ends = match lease.remaining_ms {
-        0 => " (over, and not yet free)".to_string(),
-        ms => format!(" (ends in {ms} ms if it is not renewed)"),
+        0 => " (ended, but not yet freed)".to_string(),
+        ms => format!(" (expires in {ms} ms unless renewed)"),
     };
-    shown(&(text + &ends))
+    escape_control(&(text + &ends))
 }
 
 #[cfg(test)]
@@ -132,8 +133,8 @@ mod tests {
 
     #[test]
     fn an_intent_has_three_parts_and_a_name_may_have_colons() {
-        let read = intent("CONSUMES:DB:orders:2026").expect("it is whole");
-        assert_eq!((read.predicate.as_str(), read.object.as_str()), ("CONSUMES", "DB:orders:2026"));
+        let parsed = intent("CONSUMES:DB:orders:2026").expect("a complete intent");
+        assert_eq!((parsed.predicate.as_str(), parsed.object.as_str()), ("CONSUMES", "DB:orders:2026"));
         for bad in [
             "",
             "MUTATES",
@@ -143,13 +144,13 @@ mod tests {
             "WRITES:FILE:/x",
             "mutates:FILE:/x",
         ] {
-            let said = intent(bad).expect_err(bad);
-            assert!(said.contains("MUTATES:FILE:src/auth.rs") && said.contains("DEPENDS_ON"), "{said}");
+            let error = intent(bad).expect_err(bad);
+            assert!(error.contains("MUTATES:FILE:src/auth.rs") && error.contains("DEPENDS_ON"), "{error}");
         }
     }
 
     #[test]
-    fn whoever_is_in_the_way_is_named_on_one_line() {
+    fn conflicting_leases_are_named_on_one_line() {
         let lease = InTheWay {
             holder: "ada".into(),
             public_id: "L-1".into(),
@@ -159,9 +160,9 @@ mod tests {
             ..InTheWay::default()
         };
         let judged = Judged { holders: vec![lease], position: Some(2), ..Judged::default() };
-        let (code, said) = refused(&judged);
-        let expected = "held by others: holder=ada public_id=L-1 reason=\"rename\\na field\" (ends in 1500 ms if it is not \
-                        renewed); 2 came earlier and wait";
-        assert_eq!((code, said.as_str()), (10, expected));
+        let (code, message) = rejection(&judged);
+        let expected = "not granted, conflicting leases: holder=ada public_id=L-1 reason=\"rename\\na field\" (expires in \
+                        1500 ms unless renewed); 2 earlier waiters in the queue";
+        assert_eq!((code, message.as_str()), (10, expected));
     }
 }
