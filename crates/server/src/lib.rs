@@ -4,7 +4,7 @@
 //!
 //! [`Server`] is all of it, set up by a [`Config`]: for a program of its own, or inside another.
 //!
-//! The modules in reading order: [`settings`] are the values that a setting may have; [`config`] is what a server is set to; [`credential`] is the text that a holder gets, and
+//! The modules in reading order: [`settings`] are the columns of the table of settings, [`config`] its rows and the configuration made of them; [`credential`] is the text that a holder gets, and
 //! `attempt` the one that an agent comes back with; [`peer`] is who is asking, and what it may; [`boot`] opens a store; `watch`
 //! hears what happens in it, `metrics` counts, `news` and its `ring` remember the last of it; [`app`] is the store's shards,
 //! and how they are asked; `refuse` says no in the words of the API; `read` and `query` take requests apart; then what answers

@@ -4,58 +4,13 @@
 #[cfg(feature = "otel")]
 mod otel;
 
-use std::fmt;
-
-use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How a line is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
-    #[default]
-    Text,
-    /// For machines: one object a line.
-    Json,
-}
-
-/// What is worth a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Level {
-    /// What ends the server, or keeps something from being done.
-    Error,
-    /// What somebody should look at.
-    Warn,
-    /// Starts, stops, reloads.
-    #[default]
-    Info,
-    /// Every request, handshake and snapshot.
-    Debug,
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Format::Text => "text",
-            Format::Json => "json",
-        })
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Info => "info",
-            Level::Debug => "debug",
-        })
-    }
-}
+pub(crate) use server::settings::{LogFormat as Format, LogLevel as Level};
 
 /// What is logged is written as long as this lives. Dropped, it sends the traces that are left.
 pub(crate) struct Logs {
