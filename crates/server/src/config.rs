@@ -172,6 +172,9 @@ impl Config {
 
     /// The only directory that the server makes in the data directory; `None` if it keeps nothing there.
     pub(crate) fn data_subdirectory(&self) -> Option<&str> {
+        if self.data_dir.as_os_str().is_empty() {
+            return None;
+        }
         let identities = self.mtls && self.bundle.is_none();
         let below = match &self.store {
             StoreUrl::Disk(path) => path.strip_prefix(&self.data_dir).ok(),
@@ -269,6 +272,22 @@ mod tests {
         assert_eq!(bare(false).expect("sound").ip(), Ipv4Addr::LOCALHOST);
         assert!(bare(true).expect("sound").ip().is_unspecified());
         assert_eq!(Config { mtls: true, listen: everywhere, ..Config::in_memory() }.check(), Ok(()));
+    }
+
+    #[test]
+    fn the_data_directory_is_left_alone_if_nothing_is_kept_in_it() {
+        let with = |data_dir: &str, store, mtls| {
+            let config = Config { store, mtls, ..Config::in_folder(data_dir) };
+            config.data_subdirectory().map(str::to_string)
+        };
+        let disk = |path: &str| StoreUrl::Disk(path.into());
+        assert_eq!(with("/data", disk("/data/store"), true).as_deref(), Some("store"));
+        assert_eq!(with("/data", disk("/data/own/deep"), false).as_deref(), Some("own"));
+        assert_eq!(with("/data", disk("/elsewhere"), true).as_deref(), Some("store"), "identities are");
+        assert_eq!(with("/data", disk("/elsewhere"), false), None);
+        assert_eq!(with("/data", StoreUrl::Memory, false), None);
+        assert_eq!(with("/data", disk("/data"), true), None, "it is tightened as the store");
+        assert_eq!(with("", disk("/elsewhere"), false), None);
     }
 
     const MS: Duration = Duration::from_millis(1);
