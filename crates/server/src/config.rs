@@ -1,4 +1,6 @@
-//! What a server is set to: every setting, resolved and checked, in one place.
+//! The table of settings, and the configuration made of it: resolved and checked, in one place.
+//!
+//! A new setting is one row here and its use; flags, the settings file, `lockd config` and the reference page follow.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,70 +15,92 @@ use kernel::Span;
 use crate::backend::boot::{Making, StoreUrl};
 use crate::backend::shards::Settings;
 use crate::http::listener::Limits;
-use crate::settings::{Quantity, Range, duration_text};
+use crate::settings::{LogFormat, LogLevel, Range, duration_text, settings};
 
-/// The port, where none is named.
+/// The default port.
 pub const PORT: u16 = 9341;
 
-/// Settings of a server. Start with [`Config::in_folder`] or [`Config::in_memory`], and change what is to be otherwise.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Where to listen: `host:port`, or `:port` for every address (with mTLS) or this machine (without).
-    pub listen: String,
-    /// A socket to listen on too; whoever may open it is an operator.
-    pub unix: Option<PathBuf>,
-    /// Without mTLS, listen beyond this machine all the same.
-    pub insecure_listen: bool,
-    /// The folder for what is not put elsewhere: identities that are made at the first start.
-    pub data_dir: PathBuf,
-    /// Where leases are kept.
-    pub store: StoreUrl,
-    /// How many shards a new store has; an old one keeps its own.
-    pub shards: u32,
-    /// The store may be on a network filesystem.
-    pub allow_network_fs: bool,
-    /// Certificates on both sides.
-    pub mtls: bool,
-    /// The server's identity file; `None`: one in the data folder, made at the first start.
-    pub bundle: Option<PathBuf>,
-    /// Revoked serials, besides those in the identity file.
-    pub denylist_path: Option<PathBuf>,
-    /// Where a request names no TTL.
-    pub default_ttl: Duration,
-    /// The longest TTL.
-    pub max_ttl: Duration,
-    /// The longest wait for a lease.
-    pub acquire_block: Duration,
-    /// How late what is due and nobody waits for may be written down. Nothing is honoured longer for it.
-    pub sweeper_interval: Duration,
-    /// The longest document, as it is received.
-    pub json_max: u64,
-    /// Documents up to this length are kept in the log; longer ones in files of their own.
-    pub inline_max: u64,
-    /// How often what uploads left behind is looked for.
-    pub gc_temps_interval: Duration,
-    /// How many ended leases are remembered.
-    pub history_max: u32,
-    /// How long ended leases are remembered.
-    pub history_window: Duration,
-    /// How many leases one identity may hold in a namespace.
-    pub max_leases_per_identity: u32,
-    /// How many connections there may be; one more waits to be accepted.
-    pub max_connections: usize,
-    /// How long a handshake, and the head of a request, may take.
-    pub head_timeout: Duration,
-    /// How long one may do nothing who sends a body or is sent an answer.
-    pub stall_timeout: Duration,
-    /// How long what is under way may go on when the server stops.
-    pub drain_timeout: Duration,
+settings! { |data_dir|
+    /// Address to listen on: `host:port`, or `:port` for every address (without mTLS, for loopback)
+    "listen" "LOCKD_LISTEN" "ADDRESS" => listen: String = format!(":{PORT}");
+    /// Unix socket to listen on as well; every client that can open it is an operator
+    "unix" "LOCKD_UNIX" "PATH" => unix: Option<PathBuf> = None;
+    /// URL of the store: `disk:///path` or `mem://`
+    "store" "LOCKD_STORE" "URL" => store: StoreUrl = StoreUrl::Disk(data_dir.join("store")),
+        note "in the data directory";
+    /// Directory for everything that is not configured elsewhere
+    "data-dir" "LOCKD_DATA_DIR" "PATH" => data_dir: PathBuf = data_dir.to_path_buf(),
+        note "~/.local/share/lockd";
+    /// Require TLS certificates on both sides
+    "mtls" "LOCKD_MTLS" "BOOL" => mtls: bool = true;
+    /// Identity file of the server
+    "bundle" "LOCKD_BUNDLE" "FILE" => bundle: Option<PathBuf> = None,
+        note "created in the data directory at the first start";
+    /// File of revoked certificate serials, one per line, in addition to those in the identity file
+    "denylist-path" "LOCKD_DENYLIST_PATH" "FILE" => denylist_path: Option<PathBuf> = None;
+    /// TTL for requests that do not specify one
+    "default-ttl" "LOCKD_DEFAULT_TTL" "TIME" => default_ttl: Duration = Duration::from_secs(60),
+        range Range::SPAN_FROM_1_MS;
+    /// Maximum TTL
+    "max-ttl" "LOCKD_MAX_TTL" "TIME" => max_ttl: Duration = of_span(kernel::Limits::default().ttl_max),
+        range Range::SPAN_FROM_1_MS;
+    /// Maximum time that a request waits for a lease
+    "acquire-block" "LOCKD_ACQUIRE_BLOCK" "TIME" => acquire_block: Duration = Duration::from_secs(60),
+        range Range::SPAN;
+    /// Maximum delay before the expiry of an uncontended lease is logged; authority always ends on time
+    "sweeper-interval" "LOCKD_SWEEPER_INTERVAL" "TIME" => sweeper_interval: Duration = Duration::from_secs(5),
+        range Range::UP_TO_AN_HOUR;
+    /// Maximum size of a document, as received
+    "json-max" "LOCKD_JSON_MAX" "SIZE" => json_max: u64 = 100_000_000, range Range::DOCUMENT;
+    /// Maximum size of a document that is stored in the log; a larger one gets a file of its own
+    "inline-max" "LOCKD_INLINE_MAX" "SIZE" => inline_max: u64 = Record::DOCUMENT_MAX as u64,
+        range Range::INLINE;
+    /// How often to garbage-collect abandoned uploads
+    "gc-temps-interval" "LOCKD_GC_TEMPS_INTERVAL" "TIME" =>
+        gc_temps_interval: Duration = Duration::from_secs(300), range Range::SPAN_FROM_1_MS;
+    /// Number of shards of a new store; an existing store keeps its own
+    "shards" "LOCKD_SHARDS" "N" => shards: u32 = 1, range Range::Count(1, 1024);
+    /// Maximum number of ended leases that stay readable
+    "history-max" "LOCKD_HISTORY_MAX" "N" => history_max: u32 = kernel::Limits::default().history_max,
+        range Range::count_from(0);
+    /// How long ended leases stay readable
+    "history-window" "LOCKD_HISTORY_WINDOW" "TIME" =>
+        history_window: Duration = of_span(kernel::Limits::default().history_window), range Range::SPAN;
+    /// Maximum number of leases that one identity may hold in a namespace
+    "max-leases-per-identity" "LOCKD_MAX_LEASES_PER_IDENTITY" "N" =>
+        max_leases_per_identity: u32 = kernel::Limits::default().leases_per_identity_max,
+        range Range::count_from(1);
+    /// Maximum number of connections; further ones wait to be accepted
+    "max-connections" "LOCKD_MAX_CONNECTIONS" "N" => max_connections: usize = 10_000,
+        range Range::Count(1, 1_000_000);
+    /// Timeout of the TLS handshake, and of the head of a request
+    "head-timeout" "LOCKD_HEAD_TIMEOUT" "TIME" => head_timeout: Duration = Duration::from_secs(15),
+        range Range::SPAN_FROM_1_MS;
+    /// Maximum idle time while a body is sent or received
+    "stall-timeout" "LOCKD_STALL_TIMEOUT" "TIME" => stall_timeout: Duration = Duration::from_secs(30),
+        range Range::SPAN_FROM_1_MS;
+    /// How long requests in progress may continue when the server stops
+    "drain-timeout" "LOCKD_DRAIN_TIMEOUT" "TIME" => drain_timeout: Duration = Duration::from_secs(10),
+        range Range::SPAN;
+    /// Allow listening beyond loopback without mTLS
+    "insecure-listen" "LOCKD_INSECURE_LISTEN" "BOOL" => insecure_listen: bool = false;
+    /// Allow a store on a network filesystem
+    "allow-network-fs" "LOCKD_ALLOW_NETWORK_FS" "BOOL" => allow_network_fs: bool = false;
+    /// Format of log lines, which go to standard error
+    "log-format" "LOCKD_LOG_FORMAT" "FORMAT" => log_format: LogFormat = LogFormat::Text;
+    /// Least severe level that is logged; `debug` includes every request
+    "log-level" "LOCKD_LOG_LEVEL" "LEVEL" => log_level: LogLevel = LogLevel::Info;
+    /// OpenTelemetry collector for traces, as in `http://127.0.0.1:4318/v1/traces` (builds with the feature
+    /// `otel`)
+    "otlp-endpoint" "LOCKD_OTLP_ENDPOINT" "URL" => otlp_endpoint: Option<String> = None;
 }
 
-/// A setting that cannot be.
+/// A setting with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// The setting, as its flag is spelled, without dashes.
     pub setting: &'static str,
-    /// What is wrong with it, and what to do.
+    /// The reason, and what to do.
     pub what: String,
     /// Its value.
     pub value: String,
@@ -91,38 +115,12 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// The usual settings: mTLS on port 9341, a store and identities in this folder.
+    /// The defaults: mTLS on port 9341, a store and identities in this directory.
     pub fn in_folder(data_dir: impl Into<PathBuf>) -> Config {
-        let (data_dir, limits, connections) = (data_dir.into(), kernel::Limits::default(), Limits::default());
-        Config {
-            listen: format!(":{PORT}"),
-            unix: None,
-            insecure_listen: false,
-            store: StoreUrl::Disk(data_dir.join("store")),
-            data_dir,
-            shards: 1,
-            allow_network_fs: false,
-            mtls: true,
-            bundle: None,
-            denylist_path: None,
-            default_ttl: Duration::from_secs(60),
-            max_ttl: Duration::from_millis(limits.ttl_max.0),
-            acquire_block: Duration::from_secs(60),
-            sweeper_interval: Duration::from_secs(5),
-            json_max: 100_000_000,
-            inline_max: Record::DOCUMENT_MAX as u64,
-            gc_temps_interval: Duration::from_secs(300),
-            history_max: limits.history_max,
-            history_window: Duration::from_millis(limits.history_window.0),
-            max_leases_per_identity: limits.leases_per_identity_max,
-            max_connections: connections.connections_max,
-            head_timeout: connections.head_timeout,
-            stall_timeout: connections.stall_timeout,
-            drain_timeout: connections.drain_timeout,
-        }
+        Config::defaults(&data_dir.into())
     }
 
-    /// Nothing is kept: a store in memory, plain HTTP on any free port of this machine.
+    /// For tests and trials: a store in memory, plain HTTP on any free port of the loopback address.
     pub fn in_memory() -> Config {
         let store = StoreUrl::Memory;
         Config { listen: "127.0.0.1:0".into(), store, mtls: false, ..Config::in_folder("") }
@@ -130,40 +128,18 @@ impl Config {
 
     /// Checks every setting against its range, and against the others.
     pub fn check(&self) -> Result<(), ConfigError> {
-        for (setting, value, range) in self.quantities() {
-            if !value.is_within(range) {
-                let what = format!("out of range, which is {range}");
-                return Err(ConfigError { setting, what, value: value.to_string() });
-            }
+        for setting in Config::SETTINGS {
+            setting.check_range(self).map_err(|what| ConfigError {
+                setting: setting.name,
+                what,
+                value: setting.value_text(self).unwrap_or_default(),
+            })?;
         }
         if self.default_ttl > self.max_ttl {
             let what = format!("longer than --max-ttl, {}; set both", duration_text(self.max_ttl));
             return Err(ConfigError { setting: "default-ttl", what, value: duration_text(self.default_ttl) });
         }
         self.address().map(drop)
-    }
-
-    /// Every duration, size and count, with its range.
-    fn quantities(&self) -> [(&'static str, Quantity, Range); 15] {
-        let (time, bytes) = (Quantity::Duration, Quantity::Number);
-        let count = |number: u32| Quantity::Number(number.into());
-        [
-            ("default-ttl", time(self.default_ttl), Range::SPAN_FROM_1_MS),
-            ("max-ttl", time(self.max_ttl), Range::SPAN_FROM_1_MS),
-            ("acquire-block", time(self.acquire_block), Range::SPAN),
-            ("sweeper-interval", time(self.sweeper_interval), Range::UP_TO_AN_HOUR),
-            ("json-max", bytes(self.json_max), Range::DOCUMENT),
-            ("inline-max", bytes(self.inline_max), Range::INLINE),
-            ("gc-temps-interval", time(self.gc_temps_interval), Range::SPAN_FROM_1_MS),
-            ("shards", count(self.shards), Range::Count(1, 1024)),
-            ("history-max", count(self.history_max), Range::count_from(0)),
-            ("history-window", time(self.history_window), Range::SPAN),
-            ("max-leases-per-identity", count(self.max_leases_per_identity), Range::count_from(1)),
-            ("max-connections", Quantity::Number(self.max_connections as u64), Range::Count(1, 1_000_000)),
-            ("head-timeout", time(self.head_timeout), Range::SPAN_FROM_1_MS),
-            ("stall-timeout", time(self.stall_timeout), Range::SPAN_FROM_1_MS),
-            ("drain-timeout", time(self.drain_timeout), Range::SPAN),
-        ]
     }
 
     /// The address to listen on. Without a host: every address with mTLS, the loopback address without.
@@ -196,6 +172,9 @@ impl Config {
 
     /// The only directory that the server makes in the data directory; `None` if it keeps nothing there.
     pub(crate) fn data_subdirectory(&self) -> Option<&str> {
+        if self.data_dir.as_os_str().is_empty() {
+            return None;
+        }
         let identities = self.mtls && self.bundle.is_none();
         let below = match &self.store {
             StoreUrl::Disk(path) => path.strip_prefix(&self.data_dir).ok(),
@@ -229,7 +208,7 @@ impl Config {
         };
         let usual = match self.store {
             StoreUrl::Disk(_) => Options::default(),
-            // Nobody will ever read this log: what is kept of it is memory.
+            // This log is never read again: what it retained would only cost memory.
             StoreUrl::Memory => Options { retain: 0, ..Options::default() },
         };
         let sweeper = span(self.sweeper_interval);
@@ -247,6 +226,10 @@ impl Config {
     }
 }
 
+fn of_span(span: Span) -> Duration {
+    Duration::from_millis(span.0)
+}
+
 fn span(duration: Duration) -> Span {
     Span(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
@@ -258,11 +241,11 @@ mod tests {
     fn refused(change: impl FnOnce(&mut Config)) -> &'static str {
         let mut config = Config::in_folder("/tmp/anywhere");
         change(&mut config);
-        config.check().expect_err("it cannot be").setting
+        config.check().expect_err("invalid").setting
     }
 
     #[test]
-    fn the_usual_settings_are_sound_and_each_that_cannot_be_is_named() {
+    fn defaults_are_valid_and_each_invalid_setting_is_named() {
         assert_eq!(Config::in_folder("/tmp/anywhere").check(), Ok(()));
         assert_eq!(Config::in_memory().check(), Ok(()));
         assert_eq!(refused(|config| config.default_ttl = Duration::ZERO), "default-ttl");
@@ -279,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn without_certificates_only_this_machine_is_let_in_unless_insisted_on() {
+    fn without_mtls_only_loopback_is_allowed_unless_insecure_listen_is_set() {
         let everywhere = "0.0.0.0:9341".to_string();
         let mut config = Config { mtls: false, listen: everywhere.clone(), ..Config::in_memory() };
         assert_eq!(config.check().expect_err("insecure").setting, "listen");
@@ -289,6 +272,22 @@ mod tests {
         assert_eq!(bare(false).expect("sound").ip(), Ipv4Addr::LOCALHOST);
         assert!(bare(true).expect("sound").ip().is_unspecified());
         assert_eq!(Config { mtls: true, listen: everywhere, ..Config::in_memory() }.check(), Ok(()));
+    }
+
+    #[test]
+    fn the_data_directory_is_left_alone_if_nothing_is_kept_in_it() {
+        let with = |data_dir: &str, store, mtls| {
+            let config = Config { store, mtls, ..Config::in_folder(data_dir) };
+            config.data_subdirectory().map(str::to_string)
+        };
+        let disk = |path: &str| StoreUrl::Disk(path.into());
+        assert_eq!(with("/data", disk("/data/store"), true).as_deref(), Some("store"));
+        assert_eq!(with("/data", disk("/data/own/deep"), false).as_deref(), Some("own"));
+        assert_eq!(with("/data", disk("/elsewhere"), true).as_deref(), Some("store"), "identities are");
+        assert_eq!(with("/data", disk("/elsewhere"), false), None);
+        assert_eq!(with("/data", StoreUrl::Memory, false), None);
+        assert_eq!(with("/data", disk("/data"), true), None, "it is tightened as the store");
+        assert_eq!(with("", disk("/elsewhere"), false), None);
     }
 
     const MS: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! Directories and files for their owner alone, whatever the umask.
+//! Directories and files for their owner alone, under any umask.
 //!
 //! **Invariant.** What a store or a server creates is 0700 (directories) or 0600 (files) from its first moment: the modes
 //! are given to the calls that create, and a umask can only take bits away.
@@ -33,12 +33,12 @@ pub fn create_file(path: &Path) -> io::Result<File> {
     file_options().read(true).write(true).create_new(true).open(path)
 }
 
-/// Who else may enter a directory, after [`tighten`].
+/// Which users may enter a directory, after [`tighten`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nobody but its owner.
+    /// Its owner alone.
     Private,
-    /// Others: it is not ours alone to change.
+    /// Other users too: the directory is not lockd's alone.
     Open,
 }
 

@@ -3,58 +3,13 @@
 #[cfg(feature = "otel")]
 mod otel;
 
-use std::fmt;
-
-use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The format of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// Human-readable lines of text.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-/// The minimum severity that is logged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Level {
-    /// Failures that stop the server or an operation.
-    Error,
-    /// Also conditions that need attention.
-    Warn,
-    /// Also starts, stops and reloads.
-    #[default]
-    Info,
-    /// Also every request, handshake and snapshot.
-    Debug,
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Format::Text => "text",
-            Format::Json => "json",
-        })
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Info => "info",
-            Level::Debug => "debug",
-        })
-    }
-}
+pub(crate) use server::settings::{LogFormat as Format, LogLevel as Level};
 
 /// Keeps logging set up. Flushes the remaining traces on drop.
 pub(crate) struct LogGuard {

@@ -1,4 +1,4 @@
-//! `lockd serve`, and `lockd config`, which prints its effective settings.
+//! `lockd serve`, and `lockd config`, which shows the settings that it would use.
 
 mod resolve;
 mod settings;
@@ -19,23 +19,24 @@ use cli::remote::Output;
 
 type Failure = String;
 
-/// Serves until SIGTERM or SIGINT. Invalid settings fail with exit code 2, anything else with 1.
+/// Serves until a signal stops it. A failure comes with its exit code: 2 for invalid settings, 1 for the rest.
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), (u8, Failure)> {
     let resolved = resolve(matches).map_err(|what| (2, what))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| (1, format!("starting the runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| (1, format!("no threads to serve with: {error}")))?;
     let _entered = runtime.enter();
-    let log_guard = logs::start(resolved.format, resolved.level, resolved.collector.as_deref());
-    let _log_guard = log_guard.map_err(|what| (2, what))?;
-    runtime.block_on(serve(resolved.config, resolved.format)).map_err(|what| (1, what))
+    let config = resolved.config;
+    let logs = logs::start(config.log_format, config.log_level, config.otlp_endpoint.as_deref());
+    let _logs = logs.map_err(|what| (2, what))?;
+    runtime.block_on(serve(config)).map_err(|what| (1, what))
 }
 
-async fn serve(config: Config, format: Format) -> Result<(), Failure> {
-    let message = |error: server::StartError| error.to_string();
-    let mut server = Server::new(config).map_err(message)?;
+async fn serve(config: Config) -> Result<(), Failure> {
+    let failure = |error: server::StartError| error.to_string();
+    let mut server = Server::new(config).map_err(failure)?;
     let signals = Signals::new()?;
-    let bound = server.start().await.map_err(message)?;
-    if format == Format::Text {
+    let bound = server.start().await.map_err(failure)?;
+    if server.config().log_format == Format::Text {
         greet(server.config(), bound);
     }
     signals.wait(&server).await;
@@ -59,7 +60,7 @@ impl Signals {
         })
     }
 
-    /// Handles reloads until a signal to stop arrives.
+    /// Reloads on SIGHUP; returns on SIGTERM or SIGINT.
     async fn wait(mut self, server: &Server) {
         loop {
             tokio::select! {
@@ -74,7 +75,7 @@ impl Signals {
     }
 }
 
-/// Prints an example client command.
+/// Prints a first command to try.
 fn greet(config: &Config, bound: SocketAddr) {
     let host = if bound.ip().is_unspecified() { "localhost".to_string() } else { bound.ip().to_string() };
     let shown = match (config.mtls, &config.bundle) {
@@ -83,12 +84,12 @@ fn greet(config: &Config, bound: SocketAddr) {
         (true, None) => format!(" --identity {}", config.data_dir.join(identities::CLIENT).display()),
     };
     let port = bound.port();
-    // As this program was invoked: it may not be in PATH.
+    // As this program was called: it may not be in the PATH.
     let program = std::env::args().next().unwrap_or_else(|| "lockd".to_string());
     notice(&format!("try it: {program} client acquire --server {host}:{port}{shown} --ttl 30s orders"));
 }
 
-/// Every setting with its source, as a TOML file or JSON.
+/// Every setting and its source, as TOML or JSON.
 pub(crate) fn show(matches: &ArgMatches, output: Output) -> Result<String, (u8, Failure)> {
     let resolved = resolve(matches).map_err(|what| (2, what))?;
     let listed = resolved.listed();
@@ -104,7 +105,7 @@ pub(crate) fn show(matches: &ArgMatches, output: Output) -> Result<String, (u8, 
     })
 }
 
-/// The settings as a configuration file. Strings, numbers and booleans look the same in TOML and JSON.
+/// A settings file with these values. Strings, numbers and booleans are written in TOML as in JSON.
 fn toml(listed: &[(&'static str, Value, &Source)]) -> String {
     let line = |(name, value, source): &(&str, Value, &Source)| match value {
         Value::Null => format!("# {name} is not set\n"),

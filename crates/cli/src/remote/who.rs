@@ -1,6 +1,6 @@
 //! The client's identity: from the file that was named, or the only one in the data directory.
 //!
-//! **Invariant.** A file that nobody named is never taken from the current directory: an identity file brings the CA by
+//! **Invariant.** A file that was not named is never taken from the current directory: an identity file brings the CA by
 //! which its user trusts servers, so a cloned repository could redirect its users.
 
 use std::path::{Path, PathBuf};
@@ -14,28 +14,28 @@ use super::Failure;
 use super::args::Connection;
 use crate::folders;
 
-/// What is shown to servers over HTTPS; nothing if none of them is.
+/// TLS for servers over HTTPS; `None` if all servers are plain HTTP.
 pub(super) fn identity(connection: &Connection) -> Result<Option<ClientTls>, Failure> {
-    let tls = |bundle| ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map_err(told);
+    let tls = |bundle| ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map_err(failure);
     bundle(connection)?.map(tls).transpose()
 }
 
-/// The name of the identity that is shown to servers over HTTPS; nothing if none of them is.
+/// The name of the identity for servers over HTTPS; `None` if all servers are plain HTTP.
 pub(super) fn name(connection: &Connection) -> Result<Option<String>, Failure> {
     Ok(bundle(connection)?.map(|bundle| bundle.client().certificate().name().as_str().to_string()))
 }
 
 fn bundle(connection: &Connection) -> Result<Option<ClientBundle>, Failure> {
     let Some(path) = identity_file(connection)? else { return Ok(None) };
-    let text = identity::file::read(&path).map_err(told)?;
-    ClientBundle::parse(&text).map(Some).map_err(|error| told(error.in_file(&path)))
+    let text = identity::file::read(&path).map_err(failure)?;
+    ClientBundle::parse(&text).map(Some).map_err(|error| failure(error.in_file(&path)))
 }
 
-fn told(error: identity::Error) -> Failure {
+fn failure(error: identity::Error) -> Failure {
     (2, String::from(error))
 }
 
-/// The identity file that is shown to servers over HTTPS; nothing if none of them is.
+/// The identity file for servers over HTTPS; `None` if all servers are plain HTTP.
 pub fn identity_file(connection: &Connection) -> Result<Option<PathBuf>, Failure> {
     let over_tls = |text: &String| {
         Endpoint::parse(text, !connection.mtls)

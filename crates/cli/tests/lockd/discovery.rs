@@ -21,8 +21,8 @@ fn acquire(
 }
 
 /// An identity file brings its own CA, the only thing by which a client trusts a server, and a `client*.pem` in the current
-/// directory went before the user's own: in a cloned repository with a `client.pem` in it, a client took its lease from the
-/// rogue server of whoever had put the file there.
+/// directory went before the user's own: in a cloned repository with a `client.pem` in it, a client took its lease from a
+/// rogue server.
 #[test]
 fn an_identity_file_in_the_current_directory_is_not_used_unless_it_is_named() {
     let dir = tempfile::tempdir().expect("a directory");

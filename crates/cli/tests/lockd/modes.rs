@@ -1,4 +1,4 @@
-//! Permissions of the data directory: for its owner alone, whatever the umask.
+//! Permissions of the data directory: for its owner alone, under any umask.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};

@@ -88,8 +88,7 @@ fn reload_refused_for_another_ca_keeps_revoked_clients_out() {
     assert!(world.lets_in(&world.good), "the old CA and certificate are still in force");
 }
 
-/// Each part of the new state is wrong once, while the file's own denylist is gone: whichever part it is, the list that was
-/// in force stays.
+/// Each part of the new state is invalid once, and the new identity file has no denylist: the denylist in force must stay.
 #[test]
 fn reload_refused_for_any_part_of_the_state_changes_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
