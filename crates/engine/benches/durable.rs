@@ -20,7 +20,7 @@ use engine::recovery::replay;
 use engine::sequencer::{Delivery, Sequencer};
 use engine::shard::{Shard, Submission};
 use kernel::{Action, Answer, Command, Identity, Kernel, Limits, Outcome, Span, Store};
-use sim::world::{grant, held, identity, key};
+use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
 use store::fs::RealFs;
 use store::{LogStore, Seq};

@@ -19,7 +19,7 @@ use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
 use engine::sequencer::Delivery;
 use engine::shard::{Reply, Submission, Wait};
 use kernel::{Action, Answer, Command, Event, Granted, Identity, Limits, Lsn, Outcome, Renewal, Span, Store};
-use sim::world::{grant, held, identity, key};
+use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
 

@@ -104,7 +104,7 @@ impl Search<'_> {
     fn follow(&mut self, grant: &Grant, before: Option<Ticket>) -> bool {
         let before = before.unwrap_or(Ticket(u64::MAX));
         let queues = self.waiters.in_the_way_of(&grant.namespace, grant.bundle.members());
-        for queue in queues.filter(|_| !planted!(RingsHoldersOnly)) {
+        for queue in queues.filter(|_| !planted!(CyclesHoldersOnly)) {
             let from = self.scanned.get(&queue.id).copied().unwrap_or(Ticket(0));
             for ticket in queue.order.range(from..before.max(from)) {
                 self.add(*ticket);

@@ -20,7 +20,7 @@ use kernel::{
     Action, Age, AgentName, Answer, Bundle, Command, Conflict, Event, Grant, Granted, Identity, Kernel,
     LeaseId, Limits, Lsn, Member, Namespace, Open, Outcome, Rejection, Span, Store, Time, Verdict,
 };
-use store::{Lsns, Seq};
+use store::{LsnRange, Seq};
 
 use crate::clock::{Clock, Stamps, WrongClock, opening_lsn};
 use crate::deadlock::closes_a_ring;
@@ -157,7 +157,7 @@ pub struct Sealed {
     /// At this number.
     pub seq: Seq,
     /// With these LSNs.
-    pub lsns: Lsns,
+    pub lsns: LsnRange,
     /// The records.
     pub payload: Vec<u8>,
 }
@@ -346,7 +346,7 @@ impl Decider {
 
     /// An attempt keeps its age; anything else is as old as its arrival.
     fn age_of(&self, now: Time, grant: &Grant) -> Age {
-        let attempt = grant.attempt.filter(|age| age.counts_at(now) && !planted!(AttemptAgesAnew));
+        let attempt = grant.attempt.filter(|age| age.counts_at(now) && !planted!(AttemptAgeReset));
         attempt.unwrap_or(Age { at: now, tie: self.next_lsn.0 })
     }
 
@@ -378,7 +378,7 @@ impl Decider {
     pub fn call_off(&mut self, ticket: Ticket) -> Option<Said> {
         let now = self.now();
         let said = Said::Blocked(Box::new(self.still_blocked(now, ticket)?));
-        if !planted!(TiredStillGranted) {
+        if !planted!(TimedOutStillGranted) {
             self.take_out(ticket);
         }
         self.serve(now);
@@ -538,7 +538,7 @@ impl Decider {
         let payload = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_USUAL));
         let seq = self.next_seq;
         self.next_seq = seq.next();
-        Some(Sealed { seq, lsns: Lsns::new(first.0, self.kernel.last_lsn().0), payload })
+        Some(Sealed { seq, lsns: LsnRange::new(first.0, self.kernel.last_lsn().0), payload })
     }
 
     /// What happened in the batch so far, for those who follow events: to be told when it is durable.
@@ -646,7 +646,8 @@ impl Decider {
 
     /// Ended leases can be read until the next command is applied.
     fn note_freed(&mut self, now: Time, events: &[Event]) {
-        let told = |event: &&Event| !(planted!(ExpiryWakesNobody) && matches!(event, Event::Expired { .. }));
+        let told =
+            |event: &&Event| !(planted!(ExpiryWithoutWakeup) && matches!(event, Event::Expired { .. }));
         for lease in events.iter().filter(told).filter_map(Event::freed) {
             if let Ok(view) = self.kernel.lease(lease, now) {
                 self.freed.push_back(Freed::new(view.namespace, view.members));

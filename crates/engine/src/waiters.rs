@@ -237,7 +237,7 @@ impl Waiters {
         let mut served = Vec::new();
         while let Some(ticket) = self.first_touched(namespace, freed, *tried) {
             let waiter = self.waiting.get(&ticket).expect("a ticket in a queue is waiting");
-            let gone = waiter.gone.load(Ordering::Acquire) && !planted!(GoneStillServed);
+            let gone = waiter.gone.load(Ordering::Acquire) && !planted!(DisconnectedStillServed);
             let attempt = if !gone && self.is_next(ticket) { serve(waiter) } else { Attempt::Blocked };
             let answer = match attempt {
                 Attempt::Served(answer) => Some(answer),

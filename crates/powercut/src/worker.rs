@@ -18,8 +18,8 @@ use kernel::{
     Action, Answer, Bundle, Command, Commit, Cursor, Event, Held, Identity, LeaseView, Limits, Location, Lsn,
     Member, Outcome, Predicate, Renewal, Span, State, Store, Write,
 };
+use sim::fixture::{grant, identity};
 use sim::rng::Rng;
-use sim::world::{grant, identity};
 use store::StoreError;
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
@@ -158,7 +158,7 @@ struct ClientThread<'a> {
 impl ClientThread<'_> {
     /// Makes one random call. `None` if the worker cannot continue.
     fn one_call(&mut self) -> Option<()> {
-        let free: Vec<KeyIndex> = KeyIndex::all().filter(|key| self.holding(*key).is_none()).collect();
+        let free: Vec<KeyIndex> = KeyIndex::all().filter(|key| self.read_lsn(*key).is_none()).collect();
         if self.leases.is_empty() || (!free.is_empty() && self.rng.one_in(3)) {
             return self.acquire(&free);
         }
@@ -175,7 +175,7 @@ impl ClientThread<'_> {
         }
     }
 
-    fn holding(&self, key: KeyIndex) -> Option<&OwnedLease> {
+    fn read_lsn(&self, key: KeyIndex) -> Option<&OwnedLease> {
         self.leases.iter().find(|owned| owned.keys.contains(&key))
     }
 

@@ -10,7 +10,7 @@ use kernel::{
 };
 
 use crate::Step;
-use crate::hostile::Hostile;
+use crate::generator::CommandGenerator;
 use crate::model::Model;
 use crate::shrink::shrink;
 use crate::transcript;
@@ -71,7 +71,7 @@ fn report(seed: u64, steps: u64, failure: &Failure) -> String {
 }
 
 fn random(seed: u64, count: u64) -> Result<TrialStats, Box<Failure>> {
-    let mut hostile = Hostile::new(seed);
+    let mut hostile = CommandGenerator::new(seed);
     let mut trial = Trial::default();
     let mut steps = Vec::new();
     let mut stats = TrialStats::default();

@@ -6,7 +6,6 @@
 //! **What is absent.** The content of documents and of lease metadata: only lengths and hashes. The seed of the hash tables:
 //! with it, a client could choose colliding names.
 
-
 use engine::record::Record;
 use kernel::{
     Action, Age, Etag, Grant, Held, Limits, Metadata, OnExpiry, Open, Party, Pause, Paused, Quota, Renewal,

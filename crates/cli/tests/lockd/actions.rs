@@ -8,7 +8,7 @@ use kernel::{
     SetQuota, Shard, Span, Store, Time, Token, Version, Write,
 };
 use serde_json::{Value, json};
-use sim::world::{grant, key, member};
+use sim::fixture::{grant, key, member};
 
 use crate::support::{TestStore, record};
 

@@ -13,7 +13,7 @@ use kernel::{
     Action, Answer, Bundle, Command, Grant, Granted, Kernel, Limits, Metadata, Outcome, Predicate, Renewal,
     Span, Store,
 };
-use sim::world::{grant, held, identity, key, member, one};
+use sim::fixture::{grant, held, identity, key, member, one};
 use store::disk::{DiskLog, LogOptions};
 use store::fs::RealFs;
 use store::{LogStore, Seq};

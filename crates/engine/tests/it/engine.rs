@@ -13,7 +13,7 @@ use kernel::{
     Action, Answer, Command, Commit, Document, Etag, Event, Granted, Limits, Location, Lsn, Outcome,
     ResourceName, Shard, Span, Store, Write,
 };
-use sim::world::{default_namespace, grant, held, identity, key};
+use sim::fixture::{default_namespace, grant, held, identity, key};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
 

@@ -13,12 +13,12 @@ use engine::shard::{Reply, Shard, Submission, Unavailable, Wait};
 use kernel::{
     Action, Answer, Command, Event, Granted, Kernel, Limits, Lsn, Outcome, Request, RequestKey, Span, Store,
 };
-use sim::world::{grant, held, identity, key};
+use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
 use store::faulty::{Call, Fault, Faulty};
 use store::fs::RealFs;
 use store::memory::MemoryLog;
-use store::{Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+use store::{Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError};
 
 type Answered = Receiver<Reply>;
 
@@ -155,7 +155,7 @@ impl LogStore for Gate {
         self.inner.bounds()
     }
 
-    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         self.arrived.send(()).expect("the test listens");
         self.open.lock().expect("one at a time").recv().expect("the test lets it go");
         self.inner.append(seq, lsns, payload)
@@ -165,8 +165,8 @@ impl LogStore for Gate {
         self.inner.reserve()
     }
 
-    fn room(&self) -> Room {
-        self.inner.room()
+    fn capacity(&self) -> LogCapacity {
+        self.inner.capacity()
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {

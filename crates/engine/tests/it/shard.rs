@@ -10,7 +10,7 @@ use kernel::{
     Action, Age, Answer, Bundle, Command, Grant, Granted, Kernel, LeaseId, Limits, OnExpiry, Outcome, Party,
     Predicate, Rejection, Renewal, Request, RequestKey, SessionName, Span, Store, Time,
 };
-use sim::world::{default_namespace, grant, held, identity, key, member, one};
+use sim::fixture::{default_namespace, grant, held, identity, key, member, one};
 use store::Seq;
 
 #[derive(Clone, Default)]

@@ -6,8 +6,8 @@ use kernel::{
     Action, Bundle, Grant, Kernel, Limits, Member, Metadata, Outcome, Owner, Predicate, Reason, ResourceName,
     Snapshot, Span,
 };
-use sim::hostile::Hostile;
-use sim::world::{World, grant};
+use sim::fixture::{TestKernel, grant};
+use sim::generator::CommandGenerator;
 use store::memory::MemoryBlobs;
 use store::{BlobName, BlobStore, Seq};
 
@@ -24,7 +24,7 @@ fn through_a_blob(snapshot: &Snapshot, next: Seq) -> (Snapshot, Seq) {
 fn a_restored_kernel_behaves_like_the_original() {
     for seed in 0..40 {
         let (mut kernel, mut twin) = (Kernel::new(), Kernel::new());
-        let mut hostile = Hostile::new(seed);
+        let mut hostile = CommandGenerator::new(seed);
         for n in 0..1500 {
             let step = hostile.step(&kernel);
             let outcome = kernel.apply(step.lsn, step.now, &step.command);
@@ -62,7 +62,7 @@ fn longest(n: usize) -> Grant {
 
 #[test]
 fn encoding_and_decoding_use_bounded_memory_for_any_state() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     for n in 0..40 {
         let granted = world.by(&format!("{n:0256}"), Action::Acquire(longest(n)));
         assert!(matches!(granted, Outcome::Applied(..)), "{granted:?}");

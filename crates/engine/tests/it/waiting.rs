@@ -7,8 +7,8 @@ use engine::clock::Clock;
 use engine::decider::{Asked, Decider, Opening, Said};
 use engine::waiters::Ticket;
 use kernel::{Action, Answer, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Span, Store};
+use sim::fixture::{grant, held, identity, key, member, one};
 use sim::rng::Rng;
-use sim::world::{grant, held, identity, key, member, one};
 use store::Seq;
 
 /// Time stands still: nothing here is about time.

@@ -5,7 +5,7 @@ use kernel::{
     Misplaced, OnExpiry, Open, Outcome, Rejection, Renewal, ResourceName, Shard, Span, Store, Time, Token,
     Write,
 };
-use sim::world::{World, default_namespace, grant, held, key};
+use sim::fixture::{TestKernel, default_namespace, grant, held, key};
 
 fn open(term: u64) -> Open {
     Open {
@@ -73,13 +73,13 @@ fn a_log_is_opened_in_the_first_half_of_its_lsns_and_written_to_the_last() {
     let beyond = Lsn(Lsn::MAX_OPEN.0 + 1);
     assert_eq!(try_open(&mut kernel, beyond, open(1)), Err(Misplaced::Lsn { last: Lsn(0) }));
     assert_eq!(try_open(&mut kernel, Lsn::MAX_OPEN, open(1)), Ok(()));
-    let acquire = Command::by(&sim::world::identity("ada"), Action::Acquire(grant(key("a"), Span(1000))));
+    let acquire = Command::by(&sim::fixture::identity("ada"), Action::Acquire(grant(key("a"), Span(1000))));
     assert!(matches!(kernel.apply(Lsn::MAX, Time(0), &acquire), Outcome::Applied(..)));
 }
 
 #[test]
 fn a_renewal_batch_may_have_max_batch_entries() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let renew = |count| Action::Renew(vec![Renewal { held: held(&a), ttl: None }; count]);
     assert!(matches!(world.by("ada", renew(Action::MAX_BATCH)), Outcome::Applied(..)));
@@ -89,7 +89,7 @@ fn a_renewal_batch_may_have_max_batch_entries() {
 
 #[test]
 fn a_renewal_is_limited_to_the_longest_ttl() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let max = Limits::default().ttl_max;
     for (ttl, is_fine) in [(Span(0), false), (Span(1), true), (max, true), (Span(max.0 + 1), false)] {
@@ -102,7 +102,7 @@ fn a_renewal_is_limited_to_the_longest_ttl() {
 /// Lowering a limit rejects new requests and leaves existing leases unchanged: a lease keeps its TTL.
 #[test]
 fn a_lease_keeps_its_own_ttl_after_the_limit_is_lowered() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let mut tenure = world.kernel.tenure().expect("opened").open.clone();
     tenure.term += 1;
@@ -120,7 +120,7 @@ fn a_lease_keeps_its_own_ttl_after_the_limit_is_lowered() {
 
 #[test]
 fn a_hold_may_be_as_long_as_the_limit() {
-    let mut world = World::new(Limits { hold_max: Span(2000), ..Limits::default() });
+    let mut world = TestKernel::new(Limits { hold_max: Span(2000), ..Limits::default() });
     let mut hold = |span| {
         let mut wanted = grant(key(&format!("k{span}")), Span(1000));
         wanted.on_expiry = OnExpiry::Hold(Span(span));
@@ -133,7 +133,7 @@ fn a_hold_may_be_as_long_as_the_limit() {
 /// A future token is as wrong as an old one.
 #[test]
 fn a_write_with_any_other_token_is_rejected() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let mut commit = |token| {
         let write = Write {
@@ -156,7 +156,7 @@ fn a_write_with_any_other_token_is_rejected() {
 
 #[test]
 fn an_agent_is_remembered_to_the_last_millisecond() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let name = AgentName::new("coder").expect("valid");
     let mut wanted = grant(key("a"), Span(1000));
     wanted.agent = Some(name.clone());
@@ -164,7 +164,7 @@ fn an_agent_is_remembered_to_the_last_millisecond() {
         panic!("free")
     };
     world.by("ada", Action::Release(held(&a)));
-    let is_known = |world: &World| {
+    let is_known = |world: &TestKernel| {
         let listed = world.kernel.agents(&default_namespace(), world.now).len() == 1;
         assert_eq!(world.kernel.agent(&default_namespace(), &name, world.now).is_some(), listed);
         listed

@@ -5,7 +5,7 @@ use kernel::{
     Namespace, OnExpiry, Outcome, Pause, Paused, Quota, Rejection, Request, RequestKey, ResourceName, Scope,
     SetQuota, Span, Time, Version, Write,
 };
-use sim::world::{World, default_namespace, grant, held, identity, key};
+use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key};
 
 fn doomed() -> Namespace {
     Namespace::new("doomed").expect("valid")
@@ -15,7 +15,7 @@ fn wanted(name: &str) -> Grant {
     Grant { namespace: doomed(), ..grant(key(name), Span(1000)) }
 }
 
-fn acquire(world: &mut World, wanted: Grant) -> Granted {
+fn acquire(world: &mut TestKernel, wanted: Grant) -> Granted {
     match world.by("ada", Action::Acquire(wanted)) {
         Outcome::Applied(Answer::Granted(granted), _) => granted,
         other => panic!("not granted: {other:?}"),
@@ -29,26 +29,26 @@ fn commit(granted: &Granted, name: &str, if_version: Option<Version>, release: b
 }
 
 /// A key with a document, and the ended lease under which it was written.
-fn fill(world: &mut World, wanted: Grant, name: &str) -> Granted {
+fn fill(world: &mut TestKernel, wanted: Grant, name: &str) -> Granted {
     let granted = acquire(world, wanted);
     let outcome = world.by("ada", commit(&granted, name, None, true));
     assert!(matches!(outcome, Outcome::Applied(Answer::Committed(_), _)), "{outcome:?}");
     granted
 }
 
-fn drop_it(world: &mut World) -> Outcome {
+fn drop_it(world: &mut TestKernel) -> Outcome {
     world.by("root", Action::DropNamespace(doomed()))
 }
 
 fn quota_of(identity: Option<&str>) -> Action {
-    let identity = identity.map(sim::world::identity);
+    let identity = identity.map(sim::fixture::identity);
     let scope = Scope { namespace: Some(doomed()), identity };
     Action::SetQuota(SetQuota { scope, quota: Quota { leases_max: Some(5000), ..Quota::default() } })
 }
 
 /// Fills the namespace with documents, ended leases, a paused and an unpaused agent, and quotas for the
 /// namespace and for one identity.
-fn populate(world: &mut World, documents: u32) -> Vec<Granted> {
+fn populate(world: &mut TestKernel, documents: u32) -> Vec<Granted> {
     let mut ended = Vec::new();
     for n in 0..documents {
         let name = format!("k{n}");
@@ -70,7 +70,7 @@ fn small_steps() -> Limits {
 
 #[test]
 fn deletion_runs_in_bounded_parts_and_blocks_new_grants() {
-    let mut world = World::new(small_steps());
+    let mut world = TestKernel::new(small_steps());
     let kept = fill(&mut world, grant(key("kept"), Span(1000)), "kept");
     let ended = populate(&mut world, 950);
     let mut parts = 0;
@@ -109,7 +109,7 @@ fn deletion_runs_in_bounded_parts_and_blocks_new_grants() {
 /// A deletion that reset versions would accept a commit that was conditional on another document.
 #[test]
 fn versions_from_before_the_deletion_do_not_match_after_it() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     fill(&mut world, wanted("k"), "k");
     assert!(matches!(drop_it(&mut world), Outcome::Applied(Answer::Dropped { more: false }, _)));
     let again = acquire(&mut world, wanted("k"));
@@ -121,7 +121,7 @@ fn versions_from_before_the_deletion_do_not_match_after_it() {
 
 #[test]
 fn deletion_is_rejected_while_a_lease_exists_in_any_state() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     fill(&mut world, wanted("document"), "document");
     let in_use = Outcome::Rejected(Rejection::InUse { leases: 1 });
     world.by("ada", Action::Reserve(wanted("reserved")));
@@ -143,7 +143,7 @@ fn deletion_is_rejected_while_a_lease_exists_in_any_state() {
 
 #[test]
 fn an_operator_may_resume_a_partly_deleted_namespace() {
-    let mut world = World::new(small_steps());
+    let mut world = TestKernel::new(small_steps());
     populate(&mut world, 150);
     assert!(matches!(drop_it(&mut world), Outcome::Applied(Answer::Dropped { more: true }, _)));
     let whom = Paused::Scope(Scope { namespace: Some(doomed()), identity: None });
@@ -156,7 +156,7 @@ fn an_operator_may_resume_a_partly_deleted_namespace() {
 /// A retry after the deletion must not delete documents that were written since.
 #[test]
 fn a_retry_continues_a_deletion_and_does_not_start_another() {
-    let mut world = World::new(small_steps());
+    let mut world = TestKernel::new(small_steps());
     let request = Request { key: RequestKey([1; 16]), fingerprint: [2; 16] };
     let command =
         kernel::Command::by(&identity("root"), Action::DropNamespace(doomed())).with_request(request);
@@ -170,7 +170,7 @@ fn a_retry_continues_a_deletion_and_does_not_start_another() {
 
 #[test]
 fn a_full_policy_table_does_not_prevent_the_pause() {
-    let mut world = World::new(Limits { policies_max: 1, ..small_steps() });
+    let mut world = TestKernel::new(Limits { policies_max: 1, ..small_steps() });
     for n in 0..150 {
         fill(&mut world, wanted(&format!("k{n}")), &format!("k{n}"));
     }
@@ -185,7 +185,7 @@ fn a_full_policy_table_does_not_prevent_the_pause() {
 
 #[test]
 fn the_quota_of_an_unused_namespace_is_deleted_too() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     world.by("root", quota_of(Some("ada")));
     assert!(matches!(drop_it(&mut world), Outcome::Applied(Answer::Dropped { more: false }, _)));
     assert_eq!(world.kernel.counts().policies, 0);
@@ -193,7 +193,7 @@ fn the_quota_of_an_unused_namespace_is_deleted_too() {
 
 #[test]
 fn kernel_version_1_rejects_deletion() {
-    let mut world = World::by_rules(1, Limits::default());
+    let mut world = TestKernel::by_rules(1, Limits::default());
     let misplaced = Misplaced::KernelVersion { newest: kernel::KERNEL_VERSION };
     assert_eq!(drop_it(&mut world), Outcome::Rejected(Rejection::Misplaced(misplaced)));
     assert_eq!(Kernel::new().counts(), world.kernel.counts());

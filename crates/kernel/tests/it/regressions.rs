@@ -4,10 +4,10 @@ use kernel::{
     Action, Age, Answer, Bundle, Command, Held, Kernel, Limits, Misplaced, OnExpiry, Outcome, Predicate,
     Rejection, Renewal, Span, State, Time, Verdict, judge,
 };
-use sim::world::{World, default_namespace, grant, held, identity, key, member, one};
+use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key, member, one};
 
-fn world() -> World {
-    let mut world = World::new(Limits::default());
+fn world() -> TestKernel {
+    let mut world = TestKernel::new(Limits::default());
     world.now = Time(10_000);
     world
 }
@@ -187,7 +187,7 @@ struct Waiter {
 fn wait_die_considers_waiters_so_three_agents_cannot_deadlock() {
     let (a, b, c) = (Age { at: Time(1), tie: 0 }, Age { at: Time(2), tie: 0 }, Age { at: Time(3), tie: 0 });
     let mut world = world();
-    let hold = |world: &mut World, who: &str, resource: &str, age| {
+    let hold = |world: &mut TestKernel, who: &str, resource: &str, age| {
         let mut wanted = grant(one(Predicate::Mutates, resource), Span(60_000));
         wanted.attempt = Some(age);
         match world.by(who, Action::Acquire(wanted)) {
@@ -236,7 +236,7 @@ fn a_bundle_never_conflicts_with_itself() {
 #[test]
 fn an_agent_that_returns_after_its_removal_was_due_is_new() {
     let limits = Limits { step_max: 1, history_max: 0, ..Limits::default() };
-    let mut world = World::new(limits);
+    let mut world = TestKernel::new(limits);
     let with_agent = |who: &str, n: u64| {
         let mut wanted = grant(key(&format!("{who}-{n}")), Span(10));
         wanted.agent = Some(kernel::AgentName::new(who).expect("a valid name"));
@@ -287,7 +287,7 @@ fn a_rebind_is_no_activity_so_the_idle_quota_ends_a_lease_that_is_only_rebound()
 /// that only connected and disconnected exhausted the memory.
 #[test]
 fn retracted_grants_leave_no_idempotency_entries() {
-    let mut world = World::new(Limits { requests_max: 3, ..Limits::default() });
+    let mut world = TestKernel::new(Limits { requests_max: 3, ..Limits::default() });
     let request = |n: u8| kernel::Request { key: kernel::RequestKey([n; 16]), fingerprint: [0; 16] };
     let acquire = |name: &str, n: u8| {
         let action = Action::Acquire(grant(key(name), Span(60_000)));

@@ -5,9 +5,9 @@ use kernel::{
     Location, Lsn, Namespace, OnExpiry, Outcome, Pause, Paused, Relocation, Removal, Renewal, ResourceName,
     Scope, Snapshot, Span, Store, Time, Version, Write,
 };
-use sim::world::{World, default_namespace, grant, held, identity, key};
+use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key};
 
-fn granted(world: &mut World, who: &str, action: Action) -> Granted {
+fn granted(world: &mut TestKernel, who: &str, action: Action) -> Granted {
     match world.by(who, action) {
         Outcome::Applied(Answer::Granted(granted), _) => granted,
         other => panic!("not granted: {other:?}"),
@@ -25,8 +25,8 @@ fn commit(held: Held, key: &str) -> Action {
 }
 
 /// A state with some of everything: ended leases, live ones, a hold, documents, an agent, a policy.
-fn populated_world(kernel_version: u32) -> World {
-    let mut world = World::by_rules(kernel_version, Limits::default());
+fn populated_world(kernel_version: u32) -> TestKernel {
+    let mut world = TestKernel::by_rules(kernel_version, Limits::default());
     world.now = Time(100);
     let hold = Grant { on_expiry: OnExpiry::Hold(Span(5000)), ..grant(key("held"), Span(1000)) };
     let hold = granted(&mut world, "ada", Action::Acquire(hold));
@@ -125,7 +125,7 @@ fn an_inconsistent_snapshot_is_rejected() {
 #[test]
 fn names_with_colliding_hashes_are_distinguished() {
     for hash_seed in [0x2545_f491_4f6c_dd1d, 0xd6e8_feb8_6659_fd93] {
-        let mut world = World::new(Limits::default());
+        let mut world = TestKernel::new(Limits::default());
         let mut open = world.kernel.tenure().expect("opened").open.clone();
         open.store = Store { hash_seed, ..open.store };
         world.kernel = Kernel::new();

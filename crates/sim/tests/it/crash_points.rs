@@ -5,13 +5,13 @@ use engine::decider::Said;
 use engine::documents::Place;
 use engine::shard::Submission;
 use kernel::{Action, Answer, Command, Commit, Granted, Location, Outcome, ResourceName, Span, Write};
-use sim::disk::{Fate, SimFs};
+use sim::disk::{FaultPlan, SimFs};
+use sim::fixture::{grant, held, identity, key};
 use sim::rng::Rng;
 use sim::servers::client::Content;
 use sim::servers::clock::{Machine, TrueTime};
 use sim::servers::ledger::Ledger;
 use sim::servers::server::{Backend, Server, ServerError};
-use sim::world::{grant, held, identity, key};
 
 struct Script<'a> {
     server: Server,
@@ -114,20 +114,20 @@ fn has_crashed(result: Result<(), ServerError>, at: u64) -> bool {
 
 #[test]
 fn a_crash_at_every_call_loses_nothing_acknowledged() {
-    let fault_free = SimFs::new(Fate::default());
+    let fault_free = SimFs::new(FaultPlan::default());
     run(&fault_free, &mut Ledger::default(), 1).expect("the power stays on");
     let calls = fault_free.calls();
     assert!(calls > 900, "{calls}");
     for at in 0..calls {
         let mut ledger = Ledger::default();
-        let fs = SimFs::new(Fate { crash_at: Some(at), fail_at: None });
+        let fs = SimFs::new(FaultPlan { crash_at: Some(at), fail_at: None });
         assert!(has_crashed(run(&fs, &mut ledger, 1), at), "the power failed at call {at}");
         // A second power failure during recovery, and then none.
         let mut rng = Rng::new(at);
-        let again = Fate { crash_at: Some(rng.below(200)), fail_at: None };
+        let again = FaultPlan { crash_at: Some(rng.below(200)), fail_at: None };
         let fs = fs.after_crash(&mut rng, again);
         has_crashed(run(&fs, &mut ledger, 2), at);
-        let fs = fs.after_crash(&mut rng, Fate::default());
+        let fs = fs.after_crash(&mut rng, FaultPlan::default());
         assert!(!has_crashed(run(&fs, &mut ledger, 3), at), "call {at}: the store does not recover");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kernel::{Answer, Outcome, Rejection};
-use sim::hostile::Hostile;
+use sim::generator::CommandGenerator;
 use sim::trial::Trial;
 
 /// The name of a variant: what `Debug` prints up to the first bracket.
@@ -60,7 +60,7 @@ const MUST_OCCUR: &str = "
 fn generated_commands_reach_every_outcome() {
     let mut counts = BTreeMap::new();
     for seed in 0..60 {
-        let (mut hostile, mut trial) = (Hostile::new(seed), Trial::default());
+        let (mut hostile, mut trial) = (CommandGenerator::new(seed), Trial::default());
         for _ in 0..1000 {
             let step = hostile.step(&trial.kernel);
             let outcome = trial.step(&step).unwrap_or_else(|what| panic!("seed {seed}: {what}"));

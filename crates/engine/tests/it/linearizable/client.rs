@@ -13,9 +13,9 @@ use kernel::{
     Action, Answer, Bundle, Command, Commit, Etag, Grant, Granted, Identity, LeaseId, LeaseView, Location,
     Lsn, Outcome, Rejection, Renewal, Shard, Span, State, Time, Version, Write,
 };
-use sim::linear::key::{Holder, Op};
+use sim::fixture::{default_namespace, grant, held, identity};
+use sim::linearizability::key::{Holder, Op};
 use sim::rng::Rng;
-use sim::world::{default_namespace, grant, held, identity};
 
 use super::record::Recorder;
 

@@ -6,7 +6,7 @@ use kernel::{
 };
 
 /// An opened kernel, the LSN of its last command, and the current time.
-pub struct World {
+pub struct TestKernel {
     /// The kernel.
     pub kernel: Kernel,
     /// The LSN of the last command, applied or not.
@@ -15,14 +15,14 @@ pub struct World {
     pub now: Time,
 }
 
-impl World {
+impl TestKernel {
     /// Opened at time 0, with an LSN as large as a real log's (microseconds since 1970).
-    pub fn new(limits: Limits) -> World {
-        World::by_rules(kernel::KERNEL_VERSION, limits)
+    pub fn new(limits: Limits) -> TestKernel {
+        TestKernel::by_rules(kernel::KERNEL_VERSION, limits)
     }
 
     /// The same with the rules of an earlier kernel version.
-    pub fn by_rules(kernel_version: u32, limits: Limits) -> World {
+    pub fn by_rules(kernel_version: u32, limits: Limits) -> TestKernel {
         let open = Open {
             store: Store { shards: 1, hash_seed: 0x5eed, ..Store::default() },
             writer: 1,
@@ -32,7 +32,7 @@ impl World {
             kernel_version,
             limits,
         };
-        let mut world = World { kernel: Kernel::new(), lsn: Lsn(1_700_000_000_000_000), now: Time(0) };
+        let mut world = TestKernel { kernel: Kernel::new(), lsn: Lsn(1_700_000_000_000_000), now: Time(0) };
         let opened = world.apply(&Command::internal(Action::Open(open)));
         assert!(matches!(opened, Outcome::Applied(Answer::Opened, _)), "valid limits open a log");
         world

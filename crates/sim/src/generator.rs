@@ -14,7 +14,7 @@ use crate::Step;
 use crate::rng::Rng;
 
 /// A generator of steps.
-pub struct Hostile {
+pub struct CommandGenerator {
     rng: Rng,
     lsn: u64,
     now: u64,
@@ -65,11 +65,11 @@ fn key_of(bundle: &Bundle) -> Option<ResourceName> {
 
 const FILES: [&str; 10] = ["/a", "/a/b", "/a/b/c", "/a/*", "/a/b/*", "/*", "/", "/d/e", "/d/*", "/ab"];
 
-impl Hostile {
+impl CommandGenerator {
     /// All steps follow from this seed.
-    pub fn new(seed: u64) -> Hostile {
+    pub fn new(seed: u64) -> CommandGenerator {
         // Late enough for attempts older than one hour.
-        Hostile {
+        CommandGenerator {
             rng: Rng::new(seed),
             lsn: 100,
             now: 10_000_000,

@@ -258,7 +258,7 @@ impl KeyState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linear::{Call, explain};
+    use crate::linearizability::{Call, explain};
 
     const FAR: Time = Time(1000);
 

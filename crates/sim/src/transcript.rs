@@ -119,13 +119,13 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hostile::Hostile;
+    use crate::generator::CommandGenerator;
     use crate::trial::Trial;
 
     /// Otherwise the transcript of a shrunk failure would not reproduce it.
     #[test]
     fn generated_steps_survive_writing_and_parsing() {
-        let (mut hostile, mut trial) = (Hostile::new(7), Trial::default());
+        let (mut hostile, mut trial) = (CommandGenerator::new(7), Trial::default());
         for _ in 0..3000 {
             let step = hostile.step(&trial.kernel);
             let text = write_step(&step);
