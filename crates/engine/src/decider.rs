@@ -63,6 +63,16 @@ pub enum Said {
     Blocked(Box<Blocked>),
 }
 
+impl Said {
+    /// The kernel's response to a command that was applied or changed nothing; `None` if it was rejected or blocked.
+    pub fn answer(&self) -> Option<&Answer> {
+        match self {
+            Said::Outcome(Outcome::Applied(answer, _) | Outcome::Unchanged(answer)) => Some(answer),
+            Said::Outcome(Outcome::Rejected(_)) | Said::Blocked(_) => None,
+        }
+    }
+}
+
 /// Others are in the way of a request for a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {

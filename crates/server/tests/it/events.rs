@@ -1,15 +1,12 @@
 //! `/v1/events`: what happens, as it happens, and what a reader that comes back is told.
-#![allow(missing_docs, reason = "a test has no public items")]
-
-#[allow(dead_code, reason = "it serves several files of tests")]
-mod common;
 
 use axum::body::Body;
 use axum::http::Response;
-use common::{Server, header};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use server::testing::Hands;
+
+use crate::support::{Server, header, within};
 
 /// One who follows.
 struct Reader {
@@ -43,7 +40,7 @@ impl Reader {
                 let data = serde_json::from_str(&field("data")).expect("data is JSON");
                 return Some((field("id"), field("event"), data));
             }
-            let frame = self.body.frame().await?.expect("it never fails");
+            let frame = within("the next event", self.body.frame()).await?.expect("it never fails");
             let bytes = frame.into_data().expect("no trailers");
             self.text.push_str(std::str::from_utf8(&bytes).expect("text"));
         }
@@ -270,7 +267,8 @@ async fn readers_are_counted_and_a_server_that_stops_lets_them_go() {
             tokio::task::yield_now().await;
         }
     };
-    let mut again = Reader { body: again.await.into_body(), text: String::new() };
+    let again = within("a subscription is freed", again).await;
+    let mut again = Reader { body: again.into_body(), text: String::new() };
     server.drain();
     assert!(again.next().await.is_none() && other.next().await.is_none());
     assert_eq!(server.raw("GET", "/v1/events", &[], "").await.status, 503);

@@ -1,12 +1,9 @@
 //! The agents' protocol, call by call. Time passes when a test says so.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "it serves several files of tests")]
-mod common;
-
-use common::{Server, header};
 use serde_json::{Value, json};
 use server::testing::Hands;
+
+use crate::support::{Server, header};
 
 /// What one agent, in a session of its own name, means to write.
 fn manifest(agent: &str, paths: &[&str]) -> Value {

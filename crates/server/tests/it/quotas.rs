@@ -1,12 +1,9 @@
 //! Quotas stop who squats, asks too often or holds too much; and only them. Time passes when a test says so.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "it serves several files of tests")]
-mod common;
-
-use common::Server;
 use serde_json::{Value, json};
 use server::testing::Hands;
+
+use crate::support::Server;
 
 fn world() -> (Hands, Server) {
     let hands = Hands::default();

@@ -1,5 +1,4 @@
 //! A server inside another program: set up, started, mounted, stopped.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::time::Duration;
 

@@ -1,8 +1,4 @@
 //! The calls that most requests are go to their handlers without the router. Nobody must be able to tell.
-#![allow(missing_docs, reason = "a test has no public items")]
-
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod common;
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,7 +6,6 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::Request;
-use common::{Server, header};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use identity::Role;
@@ -19,6 +14,8 @@ use server::backend::shards::Settings;
 use server::http::connection::Front;
 use server::peer::Peer;
 use server::testing::Hands;
+
+use crate::support::{Server, header};
 
 /// Two servers that live through the same, one of them mounted in another program, say the same, byte for byte.
 #[tokio::test]

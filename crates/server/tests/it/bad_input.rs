@@ -1,11 +1,8 @@
 //! Every call with everything that can be wrong with it: refused with a code, and nothing happens.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod common;
-
-use common::Server;
 use serde_json::{Value, json};
+
+use crate::support::Server;
 
 /// Method, path, headers; body; status and code. `ID` is a credential that is held, `OTHER` one that was never
 /// issued, `LONG` a name that is too long, `MANY` more credentials than may be asked for at once.

@@ -1,11 +1,8 @@
 //! `/openapi.json` says what is true, and all of it.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod common;
-
-use common::Server;
 use serde_json::json;
+
+use crate::support::Server;
 
 const METHODS: [&str; 8] = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
 
@@ -139,9 +136,7 @@ async fn a_key_that_the_lease_does_not_cover_is_refused_by_touch_and_rebind() {
     let lease = server.acquire(json!({"key": "k", "ttl_ms": 1, "on_expiry": {"hold_ms": 60_000}})).await;
     let held = server.acquire(json!({"key": "l"})).await;
     let view = format!("/v1/leases/{}", lease["public_id"].as_str().expect("a name"));
-    while server.get(&view).await.1["state"] == json!("active") {
-        tokio::task::yield_now().await;
-    }
+    server.until(&view, |view| view["state"] != json!("active")).await;
     for (lease, call, covered) in [(&held, "touch", "l"), (&lease, "rebind", "k")] {
         let path = format!("/v1/leases/{}/{call}", lease["public_id"].as_str().expect("a name"));
         for (key, status) in [("another", 403), ("", 400), (covered, 200)] {

@@ -1,11 +1,8 @@
 //! As many leases in one call as there may be, and one more.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "it serves several files of tests")]
-mod common;
-
-use common::Server;
 use serde_json::{Value, json};
+
+use crate::support::Server;
 
 const MANY: usize = 10_000;
 

@@ -21,6 +21,17 @@ use tower::ServiceExt;
 
 use document::Document;
 
+/// The longest that a test waits for a condition.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Awaits a future, and fails after [`DEADLINE`].
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(DEADLINE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("not within {DEADLINE:?}: {what}"),
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Server {
     app: Arc<App>,
@@ -85,16 +96,19 @@ impl Server {
         Server::of(Arc::clone(&self.app), peer)
     }
 
-    /// Looks again and again, until it is so.
-    pub(crate) async fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        loop {
-            let (status, told) = self.get(path).await;
-            assert_eq!(status, 200, "{told}");
-            if is_so(&told) {
-                return told;
+    /// Polls a path until its response satisfies the condition; fails after [`DEADLINE`].
+    pub(crate) async fn until(&self, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let poll = async {
+            loop {
+                let (status, body) = self.get(path).await;
+                assert_eq!(status, 200, "{body}");
+                if condition(&body) {
+                    return body;
+                }
+                tokio::task::yield_now().await;
             }
-            tokio::task::yield_now().await;
-        }
+        };
+        within(path, poll).await
     }
 
     /// Posts JSON, and is answered 200.

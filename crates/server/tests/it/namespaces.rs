@@ -1,12 +1,9 @@
 //! Namespaces, from the first use to their end, as those see them who may and those who may not.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "it serves several files of tests")]
-mod common;
-
-use common::Server;
 use serde_json::{Value, json};
 use server::testing::Hands;
+
+use crate::support::{Server, within};
 
 fn manifest(namespace: &str, agent: &str) -> Value {
     let intents = json!([{"predicate": "MUTATES", "object": "FILE:/secret-plan"}]);
@@ -191,7 +188,8 @@ async fn events_of_another_namespace_never_reach_who_may_not_read_it() {
     let (mut text, public) = (String::new(), mine["public_id"].as_str().expect("a name"));
     // All that happened in `a` came before it.
     while !text.contains(public) {
-        let frame = body.frame().await.expect("it goes on").expect("it never fails");
+        let frame =
+            within("the next event", body.frame()).await.expect("it goes on").expect("it never fails");
         text.push_str(std::str::from_utf8(&frame.into_data().expect("no trailers")).expect("text"));
     }
     assert!(!text.contains("orders") && !text.contains("secret") && !text.contains("ada"), "{text}");

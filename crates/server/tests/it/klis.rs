@@ -2,14 +2,11 @@
 //!
 //! What it asks of agents (heartbeats in time, stopping when a lease may be lost, a conservative local expiry) is tested
 //! where the agents are: `tests/leases.rs` and `digest.rs` of the client. Here is what the server makes of those that do not.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "it serves several files of tests")]
-mod common;
-
-use common::Server;
 use serde_json::{Value, json};
 use server::testing::Hands;
+
+use crate::support::Server;
 
 fn world() -> (Hands, Server) {
     let hands = Hands::default();

@@ -1,12 +1,9 @@
 //! The API over a whole engine in memory, call by call.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "it serves several files of tests")]
-mod common;
-
-use common::{Server, header};
 use identity::Role;
 use serde_json::json;
+
+use crate::support::{Server, header};
 
 #[tokio::test]
 async fn a_worker_acquires_reads_commits_and_releases() {
@@ -66,9 +63,7 @@ async fn whoever_is_in_the_way_is_named_and_a_wait_ends_with_the_grant() {
     let waiter = tokio::spawn(async move {
         waiting.post("/v1/acquire", &[], r#"{"key":"k","block_seconds":30,"owner":"bob"}"#).await
     });
-    while server.get("/v1/describe?key=k").await.1["waiters"] != json!(1) {
-        tokio::task::yield_now().await;
-    }
+    server.until("/v1/describe?key=k", |view| view["waiters"] == json!(1)).await;
     server.release(&lease).await;
     let (status, next) = waiter.await.expect("it is answered");
     assert_eq!((status, &next["owner"]), (200, &json!("bob")));
@@ -88,13 +83,9 @@ async fn a_waiter_whose_request_is_dropped_is_out_of_the_queue() {
         tokio::spawn(
             async move { waiting.post("/v1/acquire", &[], r#"{"key":"k","block_seconds":30}"#).await },
         );
-    while server.get("/v1/describe?key=k").await.1["waiters"] != json!(1) {
-        tokio::task::yield_now().await;
-    }
+    server.until("/v1/describe?key=k", |view| view["waiters"] == json!(1)).await;
     waiter.abort();
-    while server.get("/v1/describe?key=k").await.1["waiters"] != json!(0) {
-        tokio::task::yield_now().await;
-    }
+    server.until("/v1/describe?key=k", |view| view["waiters"] == json!(0)).await;
     server.release(&lease).await;
     server.acquire(json!({"key": "k"})).await;
 }

@@ -1,5 +1,4 @@
 //! Long documents on disk whose upload does not end well: nothing of them is committed, and nothing is left behind.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +14,8 @@ use server::peer::Peer;
 use server::{Config, Server};
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
+
+use crate::support::within;
 
 /// Far more than the log takes.
 const PART: usize = 1 << 20;
@@ -56,9 +57,7 @@ impl OnDisk {
         let request = request.body(Body::new(body)).expect("a request");
         let answer = tokio::spawn(told(self.router.clone(), request));
         sender.send_data(format!("[\"{}\"", "x".repeat(PART)).into()).await.expect("it is read");
-        while self.files().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        within("a file is created", self.until_files(|files| !files.is_empty())).await;
         Upload { sender, answer }
     }
 
@@ -72,7 +71,11 @@ impl OnDisk {
     async fn has_nothing(&self) {
         let read = Request::get("/v1/get_state?key=k&public=1").body(Body::empty()).expect("a request");
         assert_eq!(self.ask(read).await, (204, Value::Null));
-        while !self.files().is_empty() {
+        within("all files are removed", self.until_files(<[PathBuf]>::is_empty)).await;
+    }
+
+    async fn until_files(&self, condition: impl Fn(&[PathBuf]) -> bool) {
+        while !condition(&self.files()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

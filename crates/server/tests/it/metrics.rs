@@ -1,11 +1,8 @@
 //! What `/metrics` says, after things have happened.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "it serves several files of tests")]
-mod common;
-
-use common::{Server, header};
 use serde_json::json;
+
+use crate::support::{Server, header, within};
 
 /// The value of a series, as it stands in the text.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -31,12 +28,16 @@ async fn figures_follow_what_happens() {
             server.acquire(json!({"key": "k", "ttl_seconds": 5, "block_seconds": 60})).await
         })
     };
-    let mut told = text(&server).await;
-    while value(&told, "lockd_waiters") != Some(1.0) {
-        tokio::task::yield_now().await;
-        told = text(&server).await;
-    }
-    let text = told;
+    let text = within("a waiter is counted", async {
+        loop {
+            let text = text(&server).await;
+            if value(&text, "lockd_waiters") == Some(1.0) {
+                return text;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     assert_eq!(value(&text, "lockd_grants_total"), Some(1.0), "{text}");
     assert_eq!(value(&text, "lockd_leases"), Some(1.0));
     assert_eq!(value(&text, r#"lockd_refusals_total{code="waiting"}"#), Some(1.0));

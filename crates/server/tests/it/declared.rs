@@ -1,13 +1,10 @@
 //! Sentences of `docs/guide/agents.md` that `agents.rs`, `klis.rs`, `events.rs` and `bulk.rs` beside this do not hold the service to,
 //! each in a test of its own.
-#![allow(missing_docs, reason = "a test has no public items")]
 
-#[allow(dead_code, reason = "it serves several files of tests")]
-mod common;
-
-use common::Server;
 use serde_json::{Value, json};
 use server::testing::Hands;
+
+use crate::support::Server;
 
 fn world() -> (Hands, Server) {
     let hands = Hands::default();

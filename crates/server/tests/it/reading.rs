@@ -1,13 +1,10 @@
 //! Documents as they are read: in parts, by condition, compressed, and while they are replaced.
-#![allow(missing_docs, reason = "a test has no public items")]
-
-#[allow(dead_code, reason = "it serves several files of tests")]
-mod common;
 
 use std::io::Read;
 
-use common::{Raw, Server, header};
 use serde_json::{Value, json};
+
+use crate::support::{Raw, Server, header};
 
 const READ: &str = "/v1/get_state?key=k&public=1";
 

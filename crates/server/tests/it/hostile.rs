@@ -1,5 +1,4 @@
 //! Clients that are slow, endless, half there or talk nonsense: each costs its own connection, and never a lease.
-#![allow(missing_docs, reason = "a test has no public items")]
 
 use std::time::Duration;
 
@@ -8,6 +7,8 @@ use server::http::listener::Limits;
 use server::testing::Loopback;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use crate::support::within;
 
 /// So short that what the server waits for is over soon; what it allows is never waited for.
 const SHORT: Duration = Duration::from_millis(200);
@@ -25,7 +26,7 @@ async fn connect(server: &Loopback) -> TcpStream {
 async fn rest(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
     // A connection that is reset has ended as well.
-    let _ = stream.read_to_end(&mut bytes).await;
+    let _ = within("the connection is closed", stream.read_to_end(&mut bytes)).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -105,9 +106,9 @@ async fn a_body_without_end_is_refused_as_soon_as_it_is_too_long() {
     let (mut reading, mut writing) = stream.into_split();
     let endless = tokio::spawn(async move { while writing.write_all(part.as_bytes()).await.is_ok() {} });
     let mut told = Vec::new();
-    let _ = reading.read_to_end(&mut told).await;
+    let _ = within("the response", reading.read_to_end(&mut told)).await;
     assert!(told.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&told));
-    endless.await.expect("it cannot go on");
+    within("the upload is stopped", endless).await.expect("it cannot go on");
     nobody_holds(&server, "k").await;
 }
 
@@ -130,9 +131,12 @@ async fn one_who_does_not_read_loses_its_connection() {
     let mut stream = connect(&server).await;
     let request = "GET /v1/get_state?key=k&public=1 HTTP/1.1\r\nhost: h\r\n\r\n";
     // Until nothing more is taken: the other end has gone.
-    while stream.write_all(request.as_bytes()).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
+    within("the connection is closed", async {
+        while stream.write_all(request.as_bytes()).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     assert!(
         ask(&server, "GET /v1/describe?key=k", "").await.starts_with("HTTP/1.1 200"),
         "others are served"
