@@ -17,8 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kernel::{
-    Action, Age, AgentName, Answer, Bundle, Command, Conflict, Event, Grant, Granted, Identity, Kernel,
-    LeaseId, Limits, Lsn, Member, Namespace, Open, Outcome, Rejection, Span, Store, Time, Verdict,
+    Action, Age, AgentName, Bundle, Command, Conflict, Event, Granted, Identity, Kernel, LeaseId,
+    LeaseRequest, Limits, Lsn, Member, Namespace, Open, Outcome, Rejection, Response, Span, Store, Time,
+    Verdict,
 };
 use store::{LsnRange, Seq};
 
@@ -65,7 +66,7 @@ pub enum Said {
 
 impl Said {
     /// The kernel's response to a command that was applied or changed nothing; `None` if it was rejected or blocked.
-    pub fn answer(&self) -> Option<&Answer> {
+    pub fn answer(&self) -> Option<&Response> {
         match self {
             Said::Outcome(Outcome::Applied(answer, _) | Outcome::Unchanged(answer)) => Some(answer),
             Said::Outcome(Outcome::Rejected(_)) | Said::Blocked(_) => None,
@@ -300,7 +301,7 @@ impl Decider {
     }
 
     /// The members that holders are in the way of; where only those who wait are, all of them may be.
-    fn in_dispute(&self, grant: &Grant) -> Vec<Member> {
+    fn in_dispute(&self, grant: &LeaseRequest) -> Vec<Member> {
         let members = grant.bundle.members();
         let now = self.now();
         let is_held = |member: &&Member| {
@@ -316,7 +317,7 @@ impl Decider {
     }
 
     /// Others wait for it already. Whatever else speaks against it is said first: no waiting would help.
-    fn behind(&self, now: Time, identity: &Identity, grant: &Grant) -> Outcome {
+    fn behind(&self, now: Time, identity: &Identity, grant: &LeaseRequest) -> Outcome {
         let nobody =
             || Rejection::Conflict(Box::new(Conflict { holders: Vec::new(), oldest: Age::YOUNGEST }));
         Outcome::Rejected(self.kernel.refusal(now, identity, grant).unwrap_or_else(nobody))
@@ -327,7 +328,7 @@ impl Decider {
         &self,
         now: Time,
         command: &Command,
-        grant: &Grant,
+        grant: &LeaseRequest,
         conflict: Conflict,
         ahead: Option<Age>,
     ) -> Blocked {
@@ -355,7 +356,7 @@ impl Decider {
     }
 
     /// An attempt keeps its age; anything else is as old as its arrival.
-    fn age_of(&self, now: Time, grant: &Grant) -> Age {
+    fn age_of(&self, now: Time, grant: &LeaseRequest) -> Age {
         let attempt = grant.attempt.filter(|age| age.counts_at(now) && !planted!(AttemptAgeReset));
         attempt.unwrap_or(Age { at: now, tie: self.next_lsn.0 })
     }
@@ -475,7 +476,7 @@ impl Decider {
     fn note_served(&mut self, now: Time, ticket: Ticket, waiter: &Waiter, said: Option<Said>) {
         match &said {
             None | Some(Said::Outcome(Outcome::Rejected(_))) => self.note_departure(waiter),
-            Some(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => {
+            Some(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) => {
                 self.judge_waiters(now, granted);
             }
             _ => {}
@@ -589,7 +590,7 @@ impl Decider {
         document: Option<&[u8]>,
     ) -> Outcome {
         let outcome = self.try_again(now, command, correlation, document);
-        if let Outcome::Applied(Answer::Granted(granted), _) = &outcome {
+        if let Outcome::Applied(Response::Granted(granted), _) = &outcome {
             self.judge_waiters(now, granted);
         }
         outcome

@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use kernel::{
-    Action, Answer, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Renewal, ResourceName, Span,
+    Action, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Renewal, ResourceName, Response,
+    Span,
 };
 use sim::fixture::{TestKernel, default_namespace, grant, held, identity, member, one};
 use sim::rng::Rng;
@@ -68,7 +69,7 @@ impl Client {
         };
         (grant.bundle, grant.ttl) = (bundle, ttl);
         match self.world.apply(&self.acquire) {
-            Outcome::Applied(Answer::Granted(granted), _) => granted,
+            Outcome::Applied(Response::Granted(granted), _) => granted,
             other => panic!("not granted: {other:?}"),
         }
     }

@@ -1,8 +1,8 @@
 //! A kernel that assigns LSNs and time stamps itself, for tests and benchmarks that are not about either.
 
 use kernel::{
-    Action, Answer, Bundle, Command, Grant, Granted, Held, Identity, Kernel, Limits, Lsn, Member, Namespace,
-    OnExpiry, Open, Outcome, Predicate, Rejection, ResourceName, Span, Store, Time,
+    Action, Bundle, Command, Credential, Granted, Identity, Kernel, LeaseRequest, Limits, Lsn, Member,
+    Namespace, OnExpiry, Open, Outcome, Predicate, Rejection, ResourceName, Response, Span, Store, Time,
 };
 
 /// An opened kernel, the LSN of its last command, and the current time.
@@ -34,7 +34,7 @@ impl TestKernel {
         };
         let mut world = TestKernel { kernel: Kernel::new(), lsn: Lsn(1_700_000_000_000_000), now: Time(0) };
         let opened = world.apply(&Command::internal(Action::Open(open)));
-        assert!(matches!(opened, Outcome::Applied(Answer::Opened, _)), "valid limits open a log");
+        assert!(matches!(opened, Outcome::Applied(Response::Opened, _)), "valid limits open a log");
         world
     }
 
@@ -57,7 +57,7 @@ impl TestKernel {
     /// Acquires a lease over the bundle in the default namespace.
     pub fn acquire(&mut self, who: &str, bundle: Bundle, ttl: Span) -> Result<Granted, Rejection> {
         match self.by(who, Action::Acquire(grant(bundle, ttl))) {
-            Outcome::Applied(Answer::Granted(granted), _) => Ok(granted),
+            Outcome::Applied(Response::Granted(granted), _) => Ok(granted),
             Outcome::Rejected(rejection) => Err(rejection),
             other => unreachable!("an acquire is granted or rejected: {other:?}"),
         }
@@ -65,8 +65,8 @@ impl TestKernel {
 }
 
 /// A lease request with only the required fields set.
-pub fn grant(bundle: Bundle, ttl: Span) -> Grant {
-    Grant {
+pub fn grant(bundle: Bundle, ttl: Span) -> LeaseRequest {
+    LeaseRequest {
         namespace: default_namespace(),
         bundle,
         ttl,
@@ -106,6 +106,6 @@ pub fn member(predicate: Predicate, resource: &str) -> Member {
 }
 
 /// The credential that a grant issued.
-pub fn held(granted: &Granted) -> Held {
-    Held { lease: granted.lease, epoch: granted.epoch }
+pub fn held(granted: &Granted) -> Credential {
+    Credential { lease: granted.lease, epoch: granted.epoch }
 }

@@ -4,10 +4,11 @@
 //! millisecond around it.
 
 use kernel::{
-    Action, Age, AgentName, AgentNews, Answer, Bundle, Command, Commit, Epoch, Etag, Grant, Held, Identity,
-    Kernel, LeaseId, Limits, Location, Lsn, Member, Metadata, Namespace, OnExpiry, Open, Outcome, Owner,
-    Party, Pause, Paused, Predicate, Quota, Reason, Relocation, Removal, Renewal, Request, RequestKey,
-    ResourceName, Retraction, Scope, SessionName, SetQuota, Shard, Span, Store, Time, Token, Version, Write,
+    Action, Age, AgentAnnouncement, AgentName, Bundle, Command, Commit, Credential, Epoch, Etag,
+    IdempotencyKey, Identity, Kernel, LeaseId, LeaseRequest, Limits, Location, Lsn, Member, Metadata,
+    Namespace, OnExpiry, Open, Outcome, Owner, Party, Pause, Paused, Predicate, Quota, Reason, Relocation,
+    Removal, Renewal, RequestKey, ResourceName, Response, Retraction, Scope, SessionName, SetQuota, Shard,
+    Span, Store, Time, Token, Version, Write,
 };
 
 use crate::Step;
@@ -28,7 +29,7 @@ pub struct CommandGenerator {
 /// A credential, its holder, and a key that its lease covers.
 #[derive(Clone)]
 struct Issued {
-    held: Held,
+    held: Credential,
     identity: Identity,
     key: Option<ResourceName>,
 }
@@ -97,8 +98,8 @@ impl CommandGenerator {
     /// Records the credential that the step issued, if any.
     pub fn heard(&mut self, step: &Step, outcome: &Outcome) {
         let Some(identity) = step.command.identity.clone() else { return };
-        if let Outcome::Applied(Answer::Granted(granted), _) = outcome {
-            let held = Held { lease: granted.lease, epoch: granted.epoch };
+        if let Outcome::Applied(Response::Granted(granted), _) = outcome {
+            let held = Credential { lease: granted.lease, epoch: granted.epoch };
             let before = self.issued.iter().find(|issued| issued.held.lease == held.lease);
             let key = match &step.command.action {
                 Action::Acquire(grant) | Action::Reserve(grant) => key_of(&grant.bundle),
@@ -200,8 +201,8 @@ impl CommandGenerator {
         })
     }
 
-    fn grant(&mut self) -> Grant {
-        Grant {
+    fn grant(&mut self) -> LeaseRequest {
+        LeaseRequest {
             namespace: self.namespace(),
             bundle: self.bundle(),
             ttl: match self.rng.below(40) {
@@ -255,7 +256,7 @@ impl CommandGenerator {
     }
 
     /// A credential: mostly of a live lease, sometimes of an ended one, sometimes invalid.
-    fn held(&mut self) -> Held {
+    fn held(&mut self) -> Credential {
         self.issued_one().held
     }
 
@@ -267,7 +268,7 @@ impl CommandGenerator {
             Some(_) => self.rng.pick(choices).clone(),
             None => {
                 let lease = LeaseId { shard: Shard(1), lsn: Lsn(self.lsn) };
-                Issued { held: Held { lease, epoch: Epoch(1) }, identity: self.identity(), key: None }
+                Issued { held: Credential { lease, epoch: Epoch(1) }, identity: self.identity(), key: None }
             }
         };
         let held = &mut issued.held;
@@ -291,7 +292,8 @@ impl CommandGenerator {
             Action::Commit(Commit { write, .. }) | Action::Remove(Removal { write }) => Some(write.held),
             _ => None,
         };
-        let issued_for = |held: Held| self.issued.iter().rev().find(|issued| issued.held.lease == held.lease);
+        let issued_for =
+            |held: Credential| self.issued.iter().rev().find(|issued| issued.held.lease == held.lease);
         let owner = held.and_then(issued_for).map(|issued| issued.identity.clone());
         match owner {
             Some(owner) if !self.rng.one_in(12) => owner,
@@ -386,8 +388,8 @@ impl CommandGenerator {
         }
     }
 
-    fn news(&mut self) -> AgentNews {
-        AgentNews {
+    fn news(&mut self) -> AgentAnnouncement {
+        AgentAnnouncement {
             namespace: self.namespace(),
             agent: self.agent(),
             restarting: !self.rng.one_in(3),
@@ -395,8 +397,8 @@ impl CommandGenerator {
         }
     }
 
-    fn request(&mut self) -> Request {
-        Request { key: RequestKey([self.rng.small(5); 16]), fingerprint: [self.rng.small(2); 16] }
+    fn request(&mut self) -> IdempotencyKey {
+        IdempotencyKey { key: RequestKey([self.rng.small(5); 16]), fingerprint: [self.rng.small(2); 16] }
     }
 
     fn etag(&mut self) -> Etag {

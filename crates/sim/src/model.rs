@@ -11,9 +11,10 @@ mod namespace;
 mod operator;
 
 use kernel::{
-    Action, AgentData, Answer, Bounded, Command, End, Entry, Epoch, Event, Granted, Held, Identity, KeyData,
-    LeaseData, LeaseId, Live, Lsn, Member, Misplaced, Namespace, NamespaceData, OnExpiry, Open, Outcome,
-    PastData, Phase, Policy, Quota, Rejection, Restart, Scope, Snapshot, Span, Tenure, Time, Version,
+    Action, AgentData, BoundedTable, Command, Credential, EndReason, EndedLeaseData, Epoch, Event, Granted,
+    IdempotencyEntry, Identity, InvalidRecord, KeyData, LeaseData, LeaseId, Live, Lsn, Member, Namespace,
+    NamespaceData, OnExpiry, Open, Outcome, Phase, Policy, Quota, Rejection, Response, Restart, Scope,
+    Snapshot, Span, Tenure, Time, Version,
 };
 
 /// The reference model.
@@ -28,8 +29,8 @@ pub struct Model {
     agents: Vec<AgentData>,
     keys: Vec<KeyData>,
     leases: Vec<LeaseData>,
-    history: Vec<PastData>,
-    requests: Vec<Entry>,
+    history: Vec<EndedLeaseData>,
+    requests: Vec<IdempotencyEntry>,
     events: Vec<Event>,
 }
 
@@ -45,7 +46,7 @@ enum EffectiveState {
 
 /// Why a command leaves the state as it is.
 enum NotApplied {
-    Unchanged(Answer),
+    Unchanged(Response),
     Rejected(Rejection),
 }
 
@@ -55,7 +56,7 @@ impl From<Rejection> for NotApplied {
     }
 }
 
-type ModelResult = Result<Answer, NotApplied>;
+type ModelResult = Result<Response, NotApplied>;
 
 impl Model {
     /// The state before the first record.
@@ -105,27 +106,28 @@ impl Model {
     }
 
     fn attempt(&mut self, lsn: Lsn, now: Time, command: &Command) -> ModelResult {
-        let misplaced = |why| Err(NotApplied::Rejected(Rejection::Misplaced(why)));
+        let misplaced = |why| Err(NotApplied::Rejected(Rejection::InvalidRecord(why)));
         if lsn <= self.last || lsn > Lsn::MAX {
-            return misplaced(Misplaced::Lsn { last: self.last });
+            return misplaced(InvalidRecord::Lsn { last: self.last });
         }
         if now < self.now || now > Time::MAX {
-            return misplaced(Misplaced::Time { last: self.now });
+            return misplaced(InvalidRecord::Time { last: self.now });
         }
         if self.tenure.is_none() && !matches!(command.action, Action::Open(_)) {
-            return misplaced(Misplaced::NotOpen);
+            return misplaced(InvalidRecord::NotOpen);
         }
         let engine = matches!(
             command.action,
             Action::Open(_) | Action::Tick | Action::Relocate(_) | Action::Retract(_)
         );
         if command.identity.is_none() && !engine {
-            return misplaced(Misplaced::NoIdentity);
+            return misplaced(InvalidRecord::NoIdentity);
         }
         let repeatable = matches!(command.action, Action::Renew(_) | Action::Release(_));
         let kept = command.identity.as_ref().zip(command.request.as_ref()).filter(|_| !repeatable);
         if let Some((identity, request)) = kept {
-            let same = |entry: &&Entry| entry.identity == *identity && entry.request.key == request.key;
+            let same =
+                |entry: &&IdempotencyEntry| entry.identity == *identity && entry.request.key == request.key;
             if let Some(entry) = self.requests.iter().find(same).filter(|entry| now <= entry.lapses_at) {
                 if entry.request.fingerprint != request.fingerprint {
                     return Err(Rejection::RequestMismatch.into());
@@ -135,12 +137,12 @@ impl Model {
             self.check_request_capacity(now, identity)?;
         }
         let answer = self.act(lsn, now, command)?;
-        let goes_on = matches!(answer, Answer::Dropped { more: true });
+        let goes_on = matches!(answer, Response::Dropped { more: true });
         if let Some((identity, request)) = kept.filter(|_| !goes_on) {
             let (identity, answer) = (identity.clone(), answer.clone());
             self.requests.retain(|entry| !(entry.identity == identity && entry.request.key == request.key));
             let lapses_at = now.after(self.limits().request_window);
-            self.requests.push(Entry { identity, request: *request, lapses_at, answer });
+            self.requests.push(IdempotencyEntry { identity, request: *request, lapses_at, answer });
             self.requests.sort_by_key(|entry| entry.lapses_at);
         }
         Ok(answer)
@@ -153,13 +155,13 @@ impl Model {
         let mine = left.iter().filter(|entry| entry.identity == *identity).count();
         let limits = self.limits();
         if left.len() >= limits.requests_max as usize || mine >= limits.requests_per_identity_max as usize {
-            return Err(Rejection::Full(Bounded::Requests));
+            return Err(Rejection::Full(BoundedTable::Requests));
         }
         Ok(())
     }
 
     fn act(&mut self, lsn: Lsn, now: Time, command: &Command) -> ModelResult {
-        let by = || command.identity.as_ref().ok_or(Rejection::Misplaced(Misplaced::NoIdentity));
+        let by = || command.identity.as_ref().ok_or(Rejection::InvalidRecord(InvalidRecord::NoIdentity));
         match &command.action {
             Action::Open(open) => self.open(lsn, now, open),
             Action::Tick => self.tick(lsn, now),
@@ -185,9 +187,9 @@ impl Model {
     }
 
     fn open(&mut self, lsn: Lsn, now: Time, open: &Open) -> ModelResult {
-        let misplaced = |why| Err(NotApplied::Rejected(Rejection::Misplaced(why)));
+        let misplaced = |why| Err(NotApplied::Rejected(Rejection::InvalidRecord(why)));
         if lsn > Lsn::MAX_OPEN {
-            return misplaced(Misplaced::Lsn { last: self.last });
+            return misplaced(InvalidRecord::Lsn { last: self.last });
         }
         let limits = &open.limits;
         let spans = [limits.ttl_max, limits.hold_max, limits.history_window, limits.request_window];
@@ -195,23 +197,23 @@ impl Model {
             || limits.step_max == 0
             || spans.iter().any(|span| span.0 > u64::from(u32::MAX))
         {
-            return misplaced(Misplaced::Limits);
+            return misplaced(InvalidRecord::Limits);
         }
         let known = self.tenure.as_ref().map_or(1, |tenure| tenure.open.kernel_version);
         if open.kernel_version < known || open.kernel_version > kernel::KERNEL_VERSION {
-            return misplaced(Misplaced::KernelVersion { newest: kernel::KERNEL_VERSION });
+            return misplaced(InvalidRecord::KernelVersion { newest: kernel::KERNEL_VERSION });
         }
         match &self.tenure {
-            Some(tenure) if tenure.open.store != open.store => return misplaced(Misplaced::Store),
+            Some(tenure) if tenure.open.store != open.store => return misplaced(InvalidRecord::Store),
             Some(tenure) if open.term <= tenure.open.term => {
-                return misplaced(Misplaced::Term { last: tenure.open.term });
+                return misplaced(InvalidRecord::Term { last: tenure.open.term });
             }
-            None if open.store.shard.0 >= open.store.shards => return misplaced(Misplaced::Store),
+            None if open.store.shard.0 >= open.store.shards => return misplaced(InvalidRecord::Store),
             _ => {}
         }
         self.tenure = Some(Tenure { open: open.clone(), opened_lsn: lsn, opened_at: now });
         self.pass_time(lsn, now, &[]);
-        Ok(Answer::Opened)
+        Ok(Response::Opened)
     }
 
     fn tick(&mut self, lsn: Lsn, now: Time) -> ModelResult {
@@ -222,10 +224,10 @@ impl Model {
             || self.requests.first().is_some_and(|entry| entry.lapses_at < now)
             || self.agents.iter().any(|agent| agent.forget_at.is_some_and(|at| at < now));
         if !due && !stale {
-            return Err(NotApplied::Unchanged(Answer::Ticked));
+            return Err(NotApplied::Unchanged(Response::Ticked));
         }
         self.pass_time(lsn, now, &[]);
-        Ok(Answer::Ticked)
+        Ok(Response::Ticked)
     }
 
     /// The first part of every applied command: forget old entries, end expired leases that the command touches, and
@@ -306,11 +308,11 @@ impl Model {
             }
             (Phase::OnHold { .. }, _) => {
                 self.events.push(Event::Reclaimed(id));
-                self.end(lsn, End::Expired);
+                self.end(lsn, EndReason::Expired);
             }
             (Phase::Reserved | Phase::Active, _) => {
                 self.events.push(Event::Expired { lease: id, held_until: None });
-                self.end(lsn, End::Expired);
+                self.end(lsn, EndReason::Expired);
             }
             (Phase::Revoking, _) => unreachable!("a revoked lease has no timer"),
         }
@@ -349,7 +351,7 @@ impl Model {
     }
 
     /// Moves the lease to history; removes keys without document or lease, and raises the floor to their versions.
-    fn end(&mut self, lsn: Lsn, end: End) {
+    fn end(&mut self, lsn: Lsn, end: EndReason) {
         let place = self.leases.iter().position(|lease| lease.lsn == lsn).expect("it is live");
         let lease = self.leases.remove(place);
         let covered = |key: &KeyData| {
@@ -372,7 +374,7 @@ impl Model {
         if let Some(since) = self.agents.iter().find(mine).map(|agent| agent.since) {
             self.schedule_forget(since);
         }
-        self.history.push(PastData {
+        self.history.push(EndedLeaseData {
             lsn,
             namespace: lease.namespace,
             identity: lease.identity,
@@ -389,18 +391,18 @@ impl Model {
         });
     }
 
-    fn replay(&self, now: Time, who: &Identity, answer: &Answer) -> Result<Answer, Rejection> {
+    fn replay(&self, now: Time, who: &Identity, answer: &Response) -> Result<Response, Rejection> {
         let (lease, epoch) = match answer {
-            Answer::Granted(Granted { lease, epoch, .. }) | Answer::Live(Live { lease, epoch, .. }) => {
+            Response::Granted(Granted { lease, epoch, .. }) | Response::Live(Live { lease, epoch, .. }) => {
                 (*lease, *epoch)
             }
             other => return Ok(other.clone()),
         };
-        match (self.authority(now, who, Held { lease, epoch }), answer) {
+        match (self.authority(now, who, Credential { lease, epoch }), answer) {
             (Err(Rejection::LeaseRevoked), _) => Err(Rejection::LeaseRevoked),
             (Err(_), _) => Err(Rejection::LeaseExpired),
-            (Ok(lsn), Answer::Live(_)) => Ok(Answer::Live(self.answer_live(lsn))),
-            (Ok(lsn), _) => Ok(Answer::Granted(granted(lease, self.live(lsn).expect("it has authority")))),
+            (Ok(lsn), Response::Live(_)) => Ok(Response::Live(self.answer_live(lsn))),
+            (Ok(lsn), _) => Ok(Response::Granted(granted(lease, self.live(lsn).expect("it has authority")))),
         }
     }
 

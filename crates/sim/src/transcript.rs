@@ -20,7 +20,7 @@ mod write;
 
 use std::collections::BTreeMap;
 
-use kernel::{Answer, Held, Kernel, LeaseId, Lsn, Outcome, Time};
+use kernel::{Credential, Kernel, LeaseId, Lsn, Outcome, Response, Time};
 
 pub use parse::ParseError;
 pub use write::write_step;
@@ -58,7 +58,7 @@ struct Replay {
 
 /// Leases by the name that the transcript gives them, with their latest credential.
 #[derive(Default)]
-struct LeaseNames(BTreeMap<String, Held>);
+struct LeaseNames(BTreeMap<String, Credential>);
 
 impl LeaseNames {
     fn of(&self, lease: LeaseId) -> String {
@@ -89,8 +89,8 @@ impl Replay {
 
     /// Records the credential that a grant or rebind issued.
     fn record_credential(&mut self, outcome: &Outcome, name: Option<String>) {
-        let Outcome::Applied(Answer::Granted(granted), _) = outcome else { return };
-        let held = Held { lease: granted.lease, epoch: granted.epoch };
+        let Outcome::Applied(Response::Granted(granted), _) = outcome else { return };
+        let held = Credential { lease: granted.lease, epoch: granted.epoch };
         let known = self.names.0.iter().find(|(_, known)| known.lease == held.lease);
         let name = name.or_else(|| known.map(|(name, _)| name.clone()));
         if let Some(name) = name {

@@ -5,8 +5,8 @@ use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kernel::{
-    Action, Answer, Conflict, Cursor, Event, Kernel, LeaseId, LeaseView, Member, Namespace, Outcome,
-    Rejection, ResourceName, State, Time, Token,
+    Action, Conflict, Cursor, Event, Kernel, LeaseId, LeaseView, Member, Namespace, Outcome, Rejection,
+    ResourceName, Response, State, Time, Token,
 };
 
 use crate::Step;
@@ -203,8 +203,8 @@ impl HistoryChecks {
         no_two_holders(kernel, now)
     }
 
-    fn answer(&self, answer: &Answer, now: Time) -> Result<(), String> {
-        let Answer::Renewed(results) = answer else { return Ok(()) };
+    fn answer(&self, answer: &Response, now: Time) -> Result<(), String> {
+        let Response::Renewed(results) = answer else { return Ok(()) };
         for live in results.iter().flatten() {
             let before = self.deadlines.get(&live.lease).copied();
             ensure(before >= Some(now), || {

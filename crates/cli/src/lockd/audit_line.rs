@@ -8,8 +8,8 @@
 
 use engine::record::Record;
 use kernel::{
-    Action, Age, Etag, Grant, Held, Limits, Metadata, OnExpiry, Open, Party, Pause, Paused, Quota, Renewal,
-    Scope, Write,
+    Action, Age, Credential, Etag, LeaseRequest, Limits, Metadata, OnExpiry, Open, Party, Pause, Paused,
+    Quota, Renewal, Scope, Write,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -127,7 +127,7 @@ fn limit_fields(limits: &Limits) -> Value {
     Value::Object(named.collect())
 }
 
-fn grant_fields(grant: &Grant) -> Value {
+fn grant_fields(grant: &LeaseRequest) -> Value {
     let member = |member: &kernel::Member| json!({"resource": member.resource.as_str(), "predicate": member.predicate.as_str()});
     let (on_expiry, hold_ms) = match grant.on_expiry {
         OnExpiry::Free => ("free", None),
@@ -150,7 +150,7 @@ fn grant_fields(grant: &Grant) -> Value {
     ])
 }
 
-fn held_fields(held: Held) -> Value {
+fn held_fields(held: Credential) -> Value {
     json!({"lease": held.lease.to_string(), "epoch": held.epoch.0})
 }
 

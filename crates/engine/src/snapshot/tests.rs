@@ -1,7 +1,8 @@
 //! Malformed snapshots are refused, with wrong checksums and with right ones.
 
 use kernel::{
-    Action, Grant, Kernel, Limits, Metadata, Outcome, Pause, Paused, Request, RequestKey, Scope, Span, Time,
+    Action, IdempotencyKey, Kernel, LeaseRequest, Limits, Metadata, Outcome, Pause, Paused, RequestKey,
+    Scope, Span, Time,
 };
 use sim::fixture::{TestKernel, grant, held, key};
 use sim::rng::Rng;
@@ -14,8 +15,8 @@ use super::*;
 fn small() -> Snapshot {
     let mut world = TestKernel::new(Limits::default());
     let metadata = Some(Metadata::new(b"mine").expect("valid"));
-    let first = Grant { metadata, ..grant(key("a"), Span(500)) };
-    let request = Request { key: RequestKey([7; 16]), fingerprint: [8; 16] };
+    let first = LeaseRequest { metadata, ..grant(key("a"), Span(500)) };
+    let request = IdempotencyKey { key: RequestKey([7; 16]), fingerprint: [8; 16] };
     let command =
         kernel::Command::by(&sim::fixture::identity("ada"), Action::Acquire(first)).with_request(request);
     assert!(matches!(world.apply(&command), Outcome::Applied(..)));

@@ -13,8 +13,8 @@ use engine::record::Record;
 use engine::shard::Reply;
 use engine::uploads::Uploads;
 use kernel::{
-    Action, Answer, Command, Commit, Cursor, Etag, Granted, Kernel, Limits, Location, Lsn, Outcome,
-    ResourceName, Shard, Span, Store, Write,
+    Action, Command, Commit, Cursor, Etag, Granted, Kernel, Limits, Location, Lsn, Outcome, ResourceName,
+    Response, Shard, Span, Store, Write,
 };
 use sim::fixture::{grant, held, identity, key};
 use store::memory::{MemoryBlobs, MemoryLog};
@@ -129,7 +129,7 @@ fn ask(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Option<Rep
     engine.sequencer().call(Command::by(&identity("ada"), action), 0, document, None)
 }
 
-fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Answer {
+fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Response {
     match ask(engine, action, document).expect("it lives").expect("taken") {
         Said::Outcome(Outcome::Applied(answer, _)) => answer,
         other => panic!("{other:?}"),
@@ -138,7 +138,7 @@ fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Answer {
 
 fn acquire(engine: &Engine, name: &str) -> Granted {
     match call(engine, Action::Acquire(grant(key(name), Span(300_000))), None) {
-        Answer::Granted(granted) => granted,
+        Response::Granted(granted) => granted,
         other => panic!("{other:?}"),
     }
 }

@@ -3,8 +3,8 @@
 
 use engine::snapshot::{PIECE_MAX, RANGE_BYTES, read, write};
 use kernel::{
-    Action, Bundle, Grant, Kernel, Limits, Member, Metadata, Outcome, Owner, Predicate, Reason, ResourceName,
-    Snapshot, Span,
+    Action, Bundle, Kernel, LeaseRequest, Limits, Member, Metadata, Outcome, Owner, Predicate, Reason,
+    ResourceName, Snapshot, Span,
 };
 use sim::fixture::{TestKernel, grant};
 use sim::generator::CommandGenerator;
@@ -42,14 +42,14 @@ fn a_restored_kernel_behaves_like_the_original() {
 }
 
 /// A grant with names and a bundle of maximum length: the longest possible entry.
-fn longest(n: usize) -> Grant {
+fn longest(n: usize) -> LeaseRequest {
     let text = |length: usize| format!("{n:0length$}");
     let kind = "K".repeat(ResourceName::MAX_KIND_BYTES);
     let member = |m: usize| Member {
         resource: ResourceName::new(&kind, &format!("{n:06}{m:0506}")).expect("valid"),
         predicate: Predicate::Mutates,
     };
-    Grant {
+    LeaseRequest {
         namespace: kernel::Namespace::new(&text(128)).expect("valid"),
         owner: Some(Owner::new(&text(256)).expect("valid")),
         agent: Some(kernel::AgentName::new(&text(256)).expect("valid")),

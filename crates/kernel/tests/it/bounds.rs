@@ -1,7 +1,7 @@
 //! Everything that can grow has a limit, and no operation costs more because tables are large.
 
 use kernel::{
-    Action, Age, AgentName, Answer, Bundle, Limits, Outcome, Predicate, Rejection, Renewal, SessionName,
+    Action, Age, AgentName, Bundle, Limits, Outcome, Predicate, Rejection, Renewal, Response, SessionName,
     Span, State, Time,
 };
 use sim::fixture::{TestKernel, default_namespace, grant, held, key, one};
@@ -14,7 +14,7 @@ fn settle(world: &mut TestKernel) -> usize {
     let mut steps = 0;
     while world.kernel.next_due().is_some_and(|due| due <= world.now) {
         match world.tick() {
-            Outcome::Applied(Answer::Ticked, events) => assert!(events.len() <= STEP),
+            Outcome::Applied(Response::Ticked, events) => assert!(events.len() <= STEP),
             other => panic!("a tick with overdue leases must apply: {other:?}"),
         }
         steps += 1;
@@ -35,7 +35,7 @@ fn a_storm_of_expiries_takes_bounded_steps_and_none_is_honoured_late() {
     for lease in [first, last] {
         assert_eq!(world.kernel.lease(lease.lease, world.now).expect("known").state, State::Expired);
         let renewal = Action::Renew(vec![Renewal { held: held(lease), ttl: None }]);
-        let refused = Answer::Renewed(vec![Err(Rejection::LeaseExpired)]);
+        let refused = Response::Renewed(vec![Err(Rejection::LeaseExpired)]);
         assert_eq!(world.by("ada", renewal), Outcome::Unchanged(refused));
     }
     // A command settles the leases it touches, even if others have been overdue for longer.
@@ -114,7 +114,7 @@ fn large_leases_count_by_their_number_of_claims() {
     let mut world = TestKernel::new(Limits { nodes_max: 40_000, ..Limits::default() });
     let granted = (0..100).map_while(|n| world.acquire("ada", deep(n), Span(1000)).ok()).count();
     assert!((3..10).contains(&granted), "{granted}");
-    assert_eq!(world.acquire("ada", deep(99), Span(1000)), Err(Rejection::Full(kernel::Bounded::Nodes)));
+    assert_eq!(world.acquire("ada", deep(99), Span(1000)), Err(Rejection::Full(kernel::BoundedTable::Nodes)));
 
     world.now = Time(1001);
     let Outcome::Applied(_, events) = world.tick() else { panic!("all leases are overdue") };
@@ -143,7 +143,7 @@ fn an_empty_namespace_is_removed_and_its_versions_are_not_reused() {
     let mut versions = Vec::new();
     for n in 0..10 {
         let outcome = world.by("ada", Action::Acquire(in_space(&format!("space-{n}"))));
-        let Outcome::Applied(Answer::Granted(granted), _) = outcome else {
+        let Outcome::Applied(Response::Granted(granted), _) = outcome else {
             panic!("below the limit: {outcome:?}")
         };
         let write = write_of(&granted, "k");
@@ -153,7 +153,8 @@ fn an_empty_namespace_is_removed_and_its_versions_are_not_reused() {
             bytes: 1,
             location: kernel::Location(1),
         };
-        let Outcome::Applied(Answer::Committed(version), _) = world.by("ada", Action::Commit(commit)) else {
+        let Outcome::Applied(Response::Committed(version), _) = world.by("ada", Action::Commit(commit))
+        else {
             panic!("the holder commits")
         };
         versions.push(version);
@@ -186,7 +187,8 @@ fn versions_keep_increasing_although_deleted_keys_leave_no_row() {
         let write = write_of(&lease, "reborn");
         let (etag, location) = (kernel::Etag([1; 32]), kernel::Location(1));
         let commit = kernel::Commit { write: write.clone(), etag, bytes: 2, location };
-        let Outcome::Applied(Answer::Committed(version), _) = world.by("ada", Action::Commit(commit)) else {
+        let Outcome::Applied(Response::Committed(version), _) = world.by("ada", Action::Commit(commit))
+        else {
             panic!("the holder commits")
         };
         assert!(version.0 > last, "{version:?} after {last}");
@@ -226,7 +228,10 @@ fn a_full_table_rejects_new_entries_and_loses_none() {
     let a = world.acquire("ada", key("a"), Span(1000)).expect("below the limit");
     assert_eq!(world.acquire("ada", key("b"), Span(1000)), Err(Rejection::QuotaExceeded { max: 1 }));
     world.acquire("bob", key("b"), Span(1000)).expect("below the limit");
-    assert_eq!(world.acquire("eve", key("c"), Span(1000)), Err(Rejection::Full(kernel::Bounded::Leases)));
+    assert_eq!(
+        world.acquire("eve", key("c"), Span(1000)),
+        Err(Rejection::Full(kernel::BoundedTable::Leases))
+    );
     // Conflicting leases that have expired do not count: they end in the same step.
     world.now = Time(1001);
     assert!(world.acquire("eve", key("a"), Span(1000)).is_ok());

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use kernel::{
-    Action, Age, AgentName, AgentNews, AgentState, Answer, Bundle, Cursor, Ended, Grant, Granted, Limits,
-    Namespace, OnExpiry, Outcome, Pause, Paused, Predicate, Rejection, ResourceName, Span, State, Time,
+    Action, Age, AgentAnnouncement, AgentName, AgentState, Bundle, Cursor, Granted, LeaseEnd, LeaseRequest,
+    Limits, Namespace, OnExpiry, Outcome, Pause, Paused, Predicate, Rejection, ResourceName, Response, Span,
+    State, Time,
 };
 use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key, member, one};
 
@@ -14,7 +15,7 @@ fn resource(text: &str) -> ResourceName {
 
 fn granted(world: &mut TestKernel, who: &str, action: Action) -> Granted {
     match world.by(who, action) {
-        Outcome::Applied(Answer::Granted(granted), _) => granted,
+        Outcome::Applied(Response::Granted(granted), _) => granted,
         other => panic!("not granted: {other:?}"),
     }
 }
@@ -61,7 +62,7 @@ fn a_list_read_in_pages_shows_every_lease_once() {
 fn holders_of_a_resource_include_leases_on_enclosing_subtrees() {
     let mut world = TestKernel::new(Limits::default());
     let reader = |text, ttl, on_expiry| {
-        Action::Acquire(Grant { on_expiry, ..grant(one(Predicate::Consumes, text), Span(ttl)) })
+        Action::Acquire(LeaseRequest { on_expiry, ..grant(one(Predicate::Consumes, text), Span(ttl)) })
     };
     let manual = granted(&mut world, "ada", reader("FILE:/a/b", 1000, OnExpiry::Manual));
     let over = granted(&mut world, "ada", reader("FILE:/a/b", 1000, OnExpiry::Free));
@@ -102,12 +103,12 @@ fn holders_of_a_resource_include_leases_on_enclosing_subtrees() {
 fn an_agent_is_alive_restarting_or_paused() {
     let mut world = TestKernel::new(Limits::default());
     let (namespace, name) = (default_namespace(), AgentName::new("coder").expect("valid"));
-    let wanted = Grant { agent: Some(name.clone()), ..grant(key("a"), Span(1000)) };
+    let wanted = LeaseRequest { agent: Some(name.clone()), ..grant(key("a"), Span(1000)) };
     granted(&mut world, "ada", Action::Acquire(wanted));
     let state = |world: &TestKernel| world.kernel.agent(&namespace, &name, world.now).expect("known").state;
     assert_eq!(state(&world), AgentState::Alive);
     let (namespace, agent) = (namespace.clone(), name.clone());
-    world.by("ada", Action::Agent(AgentNews { namespace, agent, restarting: true, operator: false }));
+    world.by("ada", Action::Agent(AgentAnnouncement { namespace, agent, restarting: true, operator: false }));
     assert_eq!(state(&world), AgentState::Restarting);
     let whom = Paused::Agent(default_namespace(), name.clone());
     world.by("root", Action::Pause(Pause { whom, paused: true }));
@@ -121,7 +122,11 @@ fn agents_are_listed_per_namespace_and_by_name() {
         let namespace = Namespace::new(namespace).expect("valid");
         let agent = Some(AgentName::new(agent).expect("valid"));
         let bundle = key(agent.as_ref().expect("set").as_str());
-        granted(&mut world, "ada", Action::Acquire(Grant { namespace, agent, ..grant(bundle, Span(1000)) }));
+        granted(
+            &mut world,
+            "ada",
+            Action::Acquire(LeaseRequest { namespace, agent, ..grant(bundle, Span(1000)) }),
+        );
     }
     let namespaces = world.kernel.namespaces();
     assert_eq!(namespaces.iter().map(Namespace::as_str).collect::<Vec<_>>(), ["one", "two"]);
@@ -142,7 +147,7 @@ fn a_lease_is_listed_once_and_stays_readable_after_its_end() {
     let members = vec![member(Predicate::Mutates, "FILE:/a/*"), member(Predicate::Mutates, "FILE:/a/b")];
     let bundle = Bundle::new(members).expect("two resources");
     let attempt = Age { at: Time(400), tie: 7 };
-    let wanted = Grant { attempt: Some(attempt), ..grant(bundle, Span(1000)) };
+    let wanted = LeaseRequest { attempt: Some(attempt), ..grant(bundle, Span(1000)) };
     let lease = granted(&mut world, "ada", Action::Acquire(wanted));
     let (namespace, file) = (default_namespace(), resource("FILE:/a/b"));
     assert_eq!(world.kernel.holders(&namespace, &file, world.now).count(), 1);
@@ -152,6 +157,6 @@ fn a_lease_is_listed_once_and_stays_readable_after_its_end() {
     let view = world.kernel.lease(lease.lease, world.now).expect("history");
     assert_eq!((view.state, view.age, view.members.len()), (State::Released, attempt, 2));
     let retire_after = Time(500 + Limits::default().history_window.0);
-    assert_eq!(view.ended, Some(Ended { at: Time(500), lsn: world.lsn, retire_after }));
+    assert_eq!(view.ended, Some(LeaseEnd { at: Time(500), lsn: world.lsn, retire_after }));
     assert_eq!(world.kernel.history().collect::<Vec<_>>(), [view]);
 }

@@ -1,7 +1,7 @@
 //! The work one command does on overdue state, and correctness while the rest is still overdue.
 
 use kernel::{
-    Action, Age, AgentName, Answer, Bundle, Command, Limits, Outcome, Predicate, Rejection, SessionName,
+    Action, Age, AgentName, Bundle, Command, Limits, Outcome, Predicate, Rejection, Response, SessionName,
     Span, State, Time,
 };
 use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key, one};
@@ -77,7 +77,7 @@ fn a_session_conflict_is_found_despite_many_earlier_leases() {
         Action::Acquire(wanted)
     };
     let granted = |outcome: Outcome| match outcome {
-        Outcome::Applied(Answer::Granted(granted), _) => granted,
+        Outcome::Applied(Response::Granted(granted), _) => granted,
         other => panic!("not granted: {other:?}"),
     };
     let mut world = TestKernel::new(Limits::default());
@@ -111,10 +111,12 @@ fn one_command_discards_a_bounded_amount_of_old_state() {
     for n in 0..8 * STEP as u64 {
         let mut wanted = grant(key("hot"), Span(1000));
         wanted.agent = Some(AgentName::new(&format!("agent-{n}")).expect("valid"));
-        let request =
-            kernel::Request { key: kernel::RequestKey(u128::from(n).to_le_bytes()), fingerprint: [0; 16] };
+        let request = kernel::IdempotencyKey {
+            key: kernel::RequestKey(u128::from(n).to_le_bytes()),
+            fingerprint: [0; 16],
+        };
         let acquire = Command::by(&identity("ada"), Action::Acquire(wanted)).with_request(request);
-        let Outcome::Applied(Answer::Granted(lease), _) = world.apply(&acquire) else { panic!("free") };
+        let Outcome::Applied(Response::Granted(lease), _) = world.apply(&acquire) else { panic!("free") };
         world.by("ada", Action::Release(held(&lease)));
     }
     let before = world.kernel.counts();
@@ -139,7 +141,7 @@ fn coder() -> AgentName {
 
 fn news(restarting: bool) -> Action {
     let (namespace, agent) = (default_namespace(), coder());
-    Action::Agent(kernel::AgentNews { namespace, agent, restarting, operator: false })
+    Action::Agent(kernel::AgentAnnouncement { namespace, agent, restarting, operator: false })
 }
 
 /// Grants more leases of an agent, all expiring at 1000, than one command may end; returns the last.
@@ -149,7 +151,7 @@ fn crowd(world: &mut TestKernel) -> kernel::LeaseId {
         let mut wanted = grant(key(&format!("k{n}")), Span(1000));
         wanted.agent = Some(coder());
         match world.by("ada", Action::Acquire(wanted)) {
-            Outcome::Applied(Answer::Granted(granted), _) => last = Some(granted.lease),
+            Outcome::Applied(Response::Granted(granted), _) => last = Some(granted.lease),
             other => panic!("not granted: {other:?}"),
         }
     }
@@ -162,9 +164,9 @@ fn an_agent_cannot_announce_another_restart_while_leases_of_the_last_are_unsettl
     let last = crowd(&mut world);
     world.acquire("ada", key("until the return"), Span(1500)).expect("free");
     world.now = Time(500);
-    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
+    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Response::Done, _)));
     world.now = Time(1500);
-    assert!(matches!(world.by("ada", news(false)), Outcome::Applied(Answer::Done, _)));
+    assert!(matches!(world.by("ada", news(false)), Outcome::Applied(Response::Done, _)));
 
     // The last lease expired during the restart and is settled only after the agent has returned.
     let held_until = |world: &TestKernel| world.kernel.lease(last, world.now).expect("known").held_until;
@@ -177,7 +179,7 @@ fn an_agent_cannot_announce_another_restart_while_leases_of_the_last_are_unsettl
         Some(Time(1501)),
         "leases that expired before the return are settled"
     );
-    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
+    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Response::Done, _)));
 }
 
 #[test]
@@ -185,7 +187,7 @@ fn a_late_announcement_gives_no_grace_to_unsettled_leases() {
     let mut world = TestKernel::new(Limits::default());
     let last = crowd(&mut world);
     world.now = Time(1500);
-    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
+    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Response::Done, _)));
     assert_eq!(world.kernel.counts().leases, 1, "one lease is unsettled");
     assert_eq!(world.kernel.lease(last, world.now).expect("known").state, State::Expired);
     world.tick();
@@ -201,7 +203,7 @@ fn revoke_all_works_in_batches() {
     let all = Action::RevokeAll(kernel::Party::Identity(default_namespace(), identity("ada")));
     for (count, left) in [(256, true), (1, false)] {
         match world.by("root", all.clone()) {
-            Outcome::Applied(Answer::RevokedAll { revoked, more }, _) => {
+            Outcome::Applied(Response::RevokedAll { revoked, more }, _) => {
                 assert_eq!((revoked, more), (count, left));
             }
             other => panic!("leases remain to be revoked: {other:?}"),

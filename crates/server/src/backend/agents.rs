@@ -2,8 +2,8 @@
 
 use engine::decider::Said;
 use kernel::{
-    Action, AgentName, AgentNews, AgentState, AgentView, Command, Kernel, Namespace, Outcome, Pause, Paused,
-    Rejection, Request, Time,
+    Action, AgentAnnouncement, AgentName, AgentState, AgentView, Command, IdempotencyKey, Kernel, Namespace,
+    Outcome, Pause, Paused, Rejection, Time,
 };
 
 use crate::backend::error::BackendError;
@@ -25,23 +25,28 @@ impl AgentCommands<'_> {
         &self,
         restarting: bool,
         operator: bool,
-        request: Option<Request>,
+        request: Option<IdempotencyKey>,
     ) -> Result<AgentView, BackendError> {
         let (namespace, agent) = (self.namespace.clone(), self.agent.clone());
-        self.submit(Action::Agent(AgentNews { namespace, agent, restarting, operator }), request).await
+        self.submit(Action::Agent(AgentAnnouncement { namespace, agent, restarting, operator }), request)
+            .await
     }
 
     /// Stops grants to the agent, or allows them again.
     pub(crate) async fn set_paused(
         &self,
         paused: bool,
-        request: Option<Request>,
+        request: Option<IdempotencyKey>,
     ) -> Result<AgentView, BackendError> {
         let whom = Paused::Agent(self.namespace.clone(), self.agent.clone());
         self.submit(Action::Pause(Pause { whom, paused }), request).await
     }
 
-    async fn submit(&self, action: Action, request: Option<Request>) -> Result<AgentView, BackendError> {
+    async fn submit(
+        &self,
+        action: Action,
+        request: Option<IdempotencyKey>,
+    ) -> Result<AgentView, BackendError> {
         let command = Command { identity: Some(self.peer.identity.clone()), request, action };
         let options = SubmitOptions::new(self.correlation);
         let (namespace, agent) = (self.namespace.clone(), self.agent.clone());

@@ -12,7 +12,7 @@ use axum::body::{Body, Bytes};
 use engine::engine::Engine;
 use engine::uploads::Hold;
 use http_body::Frame;
-use kernel::{Document, Held, Identity, KeyView, Location, Namespace, ResourceName, Shard};
+use kernel::{Credential, Document, Identity, KeyView, Location, Namespace, ResourceName, Shard};
 use store::{ErrorKind, StoreError};
 use tokio::sync::mpsc;
 
@@ -28,7 +28,7 @@ const CHUNKS_AHEAD: usize = 2;
 #[derive(Clone)]
 pub(crate) enum ReadAccess {
     /// A lease that covers the key. It also determines the key's namespace.
-    Lease(Identity, Held),
+    Lease(Identity, Credential),
     /// The right to read the last committed version of any key in the namespace.
     Public(Namespace),
 }

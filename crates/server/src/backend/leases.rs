@@ -1,6 +1,6 @@
 //! Checks that a lease covers a key, before a command names both.
 
-use kernel::{Held, Identity, Rejection, ResourceName};
+use kernel::{Credential, Identity, Rejection, ResourceName};
 
 use crate::backend::error::BackendError;
 use crate::backend::shards::{App, ShardView};
@@ -9,7 +9,7 @@ use crate::backend::shards::{App, ShardView};
 pub(crate) async fn check_covers(
     app: &App,
     identity: &Identity,
-    credential: Held,
+    credential: Credential,
     key: ResourceName,
 ) -> Result<(), BackendError> {
     let shard = app.shard_of_lease(credential.lease)?;
@@ -22,7 +22,7 @@ pub(crate) async fn check_covers(
 /// may have covered the key.
 pub(crate) async fn check_covered(
     app: &App,
-    credential: Held,
+    credential: Credential,
     key: ResourceName,
 ) -> Result<(), BackendError> {
     let shard = app.shard_of_lease(credential.lease)?;

@@ -11,7 +11,7 @@ use axum::http::HeaderMap;
 use engine::decider::Said;
 use engine::shard::RENEWALS_MAX;
 use kernel::{
-    Action, Answer, Bundle, Held, LeaseView, Live, Outcome, Rejection, Renewal, Shard, State as LeaseState,
+    Action, Bundle, Credential, LeaseView, Live, Outcome, Rejection, Renewal, Shard, State as LeaseState,
     Time,
 };
 
@@ -58,7 +58,9 @@ pub(crate) async fn heartbeat(
 /// The result of one lease in the decision on all heartbeats of a shard.
 fn renewal(decision: &Result<(Said, Time), BackendError>, position: usize) -> Result<(Live, Time), Refusal> {
     let (decision, now) = decision.as_ref().map_err(|error| Refusal::from(error.clone()))?;
-    let Some(Answer::Renewed(renewed)) = decision.answer() else { return Err(refused(decision, None)) };
+    let Some(kernel::Response::Renewed(renewed)) = decision.answer() else {
+        return Err(refused(decision, None));
+    };
     match &renewed[position] {
         Ok(live) => Ok((*live, *now)),
         Err(rejection) => Err(rejected(rejection)),
@@ -84,9 +86,8 @@ pub(crate) async fn release(
     {
         released[index] =
             result.map_err(Refusal::from).and_then(|(decision, ())| match (decision.answer(), &decision) {
-                (Some(Answer::Released), _) | (_, Said::Outcome(Outcome::Rejected(Rejection::Retired))) => {
-                    Ok(())
-                }
+                (Some(kernel::Response::Released), _)
+                | (_, Said::Outcome(Outcome::Rejected(Rejection::Retired))) => Ok(()),
                 _ => Err(refused(&decision, None)),
             });
     }
@@ -135,7 +136,7 @@ async fn read_truths(app: &App, request: &BulkRequest) -> Vec<Result<LeaseTruth,
 async fn read_chunk(
     app: &App,
     request: &BulkRequest,
-    (shard, chunk): (Shard, &[(usize, Held)]),
+    (shard, chunk): (Shard, &[(usize, Credential)]),
     truths: &mut [Result<LeaseTruth, Refusal>],
     members_left: &mut usize,
 ) {

@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use engine::decider::Said;
-use kernel::{Action, Answer, Command, Held, Outcome, Rejection, Renewal, Time};
+use kernel::{Action, Command, Credential, Outcome, Rejection, Renewal, Time};
 
 use crate::backend::leases::{check_covered, check_covers};
 use crate::backend::shards::{App, SubmitOptions};
@@ -60,7 +60,7 @@ pub(crate) async fn keepalive(
     check_key(&app, &peer, credential, fields.key.as_deref()).await?;
     let action = Action::Renew(vec![Renewal { held: credential, ttl }]);
     let (decision, now) = submit(&app, &peer, credential, action, &headers, &body).await?;
-    let Some(Answer::Renewed(results)) = decision.answer() else {
+    let Some(kernel::Response::Renewed(results)) = decision.answer() else {
         return Err(refused(&decision, None).into());
     };
     match results.first() {
@@ -85,7 +85,7 @@ pub(crate) async fn release(
     let action = Action::Release(credential);
     let (decision, _) = submit(&app, &peer, credential, action, &headers, &body).await?;
     match (decision.answer(), &decision) {
-        (Some(Answer::Released), _) | (_, Said::Outcome(Outcome::Rejected(Rejection::Retired))) => {
+        (Some(kernel::Response::Released), _) | (_, Said::Outcome(Outcome::Rejected(Rejection::Retired))) => {
             Ok(Json(tell::Released { released: true }))
         }
         _ => Err(refused(&decision, None).into()),
@@ -96,7 +96,7 @@ pub(crate) async fn release(
 async fn check_key(
     app: &App,
     peer: &Peer,
-    credential: Held,
+    credential: Credential,
     key: Option<&str>,
 ) -> Result<(), RefusalResponse> {
     let Some(key) = key else { return Ok(()) };
@@ -107,7 +107,7 @@ async fn check_key(
 async fn submit(
     app: &App,
     peer: &Peer,
-    credential: Held,
+    credential: Credential,
     action: Action,
     headers: &HeaderMap,
     body: &[u8],
@@ -121,7 +121,7 @@ async fn submit(
 
 fn deadline(app: &App, decision: &Said, now: Time) -> JsonResult<tell::Extended> {
     match decision.answer() {
-        Some(Answer::Live(live)) => Ok(Json(extended(app, *live, now))),
+        Some(kernel::Response::Live(live)) => Ok(Json(extended(app, *live, now))),
         _ => Err(refused(decision, None).into()),
     }
 }

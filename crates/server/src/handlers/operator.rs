@@ -9,8 +9,8 @@ use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use engine::decider::Said;
 use kernel::{
-    Action, Answer, Command, Kernel, LeaseId, Namespace, Outcome, Party, Paused, Policy, Rejection, Scope,
-    Shard, Time,
+    Action, Command, Kernel, LeaseId, Namespace, Outcome, Party, Paused, Policy, Rejection, Scope, Shard,
+    Time,
 };
 
 use crate::backend::error::BackendError;
@@ -74,7 +74,7 @@ pub(crate) async fn revoke(
     let shard = app.shard_of(namespace);
     let decision = submit(&app, &peer, shard, Action::RevokeAll(party), &headers, &body).await?;
     match decision.answer() {
-        Some(Answer::RevokedAll { revoked, .. }) => {
+        Some(kernel::Response::RevokedAll { revoked, .. }) => {
             Ok(Json(tell::RevokedAll { revoked: u64::from(*revoked) }))
         }
         _ => Err(refused(&decision, None).into()),
@@ -122,7 +122,7 @@ pub(crate) async fn delete_namespace(
     let action = Action::DropNamespace(namespace);
     let decision = submit(&app, &peer, shard, action, &headers, name.as_bytes()).await?;
     match decision.answer() {
-        Some(Answer::Dropped { .. }) => Ok(Json(tell::Done { done: true })),
+        Some(kernel::Response::Dropped { .. }) => Ok(Json(tell::Done { done: true })),
         _ => Err(refused(&decision, None).into()),
     }
 }
@@ -143,7 +143,7 @@ async fn submit_to_scope(
     for shard in shards {
         let decision = submit(app, peer, shard, action.clone(), headers, sent).await?;
         match (decision.answer(), &decision) {
-            (Some(Answer::Done), _) => {}
+            (Some(kernel::Response::Done), _) => {}
             // Only the pause of an agent looks anything up.
             (_, Said::Outcome(Outcome::Rejected(Rejection::NotFound))) => {
                 return Err(BackendError::NoSuchAgent.into());

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::{Extension, Json};
 use engine::documents::Place;
-use kernel::{Action, Answer, Command, Commit, Held, Location, Removal, ResourceName, Write};
+use kernel::{Action, Command, Commit, Credential, Location, Removal, ResourceName, Write};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -62,7 +62,7 @@ pub(crate) async fn update(
     let options = SubmitOptions { document: inline, ..SubmitOptions::new(parse::correlation(&headers)?) };
     let decision = upload::commit(&app, shard, command, options, pin).await?;
     match decision.answer() {
-        Some(Answer::Committed(version)) => {
+        Some(kernel::Response::Committed(version)) => {
             Ok(Json(tell::Committed { new_version: version.0, new_state_etag: etag_text(etag), bytes }))
         }
         _ => Err(refused(&decision, None).into()),
@@ -87,7 +87,7 @@ pub(crate) async fn remove(
     let options = SubmitOptions::new(parse::correlation(&headers)?);
     let (decision, ()) = app.submit(shard, command, options, |_, _, _| ()).await?;
     match decision.answer() {
-        Some(Answer::Removed { removed, version }) => {
+        Some(kernel::Response::Removed { removed, version }) => {
             Ok(Json(tell::Removed { removed: *removed, new_version: version.0 }))
         }
         _ => Err(refused(&decision, None).into()),
@@ -98,7 +98,7 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn write(credential: Held, key: ResourceName, conditions: &Conditions, release: bool) -> Write {
+fn write(credential: Credential, key: ResourceName, conditions: &Conditions, release: bool) -> Write {
     let Conditions { token, if_version, if_etag } = *conditions;
     Write { held: credential, key, token, if_version, if_etag, release }
 }

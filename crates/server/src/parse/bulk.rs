@@ -10,7 +10,7 @@ use axum::extract::{FromRequest, FromRequestParts, Request as HttpRequest};
 use axum::http::HeaderMap;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use identity::Right;
-use kernel::{Action, AgentName, Command, Held, Namespace, Request, Shard};
+use kernel::{Action, AgentName, Command, Credential, IdempotencyKey, Namespace, Shard};
 use serde::de::DeserializeOwned;
 
 use crate::backend::shards::App;
@@ -55,7 +55,7 @@ pub(crate) struct BulkRequest {
     /// The credentials as they were sent.
     pub(crate) ids: Vec<String>,
     /// For each id its credential and shard, or why it is refused.
-    pub(crate) credentials: Vec<Result<(Held, Shard), Refusal>>,
+    pub(crate) credentials: Vec<Result<(Credential, Shard), Refusal>>,
 }
 
 impl BulkRequest {
@@ -77,7 +77,7 @@ impl BulkRequest {
             // Without this check, a peer without rights could find out which agents exist.
             parse::require_right(&peer, &namespace, Right::Write)?;
         }
-        let located = |id: &String| -> Result<(Held, Shard), Refusal> {
+        let located = |id: &String| -> Result<(Credential, Shard), Refusal> {
             let credential = parse::credential(&app.key, id)?;
             Ok((credential, app.shard_of_lease(credential.lease)?))
         };
@@ -86,8 +86,8 @@ impl BulkRequest {
     }
 
     /// The accepted credentials by shard, each with its index in the request.
-    pub(crate) fn by_shard(&self) -> BTreeMap<Shard, Vec<(usize, Held)>> {
-        let mut shards: BTreeMap<Shard, Vec<(usize, Held)>> = BTreeMap::new();
+    pub(crate) fn by_shard(&self) -> BTreeMap<Shard, Vec<(usize, Credential)>> {
+        let mut shards: BTreeMap<Shard, Vec<(usize, Credential)>> = BTreeMap::new();
         for (index, credential) in self.credentials.iter().enumerate() {
             if let Ok((credential, shard)) = credential {
                 shards.entry(*shard).or_default().push((index, *credential));
@@ -103,7 +103,7 @@ impl BulkRequest {
         self.credentials.iter().map(blank).collect()
     }
 
-    pub(crate) fn command(&self, action: Action, request: Option<Request>) -> Command {
+    pub(crate) fn command(&self, action: Action, request: Option<IdempotencyKey>) -> Command {
         Command { identity: Some(self.peer.identity.clone()), request, action }
     }
 }

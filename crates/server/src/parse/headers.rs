@@ -6,7 +6,7 @@ use api::{Code, Refusal, header};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
-use kernel::{Etag, Held, Token, Version};
+use kernel::{Credential, Etag, Token, Version};
 
 use crate::backend::credential::StoreKey;
 use crate::parse::request::credential;
@@ -47,7 +47,7 @@ pub(crate) fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Resu
 }
 
 /// The credential in `X-Lease-ID`.
-pub(crate) fn credential_header(store: &StoreKey, headers: &HeaderMap) -> Result<Held, Refusal> {
+pub(crate) fn credential_header(store: &StoreKey, headers: &HeaderMap) -> Result<Credential, Refusal> {
     match header_text(headers, &LEASE_ID)? {
         Some(text) => credential(store, text),
         None => Err(Refusal::new(Code::MissingLeaseId, "the header X-Lease-ID is missing")),

@@ -8,14 +8,18 @@
 
 use api::{Refusal, header};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use kernel::{Action, Request, RequestKey};
+use kernel::{Action, IdempotencyKey, RequestKey};
 
 use crate::parse::headers::{REQUEST_HEADERS, digest, header_text};
 
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(header::IDEMPOTENCY_KEY);
 
 /// The idempotency key. `name` is that of the call or the action; `sent` are the parts of the request beside it.
-pub(crate) fn key(headers: &HeaderMap, name: &str, sent: &[&[u8]]) -> Result<Option<Request>, Refusal> {
+pub(crate) fn key(
+    headers: &HeaderMap,
+    name: &str,
+    sent: &[&[u8]],
+) -> Result<Option<IdempotencyKey>, Refusal> {
     key_of_part(headers, name, sent, "")
 }
 
@@ -25,7 +29,7 @@ pub(crate) fn key_of_part(
     name: &str,
     sent: &[&[u8]],
     part: &str,
-) -> Result<Option<Request>, Refusal> {
+) -> Result<Option<IdempotencyKey>, Refusal> {
     let Some(key) = header_text(headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
     let key = if part.is_empty() { key.to_string() } else { format!("{key}\0{part}") };
     let mut hasher = blake3::Hasher::new();
@@ -38,7 +42,7 @@ pub(crate) fn key_of_part(
     }
     let mut fingerprint = [0; 16];
     hasher.finalize_xof().fill(&mut fingerprint);
-    Ok(Some(Request { key: RequestKey(digest(key.as_bytes())), fingerprint }))
+    Ok(Some(IdempotencyKey { key: RequestKey(digest(key.as_bytes())), fingerprint }))
 }
 
 /// The name of an action in fingerprints.

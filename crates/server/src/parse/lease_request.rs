@@ -5,7 +5,8 @@ use std::fmt::Display;
 use api::{Code, Refusal, ask};
 use identity::Right;
 use kernel::{
-    Bundle, Grant, Member, Metadata, Namespace, OnExpiry, Owner, Predicate, ResourceName, SessionName, Span,
+    Bundle, LeaseRequest, Member, Metadata, Namespace, OnExpiry, Owner, Predicate, ResourceName, SessionName,
+    Span,
 };
 
 use crate::backend::shards::Settings;
@@ -19,7 +20,7 @@ const HOLD_MAX_WITHOUT_RIGHT: Span = Span(300_000);
 const DEFAULT_PREDICATE: &str = "MUTATES";
 
 /// The lease that is requested.
-pub(crate) fn grant(settings: &Settings, peer: &Peer, body: &ask::Acquire) -> Result<Grant, Refusal> {
+pub(crate) fn grant(settings: &Settings, peer: &Peer, body: &ask::Acquire) -> Result<LeaseRequest, Refusal> {
     let namespace = parse::namespace(body.namespace.as_deref())?;
     parse::require_right(peer, &namespace, Right::Write)?;
     let on_expiry = on_expiry(peer, &namespace, body.on_expiry.unwrap_or_default())?;
@@ -27,7 +28,7 @@ pub(crate) fn grant(settings: &Settings, peer: &Peer, body: &ask::Acquire) -> Re
     let owner = body.owner.as_deref().filter(|owner| !owner.is_empty());
     let session = body.session_id.as_deref().map(SessionName::new).transpose();
     let metadata = body.metadata.as_deref().map(|text| Metadata::new(text.as_bytes())).transpose();
-    Ok(Grant {
+    Ok(LeaseRequest {
         namespace,
         bundle: bundle(body)?,
         ttl,

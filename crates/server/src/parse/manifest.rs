@@ -5,7 +5,8 @@ use std::fmt::Display;
 use api::{Code, Refusal, agents};
 use identity::Right;
 use kernel::{
-    Age, AgentName, Bundle, Grant, Member, Namespace, OnExpiry, Reason, ResourceName, SessionName, Span,
+    Age, AgentName, Bundle, LeaseRequest, Member, Namespace, OnExpiry, Reason, ResourceName, SessionName,
+    Span,
 };
 
 use crate::backend::credential::StoreKey;
@@ -60,8 +61,8 @@ impl ManifestRequest {
     }
 
     /// The lease that is requested, by an attempt of this age.
-    pub(crate) fn into_grant(self, age: Age) -> Grant {
-        Grant {
+    pub(crate) fn into_grant(self, age: Age) -> LeaseRequest {
+        LeaseRequest {
             namespace: self.namespace,
             bundle: self.bundle,
             ttl: self.ttl,

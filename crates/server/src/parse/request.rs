@@ -2,7 +2,7 @@
 
 use api::{Code, Refusal};
 use identity::{Right, Role};
-use kernel::{AgentName, Held, LeaseId, Namespace, ResourceName, Span};
+use kernel::{AgentName, Credential, LeaseId, Namespace, ResourceName, Span};
 use serde::de::DeserializeOwned;
 
 use crate::backend::credential::{Shown, StoreKey};
@@ -40,7 +40,7 @@ pub(crate) fn resource(name: &str) -> Result<ResourceName, Refusal> {
 }
 
 /// A credential that this store issued.
-pub(crate) fn credential(store: &StoreKey, text: &str) -> Result<Held, Refusal> {
+pub(crate) fn credential(store: &StoreKey, text: &str) -> Result<Credential, Refusal> {
     match store.verify(text) {
         Shown::Right(credential) => Ok(credential),
         Shown::Wrong => Err(Refusal::new(Code::NotHeld, "the credential was not issued by this store")),
@@ -49,7 +49,11 @@ pub(crate) fn credential(store: &StoreKey, text: &str) -> Result<Held, Refusal> 
 }
 
 /// A credential for the lease in the path.
-pub(crate) fn credential_of_lease(store: &StoreKey, text: &str, public_id: &str) -> Result<Held, Refusal> {
+pub(crate) fn credential_of_lease(
+    store: &StoreKey,
+    text: &str,
+    public_id: &str,
+) -> Result<Credential, Refusal> {
     let credential = credential(store, text)?;
     if public_id == credential.lease.to_string() { Ok(credential) } else { Err(refusals::wrong_lease()) }
 }

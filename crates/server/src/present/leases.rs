@@ -4,8 +4,7 @@ use api::agents::InTheWay;
 use api::{ask, tell};
 use engine::decider::Said;
 use kernel::{
-    Answer, Document, Granted, Held, Kernel, KeyView, LeaseView, Live, Member, Namespace, OnExpiry, Owner,
-    Time,
+    Credential, Document, Granted, Kernel, KeyView, LeaseView, Live, Member, Namespace, OnExpiry, Owner, Time,
 };
 
 use crate::backend::shards::App;
@@ -41,7 +40,7 @@ impl GrantView {
 /// The lease that a grant, the replay of one, or a rebind returned.
 pub(crate) fn granted(decision: &Said) -> Option<&Granted> {
     match decision.answer()? {
-        Answer::Granted(granted) => Some(granted),
+        kernel::Response::Granted(granted) => Some(granted),
         _ => None,
     }
 }
@@ -57,7 +56,7 @@ pub(crate) fn granted_response(app: &App, granted: &Granted, view: &GrantView) -
         _ => None,
     };
     let expires_at_unix_ms = unix_ms + remaining_ms;
-    let lease_id = app.key.issue(Held { lease: granted.lease, epoch: granted.epoch });
+    let lease_id = app.key.issue(Credential { lease: granted.lease, epoch: granted.epoch });
     tell::Granted {
         public_id: lease_id.split('.').next().unwrap_or_default().to_string(),
         lease_id,

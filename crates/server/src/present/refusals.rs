@@ -6,7 +6,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::decider::{Advice, Blocked, Said};
 use engine::shard::Unavailable;
-use kernel::{Bounded, DocumentTag, Misplaced, Outcome, Rejection};
+use kernel::{BoundedTable, DocumentTag, InvalidRecord, Outcome, Rejection};
 use store::{ErrorKind, StoreError};
 
 use crate::backend::error::BackendError;
@@ -211,7 +211,7 @@ fn code(rejection: &Rejection) -> Code {
         Rejection::InvalidState(_) | Rejection::InUse { .. } => Code::InvalidState,
         Rejection::StaleEpoch { .. } => Code::StaleEpoch,
         Rejection::FencingMismatch { .. } => Code::FencingMismatch,
-        Rejection::Misplaced(_) | Rejection::Behind => Code::Unavailable,
+        Rejection::InvalidRecord(_) | Rejection::Behind => Code::Unavailable,
         Rejection::RequestMismatch => Code::IdempotencyMismatch,
         Rejection::NotFound => Code::NotFound,
         Rejection::Retired => Code::Retired,
@@ -248,7 +248,7 @@ fn detail(rejection: &Rejection) -> String {
         Rejection::FencingMismatch { current } => {
             return format!("the lease has another fencing token: current={}", current.0);
         }
-        Rejection::Misplaced(why) => {
+        Rejection::InvalidRecord(why) => {
             return format!(
                 "internal error; restart the server and report this bug: reason={}",
                 reason(*why)
@@ -275,27 +275,27 @@ fn detail(rejection: &Rejection) -> String {
 }
 
 /// The name of the limit; of both limits, where the kernel does not tell which is reached.
-fn limit(table: Bounded) -> &'static str {
+fn limit(table: BoundedTable) -> &'static str {
     match table {
-        Bounded::Leases => "leases_max",
-        Bounded::Namespaces => "namespaces_max",
-        Bounded::Nodes => "nodes_max",
-        Bounded::Documents => "documents_max",
-        Bounded::Agents => "agents_max,agents_per_identity_max",
-        Bounded::Policies => "policies_max",
-        Bounded::Requests => "requests_max,requests_per_identity_max",
+        BoundedTable::Leases => "leases_max",
+        BoundedTable::Namespaces => "namespaces_max",
+        BoundedTable::Nodes => "nodes_max",
+        BoundedTable::Documents => "documents_max",
+        BoundedTable::Agents => "agents_max,agents_per_identity_max",
+        BoundedTable::Policies => "policies_max",
+        BoundedTable::Requests => "requests_max,requests_per_identity_max",
     }
 }
 
-fn reason(why: Misplaced) -> String {
+fn reason(why: InvalidRecord) -> String {
     match why {
-        Misplaced::Lsn { last } => format!("LSN out of order: last={}", last.0),
-        Misplaced::Time { last } => format!("time stamp out of order: last_ms={}", last.0),
-        Misplaced::NotOpen => "the log is not open".to_string(),
-        Misplaced::Term { last } => format!("stale term: last={last}"),
-        Misplaced::Store => "the record belongs to another store".to_string(),
-        Misplaced::KernelVersion { newest } => format!("unsupported kernel version: newest={newest}"),
-        Misplaced::Limits => "invalid limits".to_string(),
-        Misplaced::NoIdentity => "the command has no identity".to_string(),
+        InvalidRecord::Lsn { last } => format!("LSN out of order: last={}", last.0),
+        InvalidRecord::Time { last } => format!("time stamp out of order: last_ms={}", last.0),
+        InvalidRecord::NotOpen => "the log is not open".to_string(),
+        InvalidRecord::Term { last } => format!("stale term: last={last}"),
+        InvalidRecord::Store => "the record belongs to another store".to_string(),
+        InvalidRecord::KernelVersion { newest } => format!("unsupported kernel version: newest={newest}"),
+        InvalidRecord::Limits => "invalid limits".to_string(),
+        InvalidRecord::NoIdentity => "the command has no identity".to_string(),
     }
 }

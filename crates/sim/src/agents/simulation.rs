@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::decider::{Advice, Blocked, Said};
 use engine::shard::{Reply, Submission, Turn, Wait};
-use kernel::{Action, Age, Answer, Command, Granted, Outcome, Span};
+use kernel::{Action, Age, Command, Granted, Outcome, Response, Span};
 
 use super::agent::{Agent, AgentRequest, NextStep, request};
 use super::{
@@ -336,7 +336,8 @@ impl<'a> AgentSimulation<'a> {
         let (now, hold_ms) = (self.now, self.rng.below(HOLD + 1));
         let (granted, blocked) = match reply {
             Ok(Said::Outcome(
-                Outcome::Applied(Answer::Granted(granted), _) | Outcome::Unchanged(Answer::Granted(granted)),
+                Outcome::Applied(Response::Granted(granted), _)
+                | Outcome::Unchanged(Response::Granted(granted)),
             )) => (Some(granted), None),
             Ok(Said::Blocked(blocked)) => (None, Some(&**blocked)),
             _ => (None, None),

@@ -9,7 +9,7 @@ use engine::documents::Place;
 use engine::shard::{Reply, Submission, Turn, Unavailable, Wait};
 use engine::uploads::Pin;
 use engine::waiters::grant_of;
-use kernel::{Action, Answer, Command, LeaseId, Outcome, Span, State};
+use kernel::{Action, Command, LeaseId, Outcome, Response, Span, State};
 use store::ErrorKind;
 use store::object::WriterId;
 
@@ -335,9 +335,10 @@ impl<'a> ServerSimulation<'a> {
                 return;
             }
             Ok(Said::Outcome(
-                Outcome::Applied(Answer::Granted(granted), _) | Outcome::Unchanged(Answer::Granted(granted)),
+                Outcome::Applied(Response::Granted(granted), _)
+                | Outcome::Unchanged(Response::Granted(granted)),
             )) => client.granted(granted, grant_of(&request.command).map(|grant| &grant.bundle)),
-            Ok(Said::Outcome(Outcome::Applied(Answer::Released, _))) => {
+            Ok(Said::Outcome(Outcome::Applied(Response::Released, _))) => {
                 if let Action::Release(held) = &request.command.action {
                     client.released(held.lease);
                 }
@@ -352,8 +353,8 @@ impl<'a> ServerSimulation<'a> {
 
     fn count(&mut self, decision: &Said) {
         match decision {
-            Said::Outcome(Outcome::Applied(Answer::Granted(_), _)) => self.stats.grants += 1,
-            Said::Outcome(Outcome::Applied(Answer::Committed(_), _)) => self.stats.commits += 1,
+            Said::Outcome(Outcome::Applied(Response::Granted(_), _)) => self.stats.grants += 1,
+            Said::Outcome(Outcome::Applied(Response::Committed(_), _)) => self.stats.commits += 1,
             Said::Blocked(blocked) if blocked.advice != Advice::Wait => self.stats.deadlock_rejections += 1,
             _ => {}
         }

@@ -4,7 +4,7 @@
 use engine::decider::Said;
 use engine::documents::Place;
 use engine::shard::Submission;
-use kernel::{Action, Answer, Command, Commit, Granted, Location, Outcome, ResourceName, Span, Write};
+use kernel::{Action, Command, Commit, Granted, Location, Outcome, ResourceName, Response, Span, Write};
 use sim::disk::{FaultPlan, SimFs};
 use sim::fixture::{grant, held, identity, key};
 use sim::rng::Rng;
@@ -20,7 +20,7 @@ struct Script<'a> {
 }
 
 impl Script<'_> {
-    fn submit(&mut self, action: Action, document: Option<Vec<u8>>) -> Result<Option<Answer>, ServerError> {
+    fn submit(&mut self, action: Action, document: Option<Vec<u8>>) -> Result<Option<Response>, ServerError> {
         let command = Command::by(&identity("ada"), action);
         self.next += 1;
         let submission =
@@ -36,7 +36,7 @@ impl Script<'_> {
     fn acquire(&mut self, name: &str) -> Result<Option<Granted>, ServerError> {
         let answer = self.submit(Action::Acquire(grant(key(name), Span(60_000))), None)?;
         Ok(answer.and_then(|answer| match answer {
-            Answer::Granted(granted) => Some(granted),
+            Response::Granted(granted) => Some(granted),
             _ => None,
         }))
     }
