@@ -113,7 +113,7 @@ fn acquire_call() -> Call {
             "Over one key, or over several resources, all or none. Who is in the way is waited for, in turn, for up to \
              `block_seconds`. Keep `lease_id`: it is shown with everything that is done under the lease.",
         )
-        .query::<acquire::Options>()
+        .query::<acquire::AcquireQuery>()
         .body::<ask::Acquire>()
         .changes()
         .with::<tell::Granted>()
@@ -161,7 +161,7 @@ fn agents() -> Vec<Call> {
             .with::<agents::Reconciled>(),
         Call::get(path::AGENTS, parties::agents)
             .named("agents", "agents", "The agents of a namespace")
-            .query::<parties::Paging>()
+            .query::<parties::AgentsQuery>()
             .reads()
             .with::<agents::Agent>()
             .with::<agents::AgentState>()
@@ -183,7 +183,7 @@ fn contended() -> Vec<Call> {
         Call::get("/v1/resource/{resource}/state", contention::resource)
             .named("agents", "resource_state", "Who holds a resource, and who waits for it")
             .of_resource()
-            .query::<contention::Where>()
+            .query::<contention::ContentionQuery>()
             .reads()
             .with::<tell::Lease>()
             .with::<tell::Member>()
@@ -191,7 +191,7 @@ fn contended() -> Vec<Call> {
             .refuses(&[InvalidKey, Forbidden]),
         Call::get(path::CONTENTION, contention::contention)
             .named("agents", "contention", "Who is in whose way")
-            .query::<contention::Where>()
+            .query::<contention::ContentionQuery>()
             .reads()
             .with::<agents::Waiting>()
             .with::<agents::InTheWay>()
@@ -202,7 +202,7 @@ fn contended() -> Vec<Call> {
             .refuses(&[InvalidKey, Forbidden]),
         Call::get(path::EVENTS, events::events)
             .named("agents", "events", "What happens, as it happens")
-            .query::<events::Where>()
+            .query::<events::EventsQuery>()
             .with::<words::EventId>()
             .header::<HeaderEventId>(
                 "Last-Event-ID",
@@ -300,7 +300,7 @@ fn reads(call: Call) -> Call {
         .header("X-Key-Version", version());
     let nothing = ResponseBuilder::new().description("There is none.").header("X-Key-Version", version());
     call.compressed()
-        .query::<read::Reading>()
+        .query::<read::ReadQuery>()
         .header::<words::Credential>(header::LEASE_ID, Required::False, "The credential.")
         .reads()
         .answers(200, document)
@@ -327,7 +327,7 @@ fn removes(path: &'static str) -> Call {
 }
 
 fn writes(call: Call) -> Call {
-    call.query::<write::Writing>()
+    call.query::<write::WriteQuery>()
         .header::<words::Credential>(header::LEASE_ID, Required::True, "The credential.")
         .header::<HeaderNumber>(
             header::FENCING_TOKEN,
@@ -355,14 +355,14 @@ fn looks() -> Vec<Call> {
         Call::get(path::DESCRIBE, views::describe)
             .named("views", "describe", "What is known of a key")
             .at_length("Never its document, never a secret.")
-            .query::<views::Naming>()
+            .query::<views::DescribeQuery>()
             .reads()
             .tells::<tell::Described>("This is known.")
             .refuses(&[InvalidKey, MissingKey, Forbidden, NotFound]),
         Call::get(path::LEASES, views::leases)
             .named("views", "leases", "Every lease that may be seen")
             .at_length("Page by page: ask again with `cursor`, until there is none in the answer.")
-            .query::<views::Paging>()
+            .query::<views::LeasesQuery>()
             .reads()
             .tells::<tell::Leases>("A page of them.")
             .refuses(&[InvalidKey, Forbidden]),
@@ -376,7 +376,7 @@ fn looks() -> Vec<Call> {
         Call::get(path::FENCE, views::fence)
             .named("views", "fence", "Is a fencing token current?")
             .at_length("As of this moment: information, never a guard.")
-            .query::<views::Fencing>()
+            .query::<views::FenceQuery>()
             .reads()
             .tells::<tell::Fence>("It is, or it is not.")
             .refuses(&[InvalidKey, MissingKey, Forbidden]),
