@@ -26,7 +26,7 @@ const GRANT_BYTES: usize = 512;
 
 #[derive(Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Options {
+pub(crate) struct AcquireQuery {
     /// 1: include the key's document in the response, as `state`.
     include_state: Option<Flag>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Options {
 pub(crate) async fn acquire(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(options): Query<Options>,
+    Query(query): Query<AcquireQuery>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> Result<Response, RefusalResponse> {
@@ -47,8 +47,8 @@ pub(crate) async fn acquire(
     let action = if reserve { Action::Reserve(grant) } else { Action::Acquire(grant) };
     let request = idempotency::key(&headers, api::path::ACQUIRE, &[&body])?;
     let command = Command { identity: Some(peer.identity), request, action };
-    let submit = SubmitOptions { correlation: parse::correlation(&headers)?, wait, document: None };
-    submit_for_lease(&app, shard, command, submit, Flag::is_set(options.include_state)).await
+    let options = SubmitOptions { correlation: parse::correlation(&headers)?, wait, document: None };
+    submit_for_lease(&app, shard, command, options, Flag::is_set(query.include_state)).await
 }
 
 pub(crate) async fn rebind(
@@ -66,8 +66,8 @@ pub(crate) async fn rebind(
     let shard = app.shard_of_lease(credential.lease)?;
     let request = idempotency::key(&headers, "rebind", &[&body])?;
     let command = Command { identity: Some(peer.identity), request, action: Action::Rebind(credential) };
-    let submit = SubmitOptions::new(parse::correlation(&headers)?);
-    submit_for_lease(&app, shard, command, submit, false).await
+    let options = SubmitOptions::new(parse::correlation(&headers)?);
+    submit_for_lease(&app, shard, command, options, false).await
 }
 
 async fn submit_for_lease(

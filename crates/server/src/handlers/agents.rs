@@ -26,7 +26,7 @@ const PAGE_MAX: usize = 1000;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Paging {
+pub(crate) struct AgentsQuery {
     /// The namespace; `default` if missing.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
@@ -41,7 +41,7 @@ pub(crate) struct Paging {
 pub(crate) async fn agents(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Paging>,
+    Query(query): Query<AgentsQuery>,
 ) -> JsonResult<Agents> {
     let namespace = parse::namespace(query.namespace.as_deref())?;
     parse::require_right(&peer, &namespace, Right::Read)?;

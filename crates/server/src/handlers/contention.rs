@@ -31,7 +31,7 @@ const WAITERS_MAX: usize = 100;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Where {
+pub(crate) struct ContentionQuery {
     /// The namespace. If missing: `default` for a resource, otherwise all that the caller may see.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
@@ -42,7 +42,7 @@ pub(crate) async fn resource(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Path(name): Path<String>,
-    Query(query): Query<Where>,
+    Query(query): Query<ContentionQuery>,
 ) -> JsonResult<ResourceState> {
     let namespace = parse::namespace(query.namespace.as_deref())?;
     parse::require_right(&peer, &namespace, Right::Read)?;
@@ -73,7 +73,7 @@ pub(crate) async fn resource(
 pub(crate) async fn contention(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Where>,
+    Query(query): Query<ContentionQuery>,
 ) -> JsonResult<Contention> {
     let only = parse::optional_namespace(query.namespace.as_deref())?;
     if let Some(namespace) = &only {

@@ -47,7 +47,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Where {
+pub(crate) struct EventsQuery {
     /// Only events of this namespace.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
@@ -57,7 +57,7 @@ pub(crate) async fn events(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     check: Option<Extension<CertificateCheck>>,
-    Query(query): Query<Where>,
+    Query(query): Query<EventsQuery>,
     Headers(headers): Headers,
 ) -> Result<Response, RefusalResponse> {
     app.check_not_draining()?;

@@ -29,7 +29,7 @@ const RETRIES_MAX: usize = 5;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Reading {
+pub(crate) struct ReadQuery {
     /// Name of the key.
     #[param(value_type = Key)]
     key: Option<String>,
@@ -44,7 +44,7 @@ pub(crate) struct Reading {
 pub(crate) async fn get(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Reading>,
+    Query(query): Query<ReadQuery>,
     method: Method,
     Headers(headers): Headers,
 ) -> Result<Response, RefusalResponse> {
@@ -69,7 +69,7 @@ pub(crate) async fn get(
     Err(Refusal::new(Code::Unavailable, "the document changed during each attempt to read it; retry").into())
 }
 
-fn access(app: &App, peer: &Peer, query: &Reading, headers: &HeaderMap) -> Result<ReadAccess, Refusal> {
+fn access(app: &App, peer: &Peer, query: &ReadQuery, headers: &HeaderMap) -> Result<ReadAccess, Refusal> {
     let namespace = parse::namespace(query.namespace.as_deref())?;
     if !Flag::is_set(query.public) {
         let credential = parse::credential_header(&app.key, headers)?;

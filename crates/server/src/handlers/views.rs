@@ -26,7 +26,7 @@ const HOLDERS_MAX: usize = 100;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Naming {
+pub(crate) struct DescribeQuery {
     /// Name of the key.
     #[param(value_type = words::Key)]
     key: Option<String>,
@@ -37,7 +37,7 @@ pub(crate) struct Naming {
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Fencing {
+pub(crate) struct FenceQuery {
     /// Name of the key.
     #[param(value_type = words::Key)]
     key: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Fencing {
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Paging {
+pub(crate) struct LeasesQuery {
     /// Only leases of this namespace.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
@@ -66,7 +66,7 @@ pub(crate) struct Paging {
 pub(crate) async fn describe(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Naming>,
+    Query(query): Query<DescribeQuery>,
 ) -> JsonResult<tell::Described> {
     let key = parse::required_key(query.key.as_deref())?;
     let namespace = parse::namespace(query.namespace.as_deref())?;
@@ -107,7 +107,7 @@ pub(crate) async fn lease(
 pub(crate) async fn leases(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Paging>,
+    Query(query): Query<LeasesQuery>,
 ) -> JsonResult<tell::Leases> {
     let namespace = parse::optional_namespace(query.namespace.as_deref())?;
     if let Some(namespace) = &namespace {
@@ -157,7 +157,7 @@ fn parse_cursor(text: &str) -> Option<(Shard, Cursor)> {
 pub(crate) async fn fence(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Fencing>,
+    Query(query): Query<FenceQuery>,
 ) -> JsonResult<tell::Fence> {
     let key = parse::required_key(query.key.as_deref())?;
     let namespace = parse::namespace(query.namespace.as_deref())?;

@@ -24,7 +24,7 @@ use crate::present::refusals::refused;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Writing {
+pub(crate) struct WriteQuery {
     /// Name of the key.
     #[param(value_type = Key)]
     key: Option<String>,
@@ -39,7 +39,7 @@ pub(crate) struct Writing {
 pub(crate) async fn update(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Writing>,
+    Query(query): Query<WriteQuery>,
     Headers(headers): Headers,
     mut body: Body,
 ) -> JsonResult<tell::Committed> {
@@ -72,7 +72,7 @@ pub(crate) async fn update(
 pub(crate) async fn remove(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Writing>,
+    Query(query): Query<WriteQuery>,
     Headers(headers): Headers,
 ) -> JsonResult<tell::Removed> {
     let key = parse::required_key(query.key.as_deref())?;

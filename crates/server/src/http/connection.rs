@@ -168,8 +168,8 @@ impl Direct {
         let headers = Headers(head.headers);
         match self {
             Direct::Acquire => {
-                let options = Query(acquire::Options::default());
-                acquire::acquire(app, peer, options, headers, body).await.into_response()
+                let query = Query(acquire::AcquireQuery::default());
+                acquire::acquire(app, peer, query, headers, body).await.into_response()
             }
             Direct::Keepalive => holder::keepalive(app, peer, headers, body).await.into_response(),
             Direct::Release => holder::release(app, peer, headers, body).await.into_response(),

@@ -1,11 +1,11 @@
-//! The agents' protocol, call by call. Time passes when a test says so.
+//! The agents' protocol, call by call, on a clock that the test advances.
 
 use serde_json::{Value, json};
 use server::testing::Hands;
 
 use crate::support::{Server, header};
 
-/// What one agent, in a session of its own name, means to write.
+/// A manifest of an agent, in a session of the same name, that writes these paths.
 fn manifest(agent: &str, paths: &[&str]) -> Value {
     let intents: Vec<Value> =
         paths.iter().map(|path| json!({"predicate": "MUTATES", "object": format!("FILE:{path}")})).collect();
@@ -20,21 +20,21 @@ fn with(mut body: Value, fields: &Value) -> Value {
 }
 
 async fn submit(server: &Server, body: &Value, verdict: &str) -> Value {
-    let told = server.ask("/v1/manifest", body).await;
-    assert_eq!(told["verdict"], json!(verdict), "{told}");
-    told
+    let reply = server.ask("/v1/manifest", body).await;
+    assert_eq!(reply["verdict"], json!(verdict), "{reply}");
+    reply
 }
 
-fn world() -> (Hands, Server) {
-    let hands = Hands::default();
-    let server = Server::start_by(&hands);
-    (hands, server)
+fn with_clock() -> (Hands, Server) {
+    let clock = Hands::default();
+    let server = Server::start_by(&clock);
+    (clock, server)
 }
 
 async fn bulk(server: &Server, what: &str, leases: &[&Value], fields: Value) -> Vec<Value> {
     let ids: Vec<&Value> = leases.iter().map(|lease| &lease["lease_id"]).collect();
-    let told = server.ask(&format!("/v1/leases/{what}"), &with(fields, &json!({"lease_ids": ids}))).await;
-    let results = told["results"].as_array().expect("a list").clone();
+    let reply = server.ask(&format!("/v1/leases/{what}"), &with(fields, &json!({"lease_ids": ids}))).await;
+    let results = reply["results"].as_array().expect("a list").clone();
     assert_eq!(results.len(), ids.len());
     for (result, id) in results.iter().zip(ids) {
         assert_eq!(&result["lease_id"], id, "in order, as it was asked for");
@@ -44,7 +44,7 @@ async fn bulk(server: &Server, what: &str, leases: &[&Value], fields: Value) -> 
 
 #[tokio::test]
 async fn a_manifest_is_granted_as_one_lease_over_all_of_it() {
-    let (_, server) = world();
+    let (_, server) = with_clock();
     let body = json!({
         "agent_id": "coder", "session_id": "run-1", "root": "/repo", "ttl_ms": 30_000, "reason": "rename a field",
         "intents": [
@@ -54,9 +54,9 @@ async fn a_manifest_is_granted_as_one_lease_over_all_of_it() {
             {"predicate": "DEPENDS_ON", "object": "TABLE:orders"},
         ],
     });
-    let told = submit(&server, &body, "GRANTED").await;
+    let reply = submit(&server, &body, "GRANTED").await;
     assert_eq!(
-        told["resources"],
+        reply["resources"],
         json!([
             {"kind": "FILE", "name": "/repo/src/a.rs", "predicate": "MUTATES"},
             {"kind": "FILE", "name": "/repo/docs/*", "predicate": "CONSUMES"},
@@ -65,21 +65,24 @@ async fn a_manifest_is_granted_as_one_lease_over_all_of_it() {
         "equal objects are one, and what covers both"
     );
     assert_eq!(
-        (&told["ttl_ms"], &told["remaining_ms"], &told["lease_epoch"]),
+        (&reply["ttl_ms"], &reply["remaining_ms"], &reply["lease_epoch"]),
         (&json!(30_000), &json!(30_000), &json!(1))
     );
-    assert!(told["attempt_id"].as_str().is_some_and(|id| id.starts_with("A-")));
-    let view = server.get(&format!("/v1/leases/{}", told["public_id"].as_str().expect("a name"))).await.1;
+    assert!(reply["attempt_id"].as_str().is_some_and(|id| id.starts_with("A-")));
+    let view = server.get(&format!("/v1/leases/{}", reply["public_id"].as_str().expect("a name"))).await.1;
     assert_eq!((&view["agent_id"], &view["member_count"]), (&json!("coder"), &json!(3)));
 
-    // The session has it already; nobody else has to wait for itself.
+    // The session already holds it: it must not wait for itself.
     let (status, again) = server.post("/v1/manifest", &[], &body.to_string()).await;
-    assert_eq!((status, &again["error"], &again["lease"]), (409, &json!("already_held"), &told["public_id"]));
+    assert_eq!(
+        (status, &again["error"], &again["lease"]),
+        (409, &json!("already_held"), &reply["public_id"])
+    );
 }
 
 #[tokio::test]
-async fn all_of_a_manifest_or_nothing() {
-    let (_, server) = world();
+async fn a_manifest_is_granted_completely_or_not_at_all() {
+    let (_, server) = with_clock();
     submit(&server, &manifest("a", &["/x"]), "GRANTED").await;
     submit(&server, &manifest("b", &["/w", "/x", "/y"]), "DIE").await;
     for free in ["/w", "/y"] {
@@ -89,30 +92,30 @@ async fn all_of_a_manifest_or_nothing() {
     submit(&server, &manifest("c", &["/w", "/y"]), "GRANTED").await;
 }
 
-/// An older attempt may wait for a younger holder; a younger one dies, and comes back as old as it was.
+/// An older attempt may wait for a younger holder; a younger one dies, and retries with the same age.
 #[tokio::test]
-async fn the_older_waits_the_younger_dies_and_its_age_stays() {
-    let (hands, server) = world();
+async fn an_older_attempt_waits_and_a_younger_one_dies_and_keeps_its_age() {
+    let (clock, server) = with_clock();
     let holder =
         submit(&server, &with(manifest("first", &["/x"]), &json!({"reason": "because"})), "GRANTED").await;
-    hands.pass(10);
+    clock.pass(10);
     let died = submit(&server, &manifest("old", &["/x"]), "DIE").await;
     let in_the_way = &died["holders"][0];
     assert_eq!((&in_the_way["public_id"], &in_the_way["agent_id"]), (&holder["public_id"], &json!("first")));
     assert_eq!((&in_the_way["reason"], &in_the_way["state"]), (&json!("because"), &json!("active")));
     let backoff = died["backoff_ms"].as_u64().expect("a number");
     assert!((50..=100).contains(&backoff), "{backoff}");
-    hands.pass(10);
+    clock.pass(10);
     server.release(&holder).await;
     let young = submit(&server, &manifest("young", &["/x"]), "GRANTED").await;
-    hands.pass(10);
+    clock.pass(10);
     // A new attempt is younger than the holder; the old one is older.
     submit(&server, &manifest("other", &["/x"]), "DIE").await;
     let back = with(manifest("old", &["/x"]), &json!({"attempt_id": died["attempt_id"]}));
     let waits = submit(&server, &back, "WAIT").await;
     assert_eq!((&waits["position"], &waits["holders"][0]["public_id"]), (&json!(0), &young["public_id"]));
     assert_eq!(waits["attempt_id"], died["attempt_id"]);
-    // It was advice: nobody is queued.
+    // The verdict was advice: nothing is queued.
     assert_eq!(server.get("/v1/contention").await.1["waiting"], json!([]));
 
     let queued = with(back, &json!({"wait_ms": 30_000}));
@@ -120,7 +123,7 @@ async fn the_older_waits_the_younger_dies_and_its_age_stays() {
         let (server, queued) = (server.clone(), queued);
         tokio::spawn(async move { submit(&server, &queued, "GRANTED").await })
     };
-    server.until("/v1/contention", |told| told["waiting"][0]["agent_id"] == json!("old")).await;
+    server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("old")).await;
     server.release(&young).await;
     let granted = waiter.await.expect("an answer");
     assert_eq!(granted["attempt_id"], died["attempt_id"]);
@@ -128,10 +131,10 @@ async fn the_older_waits_the_younger_dies_and_its_age_stays() {
 }
 
 #[tokio::test]
-async fn a_wait_ends_with_its_time_and_says_how_things_stand() {
-    let (hands, server) = world();
+async fn a_wait_that_times_out_returns_a_verdict() {
+    let (clock, server) = with_clock();
     let first = submit(&server, &manifest("old", &["/y"]), "GRANTED").await;
-    hands.pass(1);
+    clock.pass(1);
     submit(&server, &manifest("young", &["/x"]), "GRANTED").await;
     let body = manifest("old", &["/x"]);
     let body =
@@ -140,47 +143,50 @@ async fn a_wait_ends_with_its_time_and_says_how_things_stand() {
         let server = server.clone();
         tokio::spawn(async move { submit(&server, &body, "WAIT").await })
     };
-    server.until("/v1/contention", |told| told["waiting"][0]["agent_id"] == json!("old")).await;
-    hands.pass(2_001);
-    let told = server.until("/v1/contention", |told| told["waiting"] == json!([])).await;
+    server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("old")).await;
+    clock.pass(2_001);
+    let reply = server.until("/v1/contention", |reply| reply["waiting"] == json!([])).await;
     let told_last = waiter.await.expect("an answer");
     assert_eq!((&told_last["position"], &told_last["holders"][0]["agent_id"]), (&json!(0), &json!("young")));
     assert_eq!(told_last["attempt_id"], first["attempt_id"]);
-    assert_eq!((&told["timeouts"][0]["agent_id"], &told["timeouts"][0]["waits"]), (&json!("old"), &json!(1)));
     assert_eq!(
-        told["hotspots"],
+        (&reply["timeouts"][0]["agent_id"], &reply["timeouts"][0]["waits"]),
+        (&json!("old"), &json!(1))
+    );
+    assert_eq!(
+        reply["hotspots"],
         json!([{"namespace": "default", "kind": "FILE", "name": "/x", "blocked": 1, "timed_out": 1}])
     );
 }
 
-/// Two sessions that want what the other has: the one that would close the ring dies, and is told what to give back.
+/// Two sessions want each other's lease: the request that would close the cycle dies, with the leases to release.
 #[tokio::test]
-async fn whoever_would_close_a_ring_dies_and_is_told_what_to_give_back() {
-    let (hands, server) = world();
+async fn an_attempt_that_would_close_a_deadlock_cycle_dies_and_gets_the_leases_to_release() {
+    let (clock, server) = with_clock();
     let a = submit(&server, &manifest("a", &["/a"]), "GRANTED").await;
-    hands.pass(1);
+    clock.pass(1);
     let b = submit(&server, &manifest("b", &["/b"]), "GRANTED").await;
     let body = with(manifest("a", &["/b"]), &json!({"attempt_id": a["attempt_id"], "wait_ms": 30_000}));
     let waiter = {
         let server = server.clone();
         tokio::spawn(async move { submit(&server, &body, "GRANTED").await })
     };
-    server.until("/v1/contention", |told| told["waiting"][0]["agent_id"] == json!("a")).await;
+    server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("a")).await;
     let body = with(manifest("b", &["/a"]), &json!({"attempt_id": b["attempt_id"], "wait_ms": 30_000}));
     let died = submit(&server, &body, "DIE").await;
     assert_eq!(died["release"], json!([b["public_id"]]));
     server.release(&b).await;
     waiter.await.expect("its turn");
-    let told = server.get("/v1/contention").await.1;
-    assert_eq!(told["waiting"], json!([]));
+    let reply = server.get("/v1/contention").await.1;
+    assert_eq!(reply["waiting"], json!([]));
 }
 
-/// The answer to a first try was lost; its retry, under the same key, was refused as another request, since the server
-/// had made up another age for it.
+/// The response to a first try was lost; its retry, under the same key, was refused as another request, because the
+/// server had given it another age.
 #[tokio::test]
-async fn a_retry_of_a_manifest_that_waits_takes_its_place() {
-    let (hands, server) = world();
-    // In a hold that cannot be rebound a lease is younger than everyone: new attempts may wait for it.
+async fn a_retry_of_a_waiting_manifest_takes_its_queue_position() {
+    let (clock, server) = with_clock();
+    // A lease on a hold that cannot be rebound is younger than every attempt: new attempts may wait for it.
     let lease = server.acquire(json!({"resources": [{"kind": "FILE", "name": "/x"}], "ttl_ms": 1000})).await;
     server
         .post(&format!("/v1/leases/{}/revoke", lease["public_id"].as_str().expect("a name")), &[], "")
@@ -193,16 +199,20 @@ async fn a_retry_of_a_manifest_that_waits_takes_its_place() {
             server.post("/v1/manifest", &[header("x-idempotency-key", "once")], &body).await
         })
     };
-    server.until("/v1/contention", |told| told["waiting"][0]["agent_id"] == json!("a")).await;
-    hands.pass(50);
+    server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("a")).await;
+    clock.pass(50);
     let second = {
         let (server, body) = (server.clone(), body.clone());
         tokio::spawn(async move {
             server.post("/v1/manifest", &[header("x-idempotency-key", "once")], &body).await
         })
     };
-    let (status, told) = first.await.expect("an answer");
-    assert_eq!((status, &told["error"]), (503, &json!("unavailable")), "another waits in its place: {told}");
+    let (status, reply) = first.await.expect("an answer");
+    assert_eq!(
+        (status, &reply["error"]),
+        (503, &json!("unavailable")),
+        "another waits in its place: {reply}"
+    );
     server
         .post(&format!("/v1/leases/{}/reclaim", lease["public_id"].as_str().expect("a name")), &[], "")
         .await;
@@ -213,22 +223,22 @@ async fn a_retry_of_a_manifest_that_waits_takes_its_place() {
 }
 
 #[tokio::test]
-async fn an_attempt_is_good_for_whom_and_where_it_was_given_and_for_an_hour() {
-    let (hands, server) = world();
+async fn an_attempt_id_is_valid_for_its_identity_and_namespace_and_for_an_hour() {
+    let (clock, server) = with_clock();
     submit(&server, &manifest("holder", &["/x"]), "GRANTED").await;
-    hands.pass(5);
+    clock.pass(5);
     let died = submit(&server, &manifest("a", &["/x"]), "DIE").await;
     let back = with(manifest("a", &["/x"]), &json!({"attempt_id": died["attempt_id"]}));
     let elsewhere = with(back.clone(), &json!({"namespace": "elsewhere"}));
-    let (status, told) = server.post("/v1/manifest", &[], &elsewhere.to_string()).await;
-    assert_eq!((status, &told["error"]), (400, &json!("invalid_body")), "{told}");
-    let (status, told) = server.worker("bob", "*:rw").post("/v1/manifest", &[], &back.to_string()).await;
-    assert_eq!((status, &told["error"]), (400, &json!("invalid_body")), "{told}");
-    hands.pass(3_600_001);
+    let (status, reply) = server.post("/v1/manifest", &[], &elsewhere.to_string()).await;
+    assert_eq!((status, &reply["error"]), (400, &json!("invalid_body")), "{reply}");
+    let (status, reply) = server.worker("bob", "*:rw").post("/v1/manifest", &[], &back.to_string()).await;
+    assert_eq!((status, &reply["error"]), (400, &json!("invalid_body")), "{reply}");
+    clock.pass(3_600_001);
     submit(&server, &manifest("other", &["/x"]), "GRANTED").await;
     let again = submit(&server, &back, "DIE").await;
     assert_ne!(again["attempt_id"], died["attempt_id"], "it begins anew, and takes the new age along");
-    hands.pass(60_001);
+    clock.pass(60_001);
     submit(&server, &manifest("third", &["/x"]), "GRANTED").await;
     let back = with(back, &json!({"attempt_id": again["attempt_id"]}));
     submit(&server, &back, "WAIT").await;
@@ -236,7 +246,7 @@ async fn an_attempt_is_good_for_whom_and_where_it_was_given_and_for_an_hour() {
 
 #[tokio::test]
 async fn an_agent_belongs_to_the_identity_that_first_used_it() {
-    let (_, server) = world();
+    let (_, server) = with_clock();
     let (ada, bob) = (server.worker("ada", "default:rw"), server.worker("bob", "default:rw"));
     let lease = submit(&ada, &manifest("coder", &["/x"]), "GRANTED").await;
     for (path, body) in [
@@ -244,8 +254,8 @@ async fn an_agent_belongs_to_the_identity_that_first_used_it() {
         ("/v1/agents/coder/state", json!({"state": "DIE_RESTART"})),
         ("/v1/leases/heartbeat", json!({"agent_id": "coder", "lease_ids": [lease["lease_id"]]})),
     ] {
-        let (status, told) = bob.post(path, &[], &body.to_string()).await;
-        assert_eq!((status, &told["error"]), (403, &json!("forbidden")), "{path}: {told}");
+        let (status, reply) = bob.post(path, &[], &body.to_string()).await;
+        assert_eq!((status, &reply["error"]), (403, &json!("forbidden")), "{path}: {reply}");
     }
     let (status, _) = ada.post("/v1/agents/coder/state", &[], r#"{"state":"PAUSED"}"#).await;
     assert_eq!(status, 403, "a pause is an operator's");
@@ -255,8 +265,8 @@ async fn an_agent_belongs_to_the_identity_that_first_used_it() {
 }
 
 #[tokio::test]
-async fn a_paused_agent_is_told_so_and_goes_on_when_it_is_let() {
-    let (_, server) = world();
+async fn a_paused_agent_gets_no_grants_until_it_is_resumed() {
+    let (_, server) = with_clock();
     let ada = server.worker("ada", "default:rw");
     let lease = submit(&ada, &manifest("coder", &["/x"]), "GRANTED").await;
     let agent = server.ask("/v1/agents/coder/state", &json!({"state": "PAUSED"})).await;
@@ -264,13 +274,13 @@ async fn a_paused_agent_is_told_so_and_goes_on_when_it_is_let() {
         (&agent["state"], &agent["identity"], &agent["leases"]),
         (&json!("PAUSED"), &json!("ada"), &json!(1))
     );
-    let told = submit(&ada, &manifest("coder", &["/y"]), "PAUSED").await;
+    let reply = submit(&ada, &manifest("coder", &["/y"]), "PAUSED").await;
     assert!(
-        told["attempt_id"].is_string() && told["backoff_ms"].is_number() && told["detail"].is_string(),
-        "{told}"
+        reply["attempt_id"].is_string() && reply["backoff_ms"].is_number() && reply["detail"].is_string(),
+        "{reply}"
     );
-    assert!(told.get("lease_id").is_none(), "{told}");
-    // What it has it keeps, and saying that it is alive does not let its grants go on.
+    assert!(reply.get("lease_id").is_none(), "{reply}");
+    // It keeps its leases, and announcing that it is alive does not resume its grants.
     assert_eq!(bulk(&ada, "heartbeat", &[&lease], json!({})).await[0]["ok"], json!(true));
     let agent = ada.ask("/v1/agents/coder/state", &json!({"state": "ALIVE"})).await;
     assert_eq!(agent["state"], json!("PAUSED"));
@@ -283,10 +293,10 @@ async fn a_paused_agent_is_told_so_and_goes_on_when_it_is_let() {
     submit(&ada, &manifest("coder", &["/z"]), "PAUSED").await;
 }
 
-/// Kept as a quota, and counted by nobody: a client in a loop asked as often as it liked.
+/// The quota was stored and never enforced: a client in a loop was not limited.
 #[tokio::test]
-async fn whoever_asks_too_often_is_told_to_come_again_in_a_second() {
-    let (hands, server) = world();
+async fn acquires_above_the_rate_quota_are_refused_with_retry_after_one_second() {
+    let (clock, server) = with_clock();
     let ada = server.worker("ada", "default:rw");
     let quota = json!({"identity": "ada", "acquires_per_second": 2}).to_string();
     assert_eq!(server.raw("PUT", "/v1/quotas", &[], &quota).await.status, 200);
@@ -296,20 +306,20 @@ async fn whoever_asks_too_often_is_told_to_come_again_in_a_second() {
         assert_eq!(status, 200, "a retry asks for nothing new");
     }
     assert_eq!(ada.post("/v1/acquire", &[], r#"{"key":"k"}"#).await.0, 409, "what is refused counts too");
-    let (status, told) = ada.post("/v1/acquire", &[], r#"{"key":"other"}"#).await;
+    let (status, reply) = ada.post("/v1/acquire", &[], r#"{"key":"other"}"#).await;
     assert_eq!(
-        (status, &told["error"], &told["retry_after_seconds"]),
+        (status, &reply["error"], &reply["retry_after_seconds"]),
         (429, &json!("quota_exceeded"), &json!(1))
     );
     submit(&ada, &manifest("a", &["/x"]), "PAUSED").await;
     submit(&server, &manifest("b", &["/x"]), "GRANTED").await;
-    hands.pass(1_000);
+    clock.pass(1_000);
     submit(&ada, &manifest("a", &["/y"]), "GRANTED").await;
 }
 
 #[tokio::test]
-async fn bulk_calls_answer_each_lease_on_its_own_and_in_order() {
-    let (hands, server) = world();
+async fn bulk_calls_return_a_result_for_each_lease_in_order() {
+    let (clock, server) = with_clock();
     let ada = server.worker("ada", "*:rw");
     let mine = submit(&ada, &manifest("a", &["/1"]), "GRANTED").await;
     let elsewhere = with(manifest("a", &["/1"]), &json!({"namespace": "far"}));
@@ -319,7 +329,7 @@ async fn bulk_calls_answer_each_lease_on_its_own_and_in_order() {
     let theirs = submit(&server.worker("bob", "*:rw"), &manifest("b", &["/3"]), "GRANTED").await;
     let forged = json!({"lease_id": mine["lease_id"].as_str().expect("text").replace(".1.", ".3.")});
     let nonsense = json!({"lease_id": "nonsense"});
-    hands.pass(1_001);
+    clock.pass(1_001);
     let all = [&mine, &nonsense, &short, &theirs, &forged, &far];
     let beaten = bulk(&ada, "heartbeat", &all, json!({})).await;
     let errors: Vec<&Value> = beaten.iter().map(|result| &result["error"]).collect();
@@ -370,13 +380,13 @@ async fn bulk_calls_answer_each_lease_on_its_own_and_in_order() {
 
 #[tokio::test]
 async fn agents_are_listed_page_by_page() {
-    let (hands, server) = world();
+    let (clock, server) = with_clock();
     for agent in ["c", "a", "b"] {
         submit(&server, &manifest(agent, &[&format!("/{agent}")]), "GRANTED").await;
     }
     let first = server.get("/v1/agents?limit=2").await.1;
-    let names = |told: &Value| {
-        told["agents"]
+    let names = |reply: &Value| {
+        reply["agents"]
             .as_array()
             .expect("a list")
             .iter()
@@ -388,17 +398,17 @@ async fn agents_are_listed_page_by_page() {
     assert_eq!((names(&second), second.get("cursor")), (vec![json!("c")], None));
     assert_eq!(server.get("/v1/agents?namespace=other").await.1["agents"], json!([]));
     assert_eq!(server.worker("eve", "other:r").get("/v1/agents").await.0, 403);
-    // Forgotten five minutes after its last lease.
-    hands.pass(60_001);
+    // Agents are deleted five minutes after their last lease.
+    clock.pass(60_001);
     server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await;
-    hands.pass(300_001);
+    clock.pass(300_001);
     assert_eq!(server.get("/v1/agents").await.1["agents"], json!([]));
 }
 
-/// The key was not looked at: a retry that came late said once more that the agent restarts, when it was long back.
+/// The idempotency key was ignored: a late retry announced the restart again, long after the agent was back.
 #[tokio::test]
-async fn what_an_agent_says_with_an_idempotency_key_is_noted_once() {
-    let (_, server) = world();
+async fn an_announcement_with_an_idempotency_key_is_applied_once() {
+    let (_, server) = with_clock();
     submit(&server, &manifest("coder", &["/x"]), "GRANTED").await;
     let once = [header("x-idempotency-key", "restart-1")];
     let restarts = r#"{"state":"DIE_RESTART"}"#;
@@ -410,22 +420,22 @@ async fn what_an_agent_says_with_an_idempotency_key_is_noted_once() {
         (200, server.get("/v1/agents").await.1["agents"][0].clone())
     );
     assert_eq!(server.get("/v1/agents").await.1["agents"][0]["state"], "ALIVE");
-    let (status, told) = server.post(state, &once, r#"{"state":"PAUSED"}"#).await;
-    assert_eq!((status, &told["error"]), (422, &json!("idempotency_mismatch")));
+    let (status, reply) = server.post(state, &once, r#"{"state":"PAUSED"}"#).await;
+    assert_eq!((status, &reply["error"]), (422, &json!("idempotency_mismatch")));
 }
 
-/// A lease of an agent that announced its restart is held 15 s past its deadline, for it and for nobody else.
+/// A lease of an agent that announced its restart is held for 15 s past its deadline, for that agent only.
 #[tokio::test]
-async fn a_restarting_agent_finds_its_leases_and_goes_on_under_a_new_epoch_and_token() {
-    let (hands, server) = world();
+async fn a_restarting_agent_rebinds_its_leases_under_a_new_epoch_and_token() {
+    let (clock, server) = with_clock();
     let short = with(manifest("coder", &["/x"]), &json!({"ttl_ms": 5_000}));
     let lease = submit(&server, &short, "GRANTED").await;
     let agent = server.ask("/v1/agents/coder/state", &json!({"state": "DIE_RESTART"})).await;
     assert_eq!(agent["state"], json!("DIE_RESTART"));
-    hands.pass(5_001);
-    // Authority is over, and nobody else has it.
+    clock.pass(5_001);
+    // The agent has no authority, and no other client has the lease.
     assert_eq!(bulk(&server, "heartbeat", &[&lease], json!({})).await[0]["error"], json!("lease_expired"));
-    hands.pass(14_000);
+    clock.pass(14_000);
     submit(&server, &manifest("other", &["/x"]), "DIE").await;
     let state = server.get("/v1/resource/FILE:%2Fx/state").await.1;
     assert_eq!(
@@ -450,18 +460,18 @@ async fn a_restarting_agent_finds_its_leases_and_goes_on_under_a_new_epoch_and_t
     );
     assert!(back["lease"]["fencing_token"].as_u64() > lease["fencing_token"].as_u64());
     assert_eq!(back["lease"]["remaining_ms"], json!(5_000));
-    // The answer was lost: under the same key the same credential comes again.
+    // The response was lost: a retry under the same key returns the same credential.
     let (_, again) = server.post("/v1/leases/reconcile", &key, &body).await;
     assert_eq!(again["results"][0]["lease"]["lease_id"], back["lease"]["lease_id"], "{again}");
-    // The old credential is worth nothing; the new one is.
+    // The old credential is invalid; the new one is valid.
     assert_eq!(bulk(&server, "heartbeat", &[&lease], json!({})).await[0]["error"], json!("stale_epoch"));
     assert_eq!(
         bulk(&server, "reconcile", &[&lease], json!({"rebind": true})).await[0]["valid"],
         json!(false)
     );
     assert_eq!(bulk(&server, "heartbeat", &[&back["lease"]], json!({})).await[0]["ok"], json!(true));
-    // It is back: what runs out from here on has no grace.
-    hands.pass(5_001);
+    // The agent is back: leases that expire from here on have no grace period.
+    clock.pass(5_001);
     submit(&server, &manifest("other", &["/x"]), "GRANTED").await;
     assert_eq!(
         bulk(&server, "reconcile", &[&back["lease"]], json!({"rebind": true})).await[0]["state"],
@@ -470,40 +480,40 @@ async fn a_restarting_agent_finds_its_leases_and_goes_on_under_a_new_epoch_and_t
 }
 
 #[tokio::test]
-async fn what_a_restarting_agent_does_not_take_back_is_free_after_the_grace() {
-    let (hands, server) = world();
+async fn leases_that_a_restarting_agent_does_not_rebind_are_free_after_the_grace_period() {
+    let (clock, server) = with_clock();
     let lease =
         submit(&server, &with(manifest("coder", &["/x"]), &json!({"ttl_ms": 5_000})), "GRANTED").await;
     server.ask("/v1/agents/coder/state", &json!({"state": "DIE_RESTART"})).await;
-    hands.pass(5_000 + 15_000);
+    clock.pass(5_000 + 15_000);
     submit(&server, &manifest("other", &["/x"]), "DIE").await;
     assert_eq!(bulk(&server, "reconcile", &[&lease], json!({})).await[0]["valid"], json!(false));
-    hands.pass(1);
+    clock.pass(1);
     submit(&server, &manifest("other", &["/x"]), "GRANTED").await;
     let late = bulk(&server, "reconcile", &[&lease], json!({"rebind": true})).await;
     assert_eq!((&late[0]["valid"], &late[0]["state"]), (&json!(false), &json!("expired")));
 }
 
-/// A manifest that has to die comes from an agent that runs: its announcement is over, whatever the verdict.
+/// A manifest proves that its agent runs, so it ends the announced restart, even if the verdict is DIE.
 #[tokio::test]
-async fn a_manifest_makes_the_agent_alive_even_if_it_dies() {
-    let (hands, server) = world();
+async fn a_manifest_makes_its_agent_alive_even_if_the_verdict_is_die() {
+    let (clock, server) = with_clock();
     submit(&server, &manifest("coder", &["/x"]), "GRANTED").await;
     submit(&server, &manifest("other", &["/y"]), "GRANTED").await;
     server.ask("/v1/agents/coder/state", &json!({"state": "DIE_RESTART"})).await;
-    hands.pass(1);
+    clock.pass(1);
     submit(&server, &with(manifest("coder", &["/y"]), &json!({"session_id": "again"})), "DIE").await;
     assert_eq!(server.get("/v1/agents").await.1["agents"][0]["state"], json!("ALIVE"));
 }
 
 #[tokio::test]
-async fn a_resource_shows_who_is_in_the_way_of_it_and_beneath_it() {
-    let (hands, server) = world();
+async fn a_resource_shows_conflicting_leases_on_it_and_beneath_it() {
+    let (clock, server) = with_clock();
     submit(&server, &manifest("a", &["/dir/one"]), "GRANTED").await;
-    hands.pass(1);
+    clock.pass(1);
     let key = server.acquire(json!({"key": "k"})).await;
-    let names = |told: &Value| {
-        told["leases"]
+    let names = |reply: &Value| {
+        reply["leases"]
             .as_array()
             .expect("a list")
             .iter()
@@ -525,31 +535,34 @@ async fn a_resource_shows_who_is_in_the_way_of_it_and_beneath_it() {
 }
 
 #[tokio::test]
-async fn contention_shows_only_namespaces_that_may_be_read() {
-    let (hands, server) = world();
+async fn contention_shows_only_readable_namespaces() {
+    let (clock, server) = with_clock();
     for namespace in ["open", "secret"] {
         let place = json!({"namespace": namespace, "ttl_ms": 1_000});
         submit(&server, &with(manifest("a", &["/x"]), &place), "GRANTED").await;
         submit(&server, &with(manifest("b", &["/x"]), &place), "DIE").await;
     }
-    hands.pass(1_001);
+    clock.pass(1_001);
     server.get("/v1/leases").await;
     let eve = server.worker("eve", "open:r");
-    let told = eve.until("/v1/contention", |told| told["timeouts"] != json!([])).await;
-    assert!(!told.to_string().contains("secret"), "{told}");
-    assert_eq!((&told["hotspots"][0]["name"], &told["hotspots"][0]["blocked"]), (&json!("/x"), &json!(1)));
-    assert_eq!((&told["timeouts"][0]["agent_id"], &told["timeouts"][0]["leases"]), (&json!("a"), &json!(1)));
+    let reply = eve.until("/v1/contention", |reply| reply["timeouts"] != json!([])).await;
+    assert!(!reply.to_string().contains("secret"), "{reply}");
+    assert_eq!((&reply["hotspots"][0]["name"], &reply["hotspots"][0]["blocked"]), (&json!("/x"), &json!(1)));
+    assert_eq!(
+        (&reply["timeouts"][0]["agent_id"], &reply["timeouts"][0]["leases"]),
+        (&json!("a"), &json!(1))
+    );
     assert_eq!(eve.get("/v1/contention?namespace=secret").await.0, 403);
     let all = server.get("/v1/contention?namespace=secret").await.1;
     assert_eq!(all["hotspots"].as_array().map(Vec::len), Some(1));
 }
 
-/// A page of nothing was a page of one, and a limit beyond the largest page was silently the largest.
+/// `limit=0` returned a page of one, and a limit above the largest page was silently capped.
 #[tokio::test]
 async fn a_page_has_at_least_one_agent_and_at_most_a_thousand() {
     let server = Server::start();
     for limit in ["0", "1001"] {
-        let (status, told) = server.get(&format!("/v1/agents?limit={limit}")).await;
-        assert_eq!((status, &told["error"]), (400, &json!("invalid_body")), "{limit}");
+        let (status, reply) = server.get(&format!("/v1/agents?limit={limit}")).await;
+        assert_eq!((status, &reply["error"]), (400, &json!("invalid_body")), "{limit}");
     }
 }

@@ -1,11 +1,11 @@
-//! Every call with everything that can be wrong with it: refused with a code, and nothing happens.
+//! Malformed requests of every call: each is refused with a status and a code, and changes nothing.
 
 use serde_json::{Value, json};
 
 use crate::support::Server;
 
-/// Method, path, headers; body; status and code. `ID` is a credential that is held, `OTHER` one that was never
-/// issued, `LONG` a name that is too long, `MANY` more credentials than may be asked for at once.
+/// Method, path, headers; body; status and code. `ID` is the credential of a live lease, `OTHER` a credential that was
+/// never issued, `LONG` a name that is too long, `MANY` more credentials than one request may name.
 const CASES: &str = r#"
 POST /v1/acquire | | 400 invalid_body
 POST /v1/acquire | not json | 400 invalid_body
@@ -140,7 +140,7 @@ DELETE /v1/leases | | 405 method_not_allowed
 "#;
 
 #[tokio::test]
-async fn bad_input_is_refused_in_the_words_of_the_api() {
+async fn bad_input_is_refused_with_the_documented_status_and_code() {
     let server = Server::start();
     let lease = server.acquire(json!({"key": "held"})).await;
     let id = lease["lease_id"].as_str().expect("a credential");
@@ -155,14 +155,14 @@ async fn bad_input_is_refused_in_the_words_of_the_api() {
         let (method, path) = (words.next().expect("a method"), words.next().expect("a path"));
         let headers: Vec<(&str, &str)> = words.filter_map(|word| word.split_once('=')).collect();
         let raw = server.raw(method, path, &headers, body.expect("a body")).await;
-        let told: Value = serde_json::from_slice(&raw.body).unwrap_or(Value::Null);
-        // Some calls do not go by the router.
+        let reply: Value = serde_json::from_slice(&raw.body).unwrap_or(Value::Null);
+        // Some calls bypass the router.
         let mounted = server.mounted().raw(method, path, &headers, body.expect("a body")).await;
         let by_router: Value = serde_json::from_slice(&mounted.body).unwrap_or(Value::Null);
-        assert_eq!((raw.status, &told), (mounted.status, &by_router), "{case}");
-        let got = format!("{} {}", raw.status, told["error"].as_str().unwrap_or_default());
-        assert_eq!(got, wanted.expect("what is wanted"), "{case}: {told}");
-        assert!(told["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{case}: {told}");
+        assert_eq!((raw.status, &reply), (mounted.status, &by_router), "{case}");
+        let got = format!("{} {}", raw.status, reply["error"].as_str().unwrap_or_default());
+        assert_eq!(got, wanted.expect("what is wanted"), "{case}: {reply}");
+        assert!(reply["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{case}: {reply}");
     }
     let leases = server.get("/v1/leases").await.1;
     assert_eq!(leases["leases"].as_array().expect("a list").len(), 1, "nothing happened");

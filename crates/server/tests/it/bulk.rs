@@ -1,4 +1,4 @@
-//! As many leases in one call as there may be, and one more.
+//! Bulk calls at their limits, and just above.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::support::Server;
 
 const MANY: usize = 10_000;
 
-/// Leases of one holder, by turns in two namespaces that are in different shards.
+/// Leases of one holder, alternating between two namespaces in different shards.
 async fn acquire_many(server: &Server) -> Vec<Value> {
     let mut leases = Vec::with_capacity(MANY);
     for n in 0..MANY {
@@ -20,17 +20,17 @@ async fn acquire_many(server: &Server) -> Vec<Value> {
 }
 
 async fn bulk(server: &Server, what: &str, ids: &[Value]) -> Vec<Value> {
-    let told = server.ask(&format!("/v1/leases/{what}"), &json!({"lease_ids": ids})).await;
-    let results = told["results"].as_array().expect("a list").clone();
+    let reply = server.ask(&format!("/v1/leases/{what}"), &json!({"lease_ids": ids})).await;
+    let results = reply["results"].as_array().expect("a list").clone();
     let asked: Vec<&Value> = results.iter().map(|result| &result["lease_id"]).collect();
     assert!(asked.into_iter().eq(ids), "one for each, in order");
     results
 }
 
-/// Handed in at once, ten thousand releases found room for 4096 in the shard's queue, and the rest were refused. A heartbeat of
-/// as many was refused by the service, though the engine had always taken it apart.
+/// Ten thousand releases were submitted at once: the shard's queue has capacity for 4096, and the others were refused. A
+/// heartbeat of as many was refused by the server, although the engine splits it.
 #[tokio::test]
-async fn ten_thousand_leases_are_each_answered_on_their_own() {
+async fn ten_thousand_leases_each_get_a_result() {
     let server = Server::start();
     let mut ids = acquire_many(&server).await;
     ids[17] = json!("nonsense");
@@ -58,27 +58,27 @@ async fn ten_thousand_leases_are_each_answered_on_their_own() {
     ids.push(ids[0].clone());
     for what in ["heartbeat", "release", "reconcile"] {
         let body = json!({"lease_ids": ids}).to_string();
-        let (status, told) = server.post(&format!("/v1/leases/{what}"), &[], &body).await;
-        assert_eq!((status, &told["error"]), (400, &json!("invalid_body")));
-        assert!(told["detail"].as_str().expect("text").ends_with("max=10000"), "{told}");
+        let (status, reply) = server.post(&format!("/v1/leases/{what}"), &[], &body).await;
+        assert_eq!((status, &reply["error"]), (400, &json!("invalid_body")));
+        assert!(reply["detail"].as_str().expect("text").ends_with("max=10000"), "{reply}");
     }
 }
 
 #[tokio::test]
-async fn the_longest_credentials_fit_with_white_space_and_what_is_longer_is_told_the_limit() {
+async fn the_longest_credentials_fit_with_white_space_and_a_longer_body_is_refused_with_the_limit() {
     let server = Server::start();
     let longest = format!("L-{}.{}.{}", "f".repeat(32), u64::MAX, "A".repeat(22));
     let ids = vec![longest; MANY];
     let body = serde_json::to_string_pretty(&json!({"lease_ids": ids})).expect("JSON");
     for what in ["heartbeat", "release", "reconcile"] {
         let path = format!("/v1/leases/{what}");
-        let (status, told) = server.post(&path, &[], &body).await;
-        assert_eq!((status, told["results"].as_array().map(Vec::len)), (200, Some(MANY)));
+        let (status, reply) = server.post(&path, &[], &body).await;
+        assert_eq!((status, reply["results"].as_array().map(Vec::len)), (200, Some(MANY)));
         let padded = format!("{body}{}", " ".repeat((2 << 20) - body.len()));
         assert_eq!(server.post(&path, &[], &padded).await.0, 200, "to the last byte");
-        let (status, told) = server.post(&path, &[], &format!("{padded} ")).await;
-        assert_eq!((status, &told["error"]), (413, &json!("document_too_large")));
-        assert!(told["detail"].as_str().expect("text").ends_with("max=2097152"), "{told}");
+        let (status, reply) = server.post(&path, &[], &format!("{padded} ")).await;
+        assert_eq!((status, &reply["error"]), (413, &json!("document_too_large")));
+        assert!(reply["detail"].as_str().expect("text").ends_with("max=2097152"), "{reply}");
     }
     let document = server.get("/openapi.json").await.1;
     let call = document["paths"]["/v1/leases/heartbeat"]["post"]["description"].as_str().expect("text");
@@ -86,9 +86,10 @@ async fn the_longest_credentials_fit_with_white_space_and_what_is_longer_is_told
     assert_eq!(document["components"]["schemas"]["Bulk"]["properties"]["lease_ids"]["maxItems"], json!(MANY));
 }
 
-/// One lease of the largest, named ten thousand times, made an answer of hundreds of megabytes out of less than one.
+/// One of the largest leases, named ten thousand times, made a response of hundreds of megabytes from a request of less
+/// than one.
 #[tokio::test]
-async fn an_answer_does_not_grow_beyond_a_thousand_of_the_largest_leases() {
+async fn a_response_has_at_most_a_thousand_of_the_largest_leases() {
     let server = Server::start();
     let resources: Vec<Value> = (0..128).map(|n| json!({"kind": "FILE", "name": format!("/f{n}")})).collect();
     let lease = server.acquire(json!({"resources": resources})).await;

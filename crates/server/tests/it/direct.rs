@@ -1,4 +1,4 @@
-//! The calls that most requests are go to their handlers without the router. Nobody must be able to tell.
+//! The most frequent calls bypass the router. Clients must not see a difference.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,15 +17,15 @@ use server::testing::Hands;
 
 use crate::support::{Server, header};
 
-/// Two servers that live through the same, one of them mounted in another program, say the same, byte for byte.
+/// Two servers get the same requests, one of them mounted in another program: their responses are the same bytes.
 #[tokio::test]
-async fn they_are_answered_as_by_the_router() {
+async fn direct_calls_return_the_same_bytes_as_the_router() {
     let direct = Server::start_by(&Hands::default());
     let mounted = Server::start_by(&Hands::default()).mounted();
     let both = async |path: &str, headers: &[(&str, &str)], body: &str| -> Value {
         let mut one = direct.raw("POST", path, headers, body).await;
         let mut other = mounted.raw("POST", path, headers, body).await;
-        // The router writes it down, and otherwise whoever sends the answer does.
+        // Set by the router; without it, by hyper when the response is written.
         for answer in [&mut one, &mut other] {
             answer.headers.remove("content-length");
         }
@@ -61,7 +61,7 @@ async fn they_are_answered_as_by_the_router() {
     );
 }
 
-/// A body whose length is known and that comes piece by piece; an empty piece stands for a connection that breaks.
+/// A body of known length that arrives in frames; an empty frame stands for a broken connection.
 struct Pieces(Vec<&'static str>, u64);
 
 impl http_body::Body for Pieces {
@@ -93,7 +93,7 @@ impl http_body::Body for Pieces {
 }
 
 #[tokio::test]
-async fn a_body_may_come_in_pieces_and_has_to_come_whole() {
+async fn a_body_may_arrive_in_frames_and_must_arrive_completely() {
     let app = server::testing::app(Settings::default());
     let front = Front::open(&app, Peer::anonymous(Role::Operator), Duration::from_secs(30));
     for (pieces, wanted) in [

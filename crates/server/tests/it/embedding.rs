@@ -1,4 +1,4 @@
-//! A server inside another program: set up, started, mounted, stopped.
+//! A server embedded in another program: configured, started, mounted, stopped.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn on_disk(dir: &std::path::Path) -> Config {
 }
 
 #[tokio::test]
-async fn a_store_is_let_go_when_the_server_and_its_routers_are_gone() {
+async fn a_store_is_unlocked_when_the_server_and_its_routers_are_dropped() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut server = Server::new(on_disk(dir.path())).expect("a store");
     let address = server.start().await.expect("a port");
@@ -45,21 +45,21 @@ async fn a_store_is_let_go_when_the_server_and_its_routers_are_gone() {
 
     server.shutdown().await;
     assert!(!dir.path().join("socket").exists());
-    // Whoever still has the router has the store: nobody else gets it, and nothing is granted through it.
+    // A router that still exists keeps the store locked, and grants nothing.
     assert!(matches!(Server::new(on_disk(dir.path())), Err(StartError::Store(_))));
-    let (status, told) =
+    let (status, reply) =
         ask(&router, "POST", "/v1/acquire", &json!({"key": "other", "ttl_seconds": 1})).await;
-    assert_eq!((status, &told["error"]), (503, &json!("draining")));
+    assert_eq!((status, &reply["error"]), (503, &json!("draining")));
     drop(router);
 
     let again = Server::new(on_disk(dir.path())).expect("nobody has it any more");
     let router = again.router().layer(Extension(Peer::anonymous(Role::Worker)));
-    let (status, told) = ask(&router, "GET", "/v1/describe?key=k", &Value::Null).await;
-    assert_eq!((status, &told["lease_id"]), (200, &lease["public_id"]));
+    let (status, reply) = ask(&router, "GET", "/v1/describe?key=k", &Value::Null).await;
+    assert_eq!((status, &reply["lease_id"]), (200, &lease["public_id"]));
 }
 
 #[test]
-fn what_cannot_be_does_not_start() {
+fn an_invalid_config_does_not_start() {
     let config = Config { default_ttl: Duration::ZERO, ..Config::in_memory() };
     assert!(matches!(Server::new(config), Err(StartError::Config(error)) if error.setting == "default-ttl"));
     let dir = tempfile::tempdir().expect("a directory");
@@ -67,7 +67,7 @@ fn what_cannot_be_does_not_start() {
     assert!(matches!(Server::new(config), Err(StartError::Identity(_))));
 }
 
-/// The settings reach what they set.
+/// Every setting takes effect.
 #[tokio::test]
 async fn settings_are_in_force() {
     let config = Config {
@@ -81,10 +81,10 @@ async fn settings_are_in_force() {
     let router = server.router().layer(Extension(Peer::anonymous(Role::Worker)));
     let (_, lease) = ask(&router, "POST", "/v1/acquire", &json!({"key": "k"})).await;
     assert_eq!(lease["ttl_ms"], 7000, "{lease}");
-    let (_, told) = ask(&router, "POST", "/v1/acquire", &json!({"key": "k", "ttl_seconds": 10})).await;
-    assert_eq!(told["error"], "invalid_ttl");
-    let (_, told) = ask(&router, "POST", "/v1/acquire", &json!({"key": "l"})).await;
-    assert_eq!(told["error"], "quota_exceeded");
+    let (_, reply) = ask(&router, "POST", "/v1/acquire", &json!({"key": "k", "ttl_seconds": 10})).await;
+    assert_eq!(reply["error"], "invalid_ttl");
+    let (_, reply) = ask(&router, "POST", "/v1/acquire", &json!({"key": "l"})).await;
+    assert_eq!(reply["error"], "quota_exceeded");
     let long = Request::post("/v1/update_state?key=k")
         .header("x-lease-id", lease["lease_id"].as_str().expect("text"));
     let response =

@@ -1,4 +1,4 @@
-//! `/v1/events`: what happens, as it happens, and what a reader that comes back is told.
+//! `/v1/events`: live events, and the events that a client gets when it reconnects.
 
 use axum::body::Body;
 use axum::http::Response;
@@ -8,14 +8,14 @@ use server::testing::Hands;
 
 use crate::support::{Server, header, within};
 
-/// One who follows.
+/// A subscriber.
 struct Reader {
     body: Body,
     text: String,
 }
 
-/// One event: its id, its name, its data.
-type Told = (String, String, Value);
+/// An event: its id, its name, its data.
+type SentEvent = (String, String, Value);
 
 impl Reader {
     async fn open(server: &Server, path: &str, headers: &[(&str, &str)]) -> Reader {
@@ -25,8 +25,8 @@ impl Reader {
         Reader { body: response.into_body(), text: String::new() }
     }
 
-    /// The next event; `None` when the server has ended it.
-    async fn next(&mut self) -> Option<Told> {
+    /// The next event; `None` when the server has ended the stream.
+    async fn next(&mut self) -> Option<SentEvent> {
         loop {
             if let Some(end) = self.text.find("\n\n") {
                 let block: String = self.text.drain(..end + 2).collect();
@@ -46,10 +46,10 @@ impl Reader {
         }
     }
 
-    async fn named(&mut self, event: &str) -> Told {
-        let told = self.next().await.expect("it goes on");
-        assert_eq!(told.1, event, "{told:?}");
-        told
+    async fn named(&mut self, event: &str) -> SentEvent {
+        let reply = self.next().await.expect("it goes on");
+        assert_eq!(reply.1, event, "{reply:?}");
+        reply
     }
 }
 
@@ -59,9 +59,9 @@ fn intent(agent: &str, namespace: &str) -> Value {
 }
 
 #[tokio::test]
-async fn everything_that_happens_is_told_with_where_and_what() {
-    let hands = Hands::default();
-    let server = Server::start_by(&hands);
+async fn every_event_has_its_namespace_and_resources() {
+    let clock = Hands::default();
+    let server = Server::start_by(&clock);
     server.acquire(json!({"key": "before"})).await;
     let mut reader = Reader::open(&server, "/v1/events", &[]).await;
     let lease = server.ask("/v1/manifest", &intent("a", "default")).await;
@@ -95,10 +95,10 @@ async fn everything_that_happens_is_told_with_where_and_what() {
     assert_eq!(status, 200);
     let (_, _, committed) = reader.named("committed").await;
     assert_eq!((&committed["version"], &committed["resources"][0]["name"]), (&json!(1), &json!("k")));
-    hands.pass(1001);
+    clock.pass(1001);
     server.get("/v1/leases").await;
     assert_eq!(reader.named("expired").await.2["how"], json!("held"));
-    hands.pass(1000);
+    clock.pass(1000);
     server.get("/v1/leases").await;
     reader.named("reclaimed").await;
     let last = server.acquire(json!({"key": "k"})).await;
@@ -107,16 +107,16 @@ async fn everything_that_happens_is_told_with_where_and_what() {
     assert_eq!(reader.named("revoked").await.2["public_id"], last["public_id"]);
 }
 
-/// The other words in which docs/guide/agents.md says that things happen.
+/// The values of `how` in docs/guide/agents.md.
 #[tokio::test]
-async fn how_something_happened_is_told_too() {
-    let hands = Hands::default();
-    let server = Server::start_by(&hands);
+async fn an_event_says_how_it_happened() {
+    let clock = Hands::default();
+    let server = Server::start_by(&clock);
     let mut reader = Reader::open(&server, "/v1/events", &[]).await;
     let lease = server.ask("/v1/manifest", &intent("a", "default")).await;
     assert_eq!(reader.named("granted").await.2.get("how"), None);
     server.ask("/v1/agents/a/state", &json!({"state": "DIE_RESTART"})).await;
-    hands.pass(60_001);
+    clock.pass(60_001);
     server.get("/v1/leases").await;
     assert_eq!(reader.named("expired").await.2["how"], json!("held"));
     let body = json!({"lease_ids": [lease["lease_id"]], "agent_id": "a", "rebind": true});
@@ -142,22 +142,22 @@ async fn how_something_happened_is_told_too() {
         )
     };
     assert_eq!(reader.named("contention").await.2["how"], json!("waits"));
-    hands.pass(2_001);
-    server.until("/v1/contention", |told| told["waiting"] == json!([])).await;
+    clock.pass(2_001);
+    server.until("/v1/contention", |reply| reply["waiting"] == json!([])).await;
     assert_eq!(reader.named("contention").await.2["how"], json!("timed_out"));
     assert_eq!(waiter.await.expect("an answer"), 409);
 }
 
-/// A request that waits is told of before anything else happens: nobody would hear of it otherwise until that does.
+/// The event of a new waiter is sent at once: with the next record, it might come late or never.
 #[tokio::test]
-async fn whoever_begins_to_wait_is_told_of_at_once() {
+async fn a_new_waiter_is_an_event_at_once() {
     let server = Server::start();
     let lease = server.acquire(json!({"key": "k"})).await;
     let mut reader = Reader::open(&server, "/v1/events", &[]).await;
     let waiting = server.clone();
     let waiter = tokio::spawn(async move { waiting.acquire(json!({"key": "k", "block_seconds": 30})).await });
-    let (_, _, told) = reader.named("contention").await;
-    assert_eq!((&told["how"], &told["blocked_by"]), (&json!("waits"), &json!([lease["public_id"]])));
+    let (_, _, reply) = reader.named("contention").await;
+    assert_eq!((&reply["how"], &reply["blocked_by"]), (&json!("waits"), &json!([lease["public_id"]])));
     server.release(&lease).await;
     waiter.await.expect("its turn");
     reader.named("released").await;
@@ -165,10 +165,10 @@ async fn whoever_begins_to_wait_is_told_of_at_once() {
 }
 
 #[tokio::test]
-async fn a_reader_that_comes_back_is_told_what_it_missed() {
+async fn a_subscriber_that_reconnects_gets_the_events_that_it_missed() {
     let server = Server::start();
     let mut reader = Reader::open(&server, "/v1/events", &[]).await;
-    // In both shards: each counts its records apart.
+    // In both shards: each numbers its own records.
     let mut names = Vec::new();
     for n in 0..8 {
         let lease = server.acquire(json!({"key": "k", "namespace": format!("space-{n}")})).await;
@@ -176,8 +176,8 @@ async fn a_reader_that_comes_back_is_told_what_it_missed() {
     }
     let mut ids = Vec::new();
     for name in &names {
-        let (id, _, told) = reader.named("granted").await;
-        assert_eq!(told["public_id"], *name);
+        let (id, _, reply) = reader.named("granted").await;
+        assert_eq!(reply["public_id"], *name);
         ids.push(id);
     }
     drop(reader);
@@ -188,7 +188,7 @@ async fn a_reader_that_comes_back_is_told_what_it_missed() {
 }
 
 #[tokio::test]
-async fn a_reader_whose_place_is_gone_is_told_reset_first_and_then_what_happens_now() {
+async fn a_subscriber_whose_position_was_overwritten_gets_reset_and_then_new_events() {
     let server = Server::start();
     server.acquire(json!({"key": "before"})).await;
     let mut reader = Reader::open(&server, "/v1/events", &[header("last-event-id", "5.0")]).await;
@@ -197,40 +197,40 @@ async fn a_reader_whose_place_is_gone_is_told_reset_first_and_then_what_happens_
     assert_eq!(reader.named("granted").await.2["public_id"], lease["public_id"]);
 }
 
-/// Programs that follow events keep the last id in a text that is empty at first, and some send it then: they were refused.
+/// Clients store the last id in a string that is empty at first, and some send that: they were refused.
 #[tokio::test]
-async fn a_reader_that_has_seen_nothing_yet_may_say_so() {
+async fn an_empty_last_event_id_is_accepted() {
     let server = Server::start();
     let mut reader = Reader::open(&server, "/v1/events", &[header("last-event-id", "")]).await;
     let lease = server.acquire(json!({"key": "k"})).await;
     assert_eq!(reader.named("granted").await.2["public_id"], lease["public_id"]);
 }
 
-/// One that does not read must not cost memory: it loses its connection, and finds a `reset` when it comes back.
+/// A client that does not read must not cost memory: it loses its connection, and gets `reset` when it reconnects.
 #[tokio::test]
-async fn a_reader_that_cannot_keep_up_loses_its_connection() {
+async fn a_subscriber_that_cannot_keep_up_loses_its_connection() {
     let server = Server::start();
     let mut reader = Reader::open(&server, "/v1/events", &[]).await;
     let first = server.acquire(json!({"key": "first"})).await;
-    let (id, _, told) = reader.named("granted").await;
-    assert_eq!(told["public_id"], first["public_id"]);
-    // Each is told with a long text, and twice as many happen as are kept.
+    let (id, _, reply) = reader.named("granted").await;
+    assert_eq!(reply["public_id"], first["public_id"]);
+    // Each event is long, and there are twice as many as the ring holds.
     let name = "n".repeat(500);
     for _ in 0..4200 {
         let lease = server.acquire(json!({"key": name})).await;
         server.release(&lease).await;
     }
-    let mut told = 0;
+    let mut reply = 0;
     while reader.next().await.is_some() {
-        told += 1;
+        reply += 1;
     }
-    assert!(told < 8400, "{told}");
+    assert!(reply < 8400, "{reply}");
     let mut again = Reader::open(&server, "/v1/events", &[header("last-event-id", &id)]).await;
     again.named("reset").await;
 }
 
 #[tokio::test]
-async fn a_reader_sees_the_namespaces_that_it_may_read_and_asked_for() {
+async fn a_subscriber_sees_the_namespaces_that_it_may_read_and_requested() {
     let server = Server::start();
     let eve = server.worker("eve", "open:r also:r");
     let mut some = Reader::open(&eve, "/v1/events", &[]).await;
@@ -248,7 +248,7 @@ async fn a_reader_sees_the_namespaces_that_it_may_read_and_asked_for() {
 }
 
 #[tokio::test]
-async fn readers_are_counted_and_a_server_that_stops_lets_them_go() {
+async fn subscriptions_are_limited_and_end_when_the_server_drains() {
     let server = Server::start();
     let mut readers = Vec::new();
     for _ in 0..100 {

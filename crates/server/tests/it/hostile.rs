@@ -1,4 +1,4 @@
-//! Clients that are slow, endless, half there or talk nonsense: each costs its own connection, and never a lease.
+//! Slow, endless, disconnecting and malformed clients: each costs its own connection, and never a lease.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::support::within;
 
-/// So short that what the server waits for is over soon; what it allows is never waited for.
+/// The server's timeouts: short, because the tests wait for them.
 const SHORT: Duration = Duration::from_millis(200);
 
 async fn server() -> Loopback {
@@ -22,15 +22,15 @@ async fn connect(server: &Loopback) -> TcpStream {
     TcpStream::connect(server.address).await.expect("it listens")
 }
 
-/// Everything until the server hangs up, which it must.
+/// Everything until the server closes the connection, which it must.
 async fn rest(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
-    // A connection that is reset has ended as well.
+    // A reset connection is closed as well.
     let _ = within("the connection is closed", stream.read_to_end(&mut bytes)).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// One request by somebody who behaves, on a connection of its own.
+/// One well-formed request on a connection of its own.
 async fn ask(server: &Loopback, line: &str, body: &str) -> String {
     let mut stream = connect(server).await;
     let length = body.len();
@@ -41,22 +41,22 @@ async fn ask(server: &Loopback, line: &str, body: &str) -> String {
 }
 
 async fn nobody_holds(server: &Loopback, key: &str) {
-    let told = ask(server, "POST /v1/acquire", &format!(r#"{{"key":"{key}","ttl_seconds":60}}"#)).await;
-    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    let reply = ask(server, "POST /v1/acquire", &format!(r#"{{"key":"{key}","ttl_seconds":60}}"#)).await;
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
 }
 
 const HALF: &str = "POST /v1/acquire HTTP/1.1\r\nhost: h\r\ncontent-length: 100\r\n\r\n{\"key\":\"k\"";
 
 #[tokio::test]
-async fn a_head_or_a_body_that_stops_coming_ends_its_connection() {
+async fn a_stalled_head_or_body_closes_its_connection() {
     let server = server().await;
     for begun in ["", "PRI * HTTP/2", "POST /v1/acq", "POST /v1/acquire HTTP/1.1\r\nhost: h\r\n", HALF] {
         let mut stream = connect(&server).await;
         stream.write_all(begun.as_bytes()).await.expect("it reads");
-        let told = rest(stream).await;
-        assert!(!told.contains("200 OK"), "{begun:?}: {told}");
+        let reply = rest(stream).await;
+        assert!(!reply.contains("200 OK"), "{begun:?}: {reply}");
     }
-    // Nor may one stay for ever that has been answered, and asks nothing more.
+    // A connection that stays idle after a response is closed as well.
     let mut stream = connect(&server).await;
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n").await.expect("it reads");
     assert!(rest(stream).await.contains("200 OK"));
@@ -64,7 +64,7 @@ async fn a_head_or_a_body_that_stops_coming_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_in_the_middle_leaves_nothing() {
+async fn a_client_that_disconnects_midway_leaves_no_lease() {
     let server = server().await;
     for begun in ["POST /v1/acquire HTTP/1.1\r\nhost: h\r\n", HALF] {
         let mut stream = connect(&server).await;
@@ -75,7 +75,7 @@ async fn a_client_that_goes_in_the_middle_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn nonsense_and_heads_without_end_are_refused() {
+async fn malformed_and_endless_heads_are_refused() {
     let server = server().await;
     for nonsense in [
         "hello\r\n\r\n".to_string(),
@@ -87,11 +87,11 @@ async fn nonsense_and_heads_without_end_are_refused() {
         format!("GET /{} HTTP/1.1\r\nhost: h\r\n\r\n", "z".repeat(1 << 20)),
     ] {
         let mut stream = connect(&server).await;
-        // It may hang up before all of it is sent.
+        // The server may close the connection before all of it is sent.
         let _ = stream.write_all(nonsense.as_bytes()).await;
-        let told = rest(stream).await;
+        let reply = rest(stream).await;
         let shown: String = nonsense.chars().take(60).collect();
-        assert!(!told.contains("200 OK"), "{shown:?}: {told}");
+        assert!(!reply.contains("200 OK"), "{shown:?}: {reply}");
     }
     nobody_holds(&server, "k").await;
 }
@@ -105,20 +105,20 @@ async fn a_body_without_end_is_refused_as_soon_as_it_is_too_long() {
     let part = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
     let (mut reading, mut writing) = stream.into_split();
     let endless = tokio::spawn(async move { while writing.write_all(part.as_bytes()).await.is_ok() {} });
-    let mut told = Vec::new();
-    let _ = within("the response", reading.read_to_end(&mut told)).await;
-    assert!(told.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&told));
+    let mut reply = Vec::new();
+    let _ = within("the response", reading.read_to_end(&mut reply)).await;
+    assert!(reply.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&reply));
     within("the upload is stopped", endless).await.expect("it cannot go on");
     nobody_holds(&server, "k").await;
 }
 
-/// It asks for a long document again and again, and reads nothing: buffers fill, and the time runs.
+/// It requests a long document repeatedly, and reads nothing: the buffers fill, and the idle timeout runs.
 #[tokio::test]
-async fn one_who_does_not_read_loses_its_connection() {
+async fn a_client_that_does_not_read_loses_its_connection() {
     let server = server().await;
-    let told = ask(&server, "POST /v1/acquire", r#"{"key":"k","ttl_seconds":60}"#).await;
+    let reply = ask(&server, "POST /v1/acquire", r#"{"key":"k","ttl_seconds":60}"#).await;
     let lease =
-        told.split(r#""lease_id":""#).nth(1).and_then(|rest| rest.split('"').next()).expect("a lease");
+        reply.split(r#""lease_id":""#).nth(1).and_then(|rest| rest.split('"').next()).expect("a lease");
     let document = format!(r#""{}""#, "x".repeat(1 << 20));
     let line = format!(
         "POST /v1/update_state?key=k HTTP/1.1\r\nx-lease-id: {lease}\r\nhost: h\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
@@ -130,7 +130,7 @@ async fn one_who_does_not_read_loses_its_connection() {
 
     let mut stream = connect(&server).await;
     let request = "GET /v1/get_state?key=k&public=1 HTTP/1.1\r\nhost: h\r\n\r\n";
-    // Until nothing more is taken: the other end has gone.
+    // Until a write fails: the server has closed the connection.
     within("the connection is closed", async {
         while stream.write_all(request.as_bytes()).await.is_ok() {
             tokio::task::yield_now().await;
@@ -143,19 +143,19 @@ async fn one_who_does_not_read_loses_its_connection() {
     );
 }
 
-/// Waiting for a lease is not stalling, however long it takes.
+/// Waiting for a lease does not count as idle.
 #[tokio::test]
-async fn one_who_waits_for_a_lease_may_do_nothing() {
+async fn a_client_that_waits_for_a_lease_may_be_idle() {
     let server = server().await;
     nobody_holds(&server, "k").await;
     let began = tokio::time::Instant::now();
-    let told = ask(&server, "POST /v1/acquire", r#"{"key":"k","block_seconds":1}"#).await;
-    assert!(told.starts_with("HTTP/1.1 409") && told.contains("waiting"), "{told}");
+    let reply = ask(&server, "POST /v1/acquire", r#"{"key":"k","block_seconds":1}"#).await;
+    assert!(reply.starts_with("HTTP/1.1 409") && reply.contains("waiting"), "{reply}");
     assert!(began.elapsed() > 2 * SHORT);
 }
 
 #[tokio::test]
-async fn one_connection_too_many_waits_until_another_goes() {
+async fn a_connection_above_the_limit_waits_until_another_closes() {
     let limits = Limits { connections_max: 2, ..Limits::default() };
     let server = Loopback::limited(Role::Operator, limits).await;
     let held = [connect(&server).await, connect(&server).await];

@@ -1,4 +1,4 @@
-//! The API over a whole engine in memory, call by call.
+//! The API over an engine in memory, call by call.
 
 use identity::Role;
 use serde_json::json;
@@ -20,9 +20,9 @@ async fn a_worker_acquires_reads_commits_and_releases() {
     let (status, _) = server.post("/v1/get_state?key=orders", &[header("x-lease-id", id)], "").await;
     assert_eq!(status, 204, "nothing yet");
     let body = "{ \"cursor\": 12345678901234567890, \"a\": [1, 2] }\n";
-    let (status, told) = server.post("/v1/update_state?key=orders", &[header("x-lease-id", id)], body).await;
-    assert_eq!((status, &told["new_version"], &told["bytes"]), (200, &json!(1), &json!(41)));
-    let etag = told["new_state_etag"].as_str().expect("a hash").to_string();
+    let (status, reply) = server.post("/v1/update_state?key=orders", &[header("x-lease-id", id)], body).await;
+    assert_eq!((status, &reply["new_version"], &reply["bytes"]), (200, &json!(1), &json!(41)));
+    let etag = reply["new_state_etag"].as_str().expect("a hash").to_string();
 
     let raw = server.raw("POST", "/v1/get_state?key=orders", &[header("x-lease-id", id)], "").await;
     assert_eq!(raw.body, br#"{"cursor":12345678901234567890,"a":[1,2]}"#);
@@ -30,19 +30,19 @@ async fn a_worker_acquires_reads_commits_and_releases() {
     assert_eq!(raw.header("etag"), format!("\"{etag}\""));
 
     let stale = [header("x-lease-id", id), header("x-if-version", "0")];
-    let (status, told) = server.post("/v1/update_state?key=orders", &stale, "{}").await;
+    let (status, reply) = server.post("/v1/update_state?key=orders", &stale, "{}").await;
     assert_eq!(
-        (status, &told["error"], &told["current_version"]),
+        (status, &reply["error"], &reply["current_version"]),
         (409, &json!("version_conflict"), &json!(1))
     );
-    assert_eq!(told["current_etag"], json!(etag));
+    assert_eq!(reply["current_etag"], json!(etag));
 
     for _ in 0..2 {
-        let (status, told) = server.post("/v1/release", &[], &json!({"lease_id": id}).to_string()).await;
-        assert_eq!((status, told), (200, json!({"released": true})));
+        let (status, reply) = server.post("/v1/release", &[], &json!({"lease_id": id}).to_string()).await;
+        assert_eq!((status, reply), (200, json!({"released": true})));
     }
-    let (status, told) = server.post("/v1/update_state?key=orders", &[header("x-lease-id", id)], "{}").await;
-    assert_eq!((status, &told["error"]), (403, &json!("not_held")));
+    let (status, reply) = server.post("/v1/update_state?key=orders", &[header("x-lease-id", id)], "{}").await;
+    assert_eq!((status, &reply["error"]), (403, &json!("not_held")));
 
     // The next worker takes over from the last committed state.
     let next = server.acquire_with("?include_state=1", json!({"key": "orders", "owner": "worker-2"})).await;
@@ -52,12 +52,12 @@ async fn a_worker_acquires_reads_commits_and_releases() {
 }
 
 #[tokio::test]
-async fn whoever_is_in_the_way_is_named_and_a_wait_ends_with_the_grant() {
+async fn the_holder_of_a_conflicting_lease_is_named_and_a_wait_ends_with_the_grant() {
     let server = Server::start();
     let lease = server.acquire(json!({"key": "k", "ttl_ms": 60_000, "owner": "ada"})).await;
-    let (status, told) = server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await;
-    assert_eq!((status, &told["error"], &told["holder"]), (409, &json!("waiting"), &json!("ada")));
-    assert_eq!((&told["position"], &told["leases"]), (&json!(0), &json!([lease["public_id"]])));
+    let (status, reply) = server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await;
+    assert_eq!((status, &reply["error"], &reply["holder"]), (409, &json!("waiting"), &json!("ada")));
+    assert_eq!((&reply["position"], &reply["leases"]), (&json!(0), &json!([lease["public_id"]])));
 
     let waiting = server.clone();
     let waiter = tokio::spawn(async move {
@@ -73,9 +73,9 @@ async fn whoever_is_in_the_way_is_named_and_a_wait_ends_with_the_grant() {
     assert!(!described.to_string().contains(next["lease_id"].as_str().expect("a credential")));
 }
 
-/// The connection of a waiter breaks: whoever came behind it must not wait for it.
+/// The connection of a waiter breaks: requests behind it must not wait for it.
 #[tokio::test]
-async fn a_waiter_whose_request_is_dropped_is_out_of_the_queue() {
+async fn a_waiter_whose_request_is_dropped_leaves_the_queue() {
     let server = Server::start();
     let lease = server.acquire(json!({"key": "k"})).await;
     let waiting = server.clone();
@@ -90,9 +90,9 @@ async fn a_waiter_whose_request_is_dropped_is_out_of_the_queue() {
     server.acquire(json!({"key": "k"})).await;
 }
 
-/// The answer to a grant was made, and then nobody took it: the key was taken until its TTL, by nobody.
+/// The response to a grant was never read: the key stayed held until the TTL, without a holder.
 #[tokio::test]
-async fn a_grant_whose_answer_is_never_read_is_undone() {
+async fn a_grant_whose_response_is_never_read_is_undone() {
     let server = Server::start();
     let response = server.unread("/v1/acquire", r#"{"key":"k"}"#).await;
     assert_eq!(response.status(), 200);
@@ -102,9 +102,9 @@ async fn a_grant_whose_answer_is_never_read_is_undone() {
     server.acquire(json!({"key": "k"})).await;
 }
 
-/// A response was slow to leave: its client retried under the same idempotency key on a second connection, and was told
-/// that it holds the lease. Then the first connection broke, and the lease was taken back. Another client was granted
-/// the same key, and both held a 200 for it.
+/// A response was slow to leave: its client retried under the same idempotency key on a second connection, and got the
+/// lease. Then the first connection broke, and the grant was undone. Another client was granted the same key, and both
+/// held a 200 for it.
 #[tokio::test]
 async fn a_grant_stands_while_one_response_that_carries_it_was_sent_or_may_be() {
     let server = Server::start();
@@ -114,8 +114,8 @@ async fn a_grant_stands_while_one_response_that_carries_it_was_sent_or_may_be() 
     let (status, replay) = server.post("/v1/acquire", &key, body).await;
     assert_eq!(status, 200, "{replay}");
     drop(first);
-    let (status, told) = server.post("/v1/acquire", &[], body).await;
-    assert_eq!((status, &told["error"]), (409, &json!("waiting")), "the replay was sent");
+    let (status, reply) = server.post("/v1/acquire", &[], body).await;
+    assert_eq!((status, &reply["error"]), (409, &json!("waiting")), "the replay was sent");
     let held = json!({"lease_id": replay["lease_id"]}).to_string();
     assert_eq!(server.post("/v1/keepalive", &[], &held).await.0, 200);
     server.release(&replay).await;
@@ -129,7 +129,7 @@ async fn a_grant_stands_while_one_response_that_carries_it_was_sent_or_may_be() 
     server.acquire(json!({"key": "k"})).await;
 }
 
-/// The same over a manifest.
+/// The same with a manifest.
 #[tokio::test]
 async fn a_manifests_grant_stands_while_its_replay_was_sent() {
     let server = Server::start();
@@ -149,20 +149,20 @@ async fn a_retry_with_the_same_key_gets_the_same_lease_and_another_request_is_re
     let (_, first) = server.post("/v1/acquire", &key, r#"{"key":"k"}"#).await;
     let (status, again) = server.post("/v1/acquire", &key, r#"{"key":"k"}"#).await;
     assert_eq!((status, &again["lease_id"]), (200, &first["lease_id"]));
-    let (status, told) = server.post("/v1/acquire", &key, r#"{"key":"other"}"#).await;
-    assert_eq!((status, &told["error"]), (422, &json!("idempotency_mismatch")));
+    let (status, reply) = server.post("/v1/acquire", &key, r#"{"key":"other"}"#).await;
+    assert_eq!((status, &reply["error"]), (422, &json!("idempotency_mismatch")));
 }
 
 #[tokio::test]
-async fn an_operator_takes_a_lease_back_and_its_holder_is_told() {
+async fn an_operator_revokes_a_lease_and_its_holder_is_refused() {
     let server = Server::start();
     let lease = server.acquire(json!({"key": "k"})).await;
     let id = lease["public_id"].as_str().expect("a name");
     let (status, view) = server.post(&format!("/v1/leases/{id}/revoke"), &[], "").await;
     assert_eq!((status, &view["state"]), (200, &json!("revoking")));
     let body = json!({"lease_id": lease["lease_id"]}).to_string();
-    let (status, told) = server.post("/v1/keepalive", &[], &body).await;
-    assert_eq!((status, &told["error"]), (403, &json!("lease_revoked")));
+    let (status, reply) = server.post("/v1/keepalive", &[], &body).await;
+    assert_eq!((status, &reply["error"]), (403, &json!("lease_revoked")));
     let (status, _) = server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await;
     assert_eq!(status, 409, "not free before it is reclaimed");
     let (status, view) = server.post(&format!("/v1/leases/{id}/reclaim"), &[], "").await;
@@ -177,27 +177,27 @@ async fn a_long_document_streams_in_and_out() {
     let id = lease["lease_id"].as_str().expect("a credential");
     let numbers: Vec<String> = (0..200_000).map(|n| n.to_string()).collect();
     let body = format!("[ {} ]", numbers.join(" , "));
-    let (status, told) = server.post("/v1/update_state?key=k", &[header("x-lease-id", id)], &body).await;
-    assert_eq!(status, 200, "{told}");
+    let (status, reply) = server.post("/v1/update_state?key=k", &[header("x-lease-id", id)], &body).await;
+    assert_eq!(status, 200, "{reply}");
     let raw = server.raw("GET", "/v1/get_state?key=k", &[header("x-lease-id", id)], "").await;
     let compact = format!("[{}]", numbers.join(","));
     assert_eq!(raw.body.len(), compact.len());
     assert_eq!(raw.body, compact.as_bytes());
-    assert_eq!(told["bytes"], json!(compact.len()));
+    assert_eq!(reply["bytes"], json!(compact.len()));
     let cut = &body[..body.len() - 1];
-    let (status, told) = server.post("/v1/update_state?key=k", &[header("x-lease-id", id)], cut).await;
-    assert_eq!((status, &told["error"]), (400, &json!("invalid_json")));
+    let (status, reply) = server.post("/v1/update_state?key=k", &[header("x-lease-id", id)], cut).await;
+    assert_eq!((status, &reply["error"]), (400, &json!("invalid_json")));
     let too_long = format!("\"{}\"", "x".repeat(2_000_000));
-    let (status, told) = server.post("/v1/update_state?key=k", &[header("x-lease-id", id)], &too_long).await;
-    assert_eq!((status, &told["error"]), (413, &json!("document_too_large")));
+    let (status, reply) = server.post("/v1/update_state?key=k", &[header("x-lease-id", id)], &too_long).await;
+    assert_eq!((status, &reply["error"]), (413, &json!("document_too_large")));
     let described = server.get("/v1/describe?key=k").await.1;
     assert_eq!(described["version"], json!(1), "nothing of it was stored");
-    // The test's wall clock stands still; what was committed a moment ago, was.
+    // The test's wall clock stands still.
     let updated = described["updated_at_unix"].as_u64().expect("a moment");
     assert!((1_799_999_000..=1_800_000_000).contains(&updated), "{updated}");
 }
 
-/// A retry under another condition was answered as if it had been the first request.
+/// A retry with another condition got the replay of the first request.
 #[tokio::test]
 async fn an_idempotency_key_is_bound_to_the_conditions_of_a_write() {
     let server = Server::start();
@@ -207,11 +207,11 @@ async fn an_idempotency_key_is_bound_to_the_conditions_of_a_write() {
         [header("x-lease-id", id), header("x-idempotency-key", "w"), header("x-if-version", version)]
     };
     for _ in 0..2 {
-        let (status, told) = server.post("/v1/update_state?key=k", &asked("0"), "{}").await;
-        assert_eq!((status, &told["new_version"]), (200, &json!(1)));
+        let (status, reply) = server.post("/v1/update_state?key=k", &asked("0"), "{}").await;
+        assert_eq!((status, &reply["new_version"]), (200, &json!(1)));
     }
-    let (status, told) = server.post("/v1/update_state?key=k", &asked("1"), "{}").await;
-    assert_eq!((status, &told["error"]), (422, &json!("idempotency_mismatch")));
+    let (status, reply) = server.post("/v1/update_state?key=k", &asked("1"), "{}").await;
+    assert_eq!((status, &reply["error"]), (422, &json!("idempotency_mismatch")));
     let path = format!("/v1/leases/{}/revoke", lease["public_id"].as_str().expect("a name"));
     for _ in 0..2 {
         let (status, view) = server.post(&path, &[header("x-idempotency-key", "r")], "").await;
@@ -219,9 +219,9 @@ async fn an_idempotency_key_is_bound_to_the_conditions_of_a_write() {
     }
 }
 
-/// A worker's documents are gone for everybody, and what it was told of them holds no more.
+/// A worker's documents are gone for all clients, and its versions and etags no longer match.
 #[tokio::test]
-async fn an_operator_deletes_a_namespace_with_all_that_is_in_it() {
+async fn an_operator_deletes_a_namespace_with_its_contents() {
     let server = Server::start();
     let lease = server.acquire(json!({"namespace": "old", "key": "k"})).await;
     let id = lease["lease_id"].as_str().expect("a credential");
@@ -242,9 +242,9 @@ async fn an_operator_deletes_a_namespace_with_all_that_is_in_it() {
 }
 
 #[tokio::test]
-async fn a_worker_deletes_no_namespace() {
+async fn a_worker_may_not_delete_a_namespace() {
     let server = Server::start_as(Role::Worker);
     let raw = server.raw("DELETE", "/v1/namespaces/default", &[], "").await;
-    let told: serde_json::Value = serde_json::from_slice(&raw.body).expect("JSON");
-    assert_eq!((raw.status, &told["error"]), (403, &json!("forbidden")));
+    let reply: serde_json::Value = serde_json::from_slice(&raw.body).expect("JSON");
+    assert_eq!((raw.status, &reply["error"]), (403, &json!("forbidden")));
 }

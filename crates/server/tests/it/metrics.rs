@@ -1,10 +1,10 @@
-//! What `/metrics` says, after things have happened.
+//! `/metrics` after some requests.
 
 use serde_json::json;
 
 use crate::support::{Server, header, within};
 
-/// The value of a series, as it stands in the text.
+/// The value of a series in the text.
 fn value(text: &str, series: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.rsplit_once(' ').is_some_and(|(name, _)| name == series))?;
     line.rsplit_once(' ').and_then(|(_, value)| value.parse().ok())
@@ -17,7 +17,7 @@ async fn text(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn figures_follow_what_happens() {
+async fn metrics_count_grants_refusals_and_waiters() {
     let server = Server::start();
     let lease = server.acquire(json!({"key": "k", "ttl_seconds": 60})).await;
     let blocked = server.post("/v1/acquire", &[], r#"{"key": "k", "ttl_seconds": 5}"#).await;
@@ -68,7 +68,7 @@ async fn figures_follow_what_happens() {
 }
 
 #[tokio::test]
-async fn what_clients_make_up_makes_no_series() {
+async fn unknown_paths_create_no_series() {
     let server = Server::start();
     for n in 0..20 {
         assert_eq!(server.get(&format!("/v1/nothing/{n}")).await.0, 404);

@@ -1,4 +1,4 @@
-//! Namespaces, from the first use to their end, as those see them who may and those who may not.
+//! Namespaces from their first use to their deletion, as seen by clients with and without rights.
 
 use serde_json::{Value, json};
 use server::testing::Hands;
@@ -15,11 +15,11 @@ async fn namespaces(server: &Server) -> Value {
 }
 
 async fn status(server: &Server, path: &str, body: &Value) -> (u16, Value) {
-    let (status, told) = server.post(path, &[], &body.to_string()).await;
-    (status, told["error"].clone())
+    let (status, reply) = server.post(path, &[], &body.to_string()).await;
+    (status, reply["error"].clone())
 }
 
-/// What is in `a`: two leases, one of an agent, a document, somebody who met another in its way.
+/// The contents of `a`: two leases, one of them of an agent, a document, and a contention.
 struct Inside {
     key: Value,
     file: Value,
@@ -36,7 +36,7 @@ async fn fill(ada: &Server) -> Inside {
     Inside { key, file }
 }
 
-/// Nothing that bob may ask tells of anything in `a`.
+/// No view of bob's shows anything in `a`.
 async fn sees_nothing(bob: &Server, inside: &Inside) {
     for path in [
         "/v1/leases?namespace=a",
@@ -51,10 +51,10 @@ async fn sees_nothing(bob: &Server, inside: &Inside) {
     ] {
         assert_eq!(bob.get(path).await.0, 403, "{path}");
     }
-    // Where no namespace is named, what may not be seen is left out.
+    // Without a namespace, a view omits what bob may not read.
     for path in ["/v1/leases", "/v1/contention", "/v1/namespaces"] {
-        let (status, told) = bob.get(path).await;
-        let text = told.to_string();
+        let (status, reply) = bob.get(path).await;
+        let text = reply.to_string();
         assert_eq!(status, 200, "{path}");
         assert!(
             !text.contains("orders") && !text.contains("ada") && !text.contains(r#""a""#),
@@ -63,20 +63,20 @@ async fn sees_nothing(bob: &Server, inside: &Inside) {
     }
     for lease in [&inside.key, &inside.file] {
         let public = lease["public_id"].as_str().expect("a name");
-        let (status, told) = bob.get(&format!("/v1/leases/{public}")).await;
+        let (status, reply) = bob.get(&format!("/v1/leases/{public}")).await;
         let unknown = bob.get(&format!("/v1/leases/L-{}{}", "0".repeat(19), "f".repeat(13))).await;
-        assert_eq!((status, told), unknown, "as if it had never been");
+        assert_eq!((status, reply), unknown, "as if it had never been");
     }
 }
 
-/// Nor does anything that bob may do reach into it, with names or with credentials that leaked.
+/// Nor does any command of bob's reach into it, by names or by leaked credentials.
 async fn reaches_nothing(bob: &Server, inside: &Inside) {
     let forbidden = (403, json!("forbidden"));
     assert_eq!(status(bob, "/v1/acquire", &json!({"namespace": "a", "key": "x"})).await, forbidden);
     assert_eq!(status(bob, "/v1/manifest", &manifest("a", "mine")).await, forbidden);
     let state = json!({"namespace": "a", "state": "DIE_RESTART"});
     assert_eq!(status(bob, "/v1/agents/coder/state", &state).await, forbidden);
-    // An agent that is there and one that is not are the same: this once told them apart.
+    // The response must not reveal whether the agent exists: it once did.
     for agent in ["coder", "nobody"] {
         for call in ["heartbeat", "release", "reconcile"] {
             let body = json!({"namespace": "a", "agent_id": agent, "lease_ids": [inside.file["lease_id"]]});
@@ -90,8 +90,8 @@ async fn reaches_nothing(bob: &Server, inside: &Inside) {
             if call == "reconcile" {
                 body["rebind"] = json!(true);
             }
-            let told = bob.ask(&format!("/v1/leases/{call}"), &body).await;
-            let mut result = told["results"][0].clone();
+            let reply = bob.ask(&format!("/v1/leases/{call}"), &body).await;
+            let mut result = reply["results"][0].clone();
             assert_eq!((&result["ok"], &result["error"]), (&json!(false), &json!("not_held")), "{call}");
             result["lease_id"].take();
             let text = result.to_string();
@@ -103,8 +103,8 @@ async fn reaches_nothing(bob: &Server, inside: &Inside) {
         }
         let headers = [("x-lease-id", id.as_str().expect("a credential"))];
         for path in ["/v1/get_state", "/v1/update_state", "/v1/remove_state"] {
-            let (status, told) = bob.post(&format!("{path}?namespace=a&key=orders"), &headers, "{}").await;
-            assert_eq!(status, 403, "{path}: {told}");
+            let (status, reply) = bob.post(&format!("{path}?namespace=a&key=orders"), &headers, "{}").await;
+            assert_eq!(status, 403, "{path}: {reply}");
         }
     }
     let public = inside.key["public_id"].as_str().expect("a name");
@@ -115,27 +115,27 @@ async fn reaches_nothing(bob: &Server, inside: &Inside) {
 }
 
 #[tokio::test]
-async fn a_namespace_begins_with_its_first_use_is_seen_by_its_own_and_ends_with_an_operator() {
-    let hands = Hands::default();
-    let operator = Server::start_by(&hands);
+async fn a_namespace_begins_with_its_first_use_is_visible_to_its_readers_and_is_deleted_by_an_operator() {
+    let clock = Hands::default();
+    let operator = Server::start_by(&clock);
     let (ada, bob) = (operator.worker("ada", "a:rw"), operator.worker("bob", "b:rw"));
     let reader = operator.worker("rob", "a:r");
     assert_eq!(namespaces(&operator).await, json!([]));
 
-    // Refused where the certificate does not allow it, and then there is none.
+    // Without the right, the request is refused and creates no namespace.
     for who in [&bob, &reader] {
         assert_eq!(status(who, "/v1/acquire", &json!({"namespace": "a", "key": "orders"})).await.0, 403);
         assert_eq!(status(who, "/v1/manifest", &manifest("a", "coder")).await.0, 403);
     }
     assert_eq!(namespaces(&operator).await, json!([]));
 
-    // Created on first use where it does.
+    // With the right, the first use creates it.
     let inside = fill(&ada).await;
     assert_eq!(namespaces(&ada).await, json!(["a"]));
     assert_eq!(namespaces(&reader).await, json!(["a"]));
     assert_eq!(namespaces(&bob).await, json!([]), "b is not there yet, and a is not his");
 
-    // The same names in another are others.
+    // The same names in another namespace are independent.
     let theirs = bob.ask("/v1/manifest", &manifest("b", "coder")).await;
     assert_eq!(theirs["verdict"], json!("GRANTED"), "{theirs}");
     bob.acquire(json!({"namespace": "b", "key": "k"})).await;
@@ -144,21 +144,21 @@ async fn a_namespace_begins_with_its_first_use_is_seen_by_its_own_and_ends_with_
 
     sees_nothing(&bob, &inside).await;
     reaches_nothing(&bob, &inside).await;
-    // Nor does an attempt's age go along.
+    // An attempt's age is not valid in another namespace.
     let mut body = manifest("b", "other");
     body["attempt_id"] = inside.file["attempt_id"].clone();
     assert_eq!(status(&bob, "/v1/manifest", &body).await, (400, json!("invalid_body")));
 
-    // Whoever may read sees all of it.
+    // A client with the right to read sees all of it.
     assert_eq!(reader.get("/v1/leases?namespace=a").await.1["leases"].as_array().map(Vec::len), Some(2));
     assert_eq!(reader.get("/v1/describe?namespace=a&key=orders").await.1["version"], json!(1));
     assert_eq!(reader.get("/v1/agents?namespace=a").await.1["agents"][0]["agent_id"], json!("coder"));
     let file = reader.get("/v1/resource/FILE:%2Fsecret-plan/state?namespace=a").await.1;
     assert_eq!(file["leases"][0]["public_id"], inside.file["public_id"]);
-    let hot = reader.until("/v1/contention?namespace=a", |told| told["hotspots"] != json!([])).await;
+    let hot = reader.until("/v1/contention?namespace=a", |reply| reply["hotspots"] != json!([])).await;
     assert_eq!(hot["hotspots"][0]["name"], json!("/secret-plan"));
 
-    // Deleted by an operator alone, and not while anybody holds something in it.
+    // Only an operator deletes it, and not while there are leases in it.
     let delete = || operator.raw("DELETE", "/v1/namespaces/a", &[], "");
     assert_eq!(ada.raw("DELETE", "/v1/namespaces/a", &[], "").await.status, 403);
     assert_eq!(delete().await.status, 409);
@@ -171,14 +171,14 @@ async fn a_namespace_begins_with_its_first_use_is_seen_by_its_own_and_ends_with_
     assert_eq!(ada.get("/v1/agents?namespace=a").await.1["agents"], json!([]));
     let public = theirs["public_id"].as_str().expect("a name");
     assert_eq!(bob.get(&format!("/v1/leases/{public}")).await.1["state"], json!("active"), "b stands");
-    // The next use makes it anew, and no version comes twice.
+    // The next use creates it again, and no version number repeats.
     let again = ada.acquire(json!({"namespace": "a", "key": "orders"})).await;
     assert!(again["version"].as_u64() > Some(1) && again["state_etag"] == json!(""), "{again}");
 }
 
-/// Events are followed, not asked for: whoever follows all that it may sees none of another's.
+/// A subscription without a namespace must not include events of namespaces that the client may not read.
 #[tokio::test]
-async fn events_of_another_namespace_never_reach_who_may_not_read_it() {
+async fn events_of_a_namespace_reach_only_subscribers_that_may_read_it() {
     use http_body_util::BodyExt;
     let operator = Server::start();
     let (ada, bob) = (operator.worker("ada", "a:rw"), operator.worker("bob", "b:rw"));
@@ -186,7 +186,7 @@ async fn events_of_another_namespace_never_reach_who_may_not_read_it() {
     fill(&ada).await;
     let mine = bob.acquire(json!({"namespace": "b", "key": "k"})).await;
     let (mut text, public) = (String::new(), mine["public_id"].as_str().expect("a name"));
-    // All that happened in `a` came before it.
+    // All events of `a` came before it.
     while !text.contains(public) {
         let frame =
             within("the next event", body.frame()).await.expect("it goes on").expect("it never fails");

@@ -1,4 +1,4 @@
-//! `/openapi.json` says what is true, and all of it.
+//! `/openapi.json` is true and complete.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::support::Server;
 const METHODS: [&str; 8] = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
 
 #[tokio::test]
-async fn it_is_served_to_everybody_who_is_let_in() {
+async fn every_authenticated_client_gets_the_document() {
     let server = Server::start();
     let raw = server.raw("GET", "/openapi.json", &[], "").await;
     assert_eq!((raw.status, raw.header("content-type")), (200, "application/json"));
@@ -16,21 +16,21 @@ async fn it_is_served_to_everybody_who_is_let_in() {
     assert_eq!(whole["info"]["title"], "lockd");
 }
 
-/// Whatever is declared is there, and no other method is: it is refused with a list of those that are.
+/// Every declared method exists, and every other method is refused with a list of the declared ones.
 #[tokio::test]
-async fn every_path_answers_by_the_methods_that_it_declares() {
+async fn every_path_accepts_exactly_its_declared_methods() {
     let server = Server::start();
     let paths = server.document().await.paths();
     assert!(paths.len() > 20, "{paths:?}");
     for (path, declared) in paths {
         let path = path.replace("{id}", "L-00000000000000000000000000000001");
         for method in METHODS {
-            // Events would never end; nobody else looks at this.
+            // A stream of events would never end.
             let raw = server.raw(method, &path, &[("last-event-id", "nonsense")], "").await;
             let is_declared = declared.contains(&method.to_lowercase());
             assert_eq!(raw.status != 405, is_declared, "{method} {path}: {}", raw.status);
-            let told = String::from_utf8_lossy(&raw.body).into_owned();
-            assert!(!told.contains("no such path"), "{method} {path}: {told}");
+            let reply = String::from_utf8_lossy(&raw.body).into_owned();
+            assert!(!reply.contains("no such path"), "{method} {path}: {reply}");
             if !is_declared {
                 let mut allowed: Vec<String> =
                     raw.header("allow").split(',').map(str::to_lowercase).collect();
@@ -42,9 +42,9 @@ async fn every_path_answers_by_the_methods_that_it_declares() {
     }
 }
 
-/// The names of the API are those of the kernel: a predicate or a state that is new there has to be described.
+/// The API uses the kernel's names: a new predicate or state must be described.
 #[tokio::test]
-async fn the_words_of_the_kernel_are_described() {
+async fn the_names_of_the_kernel_are_described() {
     let server = Server::start();
     let schemas = &server.document().await.whole()["components"]["schemas"];
     let words = |name: &str| -> Vec<String> {
@@ -60,9 +60,9 @@ async fn the_words_of_the_kernel_are_described() {
     assert_eq!(words("Code").len(), api::Code::ALL.len());
 }
 
-/// Everything that is referred to is there, under one name.
+/// Every reference resolves, and names are unique.
 #[tokio::test]
-async fn every_reference_leads_somewhere_and_every_call_has_a_name_of_its_own() {
+async fn every_reference_resolves_and_every_call_has_a_unique_id() {
     let server = Server::start();
     let whole = server.document().await.whole();
     let text = whole.to_string();
@@ -72,14 +72,14 @@ async fn every_reference_leads_somewhere_and_every_call_has_a_name_of_its_own() 
     }
     let mut names: Vec<&str> =
         text.split("\"operationId\":\"").skip(1).filter_map(|part| part.split('"').next()).collect();
-    // Links refer to calls by the same word.
+    // Links refer to calls by their operation id.
     names.sort_unstable();
     names.dedup();
     let calls: usize = server.document().await.paths().iter().map(|(_, methods)| methods.len()).sum();
     assert_eq!(names.len(), calls, "{names:?}");
 }
 
-/// A parameter of a query was said to be null, or a number: `limit=null` is neither.
+/// Query parameters were documented as nullable: `limit=null` is refused.
 #[tokio::test]
 async fn no_parameter_can_be_null() {
     let server = Server::start();
@@ -93,30 +93,30 @@ async fn no_parameter_can_be_null() {
     assert_eq!((&limit["name"], &limit["schema"]["type"]), (&json!("limit"), &json!("integer")));
 }
 
-/// Bounds that a server was set to are those that it tells.
+/// The document shows the limits of this server's settings.
 #[tokio::test]
-async fn the_limits_are_those_of_this_server() {
+async fn the_documented_limits_are_those_of_this_server() {
     let server = Server::start();
     let schemas = &server.document().await.whole()["components"]["schemas"];
     assert_eq!(schemas["Acquire"]["properties"]["ttl_ms"]["maximum"], 300_000);
     assert_eq!(schemas["Keepalive"]["properties"]["ttl_seconds"]["maximum"], 300);
 }
 
-/// A call that takes no query ignored whatever was in one: `POST /v1/release?dry_run=1` released.
+/// Calls without parameters ignored the query: `POST /v1/release?dry_run=1` released.
 #[tokio::test]
-async fn a_query_that_nobody_reads_is_refused_and_nothing_happens() {
+async fn a_query_on_a_call_without_parameters_is_refused() {
     let server = Server::start();
     let lease = server.acquire(json!({"key": "k"})).await;
     let body = json!({"lease_id": lease["lease_id"]}).to_string();
-    let (status, told) = server.post("/v1/release?dry_run=1", &[], &body).await;
-    assert_eq!((status, &told["error"]), (400, &json!("invalid_body")));
+    let (status, reply) = server.post("/v1/release?dry_run=1", &[], &body).await;
+    assert_eq!((status, &reply["error"]), (400, &json!("invalid_body")));
     let view = server.get(&format!("/v1/leases/{}", lease["public_id"].as_str().expect("a name"))).await.1;
     assert_eq!(view["state"], json!("active"));
 }
 
-/// A public read took anything for a credential, since it needs none: whoever showed a broken one was not told.
+/// A public read needs no credential, so it ignored an invalid one.
 #[tokio::test]
-async fn a_credential_that_is_not_needed_is_looked_at_all_the_same() {
+async fn a_credential_that_is_not_needed_is_still_checked() {
     let server = Server::start();
     let lease = server.acquire(json!({"key": "k"})).await;
     let good = lease["lease_id"].as_str().expect("a credential");
@@ -128,8 +128,7 @@ async fn a_credential_that_is_not_needed_is_looked_at_all_the_same() {
     assert_eq!(server.raw("GET", "/v1/get_state?key=k&public=1", &[], "").await.status, 204);
 }
 
-/// Touch and rebind took `key` and did not look at it: whoever named a key that the lease does not cover was told that all
-/// is well.
+/// Touch and rebind accepted `key` and ignored it: a key that the lease does not cover was not refused.
 #[tokio::test]
 async fn a_key_that_the_lease_does_not_cover_is_refused_by_touch_and_rebind() {
     let server = Server::start();
@@ -141,15 +140,15 @@ async fn a_key_that_the_lease_does_not_cover_is_refused_by_touch_and_rebind() {
         let path = format!("/v1/leases/{}/{call}", lease["public_id"].as_str().expect("a name"));
         for (key, status) in [("another", 403), ("", 400), (covered, 200)] {
             let body = json!({"lease_id": lease["lease_id"], "key": key}).to_string();
-            let (got, told) = server.post(&path, &[], &body).await;
-            assert_eq!(got, status, "{call} {key}: {told}");
+            let (got, reply) = server.post(&path, &[], &body).await;
+            assert_eq!(got, status, "{call} {key}: {reply}");
         }
     }
 }
 
-/// Only changes looked at the name that the client gave its request; a view echoed whatever was sent, however long.
+/// Only commands checked the correlation id; views echoed any text of any length.
 #[tokio::test]
-async fn what_the_client_calls_its_request_is_checked_everywhere_and_echoed() {
+async fn a_correlation_id_is_checked_on_every_call_and_echoed() {
     let server = Server::start();
     let named = server.raw("GET", "/v1/leases", &[("x-correlation-id", "a b")], "").await;
     assert_eq!((named.status, named.header("x-correlation-id")), (200, "a b"));
@@ -161,9 +160,9 @@ async fn what_the_client_calls_its_request_is_checked_everywhere_and_echoed() {
     }
 }
 
-/// The other way round: an answer that is not declared is noticed.
+/// The test of the tests: a response that is not declared is found.
 #[tokio::test]
-async fn the_judge_of_answers_can_say_no() {
+async fn the_response_check_finds_undeclared_responses() {
     let server = Server::start();
     let document = server.document().await;
     let json = "application/json";

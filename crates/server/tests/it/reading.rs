@@ -1,4 +1,4 @@
-//! Documents as they are read: in parts, by condition, compressed, and while they are replaced.
+//! Reads of documents: ranges, conditions, compression, and reads during a commit.
 
 use std::io::Read;
 
@@ -8,7 +8,7 @@ use crate::support::{Raw, Server, header};
 
 const READ: &str = "/v1/get_state?key=k&public=1";
 
-/// Long enough for several parts, and for a blob.
+/// Long enough for several chunks, and for a blob.
 fn document() -> String {
     let entries: Vec<String> = (0..80_000).map(|n| format!("\"entry {n}\"")).collect();
     format!("[{}]", entries.join(","))
@@ -23,8 +23,8 @@ async fn with_document(document: &str) -> (Server, Value) {
 
 async fn commit(server: &Server, lease: &Value, document: &str) {
     let credential = header("x-lease-id", lease["lease_id"].as_str().expect("text"));
-    let (status, told) = server.post("/v1/update_state?key=k", &[credential], document).await;
-    assert_eq!(status, 200, "{told}");
+    let (status, reply) = server.post("/v1/update_state?key=k", &[credential], document).await;
+    assert_eq!(status, 200, "{reply}");
 }
 
 async fn get(server: &Server, headers: &[(&str, &str)]) -> Raw {
@@ -32,7 +32,7 @@ async fn get(server: &Server, headers: &[(&str, &str)]) -> Raw {
 }
 
 #[tokio::test]
-async fn a_part_is_what_was_asked_for_and_all_parts_are_the_whole() {
+async fn a_range_returns_its_bytes_and_all_ranges_make_the_whole() {
     let document = document();
     let (server, _) = with_document(&document).await;
     let whole = get(&server, &[]).await;
@@ -40,7 +40,7 @@ async fn a_part_is_what_was_asked_for_and_all_parts_are_the_whole() {
     assert_eq!(whole.body, document.as_bytes());
     let (mut read, mut from) = (Vec::new(), 0);
     while from < document.len() {
-        // Parts that begin and end anywhere in what is read at a time.
+        // Ranges that begin and end anywhere in a chunk.
         let to = (from + 300_001).min(document.len());
         let part = get(&server, &[header("range", &format!("bytes={from}-{}", to - 1))]).await;
         assert_eq!(part.status, 206);
@@ -60,7 +60,7 @@ async fn a_part_is_what_was_asked_for_and_all_parts_are_the_whole() {
 }
 
 #[tokio::test]
-async fn a_part_of_another_version_is_not_given() {
+async fn a_range_of_another_version_is_not_returned() {
     let (server, lease) = with_document("{\"old\":1}").await;
     let old = get(&server, &[]).await.header("etag").to_string();
     let range = header("range", "bytes=1-5");
@@ -77,13 +77,13 @@ async fn a_part_of_another_version_is_not_given() {
 }
 
 #[tokio::test]
-async fn what_the_reader_has_is_not_sent_again() {
+async fn a_version_that_the_client_has_is_not_sent_again() {
     let (server, lease) = with_document("{}").await;
     let first = get(&server, &[]).await;
     let known = get(&server, &[header("if-none-match", first.header("etag"))]).await;
     assert_eq!((known.status, known.body.len(), known.header("x-key-version")), (304, 0, "1"));
     assert_eq!(known.header("etag"), first.header("etag"));
-    // By POST it is always all of it.
+    // A POST always returns the whole document.
     let posted = server
         .raw("POST", READ, &[header("if-none-match", first.header("etag")), header("range", "bytes=0-0")], "")
         .await;
@@ -93,7 +93,7 @@ async fn what_the_reader_has_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn long_documents_are_compressed_for_those_who_ask() {
+async fn long_documents_are_compressed_on_request() {
     let document = document();
     let (server, lease) = with_document(&document).await;
     let plain = get(&server, &[]).await.header("etag").to_string();
@@ -108,7 +108,7 @@ async fn long_documents_are_compressed_for_those_who_ask() {
     let zstd = packed("gzip, zstd").await;
     assert_eq!(zstd.header("content-encoding"), "zstd");
     assert_eq!(zstd::decode_all(zstd.body.as_slice()).expect("zstd"), document.as_bytes());
-    // Other bytes of the same content: good for conditions, not for parts.
+    // A weak etag: valid for conditions, not for ranges.
     assert_eq!(zstd.header("etag"), format!("W/{plain}"));
     assert_eq!(get(&server, &[header("if-none-match", zstd.header("etag"))]).await.status, 304);
     let credential = header("x-lease-id", lease["lease_id"].as_str().expect("text"));
@@ -124,9 +124,9 @@ async fn long_documents_are_compressed_for_those_who_ask() {
     assert_eq!((part.status, part.header("content-encoding")), (206, ""));
 }
 
-/// A reader was half through when the next version was committed, and the rest of what it read was gone.
+/// The next version was committed in the middle of a read, and the rest of the old one was deleted.
 #[tokio::test]
-async fn what_is_being_read_is_read_to_its_end() {
+async fn a_superseded_document_is_read_to_its_end() {
     let document = document();
     let (server, lease) = with_document(&document).await;
     let response = server.unread_get(READ).await;

@@ -1,4 +1,4 @@
-//! A server in memory, asked without a socket. Whatever it answers is held against its own description.
+//! A server in memory, called without a socket. Every response is checked against the server's OpenAPI document.
 
 mod document;
 
@@ -36,7 +36,7 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 pub(crate) struct Server {
     app: Arc<App>,
     front: Front,
-    /// Everything goes by this one then.
+    /// If set, requests go through this router instead of the front.
     router: Option<Router>,
     document: Arc<OnceCell<Document>>,
 }
@@ -62,15 +62,15 @@ impl Server {
         Server::start_as(Role::Operator)
     }
 
-    /// Whoever asks has this role.
+    /// Every client has this role.
     pub(crate) fn start_as(role: Role) -> Server {
         let app = server::testing::app(Settings { json_max: 2_000_000, ..Settings::default() });
         Server::of(app, Peer::anonymous(role))
     }
 
-    /// One whose time passes when the test says so.
-    pub(crate) fn start_by(hands: &Hands) -> Server {
-        Server::of(server::testing::app_by(Settings::default(), hands), Peer::anonymous(Role::Operator))
+    /// On a clock that the test advances.
+    pub(crate) fn start_by(clock: &Hands) -> Server {
+        Server::of(server::testing::app_by(Settings::default(), clock), Peer::anonymous(Role::Operator))
     }
 
     fn of(app: Arc<App>, peer: Peer) -> Server {
@@ -84,7 +84,7 @@ impl Server {
         Server { router: Some(router), ..self.clone() }
     }
 
-    /// The same server, asked by somebody else: a worker, with rights as certificates spell them.
+    /// The same server for another client: a worker, with rights as certificates spell them.
     pub(crate) fn worker(&self, name: &str, rights: &str) -> Server {
         let rights = rights.split(' ').map(|text| text.parse().expect("rights"));
         let peer = Peer {
@@ -111,11 +111,11 @@ impl Server {
         within(path, poll).await
     }
 
-    /// Posts JSON, and is answered 200.
+    /// Posts JSON, and expects 200.
     pub(crate) async fn ask(&self, path: &str, body: &Value) -> Value {
-        let (status, told) = self.post(path, &[], &body.to_string()).await;
-        assert_eq!(status, 200, "{path} {body}: {told}");
-        told
+        let (status, reply) = self.post(path, &[], &body.to_string()).await;
+        assert_eq!(status, 200, "{path} {body}: {reply}");
+        reply
     }
 
     pub(crate) fn drain(&self) {
@@ -182,7 +182,7 @@ impl Server {
         Raw { status: parts.status.as_u16(), headers: parts.headers, body }
     }
 
-    /// What the server says of itself.
+    /// The server's OpenAPI document.
     pub(crate) async fn document(&self) -> &Document {
         let read = async || Document::read(&self.unchecked("GET", "/openapi.json", &[], "").await.body);
         self.document.get_or_init(read).await
@@ -203,9 +203,9 @@ impl Server {
     }
 
     pub(crate) async fn acquire_with(&self, query: &str, body: Value) -> Value {
-        let (status, told) = self.post(&format!("/v1/acquire{query}"), &[], &body.to_string()).await;
-        assert_eq!(status, 200, "{told}");
-        told
+        let (status, reply) = self.post(&format!("/v1/acquire{query}"), &[], &body.to_string()).await;
+        assert_eq!(status, 200, "{reply}");
+        reply
     }
 
     pub(crate) async fn release(&self, lease: &Value) {

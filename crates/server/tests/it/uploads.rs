@@ -1,4 +1,4 @@
-//! Long documents on disk whose upload does not end well: nothing of them is committed, and nothing is left behind.
+//! Uploads of long documents to disk that fail: nothing is committed, and no files are left.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tower::ServiceExt;
 
 use crate::support::within;
 
-/// Far more than the log takes.
+/// Far above the limit for documents in the log.
 const PART: usize = 1 << 20;
 
 struct OnDisk {
@@ -37,7 +37,7 @@ impl OnDisk {
     }
 
     async fn ask(&self, request: Request<Body>) -> (u16, Value) {
-        told(self.router.clone(), request).await
+        send(self.router.clone(), request).await
     }
 
     async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
@@ -45,17 +45,17 @@ impl OnDisk {
     }
 
     async fn acquire(&self, ttl_ms: u64) -> String {
-        let (status, told) = self.post("/v1/acquire", &json!({"key": "k", "ttl_ms": ttl_ms})).await;
-        assert_eq!(status, 200, "{told}");
-        told["lease_id"].as_str().expect("a credential").to_string()
+        let (status, reply) = self.post("/v1/acquire", &json!({"key": "k", "ttl_ms": ttl_ms})).await;
+        assert_eq!(status, 200, "{reply}");
+        reply["lease_id"].as_str().expect("a credential").to_string()
     }
 
-    /// Sends the first part of a document, which is in a file by when this returns.
+    /// Sends the first part of a document, and returns once it is in a file.
     async fn begin(&self, lease: &str) -> Upload {
         let (mut sender, body) = Channel::<Bytes>::new(1);
         let request = Request::post("/v1/update_state?key=k").header("x-lease-id", lease);
         let request = request.body(Body::new(body)).expect("a request");
-        let answer = tokio::spawn(told(self.router.clone(), request));
+        let answer = tokio::spawn(send(self.router.clone(), request));
         sender.send_data(format!("[\"{}\"", "x".repeat(PART)).into()).await.expect("it is read");
         within("a file is created", self.until_files(|files| !files.is_empty())).await;
         Upload { sender, answer }
@@ -67,7 +67,7 @@ impl OnDisk {
         files
     }
 
-    /// There is no document, and no trace of one, once whoever writes has noticed.
+    /// There is no document, and no file once the writer has noticed.
     async fn has_nothing(&self) {
         let read = Request::get("/v1/get_state?key=k&public=1").body(Body::empty()).expect("a request");
         assert_eq!(self.ask(read).await, (204, Value::Null));
@@ -87,16 +87,16 @@ struct Upload {
 }
 
 impl Upload {
-    /// Sends the rest of it.
+    /// Sends the rest of the document.
     async fn end(mut self, rest: &'static str) -> (u16, Value) {
-        // Whoever has been refused already is not read any more.
+        // The server no longer reads a body that it refused.
         let _ = self.sender.send_data(Bytes::from_static(rest.as_bytes())).await;
         drop(self.sender);
         self.answer.await.expect("an answer")
     }
 }
 
-async fn told(router: Router, request: Request<Body>) -> (u16, Value) {
+async fn send(router: Router, request: Request<Body>) -> (u16, Value) {
     let response = router.oneshot(request).await.expect("no error of its own");
     let status = response.status().as_u16();
     let body = to_bytes(response.into_body(), 1 << 20).await.expect("a body");
@@ -114,56 +114,56 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
 }
 
 #[tokio::test]
-async fn a_document_that_comes_whole_is_committed() {
+async fn a_document_that_arrives_completely_is_committed() {
     let server = OnDisk::start();
     let lease = server.acquire(300_000).await;
-    let (status, told) = server.begin(&lease).await.end(",1]").await;
-    assert_eq!((status, &told["bytes"]), (200, &json!(PART + 6)), "{told}");
+    let (status, reply) = server.begin(&lease).await.end(",1]").await;
+    assert_eq!((status, &reply["bytes"]), (200, &json!(PART + 6)), "{reply}");
     assert_eq!(server.files().len(), 1, "{:?}", server.files());
 }
 
 #[tokio::test]
-async fn one_whose_lease_is_given_back_midway_is_refused_at_its_commit() {
+async fn an_upload_whose_lease_is_released_midway_is_refused_at_its_commit() {
     let server = OnDisk::start();
     let lease = server.acquire(300_000).await;
     let upload = server.begin(&lease).await;
     assert_eq!(server.post("/v1/release", &json!({"lease_id": lease})).await.0, 200);
-    let (status, told) = upload.end(",1]").await;
-    assert_eq!((status, &told["error"]), (403, &json!("not_held")), "{told}");
+    let (status, reply) = upload.end(",1]").await;
+    assert_eq!((status, &reply["error"]), (403, &json!("not_held")), "{reply}");
     server.has_nothing().await;
 }
 
 #[tokio::test]
-async fn one_whose_lease_runs_out_midway_is_refused_at_its_commit() {
+async fn an_upload_whose_lease_expires_midway_is_refused_at_its_commit() {
     let server = OnDisk::start();
     let lease = server.acquire(500).await;
     let upload = server.begin(&lease).await;
-    // Whoever gets it next proves that the first has it no more.
+    // The next grant proves that the first lease has expired.
     let next = json!({"key": "k", "ttl_ms": 300_000, "block_seconds": 60});
     assert_eq!(server.post("/v1/acquire", &next).await.0, 200);
-    let (status, told) = upload.end(",1]").await;
-    assert_eq!((status, &told["error"]), (403, &json!("lease_expired")), "{told}");
+    let (status, reply) = upload.end(",1]").await;
+    assert_eq!((status, &reply["error"]), (403, &json!("lease_expired")), "{reply}");
     server.has_nothing().await;
 }
 
 #[tokio::test]
-async fn one_whose_client_goes_leaves_nothing_behind() {
+async fn an_upload_whose_client_disconnects_leaves_no_files() {
     let server = OnDisk::start();
     let lease = server.acquire(300_000).await;
     let upload = server.begin(&lease).await;
     upload.answer.abort();
     server.has_nothing().await;
-    // The key can be written as before.
+    // The key can still be written.
     assert_eq!(server.begin(&lease).await.end("]").await.0, 200);
 }
 
 #[tokio::test]
-async fn one_that_turns_out_to_be_no_json_is_refused_where_it_does() {
+async fn an_upload_that_is_not_json_is_refused_with_the_position() {
     let server = OnDisk::start();
     let lease = server.acquire(300_000).await;
-    let (status, told) = server.begin(&lease).await.end(",]").await;
-    assert_eq!((status, &told["error"]), (400, &json!("invalid_json")), "{told}");
-    let detail = told["detail"].as_str().expect("words");
+    let (status, reply) = server.begin(&lease).await.end(",]").await;
+    assert_eq!((status, &reply["error"]), (400, &json!("invalid_json")), "{reply}");
+    let detail = reply["detail"].as_str().expect("words");
     assert!(detail.contains(&(PART + 4).to_string()), "{detail}");
     server.has_nothing().await;
 }

@@ -1,12 +1,12 @@
-//! Holds every answer to what `/openapi.json` says about it.
+//! Checks every response against `/openapi.json`.
 //!
-//! A small judge of schemas: what the document uses, and it stops at a keyword that it does not know.
+//! A small validator of the schema keywords that the document uses. It panics on an unknown keyword.
 
 use serde_json::Value;
 
 pub(crate) struct Document(Value);
 
-/// Keywords that ask nothing of a value.
+/// Keywords without a constraint.
 const SAID: [&str; 6] = ["description", "examples", "example", "title", "deprecated", "format"];
 
 impl Document {
@@ -25,7 +25,7 @@ impl Document {
         paths.iter().map(|(path, item)| (path.clone(), methods(item))).collect()
     }
 
-    /// What is said of a call; `None` if there is no such path, or it has no such method.
+    /// The operation of a call; `None` if there is no such path or method.
     fn operation(&self, method: &str, path: &str) -> Option<&Value> {
         let paths = self.0["paths"].as_object().expect("it has paths");
         let exact = paths.get(path);
@@ -34,7 +34,7 @@ impl Document {
         item.get(method.to_lowercase())
     }
 
-    /// Why this answer is not as declared.
+    /// Checks a response; the error says how it differs from its declaration.
     pub(crate) fn check(
         &self,
         method: &str,
@@ -57,7 +57,7 @@ impl Document {
         };
         let kind = content_type.split(';').next().expect("there is always a first");
         let content = contents.get(kind).ok_or(format!("content type {content_type:?} is not declared"))?;
-        // A part of a document, by its kind, is no document.
+        // A range of a JSON document is not JSON.
         if status == 206 {
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl Document {
                 value.as_array().is_none_or(|list| list.len() as u64 <= rule.as_u64().expect("a number"))
             }
             said if SAID.contains(&said) => true,
-            other => panic!("a keyword that this judge does not know: {other}"),
+            other => panic!("unknown keyword: {other}"),
         };
         if holds { Ok(()) } else { Err(format!("{rule}")) }
     }
@@ -155,7 +155,7 @@ fn is_a(kind: &str, value: &Value) -> bool {
         "string" => value.is_string(),
         "array" => value.is_array(),
         "object" => value.is_object(),
-        other => panic!("a type that this judge does not know: {other}"),
+        other => panic!("unknown type: {other}"),
     }
 }
 
@@ -163,7 +163,7 @@ fn length(value: &Value) -> Option<u64> {
     value.as_str().map(|text| text.chars().count() as u64)
 }
 
-/// The patterns of texts that are in answers.
+/// The patterns of texts in responses.
 fn matches(pattern: &str, text: &str) -> bool {
     let hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let public = |text: &str| text.len() == 34 && text.starts_with("L-00000000") && hex(&text[2..]);
