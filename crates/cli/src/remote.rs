@@ -22,7 +22,7 @@ mod who;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use client::{Builder, Client, Error, Kind};
+use lockd_client::{Builder, Client, Error, Kind};
 use serde::Serialize;
 
 use crate::progress::Bar;
