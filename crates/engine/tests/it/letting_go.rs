@@ -1,4 +1,4 @@
-//! What upkeep lets go is needed by nobody: blobs under a sweep, batches below a floor.
+//! Maintenance deletes nothing that is still needed: no blob in a garbage collection, no batch below a floor.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -22,70 +22,73 @@ use store::{
     BlobStore, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError,
 };
 
-/// A reader was half through a long document when the next version was committed: the rest of it was gone.
+use crate::deadline::{DEADLINE, eventually};
+
+/// A reader had read half of a long document when the next version was committed: the rest was deleted.
 #[test]
-fn what_is_being_read_stays_until_it_is_read() {
+fn a_blob_is_kept_while_it_is_read() {
     let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
     let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), Term(1));
-    let mut upload = uploads.begin().expect("room");
-    upload.write(b"bytes").expect("room");
+    let mut upload = uploads.begin().expect("writable");
+    upload.write(b"bytes").expect("writable");
     let blob = upload.finish().expect("durable").blob();
     let stored = || blobs.list("").expect("a list").len();
-    let (one, other) = (uploads.hold(blob), uploads.hold(blob));
-    uploads.delete(blob).expect("nothing fails");
-    drop(one);
-    assert_eq!(uploads.sweep(|| Some(BTreeSet::new())).expect("nothing fails"), 0);
-    assert_eq!(stored(), 1, "the other still reads");
-    drop(other);
-    assert_eq!(uploads.sweep(|| Some(BTreeSet::new())).expect("nothing fails"), 1);
+    let (first, second) = (uploads.hold(blob), uploads.hold(blob));
+    uploads.delete(blob).expect("the store works");
+    drop(first);
+    assert_eq!(uploads.sweep(|| Some(BTreeSet::new())).expect("the store works"), 0);
+    assert_eq!(stored(), 1, "the second reader still needs it");
+    drop(second);
+    assert_eq!(uploads.sweep(|| Some(BTreeSet::new())).expect("the store works"), 1);
     assert_eq!(stored(), 0);
 }
 
-/// A sweep read the state, in which nothing referred to the blob; then its commit was decided and its writer let go
-/// of it; then the sweep looked who had a hold on what. The document lost its bytes.
+/// A garbage collection read the state, in which no document referenced the blob; then its commit was decided and its
+/// writer dropped the pin; then the collection read the pins. The document lost its blob.
 #[test]
-fn a_commit_between_the_looks_of_a_sweep_keeps_its_blob() {
+fn a_blob_committed_during_a_garbage_collection_is_kept() {
     let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
     let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), Term(1));
-    let mut upload = uploads.begin().expect("room");
-    upload.write(b"bytes").expect("room");
+    let mut upload = uploads.begin().expect("writable");
+    upload.write(b"bytes").expect("writable");
     let pin = upload.finish().expect("durable");
-    let swept = uploads.sweep(|| {
-        let referred = BTreeSet::new();
-        // It is committed now.
+    let collected = uploads.sweep(|| {
+        let referenced = BTreeSet::new();
+        // The commit is decided after the state was read.
         drop(pin);
-        Some(referred)
+        Some(referenced)
     });
-    assert_eq!(swept.expect("nothing fails"), 0);
+    assert_eq!(collected.expect("the store works"), 0);
     assert_eq!(blobs.list("").expect("a list").len(), 1);
 }
 
-/// A log that follows what becomes durable, and looks for what every floor would take away.
-struct Careful {
+/// A log that replays its appends, and checks each new floor for inline documents below it.
+struct CheckedLog {
     inner: MemoryLog,
     kernel: Kernel,
-    seen: Arc<Mutex<Seen>>,
-    /// What is carried forward cannot be appended.
-    stuck: bool,
+    checks: Arc<Mutex<FloorChecks>>,
+    /// Appends of relocated documents fail.
+    relocations_fail: bool,
 }
 
 #[derive(Default)]
-struct Seen {
+struct FloorChecks {
     floors: usize,
-    carried: usize,
+    relocated: usize,
+    /// Documents whose bytes a floor would have deleted.
     lost: Vec<String>,
 }
 
-impl LogStore for Careful {
+impl LogStore for CheckedLog {
     fn bounds(&self) -> Bounds {
         self.inner.bounds()
     }
 
     fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         for record in Record::decode_all(payload).expect("records") {
-            let carries = matches!(record.command.action, Action::Relocate(_));
-            self.seen.lock().expect("one at a time").carried += usize::from(carries);
-            if carries && self.stuck {
+            let relocates = matches!(record.command.action, Action::Relocate(_));
+            self.checks.lock().expect("not poisoned").relocated += usize::from(relocates);
+            if relocates && self.relocations_fail {
                 return Err(StoreError::new(ErrorKind::Io, "the disk is worn"));
             }
             let outcome = self.kernel.apply(record.lsn, record.now, &record.command);
@@ -104,15 +107,15 @@ impl LogStore for Careful {
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
         let first = Lsn(self.inner.reader().read(floor).expect("within the log").lsns.first.0);
-        let mut seen = self.seen.lock().expect("one at a time");
-        seen.floors += 1;
+        let mut checks = self.checks.lock().expect("not poisoned");
+        checks.floors += 1;
         for (_, _, key, view) in self.kernel.documents_from(Cursor::default()) {
-            let place = view.document.map(|document| DocumentLocation::of(document.location));
-            if matches!(place, Some(DocumentLocation::Inline(lsn)) if lsn < first) {
-                seen.lost.push(format!("{} below {floor:?}", key.as_str()));
+            let location = view.document.map(|document| DocumentLocation::of(document.location));
+            if matches!(location, Some(DocumentLocation::Inline(lsn)) if lsn < first) {
+                checks.lost.push(format!("{} below {floor:?}", key.as_str()));
             }
         }
-        drop(seen);
+        drop(checks);
         self.inner.raise_floor(floor)
     }
 
@@ -125,13 +128,13 @@ impl LogStore for Careful {
     }
 }
 
-fn ask(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Option<Reply> {
+fn submit(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Option<Reply> {
     engine.sequencer().call(Command::by(&identity("ada"), action), 0, document, None)
 }
 
 fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Response {
-    match ask(engine, action, document).expect("it lives").expect("taken") {
-        Decision::Outcome(Outcome::Applied(answer, _)) => answer,
+    match submit(engine, action, document).expect("running").expect("accepted") {
+        Decision::Outcome(Outcome::Applied(response, _)) => response,
         other => panic!("{other:?}"),
     }
 }
@@ -144,7 +147,7 @@ fn acquire(engine: &Engine, name: &str) -> Granted {
 }
 
 fn put(engine: &Engine, lease: &Granted, name: &str, length: usize) {
-    let outcome = commit(engine, lease, name, length).expect("it lives").expect("taken");
+    let outcome = commit(engine, lease, name, length).expect("running").expect("accepted");
     assert!(matches!(outcome, Decision::Outcome(Outcome::Applied(..))), "{outcome:?}");
 }
 
@@ -153,14 +156,23 @@ fn commit(engine: &Engine, lease: &Granted, name: &str, length: usize) -> Option
     let write =
         Write { held: held(lease), key, token: None, if_version: None, if_etag: None, release: false };
     let commit = Commit { write, etag: Etag([1; 32]), bytes: length as u64, location: Location(0) };
-    ask(engine, Action::Commit(commit), Some(vec![7; length]))
+    submit(engine, Action::Commit(commit), Some(vec![7; length]))
 }
 
-/// One that takes a snapshot soon, and keeps nothing that it need not.
-fn open(seen: &Arc<Mutex<Seen>>, stuck: bool, watcher: Arc<dyn EngineObserver>) -> Engine {
-    let log = Careful { inner: MemoryLog::default(), kernel: Kernel::new(), seen: Arc::clone(seen), stuck };
+/// An engine with a snapshot every 64 KiB that retains no log below it.
+fn open(
+    checks: &Arc<Mutex<FloorChecks>>,
+    relocations_fail: bool,
+    observer: Arc<dyn EngineObserver>,
+) -> Engine {
+    let log = CheckedLog {
+        inner: MemoryLog::default(),
+        kernel: Kernel::new(),
+        checks: Arc::clone(checks),
+        relocations_fail,
+    };
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
+    let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
     let options = Options {
         snapshot_every: 64 << 10,
         retain: 0,
@@ -168,13 +180,13 @@ fn open(seen: &Arc<Mutex<Seen>>, stuck: bool, watcher: Arc<dyn EngineObserver>) 
         ..Options::default()
     };
     let (blobs, clock) = (Arc::new(MemoryBlobs::default()), MachineClock::new().expect("Linux"));
-    Engine::open(Box::new(log), blobs, Box::new(clock), &opening, options, watcher).expect("an empty store")
+    Engine::open(Box::new(log), blobs, Box::new(clock), &tenure, options, observer).expect("an empty store")
 }
 
-/// Says when it is over.
-struct Over(SyncSender<()>);
+/// Reports a fatal failure to the test.
+struct FatalSignal(SyncSender<()>);
 
-impl EngineObserver for Over {
+impl EngineObserver for FatalSignal {
     fn fatal(&self, _: Fatal) {
         self.0.send(()).expect("the test listens");
     }
@@ -182,51 +194,52 @@ impl EngineObserver for Over {
     fn upkeep(&self, _: MaintenanceEvent) {}
 }
 
-/// What upkeep had handed in was let go when its append failed, but upkeep held the other end of what it waited at, and waited
-/// on; and so did whoever closed the engine.
+/// The append of a relocation failed and its reply was dropped, but the maintenance thread kept a sender of the channel
+/// that it waited on, and waited for ever; and so did the thread that closed the engine.
 #[test]
-fn upkeep_ends_when_what_it_carries_cannot_be_appended() {
-    let (send, over) = sync_channel(1);
-    let engine = open(&Arc::default(), true, Arc::new(Over(send)));
+fn maintenance_ends_when_a_relocation_cannot_be_appended() {
+    let (send, fatal) = sync_channel(1);
+    let engine = open(&Arc::default(), true, Arc::new(FatalSignal(send)));
     put(&engine, &acquire(&engine, "cold"), "cold", 2000);
     let hot = acquire(&engine, "hot");
-    while over.try_recv().is_err() {
+    eventually("a relocation fails", || {
         commit(&engine, &hot, "hot", 8000);
-    }
+        fatal.try_recv().is_ok()
+    });
     let (send, closed) = sync_channel(1);
     std::thread::spawn(move || {
         drop(engine);
         let _ = send.send(());
     });
-    closed.recv_timeout(Duration::from_secs(60)).expect("it can be closed");
+    closed.recv_timeout(DEADLINE).expect("the engine closes");
 }
 
-/// The floor was raised as soon as the documents below it were on their way to the end of the log. The power failed
-/// before they were there.
+/// The floor was raised as soon as the relocation of the documents below it was submitted. The power failed before it
+/// was durable.
 #[test]
-fn a_floor_rises_when_what_is_alive_below_it_is_durable_above_it() {
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    let engine = open(&seen, false, Arc::new(PanicOnFailure));
+fn a_floor_rises_only_after_live_documents_below_it_are_durably_relocated() {
+    let checks = Arc::new(Mutex::new(FloorChecks::default()));
+    let engine = open(&checks, false, Arc::new(PanicOnFailure));
     for n in 0..10 {
         let name = format!("cold-{n}");
         put(&engine, &acquire(&engine, &name), &name, 2000);
     }
     let hot = acquire(&engine, "hot");
-    let many = |seen: &Seen| seen.floors >= 10 && seen.carried >= 50;
-    let (mut floors, mut since) = (0, 0);
+    let enough = |checks: &FloorChecks| checks.floors >= 10 && checks.relocated >= 50;
+    let (mut floors, mut writes) = (0, 0);
     loop {
         put(&engine, &hot, "hot", 8000);
-        let seen = seen.lock().expect("one at a time");
-        assert_eq!(seen.lost, [""; 0]);
-        if many(&seen) {
+        let checks = checks.lock().expect("not poisoned");
+        assert_eq!(checks.lost, [""; 0]);
+        if enough(&checks) {
             break;
         }
-        since = if seen.floors > floors { 0 } else { since + 1 };
-        floors = seen.floors;
-        assert!(since < 100_000, "upkeep does nothing: {} floors, {} carried", seen.floors, seen.carried);
-        drop(seen);
-        if since > 100 {
-            // There is enough to do; upkeep has what others leave of a busy machine.
+        writes = if checks.floors > floors { 0 } else { writes + 1 };
+        floors = checks.floors;
+        assert!(writes < 100_000, "no new floor: {} floors, {} relocated", checks.floors, checks.relocated);
+        drop(checks);
+        if writes > 100 {
+            // Enough was written: leave the processor to the maintenance thread.
             std::thread::park_timeout(Duration::from_millis(1));
         }
     }

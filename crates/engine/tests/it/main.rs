@@ -1,6 +1,7 @@
 //! The engine's tests, in one binary.
 #![allow(missing_docs, reason = "a test has no public items")]
 
+mod deadline;
 mod record;
 mod golden_records;
 mod golden_snapshots;
