@@ -12,6 +12,6 @@ mod batch_bound;
 mod sequencer;
 mod engine;
 mod checkpointing;
-mod letting_go;
+mod retention;
 mod crashes;
 mod linearizable;

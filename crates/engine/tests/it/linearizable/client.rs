@@ -97,9 +97,9 @@ impl<'a> Client<'a> {
 
     fn acquire(&mut self, key: usize) {
         let command = self.request(key);
-        let asked = self.recorder.count();
+        let invoked = self.recorder.count();
         let reply = self.engine.sequencer().call(command, 1, None, None);
-        let granted = note_asked(&self.recorder, key, asked, reply.expect("it lives"));
+        let granted = note_asked(&self.recorder, key, invoked, reply.expect("it lives"));
         self.remember(granted);
     }
 
@@ -107,9 +107,9 @@ impl<'a> Client<'a> {
     fn park(&mut self, key: usize) {
         let command = self.request(key);
         let (send, parked) = channel();
-        let (recorder, asked) = (Arc::clone(&self.recorder), self.recorder.count());
+        let (recorder, invoked) = (Arc::clone(&self.recorder), self.recorder.count());
         let to: ReplyTo = Box::new(move |reply, delivery| {
-            delivery.settle(send.send(note_asked(&recorder, key, asked, reply)).is_ok())
+            delivery.settle(send.send(note_asked(&recorder, key, invoked, reply)).is_ok())
         });
         let wait = Some(Wait { most: PATIENCE, gone: Arc::new(AtomicBool::new(false)) });
         self.engine.sequencer().submit(Submission {
@@ -134,12 +134,12 @@ impl<'a> Client<'a> {
     /// Does it, and records what `read` makes of the outcome.
     fn call(&self, key: usize, action: Action, document: Option<Vec<u8>>, read: impl FnOnce(Outcome) -> Op) {
         let command = Command::by(&self.me, action);
-        let asked = self.recorder.count();
+        let invoked = self.recorder.count();
         let reply = self.engine.sequencer().call(command, 3, document, None).expect("it lives");
-        let answered = self.recorder.count();
+        let returned = self.recorder.count();
         match reply.expect("there is room") {
-            Decision::Outcome(outcome) => self.recorder.record(key, asked, answered, read(outcome)),
-            Decision::Blocked(blocked) => panic!("nobody asked for a lease: {blocked:?}"),
+            Decision::Outcome(outcome) => self.recorder.record(key, invoked, returned, read(outcome)),
+            Decision::Blocked(blocked) => panic!("nobody invoked for a lease: {blocked:?}"),
         }
     }
 
@@ -207,7 +207,7 @@ impl<'a> Client<'a> {
 
     fn read(&self, key: usize) {
         let (name, (send, seen)) = (self.recorder.name(key).clone(), channel());
-        let asked = self.recorder.count();
+        let invoked = self.recorder.count();
         let look = self.engine.sequencer().query(Box::new(move |shard| {
             let (kernel, at) = (shard.kernel(), shard.now());
             let view = kernel.key(&default_namespace(), &name);
@@ -216,13 +216,13 @@ impl<'a> Client<'a> {
         }));
         look.expect("it lives");
         let (at, view, holders) = seen.recv().expect("it lives");
-        let answered = self.recorder.count();
+        let returned = self.recorder.count();
         assert!(holders.len() <= 1, "two holders: {holders:?}");
         let holder = holders.first().map(|view| (holder_of(view), view.token));
         let document = view.and_then(|view| view.document);
         let version = view.map_or(Version(0), |view| view.version);
         let found = (version, document.map(|document| document.etag));
-        self.recorder.record(key, asked, answered, Op::Read { at, found, holder });
+        self.recorder.record(key, invoked, returned, Op::Read { at, found, holder });
         if let Some(document) = document {
             self.read_bytes(document);
         }
@@ -238,7 +238,7 @@ impl<'a> Client<'a> {
 
     fn read_lease(&self, key: usize, id: LeaseId) {
         let (send, seen) = channel();
-        let asked = self.recorder.count();
+        let invoked = self.recorder.count();
         let look = self.engine.sequencer().query(Box::new(move |shard| {
             let at: Time = shard.now();
             let state = shard.kernel().lease(id, at).map(|view| view.state);
@@ -246,9 +246,9 @@ impl<'a> Client<'a> {
         }));
         look.expect("it lives");
         let (at, state) = seen.recv().expect("it lives");
-        let answered = self.recorder.count();
+        let returned = self.recorder.count();
         let state = state.expect("history is long enough");
-        self.recorder.record(key, asked, answered, Op::ReadLease { at, lease: id.lsn, state });
+        self.recorder.record(key, invoked, returned, Op::ReadLease { at, lease: id.lsn, state });
     }
 }
 
@@ -272,8 +272,8 @@ fn refused(lease: Lsn, rejection: &Rejection) -> Op {
 }
 
 /// Records the answer to a request for a lease.
-fn note_asked(recorder: &Recorder, key: usize, asked: u64, reply: Reply) -> Option<(usize, Granted)> {
-    let answered = recorder.count();
+fn note_asked(recorder: &Recorder, key: usize, invoked: u64, reply: Reply) -> Option<(usize, Granted)> {
+    let returned = recorder.count();
     let (op, granted) = match reply.expect("there is room") {
         Decision::Outcome(Outcome::Applied(Response::Granted(granted), _)) => {
             let Granted { lease, token, granted_at, deadline, .. } = granted;
@@ -282,6 +282,6 @@ fn note_asked(recorder: &Recorder, key: usize, asked: u64, reply: Reply) -> Opti
         Decision::Blocked(blocked) => (Op::Blocked(blocked.holders.first().map(|lease| lease.lsn)), None),
         Decision::Outcome(other) => panic!("{other:?}"),
     };
-    recorder.record(key, asked, answered, op);
+    recorder.record(key, invoked, returned, op);
     granted
 }

@@ -1,4 +1,4 @@
-//! What was asked and answered, in the order in which it was: one counter for all threads.
+//! What was invoked and returned, in the order in which it was: one counter for all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -38,17 +38,17 @@ impl Recorder {
         &self.keys[key].name
     }
 
-    /// To be called before a call is made, and after it was answered.
+    /// To be called before a call is made, and after it was returned.
     pub(crate) fn count(&self) -> u64 {
         self.counter.fetch_add(1, Ordering::SeqCst)
     }
 
-    pub(crate) fn record(&self, key: usize, asked: u64, answered: u64, op: Op) {
+    pub(crate) fn record(&self, key: usize, invoked: u64, returned: u64, op: Op) {
         if let Op::Granted { lease, .. } = &op {
             self.keys[key].last.store(lease.0, Ordering::SeqCst);
         }
         let mut calls = self.keys[key].calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.push(Call { op, asked, answered });
+        calls.push(Call { op, invoked, returned });
     }
 
     pub(crate) fn last(&self, key: usize) -> Option<Lsn> {
