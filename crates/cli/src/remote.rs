@@ -17,7 +17,7 @@ pub mod leases;
 pub mod documents;
 mod views;
 mod watch;
-mod who;
+mod client_identity;
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use std::sync::Arc;
 use lockd_client::{Builder, Client, Error, Kind};
 use serde::Serialize;
 
-use crate::progress::Bar;
+use crate::progress::ByteProgress;
 use crate::stderr::escape_control;
 
 use args::Verb;
 pub use args::{ClientArgs, Connection, LeaseTerms, Output, WriteConditions, duration};
+pub use client_identity::identity_file;
 pub use documents::poison_output;
 pub use environment::{LeaseCredential, servers, values};
-pub use who::identity_file;
 
 /// The exit code and the error message.
 pub type Failure = (u8, String);
@@ -92,10 +92,10 @@ pub fn connect(connection: &Connection) -> Result<Client, Failure> {
 }
 
 fn prepare(connection: &Connection) -> Result<Builder, Failure> {
-    let bar = Arc::new(Bar::new("document", false));
+    let bar = Arc::new(ByteProgress::new("document", false));
     let builder = Client::builder().answer_timeout(connection.answer_timeout()).progress(bar);
     let builder = if connection.mtls { builder } else { builder.plain() };
-    let builder = match who::identity(connection)? {
+    let builder = match client_identity::identity(connection)? {
         Some(identity) => builder.identity(identity),
         None => builder,
     };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use api::agents::{InTheWay, Intent, Judged, Manifest, Verdict};
 use system::{hex, random};
 
-use super::{Connection, Failure, failed, usage_error, who};
+use super::{Connection, Failure, client_identity, failed, usage_error};
 use crate::stderr::escape_control;
 
 /// The predicates of an intent.
@@ -36,7 +36,7 @@ pub struct Agent {
 impl AgentArgs {
     /// Starts a run of the agent. An agent name belongs to one identity, so the default name contains the identity's.
     pub fn begin(&self, program: &str, connection: &Connection) -> Result<Agent, Failure> {
-        let agent_id = match (&self.agent_id, who::name(connection)?) {
+        let agent_id = match (&self.agent_id, client_identity::name(connection)?) {
             (Some(given), _) => given.clone(),
             (None, Some(identity)) => format!("{program}.{identity}"),
             (None, None) => program.to_string(),

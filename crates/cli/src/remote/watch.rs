@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use api::tell::Described;
+use api::responses::Described;
 use lockd_client::{Client, Error, Kind};
 use serde::Serialize;
 
