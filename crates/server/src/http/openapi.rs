@@ -9,6 +9,8 @@
 
 mod call;
 mod document;
+#[cfg(test)]
+mod reference;
 mod rules;
 
 use axum::Extension;
