@@ -1,409 +1,409 @@
-//! The agents' calls: what they send, and what they get.
+//! Request and response bodies of the agents' calls.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Code;
-use crate::ask::Resource;
-use crate::tell::{Granted, Lease};
-use crate::whole;
+use crate::integer;
+use crate::requests::Resource;
+use crate::responses::{Granted, Lease};
 #[cfg(feature = "openapi")]
-use crate::words;
+use crate::schema_types;
 
-/// All that an agent means to touch: granted as one lease, or not at all.
+/// All resources that an agent intends to use: granted as one lease, or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Where; `default` where it is missing.
+    /// The namespace; `default` if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
-    /// The agent: it belongs to the identity that first used it in the namespace.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::AgentId))]
+    /// The agent. It belongs to the identity that first used it in the namespace.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::AgentId))]
     pub agent_id: String,
-    /// The run of the agent: who waits for whom is told by it.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::SessionId))]
+    /// Identifies one run of the agent; used for deadlock detection.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::SessionId))]
     pub session_id: String,
-    /// As the last answer gave it, if this is a further try; missing with the first.
+    /// For a retry: `attempt_id` of the last response. Missing on the first try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::AttemptId>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::AttemptId>))]
     pub attempt_id: Option<String>,
-    /// What is touched, and how.
+    /// Resources to use, and how.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 128))]
     pub intents: Vec<Intent>,
-    /// The directory that relative paths belong to.
+    /// Base directory of relative paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Directory>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Directory>))]
     pub root: Option<String>,
-    /// How long the lease lasts without a heartbeat; the server's default where it is missing.
-    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    /// Time to live in milliseconds without a heartbeat; the server's default if missing.
+    #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl_ms: Option<i64>,
-    /// How long to wait, if it may; missing or 0: not at all. Nobody waits for longer than the server lets it.
-    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    /// Maximum time in the wait queue in milliseconds, capped by the server. Missing or 0: do not wait.
+    #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
-    /// Why, for others to read.
+    /// Why the agent needs it; shown to others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Reason>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Reason>))]
     pub reason: Option<String>,
 }
 
-/// What an agent does with an object.
+/// A resource that an agent intends to use, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Intent {
     /// `PROVIDES`, `CONSUMES`, `MUTATES`, `DELETES`, `DEPENDS_ON` or `RENAMES`.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::Predicate))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Predicate))]
     pub predicate: String,
     /// `KIND:name`, as in `FILE:/src/main.rs`.
-    #[cfg_attr(feature = "openapi", schema(value_type = words::ResourceText))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::ResourceText))]
     pub object: String,
 }
 
-/// What an agent has to do next.
+/// The decision on a manifest, and what the agent should do next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
-    /// Go on: it has the lease.
+    /// The lease is granted: go ahead.
     Granted,
-    /// It may wait, with `wait_ms`, and come again with the same attempt.
+    /// Blocked, and allowed to wait: retry with `wait_ms` and the same attempt.
     #[default]
     Wait,
-    /// Give back what `release` names, back off, and come again with the same attempt.
+    /// Blocked, and not allowed to wait: release the leases in `release`, back off, and retry with the same attempt.
     Die,
-    /// Its grants are stopped, or its quota is used up.
+    /// Grants are paused, or the quota is exhausted.
     Paused,
 }
 
-/// The answer to a manifest.
+/// The response to a manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Judged {
-    /// What to do next.
+    /// The decision on the manifest.
     pub verdict: Verdict,
-    /// To be sent with the next try: it keeps the attempt as old as it is.
+    /// Send it with the next try: it preserves the age of the attempt.
     pub attempt_id: String,
-    /// The lease, if it is granted: acquire's answer, beside the rest.
+    /// The lease, if granted: the fields of the acquire response, inlined.
     #[cfg_attr(feature = "openapi", schema(ignore))]
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Granted>,
-    /// Some of those in the way.
+    /// Some of the conflicting leases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<InTheWay>,
-    /// How many who came earlier are in the way.
+    /// Queue position: the number of earlier conflicting waiters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
-    /// The session's leases, by their public names: to be given back first.
+    /// Public ids of the session's leases to release first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub release: Vec<String>,
-    /// How long to stay away before the next try.
+    /// Delay before the next try, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_ms: Option<u64>,
-    /// Why, for people.
+    /// Explanation for people; its wording may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
-/// A lease that is in somebody's way.
+/// A lease that blocks a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InTheWay {
-    /// Its public name.
+    /// Public id of the lease.
     pub public_id: String,
-    /// Whose.
+    /// Identity of the holder.
     pub holder: String,
-    /// For people to read.
+    /// Display name of the holder.
     pub owner: String,
-    /// The agent on whose behalf.
+    /// Agent that holds the lease, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Why it holds it.
+    /// Why the agent holds the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Where it is in its life.
+    /// Lifecycle state of the lease.
     pub state: String,
-    /// How long it lasts, if it is not renewed; 0 if it is over and its resources are held.
+    /// Milliseconds until expiry without a renewal; 0 if it has ended and still blocks its resources.
     pub remaining_ms: u64,
 }
 
-/// Several leases at once: heartbeat and release.
+/// A request for several leases: heartbeat or release.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bulk {
-    /// Where the agent is; `default` where it is missing.
+    /// The agent's namespace; `default` if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
-    /// Who is heard of by this: an agent that said that it restarts is back.
+    /// The agent that sends this. An agent in state `DIE_RESTART` becomes `ALIVE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::AgentId>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::AgentId>))]
     pub agent_id: Option<String>,
-    /// Credentials, at most [`Bulk::MAX`].
+    /// Credentials of the leases, at most 10,000.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
     pub lease_ids: Vec<String>,
 }
 
 impl Bulk {
-    /// The most leases in one call.
+    /// Maximum number of leases in one call.
     pub const MAX: usize = 10_000;
-    /// The longest body of such a call, in bytes: so many of the longest credentials, with room for white space.
+    /// Maximum length of the body in bytes: `MAX` credentials of maximum length, with some white space.
     pub const BODY_MAX: usize = 2 << 20;
 }
 
-/// What is true of several leases, whatever their holder believes.
+/// A request for the server's state of several leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reconcile {
-    /// Where the agent is; `default` where it is missing.
+    /// The agent's namespace; `default` if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
-    /// Who is heard of by this: an agent that said that it restarts is back.
+    /// The agent that sends this. An agent in state `DIE_RESTART` becomes `ALIVE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::AgentId>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::AgentId>))]
     pub agent_id: Option<String>,
-    /// Credentials, at most [`Bulk::MAX`].
+    /// Credentials of the leases, at most 10,000.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
     pub lease_ids: Vec<String>,
-    /// Take back what ran out and is still held.
+    /// Also rebind expired leases whose resources are on hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebind: Option<bool>,
 }
 
-/// What came of each lease, in the order in which they were asked for.
+/// One result for each lease, in the order of the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Results<T> {
-    /// One for each.
+    /// One result for each lease.
     pub results: Vec<T>,
 }
 
-/// What came of a heartbeat or a release.
+/// The outcome of a heartbeat or a release for one lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BulkResult {
-    /// As it was asked for.
+    /// Credential from the request.
     pub lease_id: String,
-    /// Did it work?
+    /// True on success.
     pub ok: bool,
-    /// Why not.
+    /// Error code if `ok` is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Code>,
-    /// Why not, for people.
+    /// Explanation for people if `ok` is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// When the lease ends, by the server's wall clock.
+    /// Deadline in Unix milliseconds of the server's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_unix_ms: Option<u64>,
-    /// How long it lasts, from when this was decided.
+    /// Milliseconds until the deadline, as of the server's decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_ms: Option<u64>,
 }
 
-/// What is true of a lease.
+/// The server's state of one lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reconciled {
-    /// As it was asked for.
+    /// Credential from the request.
     pub lease_id: String,
-    /// Could it be told, and was it taken back if that was asked and could be?
+    /// False if the state could not be read, or a requested rebind failed.
     pub ok: bool,
-    /// May work go on: under this credential, or under that of `lease` if there is one?
+    /// Whether work may continue: under the credential of `lease` if present, otherwise under this one.
     pub valid: bool,
-    /// Why it is not `ok`.
+    /// Error code if `ok` is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Code>,
-    /// Why not, for people.
+    /// Explanation for people if `ok` is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The lease as it is now, its fields beside the rest.
+    /// Current view of the lease, with its fields inlined.
     #[cfg_attr(feature = "openapi", schema(ignore))]
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub view: Option<Lease>,
-    /// What was taken back: a new epoch, a new token, a new credential.
+    /// The rebound lease, with a new epoch, fencing token and credential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Granted>,
 }
 
-/// What an agent is doing.
+/// State of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum AgentState {
-    /// It asks and is answered.
+    /// The agent is running normally.
     #[default]
     Alive,
-    /// It said that it restarts, and has not been back: what runs out is held for it.
+    /// The agent announced a restart: its leases that expire until it is back are held for it.
     DieRestart,
-    /// An operator stopped its grants.
+    /// An operator paused the agent's grants.
     Paused,
 }
 
-/// What is said of an agent.
+/// A request to set the state of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SetAgent {
-    /// Where; `default` where it is missing.
+    /// The namespace; `default` if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<words::Namespace>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Namespace>))]
     pub namespace: Option<String>,
-    /// By the agent itself or an operator; `PAUSED` by an operator.
+    /// New state. Set by the agent's identity or an operator; `PAUSED` by an operator only.
     pub state: AgentState,
 }
 
-/// An agent.
+/// An agent and its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Agent {
-    /// Its name.
+    /// Id of the agent.
     pub agent_id: String,
-    /// Where.
+    /// Namespace of the agent.
     pub namespace: String,
-    /// Whose it is.
+    /// Identity that the agent belongs to.
     pub identity: String,
-    /// What it is doing.
+    /// State of the agent.
     pub state: AgentState,
-    /// How many leases it has that cover resources.
+    /// Number of its leases that cover resources.
     pub leases: u64,
 }
 
-/// A namespace's agents.
+/// A page of a namespace's agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Agents {
-    /// By name.
+    /// Agents, sorted by id.
     pub agents: Vec<Agent>,
-    /// To go on with, as `cursor=`; missing on the last page.
+    /// Pass as `cursor=` to get the next page; missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// What is true of a resource.
+/// State of a resource: its leases and waiters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceState {
-    /// Where.
+    /// Namespace of the resource.
     pub namespace: String,
     /// `KEY`, `FILE`, or any other kind.
     pub kind: String,
-    /// Its name, as it is spelled here.
+    /// Name of the resource, normalized.
     pub name: String,
-    /// `free`, `held`, or `revoking`: nobody has authority over it, and it is not free.
+    /// `free`, `held`, or `revoking`: no lease has authority, but the resource is still blocked.
     pub state: String,
-    /// The leases that overlap with it, the oldest first; not all if there are very many.
+    /// Leases that overlap with the resource, oldest first; truncated if there are very many.
     pub leases: Vec<Lease>,
-    /// There are others.
+    /// True if the list is truncated.
     pub more: bool,
-    /// How many wait for it, or for something that overlaps with it; 100 stands for that many or more.
+    /// Number of waiters for the resource or an overlapping one; 100 means 100 or more.
     pub waiters: u64,
 }
 
-/// Who is in whose way.
+/// Current waiters and recent contention.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Contention {
-    /// Who is blocked by whom, now, those who came first; not all if they are very many.
+    /// Current waiters with the leases that block them, oldest first; truncated if there are very many.
     pub waiting: Vec<Waiting>,
-    /// There are others.
+    /// True if the list is truncated.
     pub more: bool,
-    /// Resources that others were in the way of lately, the most often first.
+    /// Recently contended resources, most contended first.
     pub hotspots: Vec<Hotspot>,
-    /// Agents that waited in vain, or let leases run out, lately, the most often first.
+    /// Agents with recent wait timeouts or expired leases, most frequent first.
     pub timeouts: Vec<Timeouts>,
 }
 
-/// Somebody who waits.
+/// A request in the wait queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Waiting {
-    /// Where.
+    /// Namespace of the request.
     pub namespace: String,
-    /// Who.
+    /// Identity of the waiter.
     pub identity: String,
-    /// The agent on whose behalf.
+    /// Agent that waits, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Its run.
+    /// Session of the waiter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// Why.
+    /// Why the agent needs the resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What for.
+    /// Resources that it waits for.
     pub resources: Vec<Resource>,
-    /// Some of the leases in its way.
+    /// Some of the conflicting leases.
     pub blocked_by: Vec<InTheWay>,
-    /// How many who came earlier are in its way.
+    /// Queue position: the number of earlier conflicting waiters.
     pub position: u64,
-    /// How old it is taken to be: of two, the older may wait for the younger.
+    /// Age of the attempt in milliseconds, for wait-die: the older of two may wait for the younger.
     pub age_ms: u64,
 }
 
-/// A resource that others were in the way of.
+/// A recently contended resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Hotspot {
-    /// Where.
+    /// Namespace of the resource.
     pub namespace: String,
     /// `KEY`, `FILE`, or any other kind.
     pub kind: String,
-    /// Its name.
+    /// Name of the resource.
     pub name: String,
-    /// How often.
+    /// Number of blocked requests.
     pub blocked: u64,
-    /// How often in vain.
+    /// Number of waits that timed out.
     pub timed_out: u64,
 }
 
-/// An agent, or an identity without one, that times out.
+/// Recent timeouts of an agent, or of an identity without an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Timeouts {
-    /// Where.
+    /// Namespace of the timeouts.
     pub namespace: String,
-    /// Who.
+    /// Identity that timed out.
     pub identity: String,
-    /// The agent, if it was one.
+    /// Agent that timed out, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// How many of its waits ended without a lease.
+    /// Number of waits that ended without a lease.
     pub waits: u64,
-    /// How many of its leases ran out.
+    /// Number of leases that expired.
     pub leases: u64,
 }
 
-/// Something that happened, as `data` of an event of `/v1/events`.
+/// An event: the `data` field in the stream of `/v1/events`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Event {
     /// `granted`, `released`, `expired`, `revoked`, `reclaimed`, `committed` or `contention`.
     pub event: String,
-    /// Where.
+    /// Namespace of the event.
     pub namespace: String,
-    /// Which lease, by its public name; none in `contention`.
+    /// Public id of the lease; missing in `contention`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_id: Option<String>,
-    /// Whose, or who asked.
+    /// Identity of the holder, or of the requester.
     pub holder: String,
-    /// The agent on whose behalf.
+    /// Agent that acted, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// What the lease covers, or what was asked for; what was written, in `committed`.
+    /// Resources of the lease or of the request; in `committed`, the key that was written.
     pub resources: Vec<Resource>,
-    /// Of a grant.
+    /// Fencing token of a grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
-    /// Of a key's document, once it is committed or removed.
+    /// Version of the key after a commit or removal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
-    /// The document was removed, or the lease taken back by its holder, or not yet activated.
+    /// Qualifies the event: `rebound`, `held` or `removed`; in `contention` `waits`, `refused`, `died` or `timed_out`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<String>,
-    /// Those in the way, by their public names.
+    /// Public ids of the conflicting leases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocked_by: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Why not: a code for programs, words for people.
+//! Refusals: an error code for programs, a detail for people.
 
 use std::fmt;
 
@@ -6,27 +6,27 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! codes {
     ($(#[doc = $means:literal] $name:ident $text:literal $status:literal,)*) => {
-        /// Why a request is refused. On the wire as in the specification: `not_held`, `waiting`, and so on.
+        /// Why a request is refused. On the wire as in the lockd service specification: `not_held`, `waiting`, and so on.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Code {
             $(#[doc = $means] #[serde(rename = $text)] $name,)*
         }
 
         impl Code {
-            /// All there are.
+            /// All codes.
             pub const ALL: &'static [Code] = &[$(Code::$name,)*];
 
-            /// On the wire.
+            /// The code on the wire.
             pub fn as_str(self) -> &'static str {
                 match self { $(Code::$name => $text,)* }
             }
 
-            /// In words.
+            /// The meaning, for people.
             pub fn means(self) -> &'static str {
                 match self { $(Code::$name => $means.trim_ascii(),)* }
             }
 
-            /// The status of an answer with this code.
+            /// The HTTP status of a response with this code.
             pub fn status(self) -> u16 {
                 match self { $(Code::$name => $status,)* }
             }
@@ -35,69 +35,69 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Not what this call takes: unknown, missing or malformed fields, or a malformed credential.
+    /// The request is malformed: unknown, missing or invalid fields, or a malformed credential.
     InvalidBody "invalid_body" 400,
-    /// No such name can be.
+    /// The name of a key, resource, namespace, identity or agent is invalid.
     InvalidKey "invalid_key" 400,
-    /// Zero, negative, or over the limit.
+    /// The TTL is zero, negative, or above the server's limit.
     InvalidTtl "invalid_ttl" 400,
     /// The document is not JSON.
     InvalidJson "invalid_json" 400,
-    /// No key was named.
+    /// The request names no key.
     MissingKey "missing_key" 400,
-    /// No credential was shown.
+    /// The request has no `X-Lease-ID` header.
     MissingLeaseId "missing_lease_id" 400,
-    /// Nobody knows who is asking.
+    /// The client is not authenticated.
     Unauthenticated "unauthenticated" 401,
-    /// The certificate does not allow it.
+    /// The client's certificate does not grant the required right or role.
     Forbidden "forbidden" 403,
-    /// The lease is another's, was released, or does not cover this.
+    /// The lease belongs to another holder, was released, or does not cover the resource.
     NotHeld "not_held" 403,
-    /// The lease ran out.
+    /// The lease has expired.
     LeaseExpired "lease_expired" 403,
-    /// An operator withdrew the lease.
+    /// An operator revoked the lease.
     LeaseRevoked "lease_revoked" 403,
-    /// The credential is of an earlier epoch.
+    /// The credential belongs to an earlier epoch of the lease.
     StaleEpoch "stale_epoch" 403,
-    /// The lease's fencing token is another one.
+    /// The fencing token is not the lease's current one.
     FencingMismatch "fencing_mismatch" 403,
-    /// No such thing was ever here.
+    /// The lease, key, agent or path does not exist.
     NotFound "not_found" 404,
-    /// The path is right and the method is not.
+    /// The path does not support this method.
     MethodNotAllowed "method_not_allowed" 405,
-    /// Others hold it, or came first.
+    /// A conflicting lease or an earlier waiter blocks the request.
     Waiting "waiting" 409,
-    /// Waiting would close a ring of sessions that wait for each other.
+    /// Waiting would complete a deadlock cycle of sessions.
     Deadlock "deadlock" 409,
-    /// The key has another version.
+    /// The key's version does not match the condition.
     VersionConflict "version_conflict" 409,
-    /// The document has another hash.
+    /// The document's hash does not match the condition.
     EtagMismatch "etag_mismatch" 409,
-    /// The lease is in a state from which this does not lead on.
+    /// The lease's state does not allow this operation.
     InvalidState "invalid_state" 409,
-    /// The same session holds it already.
+    /// The same session already holds the resource.
     AlreadyHeld "already_held" 409,
-    /// The lease ended, and its history is gone.
+    /// The lease ended and its history has been removed.
     Retired "retired" 410,
-    /// The document is longer than is kept.
+    /// The document or the request body exceeds its size limit.
     DocumentTooLarge "document_too_large" 413,
-    /// The document ends before the range begins.
+    /// The range starts beyond the end of the document.
     InvalidRange "invalid_range" 416,
-    /// The idempotency key was used for another request.
+    /// The idempotency key was used for a different request.
     IdempotencyMismatch "idempotency_mismatch" 422,
-    /// As much is held as may be.
+    /// A quota or limit is exhausted.
     QuotaExceeded "quota_exceeded" 429,
-    /// Too much at a time.
+    /// The server is at a limit: back off and retry.
     Throttled "throttled" 429,
-    /// Not now: come again.
+    /// The server cannot serve the request now: retry.
     Unavailable "unavailable" 503,
-    /// The server is about to stop.
+    /// The server is shutting down.
     Draining "draining" 503,
-    /// The log has no room.
+    /// The log has no free disk space.
     NoSpace "no_space" 503,
 }
 
-/// By hand: a derive does not see names that a macro puts in.
+/// By hand: the derive does not see renames that a macro inserts.
 #[cfg(feature = "openapi")]
 impl utoipa::PartialSchema for Code {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
@@ -118,56 +118,56 @@ impl fmt::Display for Code {
     }
 }
 
-/// The body of every answer that is no success.
+/// The body of every error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Refusal {
-    /// For programs.
+    /// Error code, for programs.
     pub error: Code,
-    /// For people.
+    /// Explanation for people; its wording may change.
     pub detail: String,
-    /// What helps.
+    /// Hints on how to proceed.
     #[serde(flatten)]
     pub hints: Box<Hints>,
 }
 
-/// What helps whoever was refused.
+/// Hints on how to proceed after a refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Hints {
-    /// The key's version, where that is the trouble.
+    /// Current version of the key, after a version conflict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_version: Option<u64>,
-    /// The document's hash, where that is the trouble; `""` if there is none.
+    /// Current hash of the document, after an etag mismatch; `""` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::words::EtagOrNone>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::schema_types::EtagOrNone>))]
     pub current_etag: Option<String>,
-    /// When to come again.
+    /// When to retry, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<u64>,
-    /// Who is in the way.
+    /// Holder of the conflicting lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// How many who came earlier are in the way.
+    /// Queue position: the number of earlier conflicting waiters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
-    /// The session's own lease that is in the way, by its public name.
+    /// Public id of the session's own conflicting lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
-    /// The lease that is in the way, by its public name; or those to give back first.
+    /// Public id of the conflicting lease; or of the leases to release first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<crate::words::PublicId>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<crate::schema_types::PublicId>))]
     pub leases: Vec<String>,
 }
 
 impl Refusal {
-    /// A code, and why in words.
+    /// A refusal with the default hints of its code.
     pub fn new(error: Code, detail: impl Into<String>) -> Refusal {
         let hints = Hints { retry_after_seconds: (error.status() == 503).then_some(1), ..Hints::default() };
         Refusal { error, detail: detail.into(), hints: Box::new(hints) }
     }
 
-    /// The same, with what helps.
+    /// Sets hints.
     #[must_use]
     pub fn with(mut self, hint: impl FnOnce(&mut Hints)) -> Refusal {
         hint(&mut self.hints);

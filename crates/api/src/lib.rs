@@ -1,32 +1,39 @@
-//! `/v1` as types: what is asked, what is answered, what is refused.
+//! The types of the HTTP API `/v1`: requests, responses, refusals.
 //!
-//! **What is absent.** No HTTP, no rules, nothing of ours: servers and clients share these words and nothing else.
-//! Unknown fields are refused in requests, and ignored in answers, so that a newer server can say more.
+//! **What is absent.** No HTTP, no rules, no other crate of the workspace: servers and clients share these types only.
+//! Unknown fields are refused in requests and ignored in responses, so that a newer server can add fields.
 //!
-//! The modules in reading order: [`ask`] is what clients send; `object` and `whole` say how strictly that is read;
-//! [`tell`] is what they get; [`agents`] is both, for agents; [`code`] is why not. With the feature `openapi` all of them have
-//! schemas, and `words` those of the texts in them.
+//! The modules in reading order: [`requests`] are the bodies that clients send; `strict` and `integer` are how strictly
+//! they are read; [`responses`] are the bodies that clients get; [`agents`] has both, for agents; [`code`] has the error
+//! codes. With the feature `openapi` all types have schemas, and `schema_types` names those of the strings in them.
 
-pub mod ask;
-mod object;
-mod whole;
-pub mod tell;
+pub mod requests;
+mod strict;
+mod integer;
+pub mod responses;
 pub mod agents;
 pub mod code;
 #[cfg(feature = "openapi")]
-pub mod words;
+pub mod schema_types;
+
+#[cfg(feature = "openapi")]
+#[doc(hidden)]
+pub use schema_types as words;
+/// The former names of modules, until their users are renamed.
+#[doc(hidden)]
+pub use {requests as ask, responses as tell};
 
 pub use code::{Code, Hints, Refusal};
 
 /// The path of each call.
 pub mod path {
-    /// Take a lease.
+    /// Acquire a lease.
     pub const ACQUIRE: &str = "/v1/acquire";
-    /// Reserved → active.
+    /// Activate a reserved lease.
     pub const ACTIVATE: &str = "/v1/activate";
     /// Extend a lease.
     pub const KEEPALIVE: &str = "/v1/keepalive";
-    /// Give a lease back.
+    /// Release a lease.
     pub const RELEASE: &str = "/v1/release";
     /// Read a key's document.
     pub const GET_STATE: &str = "/v1/get_state";
@@ -34,55 +41,55 @@ pub mod path {
     pub const UPDATE_STATE: &str = "/v1/update_state";
     /// Remove a key's document.
     pub const REMOVE_STATE: &str = "/v1/remove_state";
-    /// What is known of a key.
+    /// Describe a key.
     pub const DESCRIBE: &str = "/v1/describe";
-    /// Declare all that an agent will touch.
+    /// Declare the resources that an agent intends to use.
     pub const MANIFEST: &str = "/v1/manifest";
     /// Extend several leases.
     pub const HEARTBEAT: &str = "/v1/leases/heartbeat";
-    /// Give several leases back.
+    /// Release several leases.
     pub const RELEASE_ALL: &str = "/v1/leases/release";
-    /// What is true of several leases.
+    /// Read the state of several leases.
     pub const RECONCILE: &str = "/v1/leases/reconcile";
-    /// A namespace's agents.
+    /// List a namespace's agents.
     pub const AGENTS: &str = "/v1/agents";
-    /// Who is in whose way.
+    /// List waiters and recent contention.
     pub const CONTENTION: &str = "/v1/contention";
-    /// What happens, as it happens.
+    /// Stream events.
     pub const EVENTS: &str = "/v1/events";
-    /// Every lease.
+    /// List leases.
     pub const LEASES: &str = "/v1/leases";
-    /// Is a token current?
+    /// Check whether a fencing token is current.
     pub const FENCE: &str = "/v1/fence";
-    /// Withdraw all leases of somebody.
+    /// Revoke all leases of an identity or an agent.
     pub const REVOKE: &str = "/v1/revoke";
-    /// Stop somebody's grants, or let them go on.
+    /// Pause or resume the grants of an identity or an agent.
     pub const PAUSE: &str = "/v1/pause";
-    /// What somebody may use.
+    /// Read or set quotas.
     pub const QUOTAS: &str = "/v1/quotas";
-    /// All namespaces.
+    /// List namespaces.
     pub const NAMESPACES: &str = "/v1/namespaces";
 }
 
-/// The headers of calls.
+/// The headers of requests and responses.
 pub mod header {
-    /// The credential under which a document is read or written.
+    /// Credential of the lease under which a document is read or written.
     pub const LEASE_ID: &str = "x-lease-id";
-    /// Refuse unless this is the lease's fencing token.
+    /// Reject the request unless this is the lease's fencing token.
     pub const FENCING_TOKEN: &str = "x-fencing-token";
-    /// Refuse unless the key has this version.
+    /// Reject the request unless the key has this version.
     pub const IF_VERSION: &str = "x-if-version";
-    /// Refuse unless the document has this hash; empty: unless there is none.
+    /// Reject the request unless the document has this hash; empty requires that there is none.
     pub const IF_STATE_ETAG: &str = "x-if-state-etag";
-    /// The same key, the same answer.
+    /// A retry with the same key gets the same response.
     pub const IDEMPOTENCY_KEY: &str = "x-idempotency-key";
-    /// What the client calls a request; echoed, and in the log.
+    /// The client's id of a request; echoed in the response, and logged.
     pub const CORRELATION_ID: &str = "x-correlation-id";
-    /// The version of the document that was read.
+    /// Version of the key that was read.
     pub const KEY_VERSION: &str = "x-key-version";
 }
 
-/// The port that lockd listens on.
+/// The default port of lockd.
 pub const PORT: u16 = 9341;
-/// The namespace that is meant where none is named.
+/// The namespace of requests that name none.
 pub const DEFAULT_NAMESPACE: &str = "default";

@@ -1,41 +1,43 @@
-//! A command that runs while, and only while, something is held: a lock, a lease.
+//! Runs a command only while a lock or lease is held.
 //!
-//! **Invariant.** Once a [`Job`] has ended, no process of the command's group runs, or the caller is told that some may.
-//! While a rule says that the command may run, it is asked again no later than it said, on the clock that also counts
-//! while the machine sleeps.
+//! **Invariant.** After [`Job::end`] returns true, no process of the command's group runs. While the command runs, the
+//! caller's rule is evaluated again within the interval that it returned, measured on the boot clock, which also advances
+//! during suspend.
 //!
-//! The command is started by way of the same program again, which puts the signal mask right and asks the kernel to kill
-//! it if the program dies, before it becomes the command ([`become_command`]). Its group is signalled only while its
-//! leader is not reaped: until then nobody else can have that number.
+//! The command is started through a re-exec of this program, which resets the signal mask and sets the parent-death signal
+//! before it execs the command ([`become_command`]). The group is signalled only while its leader is not reaped: until then
+//! its process id cannot be reused.
 //!
-//! What remains: processes that leave the group (`setsid`) are not reached. If the program itself is killed with SIGKILL,
-//! only the command dies with it, not its children, and not a command that is setuid or has capabilities. If the program
-//! is stopped (SIGSTOP, a debugger) it can neither renew nor kill: the command runs on until the program is continued,
-//! and is killed then, if its time is over. That is what fencing tokens are for.
+//! Limits: processes that leave the group (`setsid`) are not reached. If this program is killed with SIGKILL, the kernel
+//! kills the command but not its children, and not a command that is setuid or has capabilities. While this program is
+//! stopped (SIGSTOP, a debugger) it can neither renew nor kill: the command runs on, and is killed after SIGCONT if the
+//! deadline has passed. Fencing tokens cover these cases.
 //!
-//! The modules in reading order: `job` is the command and its group; `signals` arrive through a descriptor; `terminal` is
-//! lent to the command; `alarm` is the clock.
+//! The modules in reading order: `job` is the command and its process group; `signals` reads a signalfd; `terminal` hands
+//! the terminal to the command; `boot_clock` is the clock; `waker` interrupts the wait from another thread.
 
 mod job;
 mod signals;
 mod terminal;
-mod alarm;
+mod boot_clock;
+mod waker;
 
 use std::os::unix::process::CommandExt;
 
 use nix::sys::signal::SigSet;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-pub use alarm::Moment;
-pub use job::{Ended, Job, Order, WANTS_TERMINAL};
+pub use boot_clock::BootInstant;
+pub use job::{Ended, Job, Order, WANTS_TERMINAL, unkilled};
 pub use signals::Signals;
+pub use waker::{WakeReader, Waker, waker};
 
-/// The word that `Job::start` gives to the program that it starts, before its own pid and the command.
+/// First argument of the re-exec in `Job::start`, followed by the parent's pid and the command.
 const BECOME: &str = "become";
 
-/// Becomes the command, if that is what this program was started for: nothing blocked, and killed when the process that
-/// holds things for it is gone. To be asked first of all. Returns the exit code that a shell would give if it cannot, and
-/// nothing if it was started for something else. No part of the command line that is for people, and of its completions.
+/// Execs the command if this process is a re-exec by [`Job::start`]: with an empty signal mask, and SIGKILL as its
+/// parent-death signal. Must be called first in `main`. Returns `None` for any other command line, and the exit code that a
+/// shell would use if the exec fails. Not part of the documented command line.
 pub fn become_command(program: &str) -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
     let (word, parent) = (words.next()?, words.next()?);
@@ -43,12 +45,12 @@ pub fn become_command(program: &str) -> Option<u8> {
     let command = words.next()?;
     let ready = SigSet::empty().thread_set_mask().is_ok()
         && set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
-    // If the parent went before the kernel was asked, nobody would ever be told.
-    let still_there = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
-    if !ready || !still_there {
+    // A parent that died before the death signal was set would never trigger it.
+    let parent_alive = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
+    if !ready || !parent_alive {
         return Some(126);
     }
     let cause = std::process::Command::new(&command).args(words).exec();
-    eprintln!("{program}: could not start the command: {cause} command={}", command.display());
+    eprintln!("{program}: could not start the command: {cause}: command={}", command.display());
     Some(if cause.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }

@@ -1,18 +1,20 @@
-//! Files that are as they were, or as they should be; never half of it.
+//! Atomic file replacement: a reader sees the old content or the new, never a part.
+//!
+//! The content is synced before the rename; the directory is not, so a power cut may bring the old file back.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Replaces a file that is there, whatever links lead to it; it keeps its permissions.
+/// Replaces an existing file and keeps its permissions. Symbolic links are followed.
 pub fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = std::fs::canonicalize(file)?;
     let permissions = std::fs::metadata(&file)?.permissions();
     put(&file, bytes, permissions)
 }
 
-/// Makes or replaces a file that nobody else may read.
+/// Creates or replaces a file with mode 0600.
 pub fn put_secret(file: &Path, bytes: &[u8]) -> io::Result<()> {
     put(file, bytes, Permissions::from_mode(0o600))
 }

@@ -1,13 +1,13 @@
-//! What the programs of this package share.
+//! Code that the programs of this package share.
 //!
-//! [`client`] is `lockd client`, and what `lockc` and `lockd run` do like it; [`child`] runs commands under a lock; [`mod@file`]
-//! replaces files; [`folders`] says where things are kept; [`pages`] makes completions and manual pages; [`progress`] and
-//! [`speak`] are for people.
+//! [`remote`] implements `lockd client`, and the parts of it that `lockc`, `lockd run` and `lockd mcp` use; [`child`] runs
+//! commands under a lock; [`mod@file`] replaces files atomically; [`folders`] finds the XDG directories; [`man_pages`]
+//! generates shell completions and man pages; [`progress`] and [`stderr`] write to the terminal.
 
+pub mod remote;
 pub mod child;
-pub mod client;
 pub mod file;
 pub mod folders;
-pub mod pages;
+pub mod man_pages;
 pub mod progress;
-pub mod speak;
+pub mod stderr;

@@ -1,27 +1,28 @@
-//! A progress bar on standard error, where there is someone to see it, for what takes longer than a second.
+//! A progress bar on standard error, if that is a terminal, for transfers that take longer than a second.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// What is done sooner needs no bar.
+/// Delay before the bar appears: shorter transfers show none.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// A bar that counts bytes, or nothing.
+/// A progress bar that counts bytes.
 pub struct Bar {
     bar: ProgressBar,
-    /// Is there anybody to see it?
-    seen: bool,
+    /// False if standard error is no terminal or the output is JSON: then nothing is drawn.
+    visible: bool,
 }
 
 impl Bar {
-    /// A bar if standard error is a terminal and people are meant to read.
+    /// A bar labelled `what`; it stays hidden unless standard error is a terminal and `json` is false.
     pub fn new(what: &'static str, json: bool) -> Self {
         let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")
             .expect("the template is a constant that parses");
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
-        Self { bar: bar.with_style(style).with_message(what), seen: !json && std::io::stderr().is_terminal() }
+        let visible = !json && std::io::stderr().is_terminal();
+        Self { bar: bar.with_style(style).with_message(what), visible }
     }
 
     fn begin(&self, bytes: u64) {
@@ -33,9 +34,9 @@ impl Bar {
     fn advance(&self, bytes: u64) {
         self.bar.inc(bytes);
         if self.bar.length().is_some_and(|length| self.bar.position() >= length) {
-            // What is printed next is not to share a line with it.
+            // Clears the line for the output that follows.
             self.bar.finish_and_clear();
-        } else if self.seen && self.bar.is_hidden() && self.bar.elapsed() > SHOWN_AFTER {
+        } else if self.visible && self.bar.is_hidden() && self.bar.elapsed() > SHOWN_AFTER {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
     }

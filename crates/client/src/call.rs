@@ -1,13 +1,13 @@
-//! Sends a request until it is answered, over all servers, with one idempotency key.
+//! Sends a request, with retries and failover over all servers, under one idempotency key.
 //!
-//! **Invariant.** A mutation that may have been applied is sent again only under the same key, and only while the
-//! server still knows that key; what then comes back is the answer to all of its tries. If none comes, the failure
-//! is [`Kind::Indeterminate`].
+//! **Invariant.** A mutation that may have been applied is retried only under the same idempotency key, and only while
+//! the server still remembers that key: the response to a retry is the response to every attempt. If no response
+//! arrives, the error is [`Kind::Indeterminate`].
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use api::tell::Ready;
+use api::responses::Ready;
 use api::{Code, Refusal, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -17,56 +17,57 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use tokio_rustls::TlsConnector;
 
-use crate::chance;
 use crate::clock::BootTime;
 use crate::connect::Connector;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
-use crate::progress::{Upload, Watcher, download};
+use crate::progress::{ProgressSink, Upload, download};
+use crate::random;
 
-/// The longest answer that is taken.
-const ANSWER_BYTES_MAX: usize = 1 << 30;
-/// A body is expected to travel at least so many bytes in a millisecond.
-const BYTES_PER_MS: u64 = 1000;
-/// The first wait between two tries, and the longest.
+/// The longest response that is accepted, in bytes.
+const RESPONSE_BYTES_MAX: usize = 1 << 30;
+/// The lowest expected upload rate: one attempt's timeout grows with the body by it.
+const UPLOAD_BYTES_PER_MS: u64 = 1000;
+/// The first and the longest delay between two rounds over all servers, before jitter.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const TIMED_OUT: &str = "no response before the timeout";
 
-/// How patient a client is.
+/// Timeouts and limits of retries.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    pub(crate) connect: Duration,
-    pub(crate) answer: Duration,
-    pub(crate) tries: usize,
-    /// Nothing is sent again once this has passed since it was sent first: the server may have forgotten its key.
+pub(crate) struct RetryPolicy {
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) attempts_max: usize,
+    /// No retry is sent later than this after the first attempt: the server may have forgotten the idempotency key.
     pub(crate) window: Duration,
 }
 
-/// What is asked.
-pub(crate) struct Ask {
+/// One request of the API.
+pub(crate) struct ApiRequest {
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: Bytes,
     pub(crate) mutates: bool,
-    /// How long the server may think about it, beside the usual.
+    /// Added to the response timeout: how long the server may queue the request.
     pub(crate) wait: Duration,
-    /// How long one try may take, where the usual is too long.
-    pub(crate) try_max: Option<Duration>,
+    /// An upper bound on the timeout of one attempt.
+    pub(crate) attempt_timeout: Option<Duration>,
 }
 
-/// What came back.
-pub(crate) struct Heard {
+/// A response, with its body.
+pub(crate) struct ApiResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// Before the request was sent that this answers.
+    /// Read before the request of this response was sent.
     pub(crate) sent_at: BootTime,
 }
 
-/// A try without a final answer.
-struct Failed {
+/// An attempt without a final response.
+struct AttemptError {
     error: Error,
-    may_have_happened: bool,
+    may_be_applied: bool,
 }
 
 struct Server {
@@ -74,67 +75,67 @@ struct Server {
     pool: Pool<Connector, Upload>,
 }
 
-/// All servers.
+/// The configured servers, each with its connection pool.
 pub(crate) struct Servers {
     all: Vec<Server>,
-    /// The one that answered last.
-    best: AtomicUsize,
-    patience: Patience,
-    watcher: Watcher,
+    /// The index of the server that responded last: the next call starts there.
+    preferred: AtomicUsize,
+    policy: RetryPolicy,
+    progress: ProgressSink,
 }
 
 impl Servers {
     pub(crate) fn new(
         endpoints: Vec<Endpoint>,
-        patience: Patience,
+        policy: RetryPolicy,
         tls: Option<&TlsConnector>,
-        watcher: Watcher,
+        progress: ProgressSink,
     ) -> Servers {
         let all = endpoints.into_iter().map(|endpoint| {
-            let connector = Connector::new(endpoint.clone(), patience.connect, tls.cloned());
+            let connector = Connector::new(endpoint.clone(), policy.connect_timeout, tls.cloned());
             let pool = Pool::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
             Server { endpoint, pool }
         });
-        Servers { all: all.collect(), best: AtomicUsize::new(0), patience, watcher }
+        Servers { all: all.collect(), preferred: AtomicUsize::new(0), policy, progress }
     }
 
-    /// The answer, if it is a good one.
-    pub(crate) async fn call(&self, mut ask: Ask) -> Result<Heard, Error> {
-        if ask.mutates {
-            ask.headers.push((header::IDEMPOTENCY_KEY, chance::idempotency_key()));
+    /// Sends the request until a server responds. Returns a successful response, or the final error.
+    pub(crate) async fn call(&self, mut request: ApiRequest) -> Result<ApiResponse, Error> {
+        if request.mutates {
+            request.headers.push((header::IDEMPOTENCY_KEY, random::idempotency_key()));
         }
-        let (begun, first) = (BootTime::now(), self.best.load(Ordering::Relaxed));
-        let window = self.patience.window + ask.wait;
-        let (mut turn, mut ambiguous) = (0, false);
+        let (started, first) = (BootTime::now(), self.preferred.load(Ordering::Relaxed));
+        let window = self.policy.window + request.wait;
+        let (mut attempt, mut ambiguous) = (0, false);
         loop {
-            let place = (first + turn) % self.all.len();
-            let failed = match self.try_once(&self.all[place], &ask).await {
-                Ok(answer) => {
-                    self.best.store(place, Ordering::Relaxed);
-                    return answer.map_err(|error| error.after(ambiguous));
+            let index = (first + attempt) % self.all.len();
+            let failed = match self.try_once(&self.all[index], &request).await {
+                Ok(response) => {
+                    self.preferred.store(index, Ordering::Relaxed);
+                    return response.map_err(|error| error.after(ambiguous));
                 }
                 Err(failed) => failed,
             };
-            ambiguous |= ask.mutates && failed.may_have_happened;
-            turn += 1;
-            let pause = self.pause(turn);
-            if turn >= self.patience.tries.max(self.all.len()) || begun.elapsed() + pause > window {
+            ambiguous |= request.mutates && failed.may_be_applied;
+            attempt += 1;
+            let delay = self.delay(attempt);
+            if attempt >= self.policy.attempts_max.max(self.all.len()) || started.elapsed() + delay > window {
                 let kind = if ambiguous { Kind::Indeterminate } else { Kind::Unavailable };
                 return Err(failed.error.with_kind(kind).after(ambiguous));
             }
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(delay).await;
         }
     }
 
-    /// An answer that goes on: the first server that begins one. It may take as long as it likes after that.
-    pub(crate) async fn open(&self, ask: &Ask) -> Result<Incoming, Error> {
-        let first = self.best.load(Ordering::Relaxed);
-        let mut failed = Error::new(Kind::Unavailable, "no server was asked");
-        for turn in 0..self.all.len() {
-            let place = (first + turn) % self.all.len();
-            match self.begin(&self.all[place], ask).await {
+    /// Opens a streaming response from the first server that starts one. The timeout covers the response head only.
+    pub(crate) async fn open(&self, request: &ApiRequest) -> Result<Incoming, Error> {
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut failed = Error::new(Kind::Unavailable, "no server is configured");
+        for attempt in 0..self.all.len() {
+            let index = (first + attempt) % self.all.len();
+            match self.open_stream(&self.all[index], request).await {
                 Ok(body) => {
-                    self.best.store(place, Ordering::Relaxed);
+                    self.preferred.store(index, Ordering::Relaxed);
                     return Ok(body);
                 }
                 Err(error) if error.kind() == Kind::Unavailable => failed = error,
@@ -144,94 +145,105 @@ impl Servers {
         Err(failed)
     }
 
-    async fn begin(&self, server: &Server, ask: &Ask) -> Result<Incoming, Error> {
-        let (sent_at, patience) = (BootTime::now(), self.patience.connect + self.patience.answer);
-        let begun = tokio::time::timeout(patience, server.pool.request(request(server, ask, &None)?)).await;
-        let answer = begun.map_err(|_| broken(server, "no answer in time", false).error)?;
-        let answer = answer.map_err(|error| broken(server, causes(&error), false).error)?;
-        if answer.status().is_success() {
-            return Ok(answer.into_body());
+    async fn open_stream(&self, server: &Server, request: &ApiRequest) -> Result<Incoming, Error> {
+        let (sent_at, timeout) =
+            (BootTime::now(), self.policy.connect_timeout + self.policy.response_timeout);
+        let sent = server.pool.request(http_request(server, request, &None)?);
+        let response = tokio::time::timeout(timeout, sent).await;
+        let response = response.map_err(|_| unreachable_server(server, TIMED_OUT, false).error)?;
+        let response = response.map_err(|error| unreachable_server(server, causes(&error), false).error)?;
+        if response.status().is_success() {
+            return Ok(response.into_body());
         }
-        let heard = tokio::time::timeout(patience, whole(server, answer, &None, sent_at)).await;
-        let heard = heard.map_err(|_| broken(server, "no answer in time", false).error)?;
-        Err(refused(server, &heard.map_err(|failed| failed.error)?))
+        let response = tokio::time::timeout(timeout, read_body(server, response, &None, sent_at)).await;
+        let response = response.map_err(|_| unreachable_server(server, TIMED_OUT, false).error)?;
+        Err(error_from(server, &response.map_err(|failed| failed.error)?))
     }
 
-    /// A server that was not asked yet is asked at once.
-    fn pause(&self, turn: usize) -> Duration {
-        if turn < self.all.len() {
+    /// The delay before an attempt: none for the first attempt at each server, then exponential backoff with jitter.
+    fn delay(&self, attempt: usize) -> Duration {
+        if attempt < self.all.len() {
             return Duration::ZERO;
         }
-        let doublings = u32::try_from(turn - self.all.len()).unwrap_or(u32::MAX).min(10);
-        chance::jitter((BACKOFF.0 * 2_u32.pow(doublings)).min(BACKOFF.1))
+        let doublings = u32::try_from(attempt - self.all.len()).unwrap_or(u32::MAX).min(10);
+        random::jitter((BACKOFF.0 * 2_u32.pow(doublings)).min(BACKOFF.1))
     }
 
-    /// An answer that is final, good or bad; or why there is none.
-    async fn try_once(&self, server: &Server, ask: &Ask) -> Result<Result<Heard, Error>, Failed> {
-        let request = match request(server, ask, &self.watcher) {
-            Ok(request) => request,
+    /// One attempt. `Ok` is final, whether success or error; `Err` may be retried.
+    async fn try_once(
+        &self,
+        server: &Server,
+        request: &ApiRequest,
+    ) -> Result<Result<ApiResponse, Error>, AttemptError> {
+        let http_request = match http_request(server, request, &self.progress) {
+            Ok(http_request) => http_request,
             Err(error) => return Ok(Err(error)),
         };
         let sent_at = BootTime::now();
-        let travel = Duration::from_millis(ask.body.len() as u64 / BYTES_PER_MS);
-        let patience = self.patience.connect + self.patience.answer + ask.wait + travel;
-        let patience = ask.try_max.map_or(patience, |most| patience.min(most));
-        let heard =
-            match tokio::time::timeout(patience, exchange(server, request, &self.watcher, sent_at)).await {
-                Ok(heard) => heard?,
-                Err(_) => return Err(broken(server, "no answer in time", true)),
-            };
-        if heard.status < 300 {
-            return Ok(Ok(heard));
+        let upload = Duration::from_millis(request.body.len() as u64 / UPLOAD_BYTES_PER_MS);
+        let timeout = self.policy.connect_timeout + self.policy.response_timeout + request.wait + upload;
+        let timeout = request.attempt_timeout.map_or(timeout, |max| timeout.min(max));
+        let exchanged = exchange(server, http_request, &self.progress, sent_at);
+        let response = match tokio::time::timeout(timeout, exchanged).await {
+            Ok(response) => response?,
+            Err(_) => return Err(unreachable_server(server, TIMED_OUT, true)),
+        };
+        if response.status < 300 {
+            return Ok(Ok(response));
         }
-        let error = refused(server, &heard);
+        let error = error_from(server, &response);
         match error.code() {
-            Some(Code::Draining | Code::NoSpace) => Err(Failed { error, may_have_happened: false }),
-            _ if heard.status >= 500 => Err(Failed { error, may_have_happened: true }),
+            Some(Code::Draining | Code::NoSpace) => Err(AttemptError { error, may_be_applied: false }),
+            _ if response.status >= 500 => Err(AttemptError { error, may_be_applied: true }),
             _ => Ok(Err(error)),
         }
     }
 }
 
-fn broken(server: &Server, why: impl std::fmt::Display, may_have_happened: bool) -> Failed {
+fn unreachable_server(server: &Server, why: impl std::fmt::Display, may_be_applied: bool) -> AttemptError {
     let detail = format!("the server cannot be reached: {why}: server={}", server.endpoint);
-    Failed { error: Error::new(Kind::Unavailable, detail), may_have_happened }
+    AttemptError { error: Error::new(Kind::Unavailable, detail), may_be_applied }
 }
 
-fn request(server: &Server, ask: &Ask, watcher: &Watcher) -> Result<Request<Upload>, Error> {
-    let uri = format!("http://{}{}", server.endpoint.authority(), ask.path);
-    let mut request = Request::builder().method(&ask.method).uri(uri);
-    for (name, value) in &ask.headers {
-        request = request.header(*name, value);
+fn http_request(
+    server: &Server,
+    request: &ApiRequest,
+    progress: &ProgressSink,
+) -> Result<Request<Upload>, Error> {
+    let uri = format!("http://{}{}", server.endpoint.authority(), request.path);
+    let mut builder = Request::builder().method(&request.method).uri(uri);
+    for (name, value) in &request.headers {
+        builder = builder.header(*name, value);
     }
-    let request = request.body(Upload::new(ask.body.clone(), watcher));
-    request.map_err(|error| Error::new(Kind::Invalid, format!("this cannot be sent: {error}")))
+    let built = builder.body(Upload::new(request.body.clone(), progress));
+    built.map_err(|error| Error::new(Kind::Invalid, format!("invalid HTTP request: {error}")))
 }
 
 async fn exchange(
     server: &Server,
     request: Request<Upload>,
-    watcher: &Watcher,
+    progress: &ProgressSink,
     sent_at: BootTime,
-) -> Result<Heard, Failed> {
-    let answer = server.pool.request(request).await;
-    let answer = answer.map_err(|error| broken(server, causes(&error), !error.is_connect()))?;
-    whole(server, answer, watcher, sent_at).await
+) -> Result<ApiResponse, AttemptError> {
+    let response = server.pool.request(request).await;
+    let response =
+        response.map_err(|error| unreachable_server(server, causes(&error), !error.is_connect()))?;
+    read_body(server, response, progress, sent_at).await
 }
 
-async fn whole(
+async fn read_body(
     server: &Server,
-    answer: Response<Incoming>,
-    watcher: &Watcher,
+    response: Response<Incoming>,
+    progress: &ProgressSink,
     sent_at: BootTime,
-) -> Result<Heard, Failed> {
-    let (parts, body) = answer.into_parts();
-    let body = Limited::new(download(body, watcher), ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| broken(server, error, true))?.to_bytes();
-    Ok(Heard { status: parts.status.as_u16(), headers: parts.headers, body, sent_at })
+) -> Result<ApiResponse, AttemptError> {
+    let (parts, body) = response.into_parts();
+    let body = Limited::new(download(body, progress), RESPONSE_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| unreachable_server(server, error, true))?.to_bytes();
+    Ok(ApiResponse { status: parts.status.as_u16(), headers: parts.headers, body, sent_at })
 }
 
-/// An error with what is behind it.
+/// An error with its chain of sources.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -242,21 +254,21 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// In the server's words, or by its status if it has none.
-fn refused(server: &Server, heard: &Heard) -> Error {
-    if let Ok(refusal) = serde_json::from_slice::<Refusal>(&heard.body) {
+/// The server's refusal, or an error by status if the body is none.
+fn error_from(server: &Server, response: &ApiResponse) -> Error {
+    if let Ok(refusal) = serde_json::from_slice::<Refusal>(&response.body) {
         return Error::refused(refusal);
     }
-    if let Ok(Ready { ready: false, reason }) = serde_json::from_slice(&heard.body) {
+    if let Ok(Ready { ready: false, reason }) = serde_json::from_slice(&response.body) {
         let reason = reason.unwrap_or_default();
         let detail = format!("the server is not ready: reason={reason:?} server={}", server.endpoint);
         return Error::new(Kind::Unavailable, detail);
     }
-    let kind = match heard.status {
+    let kind = match response.status {
         401 | 403 => Kind::Denied,
         500.. => Kind::Unavailable,
         _ => Kind::Invalid,
     };
-    let what = "an answer that is not lockd's; is it a lockd of this version?";
-    Error::new(kind, format!("{what} server={} status={}", server.endpoint, heard.status))
+    let what = "the response is not lockd's; check that the server is a lockd of this version";
+    Error::new(kind, format!("{what}: server={} status={}", server.endpoint, response.status))
 }

@@ -1,18 +1,18 @@
-//! The boot clock: it counts while the machine sleeps, and nobody sets it.
+//! The boot clock: it counts while the machine is suspended, and cannot be set.
 //!
-//! **Invariant.** Timers of the runtime may stand still while the machine sleeps, so nothing trusts them for a
-//! deadline: [`until`] looks at the clock again and again.
+//! **Invariant.** The runtime's timers may stop while the machine is suspended, so no deadline relies on them alone:
+//! [`sleep_until`] re-reads the clock at least every [`POLL_INTERVAL`].
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment since this machine started, in milliseconds.
+/// Milliseconds since the machine booted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BootTime(pub(crate) u64);
 
-/// The longest that a sleep of the machine goes unnoticed.
-const LOOK: Duration = Duration::from_millis(500);
+/// The longest time for which a suspend goes unnoticed.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl BootTime {
     pub(crate) fn now() -> BootTime {
@@ -25,8 +25,8 @@ impl BootTime {
         BootTime(self.0.saturating_add(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// Nothing if it is over.
-    pub(crate) fn left(self) -> Duration {
+    /// Time until this moment; zero once it has passed.
+    pub(crate) fn remaining(self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(BootTime::now().0))
     }
 
@@ -35,13 +35,13 @@ impl BootTime {
     }
 }
 
-/// Waits until a moment has come.
-pub(crate) async fn until(moment: BootTime) {
+/// Sleeps until `moment`.
+pub(crate) async fn sleep_until(moment: BootTime) {
     loop {
-        let left = moment.left();
-        if left.is_zero() {
+        let remaining = moment.remaining();
+        if remaining.is_zero() {
             return;
         }
-        tokio::time::sleep(left.min(LOOK)).await;
+        tokio::time::sleep(remaining.min(POLL_INTERVAL)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Reaches a server: a connection to its socket, and TLS around it.
+//! Opens connections to a server: TCP or a Unix socket, with TLS over TCP.
 
 use std::io;
 use std::pin::Pin;
@@ -13,24 +13,24 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::endpoint::{Endpoint, Place};
+use crate::endpoint::{Address, Endpoint};
 
-/// Opens connections to one server, whatever a request names.
+/// Opens connections to one server; the authority of the request's URI is ignored.
 #[derive(Clone)]
 pub(crate) struct Connector {
     endpoint: Endpoint,
     timeout: Duration,
-    /// For servers that are reached over TLS.
+    /// Used for `https://` endpoints.
     tls: Option<TlsConnector>,
 }
 
-/// Bytes to a server and back.
-trait Wire: AsyncRead + AsyncWrite + Send {}
+/// A byte stream to a server, encrypted or not.
+trait ByteStream: AsyncRead + AsyncWrite + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Send> Wire for T {}
+impl<T: AsyncRead + AsyncWrite + Send> ByteStream for T {}
 
 /// An open connection.
-pub(crate) struct Socket(Pin<Box<dyn Wire>>);
+pub(crate) struct Socket(Pin<Box<dyn ByteStream>>);
 
 impl Connector {
     pub(crate) fn new(endpoint: Endpoint, timeout: Duration, tls: Option<TlsConnector>) -> Connector {
@@ -44,21 +44,21 @@ impl Connector {
 }
 
 async fn open(endpoint: &Endpoint, tls: Option<&TlsConnector>) -> io::Result<Socket> {
-    match &endpoint.place {
-        Place::Tcp(host, port) => {
+    match &endpoint.address {
+        Address::Tcp(host, port) => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
-            // Small requests must not wait for more to send.
+            // Small requests must not be delayed by Nagle's algorithm.
             stream.set_nodelay(true)?;
             match tls.filter(|_| endpoint.tls) {
                 None => Ok(Socket(Box::pin(stream))),
                 Some(tls) => {
-                    // Certificates are trusted, and hostnames are not: the name may be anything.
-                    let name = ServerName::try_from("lockd").expect("a name");
+                    // Trust is in the CA's certificate, not in host names: the server name is arbitrary.
+                    let name = ServerName::try_from("lockd").expect("a valid DNS name");
                     Ok(Socket(Box::pin(tls.connect(name, stream).await?)))
                 }
             }
         }
-        Place::Unix(path) => Ok(Socket(Box::pin(UnixStream::connect(path).await?))),
+        Address::Unix(path) => Ok(Socket(Box::pin(UnixStream::connect(path).await?))),
     }
 }
 

@@ -1,12 +1,12 @@
-//! What an agent takes through a restart: who it is, what it held, how old its attempt is, where it was.
+//! The digest: what an agent saves across a restart (its ids, leases, attempt and phase).
 //!
-//! **Invariant.** What is read back was written whole, by the same start of the machine, at most five minutes before.
-//! It is a memory and never authority: whether a lease still stands is what [`Client::reconcile`] says.
+//! **Invariant.** A digest that is read back was written completely, during the same boot, at most five minutes before.
+//! It is a hint and never authority: [`Client::reconcile`] decides whether a lease is still valid.
 //!
-//! **What would break it.** To write it in place: a crash leaves half of it. To tell its age by a wall clock: one that
-//! was set back makes an old digest new. So its age is told by the boot clock, and another boot's is too old.
+//! **What would break it.** Writing in place: a crash leaves half a file. Computing its age from a wall clock: setting the
+//! clock back makes an old digest fresh. So the age is measured on the boot clock, and a digest of another boot is stale.
 //!
-//! It holds credentials: the file is its owner's alone.
+//! It contains credentials: the file's mode is 0600.
 //!
 //! [`Client::reconcile`]: crate::Client::reconcile
 
@@ -21,65 +21,65 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::BootTime;
 
-/// What an agent knows of itself.
+/// An agent's state at the time of saving.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest {
-    /// Where it works; `default` where it is missing.
+    /// The agent's namespace; `default` if missing.
     pub namespace: Option<String>,
-    /// Its name.
+    /// The agent's id.
     pub agent_id: String,
-    /// Its run.
+    /// The run that saved it.
     pub session_id: String,
-    /// How old its attempt is, in the server's words.
+    /// The attempt of the last manifest; it carries the attempt's age.
     pub attempt_id: Option<String>,
-    /// The leases that it held.
-    pub leases: Vec<Kept>,
-    /// What it was doing.
+    /// The leases held.
+    pub leases: Vec<DigestLease>,
+    /// The agent's own name for what it was doing.
     pub last_phase: String,
-    /// What it still meant to do.
+    /// Intents that were not carried out yet.
     pub pending: Vec<Intent>,
 }
 
-/// A lease that was held.
+/// A lease in a [`Digest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct DigestLease {
     /// The credential.
     pub lease_id: String,
-    /// The epoch of its authority.
+    /// The lease's epoch.
     pub lease_epoch: u64,
     /// Its fencing token.
     pub fencing_token: u64,
 }
 
-/// As it is on disk.
+/// The format on disk.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct DigestFile {
     version: u32,
     boot_id: String,
     boot_ms: u64,
     digest: Digest,
 }
 
-/// The form that is written here.
+/// The format's version.
 const VERSION: u32 = 1;
-/// The longest file that is read.
+/// The longest file that is read, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
 
 impl Digest {
-    /// One that is older says nothing any more.
+    /// A digest older than this is ignored.
     pub const LIFETIME: Duration = Duration::from_secs(300);
 
-    /// Writes it, in place of an earlier one: all of it, or nothing.
+    /// Writes the digest, atomically replacing an earlier one.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         self.save_at(path, &boot_id()?, BootTime::now())
     }
 
-    /// Reads it back. `None` if there is none, or if it is too old.
+    /// Reads a digest. `None` if the file is missing or stale.
     pub fn load(path: &Path) -> io::Result<Option<Digest>> {
         Digest::load_at(path, &boot_id()?, BootTime::now())
     }
 
-    /// Forgets it: what it says is done.
+    /// Removes the file, if it exists.
     pub fn remove(path: &Path) -> io::Result<()> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -87,7 +87,7 @@ impl Digest {
         }
     }
 
-    /// What to ask first after a restart.
+    /// The first request after a restart.
     pub fn to_reconcile(&self, rebind: bool) -> Reconcile {
         Reconcile {
             namespace: self.namespace.clone(),
@@ -99,10 +99,12 @@ impl Digest {
 
     fn save_at(&self, path: &Path, boot_id: &str, now: BootTime) -> io::Result<()> {
         let digest = self.clone();
-        let stored = Stored { version: VERSION, boot_id: boot_id.to_string(), boot_ms: now.0, digest };
+        let stored = DigestFile { version: VERSION, boot_id: boot_id.to_string(), boot_ms: now.0, digest };
         let bytes = serde_json::to_vec(&stored)?;
-        let mut name =
-            path.file_name().ok_or_else(|| io::Error::other("a digest needs a file name"))?.to_owned();
+        let mut name = path
+            .file_name()
+            .ok_or_else(|| io::Error::other("the path of a digest must end with a file name"))?
+            .to_owned();
         name.push(format!(".{}.tmp", std::process::id()));
         let tmp = path.with_file_name(name);
         let written = write_new(&tmp, &bytes).and_then(|()| fs::rename(&tmp, path));
@@ -117,15 +119,15 @@ impl Digest {
     fn load_at(path: &Path, boot_id: &str, now: BootTime) -> io::Result<Option<Digest>> {
         let bytes = match fs::metadata(path) {
             Ok(metadata) if metadata.len() > BYTES_MAX => {
-                return Err(io::Error::other("too long for a digest"));
+                return Err(io::Error::other("the file is too long for a digest"));
             }
             Ok(_) => fs::read(path)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let stored: Stored = serde_json::from_slice(&bytes)?;
+        let stored: DigestFile = serde_json::from_slice(&bytes)?;
         if stored.version != VERSION {
-            let what = format!("a digest of another version: version={}", stored.version);
+            let what = format!("unsupported digest version: version={}", stored.version);
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         let age = now.0.checked_sub(stored.boot_ms).filter(|_| stored.boot_id == boot_id);
@@ -134,7 +136,7 @@ impl Digest {
     }
 }
 
-/// Its owner's alone, and on disk before it has its name.
+/// Creates a file with mode 0600 and syncs it.
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let _ = fs::remove_file(path);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
@@ -142,7 +144,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Tells this start of the machine from every other.
+/// Identifies this boot of the machine.
 fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_string())
 }
@@ -159,7 +161,7 @@ mod tests {
             agent_id: "coder".to_string(),
             session_id: "run-1".to_string(),
             attempt_id: Some("A-1".to_string()),
-            leases: vec![Kept { lease_id: "L-1.1.s".to_string(), lease_epoch: 1, fencing_token: 7 }],
+            leases: vec![DigestLease { lease_id: "L-1.1.s".to_string(), lease_epoch: 1, fencing_token: 7 }],
             last_phase: "editing".to_string(),
             pending: vec![Intent { predicate: "MUTATES".to_string(), object: "FILE:/x".to_string() }],
         }
@@ -167,55 +169,55 @@ mod tests {
 
     #[test]
     fn a_digest_is_read_back_for_five_minutes_of_the_same_boot() {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("digest.json");
         assert_eq!(Digest::load(&path).expect("readable"), None, "none yet");
-        digest().save(&path).expect("room");
+        digest().save(&path).expect("writable");
         assert_eq!(Digest::load(&path).expect("readable"), Some(digest()));
 
-        digest().save_at(&path, "boot", BootTime(1_000)).expect("room");
+        digest().save_at(&path, "boot", BootTime(1_000)).expect("writable");
         let at = |boot: &str, ms| Digest::load_at(&path, boot, BootTime(ms)).expect("readable");
         assert_eq!(at("boot", 301_000), Some(digest()), "to the last millisecond");
         assert_eq!(at("boot", 301_001), None, "too old");
-        assert_eq!(at("another", 1_000), None, "nobody knows how old");
-        assert_eq!(at("boot", 999), None, "of a time that has not come");
-        Digest::remove(&path).expect("it goes");
+        assert_eq!(at("another", 1_000), None, "of another boot");
+        assert_eq!(at("boot", 999), None, "from the future");
+        Digest::remove(&path).expect("removed");
         Digest::remove(&path).expect("again");
         assert_eq!(at("boot", 1_000), None);
     }
 
     #[test]
-    fn it_is_written_whole_for_its_owner_alone() {
-        let dir = tempfile::tempdir().expect("a folder");
+    fn a_digest_is_replaced_atomically_with_mode_0600() {
+        let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("digest.json");
-        digest().save(&path).expect("room");
-        // Another of this name is being written, or was when its writer died: the old one stands.
-        fs::write(dir.path().join("digest.json.1.tmp"), b"{\"version\":1,").expect("room");
+        digest().save(&path).expect("writable");
+        // A half-written temporary file of a crashed writer: the old digest stays valid.
+        fs::write(dir.path().join("digest.json.1.tmp"), b"{\"version\":1,").expect("writable");
         assert_eq!(Digest::load(&path).expect("readable"), Some(digest()));
         let mode = fs::metadata(&path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let second = Digest { last_phase: "testing".to_string(), ..digest() };
-        second.save(&path).expect("room");
+        second.save(&path).expect("writable");
         assert_eq!(Digest::load(&path).expect("readable"), Some(second));
-        assert_eq!(fs::read_dir(dir.path()).expect("a folder").count(), 2, "nothing is left behind");
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 2, "nothing is left behind");
     }
 
     #[test]
-    fn what_is_no_digest_is_an_error_and_not_nothing() {
-        let dir = tempfile::tempdir().expect("a folder");
+    fn a_malformed_digest_is_an_error_and_not_a_missing_one() {
+        let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("digest.json");
         for bad in ["", "{", "{}", r#"{"version":2,"boot_id":"","boot_ms":0,"digest":{}}"#] {
-            fs::write(&path, bad).expect("room");
+            fs::write(&path, bad).expect("writable");
             assert!(Digest::load(&path).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn it_knows_what_to_ask_first() {
-        let asked = digest().to_reconcile(true);
-        assert_eq!((asked.agent_id.as_deref(), asked.rebind), (Some("coder"), Some(true)));
+    fn a_digest_reconciles_all_its_leases() {
+        let request = digest().to_reconcile(true);
+        assert_eq!((request.agent_id.as_deref(), request.rebind), (Some("coder"), Some(true)));
         assert_eq!(
-            (asked.lease_ids, asked.namespace),
+            (request.lease_ids, request.namespace),
             (vec!["L-1.1.s".to_string()], Some("prod".to_string()))
         );
     }

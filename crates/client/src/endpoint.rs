@@ -1,66 +1,71 @@
-//! Where a server is: `host[:port]`, a URL, or `unix:/path`.
+//! The address of a server: `host[:port]`, a URL, or `unix:/path`.
 
 use std::path::PathBuf;
 
 use crate::error::{Error, Kind};
 
-/// Where a server is.
+/// The address of a server, and whether it is reached over TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    pub(crate) place: Place,
+    pub(crate) address: Address,
     pub(crate) tls: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// A host and a port.
+pub(crate) enum Address {
+    /// Host and port.
     Tcp(String, u16),
-    /// A socket in the filesystem.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
 impl Endpoint {
-    /// Reads an address. A bare `host[:port]` means HTTPS, HTTP if `plain`; the port is 9341 where none is named.
+    /// Parses an address. A bare `host[:port]` means HTTPS, or HTTP if `plain`; the default port is 9341.
     pub fn parse(text: &str, plain: bool) -> Result<Endpoint, Error> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
             if !path.starts_with('/') {
-                return Err(bad("a socket has an absolute path, as in unix:/run/lockd.sock", text));
+                return Err(invalid(
+                    "the path of a Unix socket must be absolute, as in unix:/run/lockd.sock",
+                    text,
+                ));
             }
-            return Ok(Endpoint { place: Place::Unix(path.into()), tls: false });
+            return Ok(Endpoint { address: Address::Unix(path.into()), tls: false });
         }
         let (tls, rest) = match text.split_once("://") {
             Some(("http", rest)) => (false, rest),
             Some(("https", rest)) => (true, rest),
-            Some(_) => return Err(bad("no such scheme; http, https or unix is", text)),
+            Some(_) => return Err(invalid("unknown scheme; use http, https or unix", text)),
             None => (!plain, text),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) =
-            split(authority).ok_or_else(|| bad("not host[:port], a URL or unix:/path", text))?;
-        Ok(Endpoint { place: Place::Tcp(host, port), tls })
+            split(authority).ok_or_else(|| invalid("expected host[:port], a URL or unix:/path", text))?;
+        Ok(Endpoint { address: Address::Tcp(host, port), tls })
     }
 
-    /// As it goes into a request.
+    /// The authority of request URIs.
     pub(crate) fn authority(&self) -> String {
-        match &self.place {
-            Place::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
-            Place::Tcp(host, port) => format!("{host}:{port}"),
-            Place::Unix(_) => "localhost".to_string(),
+        match &self.address {
+            Address::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            Address::Tcp(host, port) => format!("{host}:{port}"),
+            Address::Unix(_) => "localhost".to_string(),
         }
     }
 }
 
 impl std::fmt::Display for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.place {
-            Place::Unix(path) => write!(f, "unix:{}", path.display()),
-            Place::Tcp(..) => write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority()),
+        match &self.address {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(..) => {
+                write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
+            }
         }
     }
 }
 
-fn bad(what: &str, text: &str) -> Error {
+fn invalid(what: &str, text: &str) -> Error {
     Error::new(Kind::Invalid, format!("{what}: server={text:?}"))
 }
 
@@ -71,7 +76,7 @@ fn split(authority: &str) -> Option<(String, u16)> {
     } else {
         match authority.split_once(':') {
             Some((host, port)) if !port.contains(':') => (host, Some(port)),
-            // No port; or an address of IPv6 without brackets.
+            // No port, or an IPv6 address without brackets.
             _ => (authority, None),
         }
     };

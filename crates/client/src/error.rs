@@ -1,25 +1,25 @@
-//! Why something failed, by what the caller has to do about it.
+//! Errors, classified by what the caller should do.
 
 use std::fmt;
 
 use api::{Code, Refusal};
 
-/// What a caller has to do.
+/// What the caller should do about an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Others hold it: wait, or do something else.
+    /// A conflicting lease exists: wait, or do something else.
     Held,
-    /// What the caller holds or knows is out of date, by another's doing: stop, or read again.
+    /// The caller's lease, version or etag is stale because another client acted: stop, or read again.
     Fenced,
-    /// The lease ran out: stop, and acquire again.
+    /// The lease expired: stop, and acquire again.
     Expired,
-    /// It may have happened, or not: look before doing it again.
+    /// The call may or may not have been applied: check the state before retrying.
     Indeterminate,
-    /// It did not happen, and may work later.
+    /// The call was not applied; a later retry may succeed.
     Unavailable,
-    /// It is not allowed.
+    /// The caller lacks the right or the quota.
     Denied,
-    /// It cannot work like this.
+    /// The request is invalid; retrying it unchanged cannot succeed.
     Invalid,
 }
 
@@ -29,7 +29,7 @@ pub struct Error {
     kind: Kind,
     detail: String,
     refusal: Option<Box<Refusal>>,
-    /// An earlier try of the same call may have been applied.
+    /// An earlier attempt of the same call may have been applied.
     pub(crate) ambiguous: bool,
 }
 
@@ -47,22 +47,22 @@ impl Error {
         Error { kind, ..self }
     }
 
-    /// Was an earlier try of the same call one that may have been applied?
+    /// Records whether an earlier attempt of the same call may have been applied.
     pub(crate) fn after(self, ambiguous: bool) -> Error {
         Error { ambiguous, ..self }
     }
 
-    /// What to do about it.
+    /// What the caller should do.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What the server said, if it was the server.
+    /// The server's refusal, if the server sent one.
     pub fn refusal(&self) -> Option<&Refusal> {
         self.refusal.as_deref()
     }
 
-    /// The server's code, if it was the server.
+    /// The server's error code, if it sent one.
     pub fn code(&self) -> Option<Code> {
         self.refusal().map(|refusal| refusal.error)
     }
@@ -72,7 +72,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.detail)?;
         match self.kind {
-            Kind::Indeterminate => f.write_str("; it may have happened: look before doing it again"),
+            Kind::Indeterminate => f.write_str("; it may have been applied: check before retrying"),
             _ => Ok(()),
         }
     }

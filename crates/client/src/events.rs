@@ -1,7 +1,7 @@
-//! What happens at the server, as it happens.
+//! The server's event stream (server-sent events).
 //!
-//! **Invariant.** A reader sees everything once and in order, or is told [`News::Reset`]. A connection that breaks is made
-//! again, from where it was; where nothing was seen before it broke, nobody knows what was missed, and that is a reset.
+//! **Invariant.** A reader gets every event once and in order, or [`StreamItem::Reset`]. A broken connection is reopened
+//! after the last event that was read; if none was read yet, events may have been missed, which is a reset.
 
 use std::time::Duration;
 
@@ -10,52 +10,53 @@ use api::path;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::call::Ask;
-use crate::chance;
+use crate::call::ApiRequest;
 use crate::client::{Client, get, query};
 use crate::error::{Error, Kind};
+use crate::random;
 
-/// A server says something every 15 s: one that does not is gone.
-const SILENCE: Duration = Duration::from_secs(45);
-/// How soon a connection that broke is made again.
-const AGAIN: Duration = Duration::from_millis(500);
-/// The longest event that is taken.
+/// Idle timeout of the stream. The server sends at least a comment every 15 s.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
+/// Delay before reconnecting, before jitter.
+const RECONNECT_DELAY: Duration = Duration::from_millis(500);
+/// The longest event that is accepted, in bytes.
 const EVENT_BYTES_MAX: usize = 4 << 20;
 
-/// What a reader is told.
+/// One item of the event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    /// Something happened.
-    Happened {
-        /// Where to go on from.
+pub enum StreamItem {
+    /// An event.
+    Event {
+        /// Pass it as `after` to resume behind this event.
         id: String,
-        /// What.
+        /// The event itself.
         event: Box<Event>,
     },
-    /// Some of what happened was missed: read again what you need to know.
+    /// Events were missed: read the current state again.
     Reset,
 }
 
-/// Follows what happens. Dropped, it ends.
+/// A subscription to the event stream. Dropping it closes the connection.
 pub struct Events {
     client: Client,
     namespace: Option<String>,
     last: Option<String>,
     body: Option<Incoming>,
-    /// It was connected before.
-    begun: bool,
+    /// It has been connected at least once.
+    connected_before: bool,
     buffer: Vec<u8>,
 }
 
 impl Client {
-    /// Follows what happens from now on, or after an event of this id; in one namespace, or in all that may be read.
+    /// Subscribes to events from now on, or behind the event with the id `after`; in one namespace, or in all that the
+    /// client may read.
     pub async fn events(&self, namespace: Option<&str>, after: Option<&str>) -> Result<Events, Error> {
         let mut events = Events {
             client: self.clone(),
             namespace: namespace.map(ToString::to_string),
             last: after.map(ToString::to_string),
             body: None,
-            begun: false,
+            connected_before: false,
             buffer: Vec::new(),
         };
         events.connect().await?;
@@ -64,18 +65,18 @@ impl Client {
 }
 
 impl Events {
-    /// The next thing that happens. After an error it may be asked again: it goes on from where it was.
-    pub async fn next(&mut self) -> Result<News, Error> {
+    /// The next item. After an error it may be called again, and resumes where it was.
+    pub async fn next(&mut self) -> Result<StreamItem, Error> {
         loop {
             if let Some(block) = self.block() {
                 match parse(&block)? {
-                    Some(News::Reset) => {
+                    Some(StreamItem::Reset) => {
                         self.last = None;
-                        return Ok(News::Reset);
+                        return Ok(StreamItem::Reset);
                     }
-                    Some(News::Happened { id, event }) => {
+                    Some(StreamItem::Event { id, event }) => {
                         self.last = Some(id.clone());
-                        return Ok(News::Happened { id, event });
+                        return Ok(StreamItem::Event { id, event });
                     }
                     None => continue,
                 }
@@ -83,36 +84,36 @@ impl Events {
             if self.buffer.len() > EVENT_BYTES_MAX {
                 return Err(Error::new(
                     Kind::Invalid,
-                    "an event that is too long; is it a lockd of this version?",
+                    "the event is too long; check that the server is a lockd of this version",
                 ));
             }
             if self.body.is_none() {
-                tokio::time::sleep(chance::jitter(AGAIN)).await;
+                tokio::time::sleep(random::jitter(RECONNECT_DELAY)).await;
                 if self.connect().await? {
-                    return Ok(News::Reset);
+                    return Ok(StreamItem::Reset);
                 }
             }
             self.receive().await;
         }
     }
 
-    /// Says whether something may have been missed.
+    /// Returns whether events may have been missed.
     async fn connect(&mut self) -> Result<bool, Error> {
         let path = query(path::EVENTS, &[("namespace", self.namespace.as_deref())]);
         let headers = self.last.iter().map(|id| ("last-event-id", id.clone())).collect();
-        let body = self.client.servers.open(&Ask { headers, ..get(path) }).await?;
+        let body = self.client.servers.open(&ApiRequest { headers, ..get(path) }).await?;
         self.buffer.clear();
         self.body = Some(body);
-        let missed = self.begun && self.last.is_none();
-        self.begun = true;
+        let missed = self.connected_before && self.last.is_none();
+        self.connected_before = true;
         Ok(missed)
     }
 
     async fn receive(&mut self) {
         let Some(body) = &mut self.body else { return };
-        match tokio::time::timeout(SILENCE, body.frame()).await {
+        match tokio::time::timeout(IDLE_TIMEOUT, body.frame()).await {
             Ok(Some(Ok(frame))) => self.buffer.extend(frame.into_data().unwrap_or_default()),
-            // It has ended, or broken, or nobody is there.
+            // The stream ended, the connection broke, or the idle timeout passed.
             _ => self.body = None,
         }
     }
@@ -124,19 +125,19 @@ impl Events {
     }
 }
 
-/// `None` for what only says that the server is there, and for events of a later version.
-fn parse(block: &[u8]) -> Result<Option<News>, Error> {
-    let strange = |what: &str| Error::new(Kind::Invalid, format!("an event that cannot be read: {what}"));
-    let text = std::str::from_utf8(block).map_err(|error| strange(&error.to_string()))?;
+/// `None` for keep-alive comments, and for events that a later version adds.
+fn parse(block: &[u8]) -> Result<Option<StreamItem>, Error> {
+    let malformed = |what: &str| Error::new(Kind::Invalid, format!("malformed event: {what}"));
+    let text = std::str::from_utf8(block).map_err(|error| malformed(&error.to_string()))?;
     let field = |name: &str| {
         let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         lines.map(|value| value.strip_prefix(' ').unwrap_or(value)).next()
     };
     match (field("event"), field("id"), field("data")) {
-        (Some("reset"), ..) => Ok(Some(News::Reset)),
+        (Some("reset"), ..) => Ok(Some(StreamItem::Reset)),
         (Some(_), Some(id), Some(data)) => {
-            let event = serde_json::from_str(data).map_err(|error| strange(&error.to_string()))?;
-            Ok(Some(News::Happened { id: id.to_string(), event }))
+            let event = serde_json::from_str(data).map_err(|error| malformed(&error.to_string()))?;
+            Ok(Some(StreamItem::Event { id: id.to_string(), event }))
         }
         _ => Ok(None),
     }
@@ -149,9 +150,11 @@ mod tests {
     #[test]
     fn events_are_read_and_comments_are_not() {
         assert_eq!(parse(b":\n\n").expect("a comment"), None);
-        assert_eq!(parse(b"event: reset\ndata: {}\n\n").expect("a reset"), Some(News::Reset));
+        assert_eq!(parse(b"event: reset\ndata: {}\n\n").expect("a reset"), Some(StreamItem::Reset));
         let block = b"id: 5.0\nevent: granted\ndata: {\"event\":\"granted\",\"namespace\":\"n\",\"holder\":\"a\",\"resources\":[]}\n\n";
-        let Some(News::Happened { id, event }) = parse(block).expect("an event") else { panic!("an event") };
+        let Some(StreamItem::Event { id, event }) = parse(block).expect("an event") else {
+            panic!("an event")
+        };
         assert_eq!((id.as_str(), event.namespace.as_str()), ("5.0", "n"));
         assert!(parse(b"id: 5.0\nevent: granted\ndata: {\n\n").is_err());
     }

@@ -1,149 +1,149 @@
-//! A lease that keeps itself alive, and knows when it is over.
+//! A lease that renews itself and knows when it has ended.
 //!
 //! **Invariant.** [`Lease::is_live`] is true only before the deadline that the server last confirmed, counted on the
-//! boot clock from before the request was sent, less a margin for clocks that run unevenly. A machine that was asleep
-//! finds its leases over before it does anything with them.
+//! boot clock from before the request was sent, less a margin for clock drift. After a suspend, an expired lease is
+//! reported as lost before it can be used.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use api::{Code, tell};
+use api::{Code, responses};
 use hyper::body::Bytes;
 use tokio::sync::{oneshot, watch};
 
-use crate::chance;
 use crate::client::{Client, Conditions, State};
 use crate::clock::{self, BootTime};
 use crate::error::{Error, Kind};
+use crate::random;
 
-/// The margin is this part of what remains, and never more than that.
+/// The safety margin: this fraction of the remaining time, at most this span.
 const MARGIN: (u32, Duration) = (20, Duration::from_millis(500));
-/// How soon a renewal that failed is tried again.
-const AGAIN: Duration = Duration::from_millis(200);
+/// Delay before a failed renewal is retried, before jitter.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Why a lease is over.
+/// Why a lease has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The server says that it ran out.
+    /// The server reports that it expired.
     Expired,
-    /// An operator withdrew it.
+    /// An operator revoked it.
     Revoked,
-    /// It was given back, here or by another who has its credential.
+    /// It was released, by this client or by another with its credential.
     Released,
-    /// No server has confirmed it in time.
+    /// No server confirmed a renewal before the deadline.
     Unreachable,
 }
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Lost::Expired => "it ran out; stop, and acquire again",
-            Lost::Revoked => "an operator withdrew it; stop",
-            Lost::Released => "it was given back; stop",
-            Lost::Unreachable => "no server has confirmed it in time; stop, and acquire again",
+            Lost::Expired => "it expired; stop, and acquire again",
+            Lost::Revoked => "an operator revoked it; stop",
+            Lost::Released => "it was released; stop",
+            Lost::Unreachable => "no server confirmed it before its deadline; stop, and acquire again",
         })
     }
 }
 
-/// A lease that renews itself. Dropped, it is given back in the background.
+/// A lease that renews itself. Dropping it releases it in the background.
 pub struct Lease {
     shared: Arc<Shared>,
-    /// Whoever sends here, or drops it, ends the lease.
-    stop: Option<oneshot::Sender<Answer>>,
+    /// Sending, or dropping it, stops the renewals and releases the lease.
+    stop: Option<oneshot::Sender<ReleaseReply>>,
 }
 
-type Answer = oneshot::Sender<Result<(), Error>>;
+type ReleaseReply = oneshot::Sender<Result<(), Error>>;
 
 struct Shared {
     client: Client,
-    granted: tell::Granted,
-    /// In milliseconds of the boot clock.
+    granted: responses::Granted,
+    /// A [`BootTime`], in milliseconds.
     deadline: AtomicU64,
     lost: watch::Sender<Option<Lost>>,
-    /// Its holder gave it back with a commit: that is no loss.
-    given_back: AtomicBool,
+    /// Released together with a commit: not a loss.
+    released_by_commit: AtomicBool,
 }
 
 impl Lease {
     pub(crate) fn new(
         client: Client,
-        granted: tell::Granted,
+        granted: responses::Granted,
         sent_at: BootTime,
         remaining: Duration,
     ) -> Lease {
         let deadline = AtomicU64::new(deadline(sent_at, remaining).0);
-        let (lost, given_back) = (watch::Sender::new(None), AtomicBool::new(false));
-        let shared = Arc::new(Shared { client, granted, deadline, lost, given_back });
+        let (lost, released_by_commit) = (watch::Sender::new(None), AtomicBool::new(false));
+        let shared = Arc::new(Shared { client, granted, deadline, lost, released_by_commit });
         let (stop, stopped) = oneshot::channel();
-        tokio::spawn(keep(Arc::clone(&shared), sent_at.after(remaining / 3), stopped));
+        tokio::spawn(run(Arc::clone(&shared), sent_at.after(remaining / 3), stopped));
         Lease { shared, stop: Some(stop) }
     }
 
-    /// As the server granted it. Its times are of that moment.
-    pub fn granted(&self) -> &tell::Granted {
+    /// The server's grant. Its times are as of then.
+    pub fn granted(&self) -> &responses::Granted {
         &self.shared.granted
     }
 
-    /// The credential: for whatever is done under the lease, and for nobody else.
+    /// The credential, required by every call under the lease. Keep it secret.
     pub fn credential(&self) -> &str {
         &self.granted().lease_id
     }
 
-    /// Only grows for each resource: to be checked by whatever the lease protects, as [`fence`] does.
+    /// The fencing token, to be checked by the protected resource, as [`fence`] does. It only grows for each resource.
     pub fn fencing_token(&self) -> u64 {
         self.granted().fencing_token
     }
 
-    /// May work go on?
+    /// Whether work under the lease may continue.
     pub fn is_live(&self) -> bool {
         self.why_lost().is_none()
     }
 
-    /// Why it may not.
+    /// Why it may not; `None` while it may.
     pub fn why_lost(&self) -> Option<Lost> {
-        let late = || self.shared.deadline().left().is_zero().then_some(Lost::Unreachable);
-        (*self.shared.lost.borrow()).or_else(late)
+        let overdue = || self.shared.deadline().remaining().is_zero().then_some(Lost::Unreachable);
+        (*self.shared.lost.borrow()).or_else(overdue)
     }
 
-    /// How long work may go on, if nothing is heard of any server.
+    /// How long work may continue without another renewal.
     pub fn remaining(&self) -> Duration {
-        if self.is_live() { self.shared.deadline().left() } else { Duration::ZERO }
+        if self.is_live() { self.shared.deadline().remaining() } else { Duration::ZERO }
     }
 
-    /// Waits until it is over, and tells why.
+    /// Waits until the lease has ended, and returns why.
     pub async fn lost(&self) -> Lost {
         let mut watched = self.shared.lost.subscribe();
         let lost = watched.wait_for(Option::is_some).await.map(|lost| *lost);
         lost.ok().flatten().unwrap_or(Lost::Released)
     }
 
-    /// The same; for ever, if it was given back with a commit.
-    pub(crate) async fn taken(&self) -> Lost {
+    /// The same, but never returns if a commit released the lease.
+    pub(crate) async fn lost_unreleased(&self) -> Lost {
         let lost = self.lost().await;
-        if self.shared.given_back.load(Ordering::Acquire) {
+        if self.shared.released_by_commit.load(Ordering::Acquire) {
             std::future::pending::<()>().await;
         }
         lost
     }
 
-    /// The document of its key.
+    /// Reads the document of the lease's key.
     pub async fn get_state(&self) -> Result<State, Error> {
         self.shared.client.get_state(self.live_key()?, self.credential()).await
     }
 
-    /// Commits the document of its key, under its fencing token.
+    /// Commits the document of the lease's key, under its fencing token.
     pub async fn update_state(
         &self,
         document: impl Into<Bytes>,
         conditions: &Conditions,
-    ) -> Result<tell::Committed, Error> {
+    ) -> Result<responses::Committed, Error> {
         let fenced = Conditions { fencing_token: Some(self.fencing_token()), ..conditions.clone() };
         let committed =
             self.shared.client.update_state(self.live_key()?, self.credential(), document, &fenced).await?;
         if conditions.release {
-            self.shared.given_back.store(true, Ordering::Release);
+            self.shared.released_by_commit.store(true, Ordering::Release);
             self.shared.lose(Lost::Released);
         }
         Ok(committed)
@@ -153,15 +153,15 @@ impl Lease {
         if let Some(lost) = self.why_lost() {
             return Err(lost.into());
         }
-        let several = "the lease is over several resources; name the key, with the client's own call";
+        let several = "the lease covers several resources; use the client's call and name the key";
         self.granted().key.as_deref().ok_or_else(|| Error::new(Kind::Invalid, several))
     }
 
-    /// Gives it back.
+    /// Releases the lease.
     pub async fn release(mut self) -> Result<(), Error> {
         let (send, receive) = oneshot::channel();
-        let stop = self.stop.take().expect("only this and the end of its life take it");
-        let gone = || Error::new(Kind::Indeterminate, "the runtime ended before the lease was given back");
+        let stop = self.stop.take().expect("only release takes it, once");
+        let gone = || Error::new(Kind::Indeterminate, "the runtime ended before the lease was released");
         stop.send(send).map_err(|_| gone())?;
         receive.await.map_err(|_| gone())?
     }
@@ -169,7 +169,7 @@ impl Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the credential.
+        // The credential is secret.
         write!(f, "Lease({}, lost: {:?})", self.granted().public_id, self.why_lost())
     }
 }
@@ -179,7 +179,7 @@ impl Shared {
         BootTime(self.deadline.load(Ordering::Acquire))
     }
 
-    /// The first reason stays.
+    /// Records why the lease ended; the first reason wins.
     fn lose(&self, why: Lost) {
         self.lost.send_if_modified(|lost| {
             let first = lost.is_none();
@@ -188,13 +188,13 @@ impl Shared {
         });
     }
 
-    /// Until it is over.
+    /// Renews until a renewal is refused for good.
     async fn renew(&self, mut next: BootTime) -> Lost {
         loop {
-            clock::until(next).await;
-            // A server that hangs must leave time to ask another.
-            let try_max = Some(Duration::from_millis(self.granted.ttl_ms) / 4);
-            match self.client.extend(&self.granted.lease_id, None, try_max).await {
+            clock::sleep_until(next).await;
+            // A server that hangs must leave time to try another.
+            let attempt_timeout = Some(Duration::from_millis(self.granted.ttl_ms) / 4);
+            match self.client.extend(&self.granted.lease_id, None, attempt_timeout).await {
                 Ok((extended, sent_at)) => {
                     let remaining = Duration::from_millis(extended.remaining_ms);
                     self.deadline.store(deadline(sent_at, remaining).0, Ordering::Release);
@@ -202,16 +202,16 @@ impl Shared {
                 }
                 Err(error) => match fatal(&error) {
                     Some(lost) => return lost,
-                    None => next = BootTime::now().after(chance::jitter(AGAIN)),
+                    None => next = BootTime::now().after(random::jitter(RETRY_DELAY)),
                 },
             }
         }
     }
 
-    /// Until its deadline, wherever that moves.
-    async fn run_out(&self) -> Lost {
-        while !self.deadline().left().is_zero() {
-            clock::until(self.deadline()).await;
+    /// Waits for the deadline, which renewals move.
+    async fn expire(&self) -> Lost {
+        while !self.deadline().remaining().is_zero() {
+            clock::sleep_until(self.deadline()).await;
         }
         Lost::Unreachable
     }
@@ -222,7 +222,7 @@ fn deadline(sent_at: BootTime, remaining: Duration) -> BootTime {
     sent_at.after(remaining.saturating_sub(margin))
 }
 
-/// A renewal that is refused like this is refused for ever.
+/// The loss that a refused renewal means; `None` if a retry may succeed.
 fn fatal(error: &Error) -> Option<Lost> {
     match error.code()? {
         Code::LeaseRevoked => Some(Lost::Revoked),
@@ -232,13 +232,13 @@ fn fatal(error: &Error) -> Option<Lost> {
     }
 }
 
-/// Renews a lease until it is over or stopped, and then gives it back.
-async fn keep(shared: Arc<Shared>, first: BootTime, mut stopped: oneshot::Receiver<Answer>) {
+/// Renews a lease until it ends or is stopped, and then releases it.
+async fn run(shared: Arc<Shared>, first: BootTime, mut stopped: oneshot::Receiver<ReleaseReply>) {
     let mut ended = shared.lost.subscribe();
     let stop = tokio::select! {
         biased;
         stop = &mut stopped => Some(stop),
-        lost = shared.run_out() => { shared.lose(lost); None }
+        lost = shared.expire() => { shared.lose(lost); None }
         lost = shared.renew(first) => { shared.lose(lost); None }
         _ = ended.wait_for(Option::is_some) => None,
     };
@@ -248,8 +248,8 @@ async fn keep(shared: Arc<Shared>, first: BootTime, mut stopped: oneshot::Receiv
     };
     shared.lose(Lost::Released);
     let released = shared.client.release(&shared.granted.lease_id).await;
-    if let Ok(answer) = stop {
-        // Whoever asked may have gone.
-        let _ = answer.send(released);
+    if let Ok(reply) = stop {
+        // The caller may have been dropped.
+        let _ = reply.send(released);
     }
 }

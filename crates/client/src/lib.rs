@@ -1,11 +1,10 @@
-//! lockd from a program: leases that keep themselves alive, retries that apply once, failover.
+//! Client library of lockd: leases that renew themselves, idempotent retries, failover.
 //!
-//! **Invariant.** A [`Lease`] never says that it is live past its deadline: that is counted on this machine's boot
-//! clock, from before the request was sent that the deadline comes from. A mutation that may have happened is sent
-//! again under the same idempotency key, or reported as [`Kind::Indeterminate`]: it is never applied twice.
+//! **Invariant.** A [`Lease`] is never live past its deadline, which is counted on this machine's boot clock from before
+//! the confirming request was sent. A mutation that may have been applied is retried under the same idempotency key,
+//! or reported as [`Kind::Indeterminate`]: it is never applied twice.
 //!
-//! **What is absent.** Wall clocks, and the server's rules: what is refused is told as the server told it. TLS: the
-//! place for it is `connect`.
+//! **What is absent.** Wall clocks, and the server's rules: refusals are passed on as the server sent them.
 //!
 //! ```no_run
 //! # async fn work() -> Result<(), client::Error> {
@@ -24,12 +23,11 @@
 //! # }
 //! ```
 //!
-//! The modules in reading order: [`error`] says what to do when something fails; [`endpoint`] is where servers are, and
-//! `connect` how they are reached; `call` sends a request until it is answered, and `progress` tells how far its body has
-//! come; [`client`](mod@client) has one method for each call of the API; [`lease`] keeps a lease alive; [`agent`] is what agents
-//! do, [`digest`] what they take through a restart, and [`events`] follows what happens. `clock` and `chance` are the machine's.
-//! [`fence`] is a crate of
-//! its own: what a lease protects checks its token there.
+//! The modules in reading order: [`error`] classifies failures; [`endpoint`] parses server addresses, and `connect` opens
+//! connections; `call` sends requests with retries, and `progress` reports large bodies; [`client`](mod@client) has one
+//! method for each call of the API; [`lease`] renews a lease; [`agent`] has the calls for agents, [`digest`] their state
+//! across restarts, and [`events`] the event stream. `clock` is the boot clock, `random` the source of keys and jitter.
+//! [`fence`] is a crate of its own: protected resources check fencing tokens with it.
 
 pub mod error;
 pub mod endpoint;
@@ -42,18 +40,18 @@ pub mod agent;
 pub mod digest;
 pub mod events;
 mod clock;
-mod chance;
+mod random;
 
 pub use agent::Declared;
 pub use client::{Builder, Client, Conditions, Options, State};
 pub use digest::Digest;
 pub use error::{Error, Kind};
-pub use events::{Events, News};
+pub use events::{Events, StreamItem};
 pub use fence;
 pub use lease::{Lease, Lost};
 pub use progress::Progress;
 
-/// The examples of that page, as tests.
+/// Runs the examples of the page as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/fencing.md")]
 struct Fencing;

@@ -1,4 +1,4 @@
-//! How far a large body has come, for whoever shows it.
+//! Progress of large uploads and downloads, for progress bars.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -8,36 +8,36 @@ use std::task::{Context, Poll};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 
-/// Bodies up to this size are not told of.
-const SMALL: u64 = 64 << 10;
-/// As much is handed on at once.
-const PIECE: usize = 64 << 10;
+/// Bodies up to this size are not reported, in bytes.
+const SMALL_BYTES: u64 = 64 << 10;
+/// Reported uploads are sent in chunks of this many bytes.
+const CHUNK_BYTES: usize = 64 << 10;
 
-/// Is told how far documents have come, on their way there or back.
+/// Receives the progress of documents that are sent or received.
 pub trait Progress: Send + Sync {
-    /// A body of so many bytes begins; again from its beginning, if it is tried again.
+    /// A body of `bytes` bytes begins. A retry begins again.
     fn begin(&self, bytes: u64);
-    /// So many more of them were sent or received.
+    /// `bytes` more bytes of it were sent or received.
     fn moved(&self, bytes: u64);
 }
 
-/// Somebody to tell, if anybody wants to know.
-pub(crate) type Watcher = Option<Arc<dyn Progress>>;
+/// The receiver of progress, if there is one.
+pub(crate) type ProgressSink = Option<Arc<dyn Progress>>;
 
-/// A body that tells how far it was sent.
+/// A request body that reports its progress.
 pub(crate) struct Upload {
     rest: Bytes,
-    watcher: Watcher,
+    sink: ProgressSink,
 }
 
 impl Upload {
-    pub(crate) fn new(body: Bytes, watcher: &Watcher) -> Upload {
+    pub(crate) fn new(body: Bytes, sink: &ProgressSink) -> Upload {
         let bytes = body.len() as u64;
-        let watcher = watcher.clone().filter(|_| bytes > SMALL);
-        if let Some(watcher) = &watcher {
-            watcher.begin(bytes);
+        let sink = sink.clone().filter(|_| bytes > SMALL_BYTES);
+        if let Some(sink) = &sink {
+            sink.begin(bytes);
         }
-        Upload { rest: body, watcher }
+        Upload { rest: body, sink }
     }
 }
 
@@ -52,13 +52,13 @@ impl Body for Upload {
         if self.rest.is_empty() {
             return Poll::Ready(None);
         }
-        let whole = if self.watcher.is_some() { PIECE } else { usize::MAX };
-        let length = whole.min(self.rest.len());
-        let piece = self.rest.split_to(length);
-        if let Some(watcher) = &self.watcher {
-            watcher.moved(length as u64);
+        let chunk_max = if self.sink.is_some() { CHUNK_BYTES } else { usize::MAX };
+        let length = chunk_max.min(self.rest.len());
+        let chunk = self.rest.split_to(length);
+        if let Some(sink) = &self.sink {
+            sink.moved(length as u64);
         }
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        Poll::Ready(Some(Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -70,19 +70,19 @@ impl Body for Upload {
     }
 }
 
-/// A body that tells how far it was received.
-pub(crate) fn download<B>(body: B, watcher: &Watcher) -> impl Body<Data = Bytes, Error = B::Error>
+/// A response body that reports its progress.
+pub(crate) fn download<B>(body: B, sink: &ProgressSink) -> impl Body<Data = Bytes, Error = B::Error>
 where
     B: Body<Data = Bytes>,
 {
-    let bytes = body.size_hint().exact().filter(|bytes| *bytes > SMALL);
-    let watcher = watcher.clone().filter(|_| bytes.is_some());
-    if let (Some(watcher), Some(bytes)) = (&watcher, bytes) {
-        watcher.begin(bytes);
+    let bytes = body.size_hint().exact().filter(|bytes| *bytes > SMALL_BYTES);
+    let sink = sink.clone().filter(|_| bytes.is_some());
+    if let (Some(sink), Some(bytes)) = (&sink, bytes) {
+        sink.begin(bytes);
     }
     body.map_frame(move |frame| {
-        if let (Some(watcher), Some(data)) = (&watcher, frame.data_ref()) {
-            watcher.moved(data.len() as u64);
+        if let (Some(sink), Some(data)) = (&sink, frame.data_ref()) {
+            sink.moved(data.len() as u64);
         }
         frame
     })

@@ -1,22 +1,22 @@
-//! Why a write was not done, by what the caller has to do about it.
+//! Errors of fenced writes, classified by what the caller should do.
 
 use std::fmt;
 
 use crate::token::Token;
 
-/// A write that was not done, or not certainly.
+/// A write that was not applied, or not certainly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// A newer token has written, and nothing of this write was applied: the caller holds the lease no more. Stop.
+    /// A newer token has written; this write was not applied. The caller no longer holds the lease and must stop.
     Stale {
-        /// The newest token, where the resource tells it.
+        /// The newest token, if the resource reports it.
         current: Option<Token>,
     },
-    /// It may have happened, or may happen yet, under its token. The same write may be tried again.
+    /// The write may have been applied, or may be applied later, under its token. It is safe to retry.
     Indeterminate(String),
-    /// It did not happen, and may work later.
+    /// The write was not applied; a later retry may succeed.
     Unavailable(String),
-    /// It did not happen, and cannot work like this.
+    /// The write was not applied, and cannot succeed unchanged.
     Invalid(String),
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Error {
                 f.write_str("a newer holder has written; stop, and acquire again")
             }
             Error::Indeterminate(what) => {
-                write!(f, "{what}; it may have happened: the same write may be tried again")
+                write!(f, "{what}; it may have been applied: retrying the same write is safe")
             }
             Error::Unavailable(what) | Error::Invalid(what) => f.write_str(what),
         }

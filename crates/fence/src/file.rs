@@ -1,23 +1,23 @@
-//! A file that is replaced under its token, on a local filesystem.
+//! [`FencedFile`]: a file on a local filesystem that is replaced under its token.
 //!
 //! **Invariant.** The crate's, and: after a crash or a power cut at any moment the file is the old version or the new
-//! one, content and token together; whatever an answer reveals is durable before it is given.
+//! one, content and token together; every state that a result reveals is durable before the call returns.
 //!
-//! How: under an exclusive lock, read the token and compare; write the whole version beside the file; sync it; rename
-//! it over the file; sync the directory; answer.
+//! How: under an exclusive lock, read and compare the token; write the new version to a temporary file; sync it; rename
+//! it over the file; sync the directory; return.
 //!
-//! **What would break it.** Leave out the lock, and another write comes between compare and rename. Lock the file
-//! itself, and whoever waits for it locks a file that the rename has put away, and goes on beside the next writer. Keep
-//! the token in a second file, and a crash between two renames leaves a token that belongs to other content. Rename
-//! before the sync, and a power cut leaves a name with nothing behind it.
+//! **What would break it.** Without the lock, another write may come between compare and rename. With a lock on the file
+//! itself, a waiter locks the inode that the rename has just replaced, and writes concurrently with the next writer. With
+//! the token in a second file, a crash between two renames leaves a token with other content. With the rename before the
+//! sync, a power cut leaves an empty file under the name.
 //!
 //! **What is not covered.**
-//! - Whoever writes, renames or removes the file, or the lock beside it, by other means. To remove the file forgets its
-//!   token: [`FencedFile::remove`] keeps it.
-//! - Filesystems of a network: a lock there can be lost while its holder does not know. The known ones are refused;
-//!   one in user space (FUSE) cannot be told from a local one.
-//! - A writer that is stopped (SIGSTOP) in the middle: others are told [`Error::Unavailable`] until it goes on or is
-//!   killed. Nobody takes its lock away, since it could wake at its rename.
+//! - Programs that write, rename or remove the file or its lock file by other means. Deleting the file loses its token;
+//!   [`FencedFile::remove`] keeps it.
+//! - Network filesystems: a lock can be lost without its holder noticing. Known ones are refused; a FUSE filesystem
+//!   cannot be distinguished from a local one.
+//! - A writer that is stopped (SIGSTOP) in the middle: other writers get [`Error::Unavailable`] until it continues or is
+//!   killed. Its lock is never stolen, since it could resume right before its rename.
 //! - Other hard links to the file keep the old version. Permissions are kept, owner, ACLs and attributes are not.
 
 use std::io;
@@ -32,11 +32,11 @@ mod local;
 #[cfg(test)]
 mod tests;
 
-use local::LocalPlace;
+use local::LocalDir;
 
-/// A file that only its newest holder can replace.
+/// A file that only the newest holder can replace.
 ///
-/// The calls block: in an async program, make them where that is fine.
+/// The calls block: in async code, use a blocking task.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,7 +46,7 @@ use local::LocalPlace;
 /// let file = FencedFile::open(dir.path().join("checkpoint"))?;
 /// let (ours, newer) = (Token(41), Token(42)); // `Token(lease.fencing_token())`
 /// file.write(ours, b"page 1")?;
-/// // Another takes over: from its claim on, whoever came before is refused.
+/// // A new holder takes over: its claim fences off all earlier ones.
 /// assert_eq!(file.claim(newer)?.as_deref(), Some(b"page 1".as_slice()));
 /// assert_eq!(file.write(ours, b"page 2"), Err(Error::Stale { current: Some(newer) }));
 /// # Ok(())
@@ -54,99 +54,100 @@ use local::LocalPlace;
 /// ```
 #[derive(Debug)]
 pub struct FencedFile {
-    place: LocalPlace,
+    dir: LocalDir,
 }
 
 impl FencedFile {
-    /// A file that may be there or not, in a directory that is. It is found by the directory from now on, wherever that
-    /// is moved. Beside `name` there will be `.name.fence-lock`, and `.name.fence-temp` while it is written.
+    /// Opens the directory of `path`, which must exist; the file itself may not. The directory is kept open, so it may be
+    /// moved. Next to `name` it creates `.name.fence-lock`, and `.name.fence-temp` during writes.
     pub fn open(path: impl AsRef<Path>) -> Result<FencedFile, Error> {
-        Ok(FencedFile { place: LocalPlace::open(path.as_ref())? })
+        Ok(FencedFile { dir: LocalDir::open(path.as_ref())? })
     }
 
-    /// How long to wait for other writers. 10 s by default.
+    /// Timeout for waiting on other writers. 10 s by default.
     #[must_use]
-    pub fn patience(mut self, span: Duration) -> FencedFile {
-        self.place.patience = span;
+    pub fn lock_timeout(mut self, span: Duration) -> FencedFile {
+        self.dir.lock_timeout = span;
         self
     }
 
-    /// Replaces the content, unless a newer token has been here.
+    /// Replaces the content, unless a newer token has written or claimed.
     pub fn write(&self, token: Token, content: &[u8]) -> Result<(), Error> {
-        change(&self.place, token, Change::Write(content)).map(drop)
+        change(&self.dir, token, Change::Write(content)).map(drop)
     }
 
-    /// Raises the token and reads, in one step: what comes back stays, until this token or a newer one writes.
+    /// Raises the token and reads, in one atomic step: the content stays as returned until this token or a newer one
+    /// writes.
     pub fn claim(&self, token: Token) -> Result<Option<Vec<u8>>, Error> {
-        change(&self.place, token, Change::Claim).map(|version| version.content)
+        change(&self.dir, token, Change::Claim).map(|version| version.content)
     }
 
-    /// Removes the content, and keeps the token, unless a newer one has been here.
+    /// Removes the content and keeps the token, unless a newer token has written or claimed.
     pub fn remove(&self, token: Token) -> Result<(), Error> {
-        change(&self.place, token, Change::Remove).map(drop)
+        change(&self.dir, token, Change::Remove).map(drop)
     }
 
-    /// What is there now; `None` if nobody ever wrote or claimed. It may be replaced the moment after: whoever is to
-    /// write begins with [`FencedFile::claim`].
+    /// The current version; `None` if there was never a write or a claim. It may be replaced at any time: before a write
+    /// that depends on it, use [`FencedFile::claim`].
     pub fn read(&self) -> Result<Option<Version>, Error> {
-        look(&self.place)
+        read_version(&self.dir)
     }
 }
 
-/// The calls to a filesystem that a replacement is made of: a port, so that tests can stop between any two of them.
-trait Place {
-    /// As long as it lives, nobody else has one.
-    type Turn;
-    /// A version beside the file, open.
-    type Beside;
+/// The filesystem calls of a replacement. A trait, so that tests can interrupt between any two of them.
+trait FileOps {
+    /// Exclusive: at most one exists at a time.
+    type WriteLock;
+    /// The open temporary file.
+    type Temp;
 
-    /// Waits for its turn to write.
-    fn take_turn(&self) -> Result<Self::Turn, Error>;
-    /// The bytes of the file, if there is one.
+    /// Waits for the write lock.
+    fn lock(&self) -> Result<Self::WriteLock, Error>;
+    /// The bytes of the file, if it exists.
     fn read(&self) -> Result<Option<Vec<u8>>, Error>;
-    /// Writes a version beside the file, in place of what a crash left there.
-    fn write_beside(&self, bytes: &[u8]) -> io::Result<Self::Beside>;
+    /// Writes the temporary file, replacing one that a crash left.
+    fn write_temp(&self, bytes: &[u8]) -> io::Result<Self::Temp>;
     /// Makes its bytes durable.
-    fn sync_beside(&self, beside: &Self::Beside) -> io::Result<()>;
-    /// Renames it over the file.
-    fn swap_in(&self) -> io::Result<()>;
+    fn sync_temp(&self, temp: &Self::Temp) -> io::Result<()>;
+    /// Renames the temporary file over the file.
+    fn rename_temp(&self) -> io::Result<()>;
     /// Makes the rename durable.
-    fn sync_names(&self) -> io::Result<()>;
-    /// Removes what is beside the file; fails if there is nothing.
-    fn discard(&self) -> io::Result<()>;
+    fn sync_dir(&self) -> io::Result<()>;
+    /// Removes the temporary file; fails if it does not exist.
+    fn remove_temp(&self) -> io::Result<()>;
 }
 
-fn change<P: Place>(place: &P, token: Token, change: Change<'_>) -> Result<Version, Error> {
-    let _turn = place.take_turn()?;
-    let current = place.read()?.map(Version::parse).transpose()?;
+fn change<O: FileOps>(ops: &O, token: Token, change: Change<'_>) -> Result<Version, Error> {
+    let _lock = ops.lock()?;
+    let current = ops.read()?.map(Version::parse).transpose()?;
     let next = Version::next(current, token, change);
     match &next {
-        Ok(next) => replace(place, &next.to_bytes())?,
-        // It tells of a newer write, which may have been killed before its last sync.
-        Err(_) => place.sync_names().map_err(|cause| unavailable("sync the directory", &cause))?,
+        Ok(next) => replace(ops, &next.to_bytes())?,
+        // The error reveals a newer write, whose process may have been killed before its last sync.
+        Err(_) => ops.sync_dir().map_err(|cause| unavailable("sync the directory", &cause))?,
     }
     next
 }
 
-fn replace<P: Place>(place: &P, bytes: &[u8]) -> Result<(), Error> {
-    let written = place.write_beside(bytes).and_then(|beside| place.sync_beside(&beside));
+fn replace<O: FileOps>(ops: &O, bytes: &[u8]) -> Result<(), Error> {
+    let written = ops.write_temp(bytes).and_then(|temp| ops.sync_temp(&temp));
     if let Err(cause) = written {
-        // What stays is replaced by the next write.
-        let _ = place.discard();
-        return Err(unavailable("write the new version beside the file", &cause));
+        // A leftover is replaced by the next write.
+        let _ = ops.remove_temp();
+        return Err(unavailable("write the temporary file", &cause));
     }
-    if let Err(cause) = place.swap_in() {
-        let doing = "rename the new version over the file";
-        // What can still be removed was not renamed.
-        let renamed = place.discard().is_err();
+    if let Err(cause) = ops.rename_temp() {
+        let doing = "rename the temporary file over the file";
+        // If the temporary file can still be removed, it was not renamed.
+        let renamed = ops.remove_temp().is_err();
         return Err(if renamed { indeterminate(doing, &cause) } else { unavailable(doing, &cause) });
     }
-    place.sync_names().map_err(|cause| indeterminate("sync the directory", &cause))
+    ops.sync_dir().map_err(|cause| indeterminate("sync the directory", &cause))
 }
 
-fn look<P: Place>(place: &P) -> Result<Option<Version>, Error> {
-    let Some(bytes) = place.read()? else { return Ok(None) };
-    place.sync_names().map_err(|cause| unavailable("sync the directory", &cause))?;
+fn read_version<O: FileOps>(ops: &O) -> Result<Option<Version>, Error> {
+    let Some(bytes) = ops.read()? else { return Ok(None) };
+    ops.sync_dir().map_err(|cause| unavailable("sync the directory", &cause))?;
     Version::parse(bytes).map(Some)
 }
 

@@ -1,24 +1,24 @@
-//! An object that is replaced under its token, in a store with conditional puts.
+//! [`FencedObject`]: an object that is replaced under its token, in a store with conditional puts.
 //!
-//! **Invariant.** The crate's. Each version is put on the condition that the version whose token was compared is still
-//! the one that is there: the store's own check makes compare and put one step. No two versions are the same bytes
-//! ([`version`](crate::version)), so no condition ever holds again once it has failed.
+//! **Invariant.** The crate's. Each put is conditional on the version whose token was compared: the store's own check makes
+//! compare and put one atomic step. No two versions have the same bytes ([`version`](crate::version)), so a condition that
+//! has failed once never holds again.
 //!
 //! **What would break it.** A store that ignores the condition ([`FencedObject::probe`] finds out); a name that is
-//! deleted, for then the token is forgotten, and a late put on the condition that nothing is there goes through.
+//! deleted, since the token is lost with it, and a late put on the condition that the object is absent succeeds.
 //!
-//! **Answers that do not come.** A put that timed out may have been applied, or may be applied at any later time. It is
-//! safe to put again, and to give up:
-//! - It carries its condition. It is applied only if what was compared is still there, and then its token was not
-//!   older than that. Once anything else was put, it can never be applied.
-//! - So the loop reads again. If it finds its own bytes, it is done. If the old version is still there, it puts the same
-//!   bytes on the same condition: one of the two is applied, at most.
-//! - If it finds a newer token, its own may have been there before that: [`Error::Indeterminate`], and to try
-//!   again gives [`Error::Stale`].
-//! - If it gives up, the put may land later, until the next claim or write. Whoever only reads does not keep it out:
-//!   who takes over begins with a claim. The same is true of a future that is dropped before it is done.
+//! **Lost responses.** A put that timed out may have been applied, or may be applied at any later time. Both retrying and
+//! giving up are safe:
+//! - The put carries its condition. It is applied only if the compared version is still current, and its token is not
+//!   older than that version's. After any other put it can never be applied.
+//! - So the loop reads again. If it finds its own bytes, it is done. If the old version is still current, it puts the same
+//!   bytes on the same condition: at most one of the two is applied.
+//! - If it finds a newer token, its own write may have been applied before: [`Error::Indeterminate`]. A retry then gets
+//!   [`Error::Stale`].
+//! - If it gives up, the put may still be applied until the next claim or write. A read does not prevent that, so a new
+//!   holder starts with a claim. The same holds for a future that is dropped before it completes.
 //!
-//! **What is not covered.** Whoever puts or deletes by other means, and rules of the store that do (lifecycle,
+//! **What is not covered.** Programs that put or delete by other means, and rules of the store that do (lifecycle,
 //! replication back from another region).
 
 use std::future::Future;
@@ -31,17 +31,17 @@ pub mod memory;
 #[cfg(test)]
 mod tests;
 
-/// How often a write is tried, before it gives up.
-const TRIES: usize = 16;
+/// Maximum number of puts for one write.
+const ATTEMPTS_MAX: usize = 16;
 
-/// A store with conditional puts: S3 and what speaks like it, GCS (generations), Azure. For its users to implement,
-/// over the client that they have.
+/// A store with conditional puts: S3 and compatible stores, GCS (generations), Azure. Users implement it on top of their
+/// client.
 ///
-/// What is assumed: an object is there whole or not at all; of two puts on the same condition at most one is
-/// applied; the `ETag` and the bytes of a [`Found`] are of one and the same get.
+/// Assumptions: puts are atomic; of two puts on the same condition at most one is applied; the `ETag` and the bytes of
+/// a [`StoredObject`] come from the same get.
 pub trait ObjectStore {
-    /// The object, if there is one.
-    fn get(&self, name: &str) -> impl Future<Output = Result<Option<Found>, GetError>> + Send;
+    /// The object, if it exists.
+    fn get(&self, name: &str) -> impl Future<Output = Result<Option<StoredObject>, GetError>> + Send;
 
     /// Puts an object, if the condition holds.
     fn put(
@@ -52,21 +52,21 @@ pub trait ObjectStore {
     ) -> impl Future<Output = Result<(), PutError>> + Send;
 }
 
-/// An object as it was read.
+/// An object with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// All of it.
+pub struct StoredObject {
+    /// The complete content.
     pub bytes: Vec<u8>,
-    /// What the store calls this version of it.
+    /// The store's identifier of this version.
     pub etag: String,
 }
 
-/// When a put may be applied.
+/// The condition of a put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// `If-None-Match: *`: if there is no such object.
+    /// `If-None-Match: *`: the object does not exist.
     Absent,
-    /// `If-Match`: if this is the version that is there.
+    /// `If-Match`: this is the current version.
     Matches(String),
 }
 
@@ -77,16 +77,16 @@ pub struct GetError(pub String);
 /// A put that was not certainly applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutError {
-    /// 412: the condition did not hold. Only for a put that was sent once: a client that repeats requests by itself may
-    /// be refused for what its own first try has put, and says [`PutError::Unknown`].
+    /// 412: the condition did not hold. Only for a put that was sent once: a client that retries on its own may be refused
+    /// because its own first attempt was applied, and must return [`PutError::Unknown`].
     Precondition,
-    /// A time-out, a broken connection, 409, 5xx: it may have been applied, or may be yet.
+    /// A timeout, a broken connection, 409, 5xx: the put may have been applied, or may be applied later.
     Unknown(String),
-    /// It was certainly not applied, and never will be: rights, configuration, no connection.
+    /// The put was not applied and never will be: permissions, configuration, no connection.
     Refused(String),
 }
 
-/// An object that only its newest holder can replace.
+/// An object that only the newest holder can replace.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -96,7 +96,7 @@ pub enum PutError {
 /// let object = FencedObject::new(MemoryObjects::default(), "jobs/orders");
 /// let (ours, newer) = (Token(41), Token(42)); // `Token(lease.fencing_token())`
 /// object.write(ours, b"page 1").await?;
-/// // Another takes over: from its claim on, whoever came before is refused.
+/// // A new holder takes over: its claim fences off all earlier ones.
 /// assert_eq!(object.claim(newer).await?.as_deref(), Some(b"page 1".as_slice()));
 /// assert_eq!(object.write(ours, b"page 2").await, Err(Error::Stale { current: Some(newer) }));
 /// # Ok(())
@@ -109,45 +109,46 @@ pub struct FencedObject<S> {
 }
 
 impl<S: ObjectStore> FencedObject<S> {
-    /// An object that may be there or not. What is there must have been put by this.
+    /// An object that may or may not exist. If it exists, it must have been put by this type.
     pub fn new(store: S, name: impl Into<String>) -> FencedObject<S> {
         FencedObject { store, name: name.into() }
     }
 
-    /// Replaces the content, unless a newer token has been here.
+    /// Replaces the content, unless a newer token has written or claimed.
     pub async fn write(&self, token: Token, content: &[u8]) -> Result<(), Error> {
         self.change(token, Change::Write(content)).await.map(drop)
     }
 
-    /// Raises the token and reads, in one step: what comes back stays, until this token or a newer one writes. Whatever
-    /// was put before and has not been applied yet will never be.
+    /// Raises the token and reads, in one atomic step: the content stays as returned until this token or a newer one
+    /// writes. Earlier puts that were not applied yet never will be.
     pub async fn claim(&self, token: Token) -> Result<Option<Vec<u8>>, Error> {
         self.change(token, Change::Claim).await.map(|version| version.content)
     }
 
-    /// Removes the content, and keeps the token, unless a newer one has been here.
+    /// Removes the content and keeps the token, unless a newer token has written or claimed.
     pub async fn remove(&self, token: Token) -> Result<(), Error> {
         self.change(token, Change::Remove).await.map(drop)
     }
 
-    /// What is there now; `None` if nobody ever wrote or claimed. It may be replaced the moment after: whoever is to
-    /// write begins with [`FencedObject::claim`].
+    /// The current version; `None` if there was never a write or a claim. It may be replaced at any time: before a write
+    /// that depends on it, use [`FencedObject::claim`].
     pub async fn read(&self) -> Result<Option<Version>, Error> {
-        Ok(self.look().await?.0)
+        Ok(self.read_current().await?.0)
     }
 
-    /// Whether the store looks at conditions at all; to be asked with a name that is used for nothing else. One that
-    /// does not makes every write a check and then a write. Whether it also keeps them in a race cannot be seen from here.
+    /// Fails if the store ignores conditions, in which case check and write are not atomic. Use a name that serves no other
+    /// purpose. It cannot tell whether the store also honours conditions in a race.
     pub async fn probe(&self) -> Result<(), Error> {
         self.change(Token(0), Change::Claim).await?;
-        let (_, old) = self.look().await?;
+        let (_, old) = self.read_current().await?;
         let newer = self.change(Token(0), Change::Claim).await?;
         for wrong in [Condition::Absent, old] {
             match self.store.put(&self.name, &newer.to_bytes(), &wrong).await {
                 Err(PutError::Precondition) => {}
                 Ok(()) => {
-                    let what =
-                        format!("the store ignores conditions, and can guard nothing: condition={wrong:?}");
+                    let what = format!(
+                        "the store ignores conditions and cannot be used for fencing: condition={wrong:?}"
+                    );
                     return Err(Error::Invalid(what));
                 }
                 Err(PutError::Unknown(what) | PutError::Refused(what)) => {
@@ -159,11 +160,12 @@ impl<S: ObjectStore> FencedObject<S> {
     }
 
     async fn change(&self, token: Token, change: Change<'_>) -> Result<Version, Error> {
-        // Why an earlier put of this write may have been applied.
+        // The error of an earlier put of this write that may have been applied.
         let mut doubt: Option<String> = None;
         let mut sent: Option<Version> = None;
-        for _ in 0..TRIES {
-            let (current, condition) = self.look().await.map_err(|error| doubted(error, doubt.as_deref()))?;
+        for _ in 0..ATTEMPTS_MAX {
+            let (current, condition) =
+                self.read_current().await.map_err(|error| doubted(error, doubt.as_deref()))?;
             if let Some(ours) = sent.take_if(|sent| current.as_ref() == Some(sent)) {
                 return Ok(ours);
             }
@@ -179,26 +181,26 @@ impl<S: ObjectStore> FencedObject<S> {
             }
             sent = Some(next);
         }
-        let what = format!("the object kept changing: tries={TRIES}");
+        let what = format!("the object kept changing: attempts={ATTEMPTS_MAX}");
         Err(doubted(Error::Unavailable(what), doubt.as_deref()))
     }
 
-    /// What is there, and the condition that it still is.
-    async fn look(&self) -> Result<(Option<Version>, Condition), Error> {
+    /// The current version, and the condition that it is still current.
+    async fn read_current(&self) -> Result<(Option<Version>, Condition), Error> {
         let found = self.store.get(&self.name).await.map_err(|GetError(what)| Error::Unavailable(what))?;
         let Some(found) = found else { return Ok((None, Condition::Absent)) };
         if found.bytes.len() > VERSION_MAX {
-            return Err(Error::Invalid("the object is longer than fenced content can be".to_string()));
+            return Err(Error::Invalid("the object is too long for fenced content".to_string()));
         }
         Ok((Some(Version::parse(found.bytes)?), Condition::Matches(found.etag)))
     }
 }
 
-/// Of a write that may have been applied before it failed, nobody may say that it was not.
+/// A write that may have been applied before it failed must not be reported as not applied.
 fn doubted(error: Error, doubt: Option<&str>) -> Error {
     match doubt {
         Some(doubt) => {
-            Error::Indeterminate(format!("{error}; an earlier put went unanswered: cause={doubt}"))
+            Error::Indeterminate(format!("{error}; an earlier put got no response: cause={doubt}"))
         }
         None => error,
     }

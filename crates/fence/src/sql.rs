@@ -1,23 +1,23 @@
-//! A row that is written under its token: the statements, for `PostgreSQL` and `SQLite`.
+//! Statements that write a row under its token, for `PostgreSQL` and `SQLite`.
 //!
 //! **Invariant.** The crate's. Check and write are one statement, and the database locks the row for it: `ON CONFLICT`
-//! looks at the newest version of the row, not at the one that a transaction began with. Under `REPEATABLE READ` and
-//! above `PostgreSQL` may fail it with a serialization error instead: nothing was applied, try again.
+//! reads the newest version of the row, not the one in the transaction's snapshot. Under `REPEATABLE READ` and above,
+//! `PostgreSQL` may fail it with a serialization error instead: nothing was applied, retry.
 //!
-//! **What would break it.** A `SELECT` of the token and then an `UPDATE`: another may write between them, unless both
-//! are in a transaction that locks the row. A key that may be `NULL`: two of those are never in conflict, and every
-//! write is a row of its own. A row that is deleted: its token is forgotten.
+//! **What would break it.** A `SELECT` of the token and then an `UPDATE`: another write may come between them, unless both
+//! are in a transaction that locks the row. A nullable key: two `NULL`s never conflict, so every write inserts a row of its
+//! own. A row that is deleted: its token is lost.
 //!
-//! **What the table has.** `fencing_token BIGINT NOT NULL`; key columns that are `NOT NULL` and unique together. For a
-//! table that is there already: `ALTER TABLE … ADD COLUMN fencing_token BIGINT NOT NULL DEFAULT 0`.
+//! **The table.** `fencing_token BIGINT NOT NULL`; key columns that are `NOT NULL` and unique together. For an existing
+//! table: `ALTER TABLE … ADD COLUMN fencing_token BIGINT NOT NULL DEFAULT 0`.
 //!
-//! **More than one row.** A claim is the first statement of a transaction, on a row that stands for all that the lease
-//! protects; [`judge`] says whether to go on or roll back. The row stays locked to the end of the transaction, so
-//! whoever is newer waits for its end, and whoever is older is refused. `SQLite`: `BEGIN IMMEDIATE`.
+//! **More than one row.** Start the transaction with a claim on a row that stands for everything the lease protects;
+//! [`judge`] decides whether to continue or roll back. The row stays locked until the transaction ends, so newer tokens
+//! wait for it and older ones are refused. In `SQLite` use `BEGIN IMMEDIATE`.
 //!
-//! **What is not covered.** Statements that do not ask; triggers and rules that write on their own; other databases: `MySQL`'s
-//! `ON DUPLICATE KEY UPDATE` has no condition. A statement whose connection broke may be applied late, after another
-//! of the same token: what must not be overtaken carries a number of its own.
+//! **What is not covered.** Statements without the check; triggers and rules that write on their own; other databases:
+//! `MySQL`'s `ON DUPLICATE KEY UPDATE` has no condition. A statement whose connection broke may be applied late, after
+//! another of the same token: writes that must not be reordered need a sequence number of their own.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,57 +44,57 @@
 
 use crate::error::Error;
 
-/// The column with the token.
+/// The column that holds the token.
 pub const COLUMN: &str = "fencing_token";
-/// `PostgreSQL` cuts longer names, and two could become one.
+/// `PostgreSQL` truncates longer names, so two could become the same.
 const NAME_MAX: usize = 63;
-/// The most columns of a row, with its key.
+/// Maximum number of columns of a row, keys included.
 const COLUMNS_MAX: usize = 256;
 
-/// How a statement marks its parameters.
+/// The placeholder syntax of a statement's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {
     /// `$1`, `$2`: `PostgreSQL`.
     Dollar,
-    /// `?`: `SQLite`, and drivers that speak to several databases.
+    /// `?`: `SQLite`, and drivers for several databases.
     Question,
 }
 
-/// A row of a table: what it is found by, and what is written.
+/// A row of a table: its key columns and the columns that are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Quoted, with its schema.
     table: String,
-    /// Quoted, without it: what a condition calls the row that is there.
+    /// Quoted, without its schema: names the existing row in the condition.
     bare: String,
     keys: Vec<String>,
     columns: Vec<String>,
 }
 
 impl Row {
-    /// A row of `table`, or `schema.table`. Names are letters, digits and `_`, and are quoted: they are written as the
-    /// database has them, which for `PostgreSQL` is in lower case if they were not quoted when they were made.
+    /// A row of `table`, or `schema.table`. Names consist of letters, digits and `_`, and are quoted, so their case counts:
+    /// `PostgreSQL` folds names to lower case if they were created unquoted.
     pub fn new(table: &str, keys: &[&str], columns: &[&str]) -> Result<Row, Error> {
         let parts = table.split('.').map(quoted).collect::<Result<Vec<_>, _>>()?;
         let bare = match parts.as_slice() {
             [bare] | [_, bare] => bare.clone(),
-            _ => return Err(Error::Invalid(format!("a table has at most one schema: table={table:?}"))),
+            _ => return Err(Error::Invalid(format!("expected table or schema.table: table={table:?}"))),
         };
         if keys.is_empty() {
-            return Err(Error::Invalid(format!("a row is found by at least one column: table={table:?}")));
+            return Err(Error::Invalid(format!("a row needs at least one key column: table={table:?}")));
         }
         distinct(keys, columns)?;
         let all = |names: &[&str]| names.iter().map(|name| quoted(name)).collect::<Result<Vec<_>, _>>();
         Ok(Row { table: parts.join("."), bare, keys: all(keys)?, columns: all(columns)? })
     }
 
-    /// Makes or changes the row, unless a newer token has been here. Parameters: the keys, the columns, the token.
+    /// Inserts or updates the row, unless a newer token has written. Parameters: the keys, the columns, the token.
     pub fn write(&self, marks: Marks) -> String {
         self.upsert(&self.columns, marks)
     }
 
-    /// Raises the token and leaves the columns as they are, unless a newer one has been here. Parameters: the keys, the
-    /// token. If there is no row it is made, with defaults: read it in the same transaction.
+    /// Raises the token and leaves the columns unchanged, unless a newer token has written. Parameters: the keys, the token.
+    /// A missing row is inserted with defaults: read it in the same transaction.
     pub fn claim(&self, marks: Marks) -> String {
         self.upsert(&[], marks)
     }
@@ -127,7 +127,7 @@ impl Marks {
     }
 }
 
-/// What the number of rows that a statement changed says. If it is an error, roll back.
+/// Checks the number of rows that a statement changed. On an error, roll back.
 pub fn judge(rows: u64) -> Result<(), Error> {
     match rows {
         0 => Err(Error::Stale { current: None }),
@@ -136,27 +136,27 @@ pub fn judge(rows: u64) -> Result<(), Error> {
     }
 }
 
-/// A name that can be nothing else in a statement.
+/// A quoted name that needs no escaping.
 fn quoted(name: &str) -> Result<String, Error> {
     let fits =
         (1..=NAME_MAX).contains(&name.len()) && !name.starts_with(|first: char| first.is_ascii_digit());
     if fits && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
         return Ok(format!("\"{name}\""));
     }
-    let rule = "a name is letters, digits and _, at most 63, and begins with no digit";
+    let rule = "names are 1 to 63 letters, digits and _, and do not begin with a digit";
     Err(Error::Invalid(format!("{rule}: name={name:?}")))
 }
 
-/// `SQLite` does not tell names apart by their case.
+/// Refuses duplicate names. `SQLite` compares names without case.
 fn distinct(keys: &[&str], columns: &[&str]) -> Result<(), Error> {
     let mut names: Vec<String> = keys.iter().chain(columns).map(|name| name.to_ascii_lowercase()).collect();
     if names.len() > COLUMNS_MAX {
-        return Err(Error::Invalid(format!("too many columns: columns={} most={COLUMNS_MAX}", names.len())));
+        return Err(Error::Invalid(format!("too many columns: columns={} max={COLUMNS_MAX}", names.len())));
     }
     names.push(COLUMN.to_string());
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Error::Invalid(format!("a column is named twice: name={:?}", pair[0]))),
+        Some(pair) => Err(Error::Invalid(format!("duplicate column: name={:?}", pair[0]))),
         None => Ok(()),
     }
 }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_could_be_something_else_is_refused() {
+    fn a_name_that_needs_escaping_is_refused() {
         let long = "x".repeat(64);
         for name in ["", "a b", "a\"b", "a;b", "1a", "ä", "a-b", "a\0", &long] {
             assert!(matches!(Row::new(name, &["k"], &[]), Err(Error::Invalid(_))), "{name:?}");

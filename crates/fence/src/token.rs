@@ -1,4 +1,4 @@
-//! What is compared.
+//! [`Token`]: a fencing token.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use crate::error::Error;
 
-/// A fencing token, as lockd gave it with a lease. It only grows for each resource, and is compared with tokens of
-/// the same resource only: what is guarded here has one resource of lockd to itself.
+/// A fencing token of a lease. It only grows for each resource, and can be compared with tokens of the same lockd
+/// resource only: each fenced file, object or row needs a lockd resource of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
@@ -17,7 +17,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// From what `LOCKD_CLIENT_FENCING_TOKEN` says.
+/// Parses the value of `LOCKD_CLIENT_FENCING_TOKEN`.
 impl FromStr for Token {
     type Err = ParseIntError;
 
@@ -26,12 +26,12 @@ impl FromStr for Token {
     }
 }
 
-/// As a `BIGINT`. Tokens of lockd stay far below its bound; a cast would turn others into old ones.
+/// A `BIGINT`. lockd's tokens stay far below its maximum; a cast would turn larger ones negative, and thus older.
 impl TryFrom<Token> for i64 {
     type Error = Error;
 
     fn try_from(token: Token) -> Result<i64, Error> {
-        let too_large = || Error::Invalid(format!("a token is too large for a BIGINT: token={token}"));
+        let too_large = || Error::Invalid(format!("the token is too large for a BIGINT: token={token}"));
         i64::try_from(token.0).map_err(|_| too_large())
     }
 }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_goes_into_a_bigint_whole_or_not_at_all() {
+    fn a_token_is_converted_to_a_bigint_without_loss_or_refused() {
         assert_eq!(i64::try_from(Token(i64::MAX as u64)), Ok(i64::MAX));
         assert!(matches!(i64::try_from(Token(1 << 63)), Err(Error::Invalid(_))));
         assert_eq!("1763200000000000".parse(), Ok(Token(1_763_200_000_000_000)));

@@ -1,61 +1,62 @@
-//! Content and token as one run of bytes, so that whatever replaces one replaces both.
+//! Content and token in one byte string, so that both are replaced together.
 //!
-//! One line, 98 bytes with its end, and then the content as it is:
+//! A header line of 98 bytes, with its newline, then the content verbatim:
 //!
 //! ```text
 //! lockd-fenced 1 token=00001763200000000042 revision=00000000000000000007 content=1 crc32c=bbaa3e68
 //! ```
 //!
-//! `content=0` says that there is none: nothing was written yet under a claim, or it was removed. The checksum is of
-//! the line before it and the content.
+//! `content=0` means that there is no content: only claims so far, or it was removed. The checksum covers the header up
+//! to it, and the content.
 //!
 //! **Invariant.** The revision grows by one with each version, so no two versions of one resource are the same bytes.
 //!
-//! **What would break it.** Stores that name a version by a hash of its bytes, as S3 does with an `ETag`. Were the token
-//! kept beside the bytes: A reads content *x* under token 5, and is paused; B writes *x* under token 6, and the hash
-//! stays; A's put on the condition of that hash goes through. Without the revision the same happens to a put of A that
-//! is held up while A itself comes back to *x*.
+//! **What would break it.** Stores that identify a version by a hash of its bytes, as S3 does with an `ETag`. If the token
+//! were stored separately: A reads content *x* under token 5, and is paused; B writes *x* under token 6, and the hash
+//! stays the same; A's put, conditional on that hash, succeeds. Without the revision the same happens to a delayed put of
+//! A if A itself writes *x* again.
 
 use std::fmt::Write as _;
 
 use crate::error::Error;
 use crate::token::Token;
 
-/// The longest content. What is longer goes under a name of its own, and that name is what is fenced.
+/// The longest content, in bytes. Store longer content under a name of its own, and fence that name.
 pub const CONTENT_MAX: usize = 64 << 20;
-/// The length of the line before the content.
+/// The length of the header line, in bytes.
 pub(crate) const HEADER: usize = 98;
-/// The longest run of bytes that is a version.
+/// The longest encoded version, in bytes.
 pub(crate) const VERSION_MAX: usize = HEADER + CONTENT_MAX;
 
-/// What a resource holds.
+/// The state of a fenced resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Of the last write or claim.
+    /// The token of the last write or claim.
     pub token: Token,
-    /// How many writes and claims there were before it, and one.
+    /// The number of writes and claims so far, this one included.
     pub revision: u64,
-    /// `None` if nothing was written yet, or it was removed.
+    /// `None` before the first write, or after a removal.
     pub content: Option<Vec<u8>>,
 }
 
-/// What becomes of the content.
+/// A change to the content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change<'a> {
     Write(&'a [u8]),
     Remove,
-    /// It stays, under the new token.
+    /// The content stays, under the new token.
     Claim,
 }
 
 impl Version {
-    /// The version that comes next, if the token allows one: the check, for whoever makes it one step with the write.
+    /// The next version, if the token allows one. The caller makes this check and the write one atomic step.
     pub(crate) fn next(current: Option<Version>, token: Token, change: Change<'_>) -> Result<Version, Error> {
         if let Some(newer) = current.as_ref().filter(|current| current.token > token) {
             return Err(Error::Stale { current: Some(newer.token) });
         }
         let revision = current.as_ref().map_or(0, |current| current.revision);
-        let revision = revision.checked_add(1).ok_or_else(|| invalid("there is no revision after this"))?;
+        let revision =
+            revision.checked_add(1).ok_or_else(|| invalid("the revision has reached its maximum"))?;
         let content = match change {
             Change::Write(content) => Some(bounded(content)?.to_vec()),
             Change::Remove => None,
@@ -64,7 +65,7 @@ impl Version {
         Ok(Version { token, revision, content })
     }
 
-    /// As it is stored.
+    /// Encodes the version.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let content = self.content.as_deref();
         let mut bytes = header(self.token, self.revision, content).into_bytes();
@@ -72,16 +73,16 @@ impl Version {
         bytes
     }
 
-    /// From what is stored. Whatever was not written whole by [`Version::to_bytes`] is refused: to take it for
-    /// something without a token would let anybody write.
+    /// Decodes a version. Anything that [`Version::to_bytes`] did not write is refused: treating it as content without a
+    /// token would let any writer replace it.
     pub(crate) fn parse(mut bytes: Vec<u8>) -> Result<Version, Error> {
         let (token, revision, present) = fields(&bytes).ok_or_else(|| {
-            invalid("it does not begin as fenced content does; begin with a name that is not in use")
+            invalid("the content does not begin with a fencing header; start with an unused name")
         })?;
         let content = bytes.split_off(HEADER);
         let content = (present || !content.is_empty()).then_some(content);
         if header(token, revision, content.as_deref()).as_bytes() != bytes {
-            return Err(invalid("its checksum is wrong: it was damaged, or written by something else"));
+            return Err(invalid("wrong checksum: the content was damaged, or written by another program"));
         }
         Ok(Version { token, revision, content })
     }
@@ -90,7 +91,7 @@ impl Version {
 fn bounded(content: &[u8]) -> Result<&[u8], Error> {
     match content.len() {
         0..=CONTENT_MAX => Ok(content),
-        length => Err(Error::Invalid(format!("content is too long: bytes={length} most={CONTENT_MAX}"))),
+        length => Err(Error::Invalid(format!("the content is too long: bytes={length} max={CONTENT_MAX}"))),
     }
 }
 
@@ -102,7 +103,7 @@ fn header(token: Token, revision: u64, content: Option<&[u8]>) -> String {
     line
 }
 
-/// Token, revision, and whether there is content, if the line can be read. The checksum is still to be compared.
+/// Token, revision, and whether there is content. Does not check the checksum.
 fn fields(bytes: &[u8]) -> Option<(Token, u64, bool)> {
     let line = std::str::from_utf8(bytes.get(..HEADER)?).ok()?;
     let mut words = line.strip_prefix("lockd-fenced 1 token=")?.split(' ');
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn these_bytes_read_for_ever() {
+    fn golden_bytes_are_read_and_written() {
         let golden = b"lockd-fenced 1 token=00001763200000000042 revision=00000000000000000007 content=1 \
             crc32c=bbaa3e68\n{\"cursor\":41}";
         let written = version(1_763_200_000_000_042, 7, Some(br#"{"cursor":41}"#));
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_every_number_go_round() {
+    fn extreme_numbers_round_trip() {
         for content in [None, Some(b"".as_slice()), Some(b"\n"), Some(b"\0\xff")] {
             for number in [0, 1, u64::MAX] {
                 let written = version(number, number, content);

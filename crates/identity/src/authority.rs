@@ -1,6 +1,6 @@
-//! The project's CA at work: it makes itself, then servers and clients.
+//! The project's CA: creates itself, and issues certificates for servers and clients.
 //!
-//! Invariant: what is issued has one purpose, a random serial of 16 bytes, and does not outlive its CA.
+//! **Invariant.** An issued certificate has one purpose, a random serial of 16 bytes, and does not outlive its CA.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,28 +25,28 @@ use crate::rights::{Rights, Role, to_uris};
 use crate::seal::{Cost, Passphrase, SealedKey};
 use crate::serial::Serial;
 
-/// A host's clock may be behind ours by this much, and the certificate is good there all the same.
+/// Certificates are valid from this long before their creation, for hosts whose clock is behind.
 const BACKDATED: Duration = Duration::from_secs(10 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Which kind of key is made.
+/// The algorithm of a new key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// ECDSA on P-256: every tool understands it.
+    /// ECDSA on P-256, which every tool supports.
     #[default]
     P256,
     /// Ed25519.
     Ed25519,
 }
 
-/// For how long something is valid: 1 to 36,500 days.
+/// A validity period: 1 to 36,500 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Days(u32);
 
 impl Days {
-    /// A CA: ten years.
+    /// Default for a CA: ten years.
     pub const OF_CA: Days = Days(3650);
-    /// Everything else: a year.
+    /// Default for other certificates: one year.
     pub const USUAL: Days = Days(365);
     const MAX: u32 = 36_500;
 }
@@ -98,23 +98,23 @@ impl FromStr for Host {
     }
 }
 
-/// When, and by which dice.
+/// The time and randomness for issuing certificates.
 pub struct Moment<'a> {
-    /// The time on the wall.
+    /// The current time.
     pub now: UnixTime,
-    /// Fills with random bytes that nobody can guess.
+    /// Fills a buffer with cryptographically secure random bytes.
     pub fill: &'a mut dyn FnMut(&mut [u8]),
 }
 
-/// A CA whose key is at hand.
+/// A CA with its decrypted key.
 pub struct Authority {
     own: KeyedCertificate,
-    /// The same key, as the library that signs wants it.
+    /// The same key, in the form of the signing library.
     pair: Zeroizing<KeyPair>,
 }
 
 impl Authority {
-    /// A new CA.
+    /// Creates a CA.
     pub fn create(
         name: &Name,
         algorithm: Algorithm,
@@ -122,29 +122,29 @@ impl Authority {
         moment: &mut Moment,
     ) -> Result<Authority, Error> {
         let pair = generate(algorithm)?;
-        let mut params = blank(name, moment);
+        let mut params = base_params(name, moment);
         params.not_after = later(moment.now, days);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let made = params.self_signed(&*pair).map_err(|error| unissued(&error))?;
-        Authority::new(Certificate::parse(made.der())?, private_key(&pair)?)
+        let issued = params.self_signed(&*pair).map_err(|error| issue_error(&error))?;
+        Authority::new(Certificate::parse(issued.der())?, private_key(&pair)?)
     }
 
-    /// A CA from its certificate and key. The passphrase is used only if the key is encrypted.
+    /// Opens a CA from its certificate and key. The passphrase is used only if the key is encrypted.
     pub fn open(ca: &Certificate, key: &CaKey, passphrase: Option<&Passphrase>) -> Result<Authority, Error> {
         Authority::new(ca.clone(), key.open(passphrase)?)
     }
 
     fn new(certificate: Certificate, key: PrivateKey) -> Result<Authority, Error> {
         let own = KeyedCertificate::new(certificate, key)?;
-        let pair = Zeroizing::new(KeyPair::try_from(own.key().der()).map_err(|error| unissued(&error))?);
+        let pair = Zeroizing::new(KeyPair::try_from(own.key().der()).map_err(|error| issue_error(&error))?);
         let authority = Authority { own, pair };
         authority.issuer()?;
         Ok(authority)
     }
 
     fn issuer(&self) -> Result<Issuer<'static, &KeyPair>, Error> {
-        Issuer::from_ca_cert_der(self.certificate().der(), &*self.pair).map_err(|error| unissued(&error))
+        Issuer::from_ca_cert_der(self.certificate().der(), &*self.pair).map_err(|error| issue_error(&error))
     }
 
     /// The CA's certificate.
@@ -152,7 +152,7 @@ impl Authority {
         self.own.certificate()
     }
 
-    /// The CA's file: its key in clear, or under a passphrase.
+    /// The CA's identity file, with its key in clear text or encrypted by a passphrase.
     pub fn to_bundle(
         &self,
         passphrase: Option<(&Passphrase, Cost)>,
@@ -167,7 +167,7 @@ impl Authority {
         Ok(CaBundle::new(self.certificate().clone(), key))
     }
 
-    /// A server's file, without the CA's key.
+    /// Issues a server's identity file, without the CA's key.
     pub fn issue_server(
         &self,
         name: &Name,
@@ -178,13 +178,18 @@ impl Authority {
         let hosts = hosts.iter().map(|host| host.0.clone()).collect();
         let server =
             self.issue(name, ExtendedKeyUsagePurpose::ServerAuth, hosts, (algorithm, days), moment)?;
-        let says = uris(Role::Server, &Rights::none());
-        let forwarding =
-            self.issue(name, ExtendedKeyUsagePurpose::ClientAuth, says, (algorithm, days), moment)?;
+        let forwarding_uris = uris(Role::Server, &Rights::none());
+        let forwarding = self.issue(
+            name,
+            ExtendedKeyUsagePurpose::ClientAuth,
+            forwarding_uris,
+            (algorithm, days),
+            moment,
+        )?;
         ServerBundle::new(self.certificate().clone(), server, forwarding)
     }
 
-    /// A client's file.
+    /// Issues a client's identity file.
     pub fn issue_client(
         &self,
         name: &Name,
@@ -192,9 +197,9 @@ impl Authority {
         (algorithm, days): (Algorithm, Days),
         moment: &mut Moment,
     ) -> Result<ClientBundle, Error> {
-        let says = uris(role, rights);
+        let identity_uris = uris(role, rights);
         let client =
-            self.issue(name, ExtendedKeyUsagePurpose::ClientAuth, says, (algorithm, days), moment)?;
+            self.issue(name, ExtendedKeyUsagePurpose::ClientAuth, identity_uris, (algorithm, days), moment)?;
         ClientBundle::new(self.certificate().clone(), client)
     }
 
@@ -211,15 +216,15 @@ impl Authority {
             return Err(Error::invalid(format!("{what}: cn={}", self.certificate().name())));
         }
         let pair = generate(algorithm)?;
-        let mut params = blank(name, moment);
+        let mut params = base_params(name, moment);
         params.not_after = later(moment.now, days).min(instant(self.certificate().not_after()));
         params.use_authority_key_identifier_extension = true;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![purpose];
         params.subject_alt_names = alternative_names;
-        let made = params.signed_by(&*pair, &self.issuer()?).map_err(|error| unissued(&error))?;
-        KeyedCertificate::new(Certificate::parse(made.der())?, private_key(&pair)?)
+        let issued = params.signed_by(&*pair, &self.issuer()?).map_err(|error| issue_error(&error))?;
+        KeyedCertificate::new(Certificate::parse(issued.der())?, private_key(&pair)?)
     }
 }
 
@@ -229,8 +234,8 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// What all certificates have in common.
-fn blank(name: &Name, moment: &mut Moment) -> CertificateParams {
+/// The parameters that all certificates share.
+fn base_params(name: &Name, moment: &mut Moment) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name.as_str());
@@ -246,19 +251,19 @@ fn uris(role: Role, rights: &Rights) -> Vec<SanType> {
 }
 
 fn generate(algorithm: Algorithm) -> Result<Zeroizing<KeyPair>, Error> {
-    let unmade =
-        |error: &dyn fmt::Display| Error::new(ErrorKind::Io, format!("no key could be made: {error}"));
+    let failed =
+        |error: &dyn fmt::Display| Error::new(ErrorKind::Io, format!("cannot generate a key: {error}"));
     let pair = match algorithm {
         Algorithm::P256 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256),
         Algorithm::Ed25519 => {
-            // In the first version of PKCS#8: the second, which rcgen would write, OpenSSL 3 does not read.
-            let made = Ed25519KeyPair::generate().and_then(|pair| pair.to_pkcs8v1());
-            let der = made.map_err(|error| unmade(&error))?;
+            // In PKCS#8 version 1: OpenSSL 3 does not read version 2, which rcgen would write.
+            let generated = Ed25519KeyPair::generate().and_then(|pair| pair.to_pkcs8v1());
+            let der = generated.map_err(|error| failed(&error))?;
             let der = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(der.as_ref()));
             KeyPair::try_from(&der)
         }
     };
-    pair.map(Zeroizing::new).map_err(|error| unmade(&error))
+    pair.map(Zeroizing::new).map_err(|error| failed(&error))
 }
 
 fn private_key(pair: &KeyPair) -> Result<PrivateKey, Error> {
@@ -269,13 +274,13 @@ fn later(now: UnixTime, days: Days) -> OffsetDateTime {
     instant(UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + DAY * days.0))
 }
 
-/// What lies beyond the year 9999, where certificates end, is cut off there.
+/// Capped at the year 9999, the end of X.509 times.
 fn instant(time: UnixTime) -> OffsetDateTime {
     const LAST: i64 = 253_402_300_799;
     let seconds = i64::try_from(time.as_secs()).unwrap_or(LAST).min(LAST);
     OffsetDateTime::from_unix_timestamp(seconds).expect("before the year 10000")
 }
 
-fn unissued(error: &rcgen::Error) -> Error {
-    Error::invalid(format!("no certificate could be made: {error}"))
+fn issue_error(error: &rcgen::Error) -> Error {
+    Error::invalid(format!("cannot issue a certificate: {error}"))
 }

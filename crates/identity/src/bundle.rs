@@ -1,10 +1,10 @@
 //! The three kinds of identity file: a CA's, a server's, a client's.
 //!
-//! Invariant: whatever has been read is whole. Every certificate was issued by the CA in the file and has its
-//! key and its purpose; nothing is missing and nothing is left over. Dates and revocation are apart, since they
-//! change by themselves: `check` of each kind asks for those.
+//! **Invariant.** A parsed file is complete and consistent. Every certificate was issued by the CA in the file and has its
+//! key and the right purpose; nothing is missing or superfluous. Validity dates and revocation change over time, so they
+//! are checked separately, by `check`.
 //!
-//! Sections may stand in any order: a key is known by the certificate that it fits.
+//! Sections may be in any order: keys are matched to certificates by their public key.
 
 use rustls::pki_types::UnixTime;
 use zeroize::Zeroizing;
@@ -26,12 +26,12 @@ pub struct CaBundle {
 }
 
 impl CaBundle {
-    /// Of a CA whose key is kept as it is: an encrypted one stays so, and is judged when it is opened.
+    /// A CA's file. An encrypted key stays encrypted, and is verified when it is opened.
     pub fn new(certificate: Certificate, key: CaKey) -> CaBundle {
         CaBundle { certificate, key }
     }
 
-    /// Reads the file's text.
+    /// Parses the file's text.
     pub fn parse(text: &str) -> Result<CaBundle, Error> {
         let mut sections = Sections::parse(text)?;
         let certificate = sections.take_ca()?;
@@ -58,7 +58,7 @@ impl CaBundle {
     }
 }
 
-/// `server.pem`: what a server shows to clients, and what it shows to other servers when it forwards.
+/// `server.pem`: a server's certificate for clients, and its certificate for forwarding to other servers.
 #[derive(Clone, Debug)]
 pub struct ServerBundle {
     ca: Certificate,
@@ -69,7 +69,7 @@ pub struct ServerBundle {
 }
 
 impl ServerBundle {
-    /// Refuses certificates that the CA did not issue, or that are for something else.
+    /// Refuses certificates of another CA or with another purpose.
     pub fn new(
         ca: Certificate,
         server: KeyedCertificate,
@@ -87,7 +87,7 @@ impl ServerBundle {
         Ok(ServerBundle { ca, ca_key: None, server, forwarding, denylist: Denylist::default() })
     }
 
-    /// Reads the file's text.
+    /// Parses the file's text.
     pub fn parse(text: &str) -> Result<ServerBundle, Error> {
         let mut sections = Sections::parse(text)?;
         let ca = sections.take_ca()?;
@@ -100,14 +100,14 @@ impl ServerBundle {
         Ok(ServerBundle { ca_key, denylist, ..bundle })
     }
 
-    /// The same, with the CA's key in it: whoever has the file can make up clients.
+    /// Adds the CA's key: with it, the file suffices to issue client certificates.
     #[must_use]
     pub fn with_ca_key(mut self, key: CaKey) -> ServerBundle {
         self.ca_key = Some(key);
         self
     }
 
-    /// The same, with this denylist instead of its own.
+    /// Replaces the denylist.
     #[must_use]
     pub fn with_denylist(mut self, denylist: Denylist) -> ServerBundle {
         self.denylist = denylist;
@@ -133,29 +133,29 @@ impl ServerBundle {
         self.ca_key.as_ref()
     }
 
-    /// What it shows to clients (`ServerAuth`).
+    /// The certificate for clients (`ServerAuth`).
     pub fn server(&self) -> &KeyedCertificate {
         &self.server
     }
 
-    /// What it shows to other servers (`ClientAuth`, role `server`).
+    /// The certificate for other servers (`ClientAuth`, role `server`).
     pub fn forwarding(&self) -> &KeyedCertificate {
         &self.forwarding
     }
 
-    /// What is revoked, as far as this file says.
+    /// The denylist in this file.
     pub fn denylist(&self) -> &Denylist {
         &self.denylist
     }
 
-    /// What is wrong with it at this moment; nothing, if all is well.
+    /// The problems of the file at the time `now`; empty if it is valid.
     pub fn check(&self, denylist: &Denylist, now: UnixTime) -> Vec<String> {
         let denylist = self.denylist.union(denylist);
         let own = [self.server.certificate(), self.forwarding.certificate()];
         problems(&self.ca, &own, &denylist, now)
     }
 
-    /// What is wrong with a client of this server's at this moment; nothing, if it would be let in.
+    /// The problems of a client's file at the time `now`; empty if this server would accept the client.
     pub fn check_client(&self, client: &ClientBundle, denylist: &Denylist, now: UnixTime) -> Vec<String> {
         let denylist = self.denylist.union(denylist);
         let mut found = problems(&self.ca, &[client.client.certificate()], &denylist, now);
@@ -166,7 +166,7 @@ impl ServerBundle {
     }
 }
 
-/// `clientX.pem`: what a client shows, and whom it trusts.
+/// `clientX.pem`: a client's certificate, and the CA that it trusts.
 #[derive(Clone, Debug)]
 pub struct ClientBundle {
     ca: Certificate,
@@ -175,14 +175,14 @@ pub struct ClientBundle {
 }
 
 impl ClientBundle {
-    /// Refuses a certificate that the CA did not issue, or that is not for clients.
+    /// Refuses a certificate of another CA or with another purpose.
     pub fn new(ca: Certificate, client: KeyedCertificate) -> Result<ClientBundle, Error> {
         Trust::in_ca(&ca)?.check_issued(client.certificate())?;
         let identity = PeerIdentity::of(client.certificate())?;
         Ok(ClientBundle { ca, client, identity })
     }
 
-    /// Reads the file's text.
+    /// Parses the file's text.
     pub fn parse(text: &str) -> Result<ClientBundle, Error> {
         let mut sections = Sections::parse(text)?;
         let ca = sections.take_ca()?;
@@ -191,8 +191,8 @@ impl ClientBundle {
         ClientBundle::new(ca, client)
     }
 
-    /// The file's text. It is secret. Its own certificate comes first: tools that take one file for certificate and
-    /// key, curl among them, use the first that they find.
+    /// The file's text. It is secret. The client's certificate comes first: tools that read certificate and key from one
+    /// file, such as curl, use the first one.
     pub fn to_pem(&self) -> Zeroizing<String> {
         Writer::new().keyed(&self.client).certificate(&self.ca).finish()
     }
@@ -202,12 +202,12 @@ impl ClientBundle {
         &self.ca
     }
 
-    /// What it shows to servers.
+    /// The certificate for servers.
     pub fn client(&self) -> &KeyedCertificate {
         &self.client
     }
 
-    /// Who it is, and what it may do.
+    /// The identity in the certificate, with its rights.
     pub fn identity(&self) -> &PeerIdentity {
         &self.identity
     }
@@ -215,11 +215,11 @@ impl ClientBundle {
 
 fn problems(ca: &Certificate, own: &[&Certificate], denylist: &Denylist, now: UnixTime) -> Vec<String> {
     let mut found = Vec::new();
-    // The TLS library does not look at the dates of a root.
+    // The TLS library does not check the validity dates of a root.
     if now < ca.not_before() || now > ca.not_after() {
         found.push(format!("the CA certificate has expired, or is not valid yet: cn={}", ca.name()));
     }
-    let trust = Trust::in_ca(ca).expect("it was tried when the file was read");
+    let trust = Trust::in_ca(ca).expect("checked when the file was parsed");
     for certificate in own {
         found.extend(trust.check_at(certificate, now).err().map(|error| error.to_string()));
         if denylist.contains(certificate.serial()) {

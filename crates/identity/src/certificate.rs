@@ -1,9 +1,9 @@
-//! A certificate, read once into what matters here.
+//! A parsed certificate.
 //!
-//! Invariant: a [`Certificate`] has one purpose. It is a CA, or for servers, or for clients; one that is for
-//! both sides, for neither, or for anything, is refused, so that a stolen server cannot pose as a client.
+//! **Invariant.** A [`Certificate`] has one purpose: CA, server or client. Certificates for both sides, for neither, or for
+//! any purpose are refused, so that a stolen server certificate cannot be used as a client's.
 //!
-//! **What is absent.** Judgement: who issued it, and whether it is still good. See [`crate::trust`].
+//! **What is absent.** Verification of issuer and validity. See [`crate::trust`].
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -20,14 +20,14 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 use crate::error::Error;
 use crate::serial::Serial;
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// It issues others.
+    /// A CA, which issues other certificates.
     Authority,
-    /// Its holder answers (`ServerAuth`).
+    /// A server (`ServerAuth`).
     Server,
-    /// Its holder asks (`ClientAuth`).
+    /// A client (`ClientAuth`).
     Client,
 }
 
@@ -41,15 +41,15 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// A common name: of a client, its identity. 1 to 64 characters, none of them a control character.
+/// A common name; for a client, its identity. 1 to 64 characters, without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(String);
 
 impl Name {
-    /// The most characters that a common name may have.
+    /// Maximum number of characters of a common name.
     pub const CHARS_MAX: usize = 64;
 
-    /// The text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -74,7 +74,7 @@ impl FromStr for Name {
     }
 }
 
-/// A certificate, and what it says.
+/// A certificate with its parsed fields.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Certificate {
     der: CertificateDer<'static>,
@@ -90,12 +90,12 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads it.
+    /// Parses a DER certificate.
     pub fn parse(der: &[u8]) -> Result<Certificate, Error> {
-        let broken = |what: &dyn fmt::Display| Error::invalid(format!("not a certificate: {what}"));
-        let (rest, x509) = X509Certificate::from_der(der).map_err(|error| broken(&error))?;
+        let malformed = |what: &dyn fmt::Display| Error::invalid(format!("not a certificate: {what}"));
+        let (rest, x509) = X509Certificate::from_der(der).map_err(|error| malformed(&error))?;
         if !rest.is_empty() {
-            return Err(broken(&"there is something behind it"));
+            return Err(malformed(&"trailing bytes"));
         }
         let (hosts, uris) = alternative_names(&x509)?;
         Ok(Certificate {
@@ -104,8 +104,8 @@ impl Certificate {
             serial: Serial::from_bytes(x509.raw_serial())
                 .ok_or_else(|| Error::invalid("the certificate's serial is 0, or over 20 bytes"))?,
             purpose: purpose(&x509)?,
-            not_before: moment(x509.validity().not_before.timestamp()),
-            not_after: moment(x509.validity().not_after.timestamp()),
+            not_before: unix_time(x509.validity().not_before.timestamp()),
+            not_after: unix_time(x509.validity().not_after.timestamp()),
             hosts,
             uris,
             public_key: x509.public_key().raw.to_vec(),
@@ -113,42 +113,42 @@ impl Certificate {
         })
     }
 
-    /// Its bytes.
+    /// The DER encoding.
     pub fn der(&self) -> &CertificateDer<'static> {
         &self.der
     }
 
-    /// Its common name.
+    /// The common name.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The number that its issuer gave it.
+    /// The serial number.
     pub fn serial(&self) -> Serial {
         self.serial
     }
 
-    /// What it is for.
+    /// The purpose.
     pub fn purpose(&self) -> Purpose {
         self.purpose
     }
 
-    /// It is good from this second on.
+    /// Start of validity.
     pub fn not_before(&self) -> UnixTime {
         self.not_before
     }
 
-    /// It is good up to and including this second.
+    /// End of validity, inclusive.
     pub fn not_after(&self) -> UnixTime {
         self.not_after
     }
 
-    /// Names and addresses of hosts, for tools that go by them. Nobody here does.
+    /// Host names and addresses, for other tools; lockd ignores them.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    /// What kind of key it is about.
+    /// The algorithm of the key.
     pub fn algorithm(&self) -> &'static str {
         self.algorithm
     }
@@ -169,7 +169,7 @@ impl fmt::Debug for Certificate {
     }
 }
 
-fn unreadable(error: &X509Error) -> Error {
+fn extension_error(error: &X509Error) -> Error {
     Error::invalid(format!("the certificate's extensions cannot be read: {error}"))
 }
 
@@ -184,15 +184,16 @@ fn common_name(x509: &X509Certificate<'_>) -> Result<Name, Error> {
 }
 
 fn purpose(x509: &X509Certificate<'_>) -> Result<Purpose, Error> {
-    if x509.basic_constraints().map_err(|error| unreadable(&error))?.is_some_and(|found| found.value.ca) {
-        let usage = x509.key_usage().map_err(|error| unreadable(&error))?;
+    if x509.basic_constraints().map_err(|error| extension_error(&error))?.is_some_and(|found| found.value.ca)
+    {
+        let usage = x509.key_usage().map_err(|error| extension_error(&error))?;
         return if usage.is_none_or(|usage| usage.value.key_cert_sign()) {
             Ok(Purpose::Authority)
         } else {
             Err(Error::invalid("the CA's key usage does not let it sign certificates"))
         };
     }
-    let usage = x509.extended_key_usage().map_err(|error| unreadable(&error))?;
+    let usage = x509.extended_key_usage().map_err(|error| extension_error(&error))?;
     let usage = usage.map_or((false, false, false), |found| {
         (found.value.any, found.value.server_auth, found.value.client_auth)
     });
@@ -211,7 +212,7 @@ fn purpose(x509: &X509Certificate<'_>) -> Result<Purpose, Error> {
 /// Hosts and URIs.
 fn alternative_names(x509: &X509Certificate<'_>) -> Result<(Vec<String>, Vec<String>), Error> {
     let (mut hosts, mut uris) = (Vec::new(), Vec::new());
-    let found = x509.subject_alternative_name().map_err(|error| unreadable(&error))?;
+    let found = x509.subject_alternative_name().map_err(|error| extension_error(&error))?;
     for name in found.iter().flat_map(|found| &found.value.general_names) {
         match name {
             GeneralName::DNSName(host) => hosts.push((*host).to_string()),
@@ -232,8 +233,8 @@ fn address(bytes: &[u8]) -> Result<String, Error> {
     v4.or(v6).map_err(|_| Error::invalid("an address in the certificate has neither 4 nor 16 bytes"))
 }
 
-/// What is before 1970 counts as 1970.
-fn moment(seconds: i64) -> UnixTime {
+/// Times before 1970 become 1970.
+fn unix_time(seconds: i64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 

@@ -1,27 +1,27 @@
-//! What can go wrong here. The message says it to people; the kind is for callers that act on it.
+//! Errors: a message for people, and a kind for callers.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// What a caller may do about it.
+/// Kind of an [`Error`], for callers that handle it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// A file, a certificate or a text is not what it has to be.
+    /// A file, a certificate or a text is invalid.
     Invalid,
-    /// The CA key is encrypted, and there is no passphrase.
+    /// The CA key is encrypted, and no passphrase was given.
     PassphraseNeeded,
-    /// The passphrase is wrong, or the encrypted key was tampered with: nobody can tell which.
+    /// The passphrase is wrong, or the encrypted key was tampered with; the two cannot be distinguished.
     PassphraseWrong,
-    /// The file is there already.
+    /// The file already exists.
     Exists,
-    /// The file is not there.
+    /// The file does not exist.
     NotFound,
-    /// The filesystem refused.
+    /// Another I/O error.
     Io,
 }
 
-/// A failure, with what to do next where there is something to do.
+/// An error, whose message says what to do next where possible.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -29,7 +29,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// What a caller may do about it.
+    /// The kind of error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -42,7 +42,7 @@ impl Error {
         Error::new(ErrorKind::Invalid, message)
     }
 
-    /// What could not be done with a file or a folder, and why.
+    /// An I/O error on a file or directory.
     pub fn io(what: &str, path: &Path, cause: &io::Error) -> Error {
         let kind = match cause.kind() {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -51,7 +51,7 @@ impl Error {
         Error::new(kind, format!("{what}: {cause}: file={}", path.display()))
     }
 
-    /// The same, with the file that it is about.
+    /// Adds the file to the message.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Error {
         use fmt::Write as _;
@@ -69,7 +69,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// For callers that only pass it on to people.
+/// For callers that only show the message.
 impl From<Error> for String {
     fn from(error: Error) -> String {
         error.message

@@ -1,7 +1,6 @@
-//! Private keys, alone and beside their certificates.
+//! Private keys, alone and with their certificates.
 //!
-//! Invariant: a [`KeyedCertificate`] has the key of its certificate. Keys are wiped when they are dropped, and
-//! never shown.
+//! **Invariant.** A [`KeyedCertificate`] has the key of its certificate. Keys are zeroized on drop, and never printed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,12 +17,12 @@ use crate::seal::{Passphrase, SealedKey};
 /// A private key.
 pub struct PrivateKey {
     der: PrivateKeyDer<'static>,
-    /// As in certificates.
+    /// The public key, in DER (`SubjectPublicKeyInfo`).
     public: Vec<u8>,
 }
 
 impl PrivateKey {
-    /// Refuses what no key can be made of.
+    /// Refuses keys that cannot sign.
     pub(crate) fn new(der: PrivateKeyDer<'static>) -> Result<PrivateKey, Error> {
         let mut key = PrivateKey { der, public: Vec::new() };
         let unusable =
@@ -37,7 +36,7 @@ impl PrivateKey {
         &self.der
     }
 
-    /// The public half, as DER (`SubjectPublicKeyInfo`).
+    /// The public key, in DER (`SubjectPublicKeyInfo`).
     pub(crate) fn public(&self) -> &[u8] {
         &self.public
     }
@@ -90,19 +89,19 @@ impl KeyedCertificate {
         &self.key
     }
 
-    /// For TLS.
+    /// The form that rustls needs.
     pub(crate) fn certified(&self) -> Arc<CertifiedKey> {
-        let signing = self.key.signing().expect("it was tried when the key was read");
+        let signing = self.key.signing().expect("checked when the key was parsed");
         Arc::new(CertifiedKey::new(vec![self.certificate.der().clone()], signing))
     }
 }
 
-/// The CA's key, as it is kept.
+/// The CA's key, as stored in a file.
 #[derive(Clone, Debug)]
 pub enum CaKey {
-    /// Whoever has the file has it.
+    /// In clear text.
     Plain(PrivateKey),
-    /// Under a passphrase.
+    /// Encrypted by a passphrase.
     Sealed(SealedKey),
 }
 
@@ -112,7 +111,7 @@ impl CaKey {
         matches!(self, CaKey::Sealed(_))
     }
 
-    /// The key itself. `passphrase` is asked for only if there must be one.
+    /// The decrypted key. `passphrase` is used only if the key is encrypted.
     pub(crate) fn open(&self, passphrase: Option<&Passphrase>) -> Result<PrivateKey, Error> {
         match self {
             CaKey::Plain(key) => Ok(key.clone()),

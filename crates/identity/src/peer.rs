@@ -1,7 +1,7 @@
-//! Whoever is at the other end: the identity in a certificate for clients.
+//! The identity of a peer, from its client certificate.
 //!
-//! **What is absent.** Trust. What is read here must come from a handshake in which [`crate::tls`] verified the
-//! certificate; before each request, [`crate::denylist::SharedDenylist::check`] says whether it still holds.
+//! **What is absent.** Verification. The certificate must come from a handshake in which [`crate::tls`] verified it; before
+//! each request, [`crate::denylist::SharedDenylist::check`] decides whether it is still valid.
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 
@@ -10,23 +10,23 @@ use crate::error::Error;
 use crate::rights::{Rights, Role, from_uris};
 use crate::serial::Serial;
 
-/// An identity, and what it may do.
+/// An identity with its role and rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// Who it is: the common name. Leases belong to it, whatever certificate it shows next time.
+    /// The common name. Leases belong to it, not to a particular certificate.
     pub name: Name,
-    /// Which certificate it shows. Only for the denylist.
+    /// Serial of the certificate; used for the denylist only.
     pub serial: Serial,
-    /// What kind of party it is.
+    /// The role.
     pub role: Role,
-    /// What it may do, namespace by namespace.
+    /// Rights for each namespace.
     pub rights: Rights,
-    /// Up to when it may do it.
+    /// End of the certificate's validity.
     pub not_after: UnixTime,
 }
 
 impl PeerIdentity {
-    /// From a certificate for clients.
+    /// The identity in a client certificate.
     pub fn of(certificate: &Certificate) -> Result<PeerIdentity, Error> {
         if certificate.purpose() != Purpose::Client {
             let what = "the certificate is not for clients: it needs the extended key usage ClientAuth";
@@ -37,9 +37,9 @@ impl PeerIdentity {
         Ok(PeerIdentity { name, serial, role, rights, not_after: certificate.not_after() })
     }
 
-    /// From what a connection gives as its peer's certificates, the peer's own first.
+    /// The identity of a connection's peer, from its certificate chain (end entity first).
     pub fn from_chain(chain: &[CertificateDer<'_>]) -> Result<PeerIdentity, Error> {
-        let own = chain.first().ok_or_else(|| Error::invalid("the peer has shown no certificate"))?;
+        let own = chain.first().ok_or_else(|| Error::invalid("the peer sent no certificate"))?;
         PeerIdentity::of(&Certificate::parse(own)?)
     }
 }

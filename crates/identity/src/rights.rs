@@ -1,10 +1,10 @@
-//! What an identity may do: a role, and for each namespace some of four rights.
+//! Role and rights of an identity: one role, and a subset of four rights for each namespace.
 //!
-//! Both travel in the certificate, as URIs among its alternative names: `lockd:role/worker`, and for each
-//! namespace `lockd:ns/<name>:<letters>`. Names are percent-encoded, so that a bare `*`, which stands for any
-//! namespace, is told from a namespace of that name.
+//! Both are in the certificate, as URIs among its alternative names: `lockd:role/worker`, and for each namespace
+//! `lockd:ns/<name>:<letters>`. Names are percent-encoded, so that a bare `*`, which means any namespace, differs from a
+//! namespace of that name.
 //!
-//! **What is absent.** Which call needs which right: that is the server's to say.
+//! **What is absent.** Which call needs which right: the server decides that.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,26 +14,26 @@ use crate::error::Error;
 
 const ROLE_PREFIX: &str = "lockd:role/";
 const NAMESPACE_PREFIX: &str = "lockd:ns/";
-/// What begins so is ours, and must be understood.
-const OURS: &str = "lockd:";
-/// The most bytes that the name of a namespace may have.
+/// URIs with this prefix must be understood; others are ignored.
+const PREFIX: &str = "lockd:";
+/// Maximum length of a namespace's name, in bytes.
 const NAMESPACE_BYTES_MAX: usize = 128;
-/// The most namespaces in one certificate: it travels in every handshake.
+/// Maximum number of namespaces in one certificate, which is sent in every handshake.
 const NAMESPACES_MAX: usize = 64;
 
-/// What kind of party it is.
+/// The role of an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Acquires, renews, releases, writes.
+    /// Acquires, renews and releases leases, and writes documents.
     Worker,
-    /// May also revoke, reclaim and set quotas.
+    /// May also revoke and reclaim leases and set quotas.
     Operator,
-    /// Another server, which forwards what its own clients ask.
+    /// Another server, which forwards requests of its clients.
     Server,
 }
 
 impl Role {
-    /// As in the certificate.
+    /// The role's name in certificates.
     pub fn as_str(self) -> &'static str {
         match self {
             Role::Worker => "worker",
@@ -60,24 +60,24 @@ impl FromStr for Role {
     }
 }
 
-/// One thing that may be done in a namespace.
+/// A right in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
-    /// `r`: look at leases, and read documents under a lease.
+    /// `r`: view leases, and read documents under a lease.
     Read,
     /// `w`: acquire leases, and write documents under them.
     Write,
     /// `p`: read documents without a lease.
     PublicRead,
-    /// `m`: leases that stay held after their expiry, by hand or for long.
+    /// `m`: acquire leases that stay on hold after expiry, manually or for long.
     ManualHold,
 }
 
 impl Right {
-    /// All of them, in the order in which they are written.
+    /// All rights, in their written order.
     pub const ALL: [Right; 4] = [Right::Read, Right::Write, Right::PublicRead, Right::ManualHold];
 
-    /// The letter that stands for it.
+    /// The letter of the right.
     pub fn letter(self) -> char {
         match self {
             Right::Read => 'r',
@@ -88,22 +88,22 @@ impl Right {
     }
 }
 
-/// Some of the four rights.
+/// A set of rights.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct RightSet(u8);
 
 impl RightSet {
-    /// None of them.
+    /// The empty set.
     pub const NONE: RightSet = RightSet(0);
-    /// All four.
+    /// All four rights.
     pub const ALL: RightSet = RightSet(0b1111);
 
-    /// Whether the right is among them.
+    /// Whether the set contains the right.
     pub fn contains(self, right: Right) -> bool {
         self.0 & (1 << right as u8) != 0
     }
 
-    /// Those of either.
+    /// The union of two sets.
     #[must_use]
     pub fn union(self, other: RightSet) -> RightSet {
         RightSet(self.0 | other.0)
@@ -126,7 +126,7 @@ impl fmt::Debug for RightSet {
 impl FromStr for RightSet {
     type Err = Error;
 
-    /// Letters in any order, each once, at least one.
+    /// Parses one or more letters in any order, without duplicates.
     fn from_str(letters: &str) -> Result<RightSet, Error> {
         let wrong = || {
             let advice = "rights are letters of r, w, p and m, each at most once";
@@ -144,16 +144,16 @@ impl FromStr for RightSet {
     }
 }
 
-/// Where rights hold.
+/// The scope of rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// In every namespace, those to come included.
+    /// Every namespace, including future ones.
     Any,
-    /// In the namespace of this name.
+    /// The namespace of this name.
     Namespace(String),
 }
 
-/// Rights in one namespace, or in any. As text: `orders:rw`, `*:rwpm`.
+/// Rights in one namespace, or in any; written `orders:rw`, `*:rwpm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceRights {
     scope: Scope,
@@ -161,7 +161,7 @@ pub struct NamespaceRights {
 }
 
 impl NamespaceRights {
-    /// Refuses names that no namespace can have.
+    /// Refuses invalid namespace names.
     pub fn new(scope: Scope, rights: RightSet) -> Result<NamespaceRights, Error> {
         if let Scope::Namespace(name) = &scope {
             check_namespace(name)?;
@@ -169,12 +169,12 @@ impl NamespaceRights {
         Ok(NamespaceRights { scope, rights })
     }
 
-    /// Where they hold.
+    /// The scope.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// What they are.
+    /// The rights.
     pub fn rights(&self) -> RightSet {
         self.rights
     }
@@ -206,7 +206,7 @@ impl fmt::Display for NamespaceRights {
 impl FromStr for NamespaceRights {
     type Err = Error;
 
-    /// As people write it: the name is taken as it is, up to the last colon.
+    /// Parses the form that people write: the name, not encoded, ends at the last colon.
     fn from_str(text: &str) -> Result<NamespaceRights, Error> {
         let (name, letters) = split(text)?;
         let scope = if name == "*" { Scope::Any } else { Scope::Namespace(name.to_string()) };
@@ -214,7 +214,7 @@ impl FromStr for NamespaceRights {
     }
 }
 
-/// What an identity may do, namespace by namespace.
+/// The rights of an identity, for each namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     anywhere: RightSet,
@@ -222,23 +222,23 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Nothing anywhere.
+    /// No rights.
     pub fn none() -> Rights {
         Rights::default()
     }
 
-    /// Reading and writing in the namespace `default`: what a client gets unless something else is asked for.
+    /// Read and write in the namespace `default`: the default rights of a new client.
     pub fn usual() -> Rights {
         let rights = "rw".parse().expect("letters of rights");
         Rights { anywhere: RightSet::NONE, namespaces: [("default".to_string(), rights)].into() }
     }
 
-    /// Everything everywhere.
+    /// All rights in every namespace.
     pub fn all() -> Rights {
         Rights { anywhere: RightSet::ALL, namespaces: BTreeMap::new() }
     }
 
-    /// Those that are listed; what is listed twice adds up.
+    /// The listed rights; duplicates of a namespace are merged.
     pub fn new(listed: impl IntoIterator<Item = NamespaceRights>) -> Result<Rights, Error> {
         let mut rights = Rights::none();
         for one in listed {
@@ -255,13 +255,13 @@ impl Rights {
         Ok(rights)
     }
 
-    /// Whether it may be done there.
+    /// Whether the identity has the right in the namespace.
     pub fn allows(&self, namespace: &str, right: Right) -> bool {
         self.anywhere.contains(right)
             || self.namespaces.get(namespace).is_some_and(|rights| rights.contains(right))
     }
 
-    /// All of them, `*` first.
+    /// All entries, `*` first.
     pub fn iter(&self) -> impl Iterator<Item = NamespaceRights> {
         let anywhere = (self.anywhere != RightSet::NONE)
             .then_some(NamespaceRights { scope: Scope::Any, rights: self.anywhere });
@@ -273,23 +273,23 @@ impl Rights {
     }
 }
 
-/// What goes into a certificate.
+/// The URIs for a certificate.
 pub(crate) fn to_uris(role: Role, rights: &Rights) -> Vec<String> {
     let namespaces = rights.iter().map(|one| one.to_uri());
     [format!("{ROLE_PREFIX}{role}")].into_iter().chain(namespaces).collect()
 }
 
-/// What a certificate says. Other people's URIs are left alone; ours must be understood, each of them.
+/// Role and rights from a certificate's URIs. Foreign URIs are ignored; every `lockd:` URI must be understood.
 pub(crate) fn from_uris(uris: &[String]) -> Result<(Role, Rights), Error> {
     let mut roles = Vec::new();
     let mut listed = Vec::new();
-    for uri in uris.iter().filter(|uri| uri.starts_with(OURS)) {
+    for uri in uris.iter().filter(|uri| uri.starts_with(PREFIX)) {
         if let Some(role) = uri.strip_prefix(ROLE_PREFIX) {
             roles.push(role.parse()?);
         } else if let Some(tail) = uri.strip_prefix(NAMESPACE_PREFIX) {
             listed.push(NamespaceRights::from_uri_tail(tail)?);
         } else {
-            let what = "the certificate says something that this build does not know";
+            let what = "the certificate has a URI that this build does not know";
             return Err(Error::invalid(format!("{what}: uri={}", uri.escape_debug())));
         }
     }
@@ -384,12 +384,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_listed_twice_adds_up() {
+    fn duplicate_namespaces_are_merged() {
         assert_eq!(rights(&["a:r", "a:wm", "*:p", "*:r"]), rights(&["*:rp", "a:rwm"]));
     }
 
     #[test]
-    fn uris_carry_any_name_there_and_back() {
+    fn any_name_round_trips_through_uris() {
         let names = ["default", "a b", "*", "%2A", "ä/ö:ü", "a:rw", "..", "日本", "a%"];
         for name in names {
             let held = Rights::new([NamespaceRights::new(
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn any_namespace_is_told_from_a_namespace_called_star() {
+    fn any_namespace_differs_from_a_namespace_named_star() {
         let any = from_uris(&["lockd:role/operator".into(), "lockd:ns/*:r".into()]).expect("valid").1;
         let star = from_uris(&["lockd:role/operator".into(), "lockd:ns/%2A:r".into()]).expect("valid").1;
         assert!(any.allows("orders", Right::Read) && any.allows("*", Right::Read));
@@ -413,13 +413,13 @@ mod tests {
     }
 
     #[test]
-    fn other_peoples_uris_are_left_alone() {
+    fn foreign_uris_are_ignored() {
         let uris = ["spiffe://example.org/x", "lockd:role/worker", "https://example.org"].map(String::from);
         assert_eq!(from_uris(&uris).expect("ours is there"), (Role::Worker, Rights::none()));
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_uris_are_refused() {
         let worker = "lockd:role/worker";
         let table: &[(&[&str], &str)] = &[
             (&[], "no role"),
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_has_room_for_so_many_namespaces() {
+    fn the_number_of_namespaces_is_limited() {
         let listed = |count: usize| (0..count).map(|n| format!("n{n}:r").parse().expect("valid"));
         assert!(Rights::new(listed(NAMESPACES_MAX)).is_ok());
         assert!(Rights::new(listed(NAMESPACES_MAX + 1)).is_err());

@@ -1,6 +1,6 @@
-//! The CA's key under a passphrase: Argon2id stretches it, XChaCha20-Poly1305 encrypts.
+//! The CA's key, encrypted by a passphrase: Argon2id derives the key, XChaCha20-Poly1305 encrypts.
 //!
-//! The bytes, as `docs/reference/formats.md` draws them:
+//! The format, as in `docs/reference/formats.md`:
 //!
 //! ```text
 //!  0  8  magic "lockdcak"
@@ -10,10 +10,10 @@
 //! 20  4  lanes
 //! 24 16  salt
 //! 40 24  nonce
-//! 64     the key (PKCS#8, DER), encrypted, and a tag of 16 bytes
+//! 64     the encrypted key (PKCS#8, DER), and a tag of 16 bytes
 //! ```
 //!
-//! Invariant: the first 64 bytes are authenticated with the rest, so that no bit can be changed unnoticed.
+//! **Invariant.** The first 64 bytes are authenticated together with the rest, so that any changed bit is detected.
 
 use std::fmt;
 
@@ -32,10 +32,10 @@ const SALT: std::ops::Range<usize> = 24..40;
 const NONCE: std::ops::Range<usize> = 40..64;
 const HEADER_BYTES: usize = 64;
 const TAG_BYTES: usize = 16;
-/// More than any key needs.
+/// Upper bound on the length of an encrypted key, in bytes.
 const BYTES_MAX: usize = 16 * 1024;
 
-/// What people remember, wiped when it is dropped.
+/// A passphrase; zeroized on drop.
 pub struct Passphrase(Zeroizing<String>);
 
 impl Passphrase {
@@ -60,21 +60,21 @@ impl fmt::Debug for Passphrase {
     }
 }
 
-/// What each guess at the passphrase costs.
+/// The cost of Argon2id: of each guess at the passphrase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// Memory, in KiB.
     pub memory_kib: u32,
-    /// How often it is gone through.
+    /// Number of passes over the memory.
     pub passes: u32,
-    /// Into how many lanes it is divided.
+    /// Number of parallel lanes.
     pub lanes: u32,
 }
 
 impl Cost {
     /// The second recommendation of RFC 9106: 64 MiB, three passes, four lanes.
     pub const USUAL: Cost = Cost { memory_kib: 64 * 1024, passes: 3, lanes: 4 };
-    /// What a file may ask of whoever opens it. Beyond it somebody wants our memory, not our key.
+    /// Maximum cost that a file may demand: a larger one would be a denial of service.
     const MAX: Cost = Cost { memory_kib: 1024 * 1024, passes: 16, lanes: 16 };
 
     fn params(self) -> Option<Params> {
@@ -90,7 +90,7 @@ impl Cost {
 pub struct SealedKey(Vec<u8>);
 
 impl SealedKey {
-    /// Encrypts.
+    /// Encrypts a key.
     pub(crate) fn seal(
         key: &PrivateKey,
         passphrase: &Passphrase,
@@ -104,14 +104,14 @@ impl SealedKey {
         };
         let mut bytes = header(cost);
         fill(&mut bytes[SALT.start..NONCE.end]);
-        let secret = stretch(passphrase, cost, &bytes[SALT])?;
+        let secret = derive_key(passphrase, cost, &bytes[SALT])?;
         let payload = Payload { msg: plain.secret_pkcs8_der(), aad: &bytes };
         let encrypted = cipher(&secret).encrypt(&nonce(&bytes), payload).expect("a key is short");
         bytes.extend_from_slice(&encrypted);
         Ok(SealedKey(bytes))
     }
 
-    /// Takes bytes that can be opened, given the passphrase.
+    /// Checks the header; the passphrase is checked when the key is opened.
     pub(crate) fn parse(bytes: Vec<u8>) -> Result<SealedKey, Error> {
         let wrong = |what: &str| Error::invalid(format!("the encrypted CA key cannot be read: {what}"));
         if bytes.len() <= HEADER_BYTES + TAG_BYTES || bytes.len() > BYTES_MAX || bytes[..8] != MAGIC {
@@ -133,7 +133,7 @@ impl SealedKey {
         let passphrase = passphrase.ok_or_else(|| {
             Error::new(ErrorKind::PassphraseNeeded, "the CA key is encrypted, and needs its passphrase")
         })?;
-        let secret = stretch(passphrase, cost(&self.0), &self.0[SALT])?;
+        let secret = derive_key(passphrase, cost(&self.0), &self.0[SALT])?;
         let payload = Payload { msg: &self.0[HEADER_BYTES..], aad: &self.0[..HEADER_BYTES] };
         let plain = cipher(&secret).decrypt(&nonce(&self.0), payload).map_err(|_| {
             let what = "the passphrase is wrong, or the encrypted CA key was changed";
@@ -169,7 +169,7 @@ fn cipher(secret: &[u8; 32]) -> XChaCha20Poly1305 {
     XChaCha20Poly1305::new(secret.into())
 }
 
-fn stretch(passphrase: &Passphrase, cost: Cost, salt: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
+fn derive_key(passphrase: &Passphrase, cost: Cost, salt: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
     let params = cost.params().ok_or_else(|| Error::invalid("no such cost of a passphrase"))?;
     let mut secret = Zeroizing::new([0; 32]);
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)

@@ -1,7 +1,7 @@
-//! The sections of an identity file, each read into what it is; and how they are written.
+//! Reads and writes the PEM sections of an identity file.
 //!
-//! Invariant: nothing is skipped. A section that is cut short, or of a kind that does not belong here, is an
-//! error; text between sections is a comment.
+//! **Invariant.** No section is ignored: a truncated one, or one with an unknown label, is an error. Text between sections
+//! is a comment.
 
 use pem::{EncodeConfig, LineEnding, Pem};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
@@ -19,10 +19,10 @@ const EC_PRIVATE_KEY: &str = "EC PRIVATE KEY";
 const RSA_PRIVATE_KEY: &str = "RSA PRIVATE KEY";
 const SEALED_CA_KEY: &str = "LOCKD ENCRYPTED CA KEY";
 const DENYLIST: &str = "LOCKD DENYLIST";
-/// The most sections that a file may have.
+/// Maximum number of sections of a file.
 const SECTIONS_MAX: usize = 64;
 
-/// What is in a file, and has not been taken out yet.
+/// The sections of a file that are not consumed yet.
 #[derive(Default)]
 pub(crate) struct Sections {
     certificates: Vec<Certificate>,
@@ -78,7 +78,7 @@ impl Sections {
         self.take_certificate(Purpose::Authority, "CA certificate")
     }
 
-    /// The one certificate for that purpose, with its key.
+    /// The only certificate for that purpose, with its key.
     pub(crate) fn take_keyed(&mut self, purpose: Purpose, what: &str) -> Result<KeyedCertificate, Error> {
         let certificate = self.take_certificate(purpose, what)?;
         let key = self.take_key(&certificate).ok_or_else(|| {
@@ -88,7 +88,7 @@ impl Sections {
         KeyedCertificate::new(certificate, key)
     }
 
-    /// The key of that CA, if it is here.
+    /// The key of that CA, if the file has it.
     pub(crate) fn take_ca_key(&mut self, ca: &Certificate) -> Result<Option<CaKey>, Error> {
         match (self.take_key(ca), self.sealed.pop()) {
             (Some(key), None) => Ok(Some(CaKey::Plain(key))),
@@ -104,11 +104,11 @@ impl Sections {
         std::mem::take(&mut self.denylist)
     }
 
-    /// Whatever is left does not belong here.
+    /// Refuses sections that were not consumed.
     pub(crate) fn finish(self, what: &str) -> Result<(), Error> {
         if let Some(certificate) = self.certificates.first() {
-            let said = format!("purpose={} cn={}", certificate.purpose(), certificate.name());
-            return Err(Error::invalid(format!("a certificate that does not belong into {what}: {said}")));
+            let values = format!("purpose={} cn={}", certificate.purpose(), certificate.name());
+            return Err(Error::invalid(format!("a certificate that does not belong into {what}: {values}")));
         }
         if !self.keys.is_empty() || !self.sealed.is_empty() {
             return Err(Error::invalid(format!("a private key that does not belong into {what}; remove it")));
@@ -137,12 +137,12 @@ impl Sections {
     }
 }
 
-/// A file in the making. What is written may be secret, and is wiped.
+/// Builds the text of a file. It may contain keys, and is zeroized on drop.
 pub(crate) struct Writer(Zeroizing<String>);
 
 impl Writer {
     pub(crate) fn new() -> Writer {
-        // Enough for a bundle, so that growing seldom leaves a copy behind.
+        // Enough for most files, so that a reallocation seldom leaves a copy in memory.
         Writer(Zeroizing::new(String::with_capacity(64 * 1024)))
     }
 

@@ -1,4 +1,4 @@
-//! The number that an issuer has given to a certificate. It names certificates in a denylist, and nothing else.
+//! Serial numbers of certificates, which identify them in a denylist.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,15 @@ use std::str::FromStr;
 use crate::error::Error;
 
 const BYTES_MAX: usize = 20;
-/// Bytes of the serials that we make up.
-const BYTES_MADE: usize = 16;
+/// Length of new serials, in bytes.
+const NEW_BYTES: usize = 16;
 
-/// A positive number of at most 20 bytes. As text: hexadecimal, whole bytes, lower case.
+/// A positive number of at most 20 bytes. As text: lower-case hexadecimal, an even number of digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Serial([u8; BYTES_MAX]);
 
 impl Serial {
-    /// From bytes, the most significant first; zeros in front do not count.
+    /// From big-endian bytes; leading zeros are ignored.
     pub fn from_bytes(bytes: &[u8]) -> Option<Serial> {
         let bytes = &bytes[bytes.iter().position(|byte| *byte != 0)?..];
         let mut serial = [0; BYTES_MAX];
@@ -22,15 +22,15 @@ impl Serial {
         Some(Serial(serial))
     }
 
-    /// One that nobody has had, from random bytes. Positive, and always as long: the first two bits are fixed.
+    /// A random serial. Its first two bits are fixed, so that it is positive and always 16 bytes long.
     pub(crate) fn random(fill: &mut dyn FnMut(&mut [u8])) -> Serial {
-        let mut bytes = [0; BYTES_MADE];
+        let mut bytes = [0; NEW_BYTES];
         fill(&mut bytes);
         bytes[0] = bytes[0] & 0x7f | 0x40;
         Serial::from_bytes(&bytes).expect("not zero, and not too long")
     }
 
-    /// The bytes, without zeros in front.
+    /// Big-endian bytes, without leading zeros.
     pub fn as_bytes(&self) -> &[u8] {
         let first = self.0.iter().position(|byte| *byte != 0).expect("not zero");
         &self.0[first..]
@@ -52,7 +52,7 @@ impl fmt::Debug for Serial {
 impl FromStr for Serial {
     type Err = Error;
 
-    /// Hexadecimal digits in either case, also with colons between the bytes, as other tools print them.
+    /// Parses hexadecimal digits in either case; colons between bytes, as other tools print them, are ignored.
     fn from_str(text: &str) -> Result<Serial, Error> {
         let wrong = || {
             let rule = "a serial is up to 40 hexadecimal digits, not all of them 0";
@@ -84,17 +84,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_serial_is_refused() {
+    fn invalid_serials_are_refused() {
         for text in ["", "0", "00", ":", "0x1", "g1", "-1", " 1", "1 2", "é", &"ff".repeat(21)] {
             assert!(text.parse::<Serial>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn made_up_serials_are_positive_and_as_long_as_each_other() {
+    fn random_serials_are_positive_and_of_equal_length() {
         for byte in [0, 0x7f, 0x80, 0xff] {
             let serial = Serial::random(&mut |bytes| bytes.fill(byte));
-            assert_eq!(serial.as_bytes().len(), BYTES_MADE);
+            assert_eq!(serial.as_bytes().len(), NEW_BYTES);
             assert!(serial.as_bytes()[0] < 0x80);
         }
     }

@@ -25,7 +25,7 @@ use rustls::{
 
 use crate::bundle::{ClientBundle, ServerBundle};
 use crate::certificate::Certificate;
-use crate::denylist::{Denylist, SharedDenylist};
+use crate::denylist::{Denylist, Refused, SharedDenylist};
 use crate::error::Error;
 use crate::key::KeyedCertificate;
 use crate::serial::Serial;
@@ -65,10 +65,41 @@ impl ServerTls {
         Arc::clone(&self.config)
     }
 
-    /// Shows another certificate from now on. Another CA takes a restart: sessions of the old one's clients would
-    /// live on.
-    pub fn replace(&self, bundle: &ServerBundle) -> Result<(), Error> {
-        self.shown.replace(bundle.ca(), bundle.server())
+    /// Checks a bundle that is to replace the current one, and changes nothing: [`CertificateUpdate::install`] does.
+    ///
+    /// Refuses another CA, which takes a restart: sessions of the old CA's clients would live on. Refuses a new certificate
+    /// that no client would accept: one that is not valid now, or is on `denylist`, the list that is to be in force with it.
+    pub fn prepare(
+        &self,
+        bundle: &ServerBundle,
+        denylist: &Denylist,
+    ) -> Result<CertificateUpdate<'_>, Error> {
+        let update = self.shown.prepare(bundle.ca(), bundle.server())?;
+        let certificate = bundle.server().certificate();
+        // A reload for a revocation alone must not fail because the certificate in use has expired.
+        if !self.shown.is_current(certificate) {
+            let now = self.config.time_provider.current_time();
+            let now = now.ok_or_else(|| Error::invalid("the clock cannot be read"))?;
+            Trust::in_ca(bundle.ca())?.check_at(certificate, now)?;
+            if denylist.contains(certificate.serial()) {
+                return Err(Error::invalid(Refused::Revoked(certificate.serial()).to_string()));
+            }
+        }
+        Ok(update)
+    }
+}
+
+/// A certificate that was checked and is not in use yet. Dropping it changes nothing.
+#[must_use]
+pub struct CertificateUpdate<'a> {
+    shown: &'a Shown,
+    next: Arc<CertifiedKey>,
+}
+
+impl CertificateUpdate<'_> {
+    /// Uses the certificate for every handshake from now on. Cannot fail.
+    pub fn install(self) {
+        self.shown.current.store(self.next);
     }
 }
 
@@ -105,12 +136,12 @@ impl ClientTls {
 
     /// Shows another certificate, of the same CA, from now on.
     pub fn replace(&self, bundle: &ClientBundle) -> Result<(), Error> {
-        self.shown.replace(bundle.ca(), bundle.client())
+        self.shown.prepare(bundle.ca(), bundle.client()).map(CertificateUpdate::install)
     }
 
     /// Shows another certificate for forwarding, of the same CA, from now on.
     pub fn replace_forwarding(&self, bundle: &ServerBundle) -> Result<(), Error> {
-        self.shown.replace(bundle.ca(), bundle.forwarding())
+        self.shown.prepare(bundle.ca(), bundle.forwarding()).map(CertificateUpdate::install)
     }
 
     fn build(
@@ -144,13 +175,16 @@ impl Shown {
         Shown { ca: ca.clone(), current: ArcSwap::new(own.certified()) }
     }
 
-    fn replace(&self, ca: &Certificate, own: &KeyedCertificate) -> Result<(), Error> {
+    fn is_current(&self, certificate: &Certificate) -> bool {
+        self.current.load().cert.first() == Some(certificate.der())
+    }
+
+    fn prepare(&self, ca: &Certificate, own: &KeyedCertificate) -> Result<CertificateUpdate<'_>, Error> {
         if *ca != self.ca {
             let what = "the new file has another CA; that takes a restart";
             return Err(Error::invalid(format!("{what}: cn={} serial={}", ca.name(), ca.serial())));
         }
-        self.current.store(own.certified());
-        Ok(())
+        Ok(CertificateUpdate { shown: self, next: own.certified() })
     }
 }
 

@@ -1,8 +1,8 @@
-//! What validating and compacting costs, beside others in the same run: AVX2 where there is more, the scalar twin, `serde_json` and `sonic-rs`
-//! that only validate, both of them through a tree of values and back, and a copy.
+//! Throughput of validation and compaction, compared in the same run with: AVX2 on processors with AVX-512, the scalar
+//! compactor, `serde_json` and `sonic-rs` as validators and through a tree of values, and a copy.
 //!
-//! `cargo bench -p jsonstream --bench compaction`; words after `--` pick inputs by name. What is compiled decides
-//! which instructions `sonic-rs` uses: `RUSTFLAGS="-C target-cpu=native"` lets it have those of this machine.
+//! `cargo bench -p jsonstream --bench compaction`; arguments after `--` select inputs by name. `sonic-rs` chooses its
+//! instructions at compile time: `RUSTFLAGS="-C target-cpu=native"` enables those of this machine.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
@@ -14,13 +14,13 @@ use jsonstream::{Compactor, Limits, check};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-/// Pieces come as a connection gives them.
+/// The size of chunks, as from a connection.
 const PIECE: usize = 64 << 10;
-/// Many short rounds: the best of them is one in which nobody else had the core.
+/// Many short rounds: the best one ran undisturbed.
 const ROUNDS: usize = 100;
 const LIMITS: Limits = Limits { bytes_max: u64::MAX };
 
-/// Something done to a text, into a buffer that is there already. What comes back keeps it from being left out.
+/// A benchmarked function; it writes into an existing buffer. Its result keeps the optimizer from removing the call.
 type Work = fn(&[u8], &mut Vec<u8>) -> usize;
 
 const CONTESTANTS: [(&str, Work); 9] = [
@@ -65,7 +65,7 @@ fn report(name: &str, text: &[u8]) {
     println!();
 }
 
-/// What most processors have; the scalar twin where there is none.
+/// AVX2, which most processors have; otherwise the scalar compactor.
 fn with_avx2() -> Compactor {
     let avx2 = Compactor::vector(LIMITS).find(|(name, _)| *name == "AVX2");
     avx2.map_or_else(|| Compactor::scalar(LIMITS), |(_, compactor)| compactor)
@@ -79,7 +79,7 @@ fn compacted(mut compactor: Compactor, text: &[u8], out: &mut Vec<u8>) -> usize 
     out.len()
 }
 
-/// Given bytes, `serde_json` would not look at UTF-8 in what it ignores.
+/// From bytes, `serde_json` would not validate UTF-8 in ignored values.
 fn checked_by_serde(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok())
 }
@@ -131,7 +131,7 @@ fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).expect("a value")
 }
 
-/// Arrays and objects in turn.
+/// Alternating arrays and objects.
 fn nested(depth: u32) -> Value {
     (0..depth)
         .fold(json!(null), |inner, level| if level % 2 == 0 { json!([inner]) } else { json!({"in": inner}) })

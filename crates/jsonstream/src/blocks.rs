@@ -1,45 +1,48 @@
-//! Reads a text 64 bytes at a time, by words in which each bit stands for a byte.
+//! Reads a text 64 bytes at a time, with bit masks in which each bit stands for a byte.
 //!
-//! **Invariant.** A block is either right from end to end, and then taken whole, or not taken at all: whoever reads
-//! byte by byte finds out what is wrong with it, and where. So every error is told by one reader only. A block that
-//! is taken leaves exactly the bytes and the state that reading byte by byte would have left.
+//! **Invariant.** A block is either valid and accepted completely, or rejected completely: then the byte reader finds the
+//! error and its offset, so only one reader reports errors. An accepted block leaves exactly the output and the state
+//! that the byte reader would have left.
 //!
-//! The interleaving that would break it: a block is taken, and the first wrong byte was in it. Hence each demand on
-//! a byte is checked with the block in which that byte is, not with the next.
+//! **What would break it.** Accepting a block that contains the first invalid byte. Hence each constraint on a byte is
+//! checked in the block of that byte, not in the next.
 //!
-//! **What is absent.** The beginning and the end of a text, containers that are nearly too deep, the last bytes of
-//! a piece: they are read byte by byte.
+//! **What is absent.** The beginning and the end of a text, containers close to the depth limit, the last bytes of a
+//! piece: they are read byte by byte.
 
-#![expect(clippy::inline_always, reason = "it is compiled once for each kind of vectors, as one function")]
+#![expect(
+    clippy::inline_always,
+    reason = "everything is compiled into one function for each instruction set"
+)]
 
 mod numbers;
 mod strings;
 mod tokens;
 
 use self::numbers::Numbers;
-use self::strings::{Quoted, Strings};
-use self::tokens::{Found, Tokens};
+use self::strings::{StringMasks, Strings};
+use self::tokens::{TokenMasks, Tokens};
 use crate::nesting::Nesting;
 use crate::simd::{BLOCK, Block, Vectors};
 use crate::state::{Next, State, Stop};
-use crate::string::Inside;
+use crate::string::StringState;
 
-/// One bit for each byte of a block, the lowest for the first.
+/// A mask with one bit for each byte of a block, the lowest for the first.
 type Bits = u64;
 
-/// What is looked at.
-struct Here<'a, V: Vectors> {
+/// The current block and its surroundings.
+struct BlockInput<'a, V: Vectors> {
     vectors: V,
-    /// The block.
+    /// The block, in registers.
     bytes: V::Bytes,
-    /// The block before; zeros, if there is none.
+    /// The block before; zeros if there is none.
     before: &'a Block,
     block: &'a Block,
-    /// From the block on.
+    /// The input from the block on.
     ahead: &'a [u8],
 }
 
-/// What one block leaves to the next.
+/// The state that one block passes to the next.
 #[derive(Clone, Copy)]
 pub(crate) struct Carry {
     strings: Strings,
@@ -48,23 +51,23 @@ pub(crate) struct Carry {
 }
 
 impl Carry {
-    /// What blocks can go on from.
+    /// The carry for a parser state; `None` if blocks cannot start there.
     pub(crate) fn from(state: State) -> Option<Carry> {
         let (inside, tokens) = match state {
             State::Before(next) => (false, Tokens::before(next)?),
-            State::Key(Inside::Plain) => (true, Tokens::in_string(true)),
-            State::Text(Inside::Plain) => (true, Tokens::in_string(false)),
+            State::Key(StringState::Plain) => (true, Tokens::in_string(true)),
+            State::Text(StringState::Plain) => (true, Tokens::in_string(false)),
             _ => return None,
         };
         Some(Carry { strings: Strings::new(inside), tokens, numbers: Numbers::default() })
     }
 
-    /// The state behind these bytes, and how many of them it does not include: an unfinished number, literal,
-    /// character or escape is left to whoever reads byte by byte.
+    /// The parser state after these bytes, and the number of trailing bytes that it excludes: an unfinished number,
+    /// literal, character or escape is left to the byte reader.
     fn state(&self, read: &[u8]) -> (State, usize) {
         if self.strings.inside() {
             let state = if self.tokens.inside_key() { State::Key } else { State::Text };
-            return (state(Inside::Plain), self.strings.unfinished(read));
+            return (state(StringState::Plain), self.strings.unfinished(read));
         }
         if self.numbers.unfinished() {
             let part = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
@@ -74,36 +77,36 @@ impl Carry {
     }
 }
 
-/// Takes block after block, up to the first that is not to be taken.
+/// Reads blocks up to the first rejected one.
 #[inline(always)]
 pub(crate) fn read<V: Vectors>(
     vectors: V,
     carry: Carry,
     nesting: &mut Nesting,
     input: &[u8],
-    room: &mut [u8],
+    output: &mut [u8],
 ) -> Stop {
     let (mut at, mut filled, mut carry) = (0, 0, carry);
     let mut before = &[0; BLOCK];
     while let Some(block) = input[at..].first_chunk::<BLOCK>()
-        && let Some(room) = room[filled..].first_chunk_mut::<BLOCK>()
+        && let Some(output) = output[filled..].first_chunk_mut::<BLOCK>()
     {
         let bytes = vectors.load(block);
         if carry.strings.long() && vectors.is_plain(bytes) {
-            *room = *block;
+            *output = *block;
             (at, filled, before) = (at + BLOCK, filled + BLOCK, block);
             continue;
         }
-        let here = Here { vectors, bytes, before, block, ahead: &input[at..] };
-        let Some((next, space)) = carry.take(&here, nesting) else { break };
+        let current = BlockInput { vectors, bytes, before, block, ahead: &input[at..] };
+        let Some((next, space)) = carry.accept(&current, nesting) else { break };
         carry = next;
         filled += match space {
             0 => {
-                *room = *block;
+                *output = *block;
                 BLOCK
             }
             u64::MAX => 0,
-            _ => vectors.compress(block, !space, room),
+            _ => vectors.compress(block, !space, output),
         };
         at += BLOCK;
         before = block;
@@ -113,10 +116,14 @@ pub(crate) fn read<V: Vectors>(
 }
 
 impl Carry {
-    /// What is behind the block, and the whitespace in it; none if it is not to be taken.
+    /// The carry after the block, and its whitespace; `None` to reject it.
     #[inline(always)]
-    fn take<V: Vectors>(mut self, here: &Here<'_, V>, nesting: &mut Nesting) -> Option<(Carry, Bits)> {
-        let Here { vectors, bytes, before, block, .. } = *here;
+    fn accept<V: Vectors>(
+        mut self,
+        current: &BlockInput<'_, V>,
+        nesting: &mut Nesting,
+    ) -> Option<(Carry, Bits)> {
+        let BlockInput { vectors, bytes, before, block, .. } = *current;
         let mut text = vectors.text(bytes);
         if text.high != 0 || self.strings.cut() {
             if !vectors.is_utf8(before, block) {
@@ -131,37 +138,37 @@ impl Carry {
         if self.strings.may_escape(&text) {
             wrong = self.strings.escapes(&mut text, &vectors.escape(bytes));
         }
-        let quoted = self.strings.quoted(text.quote, vectors.parity(text.quote));
-        wrong |= quoted.inside & text.control;
-        self.outside(here, text.quote, &quoted, nesting, wrong)
+        let strings = self.strings.masks(text.quote, vectors.parity(text.quote));
+        wrong |= strings.inside & text.control;
+        self.outside(current, text.quote, &strings, nesting, wrong)
     }
 
-    /// What is outside of strings, and whether anything is wrong with it or already was.
+    /// Checks the tokens outside of strings. `wrong` marks errors found before.
     #[inline(always)]
     fn outside<V: Vectors>(
         mut self,
-        here: &Here<'_, V>,
+        current: &BlockInput<'_, V>,
         quote: Bits,
-        quoted: &Quoted,
+        strings: &StringMasks,
         nesting: &mut Nesting,
         mut wrong: Bits,
     ) -> Option<(Carry, Bits)> {
-        let Here { vectors, bytes, ahead, .. } = *here;
+        let BlockInput { vectors, bytes, ahead, .. } = *current;
         let structure = vectors.structure(bytes);
-        if structure.space == u64::MAX && quoted.inside == 0 && !self.numbers.unfinished() {
-            // Whatever has to come, has to come later.
+        if structure.space == u64::MAX && strings.inside == 0 && !self.numbers.unfinished() {
+            // Only whitespace: the expected token comes later.
             return Some((self, u64::MAX));
         }
-        let outside = !(quoted.inside | quote);
+        let outside = !(strings.inside | quote);
         let space = structure.space & outside;
         let (open, close) = (structure.open & outside, structure.close & outside);
         let (comma, colon) = (structure.comma & outside, structure.colon & outside);
         let scalars = outside & !(space | open | close | comma | colon);
-        let (scalar, behind_scalar) = self.numbers.edges(scalars);
-        if scalars | behind_scalar != 0 {
+        let (scalar, after_scalar) = self.numbers.edges(scalars);
+        if scalars | after_scalar != 0 {
             let numeric = vectors.numeric(bytes);
             let words = scalar & !(numeric.digit | numeric.minus);
-            let words = self.numbers.literals(words, |place| ahead[place..].first_chunk().copied())?;
+            let words = self.numbers.literals(words, |position| ahead[position..].first_chunk().copied())?;
             wrong |= self.numbers.wrong(&numeric, scalars & !words, scalar, || vectors.exponents(bytes));
         }
         let mut inner = None;
@@ -171,8 +178,8 @@ impl Carry {
             let brace = vectors.braces(bytes);
             (brace, inner.insert(nesting.clone()).pass(open, close, brace)?)
         };
-        let found = Found { space, open, close, brace, comma, colon, scalar, behind_scalar, in_object };
-        wrong |= self.tokens.wrong(&found, quoted);
+        let found = TokenMasks { space, open, close, brace, comma, colon, scalar, after_scalar, in_object };
+        wrong |= self.tokens.wrong(&found, strings);
         if wrong != 0 {
             return None;
         }
@@ -188,34 +195,34 @@ mod tests {
     use crate::nesting::{Container, Nesting};
     use crate::simd::Simd;
     use crate::state::{Next, State, Stop};
-    use crate::string::Inside;
+    use crate::string::StringState;
 
-    /// What blocks take of this, inside an array, with each kind of vectors.
+    /// Reads the input by blocks, inside an array, with each instruction set.
     fn read(state: State, input: &[u8]) -> impl Iterator<Item = Stop> {
         Simd::all().map(move |simd| {
             let mut nesting = Nesting::default();
             assert!(nesting.open(Container::Array));
-            let mut room = vec![0; input.len()];
-            simd.read(state, &mut nesting, input, &mut room).expect("a state to go on from")
+            let mut output = vec![0; input.len()];
+            simd.read(state, &mut nesting, input, &mut output).expect("a state that blocks can start from")
         })
     }
 
-    /// If blocks were all refused, reading by blocks would be right, and of no use.
+    /// If all blocks were rejected, the block reader would be correct but useless.
     #[test]
-    fn sound_text_is_taken() {
+    fn valid_text_is_accepted() {
         let text = "{\"key\" : \"some \\u00e9\\n é鍵🔑\",\n\"n\":[-12.50e+3, 0,true,false,null,{},[] ] },\n";
         for shift in 0..130 {
             let text = [" ".repeat(shift), text.repeat(20)].concat();
             for stop in read(State::Before(Next::ValueOrEnd), text.as_bytes()) {
                 assert_eq!(stop.refused, text.len() / 64 * 64, "shift={shift}");
-                assert!(stop.refused - stop.read < 20, "only the last token is given back");
+                assert!(stop.refused - stop.read < 20, "only the last token is left");
             }
         }
     }
 
     #[test]
-    fn what_is_unfinished_is_given_back() {
-        let text = |behind| (State::Text(Inside::Plain), behind);
+    fn an_unfinished_token_is_left_to_the_byte_reader() {
+        let text = |behind| (State::Text(StringState::Plain), behind);
         let before = |next, behind| (State::Before(next), behind);
         for (end, (state, behind)) in [
             ("\"abc", text(0)),
@@ -234,10 +241,10 @@ mod tests {
             ("{\"k\" ", before(Next::Colon, 0)),
             ("{\"k\":1, ", before(Next::Key, 0)),
             ("{\"k\" :", before(Next::Value, 0)),
-            ("{\"k", (State::Key(Inside::Plain), 0)),
+            ("{\"k", (State::Key(StringState::Plain), 0)),
         ] {
             let input = [" ".repeat(128 - end.len()), end.to_owned()].concat();
-            // A literal is only taken if what follows it is seen.
+            // A literal is only accepted if the byte after it is visible.
             for stop in read(State::Before(Next::Value), format!("{input}    ,      ").as_bytes()) {
                 assert_eq!((stop.refused, 128 - stop.read, stop.state), (128, behind, state), "{end}");
             }
@@ -245,13 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn a_character_that_is_cut_is_given_back() {
+    fn an_incomplete_character_is_left_to_the_byte_reader() {
         for (cut, character) in [(1, "é"), (1, "鍵"), (2, "鍵"), (1, "🔑"), (2, "🔑"), (3, "🔑")] {
             let input = format!("\"{}{character}{}", "x".repeat(127 - cut), "x".repeat(64));
             let (front, _) = input.as_bytes().split_at(128);
             for stop in read(State::Before(Next::Value), front) {
                 assert_eq!((stop.refused, stop.read, stop.kept), (128, 128 - cut, 128 - cut), "{character}");
-                assert_eq!(stop.state, State::Text(Inside::Plain));
+                assert_eq!(stop.state, State::Text(StringState::Plain));
             }
         }
     }

@@ -1,13 +1,13 @@
-//! Validates JSON and takes out its insignificant whitespace, piece by piece as it arrives.
+//! Validates JSON and removes its insignificant whitespace, chunk by chunk as it arrives.
 //!
-//! **Invariant.** The state has a fixed size, whatever comes: where in a value the text is, and one bit for
-//! each open array or object. What comes out, and which error at which offset, does not depend on how the
-//! text is cut into pieces. Everything but whitespace between tokens is kept byte for byte.
+//! **Invariant.** The state has a fixed size for any input: the parser state, and one bit for each open array or
+//! object. Neither the output nor the error and its offset depend on how the text is split into chunks. Everything
+//! but whitespace between tokens is kept byte for byte.
 //!
-//! **What is absent.** Values: no number is computed, no escape decoded, no key compared. So duplicate keys,
-//! numbers beyond every type and lone escaped surrogates pass as they are.
+//! **What is absent.** Values: no number is computed, no escape decoded, no key compared. So duplicate keys, numbers
+//! out of any type's range and lone escaped surrogates are accepted.
 
-#![expect(clippy::inline_always, reason = "calls cost a third of the speed; the benchmark shows it")]
+#![expect(clippy::inline_always, reason = "calls cost a third of the throughput in the benchmark")]
 
 use crate::error::{JsonError, JsonErrorKind};
 use crate::nesting::{Container, Nesting};
@@ -15,28 +15,28 @@ use crate::number::Number;
 use crate::piece::Piece;
 use crate::simd::{BLOCK, Simd};
 use crate::state::{Next, State};
-use crate::string::Inside;
+use crate::string::StringState;
 
-/// Input is taken in parts of this size, so that the room for each is still in the cache when it is used.
+/// Input is processed in parts of this size, so that the output buffer of each is still in the cache when it is used.
 const PART: usize = 16 << 10;
 
-/// What a caller allows.
+/// Limits that the caller sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most bytes that are taken, whitespace included.
+    /// Maximum length of the input in bytes, whitespace included.
     pub bytes_max: u64,
 }
 
-/// What a whole text came to.
+/// The lengths of a complete text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// The length of the text.
+    /// Length of the input, in bytes.
     pub received_bytes: u64,
-    /// The length of the compact text.
+    /// Length of the compact output, in bytes.
     pub compact_bytes: u64,
 }
 
-/// Takes a JSON text in pieces and gives it back without insignificant whitespace.
+/// Reads a JSON text in chunks and writes it without insignificant whitespace.
 ///
 /// ```
 /// use jsonstream::{Compactor, Limits};
@@ -64,26 +64,26 @@ pub struct Compactor {
 type Step = Result<State, JsonErrorKind>;
 
 impl Compactor {
-    /// A compactor that has seen nothing. It uses the vector instructions that the processor has.
+    /// A new compactor that uses the best vector instructions of the processor.
     pub fn new(limits: Limits) -> Compactor {
         Compactor { simd: Simd::detect(), ..Compactor::scalar(limits) }
     }
 
-    /// One for each kind of vector instructions that the processor has, by name, the best first. They do exactly the same.
+    /// One compactor for each kind of vector instructions of the processor, by name, best first. All behave the same.
     pub fn vector(limits: Limits) -> impl Iterator<Item = (&'static str, Compactor)> {
         Simd::all()
             .map(move |simd| (simd.name(), Compactor { simd: Some(simd), ..Compactor::scalar(limits) }))
     }
 
-    /// One that reads byte by byte whatever the processor has. It does exactly what the others do, only slower: it
-    /// is what they are tested and measured against.
+    /// A compactor without vector instructions. It behaves exactly like the others, only slower: the reference for tests
+    /// and benchmarks.
     pub fn scalar(limits: Limits) -> Compactor {
         let (state, nesting) = (State::Before(Next::Value), Nesting::default());
         Compactor { limits, state, nesting, received: 0, compact: 0, failed: None, simd: None }
     }
 
-    /// Takes the next piece, and appends what is to be kept of it. After an error every further call gives the
-    /// same one, and what was appended is of no use.
+    /// Reads the next chunk and appends its compact form. After an error every further call returns the same error, and
+    /// the output must be discarded.
     pub fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), JsonError> {
         let allowed = self.allowed(input);
         for part in allowed.chunks(PART) {
@@ -92,31 +92,31 @@ impl Compactor {
             let kept = self.part(part, &mut out[start..])?;
             out.truncate(start + kept);
         }
-        self.end_piece(allowed.len() == input.len())
+        self.end_chunk(allowed.len() == input.len())
     }
 
-    /// Likewise, into room that is there already, and is no shorter than the piece: nothing is cleared first. Gives back how
-    /// much of it was filled; what is behind that is scrap.
-    pub fn push_into(&mut self, input: &[u8], room: &mut [u8]) -> Result<usize, JsonError> {
-        assert!(room.len() >= input.len(), "all of a piece may have to be kept");
+    /// Likewise, into an existing buffer that is at least as long as the chunk and is not cleared first. Returns how much of
+    /// it was filled; the bytes after that are undefined.
+    pub fn push_into(&mut self, input: &[u8], output: &mut [u8]) -> Result<usize, JsonError> {
+        assert!(output.len() >= input.len(), "the output may be as long as the input");
         let allowed = self.allowed(input);
-        let kept = self.part(allowed, &mut room[..allowed.len()])?;
-        self.end_piece(allowed.len() == input.len())?;
+        let kept = self.part(allowed, &mut output[..allowed.len()])?;
+        self.end_chunk(allowed.len() == input.len())?;
         Ok(kept)
     }
 
-    fn end_piece(&mut self, whole: bool) -> Result<(), JsonError> {
+    fn end_chunk(&mut self, within_limit: bool) -> Result<(), JsonError> {
         self.failed.map_or(Ok(()), Err)?;
-        if whole { Ok(()) } else { self.fail(JsonErrorKind::TooLarge) }
+        if within_limit { Ok(()) } else { self.fail(JsonErrorKind::TooLarge) }
     }
 
-    /// What the limit allows of it.
+    /// The prefix of the chunk that the limit allows.
     fn allowed<'a>(&self, input: &'a [u8]) -> &'a [u8] {
         let allowed = usize::try_from(self.limits.bytes_max.saturating_sub(self.received));
         &input[..allowed.unwrap_or(usize::MAX).min(input.len())]
     }
 
-    /// Says that nothing more comes.
+    /// Ends the text. Fails if its value is incomplete.
     pub fn finish(self) -> Result<Summary, JsonError> {
         self.failed.map_or(Ok(()), Err)?;
         let complete = match self.state {
@@ -131,14 +131,14 @@ impl Compactor {
         }
     }
 
-    /// Fills room of the same length; says how much of it.
-    fn part(&mut self, input: &[u8], room: &mut [u8]) -> Result<usize, JsonError> {
+    /// Compacts `input` into `output` of the same length. Returns how much of it was filled.
+    fn part(&mut self, input: &[u8], output: &mut [u8]) -> Result<usize, JsonError> {
         self.failed.map_or(Ok(()), Err)?;
         let (mut read, mut kept) = (0, 0);
         let mut end = Ok(());
         while read < input.len() && end.is_ok() {
-            let upto = self.by_blocks(input, room, &mut read, &mut kept);
-            let mut piece = Piece::new(&input[read..upto], &mut room[kept..][..upto - read]);
+            let upto = self.by_blocks(input, output, &mut read, &mut kept);
+            let mut piece = Piece::new(&input[read..upto], &mut output[kept..][..upto - read]);
             end = self.scan(&mut piece);
             read += piece.at();
             kept += piece.filled();
@@ -147,16 +147,16 @@ impl Compactor {
         self.compact += kept as u64;
         match end {
             Ok(()) => Ok(kept),
-            Err(kind) => self.fail(self.at_the_start(input).unwrap_or(kind)).map(|()| kept),
+            Err(kind) => self.fail(self.byte_order_mark(input).unwrap_or(kind)).map(|()| kept),
         }
     }
 
-    /// Takes whole blocks as long as that goes, and gives back how far to go on byte by byte.
-    fn by_blocks(&mut self, input: &[u8], room: &mut [u8], read: &mut usize, kept: &mut usize) -> usize {
+    /// Reads blocks until one is rejected, and returns up to where to continue byte by byte.
+    fn by_blocks(&mut self, input: &[u8], output: &mut [u8], read: &mut usize, kept: &mut usize) -> usize {
         let Some(simd) = self.simd else { return input.len() };
-        let (rest, room) = (&input[*read..], &mut room[*kept..]);
+        let (rest, output) = (&input[*read..], &mut output[*kept..]);
         let mut block = *read;
-        if let Some(stop) = simd.read(self.state, &mut self.nesting, rest, room) {
+        if let Some(stop) = simd.read(self.state, &mut self.nesting, rest, output) {
             block += stop.refused;
             *read += stop.read;
             *kept += stop.kept;
@@ -165,8 +165,8 @@ impl Compactor {
         input.len().min(block + BLOCK)
     }
 
-    /// What is wrong with a text whose very first byte is.
-    fn at_the_start(&self, input: &[u8]) -> Option<JsonErrorKind> {
+    /// The error of a text that begins with a byte order mark.
+    fn byte_order_mark(&self, input: &[u8]) -> Option<JsonErrorKind> {
         let marked = self.received == 0 && input.first() == Some(&0xEF);
         marked.then_some(JsonErrorKind::ByteOrderMark)
     }
@@ -177,7 +177,7 @@ impl Compactor {
         Err(error)
     }
 
-    /// Reads to the end of the piece, or up to the first wrong byte.
+    /// Reads byte by byte to the end of the piece, or up to the first invalid byte.
     fn scan(&mut self, piece: &mut Piece<'_>) -> Result<(), JsonErrorKind> {
         let mut state = self.state;
         while piece.peek().is_some() {
@@ -193,15 +193,15 @@ impl Compactor {
         Ok(())
     }
 
-    /// Passes over whitespace, and takes the byte behind it.
+    /// Skips whitespace, and reads the byte after it.
     #[inline(always)]
     fn token(&mut self, piece: &mut Piece<'_>, next: Next) -> Step {
         piece.skip_whitespace();
         let Some(byte) = piece.peek() else { return Ok(State::Before(next)) };
         let state = match (next, byte) {
             (Next::Colon, b':') => State::Before(Next::Value),
-            (Next::CommaOrEnd, b',') => self.behind_comma(),
-            (Next::KeyOrEnd | Next::Key, b'"') => State::Key(Inside::Plain),
+            (Next::CommaOrEnd, b',') => self.after_comma(),
+            (Next::KeyOrEnd | Next::Key, b'"') => State::Key(StringState::Plain),
             (Next::KeyOrEnd | Next::CommaOrEnd, b'}') => self.close(Container::Object)?,
             (Next::ValueOrEnd | Next::CommaOrEnd, b']') => self.close(Container::Array)?,
             (Next::Value | Next::ValueOrEnd, _) => self.value(byte)?,
@@ -216,7 +216,7 @@ impl Compactor {
     #[inline(always)]
     fn value(&mut self, byte: u8) -> Step {
         match byte {
-            b'"' => Ok(State::Text(Inside::Plain)),
+            b'"' => Ok(State::Text(StringState::Plain)),
             b'{' => self.open(Container::Object, Next::KeyOrEnd),
             b'[' => self.open(Container::Array, Next::ValueOrEnd),
             b't' => Ok(State::Literal(b"rue")),
@@ -234,14 +234,14 @@ impl Compactor {
     #[inline(always)]
     fn close(&mut self, container: Container) -> Step {
         if self.nesting.close(container) {
-            Ok(self.behind_value())
+            Ok(self.after_value())
         } else {
             Err(JsonErrorKind::UnexpectedByte)
         }
     }
 
     #[inline(always)]
-    fn behind_comma(&self) -> State {
+    fn after_comma(&self) -> State {
         match self.nesting.innermost() {
             Some(Container::Object) => State::Before(Next::Key),
             _ => State::Before(Next::Value),
@@ -249,14 +249,14 @@ impl Compactor {
     }
 
     #[inline(always)]
-    fn behind_value(&self) -> State {
+    fn after_value(&self) -> State {
         match self.nesting.innermost() {
             Some(_) => State::Before(Next::CommaOrEnd),
             None => State::Before(Next::Nothing),
         }
     }
 
-    /// Takes the token that is to be expected behind the last one at once: it costs less than the way round.
+    /// Reads the most likely next token at once, which is faster than another round of the main loop.
     #[inline(always)]
     fn and(&mut self, piece: &mut Piece<'_>, state: State, next: Next) -> Step {
         match state {
@@ -266,15 +266,15 @@ impl Compactor {
     }
 
     #[inline(always)]
-    fn in_key(&mut self, piece: &mut Piece<'_>, inside: Inside) -> Step {
+    fn in_key(&mut self, piece: &mut Piece<'_>, inside: StringState) -> Step {
         let state = in_string(piece, inside, State::Key, State::Before(Next::Colon))?;
         let state = self.and(piece, state, Next::Colon)?;
         self.and(piece, state, Next::Value)
     }
 
     #[inline(always)]
-    fn in_text(&mut self, piece: &mut Piece<'_>, inside: Inside) -> Step {
-        let state = in_string(piece, inside, State::Text, self.behind_value())?;
+    fn in_text(&mut self, piece: &mut Piece<'_>, inside: StringState) -> Step {
+        let state = in_string(piece, inside, State::Text, self.after_value())?;
         let state = self.and(piece, state, Next::CommaOrEnd)?;
         self.and(piece, state, Next::Key)
     }
@@ -284,7 +284,7 @@ impl Compactor {
         while let Some(byte) = piece.peek() {
             match number.next(byte)? {
                 Some(next) => number = next,
-                None => return self.and(piece, self.behind_value(), Next::CommaOrEnd),
+                None => return self.and(piece, self.after_value(), Next::CommaOrEnd),
             }
             piece.keep(byte);
             if number.takes_digits() {
@@ -296,40 +296,45 @@ impl Compactor {
 
     #[inline(always)]
     fn in_literal(&self, piece: &mut Piece<'_>, mut rest: &'static [u8]) -> Step {
-        while let Some((expected, behind)) = rest.split_first() {
+        while let Some((expected, after)) = rest.split_first() {
             let Some(byte) = piece.peek() else { return Ok(State::Literal(rest)) };
             if byte != *expected {
                 return Err(JsonErrorKind::UnexpectedByte);
             }
             piece.keep(byte);
-            rest = behind;
+            rest = after;
         }
-        Ok(self.behind_value())
+        Ok(self.after_value())
     }
 }
 
-/// Goes on in a string, up to its closing quote or the end of the piece.
+/// Continues a string, up to its closing quote or the end of the piece.
 #[inline(always)]
-fn in_string(piece: &mut Piece<'_>, mut inside: Inside, role: fn(Inside) -> State, behind: State) -> Step {
+fn in_string(
+    piece: &mut Piece<'_>,
+    mut inside: StringState,
+    role: fn(StringState) -> State,
+    after: State,
+) -> Step {
     loop {
-        if inside == Inside::Plain {
+        if inside == StringState::Plain {
             piece.keep_plain();
         }
         let Some(byte) = piece.peek() else { return Ok(role(inside)) };
-        if inside == Inside::Plain && byte == b'"' {
+        if inside == StringState::Plain && byte == b'"' {
             piece.keep(byte);
-            return Ok(behind);
+            return Ok(after);
         }
         inside = inside.next(byte)?;
         piece.keep(byte);
-        if byte >= 0x80 && inside == Inside::Plain {
-            // Where one character is beyond ASCII, others will be.
+        if byte >= 0x80 && inside == StringState::Plain {
+            // One non-ASCII character is usually followed by others.
             piece.keep_characters();
         }
     }
 }
 
-/// A whole text without its insignificant whitespace.
+/// Compacts a complete text.
 ///
 /// ```
 /// use jsonstream::{Limits, compact};
@@ -347,13 +352,13 @@ pub fn compact(bytes: &[u8], limits: Limits) -> Result<Vec<u8>, JsonError> {
     Ok(out)
 }
 
-/// Is it JSON, within the limits? Takes no more memory for a long text than for a short one.
+/// Validates a complete text. Memory use does not grow with its length.
 pub fn check(bytes: &[u8], limits: Limits) -> Result<Summary, JsonError> {
-    let mut scrap = Vec::new();
+    let mut discarded = Vec::new();
     let mut compactor = Compactor::new(limits);
     for part in bytes.chunks(PART) {
-        scrap.clear();
-        compactor.push(part, &mut scrap)?;
+        discarded.clear();
+        compactor.push(part, &mut discarded)?;
     }
     compactor.finish()
 }

@@ -1,39 +1,39 @@
-//! What is wrong with a text that is not JSON, and where.
+//! Errors of JSON texts, with their offset.
 //!
-//! **Invariant.** The offset counts bytes from the beginning of the whole text, however it was cut into
-//! pieces, and is that of the first byte that no JSON text could have there.
+//! **Invariant.** The offset counts bytes from the beginning of the text, regardless of chunks, and is that of the first
+//! byte that no JSON text could have there.
 //!
 //! **What is absent.** The text itself: documents are private, and messages end up in logs.
 
 use std::fmt;
 
-/// A text that is no JSON, or more of it than is allowed.
+/// A text that is not JSON, or exceeds a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonError {
     /// What is wrong.
     pub kind: JsonErrorKind,
-    /// The first wrong byte; the length of the text if it ends too early.
+    /// Offset of the first invalid byte; the length of the text if it ends too early.
     pub offset: u64,
 }
 
-/// What can be wrong with a text.
+/// Kind of a [`JsonError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JsonErrorKind {
     /// More bytes than the limit, whitespace included.
     TooLarge,
-    /// More than [`DEPTH_MAX`](crate::DEPTH_MAX) arrays and objects inside each other.
+    /// More than [`DEPTH_MAX`](crate::DEPTH_MAX) nested arrays and objects.
     TooDeep,
     /// The first byte is 0xEF, with which a byte order mark begins.
     ByteOrderMark,
     /// The text ends before its value does; also if there is no value at all.
     UnexpectedEnd,
-    /// A byte that cannot stand here.
+    /// A byte that is not allowed here.
     UnexpectedByte,
-    /// Something other than whitespace behind the value.
+    /// Something other than whitespace after the value.
     TrailingByte,
     /// Not a number as JSON writes them: `01`, `1.`, `1e`, `-`.
     InvalidNumber,
-    /// A backslash in a string with something behind it that it cannot have.
+    /// An unknown escape sequence in a string.
     InvalidEscape,
     /// A byte below 0x20 in a string.
     ControlCharacter,

@@ -1,15 +1,14 @@
-//! JSON as it is: validated and compacted while it streams, and edited by path.
+//! Streaming validation and compaction of JSON text, and edits of it by path.
 //!
-//! **Invariant.** What is not asked to change stays byte for byte: numbers of any length, escapes, the order of
+//! **Invariant.** Everything that is not edited stays byte for byte: numbers of any length, escapes, the order of
 //! keys, duplicates.
 //!
-//! **What is absent.** A tree of values, floating point, any other crate of ours, I/O.
+//! **What is absent.** A tree of values, floating point, other crates of the workspace, I/O.
 //!
-//! The modules in reading order: [`error`] says what can be wrong; [`compactor`] takes a text in pieces, and
-//! stands on `state` (where in the text it is), `piece` (the bytes), `nesting` (arrays and objects), `string` and
-//! `number` (the grammar of each). `blocks` does the same 64 bytes at a time, with the vector instructions of
-//! `simd`, the one module with `unsafe` code. [`edit`] changes a document by edits like `progress.count++`, and its
-//! page is their manual.
+//! The modules in reading order: [`error`]; [`compactor`] reads a text in chunks, built on `state` (the parser state),
+//! `piece` (input and output bytes), `nesting` (open arrays and objects), `string` and `number` (their grammars).
+//! `blocks` does the same 64 bytes at a time, with the vector instructions of `simd`, the only module with `unsafe`
+//! code. [`edit`] changes a document by edits like `progress.count++`; its module page is their manual.
 
 pub mod error;
 pub mod compactor;

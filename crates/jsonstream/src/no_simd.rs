@@ -1,12 +1,12 @@
-//! In place of `simd`, on processors for which there is none: there is no [`Simd`], so nothing is read by blocks.
+//! Replaces `simd` on other processors: there is no [`Simd`] value, so nothing is read by blocks.
 
 use crate::nesting::Nesting;
 use crate::state::{State, Stop};
 
-/// As many bytes would be looked at together.
+/// Bytes in a block.
 pub(crate) const BLOCK: usize = 64;
 
-/// What no processor has.
+/// Uninhabited: no vector instructions are supported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Simd {}
 

@@ -1,14 +1,14 @@
 //! The grammar of numbers: `-? (0 | [1-9][0-9]*) (\. [0-9]+)? ([eE] [+-]? [0-9]+)?`.
 //!
-//! **Invariant.** A number is never turned into one: its digits stay the text that they were, however many.
+//! **Invariant.** A number is never converted: its digits stay as they are, however many.
 
 use crate::error::JsonErrorKind;
 
-/// How far a number has come: what was read last.
+/// The state within a number: the part that was read last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
     Minus,
-    /// A zero, behind which no digit may follow.
+    /// A leading zero, which no digit may follow.
     Zero,
     Whole,
     Point,
@@ -21,7 +21,7 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    /// The number that begins with this byte.
+    /// The state after the first byte of a number.
     #[inline]
     pub(crate) fn begin(byte: u8) -> Option<Number> {
         match byte {
@@ -32,7 +32,7 @@ impl Number {
         }
     }
 
-    /// The state behind the next byte; none if the number ended before it.
+    /// The state after the next byte; `None` if the number ended before it.
     #[inline]
     pub(crate) fn next(self, byte: u8) -> Result<Option<Number>, JsonErrorKind> {
         let next = match (self, byte) {
@@ -50,13 +50,13 @@ impl Number {
         Ok(Some(next))
     }
 
-    /// May any number of digits follow, without a change of state?
+    /// Whether digits may follow without a change of state.
     #[inline]
     pub(crate) fn takes_digits(self) -> bool {
         matches!(self, Number::Whole | Number::Fraction | Number::Power)
     }
 
-    /// Is what was read so far a whole number?
+    /// Whether the bytes so far are a complete number.
     #[inline]
     pub(crate) fn may_end(self) -> bool {
         matches!(self, Number::Zero | Number::Whole | Number::Fraction | Number::Power)

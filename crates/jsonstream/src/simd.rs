@@ -1,16 +1,16 @@
-//! Looks at 64 bytes together, with vector instructions.
+//! Classifies 64 bytes at a time, with vector instructions.
 //!
-//! **Invariant.** This module, with those in it, is the one with `unsafe` code. What others get from it are words, in which
-//! bit `n` stands for byte `n` of a block, and what they give are arrays, of which nothing beyond their ends is touched. What
-//! is `unsafe` is two things: to load or store a vector where an array is as long, and to use instructions with a value as
-//! the proof that the processor has them.
+//! **Invariant.** Only this module and its submodules have `unsafe` code. Their interface is safe: callers pass arrays, which
+//! are never accessed out of bounds, and get masks in which bit `n` stands for byte `n` of a block. `unsafe` is used for two
+//! things: to load or store a vector in an array of the same length, and to execute instructions whose presence a value
+//! proves.
 //!
 //! **What is absent.** The grammar: see [`blocks`](crate::blocks). Other processors: they read byte by byte.
 
-#![expect(unsafe_code, reason = "vector instructions; no other module of the workspace may")]
+#![expect(unsafe_code, reason = "vector instructions; no other module of the workspace has unsafe code")]
 #![expect(
     clippy::inline_always,
-    reason = "only inside a function that is compiled for them are they instructions"
+    reason = "intrinsics become instructions only inside a function with their target features"
 )]
 
 mod avx2;
@@ -22,13 +22,13 @@ use crate::blocks::Carry;
 use crate::nesting::Nesting;
 use crate::state::{State, Stop};
 
-/// As many bytes are looked at together.
+/// Bytes in a block.
 pub(crate) const BLOCK: usize = 64;
 
-/// What is looked at together.
+/// The unit of the block reader.
 pub(crate) type Block = [u8; BLOCK];
 
-/// A kind of vector instructions, and the proof that the processor has them.
+/// A vector instruction set. The value proves that the processor has it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Simd {
     Avx512(Avx512),
@@ -36,12 +36,12 @@ pub(crate) enum Simd {
 }
 
 impl Simd {
-    /// The best that the processor has.
+    /// The best instruction set of the processor.
     pub(crate) fn detect() -> Option<Simd> {
         Simd::all().next()
     }
 
-    /// All that the processor has, the best first.
+    /// All supported instruction sets of the processor, best first.
     pub(crate) fn all() -> impl Iterator<Item = Simd> {
         let wide = Avx512::detect().map(Simd::Avx512);
         wide.into_iter().chain(Avx2::detect().map(Simd::Avx2))
@@ -54,35 +54,35 @@ impl Simd {
         }
     }
 
-    /// Reads blocks, up to one that has to be read byte by byte; none if the state is one to go on byte by byte from.
-    /// The room is as long as the input.
+    /// Reads blocks up to one that must be read byte by byte; `None` if blocks cannot start in this state. `output` is as
+    /// long as `input`.
     pub(crate) fn read(
         self,
         state: State,
         nesting: &mut Nesting,
         input: &[u8],
-        room: &mut [u8],
+        output: &mut [u8],
     ) -> Option<Stop> {
         let carry = Carry::from(state)?;
         Some(match self {
-            Simd::Avx512(proof) => proof.read(carry, nesting, input, room),
-            Simd::Avx2(proof) => proof.read(carry, nesting, input, room),
+            Simd::Avx512(proof) => proof.read(carry, nesting, input, output),
+            Simd::Avx2(proof) => proof.read(carry, nesting, input, output),
         })
     }
 }
 
-/// What tells where strings are, and whether they need a closer look.
+/// Masks of bytes that are special in strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Text {
     pub(crate) quote: u64,
     pub(crate) backslash: u64,
     /// Below 0x20.
     pub(crate) control: u64,
-    /// Beyond ASCII.
+    /// Non-ASCII bytes.
     pub(crate) high: u64,
 }
 
-/// What stands between values.
+/// Masks of whitespace and punctuation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Structure {
     pub(crate) space: u64,
@@ -94,7 +94,7 @@ pub(crate) struct Structure {
     pub(crate) colon: u64,
 }
 
-/// What numbers are made of.
+/// Masks of bytes of numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Numeric {
     pub(crate) digit: u64,
@@ -103,7 +103,7 @@ pub(crate) struct Numeric {
     pub(crate) point: u64,
 }
 
-/// What only exponents are made of.
+/// Masks of bytes that only exponents have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Exponents {
     /// `e` and `E`.
@@ -112,7 +112,7 @@ pub(crate) struct Exponents {
     pub(crate) sign: u64,
 }
 
-/// What may stand behind a backslash.
+/// Masks of bytes that may follow a backslash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Escape {
     /// `"`, `\`, `/`, `b`, `f`, `n`, `r` and `t`.
@@ -122,42 +122,41 @@ pub(crate) struct Escape {
     pub(crate) hex: u64,
 }
 
-/// What instructions of one kind tell of a block. The value is the proof that the processor has them.
+/// The operations of one instruction set. The value proves that the processor has it.
 pub(crate) trait Vectors: Copy {
     /// A block in registers.
     type Bytes: Copy;
 
     fn load(self, block: &Block) -> Self::Bytes;
 
-    /// Which bytes are this one.
+    /// The bytes equal to `byte`.
     fn equal(self, bytes: Self::Bytes, byte: u8) -> u64;
 
-    /// Which bytes are no more than this one.
+    /// The bytes less than or equal to `byte`, unsigned.
     fn at_most(self, bytes: Self::Bytes, byte: u8) -> u64;
 
-    /// Which bytes are whitespace.
+    /// The whitespace bytes.
     fn spaces(self, bytes: Self::Bytes) -> u64;
 
-    /// Which bytes are beyond ASCII.
+    /// The non-ASCII bytes.
     fn high(self, bytes: Self::Bytes) -> u64;
 
-    /// Which of the brackets are braces; what it says of other bytes means nothing.
+    /// Which of the brackets are braces; undefined for other bytes.
     fn braces(self, bytes: Self::Bytes) -> u64;
 
-    /// Each byte with these bits set.
+    /// Each byte, OR-ed with `bits`.
     fn with(self, bytes: Self::Bytes, bits: u8) -> Self::Bytes;
 
-    /// Each byte less this one; wraps around.
+    /// Each byte minus `byte`, wrapping.
     fn less(self, bytes: Self::Bytes, byte: u8) -> Self::Bytes;
 
-    /// Copies the bytes that are to be kept to the front of the room, and gives back how many they are. What is
-    /// behind them in the room is scrap.
-    fn compress(self, block: &Block, keep: u64, room: &mut Block) -> usize;
+    /// Copies the bytes in `keep` to the front of `output`, and returns their number. The rest of `output` is undefined.
+    fn compress(self, block: &Block, keep: u64, output: &mut Block) -> usize;
 
-    /// Is the block UTF-8, behind the one before? The last character may be cut: then the next block tells.
+    /// Whether the block is valid UTF-8 after `before`. The last character may be incomplete: the next block checks it.
     fn is_utf8(self, before: &Block, block: &Block) -> bool;
 
-    /// For each place, whether an odd number of bits are set up to it and with it.
+    /// Prefix parity: for each bit, whether an odd number of bits are set up to and including it.
     fn parity(self, word: u64) -> u64;
 
     #[inline(always)]
@@ -170,7 +169,7 @@ pub(crate) trait Vectors: Copy {
         }
     }
 
-    /// Whether nothing in it means anything to a string.
+    /// Whether no byte is special in strings.
     #[inline(always)]
     fn is_plain(self, bytes: Self::Bytes) -> bool {
         let Text { quote, backslash, control, high } = self.text(bytes);
@@ -179,7 +178,7 @@ pub(crate) trait Vectors: Copy {
 
     #[inline(always)]
     fn structure(self, bytes: Self::Bytes) -> Structure {
-        // The brackets and the braces differ in one bit.
+        // Brackets and braces differ in one bit.
         let lower = self.with(bytes, 0x20);
         Structure {
             space: self.spaces(bytes),
@@ -217,7 +216,7 @@ pub(crate) trait Vectors: Copy {
     }
 }
 
-/// Lets whoever has the proof call the functions of a module: they are compiled for what it proves.
+/// Implements [`Vectors`] for a proof by the functions of its module, which are compiled for its target features.
 macro_rules! vectors {
     ($proof:ty, $bytes:ty) => {
         $crate::simd::vectors! { $proof, $bytes:
@@ -229,7 +228,7 @@ macro_rules! vectors {
             braces(bytes: $bytes) -> u64,
             with(bytes: $bytes, bits: u8) -> $bytes,
             less(bytes: $bytes, byte: u8) -> $bytes,
-            compress(block: &Block, keep: u64, room: &mut Block) -> usize,
+            compress(block: &Block, keep: u64, output: &mut Block) -> usize,
             is_utf8(before: &Block, block: &Block) -> bool,
             parity(word: u64) -> u64,
         }
@@ -241,7 +240,7 @@ macro_rules! vectors {
             $(
                 #[inline(always)]
                 fn $name(self, $($given: $of),*) -> $result {
-                    // SAFETY: there is a proof only where every feature was found that the function is compiled for.
+                    // SAFETY: the proof exists only if every target feature of the function was detected.
                     unsafe { $name($($given),*) }
                 }
             )*
@@ -254,7 +253,7 @@ use vectors;
 mod tests {
     use super::*;
 
-    /// Runs a test with all that the processor has.
+    /// Runs a test with each instruction set of the processor.
     macro_rules! with_each {
         ($test:ident) => {
             Avx2::detect().map($test);
@@ -262,33 +261,33 @@ mod tests {
         };
     }
 
-    /// Every byte at every place, among bytes of every kind.
+    /// Every byte at every position, among bytes of every class.
     fn blocks() -> impl Iterator<Item = Block> {
         let others = b"x\"\\{}[]:, \n0e-\x00\x7f\x80\xff";
-        let every = (0..=255_u8).flat_map(|byte| (0..BLOCK).map(move |place| (byte, place)));
-        every.map(|(byte, place)| {
+        let every = (0..=255_u8).flat_map(|byte| (0..BLOCK).map(move |position| (byte, position)));
+        every.map(|(byte, position)| {
             let mut block = [0; BLOCK];
             for (at, other) in block.iter_mut().enumerate() {
-                *other = others[(at * 7 + place + usize::from(byte)) % others.len()];
+                *other = others[(at * 7 + position + usize::from(byte)) % others.len()];
             }
-            block[place] = byte;
+            block[position] = byte;
             block
         })
     }
 
-    fn places(block: &Block, of: impl Fn(u8) -> bool) -> u64 {
-        block.iter().rev().fold(0, |places, byte| places << 1 | u64::from(of(*byte)))
+    fn positions(block: &Block, of: impl Fn(u8) -> bool) -> u64 {
+        block.iter().rev().fold(0, |positions, byte| positions << 1 | u64::from(of(*byte)))
     }
 
     fn every_byte_has_its_classes<V: Vectors>(vectors: V) {
         for block in blocks() {
             let bytes = vectors.load(&block);
-            let of = |bytes: &'static [u8]| places(&block, |byte| bytes.contains(&byte));
+            let of = |bytes: &'static [u8]| positions(&block, |byte| bytes.contains(&byte));
             let expected = Text {
                 quote: of(b"\""),
                 backslash: of(b"\\"),
-                control: places(&block, |byte| byte < 0x20),
-                high: places(&block, |byte| byte >= 0x80),
+                control: positions(&block, |byte| byte < 0x20),
+                high: positions(&block, |byte| byte >= 0x80),
             };
             assert_eq!(vectors.text(bytes), expected);
             let special = expected.quote | expected.backslash | expected.control | expected.high;
@@ -302,23 +301,23 @@ mod tests {
             };
             assert_eq!(vectors.structure(bytes), expected);
             assert_eq!(vectors.braces(bytes) & of(b"[]{}"), of(b"{}"));
-            let digit = places(&block, |byte| byte.is_ascii_digit());
+            let digit = positions(&block, |byte| byte.is_ascii_digit());
             assert_eq!(
                 vectors.numeric(bytes),
                 Numeric { digit, zero: of(b"0"), minus: of(b"-"), point: of(b".") }
             );
             assert_eq!(vectors.exponents(bytes), Exponents { letter: of(b"eE"), sign: of(b"+-") });
-            let hex = places(&block, |byte| byte.is_ascii_hexdigit());
+            let hex = positions(&block, |byte| byte.is_ascii_hexdigit());
             assert_eq!(vectors.escape(bytes), Escape { simple: of(b"\"\\/bfnrt"), unicode: of(b"u"), hex });
         }
     }
 
     #[test]
-    fn every_byte_has_its_classes_at_every_place() {
+    fn every_byte_has_its_classes_at_every_position() {
         with_each!(every_byte_has_its_classes);
     }
 
-    /// Words with many bits and with few.
+    /// Words with many and with few bits set.
     fn words() -> impl Iterator<Item = u64> {
         (1..5000_u64).flat_map(|n| {
             let word = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -334,17 +333,17 @@ mod tests {
     }
 
     fn words_have_their_parity_and_blocks_are_compressed<V: Vectors>(vectors: V) {
-        let block: Block = std::array::from_fn(|place| u8::try_from(place).expect("short"));
+        let block: Block = std::array::from_fn(|position| u8::try_from(position).expect("short"));
         for word in words() {
-            let odd = |place: usize| (word << (63 - place)).count_ones() % 2 == 1;
+            let odd = |position: usize| (word << (63 - position)).count_ones() % 2 == 1;
             assert_eq!(
                 vectors.parity(word),
-                (0..64).fold(0, |all, place| all | u64::from(odd(place)) << place)
+                (0..64).fold(0, |all, position| all | u64::from(odd(position)) << position)
             );
-            let mut room = [0; BLOCK];
-            let kept = vectors.compress(&block, word, &mut room);
-            let expected: Vec<u8> = (0..64_u8).filter(|place| word >> place & 1 == 1).collect();
-            assert_eq!(room[..kept], expected);
+            let mut output = [0; BLOCK];
+            let kept = vectors.compress(&block, word, &mut output);
+            let expected: Vec<u8> = (0..64_u8).filter(|position| word >> position & 1 == 1).collect();
+            assert_eq!(output[..kept], expected);
         }
     }
 
@@ -353,25 +352,25 @@ mod tests {
         with_each!(words_have_their_parity_and_blocks_are_compressed);
     }
 
-    /// Up to four bytes, of which `cut` stand at the end of the block before.
+    /// Up to four bytes, of which `cut` are at the end of the block before.
     fn sequences_are_utf8_where_the_standard_library_says_so<V: Vectors>(vectors: V) {
         let edges = [0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC2, 0xE1, 0xF4, 0xFF];
         for first in 0x7F..=0xFF_u8 {
             for second in 0x7F..=0xFF_u8 {
                 for (third, fourth) in edges.iter().flat_map(|a| edges.iter().map(move |b| (*a, *b))) {
                     let bytes = [first, second, third, fourth];
-                    let sound = std::str::from_utf8(&bytes).is_ok();
+                    let valid = std::str::from_utf8(&bytes).is_ok();
                     for at in [0, 1, 29, 30, 31, 32, 59] {
                         let mut block = [b'x'; BLOCK];
                         block[at..at + 4].copy_from_slice(&bytes);
-                        assert_eq!(vectors.is_utf8(&[0; BLOCK], &block), sound, "{bytes:02x?} at {at}");
+                        assert_eq!(vectors.is_utf8(&[0; BLOCK], &block), valid, "{bytes:02x?} at {at}");
                     }
                     for cut in 1..4 {
                         let (mut before, mut block) = ([b'x'; BLOCK], [b'x'; BLOCK]);
                         before[BLOCK - cut..].copy_from_slice(&bytes[..cut]);
                         block[..4 - cut].copy_from_slice(&bytes[cut..]);
                         let both = vectors.is_utf8(&[0; BLOCK], &before) && vectors.is_utf8(&before, &block);
-                        assert_eq!(both, sound, "{bytes:02x?} cut at {cut}");
+                        assert_eq!(both, valid, "{bytes:02x?} cut at {cut}");
                     }
                 }
             }
@@ -383,8 +382,8 @@ mod tests {
         with_each!(sequences_are_utf8_where_the_standard_library_says_so);
     }
 
-    /// What is wrong already is refused with this block, although the next would tell.
-    fn last_bytes_are_judged<V: Vectors>(vectors: V) {
+    /// An invalid byte is rejected with its own block, not with the next.
+    fn last_bytes_are_checked<V: Vectors>(vectors: V) {
         for first in 0..=255_u8 {
             let mut block = [b'x'; BLOCK];
             block[BLOCK - 1] = first;
@@ -401,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_that_is_wrong_already_is_refused_at_the_end_of_a_block() {
-        with_each!(last_bytes_are_judged);
+    fn an_invalid_byte_is_rejected_at_the_end_of_its_block() {
+        with_each!(last_bytes_are_checked);
     }
 }

@@ -1,45 +1,45 @@
-//! Where in a text the scanner is.
+//! The parser state between two bytes.
 //!
-//! **Invariant.** With [`Nesting`](crate::nesting::Nesting), this is all that is known of what came before: both
-//! ways of reading, byte by byte and by blocks, begin and end in a state.
+//! **Invariant.** With [`Nesting`](crate::nesting::Nesting), this is everything that is known about the bytes before:
+//! both readers, byte by byte and by blocks, start and end in a state.
 
 use crate::number::Number;
-use crate::string::Inside;
+use crate::string::StringState;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Between tokens.
     Before(Next),
-    Key(Inside),
-    Text(Inside),
+    Key(StringState),
+    Text(StringState),
     Number(Number),
-    /// In `true`, `false` or `null`, with this much to come.
+    /// In `true`, `false` or `null`, with these bytes to come.
     Literal(&'static [u8]),
 }
 
-/// What may come next, whitespace aside.
+/// The token that may come next, after optional whitespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Value,
-    /// Behind `[`.
+    /// After `[`.
     ValueOrEnd,
-    /// Behind `{`.
+    /// After `{`.
     KeyOrEnd,
-    /// Behind a comma in an object.
+    /// After a comma in an object.
     Key,
     Colon,
     CommaOrEnd,
-    /// Behind the whole value.
+    /// After the complete value.
     Nothing,
 }
 
-/// Where reading by blocks ended.
+/// Where the block reader stopped.
 pub(crate) struct Stop {
-    /// How many bytes were read.
+    /// Number of bytes read.
     pub(crate) read: usize,
-    /// How many of them were kept.
+    /// Number of bytes written.
     pub(crate) kept: usize,
     pub(crate) state: State,
-    /// Where the block begins that was not taken. What was read of an unfinished token before it is given back.
+    /// Start of the rejected block. `read` may be before it: an unfinished token is left to the byte reader.
     pub(crate) refused: usize,
 }

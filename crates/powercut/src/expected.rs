@@ -74,7 +74,7 @@ impl ExpectedState {
                 return Err(format!("terms do not grow: {term} after {}", self.term));
             }
             WorkerMessage::Request(client, request) => {
-                self.clients.entry(client).or_default().pending = Some(request)
+                self.clients.entry(client).or_default().pending = Some(request);
             }
             WorkerMessage::Response(client, response) => {
                 self.stats.responses += 1;

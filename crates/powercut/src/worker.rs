@@ -1,7 +1,7 @@
 //! The process that is killed: an engine, and clients that keep it busy.
 //!
-//! Segments are as small as possible and snapshots frequent, so that kills often happen at a segment change, during the relocation of
-//! documents, while the floor is raised, or during the garbage collection of blobs.
+//! Segments are as small as possible and snapshots frequent, so that kills often happen at a segment change, during the
+//! relocation of documents, while the floor is raised, or during the garbage collection of blobs.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

@@ -4,12 +4,14 @@
 //!
 //! [`Server`] is all of it, set up by a [`Config`]: for a program of its own, or inside another.
 //!
-//! The modules in reading order: [`config`] is what a server is set to; [`peer`] is the authenticated client and its
+//! The modules in reading order: [`settings`] are the columns of the table of settings, [`config`] its rows
+//! and the configuration made of them; [`peer`] is the authenticated client and its
 //! rights; [`backend`] opens the store, submits commands to its shards, and keeps events and metrics; `parse` is
 //! everything about a request that can be malformed; `present` turns decisions into responses; `handlers` has a
 //! function for each call; [`http`] listens, routes and observes; [`server`](mod@server) runs all of it; [`testing`] runs
 //! it in memory.
 
+pub mod settings;
 pub mod config;
 pub mod peer;
 pub mod backend;

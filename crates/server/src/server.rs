@@ -12,13 +12,16 @@
 //! ```
 
 use std::fmt;
+use std::fs::Permissions;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
 use engine::engine::{Fatal, Watcher};
 use identity::Role;
+use rustix::fs::Mode;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -107,6 +110,9 @@ impl Server {
     /// The same; when the store fails, `on_fatal` is called, from any thread, and must see to it that the process ends.
     pub fn with_fatal(config: Config, on_fatal: OnFatal) -> Result<Server, StartError> {
         config.check()?;
+        if let Some(subdirectory) = config.data_subdirectory() {
+            boot::private_dir(&config.data_dir, &[subdirectory])?;
+        }
         let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
         let (metrics, news) = (Arc::new(Metrics::new()), Arc::new(News::default()));
         let watcher: Arc<dyn Watcher> =
@@ -202,10 +208,16 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     bound.map_err(|error| StartError::Listen(address.to_string(), error))
 }
 
-/// A socket that a dead server left behind is in nobody's use.
+/// For this user alone: every client of the socket is an operator. Replaces a socket that a dead server left behind.
 fn unix(path: &Path) -> Result<UnixListener, StartError> {
     if std::os::unix::net::UnixStream::connect(path).is_err() {
         let _ = std::fs::remove_file(path);
     }
-    UnixListener::bind(path).map_err(|error| StartError::Listen(path.display().to_string(), error))
+    // Process-wide, and so only narrower: what another thread creates meanwhile is for its owner too.
+    let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let bound = UnixListener::bind(path);
+    rustix::process::umask(umask);
+    let private = || std::fs::set_permissions(path, Permissions::from_mode(0o600));
+    let bound = bound.and_then(|listener| private().map(|()| listener));
+    bound.map_err(|error| StartError::Listen(path.display().to_string(), error))
 }

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
+use crate::private;
+
 /// A filesystem.
 pub trait Fs: Clone + Send + Sync + 'static {
     /// An open file.
@@ -111,7 +113,7 @@ impl Fs for RealFs {
     type Dir = RealDir;
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(path)
+        private::create_dir(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -128,7 +130,7 @@ impl Fs for RealFs {
     }
 
     fn create(&self, path: &Path) -> io::Result<Self::File> {
-        OpenOptions::new().read(true).write(true).create_new(true).open(path)
+        private::create_file(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -5,7 +5,7 @@
 //! fails. The object-store backend retries the same bytes under the caller's retry policy.
 //!
 //! The modules in reading order: [`port`] is the interface; [`disk`] implements it with files, in the format
-//! of [`frame`], through [`fs`]; [`object`] implements it with an object store, through a port of its own;
+//! of [`frame`], through [`fs`], with modes from [`private`]; [`object`] implements it with an object store, through a port of its own;
 //! [`memory`] implements it in memory; [`faulty`] injects faults into any of them; [`conformance`] is the
 //! test suite that every implementation has to pass.
 
@@ -15,6 +15,7 @@ extern crate planted;
 
 pub mod port;
 pub mod frame;
+pub mod private;
 pub mod fs;
 pub mod disk;
 pub mod object;

@@ -1,4 +1,5 @@
-//! What the protocol costs beside the bare system calls that it needs, and a snapshot beside `cp -a`.
+//! The cost of the protocol relative to the system calls that it needs, and of a snapshot relative to `cp
+//! -a`.
 //!
 //! ```text
 //! cargo bench -p worktree                      # everything, in the system's temporary directory
@@ -7,8 +8,8 @@
 //! TMPDIR=/mnt/disk cargo bench -p worktree     # on another filesystem
 //! ```
 //!
-//! Both sides of a ratio are measured in turns in the same run, and the medians are compared: the machine's
-//! mood cancels out. Nothing here fails on a slow machine; the figures are for people.
+//! Both sides of a ratio are measured alternately in the same run, and the medians are compared, so that the
+//! load of the machine cancels out. Nothing here fails on a slow machine.
 
 use std::fs;
 use std::io::Write;
@@ -22,12 +23,12 @@ use worktree::env::Env;
 use worktree::fs::{Durability, Fs, RealFs};
 use worktree::holder::HolderId;
 use worktree::ids::SessionId;
-use worktree::lock::Request;
+use worktree::lock::AcquireRequest;
 use worktree::policy::Policy;
 use worktree::repo::{NewWorktree, Repo};
 use worktree::session::SessionStore;
 use worktree::snapshot::{Consistency, SnapshotRequest};
-use worktree::tree::Quiet;
+use worktree::tree::NoProgress;
 use worktree::worktree::{Mode, Worktree};
 
 fn main() {
@@ -77,7 +78,7 @@ impl Bench {
     }
 
     fn acquire(&self) -> SessionId {
-        let request = Request {
+        let request = AcquireRequest {
             holder: HolderId::this_process(),
             policy: Policy::DEFAULT,
             only_steal: false,
@@ -155,7 +156,7 @@ impl Bench {
             note: None,
             consistency: Consistency::Quiesced,
             session: Some(session.clone()),
-            progress: &Quiet,
+            progress: &NoProgress,
         };
         self.repo.snapshot(&self.main, &request).expect("nobody writes");
         self.repo.lock(&self.main).release(&session).expect("ours");

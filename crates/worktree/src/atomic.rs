@@ -1,11 +1,11 @@
-//! Records that are whole before anyone can see them.
+//! Atomic creation and replacement of records.
 //!
-//! Invariant: a name that readers look at is only ever created by `link` or replaced by `rename`, from a
-//! temporary file that was written and synced before. So a reader sees nothing or all of it, and after a
-//! power cut too.
+//! **Invariant.** A name that readers open is only created by `link` or replaced by `rename`, from a
+//! temporary file that was written and synced before. So a reader sees nothing or the whole record, also
+//! after a power cut.
 //!
-//! A temporary name tells who made it (`<pid space>.<pid>.<start time>.<chance>`), so that `doctor` can
-//! tell an orphan from a file in use.
+//! A temporary name contains its maker (`<pid space>.<pid>.<start time>.<random>`), so that `doctor` can
+//! distinguish an orphan from a file in use.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,42 +20,43 @@ pub(crate) const FILE_MODE: u32 = 0o666;
 /// Permission bits of directories, before the user's umask.
 pub(crate) const DIR_MODE: u32 = 0o777;
 
-/// Permission bits of a directory whose final ones are not known yet.
+/// Permission bits of a directory until its final ones are set.
 pub(crate) const OWNER_ONLY: u32 = 0o700;
 
-/// What came of creating a name.
+/// The outcome of creating a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Created {
-    /// It holds our bytes.
-    Ours,
-    /// Someone else was first.
-    Taken,
+pub(crate) enum CreateOutcome {
+    /// The file holds our bytes.
+    Created,
+    /// Another process created the name first.
+    NameTaken,
 }
 
-/// Creates `path` with `bytes`, by way of `dir`, unless the name is taken. Durable when it is ours.
-pub(crate) fn create(env: &Env, dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<Created> {
+/// Creates `path` with `bytes` through a temporary file in `dir`, unless the name exists. Durable once
+/// created.
+pub(crate) fn create(env: &Env, dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<CreateOutcome> {
     let temp = temp_name(env, dir);
     env.fs.write_new(&temp, bytes, FILE_MODE, Durability::Synced)?;
     let linked = env.fs.link(&temp, path);
     let created = match linked {
-        Ok(()) => Ok(Created::Ours),
-        // A lost answer that the client repeated looks like a refusal; the bytes tell whose it is.
+        Ok(()) => Ok(CreateOutcome::Created),
+        // A retransmitted `link` can fail although it succeeded; the bytes show whether the file is ours.
         Err(cause) => match env.fs.read(path) {
-            Ok(found) if found == bytes => Ok(Created::Ours),
-            _ if cause.kind() == io::ErrorKind::AlreadyExists => Ok(Created::Taken),
+            Ok(found) if found == bytes => Ok(CreateOutcome::Created),
+            _ if cause.kind() == io::ErrorKind::AlreadyExists => Ok(CreateOutcome::NameTaken),
             _ => Err(cause),
         },
     };
     let removed = env.fs.remove_file(&temp);
-    if created.as_ref().is_ok_and(|created| *created == Created::Ours) {
+    if created.as_ref().is_ok_and(|created| *created == CreateOutcome::Created) {
         env.fs.sync_dir(parent(path))?;
     }
-    // An orphan is harmless, and `doctor` finds it; a failure to remove it must not hide what was decided.
+    // An orphan is harmless, and `doctor` finds it; a failure to remove it must not hide the outcome.
     drop(removed);
     created
 }
 
-/// Makes `path` hold `bytes`, by way of `dir`, whatever was there before.
+/// Writes `bytes` to `path` through a temporary file in `dir`, replacing an existing file.
 pub(crate) fn replace(
     env: &Env,
     dir: &Path,
@@ -75,12 +76,13 @@ pub(crate) fn replace(
     }
 }
 
-/// A name in `dir` that nobody else uses.
+/// A unique name in `dir`.
 pub(crate) fn temp_name(env: &Env, dir: &Path) -> PathBuf {
     dir.join(format!("{}.{}", env.maker, random_hex(&*env.entropy, 8)))
 }
 
-/// Whether the process that made a temporary name has certainly ended; `None` if that cannot be known here.
+/// Whether the process that created a temporary name has certainly ended; `None` if it is in another pid
+/// space.
 pub(crate) fn maker_is_gone(env: &Env, name: &str) -> Option<bool> {
     Maker::from_name(name)?.is_gone(&env.maker)
 }

@@ -1,11 +1,10 @@
-//! Time as a component: wall clock, monotonic clock, boot clock and the identity of the boot.
+//! Time as a component: wall clock, monotonic clock, boot clock and boot id.
 //!
-//! Only [`SystemClock`] reads the machine's clocks; tests pass one that lies. Nothing here decides a lease:
-//! that is `lease`.
+//! Only [`SystemClock`] reads the machine's clocks; tests pass a simulated one. `lease` decides leases.
 //!
-//! The boot clock (`CLOCK_BOOTTIME`) counts while the machine sleeps, so a holder that was suspended finds
-//! its lease gone. It means something only within one boot of one kernel, in one time namespace: [`BootId`]
-//! names all three.
+//! The boot clock (`CLOCK_BOOTTIME`) also counts while the machine is suspended, so a holder that was
+//! suspended finds its lease expired. It is comparable only within one boot of one kernel in one time
+//! namespace, which [`BootId`] identifies.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// A number of milliseconds, as policies have them.
+/// A duration in milliseconds.
 pub type Millis = u64;
 
 macro_rules! instant {
@@ -24,13 +23,13 @@ macro_rules! instant {
         pub struct $name(pub i64);
 
         impl $name {
-            /// This moment and `ms` more.
+            /// `ms` later.
             #[must_use]
             pub fn plus(self, ms: Millis) -> Self {
                 Self(self.0.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
             }
 
-            /// Milliseconds from `earlier` to this, or 0 if it is not earlier.
+            /// Milliseconds since `earlier`, or 0 if that is later.
             pub fn since(self, earlier: Self) -> Millis {
                 u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0)
             }
@@ -59,16 +58,16 @@ impl UnixMs {
     }
 }
 
-/// 9999-12-31: the formatter knows no later day.
+/// 9999-12-31, the last day that the formatter supports.
 const LAST_PRINTABLE_MS: u64 = 253_402_300_799_000;
 
-/// One boot of one kernel, seen from one time namespace.
+/// One boot of one kernel, in one time namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BootId(pub String);
 
 impl BootId {
-    /// Matches no boot: for what was stamped by nobody knows whom.
+    /// Matches no boot: for a time whose boot is unknown.
     pub fn unknown() -> Self {
         Self(String::new())
     }
@@ -86,11 +85,11 @@ pub trait Clock: Send + Sync {
     fn wall(&self) -> UnixMs;
     /// The boot clock, which only advances.
     fn boot(&self) -> BootMs;
-    /// The monotonic clock, which stands still while the machine sleeps.
+    /// The monotonic clock, which stops while the machine is suspended.
     fn monotonic(&self) -> MonoMs;
-    /// Which boot the boot clock belongs to.
+    /// The boot that the boot clock counts from.
     fn boot_id(&self) -> BootId;
-    /// Returns after about `ms`.
+    /// Sleeps for about `ms`.
     fn wait(&self, ms: Millis);
 }
 
@@ -101,7 +100,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// Reads the identity of the boot once; it cannot change while this process lives.
+    /// Reads the boot id once; it cannot change while this process runs.
     pub fn new() -> Self {
         Self { boot_id: this_boot() }
     }
@@ -143,8 +142,8 @@ fn read_ms(id: ClockId) -> i64 {
     time.tv_sec * 1000 + time.tv_nsec / 1_000_000
 }
 
-/// Without a boot id nobody can tell this boot from the next, so a random one is used: it matches nothing,
-/// and whoever meets it waits longer.
+/// Where the kernel exposes no boot id, a random one is used: it matches no other process, so stealers fall
+/// back to watching.
 fn this_boot() -> BootId {
     let Ok(uuid) = std::fs::read_to_string("/proc/sys/kernel/random/boot_id") else {
         return BootId(crate::ids::random_hex(&crate::ids::SystemEntropy, 16));
@@ -155,15 +154,15 @@ fn this_boot() -> BootId {
     }
 }
 
-/// How far this process's boot clock is set off from the kernel's, by its time namespace. Namespaces with
-/// one offset have one clock; their numbers say nothing, because the kernel gives them out again.
+/// The offset of this process's boot clock, set by its time namespace. Namespaces with the same offset share
+/// a clock. Namespace numbers do not help, because the kernel reuses them.
 fn boot_clock_offset() -> Option<String> {
     let [ours, childrens] =
         ["time", "time_for_children"].map(|name| std::fs::read_link(format!("/proc/self/ns/{name}")));
     match (ours, childrens) {
         // The kernel has no time namespaces, or hides them: then there is one boot clock.
         (Err(_), Err(_)) => Some("0".to_owned()),
-        // The offsets that can be read are those of the children's namespace, which is another one.
+        // Only the offsets of the children's namespace can be read, and it differs from ours.
         (ours, childrens) if ours.as_ref().ok() != childrens.as_ref().ok() => None,
         _ => offset_in(&std::fs::read_to_string("/proc/self/timens_offsets").ok()?),
     }
@@ -194,11 +193,11 @@ mod tests {
         assert_eq!(BootMs(9).since(BootMs(5)), 4);
     }
 
-    /// Two hosts were played by two time namespaces, one after the other. The kernel gave the second the
-    /// number of the first, so their boot clocks passed for one, 8000 s apart; and a lock was stolen while
-    /// its lease ran.
+    /// Two hosts were simulated by two time namespaces, one after the other. The kernel gave the second the
+    /// number of the first, so their boot clocks, 8000 s apart, were taken for one, and a lock was stolen
+    /// during its lease.
     #[test]
-    fn boot_clocks_are_told_apart_by_their_offset() {
+    fn boot_clocks_are_distinguished_by_their_offset() {
         let table = "monotonic           0         0\nboottime         1000         5\n";
         assert_eq!(offset_in(table).as_deref(), Some("1000.5"));
         assert_eq!(offset_in("monotonic 0 0\n"), None);

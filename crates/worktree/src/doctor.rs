@@ -1,72 +1,78 @@
-//! Looking for what is wrong, and mending what can be mended without anyone's word.
+//! Checking a repository for damage and litter, and repairing what can be repaired without a decision.
 //!
-//! Invariant: a repair removes or rewrites only what decides nothing. Entries of a sequence are never
-//! touched, a published snapshot is never removed, and what a running process may still be using is left
-//! alone: only makers that certainly ended, tokens that are fenced, and files that are very old count.
+//! **Invariant.** A repair removes or rewrites only files that decide nothing. It never touches an entry of a
+//! sequence, nor a snapshot that was or may have been published: only one with an intent is ever removed. It
+//! touches nothing of a worktree whose sequence is damaged (`audit`), and nothing that a running process may
+//! be using: only makers that certainly ended, tokens that are fenced, and files over a day old count.
 //!
-//! Others work meanwhile, so the order of looks matters: first whether anyone can still be at work on a thing,
-//! then whether the sequence has it. The other way round, it could be published in between.
+//! **What would break it.** Other processes work concurrently, so the order of reads matters: first whether a
+//! process can still be using a file, then whether the sequence has it. In the other order the file could be
+//! published in between. For the same reason all sequences are audited before the first repair.
 
 mod audit;
 mod litter;
 mod locks;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::clock::{Millis, UnixMs};
 use crate::error::{Class, Error, Result};
+use crate::ids::WorktreeId;
 use crate::probe;
 use crate::repo::Repo;
 use crate::worktree::Worktree;
 
-/// How hard to look, and whether to mend.
+use audit::Audit;
+
+/// Parameters of an examination.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DoctorRequest {
-    /// Also look for what was left half done, and at the clock.
+    /// Also check for litter, stored snapshots and the clock.
     pub strict: bool,
-    /// Mend what can be mended; looks as hard as `strict`.
+    /// Repair findings that can be repaired; implies `strict`.
     pub repair: bool,
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What kind of thing, for programs.
+    /// Its kind, for programs.
     pub code: &'static str,
-    /// What it is about: a path or an id.
+    /// The affected path or id.
     pub subject: String,
-    /// What is wrong, and what to do.
+    /// The problem, and what to do next.
     pub detail: String,
-    /// Whether it has been mended.
+    /// Whether it has been repaired.
     pub repaired: bool,
 }
 
-/// Everything that was found.
+/// The result of an examination.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What is wrong.
+    /// The problems found.
     pub findings: Vec<Finding>,
-    /// How many worktrees were looked at.
+    /// The number of worktrees examined.
     pub worktrees: u64,
-    /// How many entries of their sequences were checked.
+    /// The number of entries audited.
     pub entries: u64,
-    /// How many published snapshots were looked at.
+    /// The number of published snapshots examined.
     pub snapshots: u64,
-    /// How far this machine's clock is from the filesystem's.
+    /// The skew between this machine's clock and the filesystem's.
     pub clock_skew_ms: Millis,
 }
 
 impl Report {
-    /// Whether nothing is wrong any more.
+    /// Whether no unrepaired problem is left.
     pub fn is_healthy(&self) -> bool {
         self.findings.iter().all(|finding| finding.repaired)
     }
 }
 
 impl Repo {
-    /// Looks for what is wrong.
+    /// Examines the repository, and repairs it if requested.
     pub fn doctor(&self, request: DoctorRequest) -> Result<Report> {
         let reading = probe::read(&self.env, &self.layout)?;
         let mut checkup = Checkup {
@@ -74,6 +80,7 @@ impl Repo {
             strict: request.strict || request.repair,
             repair: request.repair,
             now: reading.now.fs,
+            audits: BTreeMap::new(),
             report: Report {
                 findings: Vec::new(),
                 worktrees: 0,
@@ -85,13 +92,20 @@ impl Repo {
         let worktrees = self.worktrees()?;
         for worktree in &worktrees {
             checkup.report.worktrees += 1;
-            checkup.look_at_audit(worktree)?;
-            checkup.look_at_lock(worktree)?;
-            checkup.look_at_published(worktree)?;
+            checkup.audit(&worktree.worktree_id)?;
         }
         if checkup.strict {
-            checkup.look_at_clock(&worktrees);
-            checkup.look_for_litter(&worktrees)?;
+            checkup.check_stored_snapshots()?;
+        }
+        checkup.check_for_lost_tails()?;
+        for worktree in &worktrees {
+            checkup.check_removal(worktree);
+            checkup.check_lock(worktree)?;
+            checkup.check_published(worktree)?;
+        }
+        if checkup.strict {
+            checkup.check_clock(&worktrees);
+            checkup.check_litter(&worktrees)?;
         }
         Ok(checkup.report)
     }
@@ -103,33 +117,34 @@ struct Checkup<'a> {
     strict: bool,
     repair: bool,
     now: UnixMs,
+    audits: BTreeMap<WorktreeId, Audit>,
     report: Report,
 }
 
 impl Checkup<'_> {
-    /// Notes what only a person can mend.
+    /// Records a finding that only a person can repair.
     fn note(&mut self, code: &'static str, subject: impl Into<String>, detail: impl Into<String>) {
         let finding = Finding { code, subject: subject.into(), detail: detail.into(), repaired: false };
         self.report.findings.push(finding);
     }
 
-    /// Notes what can be mended, and mends it if that was asked for.
-    fn note_or_mend(
+    /// Records a finding that can be repaired, and repairs it if that was requested.
+    fn note_or_repair(
         &mut self,
         code: &'static str,
         subject: impl Into<String>,
         detail: &str,
-        mend: impl FnOnce(&Repo) -> Result<()>,
+        repair: impl FnOnce(&Repo) -> Result<()>,
     ) {
-        let (detail, repaired) = match self.repair.then(|| mend(self.repo)) {
-            None => (format!("{detail}; `jvs doctor --repair` mends it"), false),
+        let (detail, repaired) = match self.repair.then(|| repair(self.repo)) {
+            None => (format!("{detail}; `jvs doctor --repair` repairs it"), false),
             Some(Ok(())) => (detail.to_owned(), true),
-            Some(Err(error)) => (format!("{detail}; mending it failed: {error}"), false),
+            Some(Err(error)) => (format!("{detail}; the repair failed: {error}"), false),
         };
         self.report.findings.push(Finding { code, subject: subject.into(), detail, repaired });
     }
 
-    /// A damaged file is a finding, and the examination goes on; a filesystem that refuses ends it.
+    /// Turns damage into a finding, so that the examination continues; an I/O error ends it.
     fn damage_is_a_finding<T>(
         &mut self,
         code: &'static str,
@@ -146,27 +161,27 @@ impl Checkup<'_> {
         }
     }
 
-    fn look_at_clock(&mut self, worktrees: &[Worktree]) {
+    fn check_clock(&mut self, worktrees: &[Worktree]) {
         let policies = worktrees.iter().map(|worktree| worktree.policy);
         let bounds = policies.chain([self.repo.record.policy]).map(|policy| policy.max_clock_skew_ms());
         let bound = bounds.min().expect("the repository has a policy of its own");
         let skew = self.report.clock_skew_ms;
         if skew > bound / 2 {
             let detail = format!(
-                "this machine's clock is more than half the allowed skew from the filesystem's; set it right \
-                 before locks are refused skew_ms={skew} max_clock_skew_ms={bound}"
+                "this machine's clock is off by more than half of the allowed skew; synchronize it before \
+                 locks are refused: skew_ms={skew} max_clock_skew_ms={bound}"
             );
             self.note("clock_offset", "clock", detail);
         }
     }
 
-    /// Whether something last touched at `at` is too old to be in use anywhere.
+    /// Whether a file last modified at `at` is too old to be in use on any host.
     fn is_ancient(&self, at: UnixMs) -> bool {
         self.now.since(at) > ANCIENT_MS
     }
 }
 
-/// A day: how long something of another host's is taken to be in use.
+/// A day: how long a file of another host counts as in use.
 const ANCIENT_MS: Millis = 24 * 3600 * 1000;
 
 fn shown(path: &Path) -> String {

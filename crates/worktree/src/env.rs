@@ -1,4 +1,4 @@
-//! The components that come from outside: filesystem, clocks, chance, and the user's sessions.
+//! Injected components: filesystem, clocks, randomness, and the user's sessions.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use crate::holder::{HolderId, Maker};
 use crate::ids::{Entropy, SystemEntropy};
 use crate::session::SessionStore;
 
-/// What `main` or a test hands in.
+/// The components that `main` or a test passes in.
 #[derive(Clone)]
 pub struct Env {
     /// The filesystem that the repository is on.
     pub fs: Arc<dyn Fs>,
     /// The clocks of this machine.
     pub clock: Arc<dyn Clock>,
-    /// Where nonces and ids come from.
+    /// Randomness for nonces and ids.
     pub entropy: Arc<dyn Entropy>,
     /// The secrets of the locks that this user holds.
     pub sessions: SessionStore,
-    /// This process, as its temporary files name it.
+    /// This process, as named in its temporary files.
     pub maker: Maker,
-    /// This process, as the audit names it.
+    /// This process, as named in entries and descriptors.
     pub process: HolderId,
 }
 
 impl Env {
-    /// The real machine, with sessions kept in `sessions`.
+    /// The components of this machine, with the given session store.
     pub fn system(sessions: SessionStore) -> Self {
         let clock = SystemClock::new();
         let maker = Maker::this_process(&clock.boot_id());

@@ -1,8 +1,8 @@
-//! What can go wrong, as the caller has to act on it.
+//! Errors, classified by how the caller has to react.
 //!
-//! The first seven classes are those of the JVS locking and consistency specification, in its order; the
-//! rest are what any tool has. A message says what happened and what to do next; numbers that a program
-//! would want (`stealable_at`) travel beside it in `facts`, so that nobody has to parse prose.
+//! The first seven classes are those of the JVS locking and consistency specification, in its order; the rest
+//! are common to all tools. The detail says what happened and what to do next. Values for programs
+//! (`stealable_at`) are also in `facts`, so that no caller has to parse prose.
 
 use std::fmt;
 use std::io;
@@ -14,30 +14,30 @@ use serde_json::{Map, Value};
 /// The result of everything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What the caller has to do differently.
+/// The kind of error; callers react differently to each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Another session holds the lock.
     LockConflict,
-    /// The lease ran out before this was done; the lock is not stolen yet.
+    /// The lease expired before the operation was done; the lock is not stolen yet.
     LockExpired,
     /// The caller does not hold the lock.
     LockNotHeld,
     /// The caller's fencing token is no longer the current one.
     FencingMismatch,
-    /// A clock is further off than the policy allows.
+    /// The clock skew exceeds the policy's bound.
     ClockSkewExceeded,
-    /// The tree changed while it was read, so no quiesced snapshot of it exists.
+    /// The tree changed while it was read, so the snapshot would not be quiesced.
     ConsistencyUnavailable,
-    /// The snapshot exists, but was never finished.
+    /// The snapshot exists, but is not published.
     PartialSnapshot,
-    /// The request itself is wrong.
+    /// The request is invalid.
     Invalid,
     /// The repository, worktree or snapshot does not exist.
     NotFound,
-    /// What is stored is not what was written.
+    /// A stored file is missing or altered.
     Damaged,
-    /// The filesystem refused.
+    /// A filesystem call failed.
     Io,
 }
 
@@ -59,7 +59,7 @@ impl Class {
         }
     }
 
-    /// The exit code of a command that ends this way: 20 to 26 in the specification's order.
+    /// The exit code of a command that fails with this class: 20 to 26 in the specification's order.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::LockConflict => 20,
@@ -75,7 +75,7 @@ impl Class {
     }
 }
 
-/// A refusal or a failure.
+/// An error.
 #[derive(Clone, Debug)]
 pub struct Error {
     class: Class,
@@ -84,35 +84,35 @@ pub struct Error {
 }
 
 impl Error {
-    /// A refusal of `class`, with what happened and what to do next.
+    /// An error of `class`; `detail` says what happened and what to do next.
     pub fn new(class: Class, detail: impl Into<String>) -> Self {
         Self { class, detail: detail.into(), facts: Map::new() }
     }
 
-    /// The filesystem refused `action` on `path`.
+    /// The filesystem call `action` on `path` failed.
     pub fn io(action: &str, path: &Path, cause: &io::Error) -> Self {
-        Self::new(Class::Io, format!("could not {action}: {cause} path={}", path.display()))
+        Self::new(Class::Io, format!("could not {action}: {cause}: path={}", path.display()))
     }
 
-    /// The request is wrong; `detail` says how to put it right.
+    /// The request is invalid; `detail` says how to correct it.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(Class::Invalid, detail)
     }
 
-    /// What was asked for does not exist.
+    /// The requested object does not exist.
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(Class::NotFound, detail)
     }
 
-    /// What is stored at `path` is not what was written.
+    /// The file at `path` is missing or altered.
     pub fn damaged(path: &Path, cause: impl fmt::Display) -> Self {
         Self::new(
             Class::Damaged,
-            format!("damaged: {cause}; run `jvs doctor --strict` path={}", path.display()),
+            format!("damaged: {cause}; run `jvs doctor --strict`: path={}", path.display()),
         )
     }
 
-    /// Adds a value that a program would want to read.
+    /// Adds a value for programs.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Serialize) -> Self {
         let value = serde_json::to_value(value).expect("facts are plain numbers and strings");
@@ -120,7 +120,7 @@ impl Error {
         self
     }
 
-    /// What the caller has to do differently.
+    /// The kind of error.
     pub fn class(&self) -> Class {
         self.class
     }
@@ -130,7 +130,7 @@ impl Error {
         &self.detail
     }
 
-    /// Values that a program would want to read, by name.
+    /// Values for programs, by name.
     pub fn facts(&self) -> &Map<String, Value> {
         &self.facts
     }
@@ -144,9 +144,9 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Names the action and the path of a failed filesystem call.
+/// Adds action and path to a failed filesystem call.
 pub(crate) trait Context<T> {
-    /// Turns the failure into an [`Error`] that says what was being done to which path.
+    /// Converts the failure into an [`Error`] that names the action and the path.
     fn doing(self, action: &str, path: &Path) -> Result<T>;
 }
 

@@ -1,11 +1,11 @@
-//! The port to the filesystem: the few calls that the lock protocol and the records in `.jvs` need.
+//! The filesystem port: the calls that the lock protocol and the records in `.jvs` need.
 //!
-//! Each method is one step that a crash can fall before or after. [`Fs::write_new`] is the only one with
-//! an inside (create, write, sync), which is why nothing ever reads a file that it made under the name it
-//! made it: a record becomes visible by `link` or `rename` alone.
+//! Each method is one step, before or after which a process can crash. Only [`Fs::write_new`] has several
+//! (create, write, sync), so its file is never read under the name it was written to: a record becomes
+//! visible only by `link` or `rename`.
 //!
-//! Left out: file trees. `tree` walks and copies them by directory descriptors, so that no symbolic link
-//! is ever followed, and announces each of its changes through [`Fs::step`].
+//! Left out: file trees. `tree` scans and copies them by directory descriptors, so that no symbolic link is
+//! ever followed, and announces each change through [`Fs::step`].
 
 mod real;
 
@@ -18,16 +18,16 @@ pub(crate) use real::kind_of;
 
 use crate::clock::UnixMs;
 
-/// Whether bytes must survive a power cut before they are linked or renamed to where they are read.
+/// Whether bytes must be durable before they are linked or renamed to their final name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Synced before the call returns.
     Synced,
-    /// Left to the filesystem: for copies that prove nothing, and files that mean nothing after a reboot.
+    /// Left to the filesystem: for copies that decide nothing, and files that are useless after a reboot.
     Lazy,
 }
 
-/// What a name stands for.
+/// The type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -40,46 +40,47 @@ pub enum Kind {
     Other,
 }
 
-/// What the filesystem says about a name, links not followed.
+/// The metadata of a name, symbolic links not followed.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
-    /// What the name stands for.
+    /// The type of the file.
     pub kind: Kind,
     /// The filesystem it is on.
     pub device: u64,
-    /// The inode, which a rename keeps.
+    /// The inode number, which a rename does not change.
     pub inode: u64,
     /// When the content last changed, by the filesystem's own clock.
     pub modified: UnixMs,
 }
 
-/// The calls that the protocol is made of. Paths are absolute, and the last component is never followed.
+/// The filesystem calls of the protocol. Paths are absolute; a symbolic link as last component is not
+/// followed.
 pub trait Fs: Send + Sync + Debug {
-    /// Creates `path` with `bytes` and permission bits `mode`; fails if the name exists. A crash inside can
-    /// leave any part of the bytes there.
+    /// Creates `path` with `bytes` and permission bits `mode`; fails if the name exists. A crash can leave
+    /// any part of the bytes.
     fn write_new(&self, path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> io::Result<Meta>;
     /// The whole content of a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
-    /// What `path` stands for.
+    /// The metadata of `path`.
     fn meta(&self, path: &Path) -> io::Result<Meta>;
-    /// The names in a directory, in no order.
+    /// The names in a directory, unordered.
     fn list(&self, path: &Path) -> io::Result<Vec<std::ffi::OsString>>;
-    /// Gives the file `from` the second name `to`; fails with `AlreadyExists` if `to` is taken. This is the
-    /// one atomic test-and-set that the protocol rests on.
+    /// Gives the file `from` the second name `to`; fails with `AlreadyExists` if `to` exists. The atomic
+    /// test-and-set of the protocol.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Moves `from` to `to`, replacing what was there.
+    /// Moves `from` to `to`, replacing an existing file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Swaps two names in one step; `Unsupported` where the filesystem cannot.
+    /// Swaps two names atomically; `Unsupported` if the filesystem cannot.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()>;
-    /// Removes a name of a file.
+    /// Removes the name of a file.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
     /// Creates a directory; fails if the name exists.
     fn make_dir(&self, path: &Path, mode: u32) -> io::Result<()>;
     /// Removes an empty directory.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
-    /// Makes the names in a directory survive a power cut.
+    /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Called before each change that `tree` makes by descriptor; an error stops it there.
+    /// Called before each change that `tree` makes by descriptor; an error aborts the change.
     fn step(&self) -> io::Result<()> {
         Ok(())
     }
@@ -94,7 +95,7 @@ pub(crate) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> 
     }
 }
 
-/// Creates a directory unless it is there already.
+/// Creates a directory unless it exists.
 pub(crate) fn ensure_dir(fs: &dyn Fs, path: &Path, mode: u32) -> io::Result<()> {
     match fs.make_dir(path, mode) {
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),

@@ -1,4 +1,4 @@
-//! What is visible: the published snapshots of a worktree, newest first.
+//! The published snapshots of a worktree, newest first.
 
 use std::collections::BTreeSet;
 
@@ -27,15 +27,15 @@ impl Repo {
 
     /// The head of `worktree`, if it has one.
     pub fn head(&self, worktree: &Worktree) -> Result<Option<SnapshotId>> {
-        Ok(self.lock(worktree).look()?.state().head.clone())
+        Ok(self.lock(worktree).view()?.state().head.clone())
     }
 
-    /// The published snapshot that `name` stands for: an id, the beginning of only one, or `head`.
+    /// The published snapshot named by an id, a unique prefix of an id, or `head`.
     pub fn find(&self, worktree: &Worktree, name: &str) -> Result<Descriptor> {
         if name == "head" {
             let head = self.head(worktree)?.ok_or_else(|| {
                 Error::not_found(format!(
-                    "the worktree has no head yet; take a snapshot first worktree={}",
+                    "the worktree has no head yet; take a snapshot: worktree={}",
                     worktree.worktree_id
                 ))
             })?;
@@ -48,20 +48,20 @@ impl Repo {
         match matching.as_slice() {
             [id] => self.visible(id),
             [id, ..] if id.as_str() == name => self.visible(id),
-            [] => Err(Error::not_found(format!(
-                "there is no such snapshot; `jvs history` names them snapshot={name}"
-            ))),
+            [] => {
+                Err(Error::not_found(format!("no such snapshot; `jvs history` lists them: snapshot={name}")))
+            }
             several => Err(Error::invalid(format!(
-                "several snapshots begin like this; give more of the name snapshot={name} matching={}",
+                "the prefix matches several snapshots; pass a longer one: snapshot={name} matching={}",
                 several.len()
             ))),
         }
     }
 
-    /// The descriptor of a snapshot, refused as partial unless it was published.
+    /// The descriptor of a snapshot; refused as partial unless it is published.
     pub fn visible(&self, id: &SnapshotId) -> Result<Descriptor> {
         let ready = self.layout.snapshot_ready(id);
-        if absent_is_none(self.env.fs.meta(&ready)).doing("look for", &ready)?.is_none() {
+        if absent_is_none(self.env.fs.meta(&ready)).doing("stat", &ready)?.is_none() {
             return Err(partial(id));
         }
         let descriptor = self.ready(id)?;
@@ -78,7 +78,8 @@ impl Repo {
         Ok(found)
     }
 
-    /// The same of any worktree, removed ones too: for a snapshot that cannot tell whose it is.
+    /// Whether any worktree, removed ones included, publishes `id`: for a snapshot without a readable
+    /// descriptor.
     pub(crate) fn is_published_anywhere(&self, id: &SnapshotId) -> Result<bool> {
         let locks = self.layout.locks();
         for name in self.env.fs.list(&locks).doing("list", &locks)? {
@@ -90,7 +91,7 @@ impl Repo {
         Ok(false)
     }
 
-    /// Every snapshot that was ever begun and not cleaned away, sorted.
+    /// Every name in `snapshots/` and `intents/`, sorted.
     pub(crate) fn known_snapshots(&self) -> Result<BTreeSet<SnapshotId>> {
         let (snapshots, intents) = (self.layout.snapshots(), self.layout.intents());
         let mut ids = BTreeSet::new();
@@ -103,7 +104,7 @@ impl Repo {
         Ok(ids)
     }
 
-    /// Follows the publishes of a sequence from the newest, while `visit` says so.
+    /// Visits the publishes of a sequence from the newest on, while `visit` returns true.
     pub(crate) fn each_published(
         &self,
         worktree: &WorktreeId,
@@ -139,8 +140,8 @@ fn partial(id: &SnapshotId) -> Error {
     Error::new(
         Class::PartialSnapshot,
         format!(
-            "the snapshot was begun and never published; `jvs doctor --strict` tells why, and `--repair` \
-             removes it snapshot={id}"
+            "the snapshot is not published: it is unfinished, or the entry that published it is lost; run \
+             `jvs doctor --strict`: snapshot={id}"
         ),
     )
 }

@@ -1,8 +1,9 @@
-//! Who holds a lock: `host:user:pid:start_time`, and the boot that pid belongs to.
+//! Process identities: the holder of a lock as `host:user:pid:start_time`, and the maker of a temporary file.
 //!
-//! The start time tells a process from a later one with the same pid, the boot id tells it from one before
-//! a reboot, and the host name from one elsewhere. All of this is for people: a dead holder never permits
-//! an early steal, because its children may live on, and a pid seen from a container proves nothing.
+//! The start time distinguishes a process from a later one with the same pid, the boot id from one before a
+//! reboot, and the host name from one on another host. A holder's identity is informational: an ended holder
+//! never permits an early steal, because its children may still run, and a pid seen from a container proves
+//! nothing.
 
 use std::fmt;
 use std::path::Path;
@@ -20,7 +21,7 @@ use crate::ids::Digest;
 pub struct HolderId(String);
 
 impl HolderId {
-    /// The identity of a process of this machine, or of this one if `pid` is gone already.
+    /// The identity of a process of this machine, or of this process if `pid` has ended already.
     pub fn of_process(pid: u32) -> Self {
         let pid = if start_time(pid).is_some() { pid } else { std::process::id() };
         let start = start_time(pid).unwrap_or(0);
@@ -32,7 +33,7 @@ impl HolderId {
         Self::of_process(std::process::id())
     }
 
-    /// The process that started this one: for a command that ends while its lock lives on.
+    /// The parent process: for a command that ends before its lock is released.
     pub fn parent_process() -> Self {
         let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
         Self::of_process(parent)
@@ -64,26 +65,26 @@ struct Parts<'a> {
     start_time: u64,
 }
 
-/// What is known here of a holder's process.
+/// The state of a holder's process, as seen from this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Whereabouts {
+pub enum ProcessState {
     /// It runs on this machine.
     Running,
     /// It ran in this boot of this machine, and has ended.
     Ended,
-    /// Its pid now belongs to another process.
+    /// The pid now belongs to another process.
     PidReused,
-    /// Its pid belongs to a process that this user may not look at: it may be the same one.
+    /// The pid belongs to a process that this user may not inspect: it may be the same one.
     Hidden,
     /// It ran on this host before a reboot.
     BeforeReboot,
-    /// It runs or ran elsewhere, and nothing is known here.
+    /// It runs or ran on another host; its state is unknown.
     AnotherHost,
 }
 
-impl Whereabouts {
-    /// Looks for the process that `holder` names, which was stamped in the boot `boot_id`.
+impl ProcessState {
+    /// The state of the process `holder`, which was recorded in the boot `boot_id`.
     pub fn of(holder: &HolderId, boot_id: &BootId, this_boot: &BootId) -> Self {
         let Some(parts) = holder.parts() else { return Self::AnotherHost };
         if parts.host != host_name() {
@@ -101,10 +102,10 @@ impl Whereabouts {
     }
 }
 
-/// A process, as the temporary files that it makes name it: `<pid space>.<pid>.<start time>`.
+/// A process, as named in its temporary files: `<pid space>.<pid>.<start time>`.
 ///
-/// The pid space is this boot seen from this process's pid namespace, hashed. It keeps `doctor` from taking
-/// a process of another container for a dead one.
+/// The pid space is a hash of the boot id and the pid namespace. It keeps `doctor` from mistaking a process
+/// of another container for one that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Maker {
     space: String,
@@ -119,7 +120,7 @@ impl Maker {
         Self { space: pid_space(boot_id), pid, start_time: start_time(pid).unwrap_or(0) }
     }
 
-    /// A process of this boot that has ended, or will have by the time anyone asks.
+    /// Another process of this boot.
     pub fn of_process(boot_id: &BootId, pid: u32, start_time: u64) -> Self {
         Self { space: pid_space(boot_id), pid, start_time }
     }
@@ -131,8 +132,8 @@ impl Maker {
         Some(Self { space, pid: parts.next()?.parse().ok()?, start_time: parts.next()?.parse().ok()? })
     }
 
-    /// Whether this process has certainly ended; `None` if `observer` knows nothing of its machine. One that
-    /// is hidden from this user counts as running.
+    /// Whether this process has certainly ended; `None` if `observer` is in another pid space. A process
+    /// hidden from this user counts as running.
     pub fn is_gone(&self, observer: &Self) -> Option<bool> {
         (self.space == observer.space).then(|| self.is_gone_from(Path::new(PROC)))
     }
@@ -175,13 +176,14 @@ fn user_name() -> String {
 
 const PROC: &str = "/proc";
 
-/// What the kernel tells of a pid.
+/// The state of a pid, as the kernel reports it.
 enum Process {
-    /// There is none.
+    /// No such process.
     Gone,
-    /// There is one, and `/proc` does not show it: mounted with `hidepid`, it keeps other users' to itself.
+    /// It exists, but `/proc` does not show it: mounted with `hidepid`, it hides the processes of other
+    /// users.
     Hidden,
-    /// There is one, which started then.
+    /// It exists, with this start time.
     Started(u64),
 }
 
@@ -220,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_told_from_a_reused_pid_a_reboot_and_another_host() {
+    fn a_holder_is_distinguished_from_a_reused_pid_a_reboot_and_another_host() {
         let here = SystemClock::new().boot_id();
         let me = HolderId::this_process();
-        assert_eq!(Whereabouts::of(&me, &here, &here), Whereabouts::Running);
-        assert_eq!(Whereabouts::of(&with_start(&me, 1), &here, &here), Whereabouts::PidReused);
-        assert_eq!(Whereabouts::of(&me, &BootId("earlier".into()), &here), Whereabouts::BeforeReboot);
+        assert_eq!(ProcessState::of(&me, &here, &here), ProcessState::Running);
+        assert_eq!(ProcessState::of(&with_start(&me, 1), &here, &here), ProcessState::PidReused);
+        assert_eq!(ProcessState::of(&me, &BootId("earlier".into()), &here), ProcessState::BeforeReboot);
         let elsewhere = HolderId("no-such-host:me:1:1".into());
-        assert_eq!(Whereabouts::of(&elsewhere, &here, &here), Whereabouts::AnotherHost);
+        assert_eq!(ProcessState::of(&elsewhere, &here, &here), ProcessState::AnotherHost);
     }
 
     #[test]
@@ -237,7 +239,7 @@ mod tests {
         let holder = HolderId::of_process(pid);
         child.wait().expect("our own child");
         let here = SystemClock::new().boot_id();
-        assert_eq!(Whereabouts::of(&holder, &here, &here), Whereabouts::Ended);
+        assert_eq!(ProcessState::of(&holder, &here, &here), ProcessState::Ended);
     }
 
     /// Where `/proc` was mounted with `hidepid=2`, every process of another user looked as if it had ended,
@@ -247,7 +249,7 @@ mod tests {
         let here = SystemClock::new().boot_id();
         let hiding = Path::new("/proc/self/fdinfo");
         let running = Maker::this_process(&here);
-        assert!(!running.is_gone_from(hiding), "hidden, and running all the same");
+        assert!(!running.is_gone_from(hiding), "hidden, but still running");
         // One more than the largest pid that Linux gives out.
         let ended = Maker::of_process(&here, 4_194_305, 1);
         assert!(ended.is_gone_from(hiding));

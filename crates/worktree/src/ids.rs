@@ -1,7 +1,7 @@
-//! Names and numbers that cannot be wrong once they exist.
+//! Ids, numbers and hashes, validated when they are created.
 //!
-//! Every text that becomes part of a path is parsed here first, so that no id can ever name anything
-//! outside its directory. What leaves this module is trusted everywhere else.
+//! Every text that becomes part of a path is parsed here first, so that no id can name anything outside its
+//! directory. All other modules trust these types.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Where unpredictable bytes come from.
+/// A source of random bytes.
 pub trait Entropy: Send + Sync {
-    /// Fills `bytes` with unpredictable ones.
+    /// Fills `bytes` with random ones.
     fn fill(&self, bytes: &mut [u8]);
 }
 
@@ -30,7 +30,7 @@ impl Entropy for SystemEntropy {
     }
 }
 
-/// `len` unpredictable bytes in hexadecimal.
+/// `len` random bytes in hexadecimal.
 pub(crate) fn random_hex(entropy: &dyn Entropy, len: usize) -> String {
     let mut bytes = vec![0; len];
     entropy.fill(&mut bytes);
@@ -101,19 +101,19 @@ text_id!(
     SessionId, "session id"
 );
 text_id!(
-    /// One grant of one lock.
+    /// One acquire or steal of a lock.
     LockId, "lock id"
 );
 text_id!(
-    /// One snapshot; sorts by the time it was begun.
+    /// One snapshot; sorts by the time at which it was begun.
     SnapshotId, "snapshot id"
 );
 text_id!(
-    /// One restore under way.
+    /// One restore.
     RestoreId, "restore id"
 );
 text_id!(
-    /// One repository, told apart from its copies by nothing but this.
+    /// One repository; a copy of its directory has the same id.
     RepoId, "repository id"
 );
 
@@ -157,7 +157,7 @@ fn safe_component(what: &str, text: &str) -> Result<()> {
     }
     Err(Error::invalid(format!(
         "a {what} is 1 to 64 of a-z A-Z 0-9 . _ -, begins with a letter or digit, and does not end in .d or \
-         .lock; got={text:?}"
+         .lock: got={text:?}"
     )))
 }
 
@@ -209,7 +209,7 @@ impl fmt::Display for FencingToken {
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// What stands before the first entry of a sequence.
+    /// The predecessor hash of the first entry of a sequence.
     pub const NONE: Self = Self([0; 32]);
 
     /// The hash of `bytes`.
@@ -229,7 +229,7 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Self> {
         let parsed = blake3::Hash::from_hex(text)
-            .map_err(|_| Error::invalid(format!("a hash is 64 hexadecimal digits; got={text:?}")))?;
+            .map_err(|_| Error::invalid(format!("a hash is 64 hexadecimal digits: got={text:?}")))?;
         Ok(parsed.into())
     }
 }
@@ -260,7 +260,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// The holder's secret. Whoever has it is the holder; everyone else sees [`Nonce::digest`].
+/// The holder's secret. Possession proves the holder; other processes see only [`Nonce::digest`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nonce(String);
@@ -270,7 +270,7 @@ impl Nonce {
         Self(random_hex(entropy, 32))
     }
 
-    /// What readers may see of it.
+    /// The public hash of the nonce.
     pub fn digest(&self) -> Digest {
         Digest::of(self.0.as_bytes())
     }

@@ -1,4 +1,4 @@
-//! Where everything is. The only module that spells a name under `.jvs`.
+//! Paths. The only module that spells a name under `.jvs`.
 //!
 //! ```text
 //! .jvs/
@@ -6,14 +6,14 @@
 //!   worktrees/<worktree_id>.json     a worktree: path, mode, policy
 //!   locks/<worktree_id>.d/<n>        entry n of the worktree's sequence
 //!   locks/<worktree_id>.d/<n>.renew  the latest renewal of the lock that entry n granted
-//!   locks/<worktree_id>.lock         a copy of the current lock, for readers; proves nothing
-//!   intents/<snapshot_id>.json       a snapshot was begun
+//!   locks/<worktree_id>.lock         a copy of the current lock, for readers; decides nothing
+//!   intents/<snapshot_id>.json       an unfinished snapshot; removed after its publish
 //!   snapshots/<snapshot_id>/tree     its files
 //!   snapshots/<snapshot_id>/manifest its paths, modes and hashes
-//!   snapshots/<snapshot_id>/READY.json  its descriptor; there last, and only when all else is durable
-//!   restores/<worktree_id>/<maker>.<restore_id>/  a restore under way
-//!   restores/<worktree_id>/<maker>.<chance>.taken/  one that `maker` took over from another
-//!   tmp/                             files on their way to one of the names above
+//!   snapshots/<snapshot_id>/READY.json  its descriptor; written last, when all else is durable
+//!   restores/<worktree_id>/<maker>.<restore_id>/  the stage of a restore
+//!   restores/<worktree_id>/<maker>.<random>.taken/  a stage that `maker` took over from another process
+//!   tmp/                             temporary files, later linked or renamed to a name above
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -84,17 +84,17 @@ impl Layout {
         self.locks().join(format!("{id}.lock"))
     }
 
-    /// Files on their way to their names.
+    /// Temporary files.
     pub fn tmp(&self) -> PathBuf {
         self.jvs().join("tmp")
     }
 
-    /// Snapshots that were begun.
+    /// Intents of unfinished snapshots.
     pub fn intents(&self) -> PathBuf {
         self.jvs().join("intents")
     }
 
-    /// One snapshot that was begun.
+    /// The intent of one snapshot.
     pub fn intent(&self, id: &SnapshotId) -> PathBuf {
         self.intents().join(format!("{id}.json"))
     }
@@ -119,32 +119,32 @@ impl Layout {
         self.snapshot(id).join("manifest")
     }
 
-    /// A snapshot's descriptor, whose presence makes it READY.
+    /// A snapshot's descriptor; the snapshot is READY once it exists.
     pub fn snapshot_ready(&self, id: &SnapshotId) -> PathBuf {
         self.snapshot(id).join("READY.json")
     }
 
-    /// Restores under way, of all worktrees.
+    /// Stages of restores, of all worktrees.
     pub fn all_restores(&self) -> PathBuf {
         self.jvs().join("restores")
     }
 
-    /// Restores under way, of one worktree.
+    /// Stages of restores of one worktree.
     pub fn restores(&self, id: &WorktreeId) -> PathBuf {
         self.all_restores().join(id.as_str())
     }
 
-    /// One restore under way. Its name tells who makes it, as those of temporary files do.
+    /// The stage of one restore. Its name contains its maker, as those of temporary files do.
     pub fn restore(&self, id: &WorktreeId, maker: &Maker, restore: &RestoreId) -> PathBuf {
         self.restores(id).join(format!("{maker}.{restore}"))
     }
 
-    /// A restore that `maker` takes over under a name that nobody else knows.
-    pub fn taken_restore(&self, id: &WorktreeId, maker: &Maker, chance: &str) -> PathBuf {
-        self.restores(id).join(format!("{maker}.{chance}.taken"))
+    /// The name under which `maker` takes over a stage; `unique` is random, so no other process knows it.
+    pub fn taken_restore(&self, id: &WorktreeId, maker: &Maker, unique: &str) -> PathBuf {
+        self.restores(id).join(format!("{maker}.{unique}.taken"))
     }
 
-    /// Everything that `init` makes, parents first.
+    /// The directories that `init` creates, parents first.
     pub fn directories(&self) -> Vec<PathBuf> {
         vec![
             self.jvs(),

@@ -1,26 +1,27 @@
-//! What a lease is worth at a given moment. Pure: times come in, a judgement goes out.
+//! The state of a lease at a given time. Pure functions of times.
 //!
-//! Invariant: [`may_act`] turns false for the holder strictly before [`standing`] says [`Standing::Stealable`]
-//! to anyone else, as long as clocks differ by no more than `max_clock_skew_ms`; and without any trust in
-//! wall clocks when both look at the same boot clock, or when the stealer watched for `watch_ms`.
+//! **Invariant.** [`may_act`] turns false for the holder strictly before [`lease_state`] returns
+//! [`LeaseState::Stealable`] to any other process, as long as clocks differ by at most `max_clock_skew_ms`.
+//! Wall clocks do not matter when both processes read the same boot clock, or when the stealer watched for
+//! `watch_ms`.
 //!
-//! Left out: reading clocks (`clock`, `probe`) and acting on the judgement (`lock`).
+//! Left out: reading clocks (`clock`, `probe`) and acting on the result (`lock`).
 
 use crate::clock::{BootId, BootMs, Millis, UnixMs};
 use crate::record::{BootStamp, LockRecord};
 
-/// One reading of the clocks that judge a lease.
+/// The clocks that decide the state of a lease, read at one moment.
 #[derive(Clone, Debug)]
-pub struct Now {
+pub struct LeaseTime {
     /// The filesystem's time.
     pub fs: UnixMs,
     /// The boot clock.
     pub boot: BootMs,
-    /// Which boot it belongs to.
+    /// The boot that `boot` counts from.
     pub boot_id: BootId,
 }
 
-impl Now {
+impl LeaseTime {
     /// A lease of `duration_ms` that begins now.
     pub fn stamp(&self, duration_ms: Millis) -> (UnixMs, BootStamp) {
         let boot = BootStamp {
@@ -32,64 +33,64 @@ impl Now {
     }
 }
 
-/// What anyone but the holder may do about a lock.
+/// The state of a lock, as processes other than its holder see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Its lease runs.
+pub enum LeaseState {
+    /// The lease runs.
     Live,
-    /// Its lease has run out, but it is too early to steal it.
+    /// The lease has expired, but the lock may not be stolen yet.
     Expired,
-    /// It may be stolen, once its renewals have been seen to stand still for `watch_ms`.
+    /// The lock may be stolen after a watch of `watch_ms` in which it is not renewed.
     StealableAfterWatch {
-        /// How long to watch.
+        /// The length of the watch.
         watch_ms: Millis,
     },
-    /// It may be stolen.
+    /// The lock may be stolen.
     Stealable,
-    /// It was renewed in the future, so one of the clocks is wrong and nothing can be said.
-    FromTheFuture {
-        /// By how much.
+    /// The lock was renewed in the future: one of the clocks is wrong, and the state is unknown.
+    RenewedInFuture {
+        /// How far in the future.
         ahead_ms: Millis,
     },
 }
 
-/// Judges `lock` for those who do not hold it.
-pub fn standing(lock: &LockRecord, now: &Now) -> Standing {
+/// The state of `lock` for processes that do not hold it.
+pub fn lease_state(lock: &LockRecord, now: &LeaseTime) -> LeaseState {
     if lock.boot.boot_id == now.boot_id {
         return by_boot_clock(lock, now.boot);
     }
     let ahead_ms = lock.last_renewed_at.since(now.fs);
     if ahead_ms > lock.policy.max_clock_skew_ms() {
-        return Standing::FromTheFuture { ahead_ms };
+        return LeaseState::RenewedInFuture { ahead_ms };
     }
     if now.fs <= lock.lease_expires_at {
-        Standing::Live
+        LeaseState::Live
     } else if now.fs <= stealable_at(lock) {
-        Standing::Expired
+        LeaseState::Expired
     } else {
-        Standing::StealableAfterWatch { watch_ms: lock.policy.watch_ms() }
+        LeaseState::StealableAfterWatch { watch_ms: lock.policy.watch_ms() }
     }
 }
 
-fn by_boot_clock(lock: &LockRecord, boot: BootMs) -> Standing {
+fn by_boot_clock(lock: &LockRecord, boot: BootMs) -> LeaseState {
     let expires = lock.boot.expires_boot_ms;
     if boot <= expires {
-        Standing::Live
+        LeaseState::Live
     } else if boot <= expires.plus(lock.policy.steal_delay_ms()) {
-        Standing::Expired
+        LeaseState::Expired
     } else {
-        Standing::Stealable
+        LeaseState::Stealable
     }
 }
 
-/// The last moment at which `lock` may not be stolen.
+/// The last millisecond at which `lock` may not be stolen.
 pub fn stealable_at(lock: &LockRecord) -> UnixMs {
     lock.lease_expires_at.plus(lock.policy.steal_delay_ms())
 }
 
-/// Whether the holder may still act on a lease that it was told runs out at `stamp`.
+/// Whether the holder may still act under a lease that expires at `stamp`.
 ///
-/// On another boot the answer is no: what has passed since is unknown, and late is fine where early is not.
+/// False on another boot: the time that has passed since is unknown, so the lease counts as expired.
 pub fn may_act(stamp: &BootStamp, boot_id: &BootId, boot: BootMs) -> bool {
     stamp.boot_id == *boot_id && boot <= stamp.expires_boot_ms
 }
@@ -101,8 +102,8 @@ mod tests {
     use crate::ids::{Digest, FencingToken};
     use crate::policy::Policy;
 
-    fn now(fs: i64, boot: i64, boot_id: &str) -> Now {
-        Now { fs: UnixMs(fs), boot: BootMs(boot), boot_id: BootId(boot_id.into()) }
+    fn now(fs: i64, boot: i64, boot_id: &str) -> LeaseTime {
+        LeaseTime { fs: UnixMs(fs), boot: BootMs(boot), boot_id: BootId(boot_id.into()) }
     }
 
     /// Granted at filesystem time 1,000,000 and boot time 500 of the boot `a`, with the default policy.
@@ -126,27 +127,27 @@ mod tests {
 
     #[test]
     fn a_steal_needs_expiry_and_skew_and_grace_to_have_passed_to_the_millisecond() {
-        let elsewhere = |fs| standing(&lock(), &now(fs, 0, "b"));
-        assert_eq!(elsewhere(1_030_000), Standing::Live);
-        assert_eq!(elsewhere(1_030_001), Standing::Expired);
-        assert_eq!(elsewhere(1_033_000), Standing::Expired);
-        assert_eq!(elsewhere(1_033_001), Standing::StealableAfterWatch { watch_ms: 31_000 });
+        let elsewhere = |fs| lease_state(&lock(), &now(fs, 0, "b"));
+        assert_eq!(elsewhere(1_030_000), LeaseState::Live);
+        assert_eq!(elsewhere(1_030_001), LeaseState::Expired);
+        assert_eq!(elsewhere(1_033_000), LeaseState::Expired);
+        assert_eq!(elsewhere(1_033_001), LeaseState::StealableAfterWatch { watch_ms: 31_000 });
     }
 
     #[test]
     fn on_the_same_boot_the_wall_clock_says_nothing() {
-        let here = |fs, boot| standing(&lock(), &now(fs, boot, "a"));
-        assert_eq!(here(9_000_000, 30_500), Standing::Live);
-        assert_eq!(here(0, 30_501), Standing::Expired);
-        assert_eq!(here(0, 33_500), Standing::Expired);
-        assert_eq!(here(0, 33_501), Standing::Stealable);
+        let here = |fs, boot| lease_state(&lock(), &now(fs, boot, "a"));
+        assert_eq!(here(9_000_000, 30_500), LeaseState::Live);
+        assert_eq!(here(0, 30_501), LeaseState::Expired);
+        assert_eq!(here(0, 33_500), LeaseState::Expired);
+        assert_eq!(here(0, 33_501), LeaseState::Stealable);
     }
 
     #[test]
     fn a_renewal_in_the_future_is_evidence_of_a_wrong_clock() {
-        let elsewhere = |fs| standing(&lock(), &now(fs, 0, "b"));
-        assert_eq!(elsewhere(998_000), Standing::Live);
-        assert_eq!(elsewhere(997_999), Standing::FromTheFuture { ahead_ms: 2001 });
+        let elsewhere = |fs| lease_state(&lock(), &now(fs, 0, "b"));
+        assert_eq!(elsewhere(998_000), LeaseState::Live);
+        assert_eq!(elsewhere(997_999), LeaseState::RenewedInFuture { ahead_ms: 2001 });
     }
 
     #[test]

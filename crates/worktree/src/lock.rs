@@ -5,26 +5,26 @@
 //! **At most one session believes that it may write, and every commit that is accepted was made by the
 //! session that the sequence names at that point.** The second half needs no clock: acquire, steal,
 //! release, publish and restore are entries of one sequence, and a number is given out once. The first
-//! half needs the clocks to be as good as the policy says.
+//! half needs clocks within the bounds of the policy.
 //!
 //! # What would break it
 //!
 //! 1. *Steal by rename* (as the specification has it). Two stealers read token 7, both write 8, both
 //!    rename; rename never fails, so both have won. Here both try to create entry 8, and one gets `EEXIST`.
 //! 2. *Check, then act.* A holder checks its token, pauses, is stolen from, wakes and publishes. Here the
-//!    publish is the entry after the one that was checked: it meets `EEXIST`, looks again, and is fenced.
+//!    publish is the entry after the checked one: it meets `EEXIST`, reads again, and is fenced.
 //! 3. *Renewal after the steal was decided.* A stealer reads the expired lease and pauses before its entry;
 //!    the holder wakes and renews; the stealer goes on. A renewal therefore counts only if, after it is
-//!    durable, no newer grant exists *and* the lease before it has still not run out on the holder's boot
-//!    clock. A stealer's look is later than that by `max_clock_skew_ms + steal_grace_ms`, or by a whole
+//!    durable, no newer acquire or steal exists *and* the lease before it has not expired on the holder's
+//!    boot clock. A stealer's read is later than that by `max_clock_skew_ms + steal_grace_ms`, or by a whole
 //!    watched lease; so a renewal that counts was there to be seen.
 //! 4. *A renewal that did not count, renewed.* In 3 the too-late renewal stands in `<n>.renew` with an
 //!    expiry in the future. If the next renewal took that as the lease before it, it would count, and the
 //!    paused stealer would still go on. So the holder judges by its session file, which only a renewal
 //!    that counted may change.
-//! 5. *Look, then read the clock.* A stealer sees a lease that runs, and pauses; the holder renews in time; the
-//!    stealer wakes, reads the clock, and finds the expiry that it saw long past. Renewals take no number, so
-//!    its entry would go through. So the lock is looked at again after the clock was read.
+//! 5. *Read the lock, then the clock.* A stealer sees a running lease, and pauses; the holder renews in time;
+//!    the stealer wakes, reads the clock, and finds that the expiry it saw has long passed. Renewals take no
+//!    number, so its entry would go through. So the lock is read again after the clock.
 //!
 //! When a lock may be stolen is in `steal`. Left out: payload writes. Nothing here can stop a process that
 //! writes files; it can only refuse to publish them.
@@ -41,18 +41,18 @@ use crate::ids::{EntryNumber, FencingToken, LockId, Nonce, RepoId, SessionId, ra
 use crate::layout::Layout;
 use crate::lease;
 use crate::policy::Policy;
-use crate::probe::{self, Reading};
+use crate::probe::{self, ClockProbe};
 use crate::record::{BootStamp, Entry, Event, FORMAT, LockRecord, Renewal, State, with_rfc3339};
-use crate::sequence::{Appended, Sequence};
+use crate::sequence::{AppendOutcome, Sequence};
 use crate::session::Session;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
-/// How often an append may lose its number before giving up. Each loss means that someone else got on.
-const ROUNDS: u32 = 1000;
+/// Attempts of one append. Each failed attempt means that another writer made progress.
+const ATTEMPTS: u32 = 1000;
 
-/// How many entries back the lock of a session that is forgotten is looked for.
-const REMEMBERED: u64 = 512;
+/// How many entries back to search for the lock of a session whose file is gone.
+const SEARCH_ENTRIES: u64 = 512;
 
 /// The lock of one worktree.
 pub struct Lock<'a> {
@@ -62,44 +62,44 @@ pub struct Lock<'a> {
     worktree: &'a Worktree,
 }
 
-/// How to take a lock.
-pub struct Request<'a> {
+/// Parameters of an acquire or a steal.
+pub struct AcquireRequest<'a> {
     /// The process that will hold it.
     pub holder: HolderId,
-    /// How it is renewed and lost.
+    /// Durations that govern renewal and stealing.
     pub policy: Policy,
-    /// Whether a free lock is refused: for `steal`.
+    /// Refuse a free lock: for `steal`.
     pub only_steal: bool,
-    /// Told how long the holder's renewals have to be watched first.
+    /// Called before a watch, with its length.
     pub on_watch: &'a dyn Fn(Millis),
 }
 
-/// A lock that was taken.
+/// A lock that this call acquired.
 #[derive(Clone, Debug)]
-pub struct Grant {
+pub struct AcquiredLock {
     /// The lock.
     pub lock: LockRecord,
-    /// The holder's side of it.
+    /// The holder's session.
     pub session: Session,
     /// The token that was fenced, if it was stolen.
     pub stolen_from: Option<FencingToken>,
 }
 
-/// What came of a release.
+/// The outcome of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseOutcome {
     /// The lock is free now.
-    Now,
+    Released,
     /// This session had released it before.
-    Before,
+    AlreadyReleased,
 }
 
-/// An entry that was accepted.
+/// An accepted entry.
 #[derive(Clone, Debug)]
-pub struct Committed {
-    /// Its number.
+pub struct CommittedEntry {
+    /// The entry's number.
     pub n: EntryNumber,
-    /// What holds since.
+    /// The state after it.
     pub state: State,
 }
 
@@ -109,11 +109,12 @@ impl<'a> Lock<'a> {
         Self { env, layout, repo_id, worktree }
     }
 
-    /// Takes the lock if it is free, or steals it if its lease has been over for long enough.
-    pub fn acquire(&self, request: &Request<'_>) -> Result<Grant> {
+    /// Takes the lock if it is free, or steals it if its lease has been over for long enough. Callers outside
+    /// this crate use `Repo::acquire`, which also settles the restores of earlier holders.
+    pub(crate) fn acquire(&self, request: &AcquireRequest<'_>) -> Result<AcquiredLock> {
         self.require_exclusive()?;
         let mut session = self.new_session();
-        // Saved first: a lock whose secret was lost in a crash could be released by nobody.
+        // Saved first: after a crash, a lock without its saved secret could not be released.
         self.save(&session)?;
         let mut granted = None;
         let committed = self.commit(None, |view| {
@@ -127,20 +128,20 @@ impl<'a> Lock<'a> {
         let (lock, stolen_from) = granted.expect("the accepted event was built from it");
         session.fencing_token = lock.fencing_token;
         session.counted = lock.boot.clone();
-        // The lock stands, and the session that was saved first can still give it back: say which.
+        // The lock is held, and the session saved first can still release it: name it.
         self.save(&session)
             .map_err(|error| error.with("indeterminate", true).with("session_id", &session.session_id))?;
         self.require_time_left(&session.counted)
             .map_err(|error| error.with("session_id", &session.session_id))?;
         self.copy_for_readers(&lock);
-        Ok(Grant { lock, session, stolen_from })
+        Ok(AcquiredLock { lock, session, stolen_from })
     }
 
     /// Extends the lease by its duration, from now.
     pub fn renew(&self, session_id: &SessionId) -> Result<LockRecord> {
         let session = self.session(session_id)?;
-        let _turn = self.env.sessions.take_turn(&session, &*self.env.clock)?;
-        // Another command may have renewed while this one waited for its turn.
+        let _turn = self.env.sessions.lock_renewals(&session, &*self.env.clock)?;
+        // Another command may have renewed while this one waited for the guard.
         let mut session = self.session(session_id)?;
         let lock = self.held_by(&session)?;
         let reading = self.read_clocks(lock.policy.max_clock_skew_ms())?;
@@ -163,9 +164,9 @@ impl<'a> Lock<'a> {
         Ok(lock)
     }
 
-    /// Gives the lock back. A lease that has run out is given back too, if nobody has stolen it. Doing so twice
-    /// is fine, so that a release that was cut off can be repeated, whatever others did in between.
-    pub fn release(&self, session_id: &SessionId) -> Result<Released> {
+    /// Releases the lock, even after the lease expired, unless it was stolen. Idempotent: an interrupted
+    /// release can be retried, even if the lock has been acquired by other sessions since.
+    pub fn release(&self, session_id: &SessionId) -> Result<ReleaseOutcome> {
         let released = self.session(session_id).and_then(|session| self.release_now(&session));
         match released {
             Err(error) if error.class() == Class::LockNotHeld => self.released_before(session_id, error),
@@ -173,7 +174,7 @@ impl<'a> Lock<'a> {
         }
     }
 
-    fn release_now(&self, session: &Session) -> Result<Released> {
+    fn release_now(&self, session: &Session) -> Result<ReleaseOutcome> {
         let committed = self.commit(Some(session.fencing_token), |view| {
             let lock = self.require_held_by(view, session)?;
             Ok(Event::Release { fencing_token: lock.fencing_token })
@@ -181,20 +182,20 @@ impl<'a> Lock<'a> {
         self.remove_copies(session.fencing_token);
         self.env.sessions.remove(&session.session_id)?;
         self.fold(committed.n);
-        Ok(Released::Now)
+        Ok(ReleaseOutcome::Released)
     }
 
-    /// Tells a lock that was given back from one that was lost, which is refused with `refusal`.
-    fn released_before(&self, session_id: &SessionId, refusal: Error) -> Result<Released> {
+    /// Succeeds if this session released its lock before; a lost lock is refused with `refusal`.
+    fn released_before(&self, session_id: &SessionId, refusal: Error) -> Result<ReleaseOutcome> {
         let Some(token) = self.granted_to(session_id)? else { return Err(refusal) };
         if !self.ended_by_release(token)? {
             return Err(refusal);
         }
-        // Not the copy for readers: it may be the next holder's.
+        // The copy for readers stays: it may be the next holder's.
         let renewal = self.layout.renewal(&self.worktree.worktree_id, token);
         drop(absent_is_none(self.env.fs.remove_file(&renewal)));
         self.env.sessions.remove(session_id)?;
-        Ok(Released::Before)
+        Ok(ReleaseOutcome::AlreadyReleased)
     }
 
     /// Commits `event` under the session's token: accepted only while that token is the current one.
@@ -202,7 +203,7 @@ impl<'a> Lock<'a> {
         &self,
         session: &Session,
         event: impl Fn(&View, FencingToken) -> Event,
-    ) -> Result<Committed> {
+    ) -> Result<CommittedEntry> {
         self.commit(Some(session.fencing_token), |view| {
             let lock = self.require_token(view, session)?;
             self.require_time_left(&session.counted)?;
@@ -212,50 +213,50 @@ impl<'a> Lock<'a> {
 
     /// Refuses unless the session's token is the current one and its lease runs.
     pub fn check(&self, session: &Session) -> Result<LockRecord> {
-        let view = self.look()?;
+        let view = self.view()?;
         let lock = self.require_token(&view, session)?.clone();
         self.require_time_left(&session.counted)?;
         Ok(lock)
     }
 
-    /// Appends what `decide` makes of the newest state, looking again whenever someone else was first.
-    /// `own` is a grant of the caller's, which it knows to be durable.
+    /// Appends the event that `decide` returns for the newest state, and retries with a fresh view whenever
+    /// another writer was first. `own` is the token of the caller's own entry, which is known to be durable.
     pub fn commit(
         &self,
         own: Option<FencingToken>,
         mut decide: impl FnMut(&View) -> Result<Event>,
-    ) -> Result<Committed> {
+    ) -> Result<CommittedEntry> {
         let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-        for _ in 0..ROUNDS {
-            let view = self.look()?;
+        for _ in 0..ATTEMPTS {
+            let view = self.view()?;
             let event = decide(&view)?;
             let entry = self.entry_after(&view, event)?;
             if own.map(FencingToken::entry) != Some(view.newest.n) {
                 sequence.sync()?;
             }
-            if sequence.append(&entry)? == Appended::Ours {
-                return Ok(Committed { n: entry.n, state: entry.state });
+            if sequence.append(&entry)? == AppendOutcome::Appended {
+                return Ok(CommittedEntry { n: entry.n, state: entry.state });
             }
         }
         Err(Error::new(
             Class::LockConflict,
-            format!("others kept writing to this worktree's sequence; try again attempts={ROUNDS}"),
+            format!("other writers kept appending to this worktree's sequence; retry: attempts={ATTEMPTS}"),
         ))
     }
 
-    /// One look at the worktree's sequence, refused if the worktree was removed.
-    pub fn look(&self) -> Result<View> {
-        let view = View::look(self.env, self.layout, &self.worktree.worktree_id)?;
+    /// The current state of the worktree's sequence; refused if the worktree was removed.
+    pub fn view(&self) -> Result<View> {
+        let view = View::read(self.env, self.layout, &self.worktree.worktree_id)?;
         if !view.state().open {
             return Err(Error::not_found(format!(
-                "the worktree was removed; `jvs worktree list` names those there are worktree={}",
+                "the worktree was removed; `jvs worktree list` lists the others: worktree={}",
                 self.worktree.worktree_id
             )));
         }
         Ok(view)
     }
 
-    /// The session `id`, if it is one for this worktree.
+    /// The session `id`, if it belongs to this worktree.
     pub fn session(&self, id: &SessionId) -> Result<Session> {
         let session = self.env.sessions.load(id)?;
         if session.repo_id == *self.repo_id && session.worktree_id == self.worktree.worktree_id {
@@ -264,7 +265,7 @@ impl<'a> Lock<'a> {
         Err(Error::new(
             Class::LockNotHeld,
             format!(
-                "this session is for another worktree; pass its `--worktree`, or acquire this one \
+                "this session belongs to another worktree; pass its --worktree, or acquire this one: \
                  session_worktree={} worktree={}",
                 session.worktree_id, self.worktree.worktree_id
             ),
@@ -274,21 +275,21 @@ impl<'a> Lock<'a> {
     fn grant_event(
         &self,
         view: &View,
-        request: &Request<'_>,
+        request: &AcquireRequest<'_>,
         session: &Session,
     ) -> Result<(Event, LockRecord, Option<FencingToken>)> {
         let Some(held) = &view.lock else {
             if request.only_steal {
                 return Err(Error::new(
                     Class::LockNotHeld,
-                    "there is nothing to steal: the lock is free; run `jvs lock acquire`",
+                    "the lock is free, so there is nothing to steal; run `jvs lock acquire`",
                 ));
             }
             let lock = self.new_lock(view, request, session)?;
             return Ok((Event::Acquire { lock: lock.clone() }, lock, None));
         };
         self.permit_steal(view, held, request)?;
-        // Read anew: a watch may have taken longer than a lease.
+        // The clocks are read again: a watch may have taken longer than a lease.
         let lock = self.new_lock(view, request, session)?;
         let event = Event::Steal {
             lock: lock.clone(),
@@ -298,7 +299,7 @@ impl<'a> Lock<'a> {
         Ok((event, lock, Some(held.fencing_token)))
     }
 
-    fn new_lock(&self, view: &View, request: &Request<'_>, session: &Session) -> Result<LockRecord> {
+    fn new_lock(&self, view: &View, request: &AcquireRequest<'_>, session: &Session) -> Result<LockRecord> {
         let reading = self.read_clocks(request.policy.max_clock_skew_ms())?;
         let (lease_expires_at, boot) = reading.now.stamp(request.policy.lease_duration_ms());
         Ok(LockRecord {
@@ -318,7 +319,7 @@ impl<'a> Lock<'a> {
     }
 
     fn new_session(&self) -> Session {
-        let nowhere =
+        let not_granted =
             BootStamp { boot_id: BootId::unknown(), renewed_boot_ms: BootMs(0), expires_boot_ms: BootMs(0) };
         Session {
             session_id: SessionId::random(&*self.env.entropy),
@@ -326,7 +327,7 @@ impl<'a> Lock<'a> {
             worktree_id: self.worktree.worktree_id.clone(),
             holder_nonce: Nonce::random(&*self.env.entropy),
             fencing_token: FencingToken(0),
-            counted: nowhere,
+            counted: not_granted,
             maker: self.env.maker.to_string(),
         }
     }
@@ -351,7 +352,7 @@ impl<'a> Lock<'a> {
     }
 
     fn held_by(&self, session: &Session) -> Result<LockRecord> {
-        let view = self.look()?;
+        let view = self.view()?;
         self.require_held_by(&view, session).cloned()
     }
 
@@ -360,7 +361,7 @@ impl<'a> Lock<'a> {
             Error::new(
                 Class::LockNotHeld,
                 format!(
-                    "this session no longer holds the lock; stop writing, and acquire again session_id={} \
+                    "this session no longer holds the lock; stop writing and acquire it again: session_id={} \
                      worktree={}",
                     session.session_id, self.worktree.worktree_id
                 ),
@@ -373,8 +374,8 @@ impl<'a> Lock<'a> {
             Error::new(
                 Class::FencingMismatch,
                 format!(
-                    "the lock has passed to another tenure, so nothing was committed; acquire again and start \
-                     from the current head token={} current={}",
+                    "the lock passed to another tenure, so nothing was committed; acquire it again and start \
+                     from the current head: token={} current={}",
                     session.fencing_token,
                     view.lock.as_ref().map_or("none".to_owned(), |lock| lock.fencing_token.to_string()),
                 ),
@@ -390,8 +391,8 @@ impl<'a> Lock<'a> {
         }
         Err(Error::new(
             Class::LockExpired,
-            "the lease ran out before it was renewed (or this machine restarted); stop writing, release it, \
-             and acquire again",
+            "the lease expired before it was renewed, or this machine restarted; stop writing, then release \
+             and acquire the lock",
         ))
     }
 
@@ -399,13 +400,13 @@ impl<'a> Lock<'a> {
         match self.worktree.mode {
             Mode::Exclusive => Ok(()),
             Mode::Shared => Err(Error::invalid(format!(
-                "a shared worktree has no lock: anyone may write to it at any time worktree={}",
+                "a shared worktree has no lock, any process may write to it: worktree={}",
                 self.worktree.worktree_id
             ))),
         }
     }
 
-    /// The token that was granted to `session_id`: from its file, else from the latest entries.
+    /// The token granted to `session_id`: from its file, else from the latest entries.
     fn granted_to(&self, session_id: &SessionId) -> Result<Option<FencingToken>> {
         if let Ok(session) = self.session(session_id)
             && session.fencing_token != FencingToken(0)
@@ -413,8 +414,8 @@ impl<'a> Lock<'a> {
             return Ok(Some(session.fencing_token));
         }
         let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-        let newest = self.look()?.newest.n.0;
-        for n in (newest.saturating_sub(REMEMBERED)..=newest).rev().take_while(|n| *n > 0) {
+        let newest = self.view()?.newest.n.0;
+        for n in (newest.saturating_sub(SEARCH_ENTRIES)..=newest).rev().take_while(|n| *n > 0) {
             match sequence.read(EntryNumber(n))?.entry.event {
                 Event::Acquire { lock } | Event::Steal { lock, .. } if lock.session_id == *session_id => {
                     return Ok(Some(lock.fencing_token));
@@ -425,10 +426,10 @@ impl<'a> Lock<'a> {
         Ok(None)
     }
 
-    /// Whether the tenure of `token` ended by its own release; one that was stolen, or stands, did not.
+    /// Whether the tenure of `token` ended by its own release, and not by a steal.
     fn ended_by_release(&self, token: FencingToken) -> Result<bool> {
         let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-        let newest = self.look()?.newest.n.0;
+        let newest = self.view()?.newest.n.0;
         for n in token.entry().0 + 1..=newest {
             match sequence.read(EntryNumber(n))?.entry.event {
                 Event::Release { fencing_token } => return Ok(fencing_token == token),
@@ -439,7 +440,7 @@ impl<'a> Lock<'a> {
         Ok(false)
     }
 
-    fn read_clocks(&self, max_skew_ms: Millis) -> Result<Reading> {
+    fn read_clocks(&self, max_skew_ms: Millis) -> Result<ClockProbe> {
         probe::read(self.env, self.layout)?.within(max_skew_ms)
     }
 
@@ -453,7 +454,7 @@ impl<'a> Lock<'a> {
         self.env.sessions.save(session, &*self.env.entropy)
     }
 
-    /// After an error in `link` the entry may yet stand; then its secret is the only way to give it back.
+    /// After a failed `link` the entry may still exist; then only its secret can release the lock.
     fn forget_unless_indeterminate(&self, session: &Session, error: Error) -> Error {
         if error.facts().contains_key("indeterminate") {
             return error.with("session_id", &session.session_id);
@@ -462,7 +463,7 @@ impl<'a> Lock<'a> {
         error
     }
 
-    /// The copy proves nothing, so failing to write it fails nothing; `doctor` compares it.
+    /// The copy decides nothing, so a failure to write it is ignored; `doctor` compares it.
     fn copy_for_readers(&self, lock: &LockRecord) {
         let path = self.layout.lock_copy(&self.worktree.worktree_id);
         drop(atomic::replace(self.env, &self.layout.tmp(), &path, &copy_of(lock), Durability::Lazy));
@@ -475,9 +476,9 @@ impl<'a> Lock<'a> {
         }
     }
 
-    /// Folding saves space and decides nothing, so it is tried now and then, and may fail.
+    /// Folding saves disk space and decides nothing: it is tried occasionally, and may fail.
     fn fold(&self, newest: EntryNumber) {
-        // Two in sixteen: acquire and release take turns, so one alone might never be seen.
+        // Two of sixteen, because acquire and release alternate: a release might never have one given number.
         if newest.0 % 16 < 2 {
             let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
             drop(sequence.fold_below(newest));

@@ -1,7 +1,7 @@
-//! How long a lease lasts, how often it is renewed, and how much patience a steal needs.
+//! Lease duration, renew interval, allowed clock skew and steal grace.
 //!
-//! Invariant: a [`Policy`] that exists can be kept: the holder gets at least two tries to renew before its
-//! lease runs out, and no sum of its values overflows.
+//! **Invariant.** Every [`Policy`] is feasible: the holder can renew at least twice before its lease expires,
+//! and no sum of its values overflows.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ impl Policy {
         steal_grace_ms: 1_000,
     };
 
-    /// This policy with the values that are given.
+    /// This policy with some values replaced.
     pub fn with(self, changes: &PolicyChanges) -> Result<Self> {
         PolicyValues {
             lease_duration_ms: changes.lease_duration_ms.unwrap_or(self.lease_duration_ms),
@@ -42,32 +42,32 @@ impl Policy {
         .try_into()
     }
 
-    /// How long a lease lasts without renewal.
+    /// The duration of a lease without renewal.
     pub fn lease_duration_ms(&self) -> Millis {
         self.lease_duration_ms
     }
 
-    /// How often the holder renews.
+    /// The interval between renewals.
     pub fn renew_interval_ms(&self) -> Millis {
         self.renew_interval_ms
     }
 
-    /// How far a clock may be off before nothing is trusted to it.
+    /// The largest clock skew at which locks are still granted.
     pub fn max_clock_skew_ms(&self) -> Millis {
         self.max_clock_skew_ms
     }
 
-    /// How long after expiry and skew a steal still has to wait.
+    /// The wait after expiry and skew before a steal.
     pub fn steal_grace_ms(&self) -> Millis {
         self.steal_grace_ms
     }
 
-    /// How long after `lease_expires_at` the lock may be stolen.
+    /// The delay from `lease_expires_at` until the lock may be stolen.
     pub fn steal_delay_ms(&self) -> Millis {
         self.max_clock_skew_ms + self.steal_grace_ms
     }
 
-    /// How long a stealer on another boot watches the renewals stand still.
+    /// How long a stealer on another boot must see no renewal.
     pub fn watch_ms(&self) -> Millis {
         self.lease_duration_ms + self.steal_grace_ms
     }
@@ -79,20 +79,20 @@ impl Default for Policy {
     }
 }
 
-/// Values that a user set; the rest stay as they are.
+/// Values set by the user; the others keep their defaults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PolicyChanges {
-    /// How long a lease lasts without renewal.
+    /// The duration of a lease without renewal.
     pub lease_duration_ms: Option<Millis>,
-    /// How often the holder renews.
+    /// The interval between renewals.
     pub renew_interval_ms: Option<Millis>,
-    /// How far a clock may be off before nothing is trusted to it.
+    /// The largest clock skew at which locks are still granted.
     pub max_clock_skew_ms: Option<Millis>,
-    /// How long after expiry and skew a steal still has to wait.
+    /// The wait after expiry and skew before a steal.
     pub steal_grace_ms: Option<Millis>,
 }
 
-/// A policy as it stands in a file, before it is checked.
+/// A policy as stored, before it is validated.
 #[derive(Deserialize)]
 #[expect(
     clippy::struct_field_names,
@@ -105,7 +105,7 @@ struct PolicyValues {
     steal_grace_ms: Millis,
 }
 
-/// A year: far over any use, far under any overflow.
+/// A year: far above any use, far below any overflow.
 const LONGEST_MS: Millis = 366 * 24 * 3600 * 1000;
 
 impl TryFrom<PolicyValues> for Policy {
@@ -116,13 +116,13 @@ impl TryFrom<PolicyValues> for Policy {
         let largest = lease_duration_ms.max(max_clock_skew_ms).max(steal_grace_ms);
         if largest > LONGEST_MS {
             return Err(Error::invalid(format!(
-                "a policy value is at most {LONGEST_MS} ms (a year); got={largest}"
+                "policy values must be at most {LONGEST_MS} ms (a year): got={largest}"
             )));
         }
         if renew_interval_ms == 0 || renew_interval_ms > lease_duration_ms / 2 {
             return Err(Error::invalid(format!(
                 "renew_interval_ms must be at least 1 and at most half of lease_duration_ms, so that one \
-                 late renewal does not lose the lock; pass --renew-interval-ms too \
+                 late renewal does not lose the lock; pass --renew-interval-ms too: \
                  renew_interval_ms={renew_interval_ms} \
                  lease_duration_ms={lease_duration_ms}"
             )));

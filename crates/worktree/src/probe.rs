@@ -1,8 +1,8 @@
-//! The filesystem's own clock, and how far the local one is from it.
+//! The filesystem's clock, and the skew of the local clock against it.
 //!
-//! A file is created and its modification time read. Records carry that time, so hosts that share the
-//! filesystem compare times from one clock. Some filesystems stamp with the client's clock: then the probe
-//! proves nothing, and a stealer from another boot watches the renewals as well (`lock`).
+//! A probe creates a file and reads its modification time. Records carry that time, so hosts that share the
+//! filesystem compare times of one clock. Some filesystems use the client's clock: then the probe proves
+//! nothing, which is why a stealer on another boot also watches the renewals (`lock`).
 
 use crate::atomic;
 use crate::clock::{Millis, UnixMs};
@@ -10,27 +10,27 @@ use crate::env::Env;
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::Durability;
 use crate::layout::Layout;
-use crate::lease::Now;
+use crate::lease::LeaseTime;
 
-/// The clocks at one moment.
+/// The clocks at one moment, the filesystem's included.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct ClockProbe {
     /// The local wall clock before the probe.
     pub wall_before: UnixMs,
     /// The local wall clock after the probe.
     pub wall_after: UnixMs,
-    /// The time that judges leases.
-    pub now: Now,
+    /// The times that decide leases.
+    pub now: LeaseTime,
 }
 
-impl Reading {
-    /// How far the local clock is from the filesystem's, at least: a slow probe is no sign of a wrong clock.
+impl ClockProbe {
+    /// The smallest skew that explains the readings: a slow probe is no sign of a wrong clock.
     pub fn skew_ms(&self) -> Millis {
         let behind = self.wall_before.since(self.now.fs.plus(FILE_TIME_STEP_MS));
         behind.max(self.now.fs.since(self.wall_after))
     }
 
-    /// Refuses to go on with a clock that is further off than `max_skew_ms`.
+    /// Refuses a skew over `max_skew_ms`.
     pub fn within(self, max_skew_ms: Millis) -> Result<Self> {
         let skew_ms = self.skew_ms();
         if skew_ms <= max_skew_ms {
@@ -39,7 +39,7 @@ impl Reading {
         Err(Error::new(
             Class::ClockSkewExceeded,
             format!(
-                "this machine's clock is too far from the filesystem's; set it right and try again \
+                "this machine's clock differs too much from the filesystem's; synchronize it and retry: \
                  skew_ms={skew_ms} max_clock_skew_ms={max_skew_ms}"
             ),
         )
@@ -48,11 +48,11 @@ impl Reading {
     }
 }
 
-/// File times advance in steps of up to this, so they lag behind the clock they are taken from.
+/// The step of file times, by which they may lag behind their clock.
 const FILE_TIME_STEP_MS: Millis = 10;
 
 /// Reads the filesystem's clock and the local ones.
-pub fn read(env: &Env, layout: &Layout) -> Result<Reading> {
+pub fn read(env: &Env, layout: &Layout) -> Result<ClockProbe> {
     let path = atomic::temp_name(env, &layout.tmp());
     let wall_before = env.clock.wall();
     let boot = env.clock.boot();
@@ -62,10 +62,10 @@ pub fn read(env: &Env, layout: &Layout) -> Result<Reading> {
         .doing("probe the clock with", &path)?;
     let wall_after = env.clock.wall();
     drop(env.fs.remove_file(&path));
-    // The boot clock was read first: a pause in between ends the lease earlier for its holder than for others.
-    Ok(Reading {
+    // The boot clock is read first: a pause in between shortens the lease for its holder only.
+    Ok(ClockProbe {
         wall_before,
         wall_after,
-        now: Now { fs: meta.modified, boot, boot_id: env.clock.boot_id() },
+        now: LeaseTime { fs: meta.modified, boot, boot_id: env.clock.boot_id() },
     })
 }

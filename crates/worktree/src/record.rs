@@ -1,8 +1,8 @@
-//! What is written: the entries of a sequence, the lock they grant, and its renewals.
+//! Records on disk: the entries of a sequence, the lock they grant, and its renewals.
 //!
 //! Each entry carries the state that holds after it, so that a reader needs the newest entry and never the
-//! history. [`State::after`] is the only place that says which event may follow which; writers ask it
-//! before they write, and `doctor` asks it again about everything that was written.
+//! history. Only [`State::after`] decides which event may follow which; writers call it before they append,
+//! and `doctor` calls it again for every stored entry.
 //!
 //! Every name that ends in `_at` is Unix time in milliseconds by the filesystem's clock.
 
@@ -23,62 +23,63 @@ pub(crate) fn known_format<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     match u32::deserialize(deserializer)? {
         FORMAT => Ok(FORMAT),
         other => Err(D::Error::custom(format!(
-            "this was written by another version of jvs; use that one format={other} known={FORMAT}"
+            "the record needs another version of jvs; use that version: format={other} known={FORMAT}"
         ))),
     }
 }
 
-/// One line of the audit: what happened, and what holds since.
+/// One entry of a sequence, which is also the audit log: an event, and the state after it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// The version of this shape.
     pub v: u32,
     /// Its number, which is also its name.
     pub n: EntryNumber,
-    /// The hash of the line before it.
+    /// The hash of the previous entry's line.
     pub prev: Digest,
     /// When it was written.
     pub at: UnixMs,
     /// The process that wrote it.
     pub by: HolderId,
-    /// Chance that makes these bytes ours alone: an NFS server may answer a repeated `link` with `EEXIST`.
+    /// Random, so that no other writer produces the same bytes: an NFS server may answer a retransmitted
+    /// `link` with `EEXIST`.
     pub attempt: String,
-    /// What holds after it.
+    /// The state after this entry.
     pub state: State,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// What holds after an entry.
+/// The state of a worktree after an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Whether the worktree exists.
     pub open: bool,
-    /// How many acquires and steals there were.
+    /// The number of acquires and steals.
     pub acquire_seq: u64,
-    /// The token of the lock that stands, whether or not its lease has run out.
+    /// The token of the current lock, even if its lease has expired.
     pub held: Option<FencingToken>,
     /// The snapshot that the worktree last published or restored.
     pub head: Option<SnapshotId>,
-    /// The newest publish, from which `previous` leads to all others.
+    /// The newest publish; `previous` links it to all earlier ones.
     pub last_publish: Option<EntryNumber>,
-    /// The newest restore, which may still have to be finished.
+    /// The newest restore, which may not have been finished.
     pub last_restore: Option<EntryNumber>,
 }
 
-/// What an entry says happened.
+/// The event of an entry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// The worktree was added.
     Create,
-    /// A free lock was taken.
+    /// A free lock was acquired.
     Acquire {
         /// The lock as it was granted.
         lock: LockRecord,
     },
-    /// A lock whose lease had run out was taken from its holder.
+    /// A lock whose lease had expired was stolen from its holder.
     Steal {
         /// The lock as it was granted.
         lock: LockRecord,
@@ -87,14 +88,14 @@ pub enum Event {
         /// The holder that lost it.
         stolen_from_holder: HolderId,
     },
-    /// The holder gave the lock back.
+    /// The holder released the lock.
     Release {
-        /// The token given back.
+        /// The released token.
         fencing_token: FencingToken,
     },
     /// A snapshot became visible.
     Publish {
-        /// The token it was committed under; none in a shared worktree, or beside another's lock.
+        /// The token it was committed under; none in a shared worktree, or if published without the lock.
         fencing_token: Option<FencingToken>,
         /// The snapshot.
         snapshot_id: SnapshotId,
@@ -119,12 +120,12 @@ pub enum Event {
 }
 
 impl State {
-    /// What holds after `event` as entry `n`, or why it may not come next.
+    /// The state after `event` as entry `n`, or why the event is not allowed here.
     pub fn after(&self, n: EntryNumber, event: &Event) -> Result<Self, &'static str> {
         let mut next = self.clone();
         if let Event::Create = event {
             require(!self.open, "the worktree exists already")?;
-            return Ok(Self { open: true, ..self.without_life() });
+            return Ok(Self { open: true, ..self.closed() });
         }
         require(self.open, "the worktree does not exist")?;
         match event {
@@ -156,14 +157,14 @@ impl State {
             }
             Event::Remove => {
                 require(self.held.is_none(), "the worktree is locked")?;
-                next = self.without_life();
+                next = self.closed();
             }
         }
         Ok(next)
     }
 
-    /// What outlives the worktree: counting, and the way to its snapshots.
-    fn without_life(&self) -> Self {
+    /// The fields that outlive the worktree: the counter, and the link to its snapshots.
+    fn closed(&self) -> Self {
         Self { acquire_seq: self.acquire_seq, last_publish: self.last_publish, ..Self::default() }
     }
 
@@ -184,12 +185,12 @@ fn require(condition: bool, otherwise: &'static str) -> Result<(), &'static str>
     if condition { Ok(()) } else { Err(otherwise) }
 }
 
-/// A lock: every field of the specification, and the boot clock beside its times.
+/// A lock: every field of the specification, and its times by the boot clock as well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRecord {
-    /// This grant.
+    /// Identifies this acquire or steal.
     pub lock_id: LockId,
-    /// What it locks.
+    /// The locked worktree.
     pub worktree_id: WorktreeId,
     /// The process that holds it.
     pub holder_id: HolderId,
@@ -197,20 +198,20 @@ pub struct LockRecord {
     pub holder_nonce: Digest,
     /// The holder's tenure.
     pub session_id: SessionId,
-    /// How many acquires and steals there were, this one included.
+    /// The number of acquires and steals, this one included.
     pub acquire_seq: u64,
     /// When it was granted.
     pub created_at: UnixMs,
     /// When it was last renewed.
     pub last_renewed_at: UnixMs,
-    /// How it is renewed and lost.
+    /// Durations that govern renewal and stealing.
     #[serde(flatten)]
     pub policy: Policy,
-    /// When the lease runs out unless it is renewed.
+    /// When the lease expires unless it is renewed.
     pub lease_expires_at: UnixMs,
     /// The number of the entry that granted it.
     pub fencing_token: FencingToken,
-    /// The last renewal by the holder's boot clock.
+    /// The last renewal and its expiry by the holder's boot clock.
     pub boot: BootStamp,
 }
 
@@ -225,33 +226,33 @@ impl LockRecord {
     }
 }
 
-/// A moment of renewal and its expiry by the boot clock of the machine that renewed.
+/// The time of a renewal and its expiry, by the boot clock of the machine that renewed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootStamp {
-    /// Which boot the two times belong to.
+    /// The boot that both times count from.
     pub boot_id: BootId,
     /// When the lease was renewed.
     pub renewed_boot_ms: BootMs,
-    /// When it runs out.
+    /// When it expires.
     pub expires_boot_ms: BootMs,
 }
 
 /// The content of `<token>.renew`: the latest renewal of the lock that entry `<token>` granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renewal {
-    /// The lock that it renews.
+    /// The renewed lock.
     pub fencing_token: FencingToken,
     /// The hash of the holder's secret.
     pub holder_nonce: Digest,
     /// When it was renewed.
     pub last_renewed_at: UnixMs,
-    /// When the lease runs out.
+    /// When the lease expires.
     pub lease_expires_at: UnixMs,
     /// The same by the boot clock.
     pub boot: BootStamp,
 }
 
-/// Puts RFC 3339 text beside every time in `value`: `created_at` gets `created_at_rfc3339`.
+/// Adds RFC 3339 text for every time in `value`: `created_at` gets `created_at_rfc3339`.
 pub fn with_rfc3339(value: Value) -> Value {
     match value {
         Value::Object(fields) => Value::Object(fields_with_rfc3339(fields)),

@@ -1,26 +1,27 @@
-//! A repository: making one, finding one, and its worktrees.
+//! A repository: creating and opening one, its worktrees, and acquiring their locks.
 //!
-//! Invariant: a worktree exists while its record in `worktrees/` does *and* its sequence says it is open.
+//! **Invariant.** A worktree exists while its record in `worktrees/` exists *and* its sequence is open.
 //! Adding writes the sequence first and the record last; removing appends `remove` first and deletes the
-//! record last. A crash between leaves a worktree that does not exist, which `add` and `remove` finish.
+//! record last. A crash in between leaves a worktree that does not exist, which a repeated `add` or `remove`
+//! completes.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::atomic::{self, Created, DIR_MODE};
+use crate::atomic::{self, CreateOutcome, DIR_MODE};
 use crate::clock::UnixMs;
 use crate::env::Env;
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, Kind, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, RepoId, WorktreeId, random_hex};
 use crate::layout::Layout;
-use crate::lock::Lock;
+use crate::lock::{AcquireRequest, AcquiredLock, Lock};
 use crate::policy::Policy;
 use crate::probe;
 use crate::record::{Entry, Event, FORMAT, State};
-use crate::sequence::{Appended, Sequence};
+use crate::sequence::{AppendOutcome, Sequence};
 use crate::worktree::{Mode, PayloadPath, Worktree};
 
 /// The repository's record.
@@ -30,9 +31,9 @@ pub struct RepoRecord {
     pub v: u32,
     /// The repository.
     pub repo_id: RepoId,
-    /// When it was made.
+    /// When it was created.
     pub created_at: UnixMs,
-    /// The policy that new worktrees get.
+    /// The default policy of new worktrees.
     #[serde(flatten)]
     pub policy: Policy,
 }
@@ -45,7 +46,7 @@ pub struct Repo {
     pub(crate) record: RepoRecord,
 }
 
-/// A worktree to be added.
+/// Parameters of a new worktree.
 #[derive(Clone, Debug)]
 pub struct NewWorktree {
     /// Its name.
@@ -59,18 +60,17 @@ pub struct NewWorktree {
 }
 
 impl Repo {
-    /// Makes a repository in `root`, which must exist.
+    /// Creates a repository in `root`, which must exist.
     pub fn init(env: Env, root: &Path, policy: Policy) -> Result<Self> {
         let layout = Layout::new(root.to_owned());
-        if absent_is_none(env.fs.meta(&layout.repo_file())).doing("look for", &layout.repo_file())?.is_some()
-        {
+        if absent_is_none(env.fs.meta(&layout.repo_file())).doing("stat", &layout.repo_file())?.is_some() {
             return Err(Error::invalid(format!(
-                "there is a repository here already; nothing was changed path={}",
+                "a repository exists here already; nothing was changed: path={}",
                 layout.jvs().display()
             )));
         }
         for dir in layout.directories() {
-            ensure_dir(&*env.fs, &dir, DIR_MODE).doing("make", &dir)?;
+            ensure_dir(&*env.fs, &dir, DIR_MODE).doing("create", &dir)?;
         }
         prove_filesystem(&env, &layout)?;
         let created_at = probe::read(&env, &layout)?.within(policy.max_clock_skew_ms())?.now.fs;
@@ -88,20 +88,20 @@ impl Repo {
         let path = layout.repo_file();
         let bytes = absent_is_none(env.fs.read(&path)).doing("read", &path)?;
         let bytes = bytes.ok_or_else(|| {
-            Error::not_found(format!("there is no repository here; run `jvs init` path={}", root.display()))
+            Error::not_found(format!("no repository here; run `jvs init`: path={}", root.display()))
         })?;
         let record: RepoRecord =
             serde_json::from_slice(&bytes).map_err(|cause| Error::damaged(&path, cause))?;
         if record.v != FORMAT {
             return Err(Error::invalid(format!(
-                "this repository was made by another version of jvs; use that one format={} known={FORMAT}",
+                "the repository needs another version of jvs; use that version: format={} known={FORMAT}",
                 record.v
             )));
         }
         Ok(Self { env, layout, record })
     }
 
-    /// The nearest directory that holds a repository, from `start` upwards.
+    /// The nearest directory with a repository, from `start` upwards.
     pub fn find_root(start: &Path) -> Option<PathBuf> {
         start.ancestors().find(|dir| dir.join(".jvs/repo.json").is_file()).map(Path::to_owned)
     }
@@ -116,7 +116,7 @@ impl Repo {
         &self.layout
     }
 
-    /// The components that it works with.
+    /// The filesystem, clocks and other components that it uses.
     pub fn env(&self) -> &Env {
         &self.env
     }
@@ -126,12 +126,22 @@ impl Repo {
         Lock::new(&self.env, &self.layout, &self.record.repo_id, worktree)
     }
 
+    /// Takes the lock of `worktree`, and finishes or undoes the restores that earlier holders left behind: a
+    /// lock on files that an earlier holder may still replace protects nothing.
+    pub fn acquire(&self, worktree: &Worktree, request: &AcquireRequest<'_>) -> Result<AcquiredLock> {
+        let lock = self.lock(worktree);
+        let mut acquired = lock.acquire(request)?;
+        let session_id = acquired.session.session_id.clone();
+        self.settle_as_holder(worktree, &mut acquired).inspect_err(|_| drop(lock.release(&session_id)))?;
+        Ok(acquired)
+    }
+
     /// The directory of a worktree's files.
     pub fn payload(&self, worktree: &Worktree) -> PathBuf {
         self.layout.root().join(worktree.path.as_path())
     }
 
-    /// Adds a worktree, and makes its directory unless it is there.
+    /// Adds a worktree, and creates its directory unless it exists.
     pub fn add_worktree(&self, new: NewWorktree) -> Result<Worktree> {
         self.refuse_name(&new.worktree_id)?;
         self.refuse_overlap(&new.path, |_| false)?;
@@ -142,7 +152,7 @@ impl Repo {
         self.open_sequence(&worktree.worktree_id, created_at)?;
         let path = self.layout.worktree_file(&worktree.worktree_id);
         create_json(&self.env, &self.layout, &path, &worktree)?;
-        // Two that were added at the same moment saw neither record: whoever sees both now withdraws its own.
+        // Two concurrent adds may both have missed the other's record: the add that sees both now withdraws.
         match self.refuse_overlap(&worktree.path, |other| *other == worktree.worktree_id) {
             Ok(()) => Ok(worktree),
             Err(error) => self.remove_worktree(&worktree.worktree_id).and(Err(error)),
@@ -154,9 +164,7 @@ impl Repo {
         let path = self.layout.worktree_file(id);
         let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
         let bytes = bytes.ok_or_else(|| {
-            Error::not_found(format!(
-                "there is no such worktree; `jvs worktree list` names them worktree={id}"
-            ))
+            Error::not_found(format!("no such worktree; `jvs worktree list` lists them: worktree={id}"))
         })?;
         serde_json::from_slice(&bytes).map_err(|cause| Error::damaged(&path, cause))
     }
@@ -168,12 +176,12 @@ impl Repo {
         let id_of = |name: &std::ffi::OsString| name.to_str()?.strip_suffix(".json")?.parse().ok();
         let mut ids: Vec<WorktreeId> = names.iter().filter_map(id_of).collect();
         ids.sort();
-        let removed_meanwhile = |error: &Error| error.class() == Class::NotFound;
+        let removed_since = |error: &Error| error.class() == Class::NotFound;
         let found = ids.iter().map(|id| self.worktree(id));
-        found.filter(|found| !found.as_ref().is_err_and(removed_meanwhile)).collect()
+        found.filter(|found| !found.as_ref().is_err_and(removed_since)).collect()
     }
 
-    /// Removes a worktree that nobody has locked. Its files, snapshots and audit stay.
+    /// Removes a worktree whose lock is free. Its files, snapshots and sequence stay.
     pub fn remove_worktree(&self, id: &WorktreeId) -> Result<Worktree> {
         let worktree = self.worktree(id)?;
         let lock = self.lock(&worktree);
@@ -181,11 +189,11 @@ impl Repo {
             None => Ok(Event::Remove),
             Some(held) => Err(Error::new(
                 Class::LockConflict,
-                format!("the worktree is locked; release the lock first holder={}", held.holder_id),
+                format!("the worktree is locked; release the lock first: holder={}", held.holder_id),
             )),
         });
         match removed {
-            // A crash came between the entry and the record: only the record is left to remove.
+            // A crash came between the entry and the record: only the record remains to be removed.
             Err(error) if error.class() == Class::NotFound => {}
             other => drop(other?),
         }
@@ -198,7 +206,7 @@ impl Repo {
     fn refuse_name(&self, new: &WorktreeId) -> Result<()> {
         if self.worktrees()?.iter().any(|other| other.worktree_id == *new) {
             return Err(Error::invalid(format!(
-                "there is a worktree of this name already; choose another worktree={new}"
+                "a worktree of this name exists already; choose another name: worktree={new}"
             )));
         }
         Ok(())
@@ -210,25 +218,26 @@ impl Repo {
         match others.iter().find(overlaps) {
             None => Ok(()),
             Some(other) => Err(Error::invalid(format!(
-                "the path overlaps with another worktree's; choose another path={} worktree={}",
+                "the path overlaps with that of another worktree; choose another path: path={} worktree={}",
                 path.as_path().display(),
                 other.worktree_id
             ))),
         }
     }
 
-    /// Makes the worktree's directory below directories that are real ones, on the repository's filesystem.
+    /// Creates the worktree's directory. Every component must be a real directory on the repository's
+    /// filesystem.
     fn make_payload(&self, path: &PayloadPath) -> Result<()> {
-        let home = self.env.fs.meta(&self.layout.jvs()).doing("look at", &self.layout.jvs())?;
+        let home = self.env.fs.meta(&self.layout.jvs()).doing("stat", &self.layout.jvs())?;
         let mut dir = self.layout.root().to_owned();
         for part in path.as_path().components() {
             dir.push(part);
-            ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("make", &dir)?;
-            let meta = self.env.fs.meta(&dir).doing("look at", &dir)?;
+            ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("create", &dir)?;
+            let meta = self.env.fs.meta(&dir).doing("stat", &dir)?;
             if meta.kind != Kind::Dir || meta.device != home.device {
                 return Err(Error::invalid(format!(
-                    "a worktree's path leads through real directories on the repository's filesystem only; \
-                     this is not one path={}",
+                    "every component of a worktree's path must be a real directory on the repository's \
+                     filesystem, and this one is not: path={}",
                     dir.display()
                 )));
             }
@@ -239,7 +248,7 @@ impl Repo {
 
     fn open_sequence(&self, id: &WorktreeId, at: UnixMs) -> Result<()> {
         let dir = self.layout.sequence(id);
-        ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("make", &dir)?;
+        ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("create", &dir)?;
         self.env.fs.sync_dir(&self.layout.locks()).doing("sync", &self.layout.locks())?;
         let sequence = Sequence::new(&self.env, &self.layout, id);
         loop {
@@ -251,7 +260,8 @@ impl Repo {
                 }
             };
             if before.open {
-                // A crash came between the entry and the record, or another add was first: the record decides.
+                // A crash came between the entry and the record, or a concurrent add was first: the record
+                // decides.
                 return Ok(());
             }
             let event = Event::Create;
@@ -260,7 +270,7 @@ impl Repo {
             let attempt = random_hex(&*self.env.entropy, 8);
             let entry = Entry { v: FORMAT, n, prev, at, by, attempt, state, event };
             sequence.sync()?;
-            if sequence.append(&entry)? == Appended::Ours {
+            if sequence.append(&entry)? == AppendOutcome::Appended {
                 return Ok(());
             }
         }
@@ -272,15 +282,15 @@ pub(crate) fn create_json(env: &Env, layout: &Layout, path: &Path, record: &impl
     let mut bytes = serde_json::to_vec_pretty(record).expect("records are plain data");
     bytes.push(b'\n');
     match atomic::create(env, &layout.tmp(), path, &bytes).doing("create", path)? {
-        Created::Ours => Ok(()),
-        Created::Taken => Err(Error::invalid(format!(
-            "someone else made this at the same moment; look at what is there path={}",
+        CreateOutcome::Created => Ok(()),
+        CreateOutcome::NameTaken => Err(Error::invalid(format!(
+            "another process created this at the same moment; check it and retry: path={}",
             path.display()
         ))),
     }
 }
 
-/// Refuses a filesystem on which `link` is not the test-and-set that everything rests on.
+/// Refuses a filesystem on which `link` is not an atomic test-and-set, which the protocol needs.
 fn prove_filesystem(env: &Env, layout: &Layout) -> Result<()> {
     let (fs, tmp) = (&env.fs, layout.tmp());
     let [one, two] = [atomic::temp_name(env, &tmp), atomic::temp_name(env, &tmp)];
@@ -296,7 +306,7 @@ fn prove_filesystem(env: &Env, layout: &Layout) -> Result<()> {
     match second {
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         _ => Err(Error::invalid(format!(
-            "this filesystem lets a name be linked twice, so it cannot keep a lock; use another path={}",
+            "link(2) overwrites names on this filesystem, so it cannot arbitrate locks; use another: path={}",
             tmp.display()
         ))),
     }

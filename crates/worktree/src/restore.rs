@@ -1,18 +1,18 @@
-//! Making a worktree's files those of a snapshot.
+//! Restoring a worktree's files from a snapshot.
 //!
-//! Invariant: the worktree's directory is the old one or the new one, whole; once another session's acquire
-//! has returned, no restore of an earlier holder can change it any more; and a restore never takes away what
-//! was written after it was committed by someone who knew nothing of it.
+//! **Invariant.** The worktree's directory is the old one or the new one, whole. Once another session's
+//! acquire has returned, no restore of an earlier holder can change it. And a restore that is finished by
+//! another process never discards files written after its commit.
 //!
-//! The new files are staged beside it. The restore is committed as an entry under the token; only then are
-//! the two directories swapped. The interleaving that would break it: A commits and pauses before the swap,
-//! B steals and starts to work, A wakes and swaps B's files away. So B, before its acquire returns, *settles*
-//! every stage that it finds: see `restore/settle.rs`.
+//! The new files are staged in `.jvs/restores`. The restore is committed as an entry under the token; only
+//! then are the two directories swapped.
 //!
-//! The other one: A commits and is killed before the swap. Its session lives on, and works. So a stage also
-//! says what it is to replace, and whoever settles it leaves files alone that are not those any more.
+//! **What would break it.** A commits and pauses before the swap, B steals the lock and writes, A resumes and
+//! swaps B's files away. So B, before its acquire returns, *settles* every stage: see `restore/settle.rs`.
+//! Or: A commits and is killed before the swap, and its session goes on writing. So a stage also records a
+//! fingerprint of the files it replaces, and settling skips the swap if the files no longer match.
 
-mod place;
+mod swap_target;
 mod settle;
 
 use std::path::{Path, PathBuf};
@@ -23,59 +23,48 @@ use crate::atomic::{DIR_MODE, FILE_MODE, OWNER_ONLY, parent};
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::{Durability, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, FencingToken, RestoreId, SessionId, SnapshotId};
-use crate::lock::{Grant, Request};
 use crate::record::Event;
 use crate::repo::Repo;
 use crate::session::Session;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Item, Manifest, Progress, Reading, Root};
+use crate::tree::{self, Item, Manifest, Progress, ReadMode, Root};
 use crate::verify::refuse_differences;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
-use place::Place;
+use swap_target::SwapTarget;
 
-/// What to restore.
+/// Parameters of a restore.
 pub struct RestoreRequest<'a> {
     /// The session that holds the lock; none in a shared worktree.
     pub session: Option<SessionId>,
-    /// Whether files that are in no snapshot may be lost.
+    /// Whether changes that are in no snapshot may be discarded.
     pub discard_changes: bool,
-    /// Told how the copy gets on.
+    /// Receives the progress of the copy.
     pub progress: &'a dyn Progress,
 }
 
-/// What a stage says about itself: the content of `stage.json`.
+/// The content of `stage.json`.
 #[derive(Debug, Serialize, Deserialize)]
-struct Stage {
+struct StageRecord {
     restore_id: RestoreId,
     snapshot_id: SnapshotId,
-    /// The inode of the staged directory, which tells whether it was swapped in.
+    /// The inode of the staged directory, which shows whether it was swapped in.
     tree_inode: u64,
-    /// What the worktree's tree looked like right before the commit; none if that could not be seen.
+    /// The fingerprint of the worktree's tree right before the commit; none if it could not be read.
     replaces: Option<Digest>,
 }
 
-/// A restore that is ready to be committed.
-struct Staged {
+/// A restore that is ready to commit.
+struct StagedRestore {
     path: PathBuf,
-    record: Stage,
-    /// The restore before this one when it began.
+    record: StageRecord,
+    /// The newest restore of the worktree when this one began.
     after: Option<EntryNumber>,
 }
 
 impl Repo {
-    /// Takes the lock of `worktree`, and finishes what an earlier holder left half done.
-    pub fn acquire(&self, worktree: &Worktree, request: &Request<'_>) -> Result<Grant> {
-        let lock = self.lock(worktree);
-        let mut grant = lock.acquire(request)?;
-        let session_id = grant.session.session_id.clone();
-        // A lock over files that an earlier holder may still change is worth nothing.
-        self.settle_as_holder(worktree, &mut grant).inspect_err(|_| drop(lock.release(&session_id)))?;
-        Ok(grant)
-    }
-
-    /// Makes the files of `worktree` those of the snapshot.
+    /// Replaces the files of `worktree` with those of the snapshot.
     pub fn restore(
         &self,
         worktree: &Worktree,
@@ -92,14 +81,14 @@ impl Repo {
             .and_then(|staged| self.commit_restore(worktree, session.as_ref(), &staged).map(|()| staged));
         let staged = match committed {
             Ok(staged) => staged,
-            // It may have been committed: whoever acquires next finds out, and needs the stage for it.
+            // It may have been committed: the next acquire finds out, and needs the stage.
             Err(error) if error.facts().contains_key("indeterminate") => return Err(error),
             Err(error) => {
                 drop(self.discard_stage(&stage));
                 return Err(error);
             }
         };
-        // One that was committed before, and pauses before its swap, would undo this one when it wakes.
+        // An earlier committed restore that is paused before its swap would undo this one when it resumes.
         if self.is_still_ours(worktree, session.as_ref()) {
             self.take_others(worktree, &stage)?;
         }
@@ -110,15 +99,15 @@ impl Repo {
             Error::new(
                 error.class(),
                 format!(
-                    "the files were restored, but not all of the old ones could be removed; `jvs doctor \
-                     --strict` finds what is left: {}",
+                    "the files were restored, but some of the old ones could not be removed; `jvs doctor \
+                     --strict` lists them: {}",
                     error.detail()
                 ),
             )
         })
     }
 
-    /// Stages the snapshot's files, and makes sure that nothing stands in the way of the swap.
+    /// Stages the snapshot's files, and checks that they can be swapped in.
     fn prepare(
         &self,
         worktree: &Worktree,
@@ -126,9 +115,9 @@ impl Repo {
         restore_id: &RestoreId,
         stage: &Path,
         request: &RestoreRequest<'_>,
-    ) -> Result<Staged> {
+    ) -> Result<StagedRestore> {
         self.settle(worktree)?;
-        let after = self.lock(worktree).look()?.state().last_restore;
+        let after = self.lock(worktree).view()?.state().last_restore;
         let checked = if request.discard_changes {
             None
         } else {
@@ -136,20 +125,20 @@ impl Repo {
         };
         self.stage(snapshot, stage, request.progress)?;
         let tree = stage.join(TREE);
-        Place::of(self, worktree)?.require_swappable(&*self.env.fs, &tree)?;
-        let record = Stage {
+        SwapTarget::of(self, worktree)?.require_swappable(&*self.env.fs, &tree)?;
+        let record = StageRecord {
             restore_id: restore_id.clone(),
             snapshot_id: snapshot.snapshot_id.clone(),
-            tree_inode: self.env.fs.meta(&tree).doing("look at", &tree)?.inode,
+            tree_inode: self.env.fs.meta(&tree).doing("stat", &tree)?.inode,
             replaces: self.about_to_replace(worktree, checked.as_deref())?,
         };
         self.write_stage_record(stage, &record)?;
-        Ok(Staged { path: stage.to_owned(), record, after })
+        Ok(StagedRestore { path: stage.to_owned(), record, after })
     }
 
     fn restorer(&self, worktree: &Worktree, request: &RestoreRequest<'_>) -> Result<Option<Session>> {
         let lock = self.lock(worktree);
-        lock.look()?;
+        lock.view()?;
         match (worktree.mode, &request.session) {
             (Mode::Shared, _) => Ok(None),
             (Mode::Exclusive, Some(id)) => {
@@ -176,14 +165,14 @@ impl Repo {
         }
     }
 
-    /// Refuses to throw away files that no snapshot has. Returns what it saw.
+    /// Refuses to discard changes that are in no snapshot. Returns the scanned tree.
     fn refuse_unsaved(&self, worktree: &Worktree, progress: &dyn Progress) -> Result<Vec<Item>> {
         let root = Root::open_below(self.layout.root(), worktree.path.as_path())?;
         let items = self.scan_at_rest(&root).map_err(|error| match error.facts().get("path") {
-            Some(path) => still_written_to(path.as_str().unwrap_or_default()),
+            Some(path) => changed_during_restore(path.as_str().unwrap_or_default()),
             None => error,
         })?;
-        let hashed = tree::hash(&*self.env.fs, &root, &items, Reading::Strict, progress)?;
+        let hashed = tree::hash(&*self.env.fs, &root, &items, ReadMode::Strict, progress)?;
         let found = Manifest::new(&hashed.records);
         let saved = match self.head(worktree)? {
             Some(head) => self.stored_manifest(&self.ready(&head)?)?,
@@ -192,24 +181,24 @@ impl Repo {
         let unsaved = saved.differences(&found);
         let Some(first) = unsaved.first() else { return Ok(items) };
         Err(Error::invalid(format!(
-            "the worktree has changes that are in no snapshot; take one first, or pass --discard-changes \
+            "the worktree has changes that are in no snapshot; take a snapshot, or pass --discard-changes: \
              differing={} first={first}",
             unsaved.len()
         )))
     }
 
-    /// What the worktree's tree looks like now: that of `checked`, or it has been written to meanwhile.
+    /// The fingerprint of the worktree's tree; refused if it differs from `checked`.
     fn about_to_replace(&self, worktree: &Worktree, checked: Option<&[Item]>) -> Result<Option<Digest>> {
         let now = Root::open_below(self.layout.root(), worktree.path.as_path())
             .and_then(|root| tree::scan(&root))
             .map(|now| (tree::fingerprint(&now), now));
         let Some(checked) = checked else {
-            // All of it is given up, even what cannot be looked at.
+            // All of it is discarded, even files that cannot be read.
             return Ok(now.ok().map(|(fingerprint, _)| fingerprint));
         };
         let (fingerprint, now) = now?;
         match tree::first_difference(checked, &now) {
-            Some(path) => Err(still_written_to(&path.to_string())),
+            Some(path) => Err(changed_during_restore(&path.to_string())),
             None => Ok(Some(fingerprint)),
         }
     }
@@ -217,20 +206,20 @@ impl Repo {
     fn stage(&self, snapshot: &Descriptor, stage: &Path, progress: &dyn Progress) -> Result<()> {
         let fs = &*self.env.fs;
         let stored = self.stored_manifest(snapshot)?;
-        ensure_dir(fs, parent(stage), DIR_MODE).doing("make", stage)?;
+        ensure_dir(fs, parent(stage), DIR_MODE).doing("create", stage)?;
         let tree = stage.join(TREE);
         for (dir, mode) in [(stage, DIR_MODE), (&tree, OWNER_ONLY)] {
-            fs.make_dir(dir, mode).doing("make", dir)?;
+            fs.make_dir(dir, mode).doing("create", dir)?;
         }
         let source = Root::open(&self.layout.snapshot_tree(&snapshot.snapshot_id))?;
         let target = Root::open(&tree)?;
         let items = tree::scan(&source)?;
-        let copied = tree::copy(fs, &source, &target, &items, Reading::Strict, progress)?;
+        let copied = tree::copy(fs, &source, &target, &items, ReadMode::Strict, progress)?;
         refuse_differences(&snapshot.snapshot_id, &stored, &Manifest::new(&copied.as_read()))?;
         tree::make_durable(fs, &target, &items)
     }
 
-    fn write_stage_record(&self, stage: &Path, record: &Stage) -> Result<()> {
+    fn write_stage_record(&self, stage: &Path, record: &StageRecord) -> Result<()> {
         let (fs, path) = (&*self.env.fs, stage.join(RECORD));
         let bytes = serde_json::to_vec(record).expect("a stage is plain data");
         fs.write_new(&path, &bytes, FILE_MODE, Durability::Synced).doing("write", &path)?;
@@ -240,7 +229,12 @@ impl Repo {
         Ok(())
     }
 
-    fn commit_restore(&self, worktree: &Worktree, session: Option<&Session>, staged: &Staged) -> Result<()> {
+    fn commit_restore(
+        &self,
+        worktree: &Worktree,
+        session: Option<&Session>,
+        staged: &StagedRestore,
+    ) -> Result<()> {
         let lock = self.lock(worktree);
         let event = |fencing_token: Option<FencingToken>| Event::Restore {
             fencing_token,
@@ -248,10 +242,10 @@ impl Repo {
             restore_id: staged.record.restore_id.clone(),
         };
         let committed = match session {
-            // Read again: it has been renewed while the files were staged.
+            // Loaded again: the lease was renewed while the files were staged.
             Some(session) => lock.session(&session.session_id).and_then(|session| {
                 lock.check(&session)?;
-                self.require_undisturbed(&lock.look()?, staged)?;
+                self.require_undisturbed(&lock.view()?, staged)?;
                 lock.commit_under(&session, |_, token| event(Some(token)))
             }),
             None => lock.commit(None, |view| {
@@ -262,17 +256,17 @@ impl Repo {
         committed.map(drop)
     }
 
-    /// Refuses a restore that another one has overtaken.
-    fn require_undisturbed(&self, view: &View, staged: &Staged) -> Result<()> {
+    /// Refuses if another restore was committed since this one began.
+    fn require_undisturbed(&self, view: &View, staged: &StagedRestore) -> Result<()> {
         let record = staged.path.join(RECORD);
-        let ours = absent_is_none(self.env.fs.meta(&record)).doing("look for", &record)?.is_some();
+        let ours = absent_is_none(self.env.fs.meta(&record)).doing("stat", &record)?.is_some();
         if ours && view.state().last_restore == staged.after {
             return Ok(());
         }
         Err(Error::new(
             Class::LockConflict,
-            "another restore of this worktree was committed while this one was prepared, so this one was not; \
-             look at the files, and try again",
+            "another restore of this worktree was committed while this one was prepared, so this one was not \
+             committed; check the files and retry",
         ))
     }
 
@@ -283,17 +277,17 @@ impl Repo {
         })
     }
 
-    /// What to say when someone took the stage after the commit.
-    fn taken_over(&self, worktree: &Worktree, session: Option<&Session>, record: &Stage) -> Result<()> {
+    /// The outcome when another process took the stage over after the commit.
+    fn taken_over(&self, worktree: &Worktree, session: Option<&Session>, record: &StageRecord) -> Result<()> {
         let payload = self.payload(worktree);
-        let there = absent_is_none(self.env.fs.meta(&payload)).doing("look at", &payload)?;
+        let there = absent_is_none(self.env.fs.meta(&payload)).doing("stat", &payload)?;
         let done = there.is_some_and(|meta| meta.inode == record.tree_inode);
         let (class, detail) = match (self.is_still_ours(worktree, session), done) {
             (true, true) => return Ok(()),
             (true, false) => (
                 Class::LockConflict,
-                "the restore was committed, but another one took its place before the files were swapped; \
-                 `jvs info head` tells which",
+                "the restore was committed, but a later one replaced it before the files were swapped; see \
+                 `jvs info head`",
             ),
             (false, true) => (
                 Class::FencingMismatch,
@@ -302,20 +296,20 @@ impl Repo {
             ),
             (false, false) => (
                 Class::FencingMismatch,
-                "the lock passed to another tenure after the restore was committed, and the files are not the \
-                 snapshot's now; stop writing",
+                "the lock passed to another tenure after the restore was committed, and the files are not \
+                 those of the snapshot; stop writing",
             ),
         };
         Err(Error::new(class, detail))
     }
 }
 
-fn still_written_to(path: &str) -> Error {
+fn changed_during_restore(path: &str) -> Error {
     Error::new(
         Class::ConsistencyUnavailable,
         format!(
-            "the worktree was written to while the restore was prepared, and that is in no snapshot; stop its \
-             writers and try again, or pass --discard-changes path={path}"
+            "the worktree changed while the restore was prepared, and the change is in no snapshot; stop its \
+             writers and retry, or pass --discard-changes: path={path}"
         ),
     )
     .with("path", path)

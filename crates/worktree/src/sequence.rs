@@ -1,19 +1,20 @@
 //! The sequence of a worktree: numbered entries, each created once, none ever changed or reused.
 //!
-//! Invariant: names are dense from 1 and never disappear. So the newest entry can be found by bisection,
+//! **Invariant.** Names are dense from 1 and never disappear. So the newest entry can be found by bisection,
 //! without listing the directory; and a writer that slept through any number of others still meets
-//! `EEXIST`. This holds across folding too: a fold puts many lines into one file and makes each old name
-//! another name *of that file*, so space is given back and no number ever becomes free.
+//! `EEXIST`. Folding preserves this: it writes many lines to one file and makes each old name a hard link *to
+//! that file*, so disk space is freed and no number ever becomes free.
 //!
-//! The interleaving that would break a sequence that deletes what it folds: A reads that 5 is the newest
-//! and pauses before `link(6)`; others write 6 to 300 and fold 1 to 299 away; A wakes, `link(6)` succeeds,
-//! and A believes that it holds the lock.
+//! **What would break it.** Deleting folded entries: A reads that 5 is the newest and pauses before
+//! `link(6)`; other writers append 6 to 300 and fold 1 to 299 away; A resumes, `link(6)` succeeds, and A
+//! believes that it holds the lock.
 //!
-//! Left out: what an entry means (`record`), and when it may be written (`lock`).
+//! Left out: the meaning of an entry (`record`), and when it may be appended (`lock`).
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::atomic::{self, Created};
+use crate::atomic::{self, CreateOutcome};
 use crate::env::Env;
 use crate::error::{Context, Error, Result};
 use crate::fs::{Durability, absent_is_none};
@@ -21,7 +22,7 @@ use crate::ids::{Digest, EntryNumber, WorktreeId};
 use crate::layout::Layout;
 use crate::record::{Entry, FORMAT};
 
-/// How many entries one folded file holds.
+/// Entries per folded file.
 pub const FOLD: u64 = 256;
 
 /// The entries of one worktree.
@@ -31,22 +32,22 @@ pub struct Sequence<'a> {
     worktree: &'a WorktreeId,
 }
 
-/// An entry as it was found.
+/// An entry as it is stored.
 #[derive(Clone, Debug)]
-pub struct Stored {
-    /// What it says.
+pub struct StoredEntry {
+    /// The entry.
     pub entry: Entry,
-    /// The hash of its line, which its successor carries.
+    /// The hash of its line, which the next entry carries.
     pub digest: Digest,
 }
 
-/// What came of an append.
+/// The outcome of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
-    /// The number is ours, durably.
-    Ours,
-    /// Someone else was first.
-    Taken,
+pub enum AppendOutcome {
+    /// The entry is in the sequence, durably.
+    Appended,
+    /// Another writer used the number first.
+    NumberTaken,
 }
 
 impl<'a> Sequence<'a> {
@@ -72,34 +73,46 @@ impl<'a> Sequence<'a> {
         Ok(Some(EntryNumber(there)))
     }
 
-    /// Entry `n`, wherever folding has put it.
-    pub fn read(&self, n: EntryNumber) -> Result<Stored> {
+    /// The largest number that the directory lists. Unlike bisection this also sees entries behind a hole; in
+    /// a whole sequence it is at most what [`Sequence::newest`] returns after it.
+    pub(crate) fn last_listed(&self) -> Result<Option<EntryNumber>> {
+        let dir = self.layout.sequence(self.worktree);
+        let names = absent_is_none(self.env.fs.list(&dir)).doing("list", &dir)?.unwrap_or_default();
+        let number_of = |name: &OsString| {
+            let n: u64 = name.to_str()?.parse().ok()?;
+            (n.to_string().as_str() == name).then_some(EntryNumber(n))
+        };
+        Ok(names.iter().filter_map(number_of).max())
+    }
+
+    /// Entry `n`, folded or not.
+    pub fn read(&self, n: EntryNumber) -> Result<StoredEntry> {
         Ok(self.read_line(n)?.0)
     }
 
-    /// Makes the names that are there survive a power cut. Before an append, because the writer before may
-    /// have died between its link and its sync: were the new entry to survive a power cut that its
-    /// predecessor does not, the numbers would have a hole.
+    /// Makes the existing names durable. Called before an append, because the previous writer may have died
+    /// between its link and its sync: if a power cut lost that entry and kept the new one, the numbers would
+    /// have a hole.
     pub fn sync(&self) -> Result<()> {
         let dir = self.layout.sequence(self.worktree);
         self.env.fs.sync_dir(&dir).doing("sync", &dir)
     }
 
-    /// Tries to be the one that writes `entry` at its number; all before it must be durable.
-    pub fn append(&self, entry: &Entry) -> Result<Appended> {
+    /// Appends `entry` unless its number is taken; all entries before it must be durable.
+    pub fn append(&self, entry: &Entry) -> Result<AppendOutcome> {
         let path = self.path(entry.n);
         let created = atomic::create(self.env, &self.layout.tmp(), &path, &encode(entry))
             .doing("append entry", &path)
             .map_err(|error| error.with("indeterminate", true))?;
         Ok(match created {
-            Created::Ours => Appended::Ours,
-            Created::Taken => Appended::Taken,
+            CreateOutcome::Created => AppendOutcome::Appended,
+            CreateOutcome::NameTaken => AppendOutcome::NumberTaken,
         })
     }
 
-    /// Folds the last full block of entries below `newest`, if nobody has yet.
+    /// Folds the last full block of entries below `newest`, unless it is folded already.
     pub fn fold_below(&self, newest: EntryNumber) -> Result<()> {
-        // The newest entry stays a file of its own, so a block is full only once its successor exists.
+        // The newest entry stays a file of its own, so a block is full only once the next entry exists.
         let Some(block) = (newest.0.saturating_sub(1) / FOLD).checked_sub(1) else { return Ok(()) };
         let (first, last) = (block * FOLD + 1, (block + 1) * FOLD);
         if self.is_folded(EntryNumber(last))? {
@@ -121,26 +134,27 @@ impl<'a> Sequence<'a> {
         self.sync()
     }
 
-    /// The entry and its bytes, which folding keeps as they are.
-    fn read_line(&self, n: EntryNumber) -> Result<(Stored, Vec<u8>)> {
+    /// The entry and its bytes, which folding does not change.
+    fn read_line(&self, n: EntryNumber) -> Result<(StoredEntry, Vec<u8>)> {
         let path = self.path(n);
-        let bytes = self.env.fs.read(&path).doing("read entry", &path)?;
+        let bytes = absent_is_none(self.env.fs.read(&path)).doing("read entry", &path)?;
+        let bytes = bytes.ok_or_else(|| Error::damaged(&path, format!("entry {n} is missing")))?;
         let lines = || bytes.split_inclusive(|byte| *byte == b'\n');
         let parse =
             |line: &[u8]| serde_json::from_slice::<Entry>(line).map_err(|cause| Error::damaged(&path, cause));
-        // A folded block holds consecutive entries, so the first tells where every other one is.
+        // A folded block holds consecutive entries, so the first gives the position of all others.
         let first = parse(lines().next().unwrap_or_default())?;
         let offset = n.0.checked_sub(first.n.0).and_then(|offset| usize::try_from(offset).ok());
         let line = offset.and_then(|offset| lines().nth(offset)).unwrap_or_default();
         let entry = if first.n == n { first } else { parse(line)? };
         if entry.v != FORMAT {
-            let cause = format!("written by another version of jvs, format={}", entry.v);
+            let cause = format!("written by another version of jvs: format={}", entry.v);
             return Err(Error::damaged(&path, cause));
         }
         if entry.n != n {
             return Err(Error::damaged(&path, format!("the file does not hold entry {n}")));
         }
-        Ok((Stored { entry, digest: Digest::of(line) }, line.to_vec()))
+        Ok((StoredEntry { entry, digest: Digest::of(line) }, line.to_vec()))
     }
 
     fn is_folded(&self, n: EntryNumber) -> Result<bool> {
@@ -151,7 +165,7 @@ impl<'a> Sequence<'a> {
 
     fn exists(&self, n: u64) -> Result<bool> {
         let path = self.path(EntryNumber(n));
-        Ok(absent_is_none(self.env.fs.meta(&path)).doing("look for entry", &path)?.is_some())
+        Ok(absent_is_none(self.env.fs.meta(&path)).doing("stat entry", &path)?.is_some())
     }
 
     fn path(&self, n: EntryNumber) -> PathBuf {
@@ -159,7 +173,7 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// One line of JSON, newline included; the hash of exactly these bytes is what the next entry carries.
+/// One line of JSON, newline included; the next entry carries the hash of exactly these bytes.
 fn encode(entry: &Entry) -> Vec<u8> {
     let mut line = serde_json::to_vec(entry).expect("an entry is plain data");
     line.push(b'\n');

@@ -1,14 +1,15 @@
-//! The holder's side of a lock: its secret, and the lease that it may count on.
+//! The holder's side of a lock: its secret, and the expiry that the holder may rely on.
 //!
-//! One file per session, 0600, in a directory of the user's (never in the repository). It holds the nonce,
-//! and the expiry of the last renewal that *counted*. That is the point: a renewal that was written but
-//! then found too late must not become the basis of the next one (see `lock`), so what `<n>.renew` says is
-//! for others, and what this file says is for the holder.
+//! One file per session, mode 0600, in the user's state directory (never in the repository). It holds the
+//! nonce, and the expiry of the last renewal that *counted*: a renewal that was written and then found too
+//! late must not become the basis of the next one (see `lock`). Other processes go by `<n>.renew`, the holder
+//! by this file.
 //!
-//! Renewals of one session take turns (`flock`), so that `jvs run` and a command inside it cannot put an
-//! older expiry over a newer one. Holder and session are always on one boot, so a local lock is enough.
+//! Renewals of one session are serialized by `flock`, so that `jvs run` and a command inside it cannot
+//! overwrite a newer expiry with an older one. Holder and session are always on the same boot, so a local
+//! lock suffices.
 //!
-//! Nothing here is synced: after a power cut the boot is another, and the session is worth nothing.
+//! Nothing here is synced: after a power cut the boot id differs, and the session is useless.
 
 use std::fs::File;
 use std::io;
@@ -25,22 +26,22 @@ use crate::fs::{Durability, Fs, absent_is_none};
 use crate::ids::{Entropy, FencingToken, Nonce, RepoId, SessionId, WorktreeId, random_hex};
 use crate::record::BootStamp;
 
-/// A lock that this user took.
+/// A lock that this user acquired.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Session {
-    /// Names it on the command line.
+    /// The value of `--session-id`.
     pub session_id: SessionId,
     /// The repository of the worktree.
     pub repo_id: RepoId,
-    /// What is locked.
+    /// The locked worktree.
     pub worktree_id: WorktreeId,
     /// The holder's secret.
     pub holder_nonce: Nonce,
-    /// The tenure; 0 until the lock is granted.
+    /// The fencing token; 0 until the lock is granted.
     pub fencing_token: FencingToken,
     /// The lease, as of the last renewal that counted.
     pub counted: BootStamp,
-    /// The process that asked for the lock, as temporary files are named.
+    /// The process that requested the lock, in the form used in the names of temporary files.
     #[serde(default)]
     pub maker: String,
 }
@@ -53,17 +54,17 @@ pub struct SessionStore {
 }
 
 impl SessionStore {
-    /// Sessions in `dir`, which is made when it is needed.
+    /// Sessions in `dir`, which is created on the first save.
     pub fn new(fs: Arc<dyn Fs>, dir: PathBuf) -> Self {
         Self { fs, dir }
     }
 
-    /// Where the sessions are.
+    /// The directory of the sessions.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Writes a session, in place of its earlier self.
+    /// Writes a session, replacing its previous version.
     pub fn save(&self, session: &Session, entropy: &dyn Entropy) -> Result<()> {
         let path = self.file(&session.session_id);
         let temp = self.dir.join(format!(".{}", random_hex(entropy, 8)));
@@ -77,7 +78,7 @@ impl SessionStore {
         self.fs.rename(&temp, &path).doing("write the session", &path)
     }
 
-    /// The session `id`, or a refusal that says how to name one.
+    /// The session `id`.
     pub fn load(&self, id: &SessionId) -> Result<Session> {
         let path = self.file(id);
         let bytes = absent_is_none(self.fs.read(&path)).doing("read the session", &path)?;
@@ -85,7 +86,7 @@ impl SessionStore {
             Error::new(
                 Class::LockNotHeld,
                 format!(
-                    "this user has no such session; use the session_id that `jvs lock acquire` printed \
+                    "no such session of this user; use the session_id that `jvs lock acquire` printed: \
                      session_id={id}"
                 ),
             )
@@ -93,7 +94,7 @@ impl SessionStore {
         serde_json::from_slice(&bytes).map_err(|cause| Error::damaged(&path, cause))
     }
 
-    /// Forgets a session.
+    /// Deletes a session.
     pub fn remove(&self, id: &SessionId) -> Result<()> {
         for path in [self.file(id), self.guard(id)] {
             absent_is_none(self.fs.remove_file(&path)).doing("remove the session", &path)?;
@@ -101,10 +102,10 @@ impl SessionStore {
         Ok(())
     }
 
-    /// When a session was last written, if it is there.
+    /// When a session was last written; none if it does not exist.
     pub(crate) fn modified(&self, id: &SessionId) -> Result<Option<UnixMs>> {
         let path = self.file(id);
-        let meta = absent_is_none(self.fs.meta(&path)).doing("look at the session", &path)?;
+        let meta = absent_is_none(self.fs.meta(&path)).doing("stat the session", &path)?;
         Ok(meta.map(|meta| meta.modified))
     }
 
@@ -115,21 +116,21 @@ impl SessionStore {
         Ok(names.unwrap_or_default().into_iter().filter_map(id_of).collect())
     }
 
-    /// Waits for this session's turn to renew, until its lease has run out.
-    pub(crate) fn take_turn(&self, session: &Session, clock: &dyn Clock) -> Result<Turn> {
+    /// Serializes renewals of one session; waits until the lease expires at most.
+    pub(crate) fn lock_renewals(&self, session: &Session, clock: &dyn Clock) -> Result<RenewalGuard> {
         let path = self.guard(&session.session_id);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(open(&path, flags, Mode::from_raw_mode(0o600)).doing("open", &path)?);
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Turn { _file: file }),
+                Ok(()) => return Ok(RenewalGuard { _file: file }),
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {}
                 Err(cause) => return Err(cause).doing("lock", &path),
             }
             if !crate::lease::may_act(&session.counted, &clock.boot_id(), clock.boot()) {
                 return Err(Error::new(
                     Class::LockExpired,
-                    "another command of this session kept renewing until the lease ran out; stop writing now",
+                    "another renewal of this session ran until the lease expired; stop writing now",
                 ));
             }
             clock.wait(5);
@@ -156,8 +157,8 @@ impl SessionStore {
     }
 }
 
-/// The right to renew a session, until it is dropped.
+/// Excludes other renewals of the same session until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct RenewalGuard {
     _file: File,
 }

@@ -1,13 +1,13 @@
 //! Taking a snapshot: intent, copy, hash, sync, READY, publish.
 //!
-//! Invariant: a snapshot is visible if and only if an entry of its worktree's sequence publishes it, and
-//! that entry is appended only when all of it is durable. The head is part of the same entry, so a crash
-//! leaves the old head or the new one, and nothing in between can be seen. Whatever comes before the entry
-//! is litter with an intent beside it, which `doctor` finds.
+//! **Invariant.** A snapshot is visible if and only if an entry of its worktree's sequence publishes it, and
+//! that entry is appended only when the snapshot is durable. The head is part of the same entry, so a crash
+//! leaves either the old head or the new one. Everything written before the entry has an intent, so that
+//! `doctor` finds it after a crash; the intent is removed after the publish, never before it.
 //!
-//! The interleaving that would break it: the holder copies for longer than its lease, is stolen from, and
-//! publishes. The publish is committed under the token, as the entry after the one that was looked at, so
-//! it is refused; and while it copies, the lease is renewed.
+//! **What would break it.** The holder copies for longer than its lease, the lock is stolen, and it
+//! publishes. The publish is committed under the token, as the entry after the one it was checked against, so
+//! it is refused; and the lease is renewed while the copy runs.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -24,36 +24,36 @@ use crate::probe;
 use crate::record::{Event, FORMAT, known_format};
 use crate::repo::{Repo, create_json};
 use crate::session::Session;
-use crate::tree::{self, Content, Copied, Item, Manifest, Progress, Reading, Root};
+use crate::tree::{self, Content, CopyResult, Item, Manifest, Progress, ReadMode, Root};
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
-/// How sure a snapshot is to show one moment.
+/// Whether a snapshot is known to show a single moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Consistency {
-    /// Nothing changed while it was taken; in an exclusive worktree the taker held the lock.
+    /// Nothing changed while it was taken; in an exclusive worktree it was taken under the lock.
     Quiesced,
     /// Files may have changed while they were read.
     BestEffort,
 }
 
-/// The label of a snapshot that may not show any single moment.
+/// The risk label of a best-effort snapshot.
 pub const RISK: &str = "best_effort: files may have changed while they were read";
 
-/// What to take.
+/// Parameters of a snapshot.
 pub struct SnapshotRequest<'a> {
-    /// A line for people.
+    /// A one-line note.
     pub note: Option<String>,
-    /// How sure it has to be.
+    /// The required consistency.
     pub consistency: Consistency,
     /// The session that holds the lock.
     pub session: Option<SessionId>,
-    /// Told how the copy gets on.
+    /// Receives the progress of the copy.
     pub progress: &'a dyn Progress,
 }
 
-/// What is known of a finished snapshot: the content of `READY.json`.
+/// The description of a finished snapshot: the content of `READY.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Descriptor {
     /// The version of this shape.
@@ -61,19 +61,19 @@ pub struct Descriptor {
     pub v: u32,
     /// The snapshot.
     pub snapshot_id: SnapshotId,
-    /// The worktree that it shows.
+    /// The worktree that was copied.
     pub worktree_id: WorktreeId,
-    /// Whether that worktree had one writer.
+    /// The mode of that worktree.
     pub mode: Mode,
     /// The worktree's head when it was begun.
     pub parent: Option<SnapshotId>,
-    /// A line for people.
+    /// A one-line note.
     pub note: Option<String>,
-    /// How sure it is to show one moment.
+    /// Whether it is known to show a single moment.
     pub consistency: Consistency,
-    /// Set if it may not show any single moment.
+    /// [`RISK`] if it may not show any single moment.
     pub risk: Option<String>,
-    /// Names, escaped, of files that changed or vanished while they were read.
+    /// Escaped paths of files that changed or vanished while they were read.
     pub changed_while_read: Vec<String>,
     /// The token that it was taken under.
     pub fencing_token: Option<FencingToken>,
@@ -83,9 +83,9 @@ pub struct Descriptor {
     pub created_at: UnixMs,
     /// The hash of paths, modes, bytes and links.
     pub content_hash: Digest,
-    /// How many files it holds, further names of one file not counted.
+    /// The number of files; hard links to one file count once.
     pub files: u64,
-    /// How many bytes they hold.
+    /// The total size of the files, in bytes.
     pub bytes: u64,
 }
 
@@ -96,39 +96,39 @@ pub struct Intent {
     pub v: u32,
     /// The snapshot.
     pub snapshot_id: SnapshotId,
-    /// The worktree that it is to show.
+    /// The worktree that is copied.
     pub worktree_id: WorktreeId,
     /// The token that it is taken under.
     pub fencing_token: Option<FencingToken>,
-    /// Who takes it, as temporary files are named.
+    /// The process that takes it, in the form used in the names of temporary files.
     pub maker: String,
     /// When it was begun.
     pub created_at: UnixMs,
 }
 
-/// A snapshot that was published.
+/// A published snapshot.
 #[derive(Clone, Debug)]
-pub struct Published {
-    /// What is known of it.
+pub struct PublishedSnapshot {
+    /// Its description.
     pub descriptor: Descriptor,
     /// Whether it is the worktree's head now.
     pub is_head: bool,
 }
 
-/// By what right a snapshot is published.
+/// What authorizes a publish.
 #[derive(Clone, Debug)]
 enum Authority {
     /// The lock of an exclusive worktree.
     Token(Session),
-    /// A shared worktree: anyone may move its head.
+    /// A shared worktree: any process may move its head.
     Shared,
-    /// Beside another's lock, or none: recorded, but the head stays.
-    Beside,
+    /// An exclusive worktree without its lock: the snapshot is recorded, but does not move the head.
+    Unlocked,
 }
 
 impl Repo {
     /// Takes a snapshot of `worktree`, and publishes it.
-    pub fn snapshot(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<Published> {
+    pub fn snapshot(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<PublishedSnapshot> {
         let authority = self.authority(worktree, request)?;
         let began = probe::read(&self.env, &self.layout)?.now.fs;
         let intent = self.begin(worktree, &authority, began)?;
@@ -136,7 +136,7 @@ impl Repo {
         let work = || self.build(worktree, request, &authority, &intent);
         let built = match &authority {
             Authority::Token(session) => self.while_renewing(worktree, session, work),
-            Authority::Shared | Authority::Beside => work(),
+            Authority::Shared | Authority::Unlocked => work(),
         };
         let published = built.and_then(|descriptor| self.publish(worktree, &authority, descriptor));
         match published {
@@ -144,7 +144,7 @@ impl Repo {
                 drop(self.env.fs.remove_file(&self.layout.intent(id)));
                 Ok(published)
             }
-            // The publish may stand: what it names must not be touched. `doctor` looks again.
+            // The publish may have happened, so the snapshot must not be touched; `doctor` decides later.
             Err(error) if error.facts().contains_key("indeterminate") => Err(error.with("snapshot_id", id)),
             Err(error) => {
                 drop(self.discard_snapshot(id));
@@ -153,11 +153,13 @@ impl Repo {
         }
     }
 
-    /// Removes what is left of a snapshot that was never published: READY first, the intent last.
+    /// Removes a snapshot that was never published: READY first, the intent last.
     pub(crate) fn discard_snapshot(&self, id: &SnapshotId) -> Result<()> {
         let ready = self.layout.snapshot_ready(id);
         absent_is_none(self.env.fs.remove_file(&ready)).doing("remove", &ready)?;
         tree::remove(&*self.env.fs, &self.layout.snapshot(id))?;
+        // A descriptor without an intent means "published" to `doctor`, so no power cut may leave one behind.
+        self.env.fs.sync_dir(&self.layout.snapshots()).doing("sync", &self.layout.snapshots())?;
         let intent = self.layout.intent(id);
         absent_is_none(self.env.fs.remove_file(&intent)).doing("remove", &intent)?;
         Ok(())
@@ -165,7 +167,7 @@ impl Repo {
 
     fn authority(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<Authority> {
         let lock = self.lock(worktree);
-        lock.look()?;
+        lock.view()?;
         match (worktree.mode, &request.session, request.consistency) {
             (Mode::Shared, ..) => Ok(Authority::Shared),
             (Mode::Exclusive, Some(id), _) => {
@@ -173,11 +175,11 @@ impl Repo {
                 lock.check(&session)?;
                 Ok(Authority::Token(session))
             }
-            (Mode::Exclusive, None, Consistency::BestEffort) => Ok(Authority::Beside),
+            (Mode::Exclusive, None, Consistency::BestEffort) => Ok(Authority::Unlocked),
             (Mode::Exclusive, None, Consistency::Quiesced) => Err(Error::new(
                 Class::LockNotHeld,
-                "a quiesced snapshot needs the lock; run `jvs lock acquire` and pass its --session-id, or use \
-                 --consistency best_effort",
+                "a quiesced snapshot needs the lock; run `jvs lock acquire` and pass its --session-id, or \
+                 use --consistency best_effort",
             )),
         }
     }
@@ -205,11 +207,11 @@ impl Repo {
         intent: &Intent,
     ) -> Result<Descriptor> {
         let id = &intent.snapshot_id;
-        // A restore that was cut off, possibly of this very session, is not to surface after the snapshot.
-        if !matches!(authority, Authority::Beside) {
+        // An interrupted restore, possibly of this very session, must not be finished after the snapshot.
+        if !matches!(authority, Authority::Unlocked) {
             self.settle(worktree)?;
         }
-        let parent = self.lock(worktree).look()?.state().head.clone();
+        let parent = self.lock(worktree).view()?.state().head.clone();
         let (copied, items) = self.materialise(worktree, request, id)?;
         let manifest = Manifest::new(&copied.records);
         let path = self.layout.snapshot_manifest(id);
@@ -246,34 +248,34 @@ impl Repo {
         worktree: &Worktree,
         request: &SnapshotRequest<'_>,
         id: &SnapshotId,
-    ) -> Result<(Copied, Vec<Item>)> {
+    ) -> Result<(CopyResult, Vec<Item>)> {
         let fs = &*self.env.fs;
         let source = Root::open_below(self.layout.root(), worktree.path.as_path())?;
-        // Whoever may not look into the worktree learns no name and no hash from its snapshots either.
+        // A user who may not list the worktree must not learn names or hashes from its snapshots either.
         let dir_mode = OWNER_ONLY | (DIR_MODE & source.mode()?);
         for (dir, mode) in [(self.layout.snapshot(id), dir_mode), (self.layout.snapshot_tree(id), OWNER_ONLY)]
         {
-            fs.make_dir(&dir, mode).doing("make", &dir)?;
+            fs.make_dir(&dir, mode).doing("create", &dir)?;
         }
         fs.sync_dir(&self.layout.snapshots()).doing("sync", &self.layout.snapshots())?;
         let target = Root::open(&self.layout.snapshot_tree(id))?;
         if request.consistency == Consistency::BestEffort {
             let items = tree::scan(&source)?;
-            let copied = tree::copy(fs, &source, &target, &items, Reading::BestEffort, request.progress)?;
+            let copied = tree::copy(fs, &source, &target, &items, ReadMode::BestEffort, request.progress)?;
             return Ok((copied, tree::scan(&target)?));
         }
         let items = self.scan_at_rest(&source)?;
-        let copied = tree::copy(fs, &source, &target, &items, Reading::Strict, request.progress)?;
+        let copied = tree::copy(fs, &source, &target, &items, ReadMode::Strict, request.progress)?;
         match tree::first_difference(&items, &tree::scan(&source)?) {
             Some(path) => Err(tree::changed_underneath(&path)),
             None => Ok((copied, items)),
         }
     }
 
-    /// Scans until nothing in the tree was changed just now.
+    /// Scans until the last change in the tree is at least one step of the file clock ago.
     ///
-    /// File times advance in steps of some milliseconds, or a second. A write in the same step as an earlier one leaves
-    /// no trace, so a file whose last change is that recent could change again unseen.
+    /// File times advance in steps of some milliseconds, or of a second. A second write within one step
+    /// leaves no trace in the metadata, so a file that changed this recently could change again unnoticed.
     pub(crate) fn scan_at_rest(&self, source: &Root) -> Result<Vec<Item>> {
         let began = self.env.clock.monotonic();
         loop {
@@ -292,8 +294,8 @@ impl Repo {
         }
     }
 
-    /// Does `work` while another thread renews the lease. A renewal that fails ends the renewing; the
-    /// publish then finds out what became of the lock.
+    /// Runs `work` while another thread renews the lease. After a failed renewal that thread ends; the commit
+    /// that follows detects a lost lock.
     pub(crate) fn while_renewing<T>(
         &self,
         worktree: &Worktree,
@@ -323,7 +325,7 @@ impl Repo {
         worktree: &Worktree,
         authority: &Authority,
         descriptor: Descriptor,
-    ) -> Result<Published> {
+    ) -> Result<PublishedSnapshot> {
         let lock = self.lock(worktree);
         let event = |view: &View, fencing_token, moves_head| Event::Publish {
             fencing_token,
@@ -334,15 +336,15 @@ impl Repo {
         };
         let committed = match authority {
             Authority::Token(session) => {
-                // Read again: it has been renewed while the tree was copied.
+                // Loaded again: the lease was renewed while the tree was copied.
                 let session = lock.session(&session.session_id)?;
                 lock.commit_under(&session, |view, token| event(view, Some(token), true))
             }
             Authority::Shared => lock.commit(None, |view| Ok(event(view, None, true))),
-            Authority::Beside => lock.commit(None, |view| Ok(event(view, None, false))),
+            Authority::Unlocked => lock.commit(None, |view| Ok(event(view, None, false))),
         }?;
         let is_head = committed.state.head.as_ref() == Some(&descriptor.snapshot_id);
-        Ok(Published { descriptor, is_head })
+        Ok(PublishedSnapshot { descriptor, is_head })
     }
 }
 
@@ -350,18 +352,17 @@ impl Authority {
     fn token(&self) -> Option<FencingToken> {
         match self {
             Self::Token(session) => Some(session.fencing_token),
-            Self::Shared | Self::Beside => None,
+            Self::Shared | Self::Unlocked => None,
         }
     }
 }
 
-/// Longer than any kernel's step between two file times.
+/// Longer than the step of file times on any local filesystem.
 const CLOCK_STEP_MS: i64 = 25;
-/// How long a tree may be found changing before it is called restless: longer than the second that is the
-/// step of some network filesystems.
+/// How long to wait for a tree to stop changing: longer than the one-second step of some network filesystems.
 const REST_MS: Millis = 1_500;
 
-fn totals(copied: &Copied) -> (u64, u64) {
+fn totals(copied: &CopyResult) -> (u64, u64) {
     copied.records.iter().fold((0, 0), |(files, bytes), record| match record.content {
         Content::File { size, .. } => (files + 1, bytes + size),
         _ => (files, bytes),

@@ -1,28 +1,28 @@
-//! Who holds a lock, for people and scripts: read-only, and as of one moment.
+//! The status of a lock, for people and scripts: read-only, as of one moment.
 //!
-//! Nothing is written, not even a probe of the clock, so this works on a read-only mount; in exchange it
-//! believes the local clock. It informs and never permits.
+//! Nothing is written, not even a clock probe, so this works on a read-only mount; instead it trusts the
+//! local clock. The status is informational and authorizes nothing.
 
 use serde::Serialize;
 
 use crate::clock::UnixMs;
 use crate::error::Result;
-use crate::holder::Whereabouts;
+use crate::holder::ProcessState;
 use crate::ids::{EntryNumber, SnapshotId, WorktreeId};
-use crate::lease::{self, Now, Standing};
+use crate::lease::{self, LeaseState, LeaseTime};
 use crate::record::LockRecord;
 use crate::repo::Repo;
 use crate::worktree::{Mode, Worktree};
 
-/// What a lock is worth at the moment.
+/// The state of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockState {
-    /// Nobody holds it.
+    /// No session holds it.
     Free,
     /// Its lease runs.
     Live,
-    /// Its lease has run out; it is too early to steal it.
+    /// Its lease has expired; it may not be stolen yet.
     Expired,
     /// It may be stolen.
     Stealable,
@@ -30,21 +30,21 @@ pub enum LockState {
     ClockSkew,
 }
 
-/// What is known of a worktree's lock.
+/// The status of a worktree's lock.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     /// The worktree.
     pub worktree_id: WorktreeId,
-    /// Whether it has one writer.
+    /// Whether it has a single writer.
     pub mode: Mode,
-    /// What the lock is worth.
+    /// The state of the lock.
     pub state: LockState,
-    /// The lock that stands.
+    /// The current lock.
     pub lock: Option<LockRecord>,
     /// When it may be stolen.
     pub stealable_at: Option<UnixMs>,
-    /// What is known here of the holder's process; a dead one permits nothing.
-    pub holder: Option<Whereabouts>,
+    /// The holder's process as seen from this machine; an ended one does not permit an early steal.
+    pub holder: Option<ProcessState>,
     /// The worktree's head.
     pub head: Option<SnapshotId>,
     /// The newest entry of its sequence.
@@ -52,16 +52,16 @@ pub struct Status {
 }
 
 impl Repo {
-    /// Looks at the lock of `worktree`.
+    /// The status of the lock of `worktree`.
     pub fn status(&self, worktree: &Worktree) -> Result<Status> {
-        let view = self.lock(worktree).look()?;
+        let view = self.lock(worktree).view()?;
         let clock = &self.env.clock;
-        let now = Now { fs: clock.wall(), boot: clock.boot(), boot_id: clock.boot_id() };
-        let state = view.lock.as_ref().map_or(LockState::Free, |lock| match lease::standing(lock, &now) {
-            Standing::Live => LockState::Live,
-            Standing::Expired => LockState::Expired,
-            Standing::Stealable | Standing::StealableAfterWatch { .. } => LockState::Stealable,
-            Standing::FromTheFuture { .. } => LockState::ClockSkew,
+        let now = LeaseTime { fs: clock.wall(), boot: clock.boot(), boot_id: clock.boot_id() };
+        let state = view.lock.as_ref().map_or(LockState::Free, |lock| match lease::lease_state(lock, &now) {
+            LeaseState::Live => LockState::Live,
+            LeaseState::Expired => LockState::Expired,
+            LeaseState::Stealable | LeaseState::StealableAfterWatch { .. } => LockState::Stealable,
+            LeaseState::RenewedInFuture { .. } => LockState::ClockSkew,
         });
         Ok(Status {
             worktree_id: worktree.worktree_id.clone(),
@@ -71,7 +71,7 @@ impl Repo {
             holder: view
                 .lock
                 .as_ref()
-                .map(|lock| Whereabouts::of(&lock.holder_id, &lock.boot.boot_id, &now.boot_id)),
+                .map(|lock| ProcessState::of(&lock.holder_id, &lock.boot.boot_id, &now.boot_id)),
             head: view.state().head.clone(),
             newest_entry: view.newest.n,
             lock: view.lock,

@@ -1,10 +1,10 @@
-//! File trees: reading, copying, hashing and removing them, without ever leaving them.
+//! File trees: scanning, copying, hashing and removing them, without ever leaving them.
 //!
-//! Invariant: everything is opened relative to the descriptor of the tree's root, and no symbolic link is
-//! followed on the way, not even one that was put there a moment ago. So nothing outside the tree is read
-//! or written, whoever moves things about meanwhile.
+//! **Invariant.** Everything is opened relative to the descriptor of the tree's root, and no symbolic link is
+//! followed, not even one created concurrently. So nothing outside the tree is read or written, even if other
+//! processes move files at the same time.
 //!
-//! Kept: names of any bytes, symbolic links as they are, hard links among the tree's own names, holes,
+//! Kept: names of any bytes, symbolic links, hard links among the tree's own names, holes,
 //! permission bits (sticky, set-user-id and set-group-id included, or refused), modification times, and
 //! owners where that is permitted. Refused by name: sockets, pipes, devices, and other filesystems mounted
 //! inside. Left out: extended attributes and access control lists.
@@ -18,7 +18,7 @@ mod remove;
 mod scan;
 
 pub use beneath::Root;
-pub(crate) use copy::{Copied, Reading, changed_underneath, copy, hash};
+pub(crate) use copy::{CopyResult, ReadMode, changed_underneath, copy, hash};
 pub(crate) use durable::make_durable;
 pub use manifest::{Content, Manifest, Record};
 pub(crate) use remove::remove;
@@ -26,25 +26,25 @@ pub(crate) use scan::{Item, fingerprint, first_difference, scan};
 
 use std::fmt;
 
-/// Told how a long piece of work is getting on.
+/// Receives the progress of a copy or a hash.
 pub trait Progress: Sync {
-    /// Work on so much begins.
+    /// Work on `files` files of `bytes` bytes in all begins.
     fn begin(&self, files: u64, bytes: u64);
-    /// One more file is done.
+    /// One more file, of `bytes` bytes, is done.
     fn file_done(&self, bytes: u64);
 }
 
-/// Tells nobody.
+/// Ignores progress.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Quiet;
+pub struct NoProgress;
 
-impl Progress for Quiet {
+impl Progress for NoProgress {
     fn begin(&self, _files: u64, _bytes: u64) {}
     fn file_done(&self, _bytes: u64) {}
 }
 
-/// A path below a tree's root, in its own bytes; empty for the root itself. Sorts by bytes, so that a
-/// directory comes before what is in it.
+/// A path below a tree's root, as raw bytes; empty for the root itself. Sorts by bytes, so that a directory
+/// comes before its content.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RelPath(Vec<u8>);
 
@@ -63,13 +63,13 @@ impl RelPath {
         Self(path)
     }
 
-    /// The bytes to give to a system call.
+    /// The path for a system call.
     pub fn as_bytes(&self) -> &[u8] {
         if self.0.is_empty() { b"." } else { &self.0 }
     }
 }
 
-/// Escaped, so that a name with a newline in it stays on its line: every byte that is not a printable
+/// Escaped, so that a name with a newline stays on one line: every byte that is not a printable
 /// ASCII character, and `%` itself, as `%` and two hexadecimal digits.
 impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

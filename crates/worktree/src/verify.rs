@@ -1,4 +1,4 @@
-//! Whether a stored snapshot is still what was hashed.
+//! Verifying a stored snapshot against its hashes.
 
 use serde::Serialize;
 
@@ -6,29 +6,29 @@ use crate::error::{Class, Context, Error, Result};
 use crate::ids::{Digest, SnapshotId};
 use crate::repo::Repo;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Manifest, Progress, Reading, Root};
+use crate::tree::{self, Manifest, Progress, ReadMode, Root};
 
-/// A snapshot that was read again, whole.
+/// A snapshot whose files were all read and match.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verified {
+pub struct VerifiedSnapshot {
     /// The snapshot.
     pub snapshot_id: SnapshotId,
-    /// Its content hash, as it was published and as it is.
+    /// The content hash, as published and as found.
     pub content_hash: Digest,
-    /// How many files it holds.
+    /// The number of files.
     pub files: u64,
-    /// How many bytes they hold.
+    /// The total size of the files, in bytes.
     pub bytes: u64,
 }
 
 impl Repo {
-    /// Reads all of a snapshot again, and compares it with its manifest and its descriptor.
-    pub fn verify(&self, descriptor: &Descriptor, progress: &dyn Progress) -> Result<Verified> {
+    /// Reads all files of a snapshot, and compares them with its manifest and its descriptor.
+    pub fn verify(&self, descriptor: &Descriptor, progress: &dyn Progress) -> Result<VerifiedSnapshot> {
         let stored = self.stored_manifest(descriptor)?;
         let root = Root::open(&self.layout.snapshot_tree(&descriptor.snapshot_id))?;
         let found = self.manifest_of(&root, progress)?;
         refuse_differences(&descriptor.snapshot_id, &stored, &found)?;
-        Ok(Verified {
+        Ok(VerifiedSnapshot {
             snapshot_id: descriptor.snapshot_id.clone(),
             content_hash: descriptor.content_hash,
             files: descriptor.files,
@@ -45,25 +45,25 @@ impl Repo {
         if manifest.content_hash() == descriptor.content_hash {
             return Ok(manifest);
         }
-        Err(Error::damaged(&path, "the manifest does not have the content hash that was published"))
+        Err(Error::damaged(&path, "the manifest does not match the published content hash"))
     }
 
-    /// The manifest of the tree below `root`, as it is now.
+    /// The manifest of the tree below `root`.
     pub(crate) fn manifest_of(&self, root: &Root, progress: &dyn Progress) -> Result<Manifest> {
         let items = tree::scan(root)?;
-        let hashed = tree::hash(&*self.env.fs, root, &items, Reading::Strict, progress)?;
+        let hashed = tree::hash(&*self.env.fs, root, &items, ReadMode::Strict, progress)?;
         Ok(Manifest::new(&hashed.records))
     }
 }
 
-/// Refuses a tree that is not what the snapshot's manifest says.
+/// Refuses a tree that differs from the snapshot's manifest.
 pub(crate) fn refuse_differences(id: &SnapshotId, stored: &Manifest, found: &Manifest) -> Result<()> {
     let differences = stored.differences(found);
     let Some(first) = differences.first() else { return Ok(()) };
     Err(Error::new(
         Class::Damaged,
         format!(
-            "the snapshot's files are not what was published; restore from another one snapshot={id} \
+            "the snapshot's files are not those that were published; restore another one: snapshot={id} \
              differing={} first={first}",
             differences.len()
         ),

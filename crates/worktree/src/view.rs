@@ -1,7 +1,8 @@
-//! One look at a worktree's sequence: the newest entry, and the lock that stands.
+//! A snapshot read of a worktree's sequence: the newest entry, and the current lock.
 //!
-//! A look is out of date as soon as it is taken. What makes it useful is that an append names the number
-//! after [`View::newest`]: if anything happened since, the append meets `EEXIST`, and one looks again.
+//! A view may be outdated as soon as it is read. It is still safe to decide by, because an append uses the
+//! number after [`View::newest`]: if the sequence has changed since, the append meets `EEXIST` and the caller
+//! reads again.
 
 use crate::clock::BootId;
 use crate::env::Env;
@@ -10,29 +11,27 @@ use crate::fs::absent_is_none;
 use crate::ids::{Digest, EntryNumber, FencingToken, WorktreeId};
 use crate::layout::Layout;
 use crate::record::{Entry, Event, LockRecord, Renewal, State};
-use crate::sequence::{Sequence, Stored};
+use crate::sequence::{Sequence, StoredEntry};
 
-/// What was found at one moment.
+/// The state of a sequence at one moment.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The newest entry.
     pub newest: Entry,
     /// The hash of its line.
     pub digest: Digest,
-    /// The lock that stands, as of its latest renewal.
+    /// The current lock, as of its latest renewal.
     pub lock: Option<LockRecord>,
 }
 
 impl View {
-    /// Looks at the sequence of `worktree`.
-    pub fn look(env: &Env, layout: &Layout, worktree: &WorktreeId) -> Result<Self> {
+    /// Reads the sequence of `worktree`.
+    pub fn read(env: &Env, layout: &Layout, worktree: &WorktreeId) -> Result<Self> {
         let sequence = Sequence::new(env, layout, worktree);
         let newest = sequence.newest()?.ok_or_else(|| {
-            Error::not_found(format!(
-                "there is no such worktree; `jvs worktree list` names them worktree={worktree}"
-            ))
+            Error::not_found(format!("no such worktree; `jvs worktree list` lists them: worktree={worktree}"))
         })?;
-        let Stored { entry, digest } = sequence.read(newest)?;
+        let StoredEntry { entry, digest } = sequence.read(newest)?;
         let lock = match entry.state.held {
             Some(token) => Some(current_lock(env, layout, worktree, &sequence, token)?),
             None => None,
@@ -40,12 +39,12 @@ impl View {
         Ok(Self { newest: entry, digest, lock })
     }
 
-    /// What holds now.
+    /// The state after the newest entry.
     pub fn state(&self) -> &State {
         &self.newest.state
     }
 
-    /// The number that the next entry will have.
+    /// The number of the next entry.
     pub fn next(&self) -> EntryNumber {
         self.newest.n.next()
     }
@@ -61,7 +60,7 @@ fn current_lock(
     let granted = sequence.read(token.entry())?;
     let (Event::Acquire { lock } | Event::Steal { lock, .. }) = granted.entry.event else {
         let path = layout.entry(worktree, token.entry());
-        return Err(Error::damaged(&path, "the entry that should have granted the lock did not"));
+        return Err(Error::damaged(&path, "the entry should grant the lock, and does not"));
     };
     let path = layout.renewal(worktree, token);
     let Some(bytes) = absent_is_none(env.fs.read(&path)).doing("read the renewal", &path)? else {
@@ -69,10 +68,10 @@ fn current_lock(
     };
     match serde_json::from_slice::<Renewal>(&bytes) {
         Ok(renewal) if renewal.holder_nonce == lock.holder_nonce => Ok(lock.renewed(renewal)),
-        // Someone renewed, and the disk lost what was written: believe the file's date, and no boot clock,
-        // so that whoever wants the lock has to watch it stand still.
+        // The lock was renewed, and the disk lost the content: trust the file's time and no boot clock, so
+        // that a stealer has to watch the lock first.
         _ => {
-            let modified = env.fs.meta(&path).doing("look at the renewal", &path)?.modified;
+            let modified = env.fs.meta(&path).doing("stat the renewal", &path)?.modified;
             let mut lock = lock;
             lock.last_renewed_at = modified;
             lock.lease_expires_at = modified.plus(lock.policy.lease_duration_ms());

@@ -1,4 +1,4 @@
-//! A worktree's record: where its files are, and whether they have one writer.
+//! A worktree's record: its directory, its mode and its policy.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,13 +10,13 @@ use crate::ids::WorktreeId;
 use crate::policy::Policy;
 use crate::record::known_format;
 
-/// Whether a worktree has one writer.
+/// Whether a worktree has a single writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// One writer at a time, the holder of its lock.
+    /// A single writer at a time: the holder of its lock.
     Exclusive,
-    /// Anyone writes at any time; no lock, and no promise of a single writer.
+    /// No lock: any process may write at any time.
     Shared,
 }
 
@@ -30,9 +30,9 @@ pub struct Worktree {
     pub worktree_id: WorktreeId,
     /// Its directory, below the repository's root.
     pub path: PayloadPath,
-    /// Whether it has one writer.
+    /// Whether it has a single writer.
     pub mode: Mode,
-    /// The policy of its locks, unless an acquire says otherwise.
+    /// The policy of its locks, unless an acquire overrides it.
     #[serde(flatten)]
     pub policy: Policy,
     /// When it was added.
@@ -64,8 +64,8 @@ impl TryFrom<PathBuf> for PayloadPath {
         let empty = path.components().next().is_none();
         if path.to_str().is_none() || empty || !normal || path.starts_with(".jvs") {
             return Err(Error::invalid(format!(
-                "a worktree's path is UTF-8, lies below the repository's root, and is neither the root itself \
-                 nor in .jvs path={}",
+                "a worktree's path must be UTF-8 and below the repository's root, but neither the root \
+                 itself nor in .jvs: path={}",
                 path.display()
             )));
         }

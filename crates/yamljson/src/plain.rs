@@ -1,15 +1,15 @@
-//! Which strings may stand without quotes, and how the others are written.
+//! Decides which strings need no quotes, and quotes the others.
 //!
-//! **Invariant.** A string without quotes is a string to every reader of YAML 1.1 and 1.2: whatever might be taken for
-//! something else, by any of them, is quoted. It is a list of what is safe, not of what is not.
+//! **Invariant.** An unquoted string is a string to every parser of YAML 1.1 and 1.2: any string that some parser may
+//! resolve to another type is quoted. The check is an allowlist.
 
 use std::fmt::Write as _;
 
-/// Words that some reader takes for a truth value, nothing, or a number; compared without case.
+/// Words that some parser resolves to a boolean, null or a number; compared without case.
 const WORDS: [&str; 13] =
     ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nil", "none", "nan", "inf"];
 
-/// May it stand without quotes?
+/// Whether the string needs no quotes.
 pub(crate) fn is_plain(text: &str) -> bool {
     let begins = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_' || c == '/');
     let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '_' | '-' | '.' | '/' | '@' | '+');
@@ -20,7 +20,7 @@ pub(crate) fn is_plain(text: &str) -> bool {
         && !WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// May it stand as lines of its own? Editors take blanks from the ends of lines: a text that has some there is quoted.
+/// Whether the string can be a block scalar. Editors strip trailing blanks, so a text with trailing blanks is quoted.
 pub(crate) fn is_block(text: &str) -> bool {
     text.contains('\n')
         && !text.starts_with([' ', '\n'])
@@ -28,7 +28,7 @@ pub(crate) fn is_block(text: &str) -> bool {
         && text.split('\n').all(|line| !line.ends_with(' ') && line.chars().all(is_printable))
 }
 
-/// In double quotes, on one line.
+/// The string in double quotes, on one line.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -40,20 +40,22 @@ pub(crate) fn quoted(text: &str) -> String {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             c if is_printable(c) => out.push(c),
-            c if u32::from(c) > 0xffff => write!(out, "\\U{:08x}", u32::from(c)).expect("a string takes all"),
-            c => write!(out, "\\u{:04x}", u32::from(c)).expect("a string takes all"),
+            c if u32::from(c) > 0xffff => {
+                write!(out, "\\U{:08x}", u32::from(c)).expect("writing to a string")
+            }
+            c => write!(out, "\\u{:04x}", u32::from(c)).expect("writing to a string"),
         }
     }
     out.push('"');
     out
 }
 
-/// Does every reader take it as it is, on one line? Some break lines at U+0085, U+2028 and U+2029; U+FEFF may be taken
-/// for a mark of the encoding.
+/// Whether every parser reads the character verbatim, on one line. Some break lines at U+0085, U+2028 and U+2029; U+FEFF
+/// may be read as a byte order mark.
 fn is_printable(c: char) -> bool {
     let breaks = matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}');
-    let no_character = u32::from(c) & 0xfffe == 0xfffe;
-    !c.is_control() && !breaks && !no_character
+    let noncharacter = u32::from(c) & 0xfffe == 0xfffe;
+    !c.is_control() && !breaks && !noncharacter
 }
 
 #[cfg(test)]
@@ -61,8 +63,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_might_be_taken_for_something_else_is_quoted() {
-        let doubtful = [
+    fn ambiguous_strings_are_quoted() {
+        let ambiguous = [
             "",
             " ",
             "a ",
@@ -118,7 +120,7 @@ mod tests {
             "a\u{85}b",
             "a\u{2028}b",
         ];
-        for text in doubtful {
+        for text in ambiguous {
             assert!(!is_plain(text), "{text:?}");
         }
         for text in ["a", "orders", "a b", "a-b", "/var/lib", "user@example", "fetch.2", "Größe", "nothing"]

@@ -1,8 +1,8 @@
-//! JSON with line breaks, for people. Everything but whitespace stays byte for byte.
+//! Indents JSON for people. Everything but whitespace stays byte for byte.
 
 use jsonstream::{JsonError, Limits, compact};
 
-/// The same JSON, indented by two, with a line break behind it.
+/// The same JSON, indented by two spaces, with a final line break.
 ///
 /// ```
 /// assert_eq!(yamljson::indent(br#"{"a":[1.0,{}]}"#)?, b"{\n  \"a\": [\n    1.0,\n    {}\n  ]\n}\n");
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_structure_in_a_string_is_left_alone() {
+    fn punctuation_in_strings_is_left_alone() {
         let json = br#"{"a\"{[":"],:}\\","b":[[],{},""]}"#;
         let indented = indent(json).expect("it is JSON");
         assert_eq!(compact(&indented, Limits { bytes_max: u64::MAX }).expect("it still is"), json);

@@ -1,4 +1,4 @@
-//! YAML as JSON, from the parser's events.
+//! Converts YAML to JSON, from the parser's events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -9,21 +9,21 @@ use jsonstream::{DEPTH_MAX, JsonErrorKind, Limits, check};
 use crate::error::Error;
 use crate::resolve::{Plain, resolve};
 
-/// How much longer aliases may make the text, all together. Nine lines of them can stand for a billion strings.
+/// Maximum total length of expanded aliases, in bytes. Nine lines of aliases can expand to a billion strings.
 const ALIAS_BYTES_MAX: usize = 16 << 20;
 
-/// The same value as compact JSON.
+/// Converts YAML to compact JSON.
 ///
 /// ```
 /// assert_eq!(yamljson::to_json(b"a: [no, 1.50, 0x10]\n'1': ~ # nothing\n")?, r#"{"a":["no",1.50,16],"1":null}"#);
 /// let refused = yamljson::to_json(b"a: 1\n2: b\n").unwrap_err();
-/// assert_eq!(refused.to_string(), "a key that is no string; put it in quotes: line=2 column=1");
+/// assert_eq!(refused.to_string(), "the key is not a string; quote it: line=2 column=1");
 /// # Ok::<(), yamljson::Error>(())
 /// ```
 pub fn to_json(yaml: &[u8]) -> Result<String, Error> {
     let text = std::str::from_utf8(yaml)
         .map_err(|error| Error::in_json("the text is not utf-8", error.valid_up_to()))?;
-    // Deeper than JSON may go, the parser goes no further: it says where.
+    // The parser stops at the depth limit of JSON, and reports the position.
     let depth = DEPTH_MAX as usize + 1;
     let options = options! { flow_nesting_limit: depth, block_nesting_limit: depth };
     let mut reader = Reader::default();
@@ -38,24 +38,24 @@ pub fn to_json(yaml: &[u8]) -> Result<String, Error> {
 struct Reader {
     out: String,
     documents: usize,
-    open: Vec<Open>,
-    /// What each finished anchor stands for, in `out`.
+    open: Vec<OpenCollection>,
+    /// The range in `out` of each finished anchor.
     anchors: BTreeMap<usize, Range<usize>>,
-    /// How much aliases have added.
+    /// Bytes added by aliases.
     copied: usize,
 }
 
 /// A collection that is not closed yet.
-struct Open {
+struct OpenCollection {
     anchor: usize,
     start: usize,
-    inside: Inside,
+    kind: CollectionKind,
     empty: bool,
 }
 
-enum Inside {
+enum CollectionKind {
     Sequence,
-    /// The keys so far; and whether the next node is a value.
+    /// The keys so far, and whether the next node is a value.
     Mapping(BTreeSet<String>, bool),
 }
 
@@ -68,15 +68,15 @@ impl Reader {
             Event::Scalar(text, style, anchor, tag) => {
                 let json = scalar(&text, style, tag.as_deref(), at)?;
                 if style == ScalarStyle::Plain && text == "<<" && self.expects_key() {
-                    return Err(Error::at("a merge key has no place in JSON; quote it if it is a key", at));
+                    return Err(Error::at("JSON has no merge keys; quote it if it is a plain key", at));
                 }
                 self.node(&json, anchor, at)
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.begin('[', Inside::Sequence, anchor, ("seq", tag), at)
+                self.begin('[', CollectionKind::Sequence, anchor, ("seq", tag), at)
             }
             Event::MappingStart(_, anchor, tag) => {
-                self.begin('{', Inside::Mapping(BTreeSet::new(), false), anchor, ("map", tag), at)
+                self.begin('{', CollectionKind::Mapping(BTreeSet::new(), false), anchor, ("map", tag), at)
             }
             Event::SequenceEnd => self.end(']', at),
             Event::MappingEnd => self.end('}', at),
@@ -91,75 +91,75 @@ impl Reader {
         }
         match version {
             None | Some(YamlVersion { major: 1, minor: 2 }) => Ok(()),
-            Some(_) => Err(Error::at("only YAML 1.2 is read here; leave %YAML out", at)),
+            Some(_) => Err(Error::at("only YAML 1.2 is supported; remove the %YAML directive", at)),
         }
     }
 
     fn expects_key(&self) -> bool {
-        matches!(self.open.last(), Some(Open { inside: Inside::Mapping(_, false), .. }))
+        matches!(self.open.last(), Some(OpenCollection { kind: CollectionKind::Mapping(_, false), .. }))
     }
 
-    /// A whole node.
+    /// Writes a complete node.
     fn node(&mut self, json: &str, anchor: usize, at: Marker) -> Result<(), Error> {
         self.separate(Some(json), at)?;
         let start = self.out.len();
         self.out.push_str(json);
-        self.behind(anchor, start);
+        self.after_node(anchor, start);
         Ok(())
     }
 
     fn begin(
         &mut self,
         bracket: char,
-        inside: Inside,
+        kind: CollectionKind,
         anchor: usize,
-        (kind, tag): (&str, Option<std::borrow::Cow<'_, Tag>>),
+        (name, tag): (&str, Option<std::borrow::Cow<'_, Tag>>),
         at: Marker,
     ) -> Result<(), Error> {
-        if tag.is_some_and(|tag| tag.core_suffix() != Some(kind)) {
+        if tag.is_some_and(|tag| tag.core_suffix() != Some(name)) {
             return Err(bad_tag(at));
         }
         self.separate(None, at)?;
-        self.open.push(Open { anchor, start: self.out.len(), inside, empty: true });
+        self.open.push(OpenCollection { anchor, start: self.out.len(), kind, empty: true });
         self.out.push(bracket);
         Ok(())
     }
 
     fn end(&mut self, bracket: char, at: Marker) -> Result<(), Error> {
-        let Some(Open { anchor, start, .. }) = self.open.pop() else {
-            return Err(Error::at("the end of what never began", at));
+        let Some(OpenCollection { anchor, start, .. }) = self.open.pop() else {
+            return Err(Error::at("unexpected end of a collection", at));
         };
         self.out.push(bracket);
-        self.behind(anchor, start);
+        self.after_node(anchor, start);
         Ok(())
     }
 
     fn alias(&mut self, anchor: usize, at: Marker) -> Result<(), Error> {
         let Some(range) = self.anchors.get(&anchor).cloned() else {
-            return Err(Error::at("a node that contains itself has no place in JSON", at));
+            return Err(Error::at("a node that contains itself cannot be JSON", at));
         };
         self.copied += range.len();
         if self.copied > ALIAS_BYTES_MAX {
-            return Err(Error::at("the aliases make more than 16 MiB of text", at));
+            return Err(Error::at("the aliases expand to more than 16 MiB", at));
         }
         let json = self.out[range].to_string();
         self.node(&json, 0, at)
     }
 
-    /// Before a node: `None` is a collection.
+    /// Checks and separates a node before it is written; `None` for a collection.
     fn separate(&mut self, json: Option<&str>, at: Marker) -> Result<(), Error> {
         let Some(open) = self.open.last_mut() else { return Ok(()) };
-        let is_key = match &mut open.inside {
-            Inside::Sequence => true,
-            Inside::Mapping(keys, false) => {
+        let is_key = match &mut open.kind {
+            CollectionKind::Sequence => true,
+            CollectionKind::Mapping(keys, false) => {
                 let key = json.filter(|json| json.starts_with('"'));
-                let key = key.ok_or_else(|| Error::at("a key that is no string; put it in quotes", at))?;
+                let key = key.ok_or_else(|| Error::at("the key is not a string; quote it", at))?;
                 if !keys.insert(key.to_string()) {
-                    return Err(Error::at("the key is there twice", at));
+                    return Err(Error::at("duplicate key", at));
                 }
                 true
             }
-            Inside::Mapping(_, true) => false,
+            CollectionKind::Mapping(_, true) => false,
         };
         if is_key && !open.empty {
             self.out.push(',');
@@ -168,12 +168,13 @@ impl Reader {
         Ok(())
     }
 
-    /// Behind a node: keeps what its anchor stands for, and goes from key to value and back.
-    fn behind(&mut self, anchor: usize, start: usize) {
+    /// Records the range of an anchor after its node, and alternates between key and value.
+    fn after_node(&mut self, anchor: usize, start: usize) {
         if anchor != 0 {
             self.anchors.insert(anchor, start..self.out.len());
         }
-        if let Some(Open { inside: Inside::Mapping(_, is_value), .. }) = self.open.last_mut() {
+        if let Some(OpenCollection { kind: CollectionKind::Mapping(_, is_value), .. }) = self.open.last_mut()
+        {
             if !*is_value {
                 self.out.push(':');
             }
@@ -183,19 +184,19 @@ impl Reader {
 
     fn finish(self) -> Result<String, Error> {
         if self.documents == 0 {
-            return Err(Error::at("the text is empty; write null if that is meant", Marker::new(0, 1, 0)));
+            return Err(Error::at("the text is empty; write null for an empty value", Marker::new(0, 1, 0)));
         }
         match check(self.out.as_bytes(), Limits { bytes_max: u64::MAX }) {
             Ok(_) => Ok(self.out),
             Err(error) => {
-                assert!(error.kind == JsonErrorKind::TooDeep, "what was made is JSON: {error}");
+                assert!(error.kind == JsonErrorKind::TooDeep, "the output is JSON: {error}");
                 Err(error.into())
             }
         }
     }
 }
 
-/// A scalar as JSON.
+/// Converts a scalar to JSON.
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Marker) -> Result<String, Error> {
     let string = || serde_json::to_string(text).expect("a string");
     let refuse = |what: &str| Err(Error::at(what, at));
@@ -227,11 +228,11 @@ impl Plain {
             Plain::Null => "null".into(),
             Plain::Bool(bool) => bool.to_string(),
             Plain::Number(number) => number,
-            Plain::Text | Plain::Refused(_) => unreachable!("the caller has looked"),
+            Plain::Text | Plain::Refused(_) => unreachable!("the caller handles these"),
         }
     }
 }
 
 fn bad_tag(at: Marker) -> Error {
-    Error::at("the tag has no place in JSON", at)
+    Error::at("JSON has no type for this tag", at)
 }

@@ -1,14 +1,14 @@
-//! What text without quotes or tag stands for: the core schema of YAML 1.2.
+//! Resolves plain scalars without a tag by the core schema of YAML 1.2.
 
-/// What a plain text is.
+/// The type of a plain scalar.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plain {
     Null,
     Bool(bool),
-    /// As JSON writes it.
+    /// In JSON syntax.
     Number(String),
     Text,
-    /// It has no place in JSON, or is not the same to every reader; and what to do about it.
+    /// JSON cannot represent it, or parsers disagree on it; with a message that says what to do.
     Refused(&'static str),
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn resolve(text: &str) -> Plain {
     decimal(text).unwrap_or(Plain::Text)
 }
 
-/// `[-+]? ( \. [0-9]+ | [0-9]+ ( \. [0-9]* )? ) ( [eE] [-+]? [0-9]+ )?`, as JSON has it.
+/// Converts `[-+]? ( \. [0-9]+ | [0-9]+ ( \. [0-9]* )? ) ( [eE] [-+]? [0-9]+ )?` to JSON syntax.
 fn decimal(text: &str) -> Option<Plain> {
     let (minus, rest) = match text.strip_prefix('-') {
         Some(rest) => ("-", rest),
@@ -63,7 +63,7 @@ fn decimal(text: &str) -> Option<Plain> {
     }
     if whole.len() > 1 && whole.starts_with('0') {
         return Some(Plain::Refused(
-            "a number with a leading zero is octal to some readers and decimal to others; quote it if it is a string",
+            "a number with a leading zero is octal to some parsers and decimal to others; quote it if it is a string",
         ));
     }
     let whole = if whole.is_empty() { "0" } else { whole };

@@ -1,4 +1,4 @@
-//! JSON as YAML, in block style.
+//! Converts JSON to YAML in block style.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use jsonstream::{Limits, compact};
 use crate::error::Error;
 use crate::plain::{is_block, is_plain, quoted};
 
-/// Readers look no further than 1,024 characters for the colon behind a key; beyond this the key is marked.
+/// YAML allows at most 1,024 characters up to the colon of an implicit key; longer keys are written with `?`.
 const KEY_CHARS_MAX: usize = 500;
 
-/// The same value as YAML, with a line break behind it.
+/// Converts JSON to YAML, with a final line break.
 ///
 /// ```
 /// let yaml = yamljson::from_json(br#"{"no":"no","n":1.50,"list":[true,{}]}"#)?;
@@ -20,20 +20,20 @@ const KEY_CHARS_MAX: usize = 500;
 pub fn from_json(json: &[u8]) -> Result<String, Error> {
     let json = compact(json, Limits { bytes_max: u64::MAX })?;
     let mut writer = Writer { json: &json, at: 0, out: String::with_capacity(json.len() * 2) };
-    writer.value(0, Place::Start)?;
+    writer.value(0, Context::Start)?;
     writer.out.push('\n');
     Ok(writer.out)
 }
 
-/// What stands before a value.
+/// The token before a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Context {
     Start,
-    BehindColon,
-    BehindDash,
+    AfterColon,
+    AfterDash,
 }
 
-/// Walks through compact JSON that is known to be right; the depth of it is bounded.
+/// Walks through valid compact JSON, whose depth is bounded.
 struct Writer<'a> {
     json: &'a [u8],
     at: usize,
@@ -41,36 +41,36 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn value(&mut self, indent: usize, place: Place) -> Result<(), Error> {
+    fn value(&mut self, indent: usize, context: Context) -> Result<(), Error> {
         match (self.json[self.at], self.json.get(self.at + 1)) {
             (b'{', Some(b'}')) | (b'[', Some(b']')) => {
                 let empty = if self.json[self.at] == b'{' { "{}" } else { "[]" };
                 self.at += 2;
-                self.scalar(empty, place);
+                self.scalar(empty, context);
             }
-            (b'{', _) => self.object(indent, place)?,
-            (b'[', _) => self.array(indent, place)?,
-            (b'"', _) => self.text(indent, place)?,
+            (b'{', _) => self.object(indent, context)?,
+            (b'[', _) => self.array(indent, context)?,
+            (b'"', _) => self.text(indent, context)?,
             (b't' | b'f' | b'n', _) => {
                 let word = self.token();
-                self.scalar(&word, place);
+                self.scalar(&word, context);
             }
             _ => {
                 let number = self.token();
                 let tag = if is_number_everywhere(&number) { "" } else { "!!float " };
-                self.scalar(&format!("{tag}{number}"), place);
+                self.scalar(&format!("{tag}{number}"), context);
             }
         }
         Ok(())
     }
 
-    fn object(&mut self, indent: usize, place: Place) -> Result<(), Error> {
+    fn object(&mut self, indent: usize, context: Context) -> Result<(), Error> {
         let (mut first, mut seen) = (true, BTreeSet::new());
         loop {
             self.at += 1; // the brace, or a comma
             let at = self.at;
             let key = self.string()?;
-            self.entry(indent, place, first);
+            self.entry(indent, context, first);
             let text = if is_plain(&key) { key.clone() } else { quoted(&key) };
             if text.chars().count() > KEY_CHARS_MAX {
                 self.out.push_str("? ");
@@ -81,10 +81,10 @@ impl Writer<'_> {
             }
             self.out.push(':');
             if !seen.insert(key) {
-                return Err(Error::in_json("a key is there twice, which YAML cannot hold; use JSON", at));
+                return Err(Error::in_json("duplicate key, which YAML does not allow; use JSON", at));
             }
             self.at += 1; // the colon
-            self.value(indent + 2, Place::BehindColon)?;
+            self.value(indent + 2, Context::AfterColon)?;
             first = false;
             if self.json[self.at] == b'}' {
                 self.at += 1;
@@ -93,13 +93,13 @@ impl Writer<'_> {
         }
     }
 
-    fn array(&mut self, indent: usize, place: Place) -> Result<(), Error> {
+    fn array(&mut self, indent: usize, context: Context) -> Result<(), Error> {
         let mut first = true;
         loop {
             self.at += 1; // the bracket, or a comma
-            self.entry(indent, place, first);
+            self.entry(indent, context, first);
             self.out.push('-');
-            self.value(indent + 2, Place::BehindDash)?;
+            self.value(indent + 2, Context::AfterDash)?;
             first = false;
             if self.json[self.at] == b']' {
                 self.at += 1;
@@ -108,14 +108,14 @@ impl Writer<'_> {
         }
     }
 
-    fn text(&mut self, indent: usize, place: Place) -> Result<(), Error> {
+    fn text(&mut self, indent: usize, context: Context) -> Result<(), Error> {
         let text = self.string()?;
         if !is_block(&text) {
             let text = if is_plain(&text) { text } else { quoted(&text) };
-            self.scalar(&text, place);
+            self.scalar(&text, context);
             return Ok(());
         }
-        self.scalar(if text.ends_with('\n') { "|" } else { "|-" }, place);
+        self.scalar(if text.ends_with('\n') { "|" } else { "|-" }, context);
         for line in text.lines() {
             if line.is_empty() {
                 self.out.push('\n');
@@ -127,18 +127,18 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn scalar(&mut self, text: &str, place: Place) {
-        if place != Place::Start {
+    fn scalar(&mut self, text: &str, context: Context) {
+        if context != Context::Start {
             self.out.push(' ');
         }
         self.out.push_str(text);
     }
 
-    /// Goes to where an entry begins: the first one behind a dash stands on the dash's line.
-    fn entry(&mut self, indent: usize, place: Place, first: bool) {
-        match place {
-            Place::Start if first => {}
-            Place::BehindDash if first => self.out.push(' '),
+    /// Moves to the start of an entry. The first one after a dash is on the line of the dash.
+    fn entry(&mut self, indent: usize, context: Context, first: bool) {
+        match context {
+            Context::Start if first => {}
+            Context::AfterDash if first => self.out.push(' '),
             _ => self.line(indent),
         }
     }
@@ -148,7 +148,7 @@ impl Writer<'_> {
         self.out.extend(std::iter::repeat_n(' ', indent));
     }
 
-    /// A number or a word, up to what ends it.
+    /// Reads a number or literal.
     fn token(&mut self) -> String {
         let rest = &self.json[self.at..];
         let length = rest.iter().position(|byte| matches!(byte, b',' | b']' | b'}')).unwrap_or(rest.len());
@@ -163,12 +163,12 @@ impl Writer<'_> {
         }
         self.at = end + 1;
         let text = serde_json::from_slice(&self.json[start..=end]);
-        let what = "half of a surrogate pair, which YAML cannot hold; use JSON";
+        let what = "lone surrogate, which YAML cannot represent; use JSON";
         text.map_err(|_| Error::in_json(what, start))
     }
 }
 
-/// Is it a number to readers of YAML 1.1 too? To those, an exponent needs a point before it and a sign.
+/// Whether YAML 1.1 parsers also read it as a number: there an exponent needs a point before it and a sign.
 fn is_number_everywhere(number: &str) -> bool {
     match number.split_once(['e', 'E']) {
         None => true,

@@ -1,4 +1,4 @@
-//! A document of 100 MB: written beside `dd`, read beside a handler that streams the same file.
+//! A document of 100 MB: its update compared with `dd`, its read with a handler that streams the same file.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::wire::{Connection, field, plain};
 
 const SIZE: usize = 100_000_000;
 const ROUNDS: usize = 5;
-/// How many are under way at once, and how much of each has come.
+/// Number of concurrent uploads, and the bytes sent of each.
 const UPLOADS: usize = 64;
 const BEGUN: usize = 8_000_000;
-/// How much is sent and taken at a time.
+/// Read buffer of the client.
 const PIECE: usize = 256 << 10;
 
 pub(crate) fn measure() {
@@ -41,7 +41,7 @@ pub(crate) fn measure() {
             writes.push((update(&lockd.address, &lease, &file), plainly));
             costs.push(lockd.cpu().saturating_sub(ran).as_secs_f64() * 1e3);
             if reads.is_empty() {
-                // Compact, as the server keeps it.
+                // Compact JSON, as the server stores it.
                 let whole = take(&lockd.address, &ours).await;
                 let body = whole.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a head") + 4;
                 std::fs::write(&stored, &whole[body..]).expect("room");
@@ -50,29 +50,29 @@ pub(crate) fn measure() {
         }
         bytes = std::fs::metadata(&stored).expect("it was written").len();
     });
-    tell("update", "dd conv=fsync", &writes, SIZE as u64);
+    print_rates("update", "dd conv=fsync", &writes, SIZE as u64);
     println!("  an update costs the server {:.0} ms of processor time", median(costs));
-    tell("read", "an empty streaming handler", &reads, bytes);
+    print_rates("read", "an empty streaming handler", &reads, bytes);
     println!(
         "  each of {UPLOADS} uploads under way: {:.2} MB (aim: 1 MiB)",
-        runtime.block_on(under_way(&file)) / 1e6
+        runtime.block_on(bytes_per_upload(&file)) / 1e6
     );
     let most = lockd.peak();
     let grown = (most - before) as f64 / 1e6;
     println!("  most memory: {:.1} MB, {grown:.1} MB more than before the first", most as f64 / 1e6);
 }
 
-/// What an upload takes of the server's memory while it waits for more of it.
-async fn under_way(file: &Path) -> f64 {
+/// The server's memory per upload that waits for more input, in bytes.
+async fn bytes_per_upload(file: &Path) -> f64 {
     let lockd = Running::start(&["--mtls=false"]);
     let mut connection = Connection::open(&lockd.address, None).await;
     let begun = &std::fs::read(file).expect("it is there")[..BEGUN];
     let mut streams = Vec::new();
     let mut before = 0;
-    // The first one is for what the server makes once.
+    // The first upload warms up one-time allocations.
     for number in 0..=UPLOADS {
-        let ask = format!(r#"{{"key":"big","namespace":"n{number}","ttl_seconds":300}}"#);
-        let lease = field(connection.post("/v1/acquire", &ask).await, "lease_id").to_string();
+        let request = format!(r#"{{"key":"big","namespace":"n{number}","ttl_seconds":300}}"#);
+        let lease = field(connection.post("/v1/acquire", &request).await, "lease_id").to_string();
         let mut stream = plain(&lockd.address).await;
         stream.write_all(head(&lease, SIZE as u64).as_bytes()).await.expect("it listens");
         stream.write_all(begun).await.expect("it listens");
@@ -127,7 +127,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-fn tell(what: &str, beside: &str, rounds: &[(f64, f64)], bytes: u64) {
+fn print_rates(what: &str, beside: &str, rounds: &[(f64, f64)], bytes: u64) {
     let rate = |seconds: f64| bytes as f64 / seconds / 1e6;
     let ours = median(rounds.iter().map(|(ours, _)| rate(*ours)).collect());
     let theirs = median(rounds.iter().map(|(_, theirs)| rate(*theirs)).collect());
@@ -147,7 +147,7 @@ fn dd(from: &Path, to: &Path) -> f64 {
     began.elapsed().as_secs_f64()
 }
 
-/// Sends a file as the document, at as little cost to this machine as it can be sent at: by `sendfile`.
+/// Sends a file as the document with `sendfile`, the cheapest way for this machine.
 fn update(address: &str, lease: &str, file: &Path) -> f64 {
     let began = Instant::now();
     let mut stream = std::net::TcpStream::connect(address).expect("it listens");
@@ -165,7 +165,7 @@ fn update(address: &str, lease: &str, file: &Path) -> f64 {
     began.elapsed().as_secs_f64()
 }
 
-async fn asked(address: &str, target: &str) -> TcpStream {
+async fn send(address: &str, target: &str) -> TcpStream {
     let mut stream = plain(address).await;
     let request = format!("GET {target}\r\nhost: lockd\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("it listens");
@@ -174,14 +174,14 @@ async fn asked(address: &str, target: &str) -> TcpStream {
 
 async fn take(address: &str, target: &str) -> Vec<u8> {
     let mut whole = Vec::new();
-    asked(address, target).await.read_to_end(&mut whole).await.expect("all of it");
+    send(address, target).await.read_to_end(&mut whole).await.expect("all of it");
     whole
 }
 
-/// Takes all of an answer, and keeps none of it.
+/// Reads and discards a whole response; returns the seconds it took.
 async fn get(address: &str, target: &str) -> f64 {
     let began = Instant::now();
-    let mut stream = asked(address, target).await;
+    let mut stream = send(address, target).await;
     let (mut taken, mut piece) = (0, vec![0; PIECE]);
     loop {
         match stream.read(&mut piece).await.expect("all of it") {

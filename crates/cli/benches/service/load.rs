@@ -1,7 +1,7 @@
-//! 1,000 connections over mutual TLS, ten requests each at all times: 10,000 who wait for 200 keys, for a minute.
+//! 1,000 connections over mutual TLS with ten requests each at all times: 10,000 waiters for 200 keys, for a minute.
 //!
-//! Whoever is granted a key looks whether anybody else holds it, and whether its token is newer than every one seen
-//! before; then it gives the key back, and stands in line again.
+//! Each holder checks that no other waiter holds the key and that its token is greater than every earlier one; then it
+//! releases the key and queues again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ const STREAMS: usize = 10;
 const KEYS: usize = 200;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What is known of a key: who holds it now, and the newest token.
+/// The expected state of a key: whether it is held, and the greatest token so far.
 #[derive(Default)]
 struct Key {
     held: bool,
@@ -30,10 +30,10 @@ struct Key {
 }
 
 #[derive(Default)]
-struct Told {
+struct Counters {
     stop: AtomicBool,
     handed: AtomicU64,
-    tired: AtomicU64,
+    timed_out: AtomicU64,
     waiting: AtomicU64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn measure() {
 async fn run(server: &Running) {
     let config = tls(&server.identity(), "h2");
     let keys: Arc<Vec<Mutex<Key>>> = Arc::new((0..KEYS).map(|_| Mutex::default()).collect());
-    let told = Arc::new(Told::default());
+    let counters = Arc::new(Counters::default());
     let mut tasks = tokio::task::JoinSet::new();
     let began = Instant::now();
     for number in 0..CONNECTIONS {
@@ -58,26 +58,26 @@ async fn run(server: &Running) {
                 sender: sender.clone(),
                 key: (number * STREAMS + stream) % KEYS,
                 keys: Arc::clone(&keys),
-                told: Arc::clone(&told),
+                counters: Arc::clone(&counters),
             };
-            tasks.spawn(waiter.stand_in_line());
+            tasks.spawn(waiter.run());
         }
     }
     println!(
         "{CONNECTIONS} connections with {STREAMS} requests each after {:.1} s",
         began.elapsed().as_secs_f64()
     );
-    let resident = watch(server, &told).await;
-    told.stop.store(true, Ordering::Relaxed);
+    let resident = watch(server, &counters).await;
+    counters.stop.store(true, Ordering::Relaxed);
     while let Some(ended) = tasks.join_next().await {
         ended.expect("no answer was wrong");
     }
     let (early, late) = (most(&resident[20..40]), most(&resident[40..]));
-    let handed = told.handed.load(Ordering::Relaxed);
+    let handed = counters.handed.load(Ordering::Relaxed);
     println!(
         "handed over {handed} times, {:.0} a second; waits that ran out: {}",
         handed as f64 / MINUTE.as_secs_f64(),
-        told.tired.load(Ordering::Relaxed)
+        counters.timed_out.load(Ordering::Relaxed)
     );
     println!(
         "resident: {:.1} MB at 20 to 40 s, {:.1} MB after (flat: {:.2})",
@@ -88,8 +88,8 @@ async fn run(server: &Running) {
     println!("no two holders, no token twice, no lease lost, no answer wrong");
 }
 
-/// A figure every second.
-async fn watch(server: &Running, told: &Told) -> Vec<f64> {
+/// Samples the server's resident memory every second.
+async fn watch(server: &Running, counters: &Counters) -> Vec<f64> {
     let mut resident = Vec::new();
     let began = Instant::now();
     while began.elapsed() < MINUTE {
@@ -97,7 +97,7 @@ async fn watch(server: &Running, told: &Told) -> Vec<f64> {
         resident.push(server.resident() as f64);
         if resident.len().is_multiple_of(10) {
             let (waiting, handed) =
-                (told.waiting.load(Ordering::Relaxed), told.handed.load(Ordering::Relaxed));
+                (counters.waiting.load(Ordering::Relaxed), counters.handed.load(Ordering::Relaxed));
             println!(
                 "  {:>2} s: {waiting} wait, {handed} handed over, {:.1} MB",
                 resident.len(),
@@ -116,33 +116,33 @@ struct Waiter {
     sender: SendRequest<Full<Bytes>>,
     key: usize,
     keys: Arc<Vec<Mutex<Key>>>,
-    told: Arc<Told>,
+    counters: Arc<Counters>,
 }
 
 impl Waiter {
-    async fn stand_in_line(mut self) {
-        while !self.told.stop.load(Ordering::Relaxed) {
+    async fn run(mut self) {
+        while !self.counters.stop.load(Ordering::Relaxed) {
             let name = format!("key-{}", self.key);
-            let ask = json!({"key": name, "ttl_seconds": 60, "block_seconds": 20});
-            self.told.waiting.fetch_add(1, Ordering::Relaxed);
-            let (status, lease) = self.post("/v1/acquire", &ask).await;
-            self.told.waiting.fetch_sub(1, Ordering::Relaxed);
+            let request = json!({"key": name, "ttl_seconds": 60, "block_seconds": 20});
+            self.counters.waiting.fetch_add(1, Ordering::Relaxed);
+            let (status, lease) = self.post("/v1/acquire", &request).await;
+            self.counters.waiting.fetch_sub(1, Ordering::Relaxed);
             if status == 409 {
                 assert_eq!(lease["error"], "waiting", "{lease}");
-                self.told.tired.fetch_add(1, Ordering::Relaxed);
+                self.counters.timed_out.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             assert_eq!(status, 200, "{lease}");
-            self.take(lease["fencing_token"].as_u64().expect("a token"));
-            // Until it is sent, it is ours.
+            self.check_grant(lease["fencing_token"].as_u64().expect("a token"));
+            // Marked free before the release is sent: from then on another waiter may be granted the key.
             self.keys[self.key].lock().expect("no panic").held = false;
             let (status, released) = self.post("/v1/release", &json!({"lease_id": lease["lease_id"]})).await;
             assert_eq!((status, &released["released"]), (200, &json!(true)), "a lease was lost");
-            self.told.handed.fetch_add(1, Ordering::Relaxed);
+            self.counters.handed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn take(&self, token: u64) {
+    fn check_grant(&self, token: u64) {
         let mut key = self.keys[self.key].lock().expect("no panic");
         assert!(!key.held, "two holders of key-{}", self.key);
         assert!(token > key.newest, "token {token} after {}", key.newest);

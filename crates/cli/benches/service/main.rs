@@ -1,8 +1,8 @@
-//! What the service takes: the real program as a process of its own, asked over sockets of this machine.
+//! Benchmarks of the service: the real program in its own process, over loopback sockets.
 //!
-//! `cargo bench -p cli --bench service`; words after `--` pick parts by name: `rate` (requests a second beside an empty
-//! handler of the same stack), `idle` (memory of a server that nobody asks), `documents` (100 MB written and read), `load` (1,000 connections, 10,000 waiters, a
-//! minute). Set `TMPDIR` to choose the disk.
+//! `cargo bench -p cli --bench service`; arguments after `--` select parts by name: `rate` (requests per second, compared
+//! with an empty handler on the same stack), `idle` (memory of an idle server), `documents` (100 MB written and read), `load`
+//! (1,000 connections, 10,000 waiters, one minute). `TMPDIR` selects the disk.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![expect(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
@@ -13,7 +13,7 @@ mod rate;
 mod servers;
 mod wire;
 
-/// The server that does nothing has lockd's allocator too.
+/// The empty server uses lockd's allocator too.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

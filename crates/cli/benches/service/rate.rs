@@ -1,4 +1,4 @@
-//! Requests a second: 64 connections, each of which acquires and releases a key of its own.
+//! Requests per second: 64 connections, each of which acquires and releases its own key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,29 +13,29 @@ const CONNECTIONS: usize = 64;
 const ROUND: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 11;
 
-/// What is asked of a server, over and over.
+/// The request that is repeated.
 #[derive(Clone, Copy)]
-enum Asked {
-    /// To acquire a key, and to release it.
+enum RequestKind {
+    /// Acquire and release a key.
     Lease,
-    /// Whether it is alive: as good as nothing.
+    /// The liveness probe, which does next to nothing.
     Health,
 }
 
 struct Kind {
     name: &'static str,
     server: Running,
-    asked: Asked,
+    request: RequestKind,
     tls: Option<Arc<ClientConfig>>,
     rates: Vec<f64>,
-    /// What a request cost the server and the client, in microseconds of CPU time.
+    /// CPU time per request of the server and the client, in microseconds.
     costs: Vec<(f64, f64)>,
 }
 
 impl Kind {
     fn new(name: &'static str, server: Running, mtls: bool) -> Kind {
         let tls = mtls.then(|| tls(&server.identity(), "http/1.1"));
-        Kind { name, server, asked: Asked::Lease, tls, rates: Vec::new(), costs: Vec::new() }
+        Kind { name, server, request: RequestKind::Lease, tls, rates: Vec::new(), costs: Vec::new() }
     }
 }
 
@@ -52,14 +52,17 @@ pub(crate) fn measure() {
         Kind::new("mem://, plain", Running::start(&memory), false),
         Kind::new("disk://, plain", Running::start(&["--mtls=false"]), false),
         Kind::new("mem://, mTLS", Running::start(&["--store", "mem://"]), true),
-        Kind { asked: Asked::Health, ..Kind::new("/healthz, plain", Running::start(&memory), false) },
-        Kind { asked: Asked::Health, ..Kind::new("/healthz, mTLS", Running::start(&memory[..2]), true) },
+        Kind { request: RequestKind::Health, ..Kind::new("/healthz, plain", Running::start(&memory), false) },
+        Kind {
+            request: RequestKind::Health,
+            ..Kind::new("/healthz, mTLS", Running::start(&memory[..2]), true)
+        },
     ];
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
-    // Round after round, so that what the machine does meanwhile hits all alike.
+    // Interleaved rounds, so that other load on the machine affects all kinds alike.
     for _ in 0..ROUNDS {
         for kind in &mut kinds {
-            let (rate, cost) = runtime.block_on(rate(&kind.server, kind.tls.as_ref(), kind.asked));
+            let (rate, cost) = runtime.block_on(rate(&kind.server, kind.tls.as_ref(), kind.request));
             kind.rates.push(rate);
             kind.costs.push(cost);
         }
@@ -77,7 +80,7 @@ pub(crate) fn measure() {
             kind.name
         );
     }
-    // Of each round, since what the machine does meanwhile hits both.
+    // Ratios per round, since other load on the machine affects both.
     let ratio = |one: usize, other: usize| {
         median(kinds[one].rates.iter().zip(&kinds[other].rates).map(|(one, other)| one / other))
     };
@@ -87,8 +90,8 @@ pub(crate) fn measure() {
     println!("  mTLS of plain: {:.2} (aim: 0.70)", ratio(3, 1));
 }
 
-/// Requests a second; what each cost the server and the client.
-async fn rate(server: &Running, tls: Option<&Arc<ClientConfig>>, asked: Asked) -> (f64, (f64, f64)) {
+/// Requests per second, and the CPU time per request of the server and the client.
+async fn rate(server: &Running, tls: Option<&Arc<ClientConfig>>, request: RequestKind) -> (f64, (f64, f64)) {
     let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let mut tasks = Vec::new();
     for number in 0..CONNECTIONS {
@@ -97,13 +100,13 @@ async fn rate(server: &Running, tls: Option<&Arc<ClientConfig>>, asked: Asked) -
         tasks.push(tokio::spawn(async move {
             let acquire = format!(r#"{{"key":"key-{number}","ttl_seconds":60,"owner":"bench"}}"#);
             while !stop.load(Ordering::Relaxed) {
-                if let Asked::Health = asked {
+                if let RequestKind::Health = request {
                     connection.get("/healthz").await;
                     done.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
                 let granted = connection.post("/v1/acquire", &acquire).await;
-                // The server that does nothing grants nothing.
+                // The empty server returns no lease.
                 let lease = if granted.starts_with(b"{") { field(granted, "lease_id") } else { "" };
                 let release = format!(r#"{{"lease_id":"{lease}"}}"#);
                 connection.post("/v1/release", &release).await;
@@ -111,7 +114,7 @@ async fn rate(server: &Running, tls: Option<&Arc<ClientConfig>>, asked: Asked) -
             }
         }));
     }
-    // Those who came first have been at it for a while.
+    // Restart the count: the first connections have been running for a while.
     done.store(0, Ordering::Relaxed);
     let (began, before) = (Instant::now(), (server.cpu(), cpu("self")));
     tokio::time::sleep(ROUND).await;

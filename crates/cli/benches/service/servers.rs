@@ -1,4 +1,4 @@
-//! The servers that are measured: lockd, and one that does nothing, on the same stack.
+//! The measured servers: lockd, and an empty server on the same stack.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -11,10 +11,10 @@ use axum::extract::RawQuery;
 use axum::routing::{get, post};
 use http_body_util::channel::Channel;
 
-/// The word that makes this program the server that does nothing.
+/// The argument that makes this program the empty server.
 pub(crate) const EMPTY: &str = "empty-server";
 
-/// A server, until it is dropped.
+/// A server process, killed on drop.
 pub(crate) struct Running {
     child: Child,
     pub(crate) address: String,
@@ -22,7 +22,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// lockd, with a folder of its own.
+    /// lockd with a temporary data directory.
     pub(crate) fn start(args: &[&str]) -> Running {
         let dir = tempfile::tempdir().expect("a directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockd"));
@@ -31,7 +31,7 @@ impl Running {
         Running::spawn(command, dir)
     }
 
-    /// An empty handler: reads the body, and answers with as many bytes as a grant has.
+    /// The empty server: reads the body, and responds with as many bytes as a grant has.
     pub(crate) fn empty() -> Running {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.arg(EMPTY);
@@ -46,27 +46,27 @@ impl Running {
         let address =
             serving.split("://").nth(1).and_then(|rest| rest.split(' ').next()).expect("an address");
         let address = address.to_string();
-        // What it says from now on is not of interest, but has to go somewhere.
+        // Drains the log, so that the server never blocks on a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Running { child, address, dir }
     }
 
-    /// The client that was made at the first start.
+    /// The client identity file that the first start creates.
     pub(crate) fn identity(&self) -> std::path::PathBuf {
         self.dir.path().join("client.pem")
     }
 
-    /// Bytes of memory in use.
+    /// Resident memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
         self.memory("VmRSS:")
     }
 
-    /// The most that it ever had in use.
+    /// Peak resident memory in bytes.
     pub(crate) fn peak(&self) -> u64 {
         self.memory("VmHWM:")
     }
 
-    /// How long its threads have run.
+    /// CPU time of its threads.
     pub(crate) fn cpu(&self) -> Duration {
         cpu(&self.child.id().to_string())
     }
@@ -80,13 +80,13 @@ impl Running {
     }
 }
 
-/// How long the threads of a process have run, by its number or `self`.
+/// CPU time of the threads of a process, given by its pid or `self`.
 pub(crate) fn cpu(process: &str) -> Duration {
     let tasks = std::fs::read_dir(Path::new("/proc").join(process).join("task")).expect("it runs");
     let ran = |task: std::io::Result<std::fs::DirEntry>| -> u64 {
-        let told = std::fs::read_to_string(task.expect("it runs").path().join("schedstat"));
-        // A thread may end meanwhile.
-        told.ok().and_then(|told| told.split(' ').next()?.parse().ok()).unwrap_or_default()
+        let schedstat = std::fs::read_to_string(task.expect("it runs").path().join("schedstat"));
+        // A thread may exit between the listing and the read.
+        schedstat.ok().and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or_default()
     };
     Duration::from_nanos(tasks.map(ran).sum())
 }
@@ -98,7 +98,7 @@ impl Drop for Running {
     }
 }
 
-/// Serves until it is killed.
+/// Runs the empty server until it is killed.
 pub(crate) fn serve_nothing() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
     runtime.block_on(async {
@@ -115,7 +115,7 @@ pub(crate) fn serve_nothing() {
     });
 }
 
-/// Streams the file that the query names, in the pieces in which lockd reads.
+/// Streams the file named in the query, in chunks of the size that lockd reads.
 async fn file(RawQuery(path): RawQuery) -> Body {
     let path = path.expect("a path");
     let (mut send, body) = Channel::<Bytes, std::io::Error>::new(2);

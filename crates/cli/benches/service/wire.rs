@@ -1,4 +1,4 @@
-//! A client that costs little: HTTP/1.1 by hand on one connection, one request after the other.
+//! A minimal HTTP/1.1 client with low overhead: one connection, one request at a time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Connection {
     buffer: Vec<u8>,
 }
 
-/// TLS with an identity file, speaking this protocol.
+/// A TLS configuration with an identity file and this ALPN protocol.
 pub(crate) fn tls(identity: &Path, protocol: &str) -> Arc<ClientConfig> {
     let text = std::fs::read_to_string(identity).expect("made at the first start");
     let bundle = ClientBundle::parse(&text).expect("sound");
@@ -50,23 +50,23 @@ impl Connection {
         Connection { stream, buffer: Vec::with_capacity(4096) }
     }
 
-    /// The body of the answer, which must be 200.
+    /// Sends a request; returns the body of the response, whose status must be 200.
     pub(crate) async fn post(&mut self, path: &str, body: &str) -> &[u8] {
         let length = body.len();
-        self.ask(&format!("POST {path} HTTP/1.1\r\nhost: lockd\r\ncontent-length: {length}\r\n\r\n{body}"))
+        self.send(&format!("POST {path} HTTP/1.1\r\nhost: lockd\r\ncontent-length: {length}\r\n\r\n{body}"))
             .await
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> &[u8] {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nhost: lockd\r\n\r\n")).await
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: lockd\r\n\r\n")).await
     }
 
-    async fn ask(&mut self, request: &str) -> &[u8] {
+    async fn send(&mut self, request: &str) -> &[u8] {
         self.stream.write_all(request.as_bytes()).await.expect("it listens");
         self.buffer.clear();
         loop {
             assert_ne!(self.stream.read_buf(&mut self.buffer).await.expect("an answer"), 0, "it hung up");
-            if let Some((head, whole)) = measured(&self.buffer)
+            if let Some((head, whole)) = body_range(&self.buffer)
                 && self.buffer.len() >= whole
             {
                 assert!(
@@ -80,15 +80,15 @@ impl Connection {
     }
 }
 
-/// Where the body begins, and where it ends.
-fn measured(buffer: &[u8]) -> Option<(usize, usize)> {
+/// The offsets of the start and the end of the body.
+fn body_range(buffer: &[u8]) -> Option<(usize, usize)> {
     let head = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&buffer[..head]).ok()?.to_ascii_lowercase();
     let length = text.lines().find_map(|line| line.strip_prefix("content-length: "))?;
     Some((head, head + length.trim().parse::<usize>().ok()?))
 }
 
-/// The text of a field, without reading all of the answer.
+/// The text of a field, without parsing the whole response.
 pub(crate) fn field<'a>(body: &'a [u8], name: &str) -> &'a str {
     let text = std::str::from_utf8(body).expect("text");
     let after = text.split_once(&format!("\"{name}\":\"")).expect("a field").1;

@@ -1,7 +1,7 @@
-//! A command and its process group, from its start until nothing of it is left.
+//! A command and its process group, from its start until the last process is reaped.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, PipeReader, Read};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -14,61 +14,70 @@ use rustix::process::{
     set_child_subreaper, test_kill_process_group, wait, waitid, waitpid,
 };
 
-use super::alarm::{Alarm, Moment};
+use super::boot_clock::{BootInstant, BootTimer};
 use super::signals::Signals;
 use super::terminal::Terminal;
+use super::waker::WakeReader;
 
-/// How long a group that was killed may take to be gone.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// How long to wait for the processes of a killed group to disappear.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What to say of [`Ended::WantsTerminal`].
-pub const WANTS_TERMINAL: &str = "the command was ended, because it wanted the terminal, which is another job's; run it in \
-                                  the foreground, or with its input from a file or /dev/null";
+/// The error message for [`Ended::WantsTerminal`].
+pub const WANTS_TERMINAL: &str = "the command was killed: it tried to use the terminal, which belongs to another job; run \
+                                  it in the foreground, or redirect its input from a file or /dev/null";
 
-/// What becomes of the command next.
+/// The error message for a group that [`Job::end`] could not kill; `held` is the lock or lease that protects it.
+pub fn unkilled(held: &str) -> String {
+    format!(
+        "some processes of the command could not be killed, so the {held} is not released and will expire; find out what \
+         blocks them"
+    )
+}
+
+/// The next step of the supervising loop.
 pub enum Order<L> {
-    /// It may run. Ask again within this time.
+    /// Let it run; evaluate the rule again within this time.
     Run(Duration),
-    /// It has to end: it is told so, once, with SIGTERM. Ask again within this time.
+    /// Send SIGTERM, once; evaluate the rule again within this time.
     End(Duration),
-    /// It must not run any more.
+    /// Stop watching: the caller then kills the group with [`Job::end`].
     Kill(L),
 }
 
-/// How it ended.
+/// Why [`Job::watch`] returned.
 pub enum Ended<L> {
-    /// By itself, or by a signal: the exit code as a shell gives it, 128 and the signal that killed it.
+    /// The command exited. A shell's exit code: 128 plus the signal number if a signal killed it.
     Exited(u8),
-    /// It was ordered to be killed.
+    /// The rule returned [`Order::Kill`].
     Killed(L),
-    /// It waited for a terminal that it would never have had.
+    /// The command was stopped by SIGTTIN or SIGTTOU, and the terminal belongs to another job.
     WantsTerminal,
 }
 
-/// A command that runs.
+/// A running command.
 pub struct Job<'a> {
-    /// The command: the leader of its group, and reaped last.
+    /// The command's pid, which is also its process group; reaped last.
     leader: Pid,
     signals: &'a Signals,
-    rung: PipeReader,
-    alarm: Alarm,
+    wakeups: WakeReader,
+    timer: BootTimer,
     terminal: Option<Terminal>,
-    /// It was told to end.
-    told: bool,
+    /// SIGTERM was sent.
+    term_sent: bool,
 }
 
 impl<'a> Job<'a> {
-    /// Starts the command in a group of its own, and lends it the terminal. To be called on the main thread: the
-    /// kernel kills the command when the thread that started it ends. `rung` is a pipe that wakes whoever watches.
+    /// Starts the command in its own process group and makes it the terminal's foreground group. Must be called on the
+    /// main thread: the kernel kills the command when the thread that started it ends. `wakeups` interrupts `watch`.
     pub fn start<V: AsRef<OsStr>>(
         command: &[OsString],
         variables: impl IntoIterator<Item = (&'static str, V)>,
         signals: &'a Signals,
-        rung: PipeReader,
+        wakeups: WakeReader,
     ) -> io::Result<Job<'a>> {
-        // Made first: once the command runs, nothing may fail before it is watched.
-        let alarm = Alarm::new()?;
-        // What the command leaves behind becomes our child, so that we can tell when it is gone.
+        // Created first: once the command runs, nothing may fail before it is watched.
+        let timer = BootTimer::new()?;
+        // Orphans of the command are reparented to this process, so that it can wait for them.
         set_child_subreaper(Some(getpid()))?;
         let child = Command::new("/proc/self/exe")
             .args([super::BECOME, &std::process::id().to_string()])
@@ -77,101 +86,101 @@ impl<'a> Job<'a> {
             .process_group(0)
             .spawn()?;
         let leader = Pid::from_child(&child);
-        Ok(Job { leader, signals, rung, alarm, terminal: Terminal::hand_to(leader), told: false })
+        Ok(Job { leader, signals, wakeups, timer, terminal: Terminal::hand_to(leader), term_sent: false })
     }
 
-    /// Keeps the command and its rule together until one of them ends.
+    /// Supervises the command until it exits or `rule` orders the kill. Signals to this process are forwarded to the group.
     pub fn watch<L>(&mut self, mut rule: impl FnMut() -> Order<L>) -> Ended<L> {
         loop {
-            if let Some(ended) = self.look() {
-                return ended;
+            if let Some(exit) = self.poll_exit() {
+                return exit;
             }
-            // Read before the rule reads its clock: if the machine sleeps in between, the alarm is early, never late.
-            let asked_at = Moment::now();
+            // Read before the rule reads its clock: a suspend in between makes the timer early, never late.
+            let read_at = BootInstant::now();
             let within = match rule() {
                 Order::Run(within) => within,
                 Order::End(within) => {
-                    self.tell_to_end();
+                    self.send_term();
                     within
                 }
                 Order::Kill(why) => return Ended::Killed(why),
             };
-            self.wait(asked_at.after(within));
+            self.wait(read_at.plus(within));
             while let Some(signal) = self.signals.for_command() {
                 let _ = kill_process_group(self.leader, signal);
             }
         }
     }
 
-    fn tell_to_end(&mut self) {
-        if !self.told {
-            self.told = true;
+    fn send_term(&mut self) {
+        if !self.term_sent {
+            self.term_sent = true;
             let _ = kill_process_group(self.leader, Signal::TERM);
             let _ = kill_process_group(self.leader, Signal::CONT);
         }
     }
 
-    /// Kills what is left of the group, and waits until it is gone: false if it is not, within some seconds.
-    #[must_use = "what may still run must not lose its protection"]
+    /// Kills the group and waits until no process of it is left; false if some remain after 10 s.
+    #[must_use = "processes that may still run must keep their lock"]
     pub fn end(mut self) -> bool {
         let _ = kill_process_group(self.leader, Signal::KILL);
-        let gone = self.is_gone_by(Moment::now().after(GONE_WITHIN));
+        let gone = self.wait_until_gone(BootInstant::now().plus(KILL_TIMEOUT));
         drop(self.terminal);
         gone
     }
 
-    fn is_gone_by(&mut self, last: Moment) -> bool {
+    fn wait_until_gone(&mut self, deadline: BootInstant) -> bool {
         loop {
             while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
             if test_kill_process_group(self.leader).is_err() {
                 return true;
             }
-            if Moment::now() >= last {
+            if BootInstant::now() >= deadline {
                 return false;
             }
-            self.wait(Moment::now().after(Duration::from_millis(20)).min(last));
+            self.wait(BootInstant::now().plus(Duration::from_millis(20)).min(deadline));
             while self.signals.for_command().is_some() {}
         }
     }
 
-    /// Waits for a signal, the bell or a moment; a little early is fine, since the caller looks again.
-    fn wait(&mut self, until: Moment) {
-        self.alarm.set(until).expect("a timer of our own");
-        let (signals, alarm) = (self.signals.as_fd(), self.alarm.as_fd());
-        let mut fds = [&signals, &alarm].map(|fd| PollFd::new(fd, PollFlags::IN)).to_vec();
-        fds.push(PollFd::new(&self.rung, PollFlags::IN));
+    /// Waits for a signal, a wakeup or the deadline. Spurious returns are fine: the caller re-evaluates everything.
+    fn wait(&mut self, until: BootInstant) {
+        self.timer.set(until).expect("a timer of our own");
+        let (signals, timer) = (self.signals.as_fd(), self.timer.as_fd());
+        let mut fds = [&signals, &timer].map(|fd| PollFd::new(fd, PollFlags::IN)).to_vec();
+        fds.push(PollFd::new(&self.wakeups, PollFlags::IN));
         let ready = poll(&mut fds, None).is_ok();
         if ready && fds[2].revents().contains(PollFlags::IN) {
-            drop(self.rung.read(&mut [0; 16]));
+            drop(self.wakeups.read(&mut [0; 16]));
         }
     }
 
-    /// Whether the command has ended, without reaping it; a command that was stopped is continued.
-    fn look<L>(&self) -> Option<Ended<L>> {
-        let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        if let Ok(Some(status)) = waitid(WaitId::Pid(self.leader), peek) {
+    /// Checks for the command's exit without reaping it. A stopped command is continued.
+    fn poll_exit<L>(&self) -> Option<Ended<L>> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if let Ok(Some(status)) = waitid(WaitId::Pid(self.leader), options) {
             return Some(Ended::Exited(exit_code(&status)));
         }
         self.reap_orphans();
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         while let Ok(Some(status)) = waitid(WaitId::Pid(self.leader), stopped) {
-            // Continued, it would ask for the terminal again, and be stopped again, as fast as a core can go.
+            // Continued, it would access the terminal and be stopped again, in a busy loop.
             if wants_terminal(&status) && !Terminal::belongs_to(self.leader) {
                 return Some(Ended::WantsTerminal);
             }
-            // A lease cannot be suspended: it would run out. So neither can its command.
+            // A lease expires while its command is stopped, so a command cannot be suspended.
             let _ = kill_process_group(self.leader, Signal::CONT);
         }
         None
     }
 
-    /// Without this a command that leaves many processes behind would fill the process table.
+    /// Keeps the zombies of reparented orphans from filling the process table.
     fn reap_orphans(&self) {
-        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        while let Some(pid) = waitid_of_any(Id::All, peek).ok().and_then(|status| status.pid()) {
+        let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        while let Some(pid) = waitid_of_any(Id::All, options).ok().and_then(|status| status.pid()) {
             match Pid::from_raw(pid.as_raw()) {
-                // It has just ended: the next look finds it.
                 Some(pid) if pid != self.leader => drop(waitpid(Some(pid), WaitOptions::NOHANG)),
+                // The leader has just exited: the next `poll_exit` finds it.
                 _ => return,
             }
         }
@@ -179,8 +188,8 @@ impl<'a> Job<'a> {
 }
 
 fn wants_terminal(status: &WaitIdStatus) -> bool {
-    let by = status.stopping_signal();
-    [Signal::TTIN, Signal::TTOU].iter().any(|signal| by == Some(signal.as_raw()))
+    let stopped_by = status.stopping_signal();
+    [Signal::TTIN, Signal::TTOU].iter().any(|signal| stopped_by == Some(signal.as_raw()))
 }
 
 fn exit_code(status: &WaitIdStatus) -> u8 {

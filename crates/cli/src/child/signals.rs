@@ -1,4 +1,4 @@
-//! Signals of this process, through a descriptor.
+//! Signals to this process, read from a signalfd.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,24 +8,24 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 
-/// The signals that a command is told of, and those of its end.
+/// A signalfd for SIGCHLD and for the signals that are forwarded to the command.
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// From here on signals arrive through the descriptor. To be called before there is another thread: a thread that
-    /// has them unblocked would be ended by one.
+    /// Blocks the signals and reads them from a descriptor from here on. Must be called before any other thread is started:
+    /// a thread with the signals unblocked would be terminated by one.
     ///
-    /// What was ignored when the program was started stays ignored: that is how `nohup` works.
+    /// Signals that were ignored at start stay ignored: `nohup` relies on it.
     pub fn take() -> io::Result<Signals> {
-        let ignored = Ignored::read()?;
+        let ignored = IgnoredSignals::read()?;
         if ignored.has(Mask::SIGCHLD) {
-            // The kernel would not tell how a command ended; and nothing safe can undo it.
-            let detail = "SIGCHLD is ignored, so the end of a command could not be noticed; start it from a program \
-                          that does not ignore it";
+            // With SIGCHLD ignored the kernel discards exit statuses, and resetting the disposition needs unsafe code.
+            let detail = "SIGCHLD is ignored, so the exit of a command could not be detected; start this program from a \
+                          parent that does not ignore SIGCHLD";
             return Err(io::Error::other(detail));
         }
         let mut mask = SigSet::empty();
-        // SIGTTOU too: without it, taking the terminal back would stop this process.
+        // SIGTTOU too: otherwise taking the terminal back would stop this process.
         mask.add(Mask::SIGTTOU);
         mask.add(Mask::SIGCHLD);
         for signal in [Mask::SIGINT, Mask::SIGTERM, Mask::SIGHUP, Mask::SIGQUIT] {
@@ -37,7 +37,7 @@ impl Signals {
         Ok(Signals(SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// Waits until there is a signal for the command, or `done` can be read or is closed.
+    /// Waits for a signal to forward, or until `done` is readable or closed.
     pub fn wait_or(&self, done: &impl AsFd) -> io::Result<Option<Signal>> {
         loop {
             let mut fds = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(done, PollFlags::IN)];
@@ -50,12 +50,12 @@ impl Signals {
         }
     }
 
-    /// The next signal that says something to the command; the others are taken out.
+    /// The next pending signal to forward to the command; others are discarded.
     pub fn for_command(&self) -> Option<Signal> {
         while let Ok(Some(signal)) = self.0.read_signal() {
             let named = i32::try_from(signal.ssi_signo).ok().and_then(Signal::from_named_raw);
-            if let Some(told @ (Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT)) = named {
-                return Some(told);
+            if let Some(signal @ (Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT)) = named {
+                return Some(signal);
             }
         }
         None
@@ -68,16 +68,16 @@ impl AsFd for Signals {
     }
 }
 
-/// What this process was told to ignore by whoever started it.
-struct Ignored(u64);
+/// The mask of signals that this process ignores, inherited from its parent.
+struct IgnoredSignals(u64);
 
-impl Ignored {
-    fn read() -> io::Result<Ignored> {
+impl IgnoredSignals {
+    fn read() -> io::Result<IgnoredSignals> {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
         let mask = mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-        mask.map(Ignored)
-            .ok_or_else(|| io::Error::other("/proc/self/status does not say which signals are ignored"))
+        mask.map(IgnoredSignals)
+            .ok_or_else(|| io::Error::other("/proc/self/status has no readable SigIgn line"))
     }
 
     fn has(&self, signal: Mask) -> bool {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use cli::pages::{Completions, Man};
+use cli::man_pages::{Completions, Man};
 use worktree::ids::{SessionId, WorktreeId};
 use worktree::policy::PolicyChanges;
 use worktree::snapshot::Consistency;
@@ -21,10 +21,10 @@ use worktree::worktree::Mode;
                   Example:\n  jvs init\n  jvs run -- make -C main\n  jvs doctor"
 )]
 pub(crate) struct Args {
-    /// The repository; by default the nearest one above the working directory.
+    /// Repository directory [default: the nearest at or above the working directory].
     #[arg(long, global = true, env = "JVS_REPO", value_name = "DIR")]
     pub(crate) repo: Option<PathBuf>,
-    /// Answer with one JSON object.
+    /// Print one JSON object.
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -33,21 +33,21 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make a repository, with one worktree.
+    /// Create a repository with one worktree.
     Init(Init),
     /// Add, list and remove worktrees.
     Worktree {
         #[command(subcommand)]
         command: WorktreeCommand,
     },
-    /// Take, keep, give back and look at the lock of a worktree.
+    /// Acquire, renew, release, steal and show the lock of a worktree.
     Lock {
         #[command(subcommand)]
         command: LockCommand,
     },
     /// Run a command while holding the lock.
     Run(Run),
-    /// Take a snapshot of a worktree, and publish it.
+    /// Take and publish a snapshot of a worktree.
     Snapshot(Snapshot),
     /// List the published snapshots of a worktree, newest first.
     #[command(
@@ -56,49 +56,50 @@ pub(crate) enum Command {
     History {
         #[command(flatten)]
         target: Target,
-        /// At most so many.
+        /// Maximum number of snapshots.
         #[arg(long, default_value_t = 50, value_name = "N")]
         limit: usize,
     },
-    /// Show what is known of a snapshot.
+    /// Show the description of a snapshot.
     #[command(after_help = "Example:\n  jvs info\n  jvs info 20261115t0812 --json")]
     Info {
         #[command(flatten)]
         target: Target,
-        /// The snapshot: its id, the beginning of it, or `head`.
+        /// Snapshot id, unique prefix of an id, or `head`.
         #[arg(default_value = "head")]
         snapshot: String,
     },
-    /// Make a worktree's files those of a snapshot.
+    /// Replace a worktree's files with those of a snapshot.
     Restore(Restore),
-    /// Read snapshots again, whole, and compare them with their hashes.
+    /// Verify snapshots against their hashes.
     #[command(after_help = "Example:\n  jvs verify head\n  jvs verify --all")]
     Verify {
         #[command(flatten)]
         target: Target,
-        /// The snapshot: its id, the beginning of it, or `head`.
+        /// Snapshot id, unique prefix of an id, or `head`.
         #[arg(default_value = "head", conflicts_with = "all")]
         snapshot: String,
-        /// Every published snapshot of the worktree.
+        /// Verify every published snapshot of the worktree.
         #[arg(long)]
         all: bool,
     },
-    /// Look for what is wrong. Exits 0 when healthy, 1 with findings, 2 when it could not look.
+    /// Check the repository. Exits 0 if healthy, 1 with findings, 2 if it could not be examined.
     #[command(after_help = "Example:\n  jvs doctor\n  jvs doctor --strict\n  jvs doctor --repair")]
     Doctor {
-        /// Also look for what was left half done, and at the clock.
+        /// Also check for litter, stored snapshots and the clock.
         #[arg(long)]
         strict: bool,
-        /// Mend what can be mended; looks as hard as --strict.
+        /// Repair findings that can be repaired; implies --strict. Never removes a published snapshot, nor
+        /// anything of a worktree whose sequence is damaged.
         #[arg(long)]
         repair: bool,
     },
-    /// Print completions for a shell.
+    /// Print shell completions.
     #[command(
         after_help = "Example:\n  jvs completions bash > ~/.local/share/bash-completion/completions/jvs"
     )]
     Completions(Completions),
-    /// Write manual pages, one for each command.
+    /// Write man pages, one per command.
     #[command(after_help = "Example:\n  jvs man --out ~/.local/share/man/man1")]
     Man(Man),
 }
@@ -106,13 +107,13 @@ pub(crate) enum Command {
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jvs init\n  jvs init /mnt/shared/models --lease-duration-ms 60000")]
 pub(crate) struct Init {
-    /// Where; made if it is not there.
+    /// Directory of the repository; created if it does not exist.
     #[arg(default_value = ".")]
     pub(crate) dir: PathBuf,
-    /// The name and directory of the first worktree.
+    /// Name and directory of the first worktree [default: main].
     #[arg(long, value_name = "ID")]
     pub(crate) worktree: Option<WorktreeId>,
-    /// Whether the first worktree has one writer.
+    /// Whether the first worktree has a single writer.
     #[arg(long, default_value = "exclusive")]
     pub(crate) mode: ModeArg,
     #[command(flatten)]
@@ -121,29 +122,29 @@ pub(crate) struct Init {
 
 #[derive(Subcommand)]
 pub(crate) enum WorktreeCommand {
-    /// Add a worktree, and make its directory unless it is there.
+    /// Add a worktree, and create its directory unless it exists.
     #[command(after_help = "Example:\n  jvs worktree add experiment\n  \
                             jvs worktree add scratch --mode shared --path team/scratch")]
     Add {
-        /// Its name.
+        /// Name of the worktree.
         #[arg(value_name = "ID")]
         worktree: WorktreeId,
-        /// Its directory below the repository's root; by default `worktrees/<ID>`.
+        /// Directory below the repository's root [default: `worktrees/<ID>`].
         #[arg(long)]
         path: Option<PathBuf>,
-        /// Whether it has one writer.
+        /// Whether it has a single writer.
         #[arg(long, default_value = "exclusive")]
         mode: ModeArg,
         #[command(flatten)]
         policy: PolicyArgs,
     },
-    /// List worktrees, with their locks and heads.
+    /// List worktrees with their lock states and heads.
     #[command(after_help = "Example:\n  jvs worktree list --json")]
     List,
-    /// Remove a worktree that nobody has locked. Its files, snapshots and audit stay.
+    /// Remove a worktree whose lock is free. Its files, snapshots and sequence stay.
     #[command(after_help = "Example:\n  jvs worktree remove experiment")]
     Remove {
-        /// Its name.
+        /// Name of the worktree.
         #[arg(value_name = "ID")]
         worktree: WorktreeId,
     },
@@ -151,7 +152,7 @@ pub(crate) enum WorktreeCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum LockCommand {
-    /// Take the lock; steal it if its lease has been over for long enough.
+    /// Acquire the lock, or steal it if its lease expired long enough ago.
     #[command(
         after_help = "Example:\n  export JVS_SESSION_ID=$(jvs lock acquire --json | jq -r .data.lock.session_id)"
     )]
@@ -161,7 +162,7 @@ pub(crate) enum LockCommand {
         #[command(flatten)]
         policy: PolicyArgs,
     },
-    /// Extend the lease by its duration, from now.
+    /// Renew the lease: it then expires one lease duration from now.
     #[command(after_help = "Example:\n  jvs lock renew --session-id s-2f6c...")]
     Renew {
         #[command(flatten)]
@@ -169,7 +170,7 @@ pub(crate) enum LockCommand {
         #[command(flatten)]
         session: SessionArg,
     },
-    /// Give the lock back.
+    /// Release the lock.
     #[command(after_help = "Example:\n  jvs lock release --session-id s-2f6c...")]
     Release {
         #[command(flatten)]
@@ -177,7 +178,7 @@ pub(crate) enum LockCommand {
         #[command(flatten)]
         session: SessionArg,
     },
-    /// Take the lock from a holder whose lease has been over for long enough.
+    /// Steal the lock from a holder whose lease expired long enough ago.
     #[command(after_help = "Example:\n  jvs lock steal --worktree main")]
     Steal {
         #[command(flatten)]
@@ -185,7 +186,7 @@ pub(crate) enum LockCommand {
         #[command(flatten)]
         policy: PolicyArgs,
     },
-    /// Show who holds the lock.
+    /// Show the holder and the state of the lock.
     #[command(after_help = "Example:\n  jvs lock status --json | jq -r .data.state")]
     Status {
         #[command(flatten)]
@@ -194,69 +195,69 @@ pub(crate) enum LockCommand {
 }
 
 #[derive(clap::Args)]
-#[command(
-    after_help = "The command gets JVS_FENCING_TOKEN, JVS_SESSION_ID, JVS_WORKTREE and JVS_REPO. When the lock is \
-                  lost, its whole process group is killed at once, and jvs exits with the code of the loss (21, \
-                  22, 24, or 1). When it ends, what is left of its group is stopped, and the lock is given back.\n\n\
-                  Example:\n  jvs run -- make all\n  jvs run -- sh -c 'train.sh && jvs snapshot \"epoch 3\"'"
-)]
+#[command(after_help = "The command's environment has JVS_FENCING_TOKEN, JVS_SESSION_ID, JVS_WORKTREE and \
+                  JVS_REPO. When the lock is lost, its process group is killed at once, and jvs exits with \
+                  the code of the error (21, 22, 24 or 1). When the command ends, the rest of its process \
+                  group is stopped and the lock is released.\n\n\
+                  Example:\n  jvs run -- make all\n  jvs run -- sh -c 'train.sh && jvs snapshot \"epoch 3\"'")]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) target: Target,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
-    /// The command and its arguments.
+    /// Command and arguments.
     #[arg(last = true, required = true, num_args = 1..)]
     pub(crate) command: Vec<OsString>,
 }
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "A quiesced snapshot needs the lock (in an exclusive worktree), and is refused if the tree changes \
-                  meanwhile. A best_effort one needs neither, and says so for ever; taken without the lock it \
-                  does not move the head.\n\nExample:\n  jvs snapshot \"before the migration\"\n  \
+    after_help = "In an exclusive worktree a quiesced snapshot needs the lock; it fails if the tree changes \
+                  while it is read. A best_effort snapshot needs no lock and tolerates changes, and keeps \
+                  that risk label for ever; taken without the lock it does not move the head.\n\n\
+                  Example:\n  jvs snapshot \"before the migration\"\n  \
                   jvs snapshot --consistency best_effort"
 )]
 pub(crate) struct Snapshot {
-    /// A line for people.
+    /// One-line note.
     #[arg(value_parser = one_line)]
     pub(crate) note: Option<String>,
     #[command(flatten)]
     pub(crate) target: Target,
     #[command(flatten)]
     pub(crate) session: SessionArg,
-    /// How sure it has to be to show one moment.
+    /// Required consistency.
     #[arg(long, default_value = "quiesced")]
     pub(crate) consistency: ConsistencyArg,
 }
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "The worktree's directory is replaced in one step: a shell that stands in it has to `cd` there \
-                  again.\n\nExample:\n  jvs restore head --discard-changes\n  jvs restore 20261115t0812"
+    after_help = "The worktree's directory is replaced atomically: a shell in that directory must `cd` \
+                  into it again.\n\nExample:\n  jvs restore head --discard-changes\n  jvs restore 20261115t0812"
 )]
 pub(crate) struct Restore {
-    /// The snapshot: its id, the beginning of it, or `head`.
+    /// Snapshot id, unique prefix of an id, or `head`.
     pub(crate) snapshot: String,
     #[command(flatten)]
     pub(crate) target: Target,
     #[command(flatten)]
     pub(crate) session: SessionArg,
-    /// Lose changes that are in no snapshot.
+    /// Discard changes that are in no snapshot.
     #[arg(long)]
     pub(crate) discard_changes: bool,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Target {
-    /// The worktree; by default the one around the working directory, else main.
+    /// Worktree [default: the one that contains the working directory, else main].
     #[arg(long, env = "JVS_WORKTREE", value_name = "ID")]
     pub(crate) worktree: Option<WorktreeId>,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct SessionArg {
-    /// The session that holds the lock, as `jvs lock acquire` printed it.
+    /// Session that holds the lock, as printed by `jvs lock acquire`.
     #[arg(long, env = "JVS_SESSION_ID", value_name = "ID")]
     pub(crate) session_id: Option<SessionId>,
 }
@@ -264,22 +265,23 @@ pub(crate) struct SessionArg {
 #[derive(clap::Args)]
 #[expect(clippy::struct_field_names, reason = "the unit belongs in the name, and the names are the flags")]
 pub(crate) struct PolicyArgs {
-    /// How long a lease lasts without renewal; 30000 unless set before.
+    /// Lease duration without renewal [default: 30000, or as set by init or worktree add].
     #[arg(long, value_name = "MS")]
     lease_duration_ms: Option<u64>,
-    /// How often the holder renews, at most half the duration; 10000 unless set before.
+    /// Interval between renewals, at most half the lease duration [default: 10000, or as set by init or
+    /// worktree add].
     #[arg(long, value_name = "MS")]
     renew_interval_ms: Option<u64>,
-    /// How far a clock may be off; 2000 unless set before.
+    /// Maximum clock skew [default: 2000, or as set by init or worktree add].
     #[arg(long, value_name = "MS")]
     max_clock_skew_ms: Option<u64>,
-    /// How long a steal waits after expiry and skew; 1000 unless set before.
+    /// Delay of a steal after expiry and skew [default: 1000, or as set by init or worktree add].
     #[arg(long, value_name = "MS")]
     steal_grace_ms: Option<u64>,
 }
 
 impl PolicyArgs {
-    /// The values that were given.
+    /// The values set on the command line.
     pub(crate) fn changes(&self) -> PolicyChanges {
         PolicyChanges {
             lease_duration_ms: self.lease_duration_ms,
@@ -292,9 +294,9 @@ impl PolicyArgs {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum ModeArg {
-    /// One writer at a time, the holder of the lock.
+    /// A single writer at a time: the holder of the lock.
     Exclusive,
-    /// Anyone writes at any time; no promise of a single writer.
+    /// No lock: any process may write at any time.
     Shared,
 }
 
@@ -325,10 +327,10 @@ impl From<ConsistencyArg> for Consistency {
     }
 }
 
-/// Lists print a note on one line, and a control character could make a terminal show anything.
+/// Lists print a note on one line, and control characters could manipulate the terminal.
 fn one_line(text: &str) -> Result<String, &'static str> {
     if text.chars().any(char::is_control) {
-        return Err("a note is one line, without control characters");
+        return Err("a note must be one line without control characters");
     }
     Ok(text.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Each command: ask the `worktree` crate, and put its answer into words.
+//! Each command: one call of the `worktree` crate, and its result as JSON and text.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use worktree::doctor::{DoctorRequest, Report};
 use worktree::error::{Error, Result};
 use worktree::holder::HolderId;
 use worktree::ids::SnapshotId;
-use worktree::lock::{Released, Request};
+use worktree::lock::{AcquireRequest, ReleaseOutcome};
 use worktree::policy::Policy;
 use worktree::repo::{NewWorktree, Repo};
 use worktree::restore::RestoreRequest;
@@ -16,31 +16,31 @@ use worktree::snapshot::{Descriptor, SnapshotRequest};
 use worktree::status::{LockState, Status};
 use worktree::worktree::{Mode, PayloadPath, Worktree};
 
-use crate::answer::Answer;
 use crate::args::{Init, LockCommand, PolicyArgs, Restore, Snapshot, Target, WorktreeCommand};
 use crate::context::{Context, default_worktree, real_path, required, system_env};
+use crate::output::CommandOutput;
 use cli::progress::Bar;
 
 /// `jvs init`
-pub(crate) fn init(args: &Init) -> Result<Answer> {
+pub(crate) fn init(args: &Init) -> Result<CommandOutput> {
     let policy = Policy::DEFAULT.with(&args.policy.changes())?;
     let env = system_env()?;
-    std::fs::create_dir_all(&args.dir).map_err(|cause| Error::io("make", &args.dir, &cause))?;
+    std::fs::create_dir_all(&args.dir).map_err(|cause| Error::io("create", &args.dir, &cause))?;
     let root = real_path(&args.dir)?;
     let repo = Repo::init(env, &root, policy)?;
     let worktree_id = args.worktree.clone().unwrap_or_else(default_worktree);
     let path = std::path::PathBuf::from(worktree_id.as_str()).try_into()?;
     let worktree = repo.add_worktree(NewWorktree { worktree_id, path, mode: args.mode.into(), policy })?;
     let text = format!(
-        "repository made in {}\nput files into {}, then: jvs run -- COMMAND, or jvs lock acquire",
+        "repository created in {}\nput files into {}, then: jvs run -- COMMAND, or jvs lock acquire",
         root.display(),
         repo.payload(&worktree).display()
     );
-    Ok(Answer::new(json!({"root": root, "repo": repo.record(), "worktree": worktree}), text))
+    Ok(CommandOutput::new(json!({"root": root, "repo": repo.record(), "worktree": worktree}), text))
 }
 
 /// `jvs worktree …`
-pub(crate) fn worktree(context: &Context, command: &WorktreeCommand) -> Result<Answer> {
+pub(crate) fn worktree(context: &Context, command: &WorktreeCommand) -> Result<CommandOutput> {
     let repo = &context.repo;
     match command {
         WorktreeCommand::Add { worktree, path, mode, policy } => {
@@ -54,20 +54,20 @@ pub(crate) fn worktree(context: &Context, command: &WorktreeCommand) -> Result<A
             let added = repo.add_worktree(new)?;
             let text =
                 format!("added {} at {}{}", worktree, repo.payload(&added).display(), shared_note(&added));
-            Ok(Answer::new(added, text))
+            Ok(CommandOutput::new(added, text))
         }
         WorktreeCommand::List => list_worktrees(repo),
         WorktreeCommand::Remove { worktree } => {
             let removed = repo.remove_worktree(worktree)?;
             let files = repo.payload(&removed);
             let text = format!("removed {worktree}; its files are still in {}", files.display());
-            Ok(Answer::new(json!({"removed": removed, "files": files}), text))
+            Ok(CommandOutput::new(json!({"removed": removed, "files": files}), text))
         }
     }
 }
 
 /// `jvs lock …`
-pub(crate) fn lock(context: &Context, command: &LockCommand) -> Result<Answer> {
+pub(crate) fn lock(context: &Context, command: &LockCommand) -> Result<CommandOutput> {
     match command {
         LockCommand::Acquire { target, policy } => acquire(context, target, policy, false),
         LockCommand::Steal { target, policy } => acquire(context, target, policy, true),
@@ -80,27 +80,27 @@ pub(crate) fn lock(context: &Context, command: &LockCommand) -> Result<Answer> {
                 worktree.worktree_id,
                 lock.lease_expires_at.rfc3339()
             );
-            Ok(Answer::new(json!({"lock": lock}), text))
+            Ok(CommandOutput::new(json!({"lock": lock}), text))
         }
         LockCommand::Release { target, session } => {
             let session = required(session.session_id.as_ref())?;
             let worktree = context.worktree(target)?;
-            let before = context.repo.lock(&worktree).release(session)? == Released::Before;
-            let verb = if before { "had been released before" } else { "released" };
+            let before = context.repo.lock(&worktree).release(session)? == ReleaseOutcome::AlreadyReleased;
+            let verb = if before { "already released" } else { "released" };
             let text = format!("{verb} worktree={}", worktree.worktree_id);
             let data = json!({"worktree_id": worktree.worktree_id, "released": true, "already": before});
-            Ok(Answer::new(data, text))
+            Ok(CommandOutput::new(data, text))
         }
         LockCommand::Status { target } => {
             let status = context.repo.status(&context.worktree(target)?)?;
             let text = describe(&status);
-            Ok(Answer::new(status, text))
+            Ok(CommandOutput::new(status, text))
         }
     }
 }
 
 /// `jvs snapshot`
-pub(crate) fn snapshot(context: &Context, args: &Snapshot) -> Result<Answer> {
+pub(crate) fn snapshot(context: &Context, args: &Snapshot) -> Result<CommandOutput> {
     let worktree = context.worktree(&args.target)?;
     let bar = Bar::new("copying", context.json);
     let request = SnapshotRequest {
@@ -117,17 +117,17 @@ pub(crate) fn snapshot(context: &Context, args: &Snapshot) -> Result<Answer> {
         snapshot.snapshot_id, snapshot.files, snapshot.bytes, snapshot.content_hash
     );
     if !published.is_head {
-        text.push_str("\nthe head stays where it was: this was taken without the lock");
+        text.push_str("\nthe head did not move: the snapshot was taken without the lock");
     }
     if let Some(risk) = &snapshot.risk {
         write!(text, "\nrisk: {risk} changed={}", snapshot.changed_while_read.len()).expect("a string");
     }
     text.push_str(shared_note(&worktree));
-    Ok(Answer::new(snapshot_data(snapshot, published.is_head), text))
+    Ok(CommandOutput::new(snapshot_data(snapshot, published.is_head), text))
 }
 
 /// `jvs history`
-pub(crate) fn history(context: &Context, target: &Target, limit: usize) -> Result<Answer> {
+pub(crate) fn history(context: &Context, target: &Target, limit: usize) -> Result<CommandOutput> {
     let worktree = context.worktree(target)?;
     let head = context.repo.head(&worktree)?;
     let snapshots = context.repo.history(&worktree, limit)?;
@@ -149,11 +149,11 @@ pub(crate) fn history(context: &Context, target: &Target, limit: usize) -> Resul
     text.push_str(shared_note(&worktree));
     let data =
         json!({"worktree_id": worktree.worktree_id, "mode": worktree.mode, "head": head, "snapshots": data});
-    Ok(Answer::new(data, text))
+    Ok(CommandOutput::new(data, text))
 }
 
 /// `jvs info`
-pub(crate) fn info(context: &Context, target: &Target, name: &str) -> Result<Answer> {
+pub(crate) fn info(context: &Context, target: &Target, name: &str) -> Result<CommandOutput> {
     let worktree = context.worktree(target)?;
     let snapshot = context.repo.find(&worktree, name)?;
     let is_head = context.repo.head(&worktree)?.as_ref() == Some(&snapshot.snapshot_id);
@@ -169,11 +169,11 @@ pub(crate) fn info(context: &Context, target: &Target, name: &str) -> Result<Ans
             value => writeln!(text, "{name}: {value}").expect("a string"),
         }
     }
-    Ok(Answer::new(data, text))
+    Ok(CommandOutput::new(data, text))
 }
 
 /// `jvs restore`
-pub(crate) fn restore(context: &Context, args: &Restore) -> Result<Answer> {
+pub(crate) fn restore(context: &Context, args: &Restore) -> Result<CommandOutput> {
     let worktree = context.worktree(&args.target)?;
     let snapshot = context.repo.find(&worktree, &args.snapshot)?;
     let bar = Bar::new("restoring", context.json);
@@ -186,18 +186,18 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<Answer> {
     drop(bar);
     let files = context.repo.payload(&worktree);
     let text = format!(
-        "restored {} into {}; a shell that stands there has to `cd` into it again{}",
+        "restored {} into {}; a shell in that directory must `cd` into it again{}",
         snapshot.snapshot_id,
         files.display(),
         shared_note(&worktree)
     );
     let data =
         json!({"worktree_id": worktree.worktree_id, "snapshot_id": snapshot.snapshot_id, "files": files});
-    Ok(Answer::new(data, text))
+    Ok(CommandOutput::new(data, text))
 }
 
 /// `jvs verify`
-pub(crate) fn verify(context: &Context, target: &Target, name: &str, all: bool) -> Result<Answer> {
+pub(crate) fn verify(context: &Context, target: &Target, name: &str, all: bool) -> Result<CommandOutput> {
     let worktree = context.worktree(target)?;
     let snapshots = if all {
         context.repo.history(&worktree, usize::MAX)?
@@ -212,55 +212,60 @@ pub(crate) fn verify(context: &Context, target: &Target, name: &str, all: bool) 
     for one in &verified {
         writeln!(text, "intact {} content_hash={}", one.snapshot_id, one.content_hash).expect("a string");
     }
-    Ok(Answer::new(json!({"verified": verified}), text))
+    Ok(CommandOutput::new(json!({"verified": verified}), text))
 }
 
 /// `jvs doctor`
-pub(crate) fn doctor(context: &Context, strict: bool, repair: bool) -> Result<Answer> {
+pub(crate) fn doctor(context: &Context, strict: bool, repair: bool) -> Result<CommandOutput> {
     let report = context.repo.doctor(DoctorRequest { strict, repair })?;
     let text = describe_report(&report);
     let exit_code = u8::from(!report.is_healthy());
     let mut data = serde_json::to_value(&report).expect("a report is plain data");
     data["healthy"] = report.is_healthy().into();
-    Ok(Answer::new(data, text).with_exit_code(exit_code))
+    Ok(CommandOutput::new(data, text).with_exit_code(exit_code))
 }
 
-/// Says on standard error why nothing seems to happen.
+/// Explains a long wait on standard error.
 pub(crate) fn announce_watch(watch_ms: Millis) {
     eprintln!(
-        "jvs: the holder is on another boot or host; watching that it renews no more watch_ms={watch_ms}"
+        "jvs: the holder is on another boot or host; checking that it no longer renews: watch_ms={watch_ms}"
     );
 }
 
-fn acquire(context: &Context, target: &Target, policy: &PolicyArgs, only_steal: bool) -> Result<Answer> {
+fn acquire(
+    context: &Context,
+    target: &Target,
+    policy: &PolicyArgs,
+    only_steal: bool,
+) -> Result<CommandOutput> {
     let worktree = context.worktree(target)?;
-    let request = Request {
-        // This process ends at once; whoever started it is the one who holds.
+    let request = AcquireRequest {
+        // This process ends at once, so its parent is recorded as the holder.
         holder: HolderId::parent_process(),
         policy: worktree.policy.with(&policy.changes())?,
         only_steal,
         on_watch: &announce_watch,
     };
-    let grant = context.repo.acquire(&worktree, &request)?;
-    let lock = &grant.lock;
-    let verb = if grant.stolen_from.is_some() { "stolen" } else { "acquired" };
+    let acquired = context.repo.acquire(&worktree, &request)?;
+    let lock = &acquired.lock;
+    let verb = if acquired.stolen_from.is_some() { "stolen" } else { "acquired" };
     let text = format!(
-        "{verb} worktree={} fencing_token={} lease_expires_at={}\nto act as its holder: export JVS_SESSION_ID={}",
+        "{verb} worktree={} fencing_token={} lease_expires_at={}\nto use the lock: export JVS_SESSION_ID={}",
         lock.worktree_id,
         lock.fencing_token,
         lock.lease_expires_at.rfc3339(),
         lock.session_id
     );
-    Ok(Answer::new(json!({"lock": lock, "stolen_from": grant.stolen_from}), text))
+    Ok(CommandOutput::new(json!({"lock": lock, "stolen_from": acquired.stolen_from}), text))
 }
 
-fn list_worktrees(repo: &Repo) -> Result<Answer> {
+fn list_worktrees(repo: &Repo) -> Result<CommandOutput> {
     let (mut data, mut text) = (Vec::new(), String::new());
     for worktree in repo.worktrees()? {
         let status = repo.status(&worktree)?;
         let head = status.head.as_ref().map_or("none", SnapshotId::as_str);
         let (id, path) = (&worktree.worktree_id, worktree.path.as_path().display());
-        writeln!(text, "{id}  {path}  {}  head={head}", lock_word(&status)).expect("a string");
+        writeln!(text, "{id}  {path}  {}  head={head}", lock_state_name(&status)).expect("a string");
         let mut value = serde_json::to_value(&worktree).expect("a worktree is plain data");
         value["lock_state"] = json!(status.state);
         value["head"] = json!(status.head);
@@ -269,10 +274,10 @@ fn list_worktrees(repo: &Repo) -> Result<Answer> {
     if data.is_empty() {
         text.push_str("no worktrees; add one with `jvs worktree add`");
     }
-    Ok(Answer::new(json!({"worktrees": data}), text))
+    Ok(CommandOutput::new(json!({"worktrees": data}), text))
 }
 
-fn lock_word(status: &Status) -> &'static str {
+fn lock_state_name(status: &Status) -> &'static str {
     match (status.mode, status.state) {
         (Mode::Shared, _) => "shared",
         (_, LockState::Free) => "free",
@@ -285,14 +290,14 @@ fn lock_word(status: &Status) -> &'static str {
 
 fn describe(status: &Status) -> String {
     let head = status.head.as_ref().map_or("none", SnapshotId::as_str);
-    let mut text = format!("{} {} head={head}", status.worktree_id, lock_word(status));
+    let mut text = format!("{} {} head={head}", status.worktree_id, lock_state_name(status));
     if let (Some(lock), Some(stealable_at)) = (&status.lock, status.stealable_at) {
-        let whereabouts = serde_json::to_value(status.holder).expect("a word");
+        let process = serde_json::to_value(status.holder).expect("a word");
         write!(
             text,
             "\nholder={} ({}) session_id={} fencing_token={}\nlease_expires_at={} stealable_at={}",
             lock.holder_id,
-            whereabouts.as_str().unwrap_or("unknown"),
+            process.as_str().unwrap_or("unknown"),
             lock.session_id,
             lock.fencing_token,
             lock.lease_expires_at.rfc3339(),
@@ -306,7 +311,7 @@ fn describe(status: &Status) -> String {
 fn describe_report(report: &Report) -> String {
     let mut text = String::new();
     for finding in &report.findings {
-        let mark = if finding.repaired { "mended" } else { "found" };
+        let mark = if finding.repaired { "repaired" } else { "found" };
         writeln!(text, "{mark} {}: {} ({})", finding.code, finding.detail, finding.subject)
             .expect("a string");
     }
@@ -326,12 +331,12 @@ fn snapshot_data(snapshot: &Descriptor, is_head: bool) -> Value {
     data
 }
 
-/// What a shared worktree does not promise.
+/// A warning for shared worktrees.
 fn shared_note(worktree: &Worktree) -> &'static str {
     match worktree.mode {
         Mode::Exclusive => "",
         Mode::Shared => {
-            "\nthis worktree is shared: anyone may write to it at any time, so there is no single writer"
+            "\nthis worktree is shared: any process may write to it at any time, so there is no single writer"
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What every command needs: the repository, the user's sessions, and which worktree is meant.
+//! The context of a command: repository, sessions of the user, and selected worktree.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,14 +22,14 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Opens the repository that `--repo` names, or the nearest one above the working directory.
+    /// Opens the repository of `--repo`, or the nearest one at or above the working directory.
     pub(crate) fn open(args: &Args) -> Result<Self> {
         let working_dir = working_dir()?;
         let root = match &args.repo {
             Some(root) => named_root(root)?,
             None => Repo::find_root(&working_dir).ok_or_else(|| {
                 Error::not_found(format!(
-                    "there is no repository here or above; run `jvs init`, or name one with --repo path={}",
+                    "no repository here or above; run `jvs init`, or pass --repo DIR: path={}",
                     working_dir.display()
                 ))
             })?,
@@ -38,18 +38,19 @@ impl Context {
         Ok(Self { repo, json: args.json, working_dir })
     }
 
-    /// The worktree that `--worktree` names, the one around the working directory, or `main`.
+    /// The worktree of `--worktree`, the one that contains the working directory, or `main`.
     pub(crate) fn worktree(&self, target: &Target) -> Result<Worktree> {
         if let Some(id) = &target.worktree {
             return self.repo.worktree(id);
         }
-        let around = |worktree: &Worktree| self.working_dir.starts_with(self.repo.payload(worktree));
-        match self.repo.worktrees()?.into_iter().find(around) {
+        let contains_working_dir =
+            |worktree: &Worktree| self.working_dir.starts_with(self.repo.payload(worktree));
+        match self.repo.worktrees()?.into_iter().find(contains_working_dir) {
             Some(worktree) => Ok(worktree),
             None => self.repo.worktree(&default_worktree()).map_err(|error| match error.class() {
                 Class::NotFound => Error::invalid(
-                    "which worktree? name one with --worktree, or stand in its directory; `jvs worktree list` \
-                     names them",
+                    "no worktree selected; pass --worktree, or run jvs inside one; `jvs worktree list` lists \
+                     them",
                 ),
                 _ => error,
             }),
@@ -63,33 +64,33 @@ pub(crate) fn system_env() -> Result<Env> {
     Ok(Env::system(sessions))
 }
 
-/// The worktree that `init` makes, and that is meant when nothing else says which.
+/// The worktree that `init` creates, and the default selection.
 pub(crate) fn default_worktree() -> WorktreeId {
     "main".parse().expect("a valid name")
 }
 
-/// The session that a command must be given.
+/// The session of a command that needs one.
 pub(crate) fn required(session: Option<&SessionId>) -> Result<&SessionId> {
     session.ok_or_else(|| {
         Error::new(
             Class::LockNotHeld,
-            "which session? pass --session-id, or set JVS_SESSION_ID to what `jvs lock acquire` printed",
+            "no session given; pass --session-id or set JVS_SESSION_ID, as printed by `jvs lock acquire`",
         )
     })
 }
 
-/// The directory that `--repo` or `JVS_REPO` names.
+/// The directory of `--repo` or `JVS_REPO`.
 fn named_root(root: &Path) -> Result<PathBuf> {
     if root.is_dir() {
         return real_path(root);
     }
     Err(Error::not_found(format!(
-        "there is no such directory; name the one that holds `.jvs` with --repo or JVS_REPO path={}",
+        "no such directory; pass the one that contains `.jvs` as --repo DIR or JVS_REPO: path={}",
         root.display()
     )))
 }
 
-/// An existing path, with every link in it resolved.
+/// An existing path with all symbolic links resolved.
 pub(crate) fn real_path(path: &Path) -> Result<PathBuf> {
     path.canonicalize().map_err(|cause| Error::io("find", path, &cause))
 }
@@ -109,9 +110,9 @@ fn state_dir() -> Result<PathBuf> {
     match dir {
         Some(dir) if dir.is_absolute() => Ok(dir),
         Some(dir) => Err(Error::invalid(format!(
-            "the directory for sessions must be an absolute path; set JVS_STATE_DIR dir={}",
+            "the directory for sessions must be an absolute path; set JVS_STATE_DIR: dir={}",
             dir.display()
         ))),
-        None => Err(Error::invalid("there is no place for sessions: set JVS_STATE_DIR or HOME")),
+        None => Err(Error::invalid("no directory for sessions; set JVS_STATE_DIR or HOME")),
     }
 }

@@ -1,10 +1,10 @@
 //! `jvs`: locks and snapshots for worktrees on a shared filesystem, with no server.
 //!
-//! Everything is decided in the `worktree` crate. Here arguments are parsed, components are put together,
-//! and answers are printed: as text for people, or with `--json` in the shapes that `docs/guide/worktrees.md`
-//! describes. An error's class is the exit code.
+//! The `worktree` crate makes all decisions. This binary parses arguments, constructs components and prints
+//! results: as text, or with `--json` as described in `docs/guide/worktrees.md`. An error's class determines the
+//! exit code.
 
-mod answer;
+mod output;
 mod args;
 mod commands;
 mod context;
@@ -18,38 +18,38 @@ use clap::{CommandFactory, FromArgMatches};
 use cli::child::become_command;
 use worktree::error::{Class, Error};
 
-use crate::answer::Answer;
 use crate::args::{Args, Command};
 use crate::context::Context;
+use crate::output::CommandOutput;
 
 fn main() -> ExitCode {
     if let Some(code) = become_command("jvs") {
         return ExitCode::from(code);
     }
-    // Looked for by hand, because a command line that cannot be parsed may still ask for JSON.
+    // Searched by hand, because an invalid command line may still request JSON.
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     let args = match parse() {
         Ok(args) => args,
         Err(refusal) => return refuse_arguments(&refusal, json),
     };
     match dispatch(&args) {
-        Ok(answer) => answer.print(args.json),
-        // `doctor` that could not look is told from one that found something.
+        Ok(output) => output.print(args.json),
+        // Exit code 2: distinguishes an examination that failed from one with findings.
         Err(error) if matches!(args.command, Command::Doctor { .. }) => {
-            answer::print_error(&error, args.json, 2)
+            output::print_error(&error, args.json, 2)
         }
-        Err(error) => answer::print_error(&error, args.json, error.class().exit_code()),
+        Err(error) => output::print_error(&error, args.json, error.class().exit_code()),
     }
 }
 
-/// The arguments, and what the environment says in their place.
+/// Parses the command line, with environment variables as defaults.
 fn parse() -> Result<Args, clap::Error> {
     let mut command = without_empty_env(Args::command());
     let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
     Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// A variable that is set to nothing is not set: `JVS_SESSION_ID= jvs …` is how a shell takes one away.
+/// An empty variable counts as unset: `JVS_SESSION_ID= jvs …` is how a shell user unsets one for a command.
 fn without_empty_env(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| {
         let value = arg.get_env().and_then(std::env::var_os);
@@ -58,18 +58,18 @@ fn without_empty_env(command: clap::Command) -> clap::Command {
     command.mut_subcommands(without_empty_env)
 }
 
-fn dispatch(args: &Args) -> Result<Answer, Error> {
+fn dispatch(args: &Args) -> Result<CommandOutput, Error> {
     match &args.command {
         Command::Init(init) => return commands::init(init),
         Command::Completions(completions) => {
             let script = completions.script(Args::command());
             let written = std::io::stdout().write_all(&script);
             written.map_err(|cause| Error::io("write", "standard output".as_ref(), &cause))?;
-            return Ok(Answer::new((), ""));
+            return Ok(CommandOutput::new((), ""));
         }
         Command::Man(man) => {
             man.write(Args::command()).map_err(|what| Error::new(Class::Io, what))?;
-            return Ok(Answer::new((), ""));
+            return Ok(CommandOutput::new((), ""));
         }
         _ => {}
     }
@@ -94,5 +94,5 @@ fn refuse_arguments(refusal: &clap::Error, json: bool) -> ExitCode {
     }
     let text = refusal.render().to_string();
     let detail = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-    answer::print_error(&Error::invalid(detail.trim_start_matches("error: ")), true, 2)
+    output::print_error(&Error::invalid(detail.trim_start_matches("error: ")), true, 2)
 }

@@ -1,33 +1,33 @@
-//! The command line. Texts here are what `--help` shows.
+//! The command line. Doc comments on arguments are the `--help` texts.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use cli::client::{Connection, Only, Output, Terms, duration, spoil};
-use cli::pages::{Completions, Man};
+use cli::man_pages::{Completions, Man};
+use cli::remote::{Connection, LeaseTerms, Output, WriteConditions, duration, poison_output};
 
 use crate::format::Format;
 
-/// Leases and documents by hand: what is acquired is remembered for the commands after it.
+/// Work with leases and documents interactively: acquired leases are remembered for later commands.
 #[derive(Parser)]
 #[command(
     name = "lockc",
     version,
-    after_help = "What is held is kept in a file of its own for each context, in $XDG_STATE_HOME/lockd (or ~/.local/state/lockd): it has \
-                  credentials in it, and is for you alone. Commands that name no key use the current one: the one that was \
-                  acquired last, or chosen with `lockc use`. In a second terminal, --context NAME or LOCKC_CONTEXT keeps \
-                  things apart.\n\n\
+    after_help = "Held leases are stored in one file per context, in $XDG_STATE_HOME/lockd (or ~/.local/state/lockd). The file \
+                  contains credentials and has mode 0600. Commands without a key use the current key: the one acquired last, \
+                  or selected with `lockc use`. In a second terminal, --context NAME or LOCKC_CONTEXT selects another \
+                  context.\n\n\
                   Exit codes: 0 done; 1 failed; 2 wrong usage or invalid input; 10 held by another; 11 fenced or not \
                   held; 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened).\n\n\
                   Examples:\n  lockc acquire -s localhost:9341 -i client.pem --ttl 5m orders\n  \
                   lockc state get -o dump.yaml\n  lockc state update -i dump.yaml\n  lockc edit\n  lockc release"
 )]
 pub(crate) struct Args {
-    /// Which context to use.
+    /// Context that stores the leases.
     #[arg(long, global = true, env = "LOCKC_CONTEXT", value_name = "NAME", default_value = "default")]
     pub(crate) context: String,
-    /// How answers are printed.
+    /// Format of the output.
     #[arg(long, global = true, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
     #[command(subcommand)]
@@ -36,50 +36,50 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Take a lease over a key, and make it the current one.
+    /// Acquire a lease on a key, and make it the current key.
     ///
-    /// The commands after it ask the same server, as the same identity.
+    /// Later commands on this key use the same server and identity.
     Acquire(Box<Acquire>),
-    /// Extend a lease.
+    /// Renew the lease on a key.
     #[command(after_help = "Example:\n  lockc keepalive --ttl 30s")]
     Keepalive {
-        /// The key; the current one if it is not said.
+        /// Key of the lease; the current key if not given.
         key: Option<String>,
-        /// For how long from now; as long as it was last asked for, if it is not said.
+        /// New time to live, from now; the last requested TTL if not given.
         #[arg(long, value_parser = duration)]
         ttl: Option<Duration>,
     },
-    /// Give a lease back.
+    /// Release the lease on a key.
     #[command(after_help = "Example:\n  lockc release\n  lockc release orders")]
     Release {
-        /// The key; the current one if it is not said.
+        /// Key of the lease; the current key if not given.
         key: Option<String>,
     },
-    /// Read and write the document beside a key.
+    /// Read and write the document of a key.
     State {
         #[command(subcommand)]
         command: StateCommand,
     },
-    /// Change the document of a key in an editor.
+    /// Edit the document of a key in an editor.
     ///
-    /// The lease is kept alive meanwhile. What was edited is committed if nobody else has changed the document since; if it
-    /// cannot be, it is kept in a file, and its path is told.
+    /// The lease is renewed while the editor runs. The result is committed only if the document has not changed since it was
+    /// read; otherwise it is kept in a file, whose path is printed.
     Edit(Edit),
-    /// Show what is held; `*` marks the current key.
+    /// List the held leases; `*` marks the current key.
     #[command(after_help = "Example:\n  lockc list\n  lockc list --output json | jq -r .leases[].key")]
     List,
-    /// Make a key the current one.
+    /// Select the current key.
     #[command(after_help = "Example:\n  lockc use orders")]
     Use {
-        /// The key.
+        /// Key of a held lease.
         key: String,
     },
-    /// Print completions for a shell.
+    /// Print a completion script for a shell.
     #[command(
         after_help = "Example:\n  lockc completions bash > ~/.local/share/bash-completion/completions/lockc"
     )]
     Completions(Completions),
-    /// Write manual pages, one for each command.
+    /// Write man pages, one for each command.
     #[command(after_help = "Example:\n  lockc man --out ~/.local/share/man/man1 && man lockc-edit")]
     Man(Man),
 }
@@ -91,71 +91,71 @@ pub(crate) enum Command {
 pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) connection: Connection,
-    /// The key.
+    /// Key to acquire.
     pub(crate) key: String,
     #[command(flatten)]
-    pub(crate) terms: Terms,
+    pub(crate) terms: LeaseTerms,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum StateCommand {
     /// Write the document to a file, as JSON or YAML; nothing if there is none.
     Get(Get),
-    /// Replace the document by what is in a file, JSON or YAML.
+    /// Replace the document with the content of a JSON or YAML file.
     Update(Update),
 }
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "A get that fails also prints a line that is no document, unless to a terminal: `state update` behind it in a pipe \
-                  refuses that. With -o FILE nothing is written.\n\n\
+    after_help = "If it fails with a pipe as output, it also prints a line that is not a document, which `state update` further \
+                  down the pipe rejects. With -o FILE, a failure writes nothing.\n\n\
                   Example:\n  lockc state get -o dump.yaml\n  lockc state get orders -o - | jq ."
 )]
 pub(crate) struct Get {
-    /// The key; the current one if it is not said.
+    /// Key of the document; the current key if not given.
     pub(crate) key: Option<String>,
-    /// Where to write it; `-` is standard output.
+    /// File to write the document to; `-` is standard output.
     #[arg(short = 'o', long, value_name = "FILE", default_value = "-")]
     pub(crate) out: PathBuf,
-    /// JSON or YAML; by default as the file's name says, else JSON.
+    /// Format of the output [default: by the file's extension, else JSON].
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
 }
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "YAML is read as version 1.2 has it: no, on and dates are strings. What has no place in JSON is refused, with line and \
-                        column.\n\nExample:\n  lockc state update -i dump.yaml\n  \
+    after_help = "YAML is version 1.2: `no`, `on` and dates are strings. YAML that JSON cannot express is rejected, with line \
+                        and column.\n\nExample:\n  lockc state update -i dump.yaml\n  \
                         lockc state update orders -i dump.json --if-version 7 --release"
 )]
 pub(crate) struct Update {
-    /// The key; the current one if it is not said.
+    /// Key of the document; the current key if not given.
     pub(crate) key: Option<String>,
-    /// Where the document is; `-` is standard input.
+    /// File to read the document from; `-` is standard input.
     #[arg(short = 'i', long, value_name = "FILE", default_value = "-")]
     pub(crate) file: PathBuf,
-    /// JSON or YAML; by default as the file's name says, else JSON.
+    /// Format of the input [default: by the file's extension, else JSON].
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
     #[command(flatten)]
-    pub(crate) only: Only,
+    pub(crate) only: WriteConditions,
 }
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "The editor is $VISUAL, or else $EDITOR, or else vi. An editor that fails, and a text that is empty, change \
-                        nothing.\n\nExample:\n  lockc edit\n  EDITOR='code --wait' lockc edit orders --format json"
+    after_help = "The editor is $VISUAL, else $EDITOR, else vi. If the editor fails or the text is empty, nothing is \
+                        committed.\n\nExample:\n  lockc edit\n  EDITOR='code --wait' lockc edit orders --format json"
 )]
 pub(crate) struct Edit {
-    /// The key; the current one if it is not said.
+    /// Key of the document; the current key if not given.
     pub(crate) key: Option<String>,
-    /// How the document is shown.
+    /// Format in the editor.
     #[arg(long, value_enum, default_value_t = Format::Yaml)]
     pub(crate) format: Format,
 }
 
 impl Args {
-    /// The arguments, or the end of the process with what is wrong with them.
+    /// Parses the arguments; exits with a message if they are invalid.
     pub(crate) fn get() -> Args {
         let matches = Args::described().try_get_matches();
         let parsed = matches.and_then(|matches| Args::from_arg_matches(&matches));
@@ -163,13 +163,13 @@ impl Args {
             let words: Vec<_> = std::env::args_os().skip(1).collect();
             let of_state = words.iter().any(|word| word == "state") && words.iter().any(|word| word == "get");
             if refusal.use_stderr() && of_state {
-                spoil("get", "wrong usage");
+                poison_output("get", "wrong usage");
             }
             refusal.exit()
         })
     }
 
-    /// `-i` is the identity where one is named, and the input elsewhere.
+    /// The command tree. `-i` is `--identity` for `acquire`, and the input file elsewhere.
     pub(crate) fn described() -> clap::Command {
         let short = |acquire: clap::Command| acquire.mut_arg("identity", |identity| identity.short('i'));
         Args::command().mut_subcommand("acquire", short)
@@ -177,8 +177,8 @@ impl Args {
 }
 
 impl Command {
-    /// Does it write a document to standard output?
-    pub(crate) fn fills_a_pipe(&self) -> bool {
+    /// Whether the command writes a document to standard output.
+    pub(crate) fn pipes_a_document(&self) -> bool {
         matches!(self, Command::State { command: StateCommand::Get(get) } if get.out.as_os_str() == "-")
     }
 }

@@ -1,7 +1,7 @@
-//! `edit`: the document in an editor.
+//! `edit`: opens the document in an editor.
 //!
-//! **Invariant.** What a person typed is never lost: it is in a file until it is committed or was thrown away on purpose,
-//! and a failure says where. It is committed only over the version that the person saw.
+//! **Invariant.** Edited text is never lost: it stays in a file until it is committed or discarded by the user, and a
+//! failure names the file. It is committed only on top of the version that was shown.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -10,96 +10,96 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use ::client::{Client, Conditions, State};
-use cli::client::documents::{commit, failed_file};
-use cli::client::{Done, Failure, Output, failed, misused, told};
+use cli::remote::documents::{commit, failed_file};
+use cli::remote::{CommandResult, Failure, Output, client_failure, failed, usage_error};
+use client::{Client, Conditions, State};
 use jsonstream::{Limits, compact};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Edit;
-use crate::context::Store;
-use crate::entry::Entry;
+use crate::context::ContextStore;
+use crate::entry::LeaseEntry;
 use crate::format::Format;
-use crate::leases::{forget_if_over, held};
-use crate::say;
+use crate::leases::{connect_current, forget_if_expired};
+use crate::notice;
 
-pub(crate) async fn edit(store: &Store, output: Output, args: &Edit) -> Done {
-    let (client, entry) = held(store, args.key.as_deref())?;
-    let read = client.get_state(&entry.key, &entry.lease_id).await.map_err(told);
-    let read = forget_if_over(store, &entry, read)?;
+pub(crate) async fn edit(store: &ContextStore, output: Output, args: &Edit) -> CommandResult {
+    let (client, entry) = connect_current(store, args.key.as_deref())?;
+    let read = client.get_state(&entry.key, &entry.lease_id).await.map_err(client_failure);
+    let read = forget_if_expired(store, &entry, read)?;
     let before = read.document.as_deref().unwrap_or(b"{}");
-    let draft = Draft::make(store.folder()?, &entry, args.format, &args.format.write_for_people(before)?)?;
-    let desk = Desk { store, client, entry, draft };
-    let done = desk.work(output, args.format, &read).await;
-    if done.is_err() && desk.draft.is_worth_keeping() {
-        say(&format!("what you edited is kept: path={}", desk.draft.path.display()));
+    let draft = Draft::make(store.folder()?, &entry, args.format, &args.format.write_indented(before)?)?;
+    let session = EditSession { store, client, entry, draft };
+    let done = session.work(output, args.format, &read).await;
+    if done.is_err() && session.draft.is_worth_keeping() {
+        notice(&format!("your edit is kept in a file: path={}", session.draft.path.display()));
     } else {
-        desk.draft.remove();
+        session.draft.remove();
     }
     done
 }
 
-/// An edit under way.
-struct Desk<'a> {
-    store: &'a Store,
+/// A running edit.
+struct EditSession<'a> {
+    store: &'a ContextStore,
     client: Client,
-    entry: Entry,
+    entry: LeaseEntry,
     draft: Draft,
 }
 
-impl Desk<'_> {
-    async fn work(&self, output: Output, format: Format, read: &State) -> Done {
+impl EditSession<'_> {
+    async fn work(&self, output: Output, format: Format, read: &State) -> CommandResult {
         let document = loop {
             self.open_editor().await?;
             let text = self.draft.read()?;
             if text.trim_ascii().is_empty() {
-                return Err((1, "the text is empty: nothing was changed".into()));
+                return Err((1, "the text is empty, nothing was committed".into()));
             }
             match parsed(format, text) {
                 Ok(document) => break document,
-                Err((_, what)) if self.again(&what).await => {}
+                Err((_, what)) if self.ask_to_retry(&what).await => {}
                 Err(failure) => return Err(failure),
             }
         };
         if read.document.as_deref() == Some(document.as_slice()) || !self.draft.is_changed() {
-            say("nothing was changed");
+            notice("no change, nothing was committed");
             return Ok(());
         }
-        let held = self.entry.held();
+        let lease = self.entry.credential();
         let conditions = Conditions {
-            fencing_token: held.fencing_token,
+            fencing_token: lease.fencing_token,
             if_version: Some(read.version),
             ..Conditions::default()
         };
-        let done = commit(&self.client, output, &held, document, &conditions).await;
-        forget_if_over(self.store, &self.entry, done).map(drop)
+        let done = commit(&self.client, output, &lease, document, &conditions).await;
+        forget_if_expired(self.store, &self.entry, done).map(drop)
     }
 
-    async fn open_editor(&self) -> Done {
-        // An interrupt is the editor's: it is in the foreground. Listening is what keeps it from ending this process.
+    async fn open_editor(&self) -> CommandResult {
+        // SIGINT and SIGQUIT are meant for the editor in the foreground; the handlers keep them from ending this process.
         let listening = [SignalKind::interrupt(), SignalKind::quit()].map(signal);
         let (mut command, name) = editor(&self.draft.path);
-        let ended = self.meanwhile(move || command.status()).await?;
+        let ended = self.renewing_while(move || command.status()).await?;
         drop(listening);
         match ended {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => {
-                Err((1, format!("the editor failed: nothing was changed: {}", told_status(status, &name))))
+                Err((1, format!("the editor failed, nothing was committed: {}", exit_status(status, &name))))
             }
             Err(error) => Err(failed("starting the editor", &error)),
         }
     }
 
-    /// Asks whether to edit again, where there is somebody to ask.
-    async fn again(&self, what: &str) -> bool {
+    /// Offers to edit again; false if standard input or error is no terminal.
+    async fn ask_to_retry(&self, what: &str) -> bool {
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return false;
         }
-        say(what);
-        let answer = self.meanwhile(|| {
+        notice(what);
+        let answer = self.renewing_while(|| {
             let mut line = String::new();
             drop(write!(io::stderr(), "edit again? [Y/n] "));
-            // At the end of the input nobody says yes.
+            // End of input counts as no.
             match io::stdin().lock().read_line(&mut line) {
                 Ok(length) if length > 0 => !line.trim_start().to_ascii_lowercase().starts_with('n'),
                 _ => false,
@@ -111,8 +111,8 @@ impl Desk<'_> {
         }
     }
 
-    /// Waits for something slow, and keeps the lease alive. A lease that is lost nonetheless is found out by the commit.
-    async fn meanwhile<T: Send + 'static>(
+    /// Runs blocking work and renews the lease concurrently. If the lease is lost, the commit fails.
+    async fn renewing_while<T: Send + 'static>(
         &self,
         slow: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
@@ -125,7 +125,7 @@ impl Desk<'_> {
         }
     }
 
-    /// The context learns of it too: another terminal would drop the lease as expired.
+    /// Renews the lease and records it in the context; otherwise another terminal would drop the lease as expired.
     async fn renew(&self) {
         let ttl = self.entry.ttl();
         if let Ok(extended) = self.client.keepalive(&self.entry.lease_id, Some(ttl)).await {
@@ -135,19 +135,19 @@ impl Desk<'_> {
                 }
                 Ok(())
             });
-            // The screen is the editor's; the lease is alive all the same.
+            // No message: the editor owns the screen, and the lease is renewed either way.
             drop(noted);
         }
     }
 }
 
-/// Compact JSON.
+/// The edited text as compact JSON.
 fn parsed(format: Format, text: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let json = format.read(text)?;
-    compact(&json, Limits { bytes_max: u64::MAX }).map_err(|error| misused(error.to_string()))
+    compact(&json, Limits { bytes_max: u64::MAX }).map_err(|error| usage_error(error.to_string()))
 }
 
-/// The editor may be a command with arguments: a shell takes it apart.
+/// The editor command. It may have arguments, so a shell parses it.
 fn editor(file: &Path) -> (Command, String) {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let editor = named("VISUAL").or_else(|| named("EDITOR")).unwrap_or_else(|| OsString::from("vi"));
@@ -158,23 +158,23 @@ fn editor(file: &Path) -> (Command, String) {
     (command, editor.to_string_lossy().into_owned())
 }
 
-fn told_status(status: ExitStatus, editor: &str) -> String {
+fn exit_status(status: ExitStatus, editor: &str) -> String {
     format!("{status} editor={editor:?}")
 }
 
-/// The file that is edited; nobody else may read it.
+/// The file that is edited, with mode 0600.
 struct Draft {
     path: PathBuf,
     before: Vec<u8>,
 }
 
 impl Draft {
-    fn make(folder: &Path, entry: &Entry, format: Format, text: &[u8]) -> Result<Draft, Failure> {
+    fn make(folder: &Path, entry: &LeaseEntry, format: Format, text: &[u8]) -> Result<Draft, Failure> {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
         let key: String = entry.key.chars().take(40).map(plain).collect();
-        // Whatever an earlier process of this number left behind is somebody's work.
-        for turn in 0..1000 {
-            let name = format!("edit-{key}-{}-{turn}.{}", std::process::id(), format.extension());
+        // Never reuses the draft of an earlier process with the same pid: it may be unsaved work.
+        for attempt in 0..1000 {
+            let name = format!("edit-{key}-{}-{attempt}.{}", std::process::id(), format.extension());
             let path = folder.join(name);
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(mut file) => {
@@ -182,17 +182,17 @@ impl Draft {
                     return Ok(Draft { path, before: text.to_vec() });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(failed_file("making", &path, &error)),
+                Err(error) => return Err(failed_file("creating", &path, &error)),
             }
         }
-        Err((1, format!("too many edits were left behind; remove some: path={}", folder.display())))
+        Err((1, format!("too many old edit files; remove some: path={}", folder.display())))
     }
 
     fn read(&self) -> Result<Vec<u8>, Failure> {
         std::fs::read(&self.path).map_err(|error| failed_file("reading", &self.path, &error))
     }
 
-    /// If it cannot be read, somebody may want to know why.
+    /// Whether the text differs from the original. A draft that exists but cannot be read counts as changed.
     fn is_changed(&self) -> bool {
         std::fs::read(&self.path).map_or(self.path.exists(), |text| text != self.before)
     }
@@ -203,7 +203,7 @@ impl Draft {
     }
 
     fn remove(&self) {
-        // It is of no more use, and for nobody else's eyes.
+        // Best effort: the draft is no longer needed.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -1,48 +1,48 @@
-//! A lease that is held, as a context keeps it.
+//! A held lease, as a context stores it.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use api::tell::{Extended, Granted};
-use cli::client::{Connection, Failure, Held, servers};
+use cli::remote::{Connection, Failure, LeaseCredential, servers};
 use serde::{Deserialize, Serialize};
 use worktree::clock::{BootId, BootMs, Clock, SystemClock, UnixMs};
 
-/// A lease, and how to reach whoever granted it.
+/// A lease, and how to reach the server that granted it.
 #[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct LeaseEntry {
     pub(crate) key: String,
     pub(crate) namespace: String,
     pub(crate) servers: Vec<String>,
     identity: Option<PathBuf>,
     timeout_ms: Option<u64>,
     pub(crate) owner: String,
-    /// The credential: never printed.
+    /// The credential; never printed.
     pub(crate) lease_id: String,
     pub(crate) public_id: String,
     pub(crate) fencing_token: u64,
-    /// As it was last asked for.
+    /// The last requested TTL.
     pub(crate) ttl_ms: u64,
-    ends: Ends,
+    ends: Expiry,
 }
 
-/// When a lease ends at the latest, by this machine's clocks.
+/// The latest time at which a lease expires, on this machine's clocks.
 #[derive(Clone, Serialize, Deserialize)]
-struct Ends {
+struct Expiry {
     boot_id: BootId,
     boot: BootMs,
     wall: UnixMs,
 }
 
-impl Ends {
-    /// Counted from when the answer is here: the server counts from earlier.
-    fn after(remaining_ms: u64) -> Ends {
+impl Expiry {
+    /// Counts from the arrival of the response. The server counts from an earlier time, so this is an upper bound.
+    fn after(remaining_ms: u64) -> Expiry {
         let clock = SystemClock::new();
         let boot = clock.boot().plus(remaining_ms);
-        Ends { boot_id: clock.boot_id(), boot, wall: clock.wall().plus(remaining_ms) }
+        Expiry { boot_id: clock.boot_id(), boot, wall: clock.wall().plus(remaining_ms) }
     }
 
-    /// The boot clock decides; after a restart only the wall clock is left.
+    /// Time left on the boot clock, or on the wall clock if the machine has rebooted since.
     fn left(&self, clock: &dyn Clock) -> Duration {
         let ms = if self.boot_id == clock.boot_id() {
             self.boot.since(clock.boot())
@@ -53,10 +53,10 @@ impl Ends {
     }
 }
 
-impl Entry {
+impl LeaseEntry {
     /// A lease that was just granted.
-    pub(crate) fn new(connection: &Connection, granted: &Granted) -> Result<Entry, Failure> {
-        Ok(Entry {
+    pub(crate) fn new(connection: &Connection, granted: &Granted) -> Result<LeaseEntry, Failure> {
+        Ok(LeaseEntry {
             key: granted.key.clone().unwrap_or_default(),
             namespace: granted.namespace.clone(),
             servers: servers(connection)?,
@@ -67,26 +67,26 @@ impl Entry {
             public_id: granted.public_id.clone(),
             fencing_token: granted.fencing_token,
             ttl_ms: granted.ttl_ms,
-            ends: Ends::after(granted.remaining_ms),
+            ends: Expiry::after(granted.remaining_ms),
         })
     }
 
-    /// It was extended, by this TTL.
+    /// Applies a renewal with this TTL.
     pub(crate) fn extend(&mut self, extended: &Extended, ttl: Duration) {
         self.ttl_ms = ttl.as_millis().try_into().unwrap_or(u64::MAX);
-        self.ends = Ends::after(extended.remaining_ms);
+        self.ends = Expiry::after(extended.remaining_ms);
     }
 
     pub(crate) fn ttl(&self) -> Duration {
         Duration::from_millis(self.ttl_ms)
     }
 
-    /// How long it lasts at most, if nobody extends it.
+    /// Upper bound of the time left without a renewal.
     pub(crate) fn left(&self, clock: &dyn Clock) -> Duration {
         self.ends.left(clock)
     }
 
-    /// To ask whoever granted it.
+    /// The connection to the server that granted the lease.
     pub(crate) fn connection(&self) -> Connection {
         Connection {
             server: self.servers.clone(),
@@ -97,8 +97,8 @@ impl Entry {
         }
     }
 
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn credential(&self) -> LeaseCredential {
         let (key, lease_id) = (self.key.clone(), self.lease_id.clone());
-        Held { key, lease_id, fencing_token: Some(self.fencing_token) }
+        LeaseCredential { key, lease_id, fencing_token: Some(self.fencing_token) }
     }
 }

@@ -1,28 +1,28 @@
-//! JSON or YAML.
+//! Conversion between a document's JSON and the JSON or YAML of a file.
 
 use std::path::Path;
 
 use clap::ValueEnum;
-use cli::client::{Failure, misused};
+use cli::remote::{Failure, usage_error};
 
-/// How a document is written down.
+/// The file format of a document.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Format {
-    /// As the server has it.
+    /// The bytes that the server stores.
     Json,
-    /// For people to edit.
+    /// YAML 1.2, easier to edit.
     Yaml,
 }
 
 impl Format {
-    /// What was asked for, or what the file's name says, or else JSON.
-    pub(crate) fn of(asked: Option<Format>, file: &Path) -> Format {
+    /// The explicit format, else the one of the file's extension, else JSON.
+    pub(crate) fn of(explicit: Option<Format>, file: &Path) -> Format {
         let name = file.extension().map(|name| name.to_string_lossy().to_ascii_lowercase());
         let named = match name.as_deref() {
             Some("yaml" | "yml") => Format::Yaml,
             _ => Format::Json,
         };
-        asked.unwrap_or(named)
+        explicit.unwrap_or(named)
     }
 
     pub(crate) fn extension(self) -> &'static str {
@@ -32,25 +32,25 @@ impl Format {
         }
     }
 
-    /// The document as it is to be written. JSON stays byte for byte.
+    /// The document in this format. JSON stays byte for byte.
     pub(crate) fn write(self, json: &[u8]) -> Result<Vec<u8>, Failure> {
         match self {
             Format::Json => Ok(json.to_vec()),
-            // There is no document: nothing is what stands for that.
+            // No document: empty output, as for JSON.
             Format::Yaml if json.is_empty() => Ok(Vec::new()),
             Format::Yaml => yamljson::from_json(json).map(String::into_bytes).map_err(refused),
         }
     }
 
-    /// The document as people edit it.
-    pub(crate) fn write_for_people(self, json: &[u8]) -> Result<Vec<u8>, Failure> {
+    /// The document indented for an editor.
+    pub(crate) fn write_indented(self, json: &[u8]) -> Result<Vec<u8>, Failure> {
         match self {
             Format::Json => yamljson::indent(json).map_err(refused),
             Format::Yaml => self.write(json),
         }
     }
 
-    /// JSON, from what was read. The server judges what is JSON already.
+    /// Converts a file's content to JSON. JSON input is validated by the server.
     pub(crate) fn read(self, text: Vec<u8>) -> Result<Vec<u8>, Failure> {
         match self {
             Format::Json => Ok(text),
@@ -60,7 +60,7 @@ impl Format {
 }
 
 fn refused(error: impl std::fmt::Display) -> Failure {
-    misused(error.to_string())
+    usage_error(error.to_string())
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_file_says_what_is_in_it() {
+    fn the_extension_of_a_file_selects_the_format() {
         for (name, format) in [
             ("dump.yaml", Format::Yaml),
             ("a/b.YML", Format::Yaml),

@@ -2,34 +2,37 @@
 
 use std::time::Duration;
 
-use ::client::Client;
-use cli::client::leases::{grant, say_extended, say_released};
-use cli::client::{Done, Failure, Output, connect, failed, identity_file, print, servers, told};
-use cli::speak::shown;
+use cli::remote::leases::{grant, print_extended, print_released};
+use cli::remote::{
+    CommandResult, Failure, Output, client_failure, connect, failed, identity_file, print, servers,
+};
+use cli::stderr::escape_control;
+use client::Client;
 use serde::Serialize;
 use worktree::clock::SystemClock;
 
 use crate::args::Acquire;
-use crate::context::{Context, Store};
-use crate::entry::Entry;
-use crate::say;
+use crate::context::{Context, ContextStore};
+use crate::entry::LeaseEntry;
+use crate::notice;
 
-/// If it cannot be remembered it is given back: nobody could use it.
-pub(crate) async fn acquire(store: &Store, output: Output, mut args: Acquire) -> Done {
+/// Acquires a lease and stores it. If storing fails the lease is released: its credential would be lost.
+pub(crate) async fn acquire(store: &ContextStore, output: Output, mut args: Acquire) -> CommandResult {
     let identity = identity_file(&args.connection)?.map(std::path::absolute).transpose();
-    args.connection.identity = identity.map_err(|error| failed("finding this folder", &error))?;
+    args.connection.identity =
+        identity.map_err(|error| failed("resolving the path of the identity file", &error))?;
     let namespace = args.connection.namespace.as_deref().unwrap_or(api::DEFAULT_NAMESPACE);
     let servers = servers(&args.connection)?;
-    store.change(|context| context.check_room(&args.key, namespace, &servers))?;
+    store.change(|context| context.check_can_add(&args.key, namespace, &servers))?;
     let client = connect(&args.connection)?;
     let granted = grant(&client, &args.connection, &args.key, &args.terms).await?;
-    let kept = Entry::new(&args.connection, &granted).and_then(|entry| {
+    let kept = LeaseEntry::new(&args.connection, &granted).and_then(|entry| {
         store.change(|context| context.add(entry.clone()))?;
         Ok(entry)
     });
     match kept {
         Ok(entry) => {
-            let view = View::new(&entry, true);
+            let view = LeaseView::new(&entry, true);
             print(output, &view, || format!("acquired {}\n", view.text()))
         }
         Err(failure) => {
@@ -40,88 +43,96 @@ pub(crate) async fn acquire(store: &Store, output: Output, mut args: Acquire) ->
 }
 
 pub(crate) async fn keepalive(
-    store: &Store,
+    store: &ContextStore,
     output: Output,
     key: Option<&str>,
     ttl: Option<Duration>,
-) -> Done {
-    let (client, entry) = held(store, key)?;
+) -> CommandResult {
+    let (client, entry) = connect_current(store, key)?;
     let ttl = ttl.unwrap_or(entry.ttl());
-    let extended = client.keepalive(&entry.lease_id, Some(ttl)).await.map_err(told);
-    let extended = forget_if_over(store, &entry, extended)?;
+    let extended = client.keepalive(&entry.lease_id, Some(ttl)).await.map_err(client_failure);
+    let extended = forget_if_expired(store, &entry, extended)?;
     store.change(|context| {
         if let Some(kept) = context.get_mut(&entry.lease_id) {
             kept.extend(&extended, ttl);
         }
         Ok(())
     })?;
-    say_extended(output, &extended)
+    print_extended(output, &extended)
 }
 
-pub(crate) async fn release(store: &Store, output: Output, key: Option<&str>) -> Done {
-    let (client, entry) = held(store, key)?;
-    let released = client.release(&entry.lease_id).await.map_err(told);
-    forget_if_over(store, &entry, released)?;
+pub(crate) async fn release(store: &ContextStore, output: Output, key: Option<&str>) -> CommandResult {
+    let (client, entry) = connect_current(store, key)?;
+    let released = client.release(&entry.lease_id).await.map_err(client_failure);
+    forget_if_expired(store, &entry, released)?;
     forget(store, &entry)?;
-    say_released(output)
+    print_released(output)
 }
 
-/// The lease over a key or the current one, and a client to ask for it.
-pub(crate) fn held(store: &Store, key: Option<&str>) -> Result<(Client, Entry), Failure> {
+/// The lease on `key` or on the current key, and a client of its server.
+pub(crate) fn connect_current(
+    store: &ContextStore,
+    key: Option<&str>,
+) -> Result<(Client, LeaseEntry), Failure> {
     let entry = store.change(|context| context.find(key))?;
     Ok((connect(&entry.connection())?, entry))
 }
 
-pub(crate) fn forget(store: &Store, entry: &Entry) -> Done {
+pub(crate) fn forget(store: &ContextStore, entry: &LeaseEntry) -> CommandResult {
     store.change(|context| {
         context.remove(&entry.lease_id);
         Ok(())
     })
 }
 
-/// A lease that the server says is over is dropped.
-pub(crate) fn forget_if_over<T>(
-    store: &Store,
-    entry: &Entry,
+/// Removes a lease that the server reports as expired.
+pub(crate) fn forget_if_expired<T>(
+    store: &ContextStore,
+    entry: &LeaseEntry,
     done: Result<T, Failure>,
 ) -> Result<T, Failure> {
     if matches!(done, Err((12, _))) {
         forget(store, entry)?;
-        say(&shown(&format!("the lease is over, and is dropped from the context: key={}", entry.key)));
+        notice(&escape_control(&format!(
+            "the lease has expired and is removed from the context: key={}",
+            entry.key
+        )));
     }
     done
 }
 
-pub(crate) fn choose(store: &Store, output: Output, key: &str) -> Done {
+pub(crate) fn choose(store: &ContextStore, output: Output, key: &str) -> CommandResult {
     let entry = store.change(|context| {
         let entry = context.find(Some(key))?;
         context.current = Some(entry.key.clone());
         Ok(entry)
     })?;
-    print(output, &View::new(&entry, true), String::new)
+    print(output, &LeaseView::new(&entry, true), String::new)
 }
 
-pub(crate) fn list(store: &Store, output: Output) -> Done {
-    let listed = store.change(|context| Ok(Listed::new(context)))?;
-    print(output, &listed, || listed.leases.iter().map(View::line).collect())
+pub(crate) fn list(store: &ContextStore, output: Output) -> CommandResult {
+    let listed = store.change(|context| Ok(LeaseList::new(context)))?;
+    print(output, &listed, || listed.leases.iter().map(LeaseView::line).collect())
 }
 
-/// What is shown. Programs read it: fields are added, and not renamed.
+/// The JSON output of `list`. It is stable: fields are added, never renamed.
 #[derive(Serialize)]
-struct Listed {
-    leases: Vec<View>,
+struct LeaseList {
+    leases: Vec<LeaseView>,
 }
 
-impl Listed {
-    fn new(context: &Context) -> Listed {
-        let is_current = |entry: &Entry| context.current.as_deref() == Some(entry.key.as_str());
-        Listed { leases: context.leases.iter().map(|entry| View::new(entry, is_current(entry))).collect() }
+impl LeaseList {
+    fn new(context: &Context) -> LeaseList {
+        let is_current = |entry: &LeaseEntry| context.current.as_deref() == Some(entry.key.as_str());
+        LeaseList {
+            leases: context.leases.iter().map(|entry| LeaseView::new(entry, is_current(entry))).collect(),
+        }
     }
 }
 
 /// A lease without its credential.
 #[derive(Serialize)]
-struct View {
+struct LeaseView {
     key: String,
     current: bool,
     namespace: String,
@@ -132,9 +143,9 @@ struct View {
     remaining_ms: u64,
 }
 
-impl View {
-    fn new(entry: &Entry, current: bool) -> View {
-        View {
+impl LeaseView {
+    fn new(entry: &LeaseEntry, current: bool) -> LeaseView {
+        LeaseView {
             key: entry.key.clone(),
             current,
             namespace: entry.namespace.clone(),
@@ -156,7 +167,7 @@ impl View {
             self.fencing_token,
             self.remaining_ms
         );
-        shown(&text)
+        escape_control(&text)
     }
 
     fn line(&self) -> String {

@@ -1,8 +1,8 @@
-//! `lockc`: leases and documents by hand. What it holds is kept between calls, in a context.
+//! `lockc`: interactive use of leases and documents. Held leases are stored between calls, in a context file.
 //!
-//! What is asked of servers, and how it is printed, is `lockd client`'s ([`cli::client`]); exit codes are too. The modules
-//! in reading order: `args` is the command line; `entry` is a lease that is held, `context` the file of them; `leases`,
-//! `state` and `edit` are the commands; `format` is JSON or YAML.
+//! Requests, output and exit codes are those of `lockd client` ([`cli::remote`]). The modules in reading order: `args` is
+//! the command line; `entry` is one held lease, `context` the file of them; `leases`, `state` and `edit` are the commands;
+//! `format` converts between JSON and YAML.
 
 mod args;
 mod entry;
@@ -15,28 +15,28 @@ mod format;
 use std::io::Write;
 use std::process::ExitCode;
 
-use cli::client::{Done, failed, spoil};
-use cli::speak;
+use cli::remote::{CommandResult, failed, poison_output};
+use cli::stderr;
 
 use crate::args::{Args, Command, StateCommand};
-use crate::context::Store;
+use crate::context::ContextStore;
 
 fn main() -> ExitCode {
     let args = Args::get();
-    let spoils = args.command.fills_a_pipe();
+    let poisons = args.command.pipes_a_document();
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err((code, what)) => {
-            if spoils {
-                spoil("get", &what);
+            if poisons {
+                poison_output("get", &what);
             }
-            say(&what);
+            notice(&what);
             ExitCode::from(code)
         }
     }
 }
 
-fn run(args: Args) -> Done {
+fn run(args: Args) -> CommandResult {
     match &args.command {
         Command::Completions(completions) => {
             let script = completions.script(Args::described());
@@ -49,14 +49,14 @@ fn run(args: Args) -> Done {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the runtime", &error))?;
-    let store = Store::open(&args.context)?;
+    let store = ContextStore::open(&args.context)?;
     let done = runtime.block_on(command(&store, args));
-    // A thread that still waits for a person to answer is not waited for.
+    // Does not wait for a thread that is blocked on a prompt.
     runtime.shutdown_background();
     done
 }
 
-async fn command(store: &Store, args: Args) -> Done {
+async fn command(store: &ContextStore, args: Args) -> CommandResult {
     let output = args.output;
     match args.command {
         Command::Acquire(acquire) => leases::acquire(store, output, *acquire).await,
@@ -69,11 +69,11 @@ async fn command(store: &Store, args: Args) -> Done {
         Command::Edit(edit) => edit::edit(store, output, &edit).await,
         Command::List => leases::list(store, output),
         Command::Use { key } => leases::choose(store, output, &key),
-        Command::Completions(_) | Command::Man(_) => unreachable!("they need no context"),
+        Command::Completions(_) | Command::Man(_) => unreachable!("handled above"),
     }
 }
 
-/// One line for people.
-fn say(what: &str) {
-    speak::say("lockc", what);
+/// Prints one line to standard error.
+fn notice(what: &str) {
+    stderr::notice("lockc", what);
 }

@@ -1,24 +1,24 @@
 //! `state get` and `state update`.
 
-use cli::client::documents::{commit, read_input, write_output};
-use cli::client::{Done, Output, print, told};
+use cli::remote::documents::{commit, read_input, write_output};
+use cli::remote::{CommandResult, Output, client_failure, print};
 use serde::Serialize;
 
 use crate::args::{Get, Update};
-use crate::context::Store;
+use crate::context::ContextStore;
 use crate::format::Format;
-use crate::leases::{forget, forget_if_over, held};
+use crate::leases::{connect_current, forget, forget_if_expired};
 
-pub(crate) async fn get(store: &Store, output: Output, args: &Get) -> Done {
+pub(crate) async fn get(store: &ContextStore, output: Output, args: &Get) -> CommandResult {
     #[derive(Serialize)]
     struct Read {
         version: u64,
         state_etag: String,
         bytes: usize,
     }
-    let (client, entry) = held(store, args.key.as_deref())?;
-    let read = client.get_state(&entry.key, &entry.lease_id).await.map_err(told);
-    let read = forget_if_over(store, &entry, read)?;
+    let (client, entry) = connect_current(store, args.key.as_deref())?;
+    let read = client.get_state(&entry.key, &entry.lease_id).await.map_err(client_failure);
+    let read = forget_if_expired(store, &entry, read)?;
     let text = Format::of(args.format, &args.out).write(&read.document.unwrap_or_default())?;
     write_output(&args.out, &text)?;
     if args.out.as_os_str() == "-" {
@@ -28,11 +28,11 @@ pub(crate) async fn get(store: &Store, output: Output, args: &Get) -> Done {
     print(output, &read, || format!("read version={} bytes={}\n", read.version, read.bytes))
 }
 
-pub(crate) async fn update(store: &Store, output: Output, args: &Update) -> Done {
-    let (client, entry) = held(store, args.key.as_deref())?;
+pub(crate) async fn update(store: &ContextStore, output: Output, args: &Update) -> CommandResult {
+    let (client, entry) = connect_current(store, args.key.as_deref())?;
     let document = Format::of(args.format, &args.file).read(read_input(Some(&args.file))?)?;
-    let held = entry.held();
-    let done = commit(&client, output, &held, document, &args.only.conditions(&held)).await;
-    forget_if_over(store, &entry, done)?;
+    let lease = entry.credential();
+    let done = commit(&client, output, &lease, document, &args.only.conditions(&lease)).await;
+    forget_if_expired(store, &entry, done)?;
     if args.only.release { forget(store, &entry) } else { Ok(()) }
 }

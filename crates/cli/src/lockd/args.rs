@@ -1,11 +1,11 @@
-//! The command line. Texts here are what `--help` shows.
+//! The command line. Doc comments on arguments are the `--help` texts.
 
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-use cli::client::{self, ClientArgs, Output};
-use cli::pages::{Completions, Man};
+use cli::man_pages::{Completions, Man};
+use cli::remote::{self, ClientArgs, Output};
 
 use crate::auth::AuthCommand;
 use crate::health::Health;
@@ -13,14 +13,14 @@ use crate::mcp::Mcp;
 use crate::run::Run;
 use crate::serve::Serve;
 
-/// A lease authority: leases over named resources, fencing of stale holders, documents beside keys.
+/// Lease authority: leases on named resources, fencing of stale holders, and a document per key.
 #[derive(Parser)]
 #[command(
     name = "lockd",
     version,
     after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage or invalid input; 10 held by another; 11 fenced or not \
-                  held; 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened). `lockd run` passes its command's on, \
-                  and exits with 12 when the lease was lost.\n\n\
+                  held; 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened). `lockd run` exits with \
+                  its command's code, or with 12 if the lease was lost.\n\n\
                   Examples:\n  lockd serve\n  lockd auth new client --server-in server.pem --out client1.pem --cn worker-1\n  \
                   eval \"$(lockd client acquire --server localhost:9341 --ttl 30s orders)\"\n  \
                   lockd run --key orders --ttl 30s --block 10m -- ./import-orders\n  \
@@ -33,40 +33,40 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make, revoke and check the identities of servers and clients.
+    /// Create, revoke, inspect and verify the identity files of servers and clients.
     ///
-    /// Certificates are trusted, and hostnames are not: an identity file may move to another machine.
+    /// Trust is based on certificates, not on host names: an identity file may be moved to another machine.
     Auth {
         #[command(subcommand)]
         command: AuthCommand,
     },
-    /// Take leases, and read and write the documents beside keys.
+    /// Acquire leases, and read and write the documents of keys.
     Client(Box<ClientArgs>),
-    /// Print completions for a shell.
+    /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  \
                             lockd completions bash > ~/.local/share/bash-completion/completions/lockd\n  \
                             lockd completions zsh > \"${fpath[1]}/_lockd\"\n  \
                             lockd completions fish > ~/.config/fish/completions/lockd.fish")]
     Completions(Completions),
-    /// Show what `serve` would be set to, and where each value comes from.
+    /// Show the effective settings of `serve`, and the source of each value.
     ///
-    /// As text it is a file that `serve --config` reads.
+    /// The text output is a file that `serve --config` accepts.
     #[command(
         after_help = "Example:\n  lockd config --store mem:// > lockd.toml\n  LOCKD_MAX_TTL=1h lockd config --output json | jq '.[\"max-ttl\"]'"
     )]
-    Config(Box<Show>),
-    /// Ask a server whether it can grant leases.
+    Config(Box<ConfigArgs>),
+    /// Check whether a server can grant leases.
     Health(Box<Health>),
-    /// Write manual pages, one for each command.
+    /// Write man pages, one for each command.
     #[command(after_help = "Example:\n  lockd man --out ~/.local/share/man/man1 && man lockd-run")]
     Man(Man),
-    /// Give an AI agent leases and documents, over the Model Context Protocol.
+    /// Serve leases and documents to an AI agent over the Model Context Protocol.
     Mcp(Box<Mcp>),
     /// Run a command while holding a lease.
     Run(Box<Run>),
     /// Serve leases over HTTPS.
     Serve(Box<Serve>),
-    /// Look at a store.
+    /// Inspect a store offline.
     Store {
         #[command(subcommand)]
         command: StoreCommand,
@@ -74,8 +74,8 @@ pub(crate) enum Command {
 }
 
 #[derive(clap::Args)]
-pub(crate) struct Show {
-    /// How to print it.
+pub(crate) struct ConfigArgs {
+    /// Format of the output.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
     #[command(flatten)]
@@ -84,10 +84,10 @@ pub(crate) struct Show {
 
 #[derive(Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Print every record of the log as one line of JSON: who asked for what, and when.
+    /// Print every record of the log as one line of JSON: the identity, the command and its time.
     ///
-    /// Reads only: a server may have the store open. A batch at the end that is not whole, because the power
-    /// failed or because it is being written, is named on standard error. Documents are not printed.
+    /// Read-only: a server may have the store open. An incomplete batch at the end of the log, torn by a power failure or
+    /// still being written, is reported on standard error. Documents are not printed.
     Dump(Dump),
 }
 
@@ -97,30 +97,30 @@ pub(crate) enum StoreCommand {
                         lockd store dump --store disk:///var/lib/lockd --shard 0 --from-lsn 1793491200000000\n  \
                         lockd store dump --store /var/lib/lockd | jq -c 'select(.action == \"revoke\")'")]
 pub(crate) struct Dump {
-    /// The store: `disk:///path`, or the path of its directory.
+    /// Store to read: `disk:///path`, or the path of its directory.
     #[arg(long, value_name = "STORE", value_parser = disk_path)]
     pub(crate) store: PathBuf,
-    /// Only the log of this shard; by default all, one after the other.
+    /// Print only this shard; by default all shards, in order.
     #[arg(long, value_name = "N")]
     pub(crate) shard: Option<u32>,
-    /// Only records at this LSN or behind it.
+    /// First LSN to print.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) from_lsn: u64,
-    /// Only records up to this LSN.
+    /// Last LSN to print.
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     pub(crate) to_lsn: u64,
 }
 
 impl Args {
-    /// The arguments, typed and as they were matched, or the end of the process with what is wrong with them.
+    /// Parses the arguments, typed and as matches; exits with a message if they are invalid.
     pub(crate) fn get() -> (Args, ArgMatches) {
         let matches = Args::command().try_get_matches();
         let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, matches)));
         let (args, matches) = parsed.unwrap_or_else(|refusal| {
             if refusal.use_stderr()
-                && let Some(verb) = fills_a_pipe()
+                && let Some(verb) = pipes_a_document()
             {
-                client::spoil(verb, "wrong usage");
+                remote::poison_output(verb, "wrong usage");
             }
             refusal.exit()
         });
@@ -136,8 +136,8 @@ impl Args {
     }
 }
 
-/// The verb of a command line that cannot be parsed, if its output would be taken for a document.
-fn fills_a_pipe() -> Option<&'static str> {
+/// The verb of an invalid command line, if a valid one would write a document to standard output.
+fn pipes_a_document() -> Option<&'static str> {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let of_client = words.first().is_some_and(|word| word == "client");
     ["get", "edit"].into_iter().find(|verb| of_client && words.iter().any(|word| word == verb))
@@ -146,19 +146,19 @@ fn fills_a_pipe() -> Option<&'static str> {
 impl Dump {
     fn check(&self) -> Result<(), &'static str> {
         if self.from_lsn > self.to_lsn {
-            return Err("--from-lsn is behind --to-lsn: no record is in between");
+            return Err("--from-lsn is greater than --to-lsn");
         }
         Ok(())
     }
 }
 
-/// A directory, from its address.
+/// Parses a store URL or path into a directory.
 fn disk_path(text: &str) -> Result<PathBuf, String> {
     match text.split_once("://") {
         Some(("disk", path)) if path.starts_with('/') => Ok(path.into()),
         Some(("disk", _)) => Err("the path must be absolute, as in disk:///var/lib/lockd".into()),
         Some((scheme, _)) => {
-            Err(format!("only stores on disk can be read; use disk:///path: scheme={scheme}"))
+            Err(format!("only disk stores can be dumped; use disk:///path: scheme={scheme}"))
         }
         None if text.is_empty() => Err("a path is needed, as in disk:///var/lib/lockd".into()),
         None => Ok(text.into()),

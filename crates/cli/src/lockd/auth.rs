@@ -1,7 +1,7 @@
-//! `lockd auth`: identities are made, revoked and looked at.
+//! `lockd auth`: creates, revokes, inspects and verifies identity files.
 //!
-//! Everything is decided in the `identity` crate. Here the clock and the dice are handed to it, files are found,
-//! and answers are printed: as text for people, or with `--output json`.
+//! The `identity` crate makes all decisions. This module provides the clock and the randomness, finds the files, and prints
+//! reports as text or JSON.
 
 mod args;
 mod passphrase;
@@ -31,16 +31,16 @@ pub(crate) fn run(command: &AuthCommand) -> Result<(), String> {
     }
 }
 
-/// The time on the wall: certificates have dates. The one place where these commands read a clock.
+/// The wall-clock time, for the validity of certificates. The only place where these commands read a clock.
 fn now() -> UnixTime {
     UnixTime::now()
 }
 
-/// Bytes that nobody can guess, from the kernel.
+/// Fills `bytes` with randomness from the operating system.
 fn fill(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {
-        // Only an interrupted call fails, and can be made again.
+        // Only an interrupted call fails; it is retried.
         filled +=
             rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
     }

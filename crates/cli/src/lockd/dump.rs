@@ -1,4 +1,4 @@
-//! `lockd store dump`: the log, record by record, as lines of JSON.
+//! `lockd store dump`: prints the log's records as lines of JSON.
 
 use std::io::{self, Write};
 
@@ -7,10 +7,10 @@ use store::Batch;
 use store::disk::{Cut, Found, StoreView};
 
 use crate::args::Dump;
-use crate::line::Line;
-use crate::say;
+use crate::audit_line::AuditLine;
+use crate::notice;
 
-/// Prints what was asked for. A reader that has gone away has had enough: that is no failure.
+/// Prints the selected records. A closed pipe is no failure.
 pub(crate) fn dump(args: &Dump) -> Result<(), String> {
     let view = StoreView::open(&args.store).map_err(|error| error.to_string())?;
     let shards = args.shard.map_or(0..view.file().shards, |shard| shard..shard.saturating_add(1));
@@ -18,44 +18,44 @@ pub(crate) fn dump(args: &Dump) -> Result<(), String> {
     for shard in shards {
         match dump_shard(&view, shard, args, &mut out) {
             Ok(()) => {}
-            Err(Stop::ReaderGone) => return Ok(()),
-            Err(Stop::Failed(what)) => return Err(what),
+            Err(StopReason::ReaderClosed) => return Ok(()),
+            Err(StopReason::Failed(what)) => return Err(what),
         }
     }
     Ok(())
 }
 
-/// Why no more is printed.
-enum Stop {
-    ReaderGone,
+/// Why the dump stopped.
+enum StopReason {
+    ReaderClosed,
     Failed(String),
 }
 
-impl From<store::StoreError> for Stop {
-    fn from(error: store::StoreError) -> Stop {
-        Stop::Failed(error.to_string())
+impl From<store::StoreError> for StopReason {
+    fn from(error: store::StoreError) -> StopReason {
+        StopReason::Failed(error.to_string())
     }
 }
 
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Stop {
+impl From<io::Error> for StopReason {
+    fn from(error: io::Error) -> StopReason {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Stop::ReaderGone,
-            _ => Stop::Failed(format!("writing the output: {error}")),
+            io::ErrorKind::BrokenPipe => StopReason::ReaderClosed,
+            _ => StopReason::Failed(format!("writing the output: {error}")),
         }
     }
 }
 
-fn dump_shard(view: &StoreView, shard: u32, args: &Dump, out: &mut dyn Write) -> Result<(), Stop> {
+fn dump_shard(view: &StoreView, shard: u32, args: &Dump, out: &mut dyn Write) -> Result<(), StopReason> {
     let mut log = view.log(shard)?;
     loop {
         match log.read_next()? {
-            // LSNs only grow.
+            // LSNs increase, so nothing further is in range.
             Found::Batch(batch) if batch.lsns.first.0 > args.to_lsn => return Ok(()),
             Found::Batch(batch) if batch.lsns.last.0 < args.from_lsn => {}
             Found::Batch(batch) => print(&batch, shard, args, out)?,
             Found::Torn(cut) => {
-                say(&note(shard, &cut));
+                notice(&note(shard, &cut));
                 return Ok(());
             }
             Found::End => return Ok(()),
@@ -63,14 +63,14 @@ fn dump_shard(view: &StoreView, shard: u32, args: &Dump, out: &mut dyn Write) ->
     }
 }
 
-fn print(batch: &Batch, shard: u32, args: &Dump, out: &mut dyn Write) -> Result<(), Stop> {
+fn print(batch: &Batch, shard: u32, args: &Dump, out: &mut dyn Write) -> Result<(), StopReason> {
     let records = Record::decode_all(&batch.payload).map_err(|error| {
-        let advice = "read it with the build that wrote it";
-        Stop::Failed(format!("{error}; {advice}: shard={shard} seq={}", batch.seq.0))
+        let advice = "use the lockd version that wrote it";
+        StopReason::Failed(format!("{error}; {advice}: shard={shard} seq={}", batch.seq.0))
     })?;
     for record in &records {
         if (args.from_lsn..=args.to_lsn).contains(&record.lsn.0) {
-            let line = serde_json::to_string(&Line::new(shard, batch.seq, record)).expect("plain data");
+            let line = serde_json::to_string(&AuditLine::new(shard, batch.seq, record)).expect("plain data");
             writeln!(out, "{line}")?;
         }
     }
@@ -80,8 +80,8 @@ fn print(batch: &Batch, shard: u32, args: &Dump, out: &mut dyn Write) -> Result<
 fn note(shard: u32, cut: &Cut) -> String {
     let lsns = cut.lsns.map_or_else(String::new, |lsns| format!(" lsns={}-{}", lsns.first, lsns.last));
     format!(
-        "note: the log ends in a batch that is not whole; it is being written, or the power failed, and nobody \
-         was told that it is durable: shard={shard} seq={}{lsns} file={} offset={}",
+        "note: the log ends in an incomplete batch, which is still being written or was torn by a power failure; it was \
+         never acknowledged as durable: shard={shard} seq={}{lsns} file={} offset={}",
         cut.seq.0,
         cut.file.display(),
         cut.offset

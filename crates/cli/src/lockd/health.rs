@@ -1,42 +1,42 @@
-//! `lockd health`: a probe for whatever starts and restarts servers.
+//! `lockd health`: a liveness and readiness probe for supervisors.
 
-use ::client::Client;
-use cli::client::{Connection, Done, Output, connect, failed, print, told};
+use cli::remote::{CommandResult, Connection, Output, client_failure, connect, failed, print};
+use client::Client;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 it can grant leases, durably (with --alive: it answers); 13 it cannot, or not be reached; and those of `lockd --help`.\n\n\
+    after_help = "Exit codes: 0 the server can grant leases durably (with --alive: it responds); 13 it cannot, or is unreachable; others as in `lockd --help`.\n\n\
                   Example:\n  lockd health --unix /run/lockd/lockd.sock\n  \
                   lockd health --server localhost:9341 --identity client.pem --timeout 2s"
 )]
 pub(crate) struct Health {
     #[command(flatten)]
     connection: Connection,
-    /// Ask through this socket and no other way, which needs no certificate (`lockd serve --unix PATH`).
+    /// Use only this Unix socket, which needs no certificate (`lockd serve --unix PATH`).
     #[arg(long, value_name = "PATH")]
     unix: Option<std::path::PathBuf>,
-    /// Ask only whether it is alive: one that is full or stops is not to be restarted for that.
+    /// Check liveness only: a restart does not help a server that is out of disk space or shutting down.
     #[arg(long)]
     alive: bool,
 }
 
-/// Asks, and says so by its exit code.
-pub(crate) fn run(args: &Health) -> Done {
+/// Probes the server; the exit code is the result.
+pub(crate) fn run(args: &Health) -> CommandResult {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the runtime", &error))?;
     let client = match &args.unix {
         None => connect(&args.connection)?,
         Some(path) => {
-            let path = std::path::absolute(path).map_err(|error| failed("finding this folder", &error))?;
+            let path = std::path::absolute(path).map_err(|error| failed("resolving --unix", &error))?;
             let socket = format!("unix:{}", path.display());
             let span = args.connection.answer_timeout();
-            Client::builder().endpoint(socket).answer_timeout(span).build().map_err(told)?
+            Client::builder().endpoint(socket).answer_timeout(span).build().map_err(client_failure)?
         }
     };
     if args.alive {
-        runtime.block_on(client.alive()).map_err(told)?;
+        runtime.block_on(client.alive()).map_err(client_failure)?;
         return print(Output::Text, &(), || "alive\n".into());
     }
-    runtime.block_on(client.ready()).map_err(told)?;
+    runtime.block_on(client.ready()).map_err(client_failure)?;
     print(Output::Text, &(), || "ready\n".into())
 }

@@ -1,72 +1,25 @@
-//! What a server says while it runs: lines for people, or for machines, on standard error; and traces, where there is a
-//! collector for them.
+//! Logging: lines of text or JSON on standard error, and OpenTelemetry traces if a collector is configured.
 
 #[cfg(feature = "otel")]
 mod otel;
 
-use std::fmt;
-
-use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How a line is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
-    #[default]
-    Text,
-    /// For machines: one object a line.
-    Json,
-}
+pub(crate) use server::settings::{LogFormat as Format, LogLevel as Level};
 
-/// What is worth a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Level {
-    /// What ends the server, or keeps something from being done.
-    Error,
-    /// What somebody should look at.
-    Warn,
-    /// Starts, stops, reloads.
-    #[default]
-    Info,
-    /// Every request, handshake and snapshot.
-    Debug,
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Format::Text => "text",
-            Format::Json => "json",
-        })
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Info => "info",
-            Level::Debug => "debug",
-        })
-    }
-}
-
-/// What is logged is written as long as this lives. Dropped, it sends the traces that are left.
-pub(crate) struct Logs {
+/// Keeps logging set up. Flushes the remaining traces on drop.
+pub(crate) struct LogGuard {
     #[cfg(feature = "otel")]
-    _traces: Option<otel::Traces>,
+    _trace_guard: Option<otel::TraceGuard>,
 }
 
-/// From now on, what is logged is written. To be called on the runtime that sends traces, if there is somewhere to send
-/// them to.
-pub(crate) fn start(format: Format, level: Level, collector: Option<&str>) -> Result<Logs, String> {
-    let most = match level {
+/// Installs the global subscriber. With a collector, must be called inside the tokio runtime that exports the traces.
+pub(crate) fn start(format: Format, level: Level, collector: Option<&str>) -> Result<LogGuard, String> {
+    let max = match level {
         Level::Error => LevelFilter::ERROR,
         Level::Warn => LevelFilter::WARN,
         Level::Info => LevelFilter::INFO,
@@ -77,27 +30,29 @@ pub(crate) fn start(format: Format, level: Level, collector: Option<&str>) -> Re
         Format::Text => lines.with_ansi(is_terminal()).boxed(),
         Format::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
     };
-    let registry = tracing_subscriber::registry().with(lines.with_filter(ours(most)));
+    let registry = tracing_subscriber::registry().with(lines.with_filter(target_filter(max)));
     #[cfg(feature = "otel")]
     {
-        let (layer, traces) = collector.map(otel::layer).transpose()?.unzip();
-        registry.with(layer.with_filter(ours(LevelFilter::DEBUG))).init();
-        Ok(Logs { _traces: traces })
+        let (layer, trace_guard) = collector.map(otel::layer).transpose()?.unzip();
+        registry.with(layer.with_filter(target_filter(LevelFilter::DEBUG))).init();
+        Ok(LogGuard { _trace_guard: trace_guard })
     }
     #[cfg(not(feature = "otel"))]
     {
         if collector.is_some() {
-            return Err("this lockd was built without OpenTelemetry; build it with --features otel".into());
+            return Err(
+                "this lockd was built without OpenTelemetry support; rebuild it with --features otel".into(),
+            );
         }
         registry.init();
-        Ok(Logs {})
+        Ok(LogGuard {})
     }
 }
 
-/// What libraries say of themselves is worth a line when something is wrong.
-fn ours(most: LevelFilter) -> Targets {
-    let others = most.min(LevelFilter::WARN);
-    Targets::new().with_target("lockd", most).with_target("server", most).with_default(others)
+/// Logs our own targets up to `max`, and libraries up to warnings only.
+fn target_filter(max: LevelFilter) -> Targets {
+    let others = max.min(LevelFilter::WARN);
+    Targets::new().with_target("lockd", max).with_target("server", max).with_default(others)
 }
 
 fn is_terminal() -> bool {

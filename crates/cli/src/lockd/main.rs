@@ -1,14 +1,14 @@
-//! `lockd`: the lease authority's own program: it serves, asks, for people and for AI agents, runs commands under
-//! leases, makes identities, and looks at stores.
+//! `lockd`: the lease authority: the server, the client for shells and AI agents, `run` for commands under a lease, identity
+//! management, and store inspection.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage; a client's others are in [`cli::client`]. Results go to
-//! standard output, everything else to standard error.
+//! Exit codes: 0 done, 1 failed, 2 wrong usage; the client's others are in [`cli::remote`]. Results go to standard output,
+//! everything else to standard error.
 
 mod args;
 mod auth;
 mod dump;
 mod health;
-mod line;
+mod audit_line;
 mod logs;
 mod mcp;
 mod run;
@@ -19,9 +19,9 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory};
 use cli::child::become_command;
-use cli::client;
+use cli::remote;
 
-use crate::args::{Args, Command, Show, StoreCommand};
+use crate::args::{Args, Command, ConfigArgs, StoreCommand};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -31,12 +31,12 @@ fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     let (args, matches) = Args::get();
-    let given = || matches.subcommand().expect("a command is required").1;
+    let submatches = || matches.subcommand().expect("a command is required").1;
     let failed = |what| (1, what);
     let done = match &args.command {
         Command::Auth { command } => auth::run(command).map_err(failed).map(|()| 0),
-        Command::Client(args) => client::run(args).map(|()| 0),
-        Command::Config(show) => config(given(), show).map(|()| 0),
+        Command::Client(args) => remote::run(args).map(|()| 0),
+        Command::Config(show) => config(submatches(), show).map(|()| 0),
         Command::Completions(completions) => {
             let script = completions.script(Args::command());
             let written = std::io::stdout().write_all(&script);
@@ -46,24 +46,24 @@ fn main() -> ExitCode {
         Command::Man(man) => man.write(Args::command()).map_err(failed).map(|()| 0),
         Command::Mcp(args) => mcp::run(args).map(|()| 0),
         Command::Run(args) => run::run(args),
-        Command::Serve(_) => serve::run(given()).map(|()| 0),
+        Command::Serve(_) => serve::run(submatches()).map(|()| 0),
         Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map_err(failed).map(|()| 0),
     };
     let code = done.unwrap_or_else(|(code, what)| {
-        say(&what);
+        notice(&what);
         code
     });
     ExitCode::from(code)
 }
 
-fn config(matches: &ArgMatches, show: &Show) -> Result<(), (u8, String)> {
+fn config(matches: &ArgMatches, show: &ConfigArgs) -> Result<(), (u8, String)> {
     let text = serve::show(matches, show.output)?;
-    // A reader that has gone away has had enough.
+    // A closed pipe is no failure.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(())
 }
 
-/// One line for people.
-fn say(what: &str) {
-    cli::speak::say("lockd", what);
+/// Prints one line to standard error.
+fn notice(what: &str) {
+    cli::stderr::notice("lockd", what);
 }

@@ -1,42 +1,43 @@
-//! `lockd run`: a command that runs while, and only while, a lease is held.
+//! `lockd run`: runs a command only while a lease is held.
 //!
-//! **Invariant.** While this process gets to run, the command's process group is gone before the server can give the
-//! lease to another: `term` says when it is told to end, and when it is killed. The lease is given back only when nothing
-//! of the group is left. What cannot be reached is in [`cli::child`].
+//! **Invariant.** While this process is scheduled, the command's process group is killed before the server can grant the
+//! lease to another client: `termination` computes when it gets SIGTERM and SIGKILL. The lease is released only when no
+//! process of the group is left. [`cli::child`] lists the limits.
 //!
-//! The lease renews itself on another thread; this one waits for the command, for signals and for the lease's end, and
-//! nothing that hangs on the network can hold it up.
+//! The lease is renewed on another thread. This thread waits for the command, for signals and for the loss of the lease, and
+//! never blocks on the network.
 
-mod term;
+mod termination;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{PipeWriter, Write};
 use std::time::Duration;
 
-use ::client::{Client, Declared, Lease, Lost, Options};
 use api::agents::{Intent, Manifest};
-use cli::child::{Ended, Job, Moment, Signals, WANTS_TERMINAL};
+use cli::child::{BootInstant, Ended, Job, Signals, WANTS_TERMINAL, Waker, unkilled, waker};
+use client::{Client, Declared, Lease, Lost, Options};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use self::term::{Standing, Term};
-use crate::say;
-use cli::client::agents::{AgentArgs, intent, refused};
-use cli::client::{Connection, Failure, Terms, connect, duration, failed, misused, told, values};
+use self::termination::{LeaseStatus, TerminationPolicy};
+use crate::notice;
+use cli::remote::agents::{AgentArgs, intent, rejection};
+use cli::remote::{
+    Connection, Failure, LeaseTerms, client_failure, connect, duration, failed, usage_error, values,
+};
 
 /// The exit code when the lease was lost.
 const LOST: u8 = 12;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "The command gets LOCKD_FENCING_TOKEN, LOCKD_PUBLIC_ID, LOCKD_KEY and LOCKD_NAMESPACE, and what `lockd \
-                  client acquire` exports, so that `lockd client` finds the lease. With --intent there is no key. SIGINT, SIGTERM, SIGHUP and SIGQUIT \
-                  are passed on to its process group. When it ends, what is left of that group is killed, and the \
-                  lease is given back.\n\n\
+    after_help = "The environment of the command has LOCKD_FENCING_TOKEN, LOCKD_PUBLIC_ID, LOCKD_KEY and LOCKD_NAMESPACE, and the \
+                  variables that `lockd client acquire` exports, so that `lockd client` uses the lease. With --intent there is no key. \
+                  SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to its process group. When the command exits, the rest of the \
+                  group is killed and the lease is released.\n\n\
                   When the lease is lost, the group gets SIGTERM, and SIGKILL after --grace; both before the server \
-                  would give the lease to another. A lease that the server says is over already gets SIGKILL at once.\n\n\
-                  Exit codes: the command's own (128 and the signal if one killed it, 126 or 127 if it could not be \
-                  started); 12 when the lease was lost; 10 held by another; and those of `lockd --help`.\n\n\
+                  can grant the lease to another client. If the server reports that the lease has already ended, the group gets SIGKILL at once.\n\n\
+                  Exit codes: the command's own (128 plus the signal number if a signal killed it, 126 or 127 if it could not be \
+                  started); 12 the lease was lost; 10 held by another; others as in `lockd --help`.\n\n\
                   Examples:\n  lockd run --key orders -- ./import-orders\n  \
                   lockd run --key orders --ttl 30s --block 10m --owner nightly -- sh -c 'psql -v token=$LOCKD_FENCING_TOKEN -f import.sql'\n  \
                   lockd run --key orders -- lockd client set orders runs++\n  \
@@ -45,96 +46,96 @@ const LOST: u8 = 12;
 pub(crate) struct Run {
     #[command(flatten)]
     connection: Connection,
-    /// The key to hold.
+    /// Key to hold a lease on.
     #[arg(long, required_unless_present = "intents", conflicts_with = "intents")]
     key: Option<String>,
-    /// What the command will touch, and how, as PREDICATE:KIND:name; several are held all together, or not at all.
-    /// --owner says nothing here: others are shown the agent, and --reason.
+    /// Resource that the command uses, and how, as PREDICATE:KIND:name. Repeatable: all are granted together or none.
+    /// --owner is ignored: other clients see the agent name and --reason.
     #[arg(long = "intent", value_name = "INTENT", value_parser = intent)]
     intents: Vec<Intent>,
-    /// Why, for others who find these intents in their way.
+    /// Purpose of the intents, shown to clients that are blocked by them.
     #[arg(long, conflicts_with = "key")]
     reason: Option<String>,
     #[command(flatten)]
     agent: AgentArgs,
     #[command(flatten)]
-    terms: Terms,
-    /// How long the command has between SIGTERM and SIGKILL when the lease is lost; at most a third of the TTL.
+    terms: LeaseTerms,
+    /// Time between SIGTERM and SIGKILL when the lease is lost; at most a third of the TTL.
     #[arg(long, value_parser = duration, default_value = "5s")]
     grace: Duration,
-    /// The command and its arguments.
+    /// Command to run, with its arguments.
     #[arg(last = true, required = true, num_args = 1..)]
     command: Vec<OsString>,
 }
 
-/// Runs the command under the lease, and passes its exit code on.
+/// Acquires the lease, runs the command, and returns its exit code.
 pub(crate) fn run(args: &Run) -> Result<u8, Failure> {
     let client = connect(&args.connection)?;
-    let wanted = args.wanted()?;
-    // Before there is another thread.
+    let target = args.target()?;
+    // Before any other thread is started.
     let signals = Signals::take().map_err(|error| failed("listening for signals", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the runtime", &error))?;
-    let asking = Asking { client: &client, wanted: &wanted, block: args.terms.block };
-    let lease = acquire(&runtime, &asking, args.connection.answer_timeout(), &signals)?;
-    let under = Under { args, runtime: &runtime, lease: &lease };
-    let ended = under.work(&signals);
-    if matches!(ended, Ok(Outcome { gone: false, .. } | Outcome { lost: Some(_), .. })) {
-        // What may still run keeps its protection for as long as it lasts; and what is lost cannot be given back. Without
-        // its runtime a lease that is dropped stays as it is.
+    let acquisition = Acquisition { client: &client, target: &target, block: args.terms.block };
+    let lease = acquire(&runtime, &acquisition, args.connection.answer_timeout(), &signals)?;
+    let supervisor = Supervisor { args, runtime: &runtime, lease: &lease };
+    let outcome = supervisor.run(&signals);
+    if matches!(outcome, Ok(RunOutcome { all_killed: false, .. } | RunOutcome { lost: Some(_), .. })) {
+        // Processes that may still run keep the lease until it expires, and a lost lease cannot be released. Dropping the
+        // runtime first keeps the lease's drop from releasing it.
         drop(runtime);
     } else {
-        give_back(&runtime, lease, args.connection.answer_timeout());
+        release_lease(&runtime, lease, args.connection.answer_timeout());
     }
-    ended?.exit_code()
+    outcome?.exit_code()
 }
 
-/// Waits for the lease on another thread, so that this one hears signals.
+/// Waits for the lease on another thread, so that this one can handle signals.
 fn acquire(
     runtime: &Runtime,
-    asking: &Asking<'_>,
+    acquisition: &Acquisition<'_>,
     within: Duration,
     signals: &Signals,
 ) -> Result<Lease, Failure> {
-    let (rung, bell) = std::io::pipe().map_err(|error| failed("making a pipe", &error))?;
+    let (wakeups, waker) = waker().map_err(|error| failed("creating a pipe", &error))?;
     let (cancel, cancelled) = oneshot::channel::<()>();
-    let (asked, heard) = std::thread::scope(|scope| {
-        let asking = std::thread::Builder::new().spawn_scoped(scope, move || {
-            // Rings when it is dropped.
-            let _bell = bell;
+    let (result, signal) = std::thread::scope(|scope| {
+        let request = std::thread::Builder::new().spawn_scoped(scope, move || {
+            // Dropped at the end, which wakes the main thread.
+            let _waker = waker;
             runtime.block_on(async {
                 tokio::select! {
-                    asked = asking.ask() => Some(asked),
+                    result = acquisition.send() => Some(result),
                     _ = cancelled => None,
                 }
             })
         })?;
-        let heard = signals.wait_or(&rung);
+        let signal = signals.wait_or(&wakeups);
         drop(cancel);
-        Ok((asking.join().expect("it does not panic"), heard?))
+        Ok((request.join().expect("the request does not panic"), signal?))
     })
     .map_err(|error: std::io::Error| failed("waiting for the lease", &error))?;
-    match (heard, asked) {
-        (None, Some(asked)) => asked,
+    match (signal, result) {
+        (None, Some(result)) => result,
         (None, None) => unreachable!("only a signal cancels"),
-        (Some(signal), asked) => {
-            if let Some(Ok(lease)) = asked {
-                give_back(runtime, lease, within);
+        (Some(signal), result) => {
+            if let Some(Ok(lease)) = result {
+                release_lease(runtime, lease, within);
             }
-            let code = u8::try_from(128 + signal.as_raw()).expect("signals are small");
+            let code = u8::try_from(128 + signal.as_raw()).expect("signal numbers are below 65");
             Err((code, "interrupted before the command was started".into()))
         }
     }
 }
 
-/// What the lease is to be over.
-enum Wanted {
+/// The resources to acquire.
+enum LeaseTarget {
     Key(String, Options),
     Bundle(Manifest),
 }
 
 impl Run {
-    fn wanted(&self) -> Result<Wanted, Failure> {
+    fn target(&self) -> Result<LeaseTarget, Failure> {
         if let Some(key) = &self.key {
             let options = Options {
                 namespace: self.connection.namespace.clone(),
@@ -143,10 +144,10 @@ impl Run {
                 block: self.terms.block,
                 ..Options::default()
             };
-            return Ok(Wanted::Key(key.clone(), options));
+            return Ok(LeaseTarget::Key(key.clone(), options));
         }
         let agent = self.agent.begin("run", &self.connection)?;
-        Ok(Wanted::Bundle(Manifest {
+        Ok(LeaseTarget::Bundle(Manifest {
             ttl_ms: self.terms.ttl_ms()?,
             reason: self.reason.clone(),
             ..agent.manifest(self.connection.namespace.clone(), self.intents.clone())
@@ -154,98 +155,97 @@ impl Run {
     }
 }
 
-struct Asking<'a> {
+struct Acquisition<'a> {
     client: &'a Client,
-    wanted: &'a Wanted,
+    target: &'a LeaseTarget,
     block: Duration,
 }
 
-impl Asking<'_> {
-    /// The one place that knows how each kind is asked for. Where a bundle has to stay away for a while, the client does
-    /// that, and comes again with the same attempt.
-    async fn ask(&self) -> Result<Lease, Failure> {
-        match self.wanted {
-            Wanted::Key(key, options) => self.client.acquire(key, options).await.map_err(told),
-            Wanted::Bundle(manifest) => {
-                match self.client.declare(manifest, self.block).await.map_err(told)? {
+impl Acquisition<'_> {
+    /// Sends the request. For a manifest that must back off, the client library waits and retries with the same attempt id.
+    async fn send(&self) -> Result<Lease, Failure> {
+        match self.target {
+            LeaseTarget::Key(key, options) => self.client.acquire(key, options).await.map_err(client_failure),
+            LeaseTarget::Bundle(manifest) => {
+                match self.client.declare(manifest, self.block).await.map_err(client_failure)? {
                     Declared::Granted { lease, .. } => Ok(lease),
-                    Declared::Not(judged) => Err(refused(&judged)),
+                    Declared::Not(judged) => Err(rejection(&judged)),
                 }
             }
         }
     }
 }
 
-/// What cannot be given back in time runs out by itself; the command is done either way.
-fn give_back(runtime: &Runtime, lease: Lease, within: Duration) {
+/// Releases the lease. If that fails or times out the lease expires by itself; the command is done either way.
+fn release_lease(runtime: &Runtime, lease: Lease, within: Duration) {
     let released = runtime.block_on(async { tokio::time::timeout(within, lease.release()).await });
     let why = match released {
         Ok(Ok(())) => return,
-        Ok(Err(error)) => told(error).1,
-        Err(_) => "no answer in time".into(),
+        Ok(Err(error)) => client_failure(error).1,
+        Err(_) => "the server did not respond in time".into(),
     };
-    say(&format!("the lease could not be given back, and runs out by itself: {why}"));
+    notice(&format!("the lease could not be released and will expire: {why}"));
 }
 
-/// A command that has ended.
-struct Outcome {
-    ended: Ended<Lost>,
-    /// The lease was lost before that.
+/// How the command ended.
+struct RunOutcome {
+    exit: Ended<Lost>,
+    /// Why the lease was lost before the command ended, if it was.
     lost: Option<Lost>,
-    /// Nothing of its group is left.
-    gone: bool,
+    /// No process of the group is left.
+    all_killed: bool,
 }
 
-impl Outcome {
+impl RunOutcome {
     fn exit_code(self) -> Result<u8, Failure> {
         if let Some(lost) = self.lost {
             return Err((LOST, format!("the lease was lost while the command ran: {lost}")));
         }
-        if !self.gone {
-            let what = "processes of the command could not be killed, so the lease is left to run out; look for what they wait for";
-            return Err((1, what.into()));
+        if !self.all_killed {
+            return Err((1, unkilled("lease")));
         }
-        match self.ended {
+        match self.exit {
             Ended::Exited(code) => Ok(code),
-            Ended::WantsTerminal => Err(misused(WANTS_TERMINAL)),
+            Ended::WantsTerminal => Err(usage_error(WANTS_TERMINAL)),
             Ended::Killed(_) => unreachable!("only for a lost lease"),
         }
     }
 }
 
-/// The command's surroundings.
-struct Under<'a> {
+/// Runs the command while renewing the lease.
+struct Supervisor<'a> {
     args: &'a Run,
     runtime: &'a Runtime,
     lease: &'a Lease,
 }
 
-impl Under<'_> {
-    fn work(&self, signals: &Signals) -> Result<Outcome, Failure> {
-        let (rung, bell) = std::io::pipe().map_err(|error| failed("making a pipe", &error))?;
+impl Supervisor<'_> {
+    fn run(&self, signals: &Signals) -> Result<RunOutcome, Failure> {
+        let (wakeups, waker) = waker().map_err(|error| failed("creating a pipe", &error))?;
         let variables = self.variables()?;
         let (stop, stopped) = oneshot::channel();
         std::thread::scope(|scope| {
-            let keeping = || self.runtime.block_on(keep(self.lease, bell, stopped));
+            let renewing = || self.runtime.block_on(renew_until_stopped(self.lease, waker, stopped));
             std::thread::Builder::new()
-                .spawn_scoped(scope, keeping)
+                .spawn_scoped(scope, renewing)
                 .map_err(|error| failed("starting a thread", &error))?;
-            let mut job = Job::start(&self.args.command, variables, signals, rung)
+            let mut job = Job::start(&self.args.command, variables, signals, wakeups)
                 .map_err(|error| failed("starting the command", &error))?;
-            let mut term = Term::new(self.args.grace, Duration::from_millis(self.lease.granted().ttl_ms));
-            let ended = job.watch(|| term.order(self.standing()));
-            let lost = term.lost_at_the_end(self.lease.why_lost());
-            let gone = job.end();
+            let ttl = Duration::from_millis(self.lease.granted().ttl_ms);
+            let mut policy = TerminationPolicy::new(self.args.grace, ttl);
+            let exit = job.watch(|| policy.order(self.status()));
+            let lost = policy.loss_at_exit(self.lease.why_lost());
+            let all_killed = job.end();
             drop(stop);
-            Ok(Outcome { ended, lost, gone })
+            Ok(RunOutcome { exit, lost, all_killed })
         })
     }
 
-    fn standing(&self) -> Standing {
-        // In this order, so that nothing counts for longer than it lasts: see `Standing`.
-        let now = Moment::now();
+    fn status(&self) -> LeaseStatus {
+        // The order of the reads matters: see `LeaseStatus`.
+        let now = BootInstant::now();
         let left = self.lease.remaining();
-        Standing { now, left, lost: self.lease.why_lost() }
+        LeaseStatus { now, left, lost: self.lease.why_lost() }
     }
 
     fn variables(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
@@ -254,24 +254,24 @@ impl Under<'_> {
             ("LOCKD_FENCING_TOKEN", granted.fencing_token.to_string().into()),
             ("LOCKD_PUBLIC_ID", granted.public_id.clone().into()),
             ("LOCKD_NAMESPACE", granted.namespace.clone().into()),
-            // Empty where there is none: that of a run around this one is not this one's.
+            // Empty without a key, to override the variable of an enclosing `lockd run`.
             ("LOCKD_KEY", granted.key.clone().unwrap_or_default().into()),
         ];
         all.extend(values(&self.args.connection, granted)?.map(|(name, value)| (name, value.into())));
         if let Some(file) = &self.args.connection.identity {
-            // The command may go to another folder.
-            let file =
-                std::path::absolute(file).map_err(|error| failed("finding the identity file", &error))?;
+            // Absolute: the command may change its directory.
+            let file = std::path::absolute(file)
+                .map_err(|error| failed("resolving the path of the identity file", &error))?;
             all.push(("LOCKD_CLIENT_IDENTITY", OsStr::new(&file).to_owned()));
         }
         Ok(all)
     }
 }
 
-/// Lets the lease renew itself until it is told to stop, and rings when it is lost.
-async fn keep(lease: &Lease, mut bell: PipeWriter, mut stopped: oneshot::Receiver<()>) {
+/// Drives the renewals until stopped, and wakes the main thread when the lease is lost.
+async fn renew_until_stopped(lease: &Lease, mut waker: Waker, mut stopped: oneshot::Receiver<()>) {
     tokio::select! {
-        _ = lease.lost() => drop(bell.write_all(b".")),
+        _ = lease.lost() => drop(waker.wake()),
         _ = &mut stopped => return,
     }
     let _ = stopped.await;

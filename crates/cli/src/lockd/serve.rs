@@ -1,4 +1,4 @@
-//! `lockd serve`, and `lockd config`, which shows what it would do.
+//! `lockd serve`, and `lockd config`, which shows the settings that it would use.
 
 mod resolve;
 mod settings;
@@ -7,34 +7,36 @@ use std::net::SocketAddr;
 
 use clap::ArgMatches;
 use serde_json::{Map, Value, json};
-use server::{Config, Server, identities};
+use server::http::identities;
+use server::{Config, Server};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::resolve::{Source, resolve};
 pub(crate) use self::settings::Serve;
 use crate::logs::{self, Format};
-use crate::say;
-use cli::client::Output;
+use crate::notice;
+use cli::remote::Output;
 
 type Failure = String;
 
-/// Serves until it is told to stop. A failure comes with its exit code: settings that cannot be are wrong usage.
+/// Serves until a signal stops it. A failure comes with its exit code: 2 for invalid settings, 1 for the rest.
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), (u8, Failure)> {
     let resolved = resolve(matches).map_err(|what| (2, what))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| (1, format!("no threads to serve with: {error}")))?;
-    let _on_it = runtime.enter();
-    let logs = logs::start(resolved.format, resolved.level, resolved.collector.as_deref());
-    let _until_the_end = logs.map_err(|what| (2, what))?;
-    runtime.block_on(serve(resolved.config, resolved.format)).map_err(|what| (1, what))
+    let _entered = runtime.enter();
+    let config = resolved.config;
+    let logs = logs::start(config.log_format, config.log_level, config.otlp_endpoint.as_deref());
+    let _logs = logs.map_err(|what| (2, what))?;
+    runtime.block_on(serve(config)).map_err(|what| (1, what))
 }
 
-async fn serve(config: Config, format: Format) -> Result<(), Failure> {
-    let told = |error: server::StartError| error.to_string();
-    let mut server = Server::new(config).map_err(told)?;
+async fn serve(config: Config) -> Result<(), Failure> {
+    let failure = |error: server::StartError| error.to_string();
+    let mut server = Server::new(config).map_err(failure)?;
     let signals = Signals::new()?;
-    let bound = server.start().await.map_err(told)?;
-    if format == Format::Text {
+    let bound = server.start().await.map_err(failure)?;
+    if server.config().log_format == Format::Text {
         greet(server.config(), bound);
     }
     signals.wait(&server).await;
@@ -50,7 +52,7 @@ struct Signals {
 
 impl Signals {
     fn new() -> Result<Signals, Failure> {
-        let on = |kind| signal(kind).map_err(|error| format!("no signals: {error}"));
+        let on = |kind| signal(kind).map_err(|error| format!("listening for signals: {error}"));
         Ok(Signals {
             end: on(SignalKind::terminate())?,
             interrupt: on(SignalKind::interrupt())?,
@@ -58,7 +60,7 @@ impl Signals {
         })
     }
 
-    /// Until it is time to stop.
+    /// Reloads on SIGHUP; returns on SIGTERM or SIGINT.
     async fn wait(mut self, server: &Server) {
         loop {
             tokio::select! {
@@ -66,14 +68,14 @@ impl Signals {
                 _ = self.interrupt.recv() => return,
                 _ = self.reload.recv() => match server.reload() {
                     Ok(()) => tracing::info!("reloaded identities and revocations"),
-                    Err(error) => tracing::error!(%error, "nothing was reloaded"),
+                    Err(error) => tracing::error!(%error, "reload failed, the previous identities and revocations stay in use"),
                 }
             }
         }
     }
 }
 
-/// What to type next.
+/// Prints a first command to try.
 fn greet(config: &Config, bound: SocketAddr) {
     let host = if bound.ip().is_unspecified() { "localhost".to_string() } else { bound.ip().to_string() };
     let shown = match (config.mtls, &config.bundle) {
@@ -82,12 +84,12 @@ fn greet(config: &Config, bound: SocketAddr) {
         (true, None) => format!(" --identity {}", config.data_dir.join(identities::CLIENT).display()),
     };
     let port = bound.port();
-    // As this program was called: it may be in nobody's path.
+    // As this program was called: it may not be in the PATH.
     let program = std::env::args().next().unwrap_or_else(|| "lockd".to_string());
-    say(&format!("try it: {program} client acquire --server {host}:{port}{shown} --ttl 30s orders"));
+    notice(&format!("try it: {program} client acquire --server {host}:{port}{shown} --ttl 30s orders"));
 }
 
-/// Shows every setting, and where it comes from.
+/// Every setting and its source, as TOML or JSON.
 pub(crate) fn show(matches: &ArgMatches, output: Output) -> Result<String, (u8, Failure)> {
     let resolved = resolve(matches).map_err(|what| (2, what))?;
     let listed = resolved.listed();
@@ -103,7 +105,7 @@ pub(crate) fn show(matches: &ArgMatches, output: Output) -> Result<String, (u8, 
     })
 }
 
-/// A file that says the same. Text, numbers and truth are written in TOML as in JSON.
+/// A settings file with these values. Strings, numbers and booleans are written in TOML as in JSON.
 fn toml(listed: &[(&'static str, Value, &Source)]) -> String {
     let line = |(name, value, source): &(&str, Value, &Source)| match value {
         Value::Null => format!("# {name} is not set\n"),

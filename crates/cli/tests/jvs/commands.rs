@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::Playground;
 
@@ -176,13 +176,19 @@ fn worktrees_are_added_listed_and_removed() {
 }
 
 #[test]
-fn doctor_says_healthy_finds_litter_and_mends_it() {
+fn doctor_reports_healthy_finds_litter_and_repairs_it() {
     let playground = Playground::new();
     let healthy = playground.jvs(&["doctor"]);
     assert_eq!(healthy.code, 0);
     assert!(healthy.stdout.starts_with("healthy"));
     std::fs::write(playground.root().join(".jvs/locks/main.lock"), b"left by a crash").expect("writable");
     std::fs::create_dir(playground.root().join(".jvs/snapshots/20260101-dead")).expect("writable");
+    let intent = json!({
+        "v": 1, "snapshot_id": "20260101-dead", "worktree_id": "main", "fencing_token": null,
+        "maker": "unknown", "created_at": 0,
+    });
+    std::fs::write(playground.root().join(".jvs/intents/20260101-dead.json"), intent.to_string())
+        .expect("writable");
     let found = playground.jvs(&["doctor", "--strict", "--json"]);
     assert_eq!(found.code, 1);
     let codes: Vec<Value> =
@@ -195,8 +201,26 @@ fn doctor_says_healthy_finds_litter_and_mends_it() {
     assert_eq!(playground.jvs(&["info", "20260101-dead"]).code, 1, "and now it is unknown");
 }
 
+/// An entry of the sequence was removed, and repair took the snapshots published after it for unfinished
+/// ones.
 #[test]
-fn doctor_that_cannot_look_says_so_with_its_own_code() {
+fn doctor_repair_keeps_published_snapshots_when_an_entry_is_missing() {
+    let playground = Playground::new();
+    let session =
+        playground.json(&["lock", "acquire"])["lock"]["session_id"].as_str().expect("text").to_owned();
+    for note in ["one", "two", "three"] {
+        playground.json(&["snapshot", note, "--session-id", &session]);
+    }
+    std::fs::remove_file(playground.root().join(".jvs/locks/main.d/4")).expect("there");
+    let found = playground.jvs(&["doctor", "--repair", "--json"]);
+    assert_eq!(found.code, 1);
+    assert_eq!(found.data()["findings"][0]["code"], "audit_broken");
+    let kept = std::fs::read_dir(playground.root().join(".jvs/snapshots")).expect("readable").count();
+    assert_eq!(kept, 3);
+}
+
+#[test]
+fn a_failed_examination_has_its_own_exit_code() {
     let playground = Playground::new();
     std::fs::write(playground.root().join(".jvs/repo.json"), b"{").expect("writable");
     assert_eq!(playground.jvs(&["doctor"]).code, 2);

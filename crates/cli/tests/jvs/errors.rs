@@ -1,4 +1,4 @@
-//! Refusals: a class, an exit code, and what to do next.
+//! Errors: class, exit code, and what to do next.
 
 use crate::support::{Playground, ran};
 
@@ -30,7 +30,7 @@ fn each_class_has_its_exit_code_and_its_json() {
 }
 
 #[test]
-fn a_conflict_tells_who_holds_the_lock_and_when_it_may_be_stolen() {
+fn a_conflict_names_the_holder_and_when_the_lock_may_be_stolen() {
     let playground = Playground::new();
     let session = playground.acquire();
     let error = playground.jvs(&["--json", "lock", "acquire"]).error();
@@ -46,7 +46,7 @@ fn an_expired_lease_has_its_own_code() {
     let playground = Playground::new();
     let args = ["lock", "acquire", "--lease-duration-ms", "2", "--renew-interval-ms", "1"];
     let held = playground.jvs(&[&["--json"], &args[..]].concat());
-    // So short a lease may be over before the command that took it returns.
+    // Such a short lease may expire before the command that acquired it returns.
     if held.code == 21 {
         return;
     }
@@ -56,7 +56,7 @@ fn an_expired_lease_has_its_own_code() {
 }
 
 #[test]
-fn wrong_usage_is_exit_2_and_json_when_asked_for() {
+fn wrong_usage_is_exit_2_and_json_when_requested() {
     let playground = Playground::new();
     let ran = playground.jvs(&["--json", "lock", "fly"]);
     assert_eq!((ran.code, &ran.error()["class"]), (2, &"E_INVALID".into()));
@@ -80,9 +80,9 @@ fn a_note_is_one_line_without_control_characters() {
     assert_eq!(playground.jvs(&["snapshot", "größer: ✓", "--session-id", &session]).code, 0);
 }
 
-/// `JVS_SESSION_ID= jvs …`, as one types it to take the variable away, was refused as a name that is too short.
+/// `JVS_SESSION_ID= jvs …`, which unsets the variable for one command, was rejected as an invalid id.
 #[test]
-fn a_variable_that_is_set_to_nothing_is_not_set() {
+fn an_empty_variable_counts_as_unset() {
     let playground = Playground::new();
     let mut status = playground.command();
     status.env("JVS_WORKTREE", "").env("JVS_REPO", "").args(["lock", "status"]);
@@ -91,7 +91,7 @@ fn a_variable_that_is_set_to_nothing_is_not_set() {
     release.env("JVS_SESSION_ID", "").args(["lock", "release"]);
     let refused = ran(&mut release);
     assert_eq!(refused.code, 22);
-    assert!(refused.stderr.contains("which session?"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("no session given"), "{}", refused.stderr);
     let mut wrong = playground.command();
     wrong.env("JVS_WORKTREE", "../evil").args(["lock", "status"]);
     assert_eq!(ran(&mut wrong).code, 2, "any other value counts");
@@ -107,7 +107,7 @@ fn a_repository_that_is_not_there_is_named() {
 }
 
 #[test]
-fn no_history_is_shown_when_none_is_asked_for() {
+fn a_history_limit_of_zero_shows_nothing() {
     let playground = Playground::new();
     playground.write("file", b"1");
     let session = playground.acquire();
@@ -118,7 +118,7 @@ fn no_history_is_shown_when_none_is_asked_for() {
 }
 
 #[test]
-fn outside_any_repository_the_way_in_is_named() {
+fn outside_any_repository_the_error_names_jvs_init() {
     let empty = tempfile::tempdir().expect("a directory for the test");
     let playground = Playground::new();
     let ran = playground.jvs_in(empty.path(), &["lock", "status"]);
@@ -128,7 +128,7 @@ fn outside_any_repository_the_way_in_is_named() {
     assert_eq!(elsewhere.code, 0, "--repo works from anywhere");
 }
 
-fn ran_with_repo(playground: &Playground, from: &std::path::Path) -> crate::support::Ran {
+fn ran_with_repo(playground: &Playground, from: &std::path::Path) -> crate::support::RunResult {
     let root = playground.root();
     ran(playground.command().current_dir(from).arg("--repo").arg(root).args(["lock", "status"]))
 }

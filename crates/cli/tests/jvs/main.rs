@@ -1,4 +1,4 @@
-//! The real binary, as a user has it: what it prints, what it exits with, and what it promises.
+//! The real binary, as a user has it: output, exit codes and guarantees.
 
 mod commands;
 mod errors;

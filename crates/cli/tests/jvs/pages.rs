@@ -23,3 +23,8 @@ fn every_command_has_a_page_that_can_be_read() {
 fn shells_can_complete() {
     shared::shells_can_complete(program(), "jvs", ("snap", "snapshot"));
 }
+
+#[test]
+fn help_texts_are_phrases_without_rust_names() {
+    shared::help_texts_are_phrases_without_rust_names(program());
+}

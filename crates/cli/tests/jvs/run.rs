@@ -1,4 +1,4 @@
-//! `jvs run`: the command lives while the lock does, and no longer.
+//! `jvs run`: the command runs only while the lock is held.
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -13,7 +13,7 @@ fn the_command_gets_its_token_and_its_exit_code_is_passed_on() {
     let run = playground.jvs(&["run", "--", "sh", "-c", script]);
     assert_eq!(run.code, 7);
     assert_eq!(run.stdout, "token=2 worktree=main\n");
-    assert_eq!(playground.json(&["lock", "status"])["state"], "free", "the lock is given back");
+    assert_eq!(playground.json(&["lock", "status"])["state"], "free", "the lock is released");
     assert_eq!(playground.jvs(&["run", "--", "sh", "-c", "kill -TERM $$"]).code, 128 + 15);
 }
 
@@ -44,17 +44,17 @@ fn another_run_is_refused_while_one_runs() {
     assert_eq!(inner.code, 20, "the inner one's refusal is passed on");
 }
 
-/// Without renewals the command would be killed when its first lease ends; it outlives three.
+/// Without renewals the command would be killed when its first lease ends; it outlives that one.
 #[test]
 fn the_lock_is_renewed_while_the_command_runs() {
     let playground = Playground::new();
     let policy = ["--lease-duration-ms", "3000", "--renew-interval-ms", "100"];
-    let args = [&["run"], &policy[..], &["--", "sh", "-c", "sleep 9.5; exit 5"]].concat();
+    let args = [&["run"], &policy[..], &["--", "sh", "-c", "sleep 3.5; exit 5"]].concat();
     let run = playground.jvs(&args);
     assert_eq!(run.code, 5, "{}", run.stderr);
 }
 
-/// The lock is lost while the command and its children run: they are all killed at once.
+/// The lock is lost while the command and its children run: all of them are killed at once.
 #[test]
 fn losing_the_lock_kills_the_whole_process_group_and_exits_with_the_class() {
     let playground = Playground::new();
@@ -62,7 +62,7 @@ fn losing_the_lock_kills_the_whole_process_group_and_exits_with_the_class() {
     let (run, pids) = start(&playground, &policy, "sleep 600 & echo $$ $!; wait");
     assert_eq!(pids.len(), 2);
 
-    // Its own session gives the lock back behind its back: the next renewal finds that it is gone.
+    // The lock is released with its own session: the next renewal finds that it is lost.
     let session =
         playground.json(&["lock", "status"])["lock"]["session_id"].as_str().expect("held").to_owned();
     playground.json(&["lock", "release", "--session-id", &session]);
@@ -74,7 +74,7 @@ fn losing_the_lock_kills_the_whole_process_group_and_exits_with_the_class() {
     }
 }
 
-/// A stopped jvs cannot renew; when it wakes, its lease is over, and it must not let the command go on.
+/// A stopped jvs cannot renew; when it is continued, its lease has expired, and it must kill the command.
 #[test]
 fn a_run_that_slept_through_its_lease_kills_the_command_when_it_wakes() {
     let playground = Playground::new();
@@ -89,8 +89,8 @@ fn a_run_that_slept_through_its_lease_kills_the_command_when_it_wakes() {
     assert_gone(pids[0]);
 }
 
-/// `jvs run -- cat &` on a terminal: the command asks for input that is another job's, is stopped, was continued,
-/// asked again, and so on as fast as the machine could.
+/// `jvs run -- cat &` on a terminal: the command reads from a terminal that belongs to another job and is
+/// stopped. jvs continued it, it read again, and so on in a busy loop.
 #[test]
 fn a_command_in_the_background_that_wants_the_terminal_is_ended() {
     let playground = Playground::new();
@@ -111,10 +111,10 @@ fn a_command_in_the_background_that_wants_the_terminal_is_ended() {
     assert_eq!(playground.json(&["lock", "status"])["state"], "free");
 }
 
-/// A daemon that ignores SIGCHLD hands that down: the kernel then reaps the command by itself, jvs never learned of its
-/// end, and renewed the lock for ever.
+/// A daemon that ignores SIGCHLD passes that on to jvs: the kernel then reaped the command itself, jvs never
+/// noticed its end, and renewed the lock for ever.
 #[test]
-fn where_the_end_of_a_command_cannot_be_noticed_none_is_started() {
+fn a_command_is_not_started_while_sigchld_is_ignored() {
     let playground = Playground::new();
     let mut deaf = playground.program("env");
     deaf.arg("--ignore-signal=CHLD").arg(playground.command().get_program());
@@ -125,14 +125,14 @@ fn where_the_end_of_a_command_cannot_be_noticed_none_is_started() {
 }
 
 #[test]
-fn a_signal_that_jvs_was_told_to_ignore_does_not_end_the_command() {
+fn a_signal_that_jvs_ignores_does_not_end_the_command() {
     let playground = Playground::new();
     let script = "trap '' HUP; \"$0\" run -- sh -c 'kill -HUP $PPID $$; sleep 0.2; exit 4'";
     let run = ran(playground.program("sh").args(["-c", script]).arg(playground.command().get_program()));
     assert_eq!(run.code, 4, "{}", run.stderr);
 }
 
-/// What the command leaves behind is gone, not only killed, before another can have the lock.
+/// The rest of the process group is dead and reaped before the lock is released.
 #[test]
 fn nothing_of_the_command_is_left_when_jvs_has_ended() {
     let playground = Playground::new();
@@ -143,9 +143,9 @@ fn nothing_of_the_command_is_left_when_jvs_has_ended() {
     assert_eq!(stopped, Err(rustix::io::Errno::SRCH), "not even a process that nobody has reaped");
 }
 
-/// What the command leaves behind becomes a child of jvs: one that does so all day would fill the process table.
+/// Orphans of the command become children of jvs; without reaping they would fill the process table.
 #[test]
-fn what_the_command_leaves_behind_is_reaped_while_it_runs() {
+fn orphans_of_the_command_are_reaped_while_it_runs() {
     let playground = Playground::new();
     let script = r#"for i in 1 2 3 4 5 6 7 8 9; do (true &); done
         for i in $(seq 300); do
@@ -180,8 +180,8 @@ fn the_command_dies_with_a_jvs_that_is_killed() {
     assert_gone(pids[0]);
 }
 
-/// A renewal can hang: here another process keeps the session's turn. The lease runs out all the same, and the
-/// command must not outlive it.
+/// A renewal can block: here another process holds the session's renewal guard. The lease still expires, and
+/// the command must not outlive it.
 #[test]
 fn a_renewal_that_never_comes_through_ends_the_command_at_expiry() {
     let playground = Playground::new();
@@ -207,7 +207,7 @@ fn signals_are_passed_on_to_the_command() {
     assert_eq!(playground.json(&["lock", "status"])["state"], "free");
 }
 
-/// Starts a script under the lock, which has to say first which processes are its own.
+/// Starts a script under the lock; its first line of output lists its processes.
 fn start(playground: &Playground, policy: &[&str], script: &str) -> (Running, Vec<Pid>) {
     let mut command = playground.command();
     command.arg("run").args(policy).args(["--", "sh", "-c", script]);

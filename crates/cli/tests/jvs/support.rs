@@ -10,14 +10,14 @@ pub(crate) struct Playground {
     dir: tempfile::TempDir,
 }
 
-/// What a run of the binary came to.
-pub(crate) struct Ran {
+/// The result of running the binary.
+pub(crate) struct RunResult {
     pub(crate) code: i32,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Ran {
+impl RunResult {
     /// The `data` of an answer that must be a success.
     pub(crate) fn data(&self) -> Value {
         let answer: Value = serde_json::from_str(&self.stdout).expect("one JSON object");
@@ -59,7 +59,7 @@ impl Playground {
         std::fs::write(self.file(name), bytes).expect("writable");
     }
 
-    /// The binary, with nothing of the tester's own environment in the way.
+    /// The binary, with an environment that is independent of the tester's.
     pub(crate) fn command(&self) -> Command {
         self.program(assert_cmd::cargo::cargo_bin!("jvs"))
     }
@@ -74,11 +74,11 @@ impl Playground {
         command
     }
 
-    pub(crate) fn jvs(&self, args: &[&str]) -> Ran {
+    pub(crate) fn jvs(&self, args: &[&str]) -> RunResult {
         ran(self.command().args(args))
     }
 
-    pub(crate) fn jvs_in(&self, dir: &Path, args: &[&str]) -> Ran {
+    pub(crate) fn jvs_in(&self, dir: &Path, args: &[&str]) -> RunResult {
         ran(self.command().current_dir(dir).args(args))
     }
 
@@ -96,9 +96,9 @@ impl Playground {
     }
 }
 
-pub(crate) fn ran(command: &mut Command) -> Ran {
+pub(crate) fn ran(command: &mut Command) -> RunResult {
     let Output { status, stdout, stderr } = command.output().expect("the binary runs");
-    Ran {
+    RunResult {
         code: status.code().expect("it was not killed"),
         stdout: String::from_utf8(stdout).expect("text"),
         stderr: String::from_utf8(stderr).expect("text"),

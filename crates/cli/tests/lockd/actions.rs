@@ -1,4 +1,4 @@
-//! Every action has a line, with all that a reader of the audit trail needs.
+//! `lockd store dump`: the line of every action.
 
 use engine::record::Record;
 use kernel::{
@@ -33,7 +33,7 @@ fn write() -> Write {
     Write { held: HELD, key, token: None, if_version: None, if_etag: None, release: false }
 }
 
-/// With everything that may be left out.
+/// A request with every optional field set.
 fn full_grant() -> Grant {
     let members = vec![member(Predicate::Provides, "FILE:/out/*"), member(Predicate::Consumes, "KEY:in")];
     Grant {
@@ -247,7 +247,7 @@ fn an_open_shows_its_limits_and_hides_the_seed_of_the_hashes() {
 }
 
 #[test]
-fn a_request_is_named_and_what_holders_keep_to_themselves_is_not_printed() {
+fn request_ids_are_printed_but_documents_and_metadata_are_not() {
     let store = TestStore::new();
     let mut acquire = record(7, Some("ada"), Action::Acquire(full_grant()));
     acquire.command.request = Some(Request { key: RequestKey([0xab; 16]), fingerprint: [0xcd; 16] });

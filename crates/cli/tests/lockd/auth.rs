@@ -1,4 +1,4 @@
-//! `lockd auth`: the specification's command lines, and what they refuse.
+//! `lockd auth`: the command lines of the lockd service specification, and their errors.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,31 +14,22 @@ use crate::support::Ran;
 
 const PASS: [&str; 2] = ["--ca-pass-file", "pass"];
 
-/// A directory with a file `pass` in it, where commands run.
-struct Desk(TempDir);
+/// A working directory that contains a passphrase file `pass`.
+struct WorkDir(TempDir);
 
-impl Desk {
-    fn new() -> Desk {
-        let desk = Desk(tempfile::tempdir().expect("a directory"));
-        desk.write("pass", "correct horse\n");
-        desk
+impl WorkDir {
+    fn new() -> WorkDir {
+        let dir = WorkDir(tempfile::tempdir().expect("a directory"));
+        dir.write("pass", "correct horse\n");
+        dir
     }
 
-    /// With a CA, its key in clear, a server and a client.
-    fn furnished() -> Desk {
-        let desk = Desk::new();
-        desk.done(&["new", "server", "--out", "server.pem"]);
-        desk.done(&[
-            "new",
-            "client",
-            "--server-in",
-            "server.pem",
-            "--out",
-            "client1.pem",
-            "--cn",
-            "worker-1",
-        ]);
-        desk
+    /// With a CA with an unencrypted key, a server and a client.
+    fn with_identities() -> WorkDir {
+        let dir = WorkDir::new();
+        dir.done(&["new", "server", "--out", "server.pem"]);
+        dir.done(&["new", "client", "--server-in", "server.pem", "--out", "client1.pem", "--cn", "worker-1"]);
+        dir
     }
 
     fn path(&self) -> &Path {
@@ -57,7 +48,7 @@ impl Desk {
         self.path().join(name).exists()
     }
 
-    /// Without a terminal: nobody can be asked.
+    /// Runs the command without a terminal, so that it cannot prompt.
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new("setsid");
         command.arg("--wait").arg(assert_cmd::cargo::cargo_bin!("lockd")).arg("auth").args(args);
@@ -80,7 +71,7 @@ impl Desk {
         serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{args:?}: {}", ran.stderr))
     }
 
-    /// Refused with that exit code, and with that said.
+    /// Asserts the exit code and a part of the error message.
     fn refused(&self, args: &[&str], code: i32, what: &str) {
         let ran = self.run(args);
         assert_eq!(ran.code, code, "{args:?}: {} {}", ran.stdout, ran.stderr);
@@ -102,11 +93,11 @@ fn ran(command: &mut Command) -> Ran {
     }
 }
 
-/// Word for word, but for the passphrase, which comes from a file.
+/// The command lines of the lockd service specification, except that the passphrase comes from a file.
 #[test]
 fn the_specifications_command_lines_work() {
-    let desk = Desk::new();
-    desk.done(&[
+    let dir = WorkDir::new();
+    dir.done(&[
         "new",
         "server",
         "--out",
@@ -118,7 +109,7 @@ fn the_specifications_command_lines_work() {
         PASS[0],
         PASS[1],
     ]);
-    desk.done(&[
+    dir.done(&[
         "new",
         "client",
         "--server-in",
@@ -130,20 +121,20 @@ fn the_specifications_command_lines_work() {
         PASS[0],
         PASS[1],
     ]);
-    let serial = desk.serial("client1.pem");
-    desk.done(&["verify", "client", "--server-in", "server.pem", "--in", "client1.pem"]);
-    desk.done(&["revoke", "client", "--server-in", "server.pem", "--out", "server.pem", &serial, "0A1B"]);
-    let server = desk.done(&["inspect", "server", "--in", "server.pem"]);
+    let serial = dir.serial("client1.pem");
+    dir.done(&["verify", "client", "--server-in", "server.pem", "--in", "client1.pem"]);
+    dir.done(&["revoke", "client", "--server-in", "server.pem", "--out", "server.pem", &serial, "0A1B"]);
+    let server = dir.done(&["inspect", "server", "--in", "server.pem"]);
     assert!(server.contains("lockd-anywhere") && server.contains(&serial), "{server}");
-    let client = desk.done(&["inspect", "client", "--in", "client1.pem"]);
+    let client = dir.done(&["inspect", "client", "--in", "client1.pem"]);
     assert!(client.contains("cn: worker-1") && client.contains("default:rw"), "{client}");
 
-    let verified = desk.done(&["verify", "server", "--in", "server.pem"]);
+    let verified = dir.done(&["verify", "server", "--in", "server.pem"]);
     assert!(
         verified.contains("ok: yes") && verified.contains(&serial) && verified.contains("0a1b"),
         "{verified}"
     );
-    let refused = desk.run(&["verify", "client", "--server-in", "server.pem", "--in", "client1.pem"]);
+    let refused = dir.run(&["verify", "client", "--server-in", "server.pem", "--in", "client1.pem"]);
     assert_eq!(refused.code, 1);
     assert!(
         refused.stdout.contains(&format!("the certificate is revoked: serial={serial}")),
@@ -152,10 +143,10 @@ fn the_specifications_command_lines_work() {
     );
 }
 
-/// As a person has it: `--ca-pass-prompt` asks twice, and a client's maker is asked without any flag.
+/// On a terminal: `--ca-pass-prompt` prompts twice, and `new client` prompts without any flag.
 #[test]
 fn a_person_is_asked_for_the_passphrase() {
-    let desk = Desk::new();
+    let dir = WorkDir::new();
     let args = [
         "new",
         "server",
@@ -167,21 +158,21 @@ fn a_person_is_asked_for_the_passphrase() {
         "*",
         "--ca-pass-prompt",
     ];
-    assert_eq!(at_a_terminal(&desk, &args, "typed\ntyped\n"), Some(0));
-    assert!(desk.read("ca.pem").contains("LOCKD ENCRYPTED CA KEY"));
+    assert_eq!(at_a_terminal(&dir, &args, "typed\ntyped\n"), Some(0));
+    assert!(dir.read("ca.pem").contains("LOCKD ENCRYPTED CA KEY"));
     let args = ["new", "client", "--server-in", "server.pem", "--out", "client1.pem", "--cn", "worker-1"];
-    assert_eq!(at_a_terminal(&desk, &args, "wrong\n"), Some(1));
-    assert!(!desk.has("client1.pem"));
-    assert_eq!(at_a_terminal(&desk, &args, "typed\n"), Some(0));
-    assert!(desk.has("client1.pem"));
+    assert_eq!(at_a_terminal(&dir, &args, "wrong\n"), Some(1));
+    assert!(!dir.has("client1.pem"));
+    assert_eq!(at_a_terminal(&dir, &args, "typed\n"), Some(0));
+    assert!(dir.has("client1.pem"));
 
     let args = ["new", "server", "--out", "other/server.pem", "--ca-pass-prompt"];
-    fs::create_dir(desk.path().join("other")).expect("a directory");
-    assert_eq!(at_a_terminal(&desk, &args, "one\nanother\n"), Some(1), "they differ");
-    assert!(!desk.has("other/ca.pem"));
+    fs::create_dir(dir.path().join("other")).expect("a directory");
+    assert_eq!(at_a_terminal(&dir, &args, "one\nanother\n"), Some(1), "they differ");
+    assert!(!dir.has("other/ca.pem"));
 }
 
-fn at_a_terminal(desk: &Desk, args: &[&str], typed: &str) -> Option<i32> {
+fn at_a_terminal(dir: &WorkDir, args: &[&str], typed: &str) -> Option<i32> {
     let mut master =
         fs::File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("there are terminals"));
     grantpt(&master).and_then(|()| unlockpt(&master)).expect("our own");
@@ -191,15 +182,15 @@ fn at_a_terminal(desk: &Desk, args: &[&str], typed: &str) -> Option<i32> {
     let mut command = Command::new("setsid");
     command.args(["--ctty", "--wait"]).arg(assert_cmd::cargo::cargo_bin!("lockd")).arg("auth").args(args);
     let mut child = command
-        .current_dir(desk.path())
+        .current_dir(dir.path())
         .stdin(terminal)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("setsid runs");
-    // The child alone has the terminal now: if it ends early, reading fails instead of waiting.
+    // Only the child has the terminal open now: if it exits early, reading fails instead of blocking.
     drop(command);
-    // Each line is typed once it is asked for, as people do.
+    // Each line is typed after its prompt appears.
     for line in typed.split_inclusive('\n') {
         let mut asked = [0; 256];
         while !String::from_utf8_lossy(&asked).contains(": ") {
@@ -212,90 +203,80 @@ fn at_a_terminal(desk: &Desk, args: &[&str], typed: &str) -> Option<i32> {
 }
 
 #[test]
-fn what_is_written_is_for_its_owner_alone() {
-    let desk = Desk::furnished();
+fn identity_files_are_readable_by_their_owner_only() {
+    let dir = WorkDir::with_identities();
     for name in ["server.pem", "ca.pem", "client1.pem"] {
-        let mode = fs::metadata(desk.path().join(name)).expect(name).permissions().mode();
+        let mode = fs::metadata(dir.path().join(name)).expect(name).permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
-    desk.done(&["revoke", "client", "--server-in", "server.pem", "0a"]);
-    let mode = fs::metadata(desk.path().join("server.pem")).expect("there").permissions().mode();
+    dir.done(&["revoke", "client", "--server-in", "server.pem", "0a"]);
+    let mode = fs::metadata(dir.path().join("server.pem")).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]
 fn nothing_is_overwritten_without_force() {
-    let desk = Desk::furnished();
-    let before = ["server.pem", "ca.pem", "client1.pem"].map(|name| desk.read(name));
+    let dir = WorkDir::with_identities();
+    let before = ["server.pem", "ca.pem", "client1.pem"].map(|name| dir.read(name));
     let server = ["new", "server", "--out", "server.pem"];
     let other = ["new", "server", "--out", "other.pem"];
     let client =
         ["new", "client", "--server-in", "server.pem", "--out", "client1.pem", "--cn", "x", PASS[0], PASS[1]];
     let elsewhere = ["revoke", "client", "--server-in", "server.pem", "--out", "client1.pem", "0a"];
     for args in [&server[..], &other, &client, &elsewhere] {
-        desk.refused(args, 1, "--force");
+        dir.refused(args, 1, "--force");
     }
-    assert_eq!(["server.pem", "ca.pem", "client1.pem"].map(|name| desk.read(name)), before);
-    assert!(!desk.has("other.pem"), "not one of a pair either");
+    assert_eq!(["server.pem", "ca.pem", "client1.pem"].map(|name| dir.read(name)), before);
+    assert!(!dir.has("other.pem"), "not one of a pair either");
 
-    desk.done(&[&client[..], &["--force"]].concat());
-    desk.done(&[&server[..], &["--force"]].concat());
-    let after = ["server.pem", "ca.pem", "client1.pem"].map(|name| desk.read(name));
+    dir.done(&[&client[..], &["--force"]].concat());
+    dir.done(&[&server[..], &["--force"]].concat());
+    let after = ["server.pem", "ca.pem", "client1.pem"].map(|name| dir.read(name));
     assert!(after.iter().zip(&before).all(|(after, before)| after != before));
 }
 
 #[test]
-fn the_ca_key_is_in_its_own_file_unless_told_otherwise() {
-    let desk = Desk::furnished();
-    let seen = desk.json(&["inspect", "server", "--in", "server.pem"]);
+fn the_ca_key_is_in_its_own_file_unless_with_ca_key_is_given() {
+    let dir = WorkDir::with_identities();
+    let seen = dir.json(&["inspect", "server", "--in", "server.pem"]);
     assert_eq!(seen["ca"]["key"], "not in this file");
 
-    desk.done(&[
-        "new",
-        "server",
-        "--out",
-        "b.pem",
-        "--ca-out",
-        "b-ca.pem",
-        "--with-ca-key",
-        PASS[0],
-        PASS[1],
-    ]);
-    assert_eq!(desk.json(&["inspect", "server", "--in", "b.pem"])["ca"]["key"], "encrypted");
-    desk.done(&["new", "server", "--out", "c.pem", "--ca-out", "c-ca.pem", "--with-ca-key"]);
-    assert_eq!(desk.json(&["inspect", "server", "--in", "c.pem"])["ca"]["key"], "in clear");
-    let verified = desk.done(&["verify", "server", "--in", "c.pem"]);
-    assert!(verified.contains("who has it can make up clients"), "{verified}");
+    dir.done(&["new", "server", "--out", "b.pem", "--ca-out", "b-ca.pem", "--with-ca-key", PASS[0], PASS[1]]);
+    assert_eq!(dir.json(&["inspect", "server", "--in", "b.pem"])["ca"]["key"], "encrypted");
+    dir.done(&["new", "server", "--out", "c.pem", "--ca-out", "c-ca.pem", "--with-ca-key"]);
+    assert_eq!(dir.json(&["inspect", "server", "--in", "c.pem"])["ca"]["key"], "in clear");
+    let verified = dir.done(&["verify", "server", "--in", "c.pem"]);
+    assert!(verified.contains("its readers can issue client certificates"), "{verified}");
 }
 
 #[test]
 fn a_client_is_made_from_either_place_of_the_ca_key() {
-    let desk = Desk::new();
-    fs::create_dir(desk.path().join("vault")).expect("a directory");
-    desk.done(&["new", "server", "--out", "a.pem", "--ca-out", "vault/ca-a.pem", "--with-ca-key"]);
-    desk.done(&["new", "server", "--out", "b.pem", "--ca-out", "vault/ca-b.pem", PASS[0], PASS[1]]);
+    let dir = WorkDir::new();
+    fs::create_dir(dir.path().join("vault")).expect("a directory");
+    dir.done(&["new", "server", "--out", "a.pem", "--ca-out", "vault/ca-a.pem", "--with-ca-key"]);
+    dir.done(&["new", "server", "--out", "b.pem", "--ca-out", "vault/ca-b.pem", PASS[0], PASS[1]]);
     let client = |server, more: &[&str]| {
         let out = format!("{server}-{}.pem", more.len());
         let args = ["new", "client", "--server-in", server, "--out", &out, "--cn", "x"];
-        desk.run(&[&args, more].concat())
+        dir.run(&[&args, more].concat())
     };
     assert_eq!(client("a.pem", &[]).code, 0, "in the server's file, in clear");
     let missing = client("b.pem", &PASS);
     assert_eq!(missing.code, 1);
-    assert!(missing.stderr.contains("give --ca-in: server=b.pem ca=ca.pem"), "{}", missing.stderr);
+    assert!(missing.stderr.contains("pass --ca-in: server=b.pem ca=ca.pem"), "{}", missing.stderr);
     assert_eq!(client("b.pem", &["--ca-in", "vault/ca-b.pem", PASS[0], PASS[1]]).code, 0);
     let wrong = client("b.pem", &["--ca-in", "vault/ca-a.pem"]);
-    assert!(wrong.stderr.contains("belongs to another CA"), "{}", wrong.stderr);
-    desk.done(&["new", "client", "--ca-in", "vault/ca-a.pem", "--out", "c.pem", "--cn", "x"]);
-    desk.done(&["verify", "client", "--server-in", "a.pem", "--in", "c.pem"]);
+    assert!(wrong.stderr.contains("of another CA than the server"), "{}", wrong.stderr);
+    dir.done(&["new", "client", "--ca-in", "vault/ca-a.pem", "--out", "c.pem", "--cn", "x"]);
+    dir.done(&["verify", "client", "--server-in", "a.pem", "--in", "c.pem"]);
 }
 
 #[test]
-fn a_second_server_joins_the_ca_of_the_first_and_knows_what_is_revoked() {
-    let desk = Desk::furnished();
-    desk.done(&["revoke", "client", "--server-in", "server.pem", "0a1b"]);
-    let before = desk.read("ca.pem");
-    desk.done(&[
+fn a_second_server_joins_the_ca_of_the_first_and_inherits_its_denylist() {
+    let dir = WorkDir::with_identities();
+    dir.done(&["revoke", "client", "--server-in", "server.pem", "0a1b"]);
+    let before = dir.read("ca.pem");
+    dir.done(&[
         "new",
         "server",
         "--server-in",
@@ -307,55 +288,55 @@ fn a_second_server_joins_the_ca_of_the_first_and_knows_what_is_revoked() {
         PASS[0],
         PASS[1],
     ]);
-    assert_eq!(desk.read("ca.pem"), before, "the CA stays as it is");
+    assert_eq!(dir.read("ca.pem"), before, "the CA stays as it is");
     let [one, other] =
-        ["server.pem", "standby.pem"].map(|name| desk.json(&["inspect", "server", "--in", name]));
+        ["server.pem", "standby.pem"].map(|name| dir.json(&["inspect", "server", "--in", name]));
     assert_eq!((&one["ca"], &one["revoked"]), (&other["ca"], &other["revoked"]));
     assert_ne!(one["server"]["serial"], other["server"]["serial"]);
-    desk.done(&["verify", "client", "--server-in", "standby.pem", "--in", "client1.pem"]);
+    dir.done(&["verify", "client", "--server-in", "standby.pem", "--in", "client1.pem"]);
 }
 
 #[test]
 fn a_passphrase_comes_from_a_file_or_a_descriptor_and_must_be_right() {
-    let desk = Desk::new();
-    desk.done(&["new", "server", "--out", "server.pem", PASS[0], PASS[1]]);
+    let dir = WorkDir::new();
+    dir.done(&["new", "server", "--out", "server.pem", PASS[0], PASS[1]]);
     let args = ["new", "client", "--server-in", "server.pem", "--out", "c.pem", "--cn", "x"];
-    desk.write("wrong", "incorrect horse\n");
-    desk.write("empty", "\n");
-    desk.refused(&args, 1, "nobody can be asked; give --ca-pass-file or --ca-pass-fd");
-    desk.refused(&[&args[..], &["--ca-pass-file", "wrong"]].concat(), 1, "the passphrase is wrong");
-    desk.refused(
+    dir.write("wrong", "incorrect horse\n");
+    dir.write("empty", "\n");
+    dir.refused(&args, 1, "nobody can be asked; give --ca-pass-file or --ca-pass-fd");
+    dir.refused(&[&args[..], &["--ca-pass-file", "wrong"]].concat(), 1, "the passphrase is wrong");
+    dir.refused(
         &[&args[..], &["--ca-pass-file", "empty"]].concat(),
         1,
         "the passphrase is empty: file=empty",
     );
-    desk.refused(&[&args[..], &["--ca-pass-file", "none"]].concat(), 1, "file=none");
-    desk.refused(&[&args[..], &["--ca-pass-fd", "77"]].concat(), 1, "/dev/fd/77");
-    desk.refused(
+    dir.refused(&[&args[..], &["--ca-pass-file", "none"]].concat(), 1, "file=none");
+    dir.refused(&[&args[..], &["--ca-pass-fd", "77"]].concat(), 1, "/dev/fd/77");
+    dir.refused(
         &[&args[..], &["--ca-pass-file", "pass", "--ca-pass-prompt"]].concat(),
         2,
         "cannot be used with",
     );
-    assert!(!desk.has("c.pem"));
+    assert!(!dir.has("c.pem"));
 
-    let pass = fs::File::open(desk.path().join("pass")).expect("there");
-    let mut command = desk.command(&[&args[..], &["--ca-pass-fd", "0"]].concat());
+    let pass = fs::File::open(dir.path().join("pass")).expect("there");
+    let mut command = dir.command(&[&args[..], &["--ca-pass-fd", "0"]].concat());
     let given = ran(command.stdin(pass));
     assert_eq!(given.code, 0, "{}", given.stderr);
 }
 
 #[test]
 fn a_ca_key_in_clear_is_said_to_be_one() {
-    let desk = Desk::new();
-    let ran = desk.run(&["new", "server", "--out", "server.pem"]);
+    let dir = WorkDir::new();
+    let ran = dir.run(&["new", "server", "--out", "server.pem"]);
     assert!(ran.stderr.contains("note: the CA key is not encrypted"), "{}", ran.stderr);
-    let sealed = desk.run(&["new", "server", "--out", "b.pem", "--ca-out", "b-ca.pem", PASS[0], PASS[1]]);
+    let sealed = dir.run(&["new", "server", "--out", "b.pem", "--ca-out", "b-ca.pem", PASS[0], PASS[1]]);
     assert_eq!(sealed.stderr, "");
 }
 
 #[test]
-fn clients_carry_what_was_asked_for() {
-    let desk = Desk::furnished();
+fn client_certificates_carry_the_requested_role_and_rights() {
+    let dir = WorkDir::with_identities();
     let args =
         ["new", "client", "--server-in", "server.pem", "--out", "ada.pem", "--cn", "ada", PASS[0], PASS[1]];
     let more = [
@@ -370,7 +351,7 @@ fn clients_carry_what_was_asked_for() {
         "--algorithm",
         "ed25519",
     ];
-    let made = desk.json(&[&args[..], &more].concat());
+    let made = dir.json(&[&args[..], &more].concat());
     let client = &made["client"];
     assert_eq!((&client["cn"], &client["role"]), (&"ada".into(), &"operator".into()));
     assert_eq!(client["namespaces"], serde_json::json!(["*:pm", "a:b:rw"]));
@@ -378,11 +359,11 @@ fn clients_carry_what_was_asked_for() {
     let span = client["not_after_unix"].as_u64().expect("a time")
         - client["not_before_unix"].as_u64().expect("a time");
     assert_eq!(span, 7 * 86_400 + 600, "seven days, and ten minutes for slow clocks");
-    assert_eq!(desk.json(&["inspect", "client", "--in", "ada.pem"])["client"], *client);
+    assert_eq!(dir.json(&["inspect", "client", "--in", "ada.pem"])["client"], *client);
 
-    let verified = desk.json(&["verify", "client", "--server-in", "server.pem", "--in", "ada.pem"]);
+    let verified = dir.json(&["verify", "client", "--server-in", "server.pem", "--in", "ada.pem"]);
     assert_eq!(verified["ok"], true);
-    assert!(verified["notes"][0].as_str().expect("a note").contains("ends soon"), "{verified}");
+    assert!(verified["notes"][0].as_str().expect("a note").contains("expires soon"), "{verified}");
 }
 
 /// curl refused every certificate that was made without naming hosts, and each page showed `-k`.
@@ -399,64 +380,64 @@ fn a_server_certificate_names_this_machine_by_default() {
 
 #[test]
 fn servers_name_the_hosts_that_were_asked_for() {
-    let desk = Desk::new();
-    let made = desk.json(&["new", "server", "--out", "server.pem", "--hosts", "*,db.example,127.0.0.1,::1"]);
+    let dir = WorkDir::new();
+    let made = dir.json(&["new", "server", "--out", "server.pem", "--hosts", "*,db.example,127.0.0.1,::1"]);
     assert_eq!(made["server"]["hosts"], serde_json::json!(["*", "db.example", "127.0.0.1", "::1"]));
     assert_eq!((&made["file"], &made["ca_file"]), (&"server.pem".into(), &"ca.pem".into()));
 }
 
 #[test]
 fn revoking_needs_no_ca_key_and_adds_up() {
-    let desk = Desk::furnished();
-    fs::remove_file(desk.path().join("ca.pem")).expect("there");
-    desk.done(&["revoke", "client", "--server-in", "server.pem", "0a"]);
-    desk.done(&["revoke", "client", "--server-in", "server.pem", "--out", "copy.pem", "0b", "0A"]);
-    let revoked = |name| desk.json(&["verify", "server", "--in", name])["revoked"].clone();
+    let dir = WorkDir::with_identities();
+    fs::remove_file(dir.path().join("ca.pem")).expect("there");
+    dir.done(&["revoke", "client", "--server-in", "server.pem", "0a"]);
+    dir.done(&["revoke", "client", "--server-in", "server.pem", "--out", "copy.pem", "0b", "0A"]);
+    let revoked = |name| dir.json(&["verify", "server", "--in", name])["revoked"].clone();
     assert_eq!(revoked("server.pem"), serde_json::json!(["0a"]));
     assert_eq!(revoked("copy.pem"), serde_json::json!(["0a", "0b"]));
 
-    let own = desk.json(&["inspect", "server", "--in", "server.pem"])["forwarding"]["serial"].clone();
-    let ran = desk.run(&["revoke", "client", "--server-in", "server.pem", own.as_str().expect("a serial")]);
-    assert!(ran.stderr.contains("this server's own certificate"), "{}", ran.stderr);
+    let own = dir.json(&["inspect", "server", "--in", "server.pem"])["forwarding"]["serial"].clone();
+    let ran = dir.run(&["revoke", "client", "--server-in", "server.pem", own.as_str().expect("a serial")]);
+    assert!(ran.stderr.contains("the server's own certificate"), "{}", ran.stderr);
 }
 
 #[test]
 fn two_who_revoke_at_once_do_not_lose_each_others() {
-    let desk = Desk::furnished();
+    let dir = WorkDir::with_identities();
     let running: Vec<_> = (1..=12)
         .map(|number| {
             let serial = format!("{number:02x}");
-            let mut command = desk.command(&["revoke", "client", "--server-in", "server.pem", &serial]);
+            let mut command = dir.command(&["revoke", "client", "--server-in", "server.pem", &serial]);
             command.stdout(Stdio::null()).spawn().expect("setsid runs")
         })
         .collect();
     for mut child in running {
         assert!(child.wait().expect("it ends").success());
     }
-    let revoked = desk.json(&["verify", "server", "--in", "server.pem"])["revoked"].clone();
+    let revoked = dir.json(&["verify", "server", "--in", "server.pem"])["revoked"].clone();
     assert_eq!(revoked.as_array().expect("a list").len(), 12, "{revoked}");
 }
 
 #[test]
 fn a_denylist_beside_the_file_counts_too() {
-    let desk = Desk::furnished();
-    let serial = desk.serial("client1.pem");
-    desk.write("denylist", &format!("# left in spring\n{serial}  # worker-1\n"));
+    let dir = WorkDir::with_identities();
+    let serial = dir.serial("client1.pem");
+    dir.write("denylist", &format!("# left in spring\n{serial}  # worker-1\n"));
     let args = ["verify", "client", "--server-in", "server.pem", "--in", "client1.pem"];
-    desk.done(&args);
-    let ran = desk.run(&[&args[..], &["--denylist-path", "denylist"]].concat());
+    dir.done(&args);
+    let ran = dir.run(&[&args[..], &["--denylist-path", "denylist"]].concat());
     assert_eq!(ran.code, 1);
-    let listed = desk.json(&["verify", "server", "--in", "server.pem", "--denylist-path", "denylist"]);
+    let listed = dir.json(&["verify", "server", "--in", "server.pem", "--denylist-path", "denylist"]);
     assert_eq!(listed["revoked"], serde_json::json!([serial]));
 }
 
 #[test]
-fn verify_says_what_is_wrong_in_both_forms() {
-    let (desk, other) = (Desk::furnished(), Desk::furnished());
-    desk.write("strange.pem", &other.read("client1.pem"));
-    let whole = desk.read("client1.pem");
-    desk.write("cut.pem", &whole[..whole.len() - 40]);
-    desk.write("twice.pem", &(whole.clone() + &whole));
+fn verify_reports_problems_as_text_and_as_json() {
+    let (dir, other) = (WorkDir::with_identities(), WorkDir::with_identities());
+    dir.write("strange.pem", &other.read("client1.pem"));
+    let whole = dir.read("client1.pem");
+    dir.write("cut.pem", &whole[..whole.len() - 40]);
+    dir.write("twice.pem", &(whole.clone() + &whole));
     let table = [
         ("strange.pem", "not issued by this CA"),
         ("cut.pem", "cut short"),
@@ -466,26 +447,26 @@ fn verify_says_what_is_wrong_in_both_forms() {
     ];
     for (name, what) in table {
         let args = ["verify", "client", "--server-in", "server.pem", "--in", name];
-        let text = desk.run(&args);
+        let text = dir.run(&args);
         assert_eq!(text.code, 1, "{name}");
         assert!(
-            text.stdout.contains(what) && text.stderr.contains("does not pass"),
+            text.stdout.contains(what) && text.stderr.contains("verification failed"),
             "{} {}",
             text.stdout,
             text.stderr
         );
-        let json = desk.json(&args);
+        let json = dir.json(&args);
         assert_eq!(json["ok"], false);
         assert!(json["problems"][0].as_str().expect("a text").contains(what), "{json}");
     }
-    fs::set_permissions(desk.path().join("client1.pem"), fs::Permissions::from_mode(0o644)).expect("ours");
-    let json = desk.json(&["verify", "client", "--server-in", "server.pem", "--in", "client1.pem"]);
+    fs::set_permissions(dir.path().join("client1.pem"), fs::Permissions::from_mode(0o644)).expect("ours");
+    let json = dir.json(&["verify", "client", "--server-in", "server.pem", "--in", "client1.pem"]);
     assert!(json["notes"][0].as_str().expect("a note").contains("mode=644"), "{json}");
 }
 
 #[test]
-fn wrong_usage_is_told_from_failure() {
-    let desk = Desk::furnished();
+fn wrong_usage_and_failure_have_different_exit_codes() {
+    let dir = WorkDir::with_identities();
     let client = ["new", "client", "--server-in", "server.pem", "--out", "c.pem"];
     let table: &[(&[&str], &str)] = &[
         (&["new", "client", "--out", "c.pem", "--cn", "x"], "--server-in"),
@@ -510,7 +491,7 @@ fn wrong_usage_is_told_from_failure() {
     ];
     for (args, what) in table {
         let args = if args[0] == "--cn" { [&client[..], args].concat() } else { args.to_vec() };
-        desk.refused(&args, 2, what);
+        dir.refused(&args, 2, what);
     }
-    assert!(!desk.has("c.pem") && !desk.has("s.pem"));
+    assert!(!dir.has("c.pem") && !dir.has("s.pem"));
 }

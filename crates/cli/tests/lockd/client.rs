@@ -1,4 +1,5 @@
-//! `lockd client` as a script has it: the command lines of the specification, exit codes, and what is safe to eval.
+//! `lockd client` in scripts: the command lines of the lockd service specification, exit codes, and output that is safe to
+//! eval.
 
 use identity::Role;
 
@@ -38,7 +39,7 @@ fn the_command_lines_of_the_specification_work() {
 }
 
 #[test]
-fn acquire_exports_what_the_commands_after_it_need() {
+fn acquire_exports_the_variables_that_later_commands_need() {
     let server = Server::start(Role::Operator);
     let ran = server.sh("lockd client acquire --namespace team --owner o --ttl 30s orders");
     let names: Vec<&str> =
@@ -95,7 +96,7 @@ fn exit_codes_tell_what_to_do() {
         (2, "invalid_json", "echo '{' | lockd client update orders"),
         (2, "invalid_ttl", "lockd client keepalive --ttl 9h orders"),
         (2, "not a credential", "lockd client release --lease-id x orders"),
-        (2, "no lease of this key", "lockd client release other"),
+        (2, "no lease on this key", "lockd client release other"),
         (2, "number", "lockd client set orders a=x && lockd client set orders a++"),
         (
             2,
@@ -119,22 +120,22 @@ fn exit_codes_tell_what_to_do() {
 }
 
 #[test]
-fn a_lease_that_ran_out_is_told_by_its_exit_code() {
+fn an_expired_lease_has_its_own_exit_code() {
     let server = Server::start(Role::Operator);
     let ran = server.sh(r#"eval "$(lockd client acquire --ttl 50ms orders)"
-        lockd client acquire --block 10s orders >/dev/null # has it when the first has run out
+        lockd client acquire --block 10s orders >/dev/null # granted when the first lease has expired
         lockd client keepalive orders"#);
     assert_eq!(ran.code, 12, "{}", ran.stderr);
 }
 
 #[test]
-fn nobody_there_is_unavailable() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
-    let ran = sh(&nobody.to_string(), "lockd client acquire orders");
+fn an_unreachable_server_is_unavailable() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
+    let ran = sh(&closed.to_string(), "lockd client acquire orders");
     assert_eq!((ran.code, ran.stdout.as_str()), (13, ""), "{}", ran.stderr);
-    assert!(ran.stderr.contains(&format!("server=http://{nobody}")), "{}", ran.stderr);
+    assert!(ran.stderr.contains(&format!("server=http://{closed}")), "{}", ran.stderr);
     let server = Server::start(Role::Operator);
-    let both = sh(&format!("{nobody},{}", server.address), "lockd client acquire orders >/dev/null");
+    let both = sh(&format!("{closed},{}", server.address), "lockd client acquire orders >/dev/null");
     assert_eq!(both.code, 0, "the second answers: {}", both.stderr);
 }
 
@@ -155,12 +156,12 @@ fn an_operator_finds_out_why_and_takes_the_key_back() {
     ));
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(lines.len(), 8, "{}{}", ran.stdout, ran.stderr);
-    assert!(lines[0].starts_with("it is held;") && lines[0].contains("owner=worker-1"), "{}", lines[0]);
+    assert!(lines[0].starts_with("held: ") && lines[0].contains("owner=worker-1"), "{}", lines[0]);
     assert!(lines[1].contains(" revoking default resources=KEY:orders"), "{}", lines[1]);
     assert!(lines[2].contains("until it is reclaimed"), "{}", lines[2]);
     assert_eq!(lines[3], "keepalive 11");
     assert!(lines[4].contains(" revoked "), "{}", lines[4]);
-    assert!(lines[5].starts_with("nobody holds it") && lines[6].starts_with("nobody holds it"));
+    assert!(lines[5].starts_with("free: ") && lines[6].starts_with("free: "));
     assert!(lines[7].starts_with(r#"{"leases":["#), "{}", lines[7]);
     assert!(!ran.stdout.contains("LEASE_ID"), "no secrets");
 }
@@ -187,12 +188,12 @@ fn a_document_of_megabytes_goes_round() {
     assert_eq!(ran.stdout.lines().skip(1).map(str::trim).collect::<Vec<_>>(), ["5000004", "5000004"]);
 }
 
-/// `get` failed and printed nothing, `edit` read that as `{}`, and `update` replaced the document with what was left.
+/// `get` failed and printed nothing, `edit` read that as `{}`, and `update` replaced the document with the edited `{}`.
 #[test]
 fn a_get_that_fails_in_a_pipe_costs_no_document() {
     let server = Server::start(Role::Operator);
     for broken in [
-        "lockd client get orders --server 127.0.0.1:1 -o -", // nobody is there
+        "lockd client get orders --server 127.0.0.1:1 -o -", // nothing listens there
         "lockd client get orders --lease-id x -o -",
         "lockd client get orders",
         "LOCKD_CLIENT_KEY=other lockd client get orders -o -",
@@ -208,7 +209,7 @@ fn a_get_that_fails_in_a_pipe_costs_no_document() {
             lockd client get orders; lockd client release orders"#
         ));
         assert_eq!(ran.stdout, "update 2\n{\"precious\":1}", "{broken}: {}", ran.stderr);
-        assert!(ran.stderr.contains("what a command before this one said"), "{broken}: {}", ran.stderr);
+        assert!(ran.stderr.contains("error message of the previous command"), "{broken}: {}", ran.stderr);
     }
 }
 
@@ -228,7 +229,7 @@ fn an_edit_that_fails_in_a_pipe_costs_no_document() {
 }
 
 #[test]
-fn what_a_failed_get_prints_is_one_line_and_no_file_is_made_or_changed() {
+fn a_failed_get_prints_one_line_and_neither_creates_nor_changes_a_file() {
     let server = Server::start(Role::Operator);
     let dir = tempfile::tempdir().expect("a folder");
     let ran = server.sh(&format!(

@@ -1,4 +1,4 @@
-//! What is read, what is refused, and that nothing is disturbed.
+//! `lockd store dump`: reading live, torn and damaged logs without changing them.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -43,7 +43,7 @@ impl Clock for StoppedClock {
 }
 
 #[test]
-fn what_the_engine_wrote_can_be_read_while_it_has_the_store_open() {
+fn a_log_can_be_read_while_the_engine_has_the_store_open() {
     let store = TestStore::new();
     let mut log = store.log(1);
     let opening = Opening {
@@ -110,7 +110,7 @@ fn a_torn_tail_is_a_note_and_no_failure() {
 }
 
 #[test]
-fn damage_elsewhere_fails_with_file_and_offset_after_what_is_whole() {
+fn damage_before_the_tail_fails_with_file_and_offset_after_the_valid_records() {
     let store = ticking();
     let places = frames(&store.segment());
     flip(&store.segment(), places[1] + 50);
@@ -162,7 +162,7 @@ fn wrong_usage_exits_2() {
     assert!(help.stdout.contains("Example:"), "{}", help.stdout);
 }
 
-/// `lockd store dump … | head -1`: the reader goes away long before the end.
+/// `lockd store dump … | head -1`: the reader closes the pipe long before the end.
 #[test]
 fn a_closed_pipe_ends_it_silently() {
     let store = TestStore::new();

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::running::{Running, until};
 use crate::server::{Server, program};
 
-/// Far more than any answer needs, far less than for ever.
+/// Deadline of every response: far more than one needs.
 const LONG: Duration = Duration::from_secs(60);
 
-/// An agent's client, at the other end of the pipes.
+/// An MCP client, at the other end of the pipes.
 struct Agent {
     input: ChildStdin,
     lines: Receiver<String>,
@@ -24,7 +24,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Starts the program, and shakes hands.
+    /// Starts the program and initializes the session.
     fn start(server: &Server, options: &[&str]) -> Agent {
         Agent::begin(server.lockd(&["mcp"]).args(options))
     }
@@ -58,7 +58,7 @@ impl Agent {
     }
 
     /// The next message, which must be JSON-RPC: nothing else may be on standard output.
-    fn heard(&mut self) -> Value {
+    fn receive(&mut self) -> Value {
         let line = self.lines.recv_timeout(LONG).expect("an answer");
         let message: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
         assert_eq!(message["jsonrpc"], "2.0");
@@ -67,13 +67,13 @@ impl Agent {
 
     fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.request(method, params);
-        let answer = self.heard();
+        let answer = self.receive();
         assert_eq!(answer["id"], self.last, "{answer}");
         assert!(answer["result"].is_object(), "{answer}");
         answer["result"].clone()
     }
 
-    /// What a tool says, and whether it did what was asked.
+    /// Calls a tool: whether it succeeded, and its text.
     fn call(&mut self, tool: &str, arguments: &Value) -> (bool, String) {
         let result = self.ask("tools/call", &json!({"name": tool, "arguments": arguments}));
         said(&result)
@@ -93,7 +93,7 @@ impl Agent {
         text
     }
 
-    /// Closes the connection, and waits for the program's end.
+    /// Closes the connection and waits for the program to exit.
     fn hang_up(self) -> (Option<i32>, String) {
         drop(self.input);
         self.process.ended()
@@ -119,7 +119,7 @@ fn leases(server: &Server) -> usize {
 }
 
 #[test]
-fn an_agent_takes_a_key_works_on_its_document_and_gives_it_back() {
+fn an_agent_acquires_a_key_edits_its_document_and_releases_it() {
     let server = Server::start(Role::Operator);
     let (mut ada, mut bob) =
         (Agent::start(&server, &["--agent-id", "ada"]), Agent::start(&server, &["--agent-id", "bob"]));
@@ -142,7 +142,7 @@ fn an_agent_takes_a_key_works_on_its_document_and_gives_it_back() {
     );
 
     let seen = bob.done("who_holds", &json!({"object": "KEY:orders"}));
-    assert!(seen.starts_with("HELD: KEY:orders; 0 wait.") && seen.contains("owner=\"ada\""), "{seen}");
+    assert!(seen.starts_with("HELD: KEY:orders, waiters=0.") && seen.contains("owner=\"ada\""), "{seen}");
     assert!(!seen.contains("this is you"), "{seen}");
     let refused = bob.refused("acquire", &json!({"key": "orders"}));
     assert!(
@@ -166,7 +166,7 @@ fn an_agent_takes_a_key_works_on_its_document_and_gives_it_back() {
 
     assert_eq!(value(&ada.done("release", &json!({"handle": 1})), "handle"), "1");
     assert!(
-        bob.done("who_holds", &json!({"object": "KEY:orders"})).starts_with("FREE: nobody holds KEY:orders")
+        bob.done("who_holds", &json!({"object": "KEY:orders"})).starts_with("FREE: no lease on KEY:orders")
     );
     let text = bob.done("acquire", &json!({"key": "orders"}));
     assert!(
@@ -180,7 +180,7 @@ fn an_agent_takes_a_key_works_on_its_document_and_gives_it_back() {
 }
 
 #[test]
-fn a_manifest_is_granted_whole_and_whoever_is_in_the_way_is_named() {
+fn a_manifest_is_granted_as_a_whole_and_conflicting_holders_are_named() {
     let server = Server::start(Role::Operator);
     let mut ada = Agent::start(&server, &["--agent-id", "ada", "--root", "/repo"]);
     let mut bob = Agent::start(&server, &["--agent-id", "bob", "--root", "/repo"]);
@@ -194,23 +194,23 @@ fn a_manifest_is_granted_whole_and_whoever_is_in_the_way_is_named() {
     bob.done("manifest", &json!({"intents": reads}));
     let writes = json!({"intents": [{"predicate": "DELETES", "object": "FILE:/repo/*"}]});
     let own = bob.refused("manifest", &writes);
-    assert!(own.starts_with("ALREADY HELD: your own lease handle=1"), "{own}");
+    assert!(own.starts_with("ALREADY HELD: the request conflicts with your own lease handle=1"), "{own}");
     bob.done("release", &json!({}));
     let refused = bob.refused("manifest", &writes);
     assert!(refused.starts_with("DIE: ") && refused.contains("reason=\"rename a field\""), "{refused}");
-    assert!(refused.contains(" ms, and then call manifest again with this attempt_id"), "{refused}");
+    assert!(refused.contains(" ms, then call manifest again with this attempt_id"), "{refused}");
     let attempt = refused.trim_end().rsplit("\nattempt_id=").next().expect("a last line");
 
-    // It stays away and comes again by itself, for as long as it may wait.
+    // The client backs off and retries, for up to wait_seconds.
     let again = json!({"intents": writes["intents"], "attempt_id": attempt, "wait_seconds": 50});
     bob.request("tools/call", &json!({"name": "manifest", "arguments": again}));
     ada.done("release", &json!({"handle": 1}));
-    let (done, text) = said(&bob.heard()["result"]);
+    let (done, text) = said(&bob.receive()["result"]);
     assert!(done && text.contains("DELETES FILE:/repo/*"), "{text}");
 }
 
 #[test]
-fn whoever_waits_has_its_turn_and_other_calls_are_answered_meanwhile() {
+fn a_waiting_call_is_granted_and_does_not_block_other_calls() {
     let server = Server::start(Role::Operator);
     let (mut ada, mut bob) = (Agent::start(&server, &[]), Agent::start(&server, &[]));
     ada.done("acquire", &json!({"key": "orders"}));
@@ -218,51 +218,51 @@ fn whoever_waits_has_its_turn_and_other_calls_are_answered_meanwhile() {
         "tools/call",
         &json!({"name": "acquire", "arguments": {"key": "orders", "wait_seconds": 50}}),
     );
-    until("it waits", || server.sh("lockd client describe orders").stdout.contains("waiters=1"));
+    until("the request is queued", || server.sh("lockd client describe orders").stdout.contains("waiters=1"));
     let seen = bob.done("who_holds", &json!({"object": "KEY:orders"}));
-    assert!(seen.contains("; 1 wait."), "{seen}");
+    assert!(seen.contains(", waiters=1."), "{seen}");
     ada.done("release", &json!({}));
-    let (done, text) = said(&bob.heard()["result"]);
+    let (done, text) = said(&bob.receive()["result"]);
     assert!(done && text.starts_with("GRANTED"), "{text}");
 }
 
-/// Without renewals it would be over after 6 s.
+/// Without renewals the lease would expire after 4 s.
 #[test]
-fn a_lease_renews_itself_while_the_connection_lives() {
+fn a_lease_is_renewed_while_the_connection_is_open() {
     let server = Server::start(Role::Operator);
     let mut ada = Agent::start(&server, &[]);
-    ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 6}));
-    let other = server.sh("lockd client acquire --block 8s orders");
+    ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 4}));
+    let other = server.sh("lockd client acquire --block 5s orders");
     assert_eq!(other.code, 10, "{}{}", other.stdout, other.stderr);
-    assert!(ada.done("reconcile", &json!({})).starts_with("HELD: handle=1 over KEY:orders"));
+    assert!(ada.done("reconcile", &json!({})).starts_with("HELD: handle=1 on KEY:orders"));
 }
 
 #[test]
-fn a_lease_that_was_lost_is_told_with_the_next_answer_and_only_once() {
+fn a_lost_lease_is_reported_with_the_next_response_and_only_once() {
     let server = Server::start(Role::Operator);
     let mut ada = Agent::start(&server, &[]);
     let granted = ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 3}));
     ada.done("acquire", &json!({"key": "other"}));
     let revoked = server.sh(&format!("lockd client revoke {}", value(&granted, "public_id")));
     assert_eq!(revoked.code, 0, "{}", revoked.stderr);
-    let mut told = String::new();
-    until("it is told", || {
-        told = ada.done("who_holds", &json!({"object": "KEY:unrelated"}));
-        told.starts_with("LOST: ")
+    let mut text = String::new();
+    until("the loss is reported", || {
+        text = ada.done("who_holds", &json!({"object": "KEY:unrelated"}));
+        text.starts_with("LOST: ")
     });
     assert!(
-        told.contains("handle=1 over KEY:orders") && told.contains("an operator withdrew it; stop"),
-        "{told}"
+        text.contains("handle=1 on KEY:orders") && text.contains("an operator revoked it; stop"),
+        "{text}"
     );
-    assert!(told.contains("\nFREE: nobody holds KEY:unrelated"), "what was asked is answered too: {told}");
+    assert!(text.contains("\nFREE: no lease on KEY:unrelated"), "the call has its own result too: {text}");
     let next = ada.refused("state_update", &json!({"key": "orders", "document": "{}"}));
     assert!(next.starts_with("REFUSED: this connection does not hold the key"), "{next}");
-    assert!(ada.done("reconcile", &json!({})).starts_with("HELD: handle=2 over KEY:other"));
+    assert!(ada.done("reconcile", &json!({})).starts_with("HELD: handle=2 on KEY:other"));
 }
 
-/// A client may give up on a call when its lease is there already: then nobody reads the answer.
+/// A client may cancel a call whose lease is already granted, and never read the response.
 #[test]
-fn whoever_asks_again_is_told_which_lease_it_has() {
+fn a_repeated_acquire_returns_the_existing_lease() {
     let server = Server::start(Role::Operator);
     let mut ada = Agent::start(&server, &[]);
     let first = ada.done("acquire", &json!({"key": "orders"}));
@@ -273,7 +273,7 @@ fn whoever_asks_again_is_told_which_lease_it_has() {
 }
 
 #[test]
-fn a_call_that_is_cancelled_gives_up_its_place() {
+fn a_cancelled_call_leaves_the_wait_queue() {
     let server = Server::start(Role::Operator);
     server.sh("lockd client acquire --ttl 300s orders");
     let mut ada = Agent::start(&server, &[]);
@@ -281,15 +281,15 @@ fn a_call_that_is_cancelled_gives_up_its_place() {
         "tools/call",
         &json!({"name": "acquire", "arguments": {"key": "orders", "wait_seconds": 50}}),
     );
-    until("it waits", || server.sh("lockd client describe orders").stdout.contains("waiters=1"));
+    until("the request is queued", || server.sh("lockd client describe orders").stdout.contains("waiters=1"));
     let id = ada.last;
     ada.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
-    until("its place is free", || server.sh("lockd client describe orders").stdout.contains("waiters=0"));
-    assert!(ada.done("reconcile", &json!({})).starts_with("Nothing is held"));
+    until("it has left the queue", || server.sh("lockd client describe orders").stdout.contains("waiters=0"));
+    assert!(ada.done("reconcile", &json!({})).starts_with("This connection holds no lease"));
 }
 
 #[test]
-fn everything_is_given_back_when_the_connection_ends() {
+fn all_leases_are_released_when_the_connection_ends() {
     let server = Server::start(Role::Operator);
     let mut ada = Agent::start(&server, &["--root", "/repo"]);
     ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 300}));
@@ -304,23 +304,23 @@ fn everything_is_given_back_when_the_connection_ends() {
 }
 
 #[test]
-fn everything_is_given_back_when_it_is_told_to_end_also_while_a_call_waits() {
+fn all_leases_are_released_on_sigterm_even_while_a_call_waits() {
     let server = Server::start(Role::Operator);
     server.sh("lockd client acquire --ttl 300s taken");
     let mut ada = Agent::start(&server, &[]);
     ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 300}));
     ada.request("tools/call", &json!({"name": "acquire", "arguments": {"key": "taken", "wait_seconds": 50}}));
-    until("it waits", || server.sh("lockd client describe taken").stdout.contains("waiters=1"));
+    until("the request is queued", || server.sh("lockd client describe taken").stdout.contains("waiters=1"));
     kill_process(ada.process.pid(), Signal::TERM).expect("our own child");
     let (code, stderr) = ada.process.ended();
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert_eq!(leases(&server), 1, "another's alone");
-    until("nobody waits", || server.sh("lockd client describe taken").stdout.contains("waiters=0"));
+    until("the queue is empty", || server.sh("lockd client describe taken").stdout.contains("waiters=0"));
 }
 
-/// The program was killed, and its leases are still there: another takes them over by their credentials.
+/// The program was killed while it held leases: the next one takes them over by their credentials.
 #[test]
-fn what_an_earlier_connection_held_is_taken_over() {
+fn leases_of_an_earlier_connection_are_taken_over() {
     let server = Server::start(Role::Operator);
     let mut first = Agent::start(&server, &[]);
     let granted = first.done("acquire", &json!({"key": "orders", "ttl_seconds": 300}));
@@ -342,7 +342,7 @@ fn what_an_earlier_connection_held_is_taken_over() {
 }
 
 #[test]
-fn there_is_a_limit_to_leases_to_waits_and_to_documents() {
+fn leases_waits_and_documents_are_limited() {
     let server = Server::start(Role::Operator);
     let mut ada = Agent::start(&server, &["--max-leases", "2", "--max-wait", "3s"]);
     for key in ["a", "b"] {
@@ -350,7 +350,7 @@ fn there_is_a_limit_to_leases_to_waits_and_to_documents() {
     }
     let full = ada.refused("acquire", &json!({"key": "c"}));
     assert!(
-        full.contains("2 leases, the most at once. NEXT: release some.\nHELD: handle=1 over KEY:a"),
+        full.contains("2 leases, which is the limit. NEXT: release some.\nHELD: handle=1 on KEY:a"),
         "{full}"
     );
     ada.done("release", &json!({"handle": 2}));
@@ -361,7 +361,7 @@ fn there_is_a_limit_to_leases_to_waits_and_to_documents() {
     let fits = &large[..large.len() - 3];
     ada.done("state_update", &json!({"key": "a", "document": format!("{fits}\"")}));
     assert!(ada.done("state_get", &json!({"key": "a"})).len() > 256 << 10);
-    // No part of it is read, so nobody can be told; what comes after it is answered.
+    // An oversized message gets no reply, since its id is not read; the next one does.
     let endless = json!({"name": "state_get", "arguments": {"key": "x".repeat(5 << 20)}});
     ada.request("tools/call", &endless);
     ada.done("who_holds", &json!({"object": "KEY:a"}));
@@ -370,7 +370,7 @@ fn there_is_a_limit_to_leases_to_waits_and_to_documents() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_in_words() {
+fn invalid_calls_are_refused_with_an_explanation() {
     let server = Server::start(Role::Operator);
     let mut ada = Agent::start(&server, &[]);
     for (tool, arguments, words) in [
@@ -378,7 +378,7 @@ fn what_cannot_be_meant_is_refused_in_words() {
         ("acquire", json!({"key": "a", "wait": 1}), "unknown field `wait`"),
         ("acquire", json!({"key": ""}), "invalid_key"),
         ("acquire", json!({"key": "a", "ttl_seconds": 0}), "invalid_ttl"),
-        ("release", json!({"handle": 9}), "holds nothing as handle=9.\nIt holds nothing."),
+        ("release", json!({"handle": 9}), "has no lease with handle=9.\nIt holds no lease."),
         ("who_holds", json!({"object": "orders"}), "invalid_key"),
         ("manifest", json!({"intents": []}), "invalid_body"),
         (
@@ -408,23 +408,23 @@ fn what_cannot_be_meant_is_refused_in_words() {
         assert!(said.contains(words), "{arguments}: {said}");
     }
     ada.request("tools/call", &json!({"name": "steal", "arguments": {}}));
-    assert!(ada.heard()["error"]["message"].as_str().expect("it says why").contains("steal"));
+    assert!(ada.receive()["error"]["message"].as_str().expect("it says why").contains("steal"));
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said_by_the_tool_and_wrong_usage_at_once() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
+fn an_unreachable_server_is_reported_by_the_tool_and_wrong_usage_at_start() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
     let lockd = assert_cmd::cargo::cargo_bin!("lockd");
-    let mut ada = Agent::begin(program(&nobody.to_string(), lockd).arg("mcp"));
+    let mut ada = Agent::begin(program(&closed.to_string(), lockd).arg("mcp"));
     let refused = ada.refused("acquire", &json!({"key": "orders"}));
-    assert!(refused.contains("NEXT: wait a little, and call again"), "{refused}");
+    assert!(refused.contains("NEXT: retry after a short wait"), "{refused}");
     assert_eq!(ada.hang_up().0, Some(0));
     for (code, script) in [
         (1, "lockd mcp </dev/null"),
         (2, "lockd mcp --max-leases 0 </dev/null"),
         (2, "LOCKD_CLIENT_MTLS=true lockd mcp --identity /no/such/file </dev/null"),
     ] {
-        let ran = crate::server::sh(&nobody.to_string(), script);
+        let ran = crate::server::sh(&closed.to_string(), script);
         assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{script}: {}", ran.stderr);
         assert!(!ran.stderr.is_empty(), "{script}");
     }

@@ -1,4 +1,4 @@
-//! Help, completions and manual pages.
+//! Help, shell completions and man pages.
 
 use std::path::Path;
 
@@ -22,4 +22,9 @@ fn every_command_has_a_page_that_can_be_read() {
 #[test]
 fn shells_can_complete() {
     shared::shells_can_complete(program(), "lockd", ("cl", "client"));
+}
+
+#[test]
+fn help_texts_are_phrases_without_rust_names() {
+    shared::help_texts_are_phrases_without_rust_names(program());
 }

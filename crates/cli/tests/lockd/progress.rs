@@ -1,4 +1,4 @@
-//! Whoever shows how far a document has come is told all of it, both ways.
+//! Progress callbacks count every byte of a large document, in both directions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use identity::Role;
 use crate::server::Server;
 
 #[derive(Default)]
-struct Seen {
-    begun: AtomicU64,
+struct ByteCounts {
+    announced: AtomicU64,
     moved: AtomicU64,
 }
 
-impl Progress for Seen {
+impl Progress for ByteCounts {
     fn begin(&self, bytes: u64) {
-        self.begun.fetch_add(bytes, Ordering::Relaxed);
+        self.announced.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn moved(&self, bytes: u64) {
@@ -27,16 +27,16 @@ impl Progress for Seen {
 #[test]
 fn a_large_document_is_counted_there_and_back() {
     let server = Server::start(Role::Operator);
-    let seen = Arc::new(Seen::default());
-    let count = || (seen.begun.load(Ordering::Relaxed), seen.moved.load(Ordering::Relaxed));
+    let counts = Arc::new(ByteCounts::default());
+    let count = || (counts.announced.load(Ordering::Relaxed), counts.moved.load(Ordering::Relaxed));
     let builder = Client::builder().plain().endpoint(server.address.to_string());
-    let client = builder.progress(seen.clone()).build().expect("a client");
+    let client = builder.progress(counts.clone()).build().expect("a client");
     let document = format!("\"{}\"", "x".repeat(3_000_000));
     let bytes = document.len() as u64;
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
         let lease = client.acquire("orders", &Options::default()).await.expect("free");
-        assert_eq!(count(), (0, 0), "small ones are not worth it");
+        assert_eq!(count(), (0, 0), "small requests are not counted");
         lease.update_state(document.clone(), &Conditions::default()).await.expect("room");
         assert_eq!(count(), (bytes, bytes));
         let read = lease.get_state().await.expect("it is there");

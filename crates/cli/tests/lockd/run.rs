@@ -1,4 +1,4 @@
-//! `lockd run`: the command lives while its lease does, and no longer.
+//! `lockd run`: the command runs only while its lease is held.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
 use crate::running::{Running, assert_gone, spoken, until};
 use crate::server::{Server, program};
 
-/// Starts a script under a lease, which has to say first which processes are its own.
+/// Starts a script under a lease. Its first line of output must be the pids of its processes.
 fn start(lockd: &mut Command, options: &[&str], script: &str) -> (Running, Vec<Pid>) {
     let run = lockd.args(["run", "--key", "orders"]).args(options).args(["--", "sh", "-c", script]);
     spoken(run)
@@ -18,7 +18,7 @@ fn group_is_gone(leader: Pid) -> bool {
     test_kill_process_group(leader) == Err(rustix::io::Errno::SRCH)
 }
 
-/// What the server says of the key, as `name=value` lines.
+/// The output of `lockd client describe`.
 fn describe(server: &Server) -> String {
     server.sh("lockd client describe orders").stdout
 }
@@ -26,7 +26,7 @@ fn describe(server: &Server) -> String {
 fn public_id(server: &Server) -> String {
     let described = describe(server);
     let id = described.lines().find_map(|line| line.strip_prefix("public_id="));
-    id.unwrap_or_else(|| panic!("nobody holds it: {described}")).to_owned()
+    id.unwrap_or_else(|| panic!("the key is free: {described}")).to_owned()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn the_command_gets_its_token_and_its_exit_code_is_passed_on() {
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("fencing_token=") && lines[0].contains(" public_id=L-"), "{}", lines[0]);
     assert_eq!(lines[1..3], ["team orders", "exit 7"]);
-    assert!(lines[3].starts_with("nobody holds it"), "it was given back: {}", lines[3]);
+    assert!(lines[3].starts_with("free: "), "it was released: {}", lines[3]);
     assert_eq!(server.sh("lockd run --key orders -- sh -c 'kill -KILL $$'").code, 128 + 9);
     assert_eq!(server.sh("lockd run --key orders -- /no/such/program").code, 127);
     assert_eq!(server.sh("lockd run --key orders -- /").code, 126);
@@ -60,8 +60,7 @@ fn the_token_is_the_leases_own() {
 #[test]
 fn the_command_works_under_the_lease_with_lockd_client() {
     let server = Server::start(Role::Operator);
-    let ran = server
-        .sh(r#"eval "$(lockd client acquire other)" # another lease around it is not mistaken for its own
+    let ran = server.sh(r#"eval "$(lockd client acquire other)" # an outer lease is not mistaken for its own
         lockd run --key orders -- sh -c 'lockd client set orders runs++ >/dev/null && lockd client get'"#);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, r#"{"runs":1}"#), "{}", ran.stderr);
 }
@@ -76,7 +75,7 @@ fn a_key_that_another_holds_is_exit_10_and_nothing_is_started() {
 }
 
 #[test]
-fn a_run_waits_for_its_turn() {
+fn a_run_waits_in_the_queue() {
     let server = Server::start(Role::Operator);
     let ran = server.sh(r#"eval "$(lockd client acquire orders)"
         lockd run --key orders --block 60s -- echo started & run=$!
@@ -86,7 +85,7 @@ fn a_run_waits_for_its_turn() {
 }
 
 #[test]
-fn a_run_that_is_interrupted_while_it_waits_gives_up_its_place() {
+fn a_run_that_is_interrupted_while_it_waits_leaves_the_queue() {
     let server = Server::start(Role::Operator);
     server.sh("lockd client acquire --ttl 300s orders");
     let waiting = Running::new(
@@ -96,17 +95,17 @@ fn a_run_that_is_interrupted_while_it_waits_gives_up_its_place() {
             .spawn()
             .expect("the binary runs"),
     );
-    until("it waits", || describe(&server).contains("waiters=1"));
-    // A shell starts what is to run in the background with SIGINT ignored, and so it stays: this one always arrives.
+    until("the request is queued", || describe(&server).contains("waiters=1"));
+    // SIGTERM, because a shell starts background jobs with SIGINT ignored, and it stays ignored.
     kill_process(waiting.pid(), Signal::TERM).expect("our own child");
     let (code, stderr) = waiting.ended();
     assert_eq!(code, Some(143), "{stderr}");
     assert!(stderr.contains("interrupted"), "{stderr}");
-    until("its place is free", || describe(&server).contains("waiters=0"));
+    until("it has left the queue", || describe(&server).contains("waiters=0"));
 }
 
 #[test]
-fn signals_are_passed_on_to_the_command_and_the_lease_is_given_back() {
+fn signals_are_forwarded_to_the_command_and_the_lease_is_released() {
     let server = Server::start(Role::Operator);
     let script = "trap 'exit 33' TERM; echo $$; while :; do sleep 0.05; done";
     let (run, _) = start(&mut server.lockd(&[]), &[], script);
@@ -116,17 +115,17 @@ fn signals_are_passed_on_to_the_command_and_the_lease_is_given_back() {
     assert!(!describe(&server).contains("public_id="));
 }
 
-/// Without renewals it would be told to end after 4 s.
+/// Without renewals the command would get SIGTERM after 3.7 s: the TTL less a margin of 0.3 s and a grace of 2 s.
 #[test]
 fn the_lease_is_renewed_while_the_command_runs() {
     let server = Server::start(Role::Operator);
-    let ran = server.sh("lockd run --key orders --ttl 6s -- sh -c 'sleep 8; exit 5'");
+    let ran = server.sh("lockd run --key orders --ttl 6s -- sh -c 'sleep 5; exit 5'");
     assert_eq!(ran.code, 5, "{}", ran.stderr);
 }
 
-/// One child ends when it is told, one ignores it, and one is nobody's child any more.
+/// One child exits on SIGTERM, one ignores it, and one is an orphan.
 #[test]
-fn a_revoked_lease_ends_the_whole_group_politely_and_then_by_force() {
+fn a_revoked_lease_ends_the_whole_group_with_sigterm_and_then_sigkill() {
     let server = Server::start(Role::Operator);
     let stubborn = "trap '' TERM; exec 2>/dev/null; while :; do sleep 0.1; done";
     let polite = "trap 'echo told > \"$0\"; exit 0' TERM; while :; do sleep 0.05; done";
@@ -145,20 +144,21 @@ fn a_revoked_lease_ends_the_whole_group_politely_and_then_by_force() {
     assert_eq!(revoked.code, 0, "{}", revoked.stderr);
     let (code, stderr) = run.ended();
     assert_eq!(code, Some(12), "{stderr}");
-    assert!(stderr.contains("an operator withdrew it"), "{stderr}");
-    assert!(group_is_gone(pids[0]), "all of it, and nothing left to reap");
-    assert!(file.exists(), "whoever listens to SIGTERM has time to clean up");
+    assert!(stderr.contains("an operator revoked it"), "{stderr}");
+    assert!(group_is_gone(pids[0]), "no process and no zombie is left");
+    assert!(file.exists(), "a SIGTERM handler has time to clean up");
 }
 
-/// The server grants the key to the next only after the command has ended: whoever is granted looks.
+/// The next holder is granted the key only after the command has ended; it checks that itself.
 fn is_gone_before_the_next_is_granted(cut: impl FnOnce(&server::testing::Proxy)) {
     let server = Server::start(Role::Operator);
     let proxy = server.proxy();
     let mut lockd = program(&proxy.address.to_string(), assert_cmd::cargo::cargo_bin!("lockd"));
-    let options = ["--ttl", "15s", "--grace", "5s"];
+    // The command gets SIGTERM 3.45 s before the server can expire the lease.
+    let options = ["--ttl", "9s", "--grace", "3s"];
     let (run, pids) = start(&mut lockd, &options, "sleep 600 & echo $$ $!; wait");
     cut(&proxy);
-    // Waits in the server's own queue, and looks as soon as it has the lease.
+    // Waits in the server's queue, and checks as soon as it is granted.
     let next = server.sh(&format!(
         "lockd run --key orders --block 60s -- sh -c 'kill -0 -{} 2>/dev/null && exit 77 || exit 0'",
         pids[0].as_raw_nonzero()
@@ -175,7 +175,7 @@ fn a_command_whose_server_is_cut_off_is_gone_before_the_next_is_granted() {
     is_gone_before_the_next_is_granted(server::testing::Proxy::cut);
 }
 
-/// Nothing breaks, but no answer ever comes.
+/// The connection stays open, but no response arrives.
 #[test]
 fn a_command_whose_server_hangs_is_gone_before_the_next_is_granted() {
     is_gone_before_the_next_is_granted(server::testing::Proxy::hang);
@@ -187,23 +187,23 @@ fn a_command_that_ignores_sigterm_is_killed_when_the_server_is_cut_off() {
     let proxy = server.proxy();
     let mut lockd = program(&proxy.address.to_string(), assert_cmd::cargo::cargo_bin!("lockd"));
     let script = "trap '' TERM; echo $$; while :; do sleep 0.1; done";
-    let (run, pids) = start(&mut lockd, &["--ttl", "4s"], script);
+    let (run, pids) = start(&mut lockd, &["--ttl", "2s"], script);
     proxy.cut();
     let (code, stderr) = run.ended();
     assert_eq!(code, Some(12), "{stderr}");
     assert!(group_is_gone(pids[0]));
 }
 
-/// A stopped lockd cannot renew; when it wakes, its lease is over, and it must not let the command go on.
+/// A stopped lockd cannot renew: after SIGCONT its lease has expired, and it must kill the command.
 #[test]
-fn a_run_that_slept_through_its_lease_kills_the_command_when_it_wakes() {
+fn a_run_that_was_stopped_past_its_deadline_kills_the_command_when_continued() {
     let server = Server::start(Role::Operator);
     let script = "trap '' TERM; echo $$; while :; do sleep 0.1; done";
     let (run, pids) = start(&mut server.lockd(&[]), &["--ttl", "2s"], script);
     kill_process(run.pid(), Signal::STOP).expect("our own child");
     let next = server.sh("lockd client acquire --block 60s --ttl 300s orders");
-    assert_eq!(next.code, 0, "the lease ran out: {}", next.stderr);
-    assert!(!group_is_gone(pids[0]), "nobody could end it");
+    assert_eq!(next.code, 0, "the lease expired: {}", next.stderr);
+    assert!(!group_is_gone(pids[0]), "the supervisor was stopped");
     kill_process(run.pid(), Signal::CONT).expect("our own child");
     let (code, stderr) = run.ended();
     assert_eq!(code, Some(12), "{stderr}");
@@ -211,9 +211,9 @@ fn a_run_that_slept_through_its_lease_kills_the_command_when_it_wakes() {
     assert!(describe(&server).contains("public_id="), "the next one's lease is not touched");
 }
 
-/// It exited with 0 while nobody looked, after its lease had been another's.
+/// The command exited with 0 while lockd was stopped, after another client had been granted the lease.
 #[test]
-fn a_command_that_ended_after_its_lease_did_not_succeed() {
+fn a_command_that_exits_after_its_lease_expired_does_not_succeed() {
     let server = Server::start(Role::Operator);
     let (run, pids) =
         start(&mut server.lockd(&[]), &["--ttl", "2s"], "trap 'exit 0' TERM; echo $$; sleep 600 & wait");
@@ -227,17 +227,17 @@ fn a_command_that_ended_after_its_lease_did_not_succeed() {
 }
 
 #[test]
-fn a_lease_that_was_given_back_behind_its_back_is_lost() {
+fn a_lease_that_was_released_by_another_process_is_lost() {
     let server = Server::start(Role::Operator);
-    let script = "lockd client release orders; echo $$; sleep 600";
-    let (run, pids) = start(&mut server.lockd(&[]), &["--ttl", "6s"], script);
+    let script = "echo $$; lockd client release orders; sleep 600";
+    let (run, pids) = start(&mut server.lockd(&[]), &["--ttl", "3s"], script);
     let (code, stderr) = run.ended();
     assert_eq!(code, Some(12), "{stderr}");
     assert!(group_is_gone(pids[0]));
 }
 
 #[test]
-fn a_command_may_give_the_lease_back_with_its_last_commit() {
+fn a_command_may_release_the_lease_with_its_last_commit() {
     let server = Server::start(Role::Operator);
     let ran = server
         .sh("lockd run --key orders -- sh -c 'echo 1 | lockd client update orders --release >/dev/null'");
@@ -254,21 +254,21 @@ fn the_command_dies_with_a_lockd_that_is_killed() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_unavailable_and_bad_arguments_are_wrong_usage() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
+fn an_unreachable_server_is_unavailable_and_bad_arguments_are_wrong_usage() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
     for (code, script) in [
         (13, "lockd run --key orders -- echo started"),
         (2, "lockd run -- echo started"),
         (2, "lockd run --key orders"),
         (2, "lockd run --key orders --grace soon -- echo started"),
     ] {
-        let ran = crate::server::sh(&nobody.to_string(), script);
+        let ran = crate::server::sh(&closed.to_string(), script);
         assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{script}: {}", ran.stderr);
     }
 }
 
-/// Runs whose intents are in each other's way, started at once: each notes when it begins and when it ends.
-fn at_once(server: &Server, intents: [&str; 2], script: &str) -> String {
+/// Starts two runs concurrently; each script appends to a file when it begins and ends. Returns the file.
+fn run_concurrently(server: &Server, intents: [&str; 2], script: &str) -> String {
     let dir = tempfile::tempdir().expect("a folder");
     let notes = dir.path().join("notes").display().to_string();
     let ran = server.sh(&format!(
@@ -284,27 +284,27 @@ fn at_once(server: &Server, intents: [&str; 2], script: &str) -> String {
     ran.stdout
 }
 
-/// The second one dies, stays away and comes again by itself, or waits: whichever it was, it has its turn.
+/// By wait-die the second run waits, or dies and retries by itself; either way it runs after the first.
 #[test]
-fn runs_whose_intents_conflict_are_one_after_the_other() {
+fn runs_with_conflicting_intents_run_one_after_the_other() {
     let server = Server::start(Role::Operator);
     let script = r#"echo begin >> "$0"; sleep 0.5; echo end >> "$0""#;
     let intents = ["--intent MUTATES:FILE:src/a.rs", "--intent 'CONSUMES:FILE:src/*' --intent MUTATES:DB:x"];
-    assert_eq!(at_once(&server, intents, script), "begin\nend\nbegin\nend\n");
+    assert_eq!(run_concurrently(&server, intents, script), "begin\nend\nbegin\nend\n");
 }
 
-/// Each waits for the other to have begun: one after the other they would wait for ever.
+/// Each run waits for the other to begin, which would time out if they ran one after the other.
 #[test]
-fn runs_that_only_read_are_held_at_once() {
+fn runs_that_only_read_hold_their_leases_concurrently() {
     let server = Server::start(Role::Operator);
     let script = r#"echo begin >> "$0"; n=0
         until [ "$(wc -l < "$0")" -ge 2 ] || [ $n -ge 1200 ]; do sleep 0.05; n=$((n+1)); done; [ $n -lt 1200 ]"#;
     let intents = ["--intent CONSUMES:FILE:src/a.rs", "--intent 'CONSUMES:FILE:src/*'"];
-    assert_eq!(at_once(&server, intents, script), "begin\nbegin\n");
+    assert_eq!(run_concurrently(&server, intents, script), "begin\nbegin\n");
 }
 
 #[test]
-fn a_bundle_is_what_the_command_holds_and_is_given_back() {
+fn a_bundle_is_held_by_the_command_and_released() {
     let server = Server::start(Role::Operator);
     let ran = server.sh(
         r#"cd / && export LOCKD_KEY=outer && lockd run --intent MUTATES:FILE:src/a.rs --intent 'CONSUMES:FILE:src/*' --intent MUTATES:KEY:orders \
@@ -331,7 +331,7 @@ fn a_bundle_is_what_the_command_holds_and_is_given_back() {
 }
 
 #[test]
-fn a_bundle_in_others_way_is_exit_10_and_says_whose() {
+fn a_conflicting_bundle_is_exit_10_and_names_the_holder() {
     let server = Server::start(Role::Operator);
     let ran = server.sh("lockd run --intent DELETES:FILE:/x --reason 'clean up' -- \
          lockd run --intent CONSUMES:FILE:/x --block 300ms -- echo started");
@@ -344,7 +344,7 @@ fn a_bundle_in_others_way_is_exit_10_and_says_whose() {
 }
 
 #[test]
-fn a_bundle_of_an_agent_whose_grants_are_stopped_says_so_at_once() {
+fn a_bundle_of_a_paused_agent_is_refused_at_once() {
     let server = Server::start(Role::Operator);
     let client =
         ::client::Client::builder().plain().endpoint(server.address.to_string()).build().expect("an address");
@@ -354,11 +354,11 @@ fn a_bundle_of_an_agent_whose_grants_are_stopped_says_so_at_once() {
     tokio::runtime::Runtime::new().expect("threads").block_on(paused).expect("an operator");
     let ran = server.sh("lockd run --intent MUTATES:FILE:/x --agent-id ci --block 100d -- echo started");
     assert_eq!((ran.code, ran.stdout.as_str()), (14, ""), "{}", ran.stderr);
-    assert!(ran.stderr.contains("grants to this agent are stopped"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("this agent is paused"), "{}", ran.stderr);
 }
 
 #[test]
-fn an_intent_that_is_none_is_refused_with_its_form() {
+fn an_invalid_intent_is_refused_with_the_expected_form() {
     let server = Server::start(Role::Operator);
     for (bad, said) in [
         ("--intent src/auth.rs", "MUTATES:FILE:src/auth.rs"),

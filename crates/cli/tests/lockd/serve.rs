@@ -11,15 +11,26 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 
-struct Running {
+pub(crate) struct Running {
     child: Child,
-    lines: BufReader<ChildStderr>,
-    address: String,
+    pub(crate) lines: BufReader<ChildStderr>,
+    pub(crate) address: String,
 }
 
 impl Running {
-    fn start(data: &Path, args: &[&str]) -> Running {
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+    pub(crate) fn start(data: &Path, args: &[&str]) -> Running {
+        Running::spawn(Command::new(assert_cmd::cargo::cargo_bin!("lockd")), data, args)
+    }
+
+    /// The server as a shell with that umask would start it.
+    pub(crate) fn start_with_umask(umask: &str, data: &Path, args: &[&str]) -> Running {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("umask {umask}; exec \"$0\" \"$@\"")]);
+        command.arg(assert_cmd::cargo::cargo_bin!("lockd"));
+        Running::spawn(command, data, args)
+    }
+
+    fn spawn(mut command: Command, data: &Path, args: &[&str]) -> Running {
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data).args(args);
         // No file of whoever runs this counts.
         command.env("XDG_CONFIG_HOME", data).stderr(Stdio::piped()).stdin(Stdio::null());
@@ -31,12 +42,12 @@ impl Running {
         Running { address: address.to_string(), child, lines }
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, signal).expect("it runs");
     }
 
-    fn connect(&self, client: &Path) -> Connection {
+    pub(crate) fn connect(&self, client: &Path) -> Connection {
         let bundle = ClientBundle::parse(&std::fs::read_to_string(client).expect("made")).expect("sound");
         let tls = ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).expect("sound");
         let mut config = (*tls.config()).clone();
@@ -54,7 +65,7 @@ impl Drop for Running {
     }
 }
 
-fn wait_for(lines: &mut BufReader<ChildStderr>, what: &str) -> String {
+pub(crate) fn wait_for(lines: &mut BufReader<ChildStderr>, what: &str) -> String {
     let mut said = String::new();
     loop {
         let mut line = String::new();
@@ -66,14 +77,26 @@ fn wait_for(lines: &mut BufReader<ChildStderr>, what: &str) -> String {
     }
 }
 
-struct Connection(StreamOwned<ClientConnection, TcpStream>);
+pub(crate) struct Connection(StreamOwned<ClientConnection, TcpStream>);
 
 impl Connection {
     /// The status and the body; nothing if the server hung up.
-    fn ask(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+    pub(crate) fn ask(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+        self.send(method, path, "", body)
+    }
+
+    /// The same with more headers, each of which ends in `\r\n`.
+    pub(crate) fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> Option<(u16, String)> {
         let length = body.len();
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nhost: lockd\r\ncontent-length: {length}\r\n\r\n{body}");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: lockd\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        );
         self.0.write_all(request.as_bytes()).ok()?;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -187,7 +210,7 @@ fn without_mtls_it_listens_on_this_machine_unless_insisted() {
     for (args, code, wanted) in [
         (["--store", "s3://bucket"], 2, "disk:///path"),
         (["--listen", "nonsense"], 2, "host:port"),
-        (["--default-ttl", "1h"], 2, "setting=default-ttl"),
+        (["--default-ttl", "1h"], 2, "setting=--default-ttl"),
         (["--bundle", "/nonexistent.pem"], 1, "/nonexistent.pem"),
     ] {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
@@ -357,6 +380,8 @@ fn shell(server: &Running, data: &Path, script: &str) -> (Option<i32>, String) {
     );
     let mut command = Command::new("sh");
     command.args(["-c", script]).current_dir(data).env("PATH", path).env("SERVER", &server.address);
+    // Clients find the identity that the server made if its data directory is `lockd` in there.
+    command.env("XDG_DATA_HOME", data.parent().expect("a parent"));
     let output = command.output().expect("a shell");
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&said).into_owned())
@@ -365,7 +390,7 @@ fn shell(server: &Running, data: &Path, script: &str) -> (Option<i32>, String) {
 #[test]
 fn the_specifications_own_command_lines_work_over_mutual_tls() {
     let dir = tempfile::tempdir().expect("a directory");
-    let data = dir.path().join("data");
+    let data = dir.path().join("lockd");
     let server = Running::start(&data, &[]);
     let (code, said) = shell(&server, &data, FLOW);
     assert_eq!(code, Some(0), "{said}");
@@ -379,7 +404,7 @@ fn the_specifications_own_command_lines_work_over_mutual_tls() {
 #[test]
 fn the_next_worker_takes_over_from_the_last_committed_state() {
     let dir = tempfile::tempdir().expect("a directory");
-    let data = dir.path().join("data");
+    let data = dir.path().join("lockd");
     let server = Running::start(&data, &[]);
     let first = r#"
         eval "$(lockd client acquire --server "$SERVER" --owner worker-1 --ttl 2s orders)"

@@ -1,4 +1,4 @@
-//! A real server on loopback, on a thread of its own, and a shell to ask it from.
+//! A real server on loopback, on its own threads, and a shell to send requests from.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -17,32 +17,32 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Everybody is this.
+    /// Every client has this role.
     pub(crate) fn start(role: Role) -> Server {
         let runtime = Runtime::new().expect("threads");
         let running = runtime.block_on(Loopback::start(role));
         Server { address: running.address, _running: running, runtime }
     }
 
-    /// A wire to it that can be cut.
+    /// A proxy in front of the server whose connections can be cut.
     pub(crate) fn proxy(&self) -> Proxy {
         self.runtime.block_on(Proxy::before(self.address))
     }
 
-    /// The program, which knows where the server is.
+    /// `lockd` with the server's address in its environment.
     pub(crate) fn lockd(&self, args: &[&str]) -> Command {
         let mut command = program(&self.address.to_string(), assert_cmd::cargo::cargo_bin!("lockd"));
         command.args(args);
         command
     }
 
-    /// Runs a script that knows where the server is, and knows `lockd`.
+    /// Runs a script with the server's address in its environment and `lockd` in its PATH.
     pub(crate) fn sh(&self, script: &str) -> Ran {
         sh(&self.address.to_string(), script)
     }
 }
 
-/// Runs a script against an address.
+/// Runs a script with a server address in its environment and `lockd` in its PATH.
 pub(crate) fn sh(address: &str, script: &str) -> Ran {
     let Output { status, stdout, stderr } =
         program(address, "sh").args(["-c", script]).output().expect("a shell");
@@ -53,7 +53,7 @@ pub(crate) fn sh(address: &str, script: &str) -> Ran {
     }
 }
 
-/// A program that knows where the server is, and finds `lockd`.
+/// A program with a server address in its environment and `lockd` in its PATH.
 pub(crate) fn program(address: &str, name: impl AsRef<OsStr>) -> Command {
     let binary = std::path::Path::new(assert_cmd::cargo::cargo_bin!("lockd"));
     let path = format!(

@@ -1,4 +1,4 @@
-//! A store with records in it, and the binary to look at it with.
+//! A store with records, and the binary to dump it with.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use store::disk::{DiskDir, DiskLog, LogOptions, StoreFile};
 use store::fs::RealFs;
 use store::{LogStore, Lsns};
 
-/// What a run of the binary came to.
+/// The exit code and output of a finished process.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -20,7 +20,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// The lines, each of which must be an object.
+    /// The output lines parsed as JSON.
     pub(crate) fn lines(&self) -> Vec<Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
     }
@@ -40,7 +40,7 @@ pub(crate) fn lockd(args: &[&str]) -> Ran {
     }
 }
 
-/// A store of two shards in a directory of its own, open as a server has it.
+/// A store of two shards in a temporary directory, open as in a running server.
 pub(crate) struct TestStore {
     dir: tempfile::TempDir,
     store: DiskDir,
@@ -83,7 +83,7 @@ impl TestStore {
     }
 }
 
-/// What the engine or, if named, somebody did.
+/// A record of the engine, or of a client with this identity.
 pub(crate) fn record(lsn: u64, identity: Option<&str>, action: Action) -> Record {
     let identity = identity.map(|name| Identity::new(name).expect("valid"));
     let command = kernel::Command { identity, request: None, action };
@@ -99,15 +99,15 @@ pub(crate) fn ticking() -> TestStore {
     store
 }
 
-/// Where the frames of a segment begin.
+/// The offsets of the frames in a segment.
 pub(crate) fn frames(segment: &Path) -> Vec<usize> {
     let bytes = std::fs::read(segment).expect("readable");
-    let mut places = vec![store::frame::SEGMENT_HEADER];
-    while let Some((header, _)) = store::frame::decode_frame(&bytes[places[places.len() - 1]..]) {
-        places.push(places[places.len() - 1] + store::frame::frame_len(header.length));
+    let mut offsets = vec![store::frame::SEGMENT_HEADER];
+    while let Some((header, _)) = store::frame::decode_frame(&bytes[offsets[offsets.len() - 1]..]) {
+        offsets.push(offsets[offsets.len() - 1] + store::frame::frame_len(header.length));
     }
-    places.pop();
-    places
+    offsets.pop();
+    offsets
 }
 
 pub(crate) fn flip(file: &Path, offset: usize) {

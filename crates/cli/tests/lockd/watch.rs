@@ -1,4 +1,4 @@
-//! `lockd client watch`: what is told of a key, and when it ends.
+//! `lockd client watch`: the lines it prints, and when it ends.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{ChildStdout, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::running::Running;
 use crate::server::{Server, sh};
 
-/// A watch that goes on, and its lines.
+/// A running watch and its output lines.
 fn watch(server: &Server, args: &[&str]) -> (Running, Lines<BufReader<ChildStdout>>) {
     let mut command = server.lockd(&[&["client", "watch", "orders", "--every", "100ms"], args].concat());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
@@ -18,7 +18,7 @@ fn watch(server: &Server, args: &[&str]) -> (Running, Lines<BufReader<ChildStdou
 }
 
 fn next(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
-    lines.next().expect("it goes on").expect("text")
+    lines.next().expect("the watch still runs").expect("text")
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn json_is_one_object_a_line() {
 }
 
 #[test]
-fn it_ends_when_what_was_waited_for_is_so() {
+fn it_ends_when_the_until_condition_holds() {
     let server = Server::start(Role::Operator);
     let ran = server.sh("lockd client watch orders --until free");
     assert_eq!((ran.code, ran.stdout.lines().count()), (0, 1), "{}", ran.stderr);
@@ -77,43 +77,50 @@ fn it_ends_when_what_was_waited_for_is_so() {
 }
 
 #[test]
-fn it_ends_when_its_time_is_over() {
+fn it_ends_at_its_timeout() {
     let server = Server::start(Role::Operator);
-    for (code, script) in [
+    let cases = [
         (0, "lockd client watch orders --timeout 3s"),
         (1, "lockd client watch orders --timeout 3s --until held"),
         (1, "lockd client watch orders --timeout 3s --until changed"),
         (2, "lockd client watch orders --every 99ms"),
         (2, "lockd client watch orders --until never"),
         (2, "lockd client watch ''"),
-    ] {
-        let ran = server.sh(script);
-        assert_eq!(ran.code, code, "{script}: {}", ran.stderr);
-    }
+    ];
+    let address = server.address.to_string();
+    std::thread::scope(|scope| {
+        for (code, script) in cases {
+            let address = &address;
+            scope.spawn(move || {
+                let ran = sh(address, script);
+                assert_eq!(ran.code, code, "{script}: {}", ran.stderr);
+            });
+        }
+    });
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_once_and_asked_again() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
-    let ran = sh(&nobody.to_string(), "lockd client watch orders --every 100ms --timeout 2s");
+fn an_unreachable_server_is_reported_once_and_polled_again() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
+    let ran = sh(&closed.to_string(), "lockd client watch orders --every 100ms --timeout 2s");
     assert_eq!((ran.code, ran.stdout.as_str()), (13, ""), "{}", ran.stderr);
-    assert_eq!(ran.stderr.matches("trying again").count(), 1, "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("retrying").count(), 1, "{}", ran.stderr);
     let server = Server::start(Role::Operator);
     let proxy = server.proxy();
     let mut command =
         crate::server::program(&proxy.address.to_string(), assert_cmd::cargo::cargo_bin!("lockd"));
-    command.args(["client", "watch", "orders", "--every", "100ms", "--timeout", "6s"]);
+    command.args(["client", "watch", "orders", "--every", "100ms", "--timeout", "4s"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let running = Running::new(child);
     next(&mut lines);
     proxy.cut();
     let (code, stderr) = running.ended();
-    assert_eq!((code, stderr.matches("trying again").count()), (Some(13), 1), "{stderr}");
+    assert_eq!((code, stderr.matches("retrying").count()), (Some(13), 1), "{stderr}");
 }
 
 #[test]
-fn it_ends_when_nobody_reads_any_more() {
+fn it_ends_when_the_reader_closes_the_pipe() {
     let server = Server::start(Role::Operator);
     let (running, mut lines) = watch(&server, &[]);
     next(&mut lines);

@@ -1,4 +1,4 @@
-//! Programs that run a command, and what becomes of their processes.
+//! Test processes that run a command, and the cleanup of their process groups.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 use worktree::clock::{Clock, SystemClock};
 
-/// Starts something that says first which processes are its own; the first of them leads a group.
+/// Starts a command whose first line of output is the pids of its processes; the first is the group leader.
 pub(crate) fn spoken(command: &mut Command) -> (Running, Vec<Pid>) {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
     let mut run = Running::new(child);
@@ -19,7 +19,7 @@ pub(crate) fn spoken(command: &mut Command) -> (Running, Vec<Pid>) {
     (run, pids)
 }
 
-/// A program that runs. A test that fails leaves neither it nor its command behind, stopped or not.
+/// A running program. Dropping it kills the program and its command, even if stopped, so that a failed test leaves none.
 pub(crate) struct Running {
     child: Child,
     group: Option<Pid>,
@@ -34,7 +34,7 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
-    /// Waits for its end: its exit code, and what it said about it.
+    /// Waits for it to exit: its exit code and standard error.
     pub(crate) fn ended(mut self) -> (Option<i32>, String) {
         let mut status = None;
         until("it ends by itself", || {
@@ -49,7 +49,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Once it is reaped, its pid may be another's.
+        // Once reaped, its pid may be reused.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.group.map(|group| kill_process_group(group, Signal::KILL));
             let _ = kill_process(self.pid(), Signal::KILL);
@@ -59,17 +59,17 @@ impl Drop for Running {
     }
 }
 
-/// Fails if it takes a minute: far more than any machine needs, far less than for ever.
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits for a condition; fails after a minute, far more than any machine needs.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let clock = SystemClock::new();
     let began = clock.boot();
-    while !is_so() {
-        assert!(clock.boot().since(began) < 60_000, "waited in vain: {what}");
+    while !condition() {
+        assert!(clock.boot().since(began) < 60_000, "timed out waiting until {what}");
         clock.wait(5);
     }
 }
 
-/// Waits for a killed process to be reaped by whoever inherited it.
+/// Waits until a killed process is a zombie or reaped by its new parent.
 pub(crate) fn assert_gone(pid: Pid) {
     until("the process is gone", || {
         let stat =

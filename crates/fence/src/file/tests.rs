@@ -1,4 +1,4 @@
-//! A fenced file, stopped between any two calls: by an error, a kill, a pause, a power cut, and by others.
+//! A fenced file, interrupted between any two calls: by an error, a kill, a pause, a power cut, a concurrent writer.
 
 mod power;
 mod processes;
@@ -10,34 +10,34 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{FencedFile, LocalPlace, Place, change};
+use super::{FencedFile, FileOps, LocalDir, change};
 use crate::error::Error;
 use crate::token::Token;
 use crate::version::{Change, Version};
 
 fn file(dir: &Path) -> FencedFile {
-    // Longer than any disk takes.
-    FencedFile::open(dir.join("state")).expect("a directory").patience(Duration::from_secs(600))
+    // Longer than the slowest disk needs.
+    FencedFile::open(dir.join("state")).expect("a directory").lock_timeout(Duration::from_secs(600))
 }
 
 fn version(token: u64, revision: u64, content: &[u8]) -> Version {
     Version { token: Token(token), revision, content: Some(content.to_vec()) }
 }
 
-fn write<P: Place>(place: &P, token: u64, content: &[u8]) -> Result<Version, Error> {
-    change(place, Token(token), Change::Write(content))
+fn write<O: FileOps>(ops: &O, token: u64, content: &[u8]) -> Result<Version, Error> {
+    change(ops, Token(token), Change::Write(content))
 }
 
-/// A place that asks before each call whether to go on.
-struct Watched<'a, F> {
-    place: &'a LocalPlace,
+/// A directory with a hook before each call, which may fail it.
+struct HookedDir<'a, F> {
+    dir: &'a LocalDir,
     calls: Cell<usize>,
     before: F,
 }
 
-impl<'a, F: Fn(usize) -> io::Result<()>> Watched<'a, F> {
-    fn new(place: &'a LocalPlace, before: F) -> Watched<'a, F> {
-        Watched { place, calls: Cell::new(0), before }
+impl<'a, F: Fn(usize) -> io::Result<()>> HookedDir<'a, F> {
+    fn new(dir: &'a LocalDir, before: F) -> HookedDir<'a, F> {
+        HookedDir { dir, calls: Cell::new(0), before }
     }
 
     fn call(&self) -> io::Result<()> {
@@ -46,46 +46,46 @@ impl<'a, F: Fn(usize) -> io::Result<()>> Watched<'a, F> {
         (self.before)(number)
     }
 
-    fn asked(&self) -> Result<(), Error> {
-        self.call().map_err(|cause| super::unavailable("go on", &cause))
+    fn hook(&self) -> Result<(), Error> {
+        self.call().map_err(|cause| super::unavailable("run the hook", &cause))
     }
 }
 
-impl<F: Fn(usize) -> io::Result<()>> Place for Watched<'_, F> {
-    type Turn = <LocalPlace as Place>::Turn;
-    type Beside = <LocalPlace as Place>::Beside;
+impl<F: Fn(usize) -> io::Result<()>> FileOps for HookedDir<'_, F> {
+    type WriteLock = <LocalDir as FileOps>::WriteLock;
+    type Temp = <LocalDir as FileOps>::Temp;
 
-    fn take_turn(&self) -> Result<Self::Turn, Error> {
-        self.asked()?;
-        self.place.take_turn()
+    fn lock(&self) -> Result<Self::WriteLock, Error> {
+        self.hook()?;
+        self.dir.lock()
     }
 
     fn read(&self) -> Result<Option<Vec<u8>>, Error> {
-        self.asked()?;
-        self.place.read()
+        self.hook()?;
+        self.dir.read()
     }
 
-    fn write_beside(&self, bytes: &[u8]) -> io::Result<Self::Beside> {
+    fn write_temp(&self, bytes: &[u8]) -> io::Result<Self::Temp> {
         self.call()?;
-        self.place.write_beside(bytes)
+        self.dir.write_temp(bytes)
     }
 
-    fn sync_beside(&self, beside: &Self::Beside) -> io::Result<()> {
+    fn sync_temp(&self, temp: &Self::Temp) -> io::Result<()> {
         self.call()?;
-        self.place.sync_beside(beside)
+        self.dir.sync_temp(temp)
     }
 
-    fn swap_in(&self) -> io::Result<()> {
+    fn rename_temp(&self) -> io::Result<()> {
         self.call()?;
-        self.place.swap_in()
+        self.dir.rename_temp()
     }
 
-    fn sync_names(&self) -> io::Result<()> {
+    fn sync_dir(&self) -> io::Result<()> {
         self.call()?;
-        self.place.sync_names()
+        self.dir.sync_dir()
     }
 
-    fn discard(&self) -> io::Result<()> {
-        self.place.discard()
+    fn remove_temp(&self) -> io::Result<()> {
+        self.dir.remove_temp()
     }
 }

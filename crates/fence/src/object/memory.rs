@@ -1,32 +1,32 @@
-//! A store that is gone with the process: for examples and tests.
+//! An in-memory store, for examples and tests.
 //!
-//! **Invariant.** As the port asks. The `ETag` of an object is a hash of its bytes, as in S3: put the same bytes again,
-//! and it is the same.
+//! **Invariant.** As [`ObjectStore`] requires. The `ETag` of an object is a hash of its bytes, as in S3: the same bytes
+//! have the same `ETag`.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Condition, Found, GetError, ObjectStore, PutError};
+use super::{Condition, GetError, ObjectStore, PutError, StoredObject};
 
 /// Objects in memory. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryObjects(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
 
 impl MemoryObjects {
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ObjectStore for MemoryObjects {
-    async fn get(&self, name: &str) -> Result<Option<Found>, GetError> {
-        Ok(self.kept().get(name).map(|bytes| Found { bytes: bytes.clone(), etag: etag(bytes) }))
+    async fn get(&self, name: &str) -> Result<Option<StoredObject>, GetError> {
+        Ok(self.objects().get(name).map(|bytes| StoredObject { bytes: bytes.clone(), etag: etag(bytes) }))
     }
 
     async fn put(&self, name: &str, bytes: &[u8], condition: &Condition) -> Result<(), PutError> {
-        let mut kept = self.kept();
-        let holds = match (condition, kept.get(name)) {
+        let mut objects = self.objects();
+        let holds = match (condition, objects.get(name)) {
             (Condition::Absent, found) => found.is_none(),
             (Condition::Matches(wanted), Some(found)) => *wanted == etag(found),
             (Condition::Matches(_), None) => false,
@@ -34,7 +34,7 @@ impl ObjectStore for MemoryObjects {
         if !holds {
             return Err(PutError::Precondition);
         }
-        kept.insert(name.to_string(), bytes.to_vec());
+        objects.insert(name.to_string(), bytes.to_vec());
         Ok(())
     }
 }

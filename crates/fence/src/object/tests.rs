@@ -1,4 +1,4 @@
-//! A fenced object in a store behind a bad network: answers are lost, and puts come late.
+//! A fenced object in a store behind a faulty network: responses are lost, and puts arrive late.
 
 mod network;
 
@@ -31,25 +31,25 @@ fn a_stale_writer_is_refused_and_leaves_no_trace() {
     assert_eq!(finish(object.claim(Token(8))), Ok(None));
 }
 
-/// S3 calls a version by a hash of its bytes. A reads "x" under token 5, and its next put is held up. B takes over and
-/// writes "x" as well: were the token kept beside the bytes, the hash would stay the same, and A's put come through. The
-/// same may happen to A itself, when it comes back to "x".
+/// S3 identifies a version by a hash of its bytes. A reads "x" under token 5, and its next put is delayed. B takes over
+/// and writes "x" too: if the token were stored separately, the hash would stay the same, and A's put would succeed. The
+/// same may happen to A itself, when it writes "x" again.
 #[test]
 fn the_same_content_again_is_another_version() {
     let network = Network::default();
     let object = FencedObject::new(&network, "state");
     finish(object.write(Token(5), b"x")).expect("the first");
     network.next([Fate::Held]);
-    finish(object.write(Token(5), b"y")).expect("the second try was answered");
+    finish(object.write(Token(5), b"y")).expect("the second attempt got a response");
     finish(object.write(Token(5), b"x")).expect("the same holder");
     network.deliver_all();
-    assert_eq!(finish(object.read()), Ok(Some(version(5, 3, "x"))), "what was held up comes too late");
-    network.next(vec![Fate::Held; TRIES]);
-    let told = finish(object.write(Token(5), b"y"));
-    assert!(matches!(told, Err(Error::Indeterminate(_))), "{told:?}");
+    assert_eq!(finish(object.read()), Ok(Some(version(5, 3, "x"))), "the delayed put is refused");
+    network.next(vec![Fate::Held; ATTEMPTS_MAX]);
+    let result = finish(object.write(Token(5), b"y"));
+    assert!(matches!(result, Err(Error::Indeterminate(_))), "{result:?}");
     finish(object.write(Token(6), b"x")).expect("a newer one");
     network.deliver_all();
-    assert_eq!(finish(object.read()), Ok(Some(version(6, 4, "x"))), "what was held up comes too late");
+    assert_eq!(finish(object.read()), Ok(Some(version(6, 4, "x"))), "the delayed put is refused");
 }
 
 #[test]
@@ -57,17 +57,17 @@ fn a_late_put_of_a_stale_writer_is_refused_by_the_store() {
     let network = Network::default();
     let object = FencedObject::new(&network, "state");
     finish(object.write(Token(5), b"old")).expect("the first");
-    network.next(vec![Fate::Held; TRIES]);
-    let told = finish(object.write(Token(5), b"late"));
-    assert!(matches!(told, Err(Error::Indeterminate(_))), "{told:?}");
+    network.next(vec![Fate::Held; ATTEMPTS_MAX]);
+    let result = finish(object.write(Token(5), b"late"));
+    assert!(matches!(result, Err(Error::Indeterminate(_))), "{result:?}");
     assert_eq!(finish(object.claim(Token(6))), Ok(Some(b"old".to_vec())));
     network.deliver_all();
-    assert_eq!(finish(object.read()), Ok(Some(version(6, 2, "old"))), "what was claimed stays");
+    assert_eq!(finish(object.read()), Ok(Some(version(6, 2, "old"))), "claimed content stays");
     assert_eq!(finish(object.write(Token(5), b"late")), stale(6));
 }
 
 #[test]
-fn a_put_that_was_applied_and_not_answered_is_applied_once() {
+fn a_put_whose_response_is_lost_is_applied_once() {
     let network = Network::default();
     let object = FencedObject::new(&network, "state");
     for (fate, revision) in [(Fate::Unanswered, 1), (Fate::Unanswered, 2), (Fate::Held, 3)] {
@@ -79,27 +79,27 @@ fn a_put_that_was_applied_and_not_answered_is_applied_once() {
     assert_eq!(network.history().len(), 3);
 }
 
-/// A's put is applied, its answer lost; before A looks, B has written. To say "stale, nothing was applied" would be
-/// wrong: it was, before B's.
+/// A's put is applied and its response lost; before A reads again, B has written. Reporting "stale, not applied" would be
+/// wrong: A's write was applied, before B's.
 #[test]
 fn a_write_that_may_have_been_applied_before_a_newer_one_is_not_called_stale() {
     let network = Network::default();
     let object = FencedObject::new(&network, "state");
     network.next([Fate::UnansweredThen(version(6, 2, "B"))]);
-    let told = finish(object.write(Token(5), b"A"));
-    assert!(matches!(told, Err(Error::Indeterminate(_))), "{told:?}");
+    let result = finish(object.write(Token(5), b"A"));
+    assert!(matches!(result, Err(Error::Indeterminate(_))), "{result:?}");
     assert_eq!(network.history(), [version(5, 1, "A"), version(6, 2, "B")]);
-    assert_eq!(finish(object.write(Token(5), b"A")), stale(6), "the next try tells");
+    assert_eq!(finish(object.write(Token(5), b"A")), stale(6), "a retry is stale");
 }
 
 #[test]
-fn tries_are_bounded() {
+fn attempts_are_bounded() {
     let network = Network::default();
     let object = FencedObject::new(&network, "state");
-    network.next(vec![Fate::Precondition; TRIES]);
+    network.next(vec![Fate::Precondition; ATTEMPTS_MAX]);
     assert!(matches!(finish(object.write(Token(5), b"x")), Err(Error::Unavailable(_))));
-    network.next(vec![Fate::Precondition; TRIES - 1]);
-    finish(object.write(Token(5), b"x")).expect("the last try");
+    network.next(vec![Fate::Precondition; ATTEMPTS_MAX - 1]);
+    finish(object.write(Token(5), b"x")).expect("the last attempt");
     network.next([Fate::Refused]);
     assert!(matches!(finish(object.write(Token(5), b"x")), Err(Error::Unavailable(_))));
     network.next([Fate::Held, Fate::Refused]);
@@ -108,7 +108,7 @@ fn tries_are_bounded() {
 }
 
 #[test]
-fn what_was_not_put_by_it_is_neither_read_nor_replaced() {
+fn foreign_content_is_neither_read_nor_replaced() {
     let objects = MemoryObjects::default();
     let object = FencedObject::new(objects.clone(), "state");
     for bytes in [b"plain".to_vec(), vec![b'x'; VERSION_MAX + 1]] {
@@ -120,11 +120,11 @@ fn what_was_not_put_by_it_is_neither_read_nor_replaced() {
     }
 }
 
-/// Takes whatever it gets.
-struct Careless(MemoryObjects);
+/// A store that ignores conditions.
+struct UnconditionalStore(MemoryObjects);
 
-impl ObjectStore for Careless {
-    async fn get(&self, name: &str) -> Result<Option<Found>, GetError> {
+impl ObjectStore for UnconditionalStore {
+    async fn get(&self, name: &str) -> Result<Option<StoredObject>, GetError> {
         self.0.get(name).await
     }
 
@@ -136,21 +136,21 @@ impl ObjectStore for Careless {
 }
 
 #[test]
-fn a_store_that_ignores_conditions_is_found_out() {
-    let careful = FencedObject::new(MemoryObjects::default(), "probe");
-    assert_eq!((finish(careful.probe()), finish(careful.probe())), (Ok(()), Ok(())));
-    let careless = FencedObject::new(Careless(MemoryObjects::default()), "probe");
-    assert!(matches!(finish(careless.probe()), Err(Error::Invalid(_))));
+fn a_store_that_ignores_conditions_fails_the_probe() {
+    let conditional = FencedObject::new(MemoryObjects::default(), "probe");
+    assert_eq!((finish(conditional.probe()), finish(conditional.probe())), (Ok(()), Ok(())));
+    let unconditional = FencedObject::new(UnconditionalStore(MemoryObjects::default()), "probe");
+    assert!(matches!(finish(unconditional.probe()), Err(Error::Invalid(_))));
 }
 
-/// Several writers, puts that are refused, unanswered, late and repeated, in every order that a seed can make up. What
-/// each was told, against what the store has seen.
+/// Several writers, with puts that are refused, delayed, repeated or lose their responses, in an order that the seed
+/// decides. Checks each writer's results against the store's history.
 #[test]
-fn whatever_the_network_does_tokens_never_decrease_and_nobody_is_told_a_lie() {
+fn tokens_never_decrease_and_results_are_true_on_a_faulty_network() {
     let mut seen = [0; 4];
     for seed in 0..3_000 {
-        for told in run(seed) {
-            seen[told] += 1;
+        for outcome in run(seed) {
+            seen[outcome] += 1;
         }
     }
     assert!(seen.iter().all(|count| *count > 300), "done, stale, unknown and failed all happen: {seen:?}");

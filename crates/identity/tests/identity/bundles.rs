@@ -1,4 +1,4 @@
-//! What identity files hold, and that nothing else is taken for one.
+//! Contents of identity files, and refusals of malformed ones.
 
 use identity::{
     Algorithm, CaBundle, Certificate, ClientBundle, Denylist, NamespaceRights, Purpose, Right, Rights, Role,
@@ -9,7 +9,7 @@ use rcgen::{ExtendedKeyUsagePurpose as Usage, IsCa};
 use crate::support::{DAY, MADE, Project, at, name, pem_of, section, sections};
 
 #[test]
-fn every_kind_of_file_reads_as_it_was_written() {
+fn every_kind_of_file_round_trips() {
     for algorithm in [Algorithm::P256, Algorithm::Ed25519] {
         let project = Project::with(1, algorithm);
         let ca = CaBundle::parse(&project.ca_pem()).expect("a CA's file");
@@ -29,7 +29,7 @@ fn every_kind_of_file_reads_as_it_was_written() {
 }
 
 #[test]
-fn a_server_does_not_carry_the_ca_key_unless_told_to() {
+fn a_server_file_has_no_ca_key_by_default() {
     let project = Project::new(2);
     let server = project.server();
     let ca_key = section(&project.ca_pem(), "PRIVATE KEY");
@@ -86,7 +86,7 @@ fn nothing_outlives_its_ca() {
 }
 
 #[test]
-fn sections_may_stand_in_any_order_with_comments_between_them() {
+fn sections_may_be_in_any_order_with_comments_between_them() {
     let project = Project::new(6);
     let mut found = sections(&project.server().to_pem());
     found.reverse();
@@ -95,7 +95,7 @@ fn sections_may_stand_in_any_order_with_comments_between_them() {
 }
 
 #[test]
-fn a_file_that_is_not_whole_is_refused_with_the_reason() {
+fn an_incomplete_file_is_refused_with_the_reason() {
     let (project, other) = (Project::new(7), Project::new(8));
     let [own, key, ca] = sections(&project.client("a").to_pem()).try_into().expect("three sections");
     let [strange, strange_key, _] = sections(&project.client("b").to_pem()).try_into().expect("three");
@@ -133,7 +133,7 @@ fn a_file_that_is_not_whole_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_server_file_that_is_not_whole_is_refused_with_the_reason() {
+fn an_incomplete_server_file_is_refused_with_the_reason() {
     let (project, other) = (Project::new(9), Project::new(10));
     let found = sections(&project.server().to_pem());
     let [ca, own, key, forward, forward_key] = &found[..] else { panic!("five sections") };
@@ -203,7 +203,7 @@ fn a_certificate_has_one_name() {
 }
 
 #[test]
-fn dates_and_revocations_are_found_when_asked_for() {
+fn check_reports_dates_and_revocations() {
     let project = Project::new(13);
     let (server, client) = (project.server(), project.client("a"));
     let none = Denylist::default();
@@ -226,7 +226,7 @@ fn dates_and_revocations_are_found_when_asked_for() {
 }
 
 #[test]
-fn a_client_of_another_project_is_told_apart() {
+fn a_client_of_another_ca_is_reported() {
     let (project, other) = (Project::new(14), Project::new(15));
     let found = project.server().check_client(&other.client("a"), &Denylist::default(), at(MADE));
     assert!(found[0].contains("not issued by this CA"), "{found:?}");

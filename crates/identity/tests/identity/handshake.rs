@@ -358,15 +358,22 @@ fn certificates_are_replaced_while_the_server_runs() {
     meet(&tls.config(), &server).expect("let in");
 
     let (next_server, next_client) = (project.server(), project.client("a"));
-    server.tls.replace(&next_server).expect("of the same CA");
+    let none = Denylist::default();
+    server.tls.prepare(&next_server, &none).expect("of the same CA").install();
     tls.replace(&next_client).expect("of the same CA");
     // Another client has no session to resume.
     let met = meet(&client(&project.client("b")), &server).expect("let in");
     let shown = met.client.peer_certificates().expect("shown");
     assert_eq!(shown[0], *next_server.server().certificate().der());
 
-    let error = server.tls.replace(&other.server()).expect_err("of another CA").to_string();
+    let refused = |bundle: &ServerBundle, denylist: &Denylist| {
+        server.tls.prepare(bundle, denylist).err().expect("refused").to_string()
+    };
+    let error = refused(&other.server(), &none);
     assert!(error.contains("takes a restart"), "{error}");
+    let revoked = project.server();
+    let error = refused(&revoked, &[revoked.server().certificate().serial()].into_iter().collect());
+    assert!(error.contains("revoked"), "{error}");
     assert!(tls.replace(&other.client("a")).is_err());
 }
 

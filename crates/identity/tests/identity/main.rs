@@ -1,4 +1,4 @@
-//! Identity files, what they promise, and every way in which a stranger might try to pass for somebody.
+//! Integration tests of `identity`: identity files, encryption of the CA key, and attacks on the handshake.
 
 mod bundles;
 mod files;

@@ -1,4 +1,4 @@
-//! The CA's key under a passphrase.
+//! Encryption of the CA's key by a passphrase.
 
 use identity::{Authority, CaBundle, CaKey, ErrorKind};
 
@@ -45,7 +45,7 @@ fn no_bit_can_be_changed() {
     let text = sealed(&project);
     let bytes = section(&text, LABEL);
     for bit in 0..bytes.len() * 8 {
-        // Flips there ask for up to a gigabyte before they are refused: one in eight is enough.
+        // Flips there may need up to 1 GiB before they are refused: one in eight suffices.
         if (12 * 8..24 * 8).contains(&bit) && bit % 8 != 0 {
             continue;
         }
@@ -58,7 +58,7 @@ fn no_bit_can_be_changed() {
 }
 
 #[test]
-fn a_sealed_key_that_is_cut_or_grown_is_refused() {
+fn a_truncated_or_extended_sealed_key_is_refused() {
     let project = Project::new(4);
     let bytes = section(&sealed(&project), LABEL);
     let longer = [&bytes[..], b"x"].concat();
@@ -69,7 +69,7 @@ fn a_sealed_key_that_is_cut_or_grown_is_refused() {
 }
 
 #[test]
-fn a_file_cannot_ask_for_all_memory_or_time() {
+fn a_file_cannot_demand_unbounded_memory_or_time() {
     let project = Project::new(5);
     let bytes = section(&sealed(&project), LABEL);
     for (at, number) in [(12, u32::MAX), (12, 1024 * 1024 + 1), (16, 17), (20, 17), (16, 0), (20, 0), (12, 0)]
@@ -107,7 +107,7 @@ fn both_forms_of_the_key_in_one_file_are_refused() {
     assert!(error.contains("twice"), "{error}");
 }
 
-/// Golden bytes: files that were written once must open for ever.
+/// Golden bytes: old files must stay readable.
 #[test]
 fn a_file_of_the_first_version_opens() {
     let text = include_str!("golden/ca-v1.pem");

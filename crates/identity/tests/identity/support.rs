@@ -1,4 +1,4 @@
-//! A CA, its people, a clock that stands still, and dice that always fall the same way.
+//! A CA with its servers and clients, a fixed clock, and deterministic randomness.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use rustls::time_provider::TimeProvider;
 use zeroize::Zeroizing;
 
 pub(crate) const DAY: u64 = 24 * 60 * 60;
-/// When everything here was made: in November 2026.
+/// The time of all certificates here: November 2026.
 pub(crate) const MADE: u64 = 1_794_700_000;
 
 pub(crate) fn at(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
-/// A clock that stands still.
+/// A fixed clock.
 #[derive(Debug)]
 pub(crate) struct Stopped(pub(crate) UnixTime);
 
@@ -29,7 +29,7 @@ impl TimeProvider for Stopped {
     }
 }
 
-/// Bytes that differ from each other, the same in every run.
+/// Deterministic random bytes.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -45,7 +45,7 @@ impl Dice {
     }
 }
 
-/// Guessing is cheap in tests.
+/// A low cost, to keep tests fast.
 pub(crate) const CHEAP: Cost = Cost { memory_kib: 32, passes: 1, lanes: 1 };
 
 pub(crate) fn passphrase(text: &str) -> Passphrase {
@@ -56,7 +56,7 @@ pub(crate) fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-/// A CA, and what can be had from it.
+/// A CA, and issued identity files.
 pub(crate) struct Project {
     pub(crate) authority: Authority,
     algorithm: Algorithm,
@@ -76,7 +76,7 @@ impl Project {
         Project { authority, algorithm, dice: dice.into() }
     }
 
-    /// Does something with the dice.
+    /// Runs `act` with the fixed time and the deterministic randomness.
     pub(crate) fn roll<T>(&self, act: impl FnOnce(&mut Moment) -> T) -> T {
         let mut dice = self.dice.borrow_mut();
         act(&mut Moment { now: at(MADE), fill: &mut |bytes| dice.fill(bytes) })
@@ -95,12 +95,12 @@ impl Project {
         issued.expect("a client")
     }
 
-    /// The CA's file, in clear.
+    /// The CA's file, not encrypted.
     pub(crate) fn ca_pem(&self) -> Zeroizing<String> {
         self.roll(|moment| self.authority.to_bundle(None, moment)).expect("a CA's file").to_pem()
     }
 
-    /// A certificate as this CA would never issue it, with its key, as PEM.
+    /// An irregular certificate with its key, as PEM.
     pub(crate) fn odd(&self, change: impl FnOnce(&mut CertificateParams)) -> String {
         let own = KeyPair::try_from(section(&self.ca_pem(), "PRIVATE KEY")).expect("the CA's key");
         let issuer = Issuer::from_ca_cert_der(self.authority.certificate().der(), own).expect("the CA");

@@ -1,6 +1,6 @@
-//! Any bytes, cut anywhere: the verdict of `serde_json`, the same value, nothing left to compact, and the same
-//! outcome for every cut, by blocks and byte by byte. The first byte says where to cut, and how far behind the
-//! beginning of an array the same text is tried once more, so that short texts are read by blocks as well.
+//! Any bytes, split anywhere: accepted or refused as by `serde_json`, with the same value; compacting again changes nothing;
+//! the outcome is the same for every split, by blocks and byte by byte. The first input byte is the position of the split,
+//! and the offset in an array at which the same text is tried again, so that short texts are also read by blocks.
 #![no_main]
 
 use jsonstream::{Compactor, JsonError, JsonErrorKind, Limits, compact};
@@ -31,7 +31,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Whole and cut in two, with blocks and without.
+/// The outcome at once and split in two, by blocks and byte by byte.
 fn alike(text: &[u8], cut: usize) -> Result<Vec<u8>, JsonError> {
     let whole = compact(text, LIMITS);
     let (front, back) = text.split_at(cut);

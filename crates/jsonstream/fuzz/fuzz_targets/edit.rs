@@ -1,4 +1,4 @@
-//! An edit, a line's end, and a document: what comes out is JSON, and setting or removing again changes nothing.
+//! Input: an edit, a newline, and a document. The output is JSON, and removing again changes nothing.
 #![no_main]
 
 use jsonstream::{Limits, apply, check, parse_edit};

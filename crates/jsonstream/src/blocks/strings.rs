@@ -1,35 +1,35 @@
-//! Where the strings of a block are, and whether their escapes are right.
+//! Finds the strings of a block, and checks their escapes.
 
-#![expect(clippy::inline_always, reason = "the masks stay in registers only so; the benchmark shows it")]
+#![expect(clippy::inline_always, reason = "keeps the masks in registers, as the benchmark shows")]
 
 use super::Bits;
 use crate::simd::{Block, Escape, Text};
 
-/// What one block leaves to the next.
+/// The state that one block passes to the next.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Strings {
-    /// All bits, if the block ends inside a string.
+    /// All ones if the block ends inside a string, otherwise zero.
     inside: u64,
-    /// Is the next byte escaped?
+    /// Whether the next byte is escaped.
     escaped: u64,
-    /// Which of the next bytes have to be hexadecimal digits.
+    /// Which of the next bytes must be hexadecimal digits.
     hex: u64,
-    /// Is a character cut?
+    /// Whether the block ends within a character.
     cut: bool,
-    /// Was all of the block inside of a string, and without escapes?
+    /// Whether the whole block is inside a string, without escapes.
     long: bool,
 }
 
-/// Where strings are.
+/// The positions of strings.
 #[derive(Clone, Copy)]
-pub(super) struct Quoted {
+pub(super) struct StringMasks {
     /// From each opening quote up to the byte before the closing one.
     pub(super) inside: Bits,
     pub(super) open: Bits,
     pub(super) close: Bits,
 }
 
-/// Every other bit, the lowest not.
+/// The odd bits.
 const ODD: u64 = 0xAAAA_AAAA_AAAA_AAAA;
 
 impl Strings {
@@ -42,38 +42,38 @@ impl Strings {
         self.inside != 0
     }
 
-    /// In a string that had a whole block for itself, with nothing unfinished? Then it is worth a short way.
+    /// Whether the last block was entirely inside a string, with nothing unfinished: then the fast path is tried first.
     #[inline(always)]
     pub(super) fn long(&self) -> bool {
         self.long && !self.cut
     }
 
-    /// Is the block in the middle of a string, with nothing to look at but its characters?
+    /// Records and returns whether the whole block is inside a string, without escapes.
     #[inline(always)]
     pub(super) fn note_plain(&mut self, text: &Text) -> bool {
         self.long = self.inside != 0 && text.quote == 0 && !self.may_escape(text);
         self.long
     }
 
-    /// Are there escapes to be checked?
+    /// Whether there are escapes to check.
     #[inline(always)]
     pub(super) fn may_escape(&self, text: &Text) -> bool {
         text.backslash | self.escaped | self.hex != 0
     }
 
-    /// Is a character to be gone on with?
+    /// Whether the block before ended within a character.
     pub(super) fn cut(&self) -> bool {
         self.cut
     }
 
-    /// Does the block end in the middle of a character?
+    /// Records whether the block ends within a character.
     #[inline(always)]
     pub(super) fn note_cut(&mut self, high: u64, block: &Block) {
         self.cut = high >> 61 != 0 && (block[63] >= 0xC0 || block[62] >= 0xE0 || block[61] >= 0xF0);
     }
 
-    /// Takes away the quotes that are escaped, and gives the places of bad escapes. What is outside of strings is
-    /// looked at as well: a backslash there is wrong anyhow.
+    /// Removes escaped quotes from `text`, and returns the positions of invalid escapes. It includes bytes outside of
+    /// strings, where any backslash is invalid.
     #[inline(always)]
     pub(super) fn escapes(&mut self, text: &mut Text, escape: &Escape) -> Bits {
         let (escaped, last) = escaped(text.backslash, self.escaped);
@@ -85,15 +85,15 @@ impl Strings {
         escaped & !(escape.simple | escape.unicode) | hex & !escape.hex
     }
 
-    /// Where strings are, by the `parity` of their quotes.
+    /// The positions of strings, from the prefix parity of their quotes.
     #[inline(always)]
-    pub(super) fn quoted(&mut self, quote: Bits, parity: u64) -> Quoted {
+    pub(super) fn masks(&mut self, quote: Bits, parity: u64) -> StringMasks {
         let inside = parity ^ self.inside;
         self.inside = 0_u64.wrapping_sub(inside >> 63);
-        Quoted { inside, open: quote & inside, close: quote & !inside }
+        StringMasks { inside, open: quote & inside, close: quote & !inside }
     }
 
-    /// How far back the character or escape began that the last block has cut.
+    /// Number of trailing bytes that belong to an unfinished character or escape.
     pub(super) fn unfinished(&self, read: &[u8]) -> usize {
         if self.cut {
             let tail = read.iter().rev().take_while(|byte| **byte & 0xC0 == 0x80);
@@ -107,10 +107,10 @@ impl Strings {
     }
 }
 
-/// Which bytes are escaped, and whether the first of the next block is: those behind an odd number of backslashes.
+/// The escaped bytes, which follow an odd number of backslashes, and whether the first byte of the next block is one.
 ///
-/// Backslashes that begin a run at an even place are told from those at an odd one by what a subtraction borrows
-/// through the run.
+/// A subtraction that borrows through each run of backslashes distinguishes runs that start at an even position from
+/// those that start at an odd one.
 #[inline(always)]
 fn escaped(backslash: Bits, first: u64) -> (Bits, u64) {
     let begins = backslash & !first;
@@ -123,24 +123,32 @@ fn escaped(backslash: Bits, first: u64) -> (Bits, u64) {
 mod tests {
     use super::*;
 
-    /// Byte by byte.
-    fn slowly(backslash: Bits, first: u64) -> (Bits, u64) {
+    /// The reference, byte by byte.
+    fn escaped_by_bytes(backslash: Bits, first: u64) -> (Bits, u64) {
         let (mut all, mut escaped) = (0, first == 1);
-        for place in 0..64 {
-            all |= u64::from(escaped) << place;
-            escaped = !escaped && backslash >> place & 1 == 1;
+        for position in 0..64 {
+            all |= u64::from(escaped) << position;
+            escaped = !escaped && backslash >> position & 1 == 1;
         }
         (all, u64::from(escaped))
     }
 
     #[test]
-    fn what_is_behind_an_odd_number_of_backslashes_is_escaped() {
+    fn a_byte_after_an_odd_number_of_backslashes_is_escaped() {
         for pattern in 0..1 << 16_u64 {
-            for place in [0, 1, 7, 47, 48] {
+            for position in [0, 1, 7, 47, 48] {
                 for first in [0, 1] {
-                    let backslash = pattern << place;
-                    assert_eq!(escaped(backslash, first), slowly(backslash, first), "{backslash:b}");
-                    assert_eq!(escaped(!backslash, first), slowly(!backslash, first), "{backslash:b}");
+                    let backslash = pattern << position;
+                    assert_eq!(
+                        escaped(backslash, first),
+                        escaped_by_bytes(backslash, first),
+                        "{backslash:b}"
+                    );
+                    assert_eq!(
+                        escaped(!backslash, first),
+                        escaped_by_bytes(!backslash, first),
+                        "{backslash:b}"
+                    );
                 }
             }
         }

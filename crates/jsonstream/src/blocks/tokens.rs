@@ -1,34 +1,34 @@
-//! What may stand behind what, for all tokens of a block at once.
+//! Checks the order of all tokens of a block at once.
 //!
-//! **Invariant.** Every token is looked at by the one before it, so that each pair of neighbours is judged: what
-//! follows `{`, `[`, a comma, a colon, a key and a value. The last token of a block leaves its demand to the next.
-//! Whether a bracket closes what is open is for [`Nesting`](crate::nesting::Nesting) to say.
+//! **Invariant.** Every pair of neighbouring tokens is checked: the token after `{`, `[`, a comma, a colon, a key and a
+//! value. The last token of a block passes its constraint to the next block. [`Nesting`](crate::nesting::Nesting) checks
+//! that brackets match.
 
-#![expect(clippy::inline_always, reason = "the masks stay in registers only so; the benchmark shows it")]
+#![expect(clippy::inline_always, reason = "keeps the masks in registers, as the benchmark shows")]
 
 use super::Bits;
-use super::strings::Quoted;
+use super::strings::StringMasks;
 use crate::state::Next;
 
-/// What one block leaves to the next, one bit each.
+/// The state that one block passes to the next, one bit each.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tokens {
-    /// A value has to come.
+    /// A value must follow.
     value: u64,
-    /// A value or `]`.
+    /// A value or `]` must follow.
     element: u64,
-    /// A key or `}`; with `value`, a key.
+    /// A key or `}` must follow; together with `value`, a key.
     key: u64,
-    /// A colon.
+    /// A colon must follow.
     colon: u64,
-    /// A comma, `]` or `}`.
+    /// A comma, `]` or `}` must follow.
     end: u64,
     /// The block ends inside a key.
     inside_key: u64,
 }
 
-/// The tokens of a block, outside of strings.
-pub(super) struct Found {
+/// The positions of tokens outside of strings.
+pub(super) struct TokenMasks {
     pub(super) space: Bits,
     pub(super) open: Bits,
     pub(super) close: Bits,
@@ -37,9 +37,9 @@ pub(super) struct Found {
     pub(super) colon: Bits,
     /// The first bytes of numbers and literals.
     pub(super) scalar: Bits,
-    /// The first bytes behind them.
-    pub(super) behind_scalar: Bits,
-    /// Where the innermost container is an object.
+    /// The first bytes after them.
+    pub(super) after_scalar: Bits,
+    /// The positions at which the innermost container is an object.
     pub(super) in_object: Bits,
 }
 
@@ -65,7 +65,7 @@ impl Tokens {
         self.inside_key != 0
     }
 
-    /// What has to come, if the block ended neither in a string nor in a number or literal.
+    /// The expected token, if the block ended neither in a string nor in a number or literal.
     pub(super) fn next(&self) -> Next {
         match (self.key, self.value) {
             (1, 1) => Next::Key,
@@ -77,36 +77,36 @@ impl Tokens {
         }
     }
 
-    /// The places where something stands that must not.
+    /// The positions of invalid tokens.
     #[inline(always)]
-    pub(super) fn wrong(&mut self, found: &Found, quoted: &Quoted) -> Bits {
+    pub(super) fn wrong(&mut self, found: &TokenMasks, strings: &StringMasks) -> Bits {
         let space = found.space;
-        let value = quoted.open | found.open | found.scalar;
+        let value = strings.open | found.open | found.scalar;
         let (opens_object, opens_array) = (found.open & found.brace, found.open & !found.brace);
 
-        let key = behind(opens_object | found.comma & found.in_object, &mut self.key, space);
-        let mut wrong = key & !(quoted.open | found.close);
-        // Here the addition carries through the string, to its closing quote.
-        let (sum, inside_key) = quoted.inside.overflowing_add(key & quoted.open | self.inside_key);
+        let key = next_token(opens_object | found.comma & found.in_object, &mut self.key, space);
+        let mut wrong = key & !(strings.open | found.close);
+        // The addition carries through the string, to its closing quote.
+        let (sum, inside_key) = strings.inside.overflowing_add(key & strings.open | self.inside_key);
         self.inside_key = u64::from(inside_key);
-        let key_ends = sum & !quoted.inside;
+        let key_ends = sum & !strings.inside;
 
-        wrong |= behind(key_ends, &mut self.colon, space) & !found.colon;
-        wrong |= behind(found.comma | found.colon, &mut self.value, space) & !value;
-        wrong |= behind(opens_array, &mut self.element, space) & !(value | found.close);
-        self.end |= found.behind_scalar & 1;
-        let value_ends = quoted.close & !key_ends | found.close | found.behind_scalar >> 1;
-        wrong | behind(value_ends, &mut self.end, space) & !(found.comma | found.close)
+        wrong |= next_token(key_ends, &mut self.colon, space) & !found.colon;
+        wrong |= next_token(found.comma | found.colon, &mut self.value, space) & !value;
+        wrong |= next_token(opens_array, &mut self.element, space) & !(value | found.close);
+        self.end |= found.after_scalar & 1;
+        let value_ends = strings.close & !key_ends | found.close | found.after_scalar >> 1;
+        wrong | next_token(value_ends, &mut self.end, space) & !(found.comma | found.close)
     }
 }
 
-/// The first bytes behind these that are not whitespace. `carry` says whether one is sought from before the block,
-/// and then whether one is still sought behind it.
+/// The first non-whitespace bytes after these positions. `carry` is set if one is still to be found for a position in the
+/// block before; on return, for one in this block.
 ///
 /// An addition carries through each run of whitespace in which it begins.
 #[inline(always)]
-fn behind(places: Bits, carry: &mut u64, space: Bits) -> Bits {
-    let (sum, over) = space.overflowing_add(places << 1 | *carry);
-    *carry = places >> 63 | u64::from(over);
+fn next_token(positions: Bits, carry: &mut u64, space: Bits) -> Bits {
+    let (sum, over) = space.overflowing_add(positions << 1 | *carry);
+    *carry = positions >> 63 | u64::from(over);
     sum & !space
 }

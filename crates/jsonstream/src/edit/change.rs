@@ -1,12 +1,12 @@
 //! Applies edits to the text of a document.
 //!
-//! **Invariant.** The text is JSON before each edit and after it; only the bytes that an edit names are replaced,
-//! and commas beside what comes or goes.
+//! **Invariant.** The text is valid JSON before and after each edit; only the edited values are replaced, and the commas
+//! next to inserted or removed items.
 
 use super::decimal::Decimal;
 use super::error::{EditError, EditErrorKind};
-use super::moment::is_moment;
-use super::path::{Path, Shown, Step};
+use super::path::{DisplayPath, Path, Step};
+use super::rfc3339::is_date_time;
 use super::syntax::{Action, Edit};
 use super::text::{Item, Span, items, names, quoted, root};
 use super::{DOCUMENT_BYTES_MAX, EDITS_MAX};
@@ -14,10 +14,10 @@ use crate::{Limits, check};
 
 const LIMITS: Limits = Limits { bytes_max: DOCUMENT_BYTES_MAX };
 
-/// Applies the edits to the document, one after the other, and gives back its new text. A document without
-/// anything in it is read as `{}`. `now` is the time for `NOW`, as RFC 3339 has it.
+/// Applies the edits to the document in order, and returns its new text. A document of only whitespace is read as `{}`.
+/// `now` is the time for `NOW`, in RFC 3339.
 pub fn apply(document: &[u8], edits: &[Edit], now: &str) -> Result<Vec<u8>, EditError> {
-    let mut text = opened(document)?;
+    let mut text = validated(document)?;
     if edits.len() > EDITS_MAX {
         return Err(EditError::of_document(EditErrorKind::TooMany));
     }
@@ -28,7 +28,7 @@ pub fn apply(document: &[u8], edits: &[Edit], now: &str) -> Result<Vec<u8>, Edit
     Ok(text)
 }
 
-fn opened(document: &[u8]) -> Result<Vec<u8>, EditError> {
+fn validated(document: &[u8]) -> Result<Vec<u8>, EditError> {
     if document.iter().all(|byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t')) {
         return Ok(b"{}".to_vec());
     }
@@ -39,25 +39,25 @@ fn opened(document: &[u8]) -> Result<Vec<u8>, EditError> {
 fn apply_one(text: &mut Vec<u8>, edit: &Edit, now: &str) -> Result<(), EditError> {
     match &edit.action {
         Action::Set(json) => set(text, &edit.path, json),
-        Action::SetNow if is_moment(now) => set(text, &edit.path, &quoted(now)),
+        Action::SetNow if is_date_time(now) => set(text, &edit.path, &quoted(now)),
         Action::SetNow => Err(EditError::new(EditErrorKind::Time, now)),
         Action::Add(number) => add(text, &edit.path, *number),
         Action::Remove => remove(text, &edit.path),
     }
 }
 
-/// What a path leads to.
-enum Place<'a> {
+/// The target of a path.
+enum Target<'a> {
     Value(Span),
-    /// A container that is there, and what is missing in it.
+    /// The innermost existing container, and the steps missing in it.
     Missing(Span, &'a [Step]),
 }
 
 fn set(text: &mut Vec<u8>, path: &Path, json: &[u8]) -> Result<(), EditError> {
     match find(text, path.steps())? {
-        Place::Value(span) => drop(text.splice(span, json.iter().copied())),
-        Place::Missing(container, missing) => {
-            let (first, rest) = missing.split_first().expect("something is missing");
+        Target::Value(span) => drop(text.splice(span, json.iter().copied())),
+        Target::Missing(container, missing) => {
+            let (first, rest) = missing.split_first().expect("at least one step is missing");
             let inner = built(path, rest, json)?;
             insert(text, &container, &item(first, &inner));
         }
@@ -66,10 +66,10 @@ fn set(text: &mut Vec<u8>, path: &Path, json: &[u8]) -> Result<(), EditError> {
 }
 
 fn add(text: &mut Vec<u8>, path: &Path, number: Decimal) -> Result<(), EditError> {
-    let error = |kind| EditError::new(kind, Shown(path.steps()));
+    let error = |kind| EditError::new(kind, DisplayPath(path.steps()));
     let before = match find(text, path.steps())? {
-        Place::Missing(..) => Decimal::ZERO,
-        Place::Value(span) => {
+        Target::Missing(..) => Decimal::ZERO,
+        Target::Value(span) => {
             let digits = number_text(&text[span]).ok_or_else(|| error(EditErrorKind::NoNumber))?;
             Decimal::parse(digits).ok_or_else(|| error(EditErrorKind::Overflow))?
         }
@@ -85,29 +85,29 @@ fn number_text(value: &[u8]) -> Option<&str> {
 
 fn remove(text: &mut Vec<u8>, path: &Path) -> Result<(), EditError> {
     let (parents, last) = path.split_last();
-    let Place::Value(container) = find(text, parents)? else { return Ok(()) };
+    let Target::Value(container) = find(text, parents)? else { return Ok(()) };
     let cuts = if let Step::Name(name) = last {
-        is(text, &container, b'{', parents)?;
+        require(text, &container, b'{', parents)?;
         cuts(text, &container, |_, item| names(&text[item.key.clone()], name))
     } else {
-        let place = position(text, &container, path.steps(), parents.len())?;
-        cuts(text, &container, |at, _| at == place)
+        let index = position(text, &container, path.steps(), parents.len())?;
+        cuts(text, &container, |at, _| at == index)
     };
     *text = without(text, &cuts);
     Ok(())
 }
 
-/// Follows the steps as far as there is something.
-fn find<'a>(text: &[u8], steps: &'a [Step]) -> Result<Place<'a>, EditError> {
+/// Follows the steps as far as values exist.
+fn find<'a>(text: &[u8], steps: &'a [Step]) -> Result<Target<'a>, EditError> {
     let mut span = root(text);
     for (at, step) in steps.iter().enumerate() {
         let found = match step {
             Step::Name(name) => {
-                is(text, &span, b'{', &steps[..at])?;
+                require(text, &span, b'{', &steps[..at])?;
                 items(text, span.start).filter(|item| names(&text[item.key.clone()], name)).last()
             }
             Step::Append => {
-                is(text, &span, b'[', &steps[..at])?;
+                require(text, &span, b'[', &steps[..at])?;
                 None
             }
             Step::Index(_) | Step::FromEnd(_) => {
@@ -116,34 +116,34 @@ fn find<'a>(text: &[u8], steps: &'a [Step]) -> Result<Place<'a>, EditError> {
         };
         match found {
             Some(item) => span = item.value,
-            None => return Ok(Place::Missing(span, &steps[at..])),
+            None => return Ok(Target::Missing(span, &steps[at..])),
         }
     }
-    Ok(Place::Value(span))
+    Ok(Target::Value(span))
 }
 
-/// Refuses a value that does not open with a brace, or a bracket, as the next step needs it.
-fn is(text: &[u8], span: &Span, open: u8, path: &[Step]) -> Result<(), EditError> {
+/// Refuses a value that is not the container that the next step needs.
+fn require(text: &[u8], span: &Span, open: u8, path: &[Step]) -> Result<(), EditError> {
     let kind = if open == b'{' { EditErrorKind::NoObject } else { EditErrorKind::NoArray };
-    if text[span.start] == open { Ok(()) } else { Err(EditError::new(kind, Shown(path))) }
+    if text[span.start] == open { Ok(()) } else { Err(EditError::new(kind, DisplayPath(path))) }
 }
 
-/// Which element of an array the step at `at` means.
+/// The index of the array element that the step at `at` selects.
 fn position(text: &[u8], array: &Span, steps: &[Step], at: usize) -> Result<usize, EditError> {
-    is(text, array, b'[', &steps[..at])?;
+    require(text, array, b'[', &steps[..at])?;
     let length = items(text, array.start).count();
-    let place = match steps[at] {
+    let index = match steps[at] {
         Step::Index(index) => Some(index as usize).filter(|index| *index < length),
         Step::FromEnd(back) => length.checked_sub(back as usize),
         Step::Name(_) | Step::Append => None,
     };
-    place.ok_or_else(|| EditError::new(EditErrorKind::OutOfRange, Shown(&steps[..=at])))
+    index.ok_or_else(|| EditError::new(EditErrorKind::OutOfRange, DisplayPath(&steps[..=at])))
 }
 
-/// A value with the containers around it that the steps ask for.
+/// A value wrapped in the containers that the steps need.
 fn built(path: &Path, steps: &[Step], json: &[u8]) -> Result<Vec<u8>, EditError> {
     if steps.iter().any(|step| matches!(step, Step::Index(_) | Step::FromEnd(_))) {
-        return Err(EditError::new(EditErrorKind::OutOfRange, Shown(path.steps())));
+        return Err(EditError::new(EditErrorKind::OutOfRange, DisplayPath(path.steps())));
     }
     let around = |inner: Vec<u8>, step: &Step| match step {
         Step::Name(_) => [b"{", item(step, &inner).as_slice(), b"}"].concat(),
@@ -160,7 +160,7 @@ fn item(step: &Step, json: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Puts an item behind the last one of a container.
+/// Appends an item to a container.
 fn insert(text: &mut Vec<u8>, container: &Span, item: &[u8]) {
     let (at, comma) = match items(text, container.start).last() {
         Some(last) => (last.whole.end, b",".as_slice()),
@@ -169,14 +169,14 @@ fn insert(text: &mut Vec<u8>, container: &Span, item: &[u8]) {
     text.splice(at..at, [comma, item].concat());
 }
 
-/// What has to be cut out of a container, so that the chosen items and their commas are gone.
+/// The spans to remove from a container, so that the chosen items and their commas are gone.
 fn cuts(text: &[u8], container: &Span, chosen: impl Fn(usize, &Item) -> bool) -> Vec<Span> {
     let mut cuts = Vec::new();
     let mut kept_end = None;
-    // A run of chosen items that has not met an item to stay yet.
+    // A run of chosen items that is not followed by a kept item yet.
     let mut run: Option<Span> = None;
-    for (place, item) in items(text, container.start).enumerate() {
-        if chosen(place, &item) {
+    for (index, item) in items(text, container.start).enumerate() {
+        if chosen(index, &item) {
             run = Some(run.map_or(item.whole.start, |run| run.start)..item.whole.end);
         } else {
             cuts.extend(run.take().map(|run| run.start..item.whole.start));

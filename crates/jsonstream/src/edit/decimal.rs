@@ -1,9 +1,9 @@
-//! Numbers to calculate with: exact, in decimal.
+//! Exact decimal arithmetic.
 //!
-//! **Invariant.** The value is `coefficient / 10^scale`, never rounded: what does not fit is no [`Decimal`].
+//! **Invariant.** The value is `coefficient / 10^scale`, never rounded: a value that does not fit is not a [`Decimal`].
 //! A sum has the larger scale of the two, so `0.10 + 0.2` is `0.30`.
 //!
-//! **What is absent.** Exponents in what is written: `1e3 + 1` is `1001`.
+//! **What is absent.** Exponents in results: `1e3 + 1` is `1001`.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl Decimal {
     pub(super) const ZERO: Decimal = Decimal { coefficient: 0, scale: 0 };
     pub(super) const ONE: Decimal = Decimal { coefficient: 1, scale: 0 };
 
-    /// Reads a JSON number; none if it has too many digits, once its exponent is written out.
+    /// Parses a JSON number; `None` if it has too many digits without an exponent.
     pub(super) fn parse(number: &str) -> Option<Decimal> {
         let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -25,7 +25,7 @@ impl Decimal {
         let coefficient = digits.parse::<i128>().ok()?;
         let scale = i32::try_from(fraction.len()).ok()?.checked_sub(exponent.parse::<i32>().ok()?)?;
         match u32::try_from(scale) {
-            Ok(scale) => Decimal { coefficient, scale }.sound(),
+            Ok(scale) => Decimal { coefficient, scale }.bounded(),
             Err(_) => Decimal { coefficient, scale: 0 }.shifted(scale.unsigned_abs()),
         }
     }
@@ -40,14 +40,14 @@ impl Decimal {
         Some(Decimal { coefficient: self.coefficient.checked_neg()?, scale: self.scale })
     }
 
-    /// The coefficient with so many zeroes behind it.
+    /// The coefficient, followed by `zeroes` zeroes.
     fn shifted(self, zeroes: u32) -> Option<Decimal> {
         let factor = 10_i128.checked_pow(zeroes)?;
         Some(Decimal { coefficient: self.coefficient.checked_mul(factor)?, scale: self.scale })
     }
 
-    /// So many places behind the point that they can still be shifted.
-    fn sound(self) -> Option<Decimal> {
+    /// `None` if the scale is too large to align another number with it.
+    fn bounded(self) -> Option<Decimal> {
         10_i128.checked_pow(self.scale).map(|_| self)
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn numbers_that_do_not_fit_are_refused() {
         for (a, b) in [
             ("170141183460469231731687303715884105727", "1"),
             ("170141183460469231731687303715884105728", "0"),
@@ -118,12 +118,12 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn sums_of_whole_numbers_are_those_of_the_machine(a in any::<i64>(), b in any::<i64>()) {
+        fn sums_of_integers_equal_native_ones(a in any::<i64>(), b in any::<i64>()) {
             prop_assert_eq!(sum(&a.to_string(), &b.to_string()), Some((i128::from(a) + i128::from(b)).to_string()));
         }
 
         #[test]
-        fn what_is_written_reads_back(coefficient in any::<i128>(), scale in 0..39_u32) {
+        fn decimals_round_trip(coefficient in any::<i128>(), scale in 0..39_u32) {
             let decimal = Decimal { coefficient, scale };
             prop_assert_eq!(Decimal::parse(&decimal.to_string()), Some(decimal));
         }

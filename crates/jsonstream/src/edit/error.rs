@@ -1,28 +1,28 @@
-//! Why an edit cannot be read, or not be applied.
+//! Errors of parsing and applying edits.
 
 use std::fmt;
 
 use crate::error::JsonError;
 
-/// As much of an edit or a path as a message shows.
+/// Maximum number of characters of an edit or a path in a message.
 const SHOWN_CHARS: usize = 120;
 
-/// An edit that cannot be read or applied. Nothing was changed.
+/// An edit that cannot be parsed or applied. The document is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EditError {
     kind: EditErrorKind,
-    /// The edit, or the path up to where it failed; nothing if the document itself is wrong.
+    /// The edit, or the path up to where it failed; `None` if the document itself is invalid.
     subject: Option<String>,
 }
 
-/// What is wrong with an edit, or with the document.
+/// Kind of an [`EditError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditErrorKind {
-    /// It is not written as edits are.
+    /// Invalid syntax of an edit.
     Syntax(&'static str),
-    /// What stands behind `:=` is not JSON.
+    /// The value after `:=` is not JSON.
     Value(JsonError),
-    /// Neither `NOW` nor a time as RFC 3339 has it.
+    /// Neither `NOW` nor a time in RFC 3339.
     Time,
     /// The document is not JSON.
     Document(JsonError),
@@ -30,15 +30,15 @@ pub enum EditErrorKind {
     Result(JsonError),
     /// More than [`EDITS_MAX`](super::EDITS_MAX) edits.
     TooMany,
-    /// A name is asked for in something that is no object.
+    /// A name is used on a value that is not an object.
     NoObject,
-    /// An index is asked for in something that is no array.
+    /// An index is used on a value that is not an array.
     NoArray,
-    /// An array has no such element.
+    /// The array has no such element.
     OutOfRange,
-    /// There is something else than a number to add to.
+    /// The value to add to is not a number.
     NoNumber,
-    /// More digits than arithmetic is exact for.
+    /// More than 38 digits.
     Overflow,
 }
 
@@ -52,7 +52,7 @@ impl EditError {
         EditError { kind, subject: None }
     }
 
-    /// What is wrong.
+    /// The kind of error.
     pub fn kind(&self) -> EditErrorKind {
         self.kind
     }
@@ -63,15 +63,15 @@ impl fmt::Display for EditErrorKind {
         match self {
             EditErrorKind::Syntax(reason) => f.write_str(reason),
             EditErrorKind::Value(error) => write!(f, "value is not json: {error}"),
-            EditErrorKind::Time => f.write_str("neither NOW nor a time as rfc 3339 has it"),
+            EditErrorKind::Time => f.write_str("neither NOW nor a time in rfc 3339"),
             EditErrorKind::Document(error) => write!(f, "document is not json: {error}"),
-            EditErrorKind::Result(error) => write!(f, "document would not be allowed: {error}"),
+            EditErrorKind::Result(error) => write!(f, "document would exceed a limit: {error}"),
             EditErrorKind::TooMany => write!(f, "too many edits limit={}", super::EDITS_MAX),
-            EditErrorKind::NoObject => f.write_str("not an object, so it has no names"),
+            EditErrorKind::NoObject => f.write_str("not an object, so it has no members"),
             EditErrorKind::NoArray => f.write_str("not an array, so it has no elements"),
             EditErrorKind::OutOfRange => f.write_str("no such element"),
-            EditErrorKind::NoNumber => f.write_str("not a number, so nothing can be added"),
-            EditErrorKind::Overflow => f.write_str("more digits than can be calculated with"),
+            EditErrorKind::NoNumber => f.write_str("not a number, so nothing can be added to it"),
+            EditErrorKind::Overflow => f.write_str("too many digits for exact arithmetic"),
         }
     }
 }

@@ -1,32 +1,32 @@
-//! Where in a document: names and indexes, and how they are written.
+//! Paths into a document: names and indexes, and their syntax.
 //!
-//! **Invariant.** A path has at least one step and at most [`STEPS_MAX`], and no empty name. What it is shown as
-//! reads back as the same path.
+//! **Invariant.** A path has at least one step and at most [`STEPS_MAX`], and no empty name. Its display form parses to
+//! the same path.
 
 use std::fmt;
 
-/// The most steps of a path.
+/// Maximum number of steps of a path.
 pub const STEPS_MAX: usize = 128;
 
-/// The way to a value.
+/// A path to a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Path(Vec<Step>);
 
-/// One step on the way.
+/// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// `a`: the member of an object.
     Name(String),
     /// `[0]`: counted from the first element.
     Index(u32),
-    /// `[-1]`: counted from behind the last element, from 1.
+    /// `[-1]`: counted from the end; 1 is the last element.
     FromEnd(u32),
-    /// `[+]`: a new element behind the last.
+    /// `[+]`: a new last element.
     Append,
 }
 
 impl Path {
-    /// Reads a path, or says why it is none.
+    /// Parses a path, or returns why it is invalid.
     pub(super) fn parse(text: &str) -> Result<Path, &'static str> {
         let (first, mut rest) = first_step(text)?;
         let mut steps = vec![first];
@@ -45,7 +45,7 @@ impl Path {
         &self.0
     }
 
-    /// The steps to the container, and the one in it.
+    /// The steps to the container, and the step within it.
     pub(super) fn split_last(&self) -> (&[Step], &Step) {
         let (last, parents) = self.0.split_last().expect("a path has at least one step");
         (parents, last)
@@ -95,7 +95,7 @@ fn escaped(next: Option<(usize, char)>) -> Result<char, &'static str> {
     char.ok_or("only punctuation can follow a backslash")
 }
 
-/// An index, behind its opening bracket.
+/// An index, after its opening bracket.
 fn index(text: &str) -> Result<(Step, &str), &'static str> {
     let (inside, rest) = text.split_once(']').ok_or("[ without ]")?;
     let step = match inside.split_at_checked(1) {
@@ -112,14 +112,14 @@ fn count(digits: &str) -> Option<u32> {
     digits.parse().ok().filter(|_| plain)
 }
 
-/// Shows the first steps of a path.
-pub(super) struct Shown<'a>(pub(super) &'a [Step]);
+/// Displays the first steps of a path.
+pub(super) struct DisplayPath<'a>(pub(super) &'a [Step]);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for DisplayPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, step) in self.0.iter().enumerate() {
+        for (index, step) in self.0.iter().enumerate() {
             match step {
-                Step::Name(name) => show_name(name, place == 0, f)?,
+                Step::Name(name) => show_name(name, index == 0, f)?,
                 Step::Index(index) => write!(f, "[{index}]")?,
                 Step::FromEnd(back) => write!(f, "[-{back}]")?,
                 Step::Append => f.write_str("[+]")?,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn invalid_paths_are_refused() {
         for text in [
             "",
             ".",
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_taken_up_to_the_limit_and_not_one_further() {
+    fn steps_are_accepted_up_to_the_limit() {
         assert_eq!(Path::parse(&vec!["a"; STEPS_MAX].join(".")).expect("a path").0.len(), STEPS_MAX);
         assert!(Path::parse(&vec!["a"; STEPS_MAX + 1].join(".")).is_err());
         assert!(Path::parse(&"[0]".repeat(STEPS_MAX + 1)).is_err());
@@ -221,15 +221,15 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_is_shown_reads_back(steps in prop::collection::vec(step(), 1..6)) {
-            let shown = Shown(&steps).to_string();
+        fn displayed_paths_parse_to_themselves(steps in prop::collection::vec(step(), 1..6)) {
+            let shown = DisplayPath(&steps).to_string();
             prop_assert_eq!(Path::parse(&shown), Ok(Path(steps)));
         }
 
         #[test]
-        fn whatever_is_written_is_read_or_refused(text in "[a-b0-9.\\[\\]=\\\\:+é-]{0,12}") {
+        fn any_text_is_parsed_or_refused(text in "[a-b0-9.\\[\\]=\\\\:+é-]{0,12}") {
             if let Ok(path) = Path::parse(&text) {
-                prop_assert_eq!(Path::parse(&Shown(path.steps()).to_string()), Ok(path));
+                prop_assert_eq!(Path::parse(&DisplayPath(path.steps()).to_string()), Ok(path));
             }
         }
     }

@@ -1,37 +1,37 @@
-//! How edits are written.
+//! The syntax of edits.
 //!
-//! **Invariant.** An [`Edit`] can only fail for what it finds in a document: its path, its value and its time are
-//! sound, and its value is compact JSON.
+//! **Invariant.** Applying an [`Edit`] can only fail because of the document: its path, value and time are valid, and its
+//! value is compact JSON.
 
 use super::EDIT_BYTES_MAX;
 use super::decimal::Decimal;
 use super::error::{EditError, EditErrorKind};
-use super::moment::is_moment;
 use super::path::Path;
+use super::rfc3339::is_date_time;
 use super::text::quoted;
 use crate::{Limits, check, compact};
 
 const LIMITS: Limits = Limits { bytes_max: EDIT_BYTES_MAX as u64 };
 
-/// One change to a document, as [`parse_edit`] reads it.
+/// One change to a document; the result of [`parse_edit`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     pub(super) path: Path,
     pub(super) action: Action,
 }
 
-/// What is done at the path.
+/// The change at the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Puts this JSON there.
+    /// Sets this JSON.
     Set(Vec<u8>),
-    /// Puts the caller's time there.
+    /// Sets the caller's time.
     SetNow,
     Add(Decimal),
     Remove,
 }
 
-/// Reads one edit; the table in [`edit`](super) says how they are written.
+/// Parses one edit; the table in [`edit`](super) has the syntax.
 pub fn parse_edit(text: &str) -> Result<Edit, EditError> {
     read(text).map_err(|kind| EditError::new(kind, text))
 }
@@ -52,7 +52,7 @@ fn read(text: &str) -> Result<Edit, EditErrorKind> {
     }
 }
 
-/// What stands behind a prefix; `rm:=1` has none, and sets `rm`.
+/// The text after a prefix. `rm:=1` has none: it sets `rm`.
 fn prefixed<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     text.strip_prefix(prefix).filter(|rest| !rest.starts_with('='))
 }
@@ -69,7 +69,7 @@ fn time(text: &str) -> Result<Edit, EditErrorKind> {
     let (path, value) = split_at_equals(text).ok_or(EditErrorKind::Syntax("time: needs path=NOW"))?;
     let action = match value {
         "NOW" => Action::SetNow,
-        moment if is_moment(moment) => Action::Set(quoted(moment)),
+        time if is_date_time(time) => Action::Set(quoted(time)),
         _ => return Err(EditErrorKind::Time),
     };
     Ok(Edit { path: assigned_path(path)?, action })
@@ -99,11 +99,11 @@ fn counting(text: &str) -> Result<Edit, EditErrorKind> {
     Ok(Edit { path: parse_path(path)?, action: Action::Add(step.ok_or(EditErrorKind::Overflow)?) })
 }
 
-/// A path before `=`. `n+=5` would name `n+`, and hardly anybody who writes it means that.
+/// A path before `=`. `n+=5` would name `n+`, which is hardly ever intended.
 fn assigned_path(path: &str) -> Result<Path, EditErrorKind> {
     if [":", "+", "-"].iter().any(|end| without_end(path, end).is_some()) {
         return Err(EditErrorKind::Syntax(
-            "name before = ends with : + or -, which needs a backslash; to add is =+N",
+            "name before = ends with : + or -, which needs a backslash; to add, write =+N",
         ));
     }
     parse_path(path)
@@ -113,7 +113,7 @@ fn parse_path(text: &str) -> Result<Path, EditErrorKind> {
     Path::parse(text).map_err(EditErrorKind::Syntax)
 }
 
-/// The first `=` without a backslash parts the path from the value.
+/// Splits path and value at the first unescaped `=`.
 fn split_at_equals(text: &str) -> Option<(&str, &str)> {
     let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {
@@ -126,14 +126,14 @@ fn split_at_equals(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The text without its end, if that is there and has no backslash before it.
+/// The text without its suffix, if it has it unescaped.
 fn without_end<'a>(text: &'a str, end: &str) -> Option<&'a str> {
     let rest = text.strip_suffix(end)?;
     let backslashes = rest.bytes().rev().take_while(|byte| *byte == b'\\').count();
     backslashes.is_multiple_of(2).then_some(rest)
 }
 
-/// A number, `true`, `false`, `null` or a string, with nothing around it.
+/// A number, `true`, `false`, `null` or a string, without surrounding whitespace.
 fn is_scalar(text: &str) -> bool {
     let bare = |bytes: u64| bytes == text.len() as u64;
     !text.starts_with(['{', '['])

@@ -1,11 +1,11 @@
-//! Finding one's way in the text of a document: where values, members and elements begin and end.
+//! Finds the spans of values, members and elements in the text of a document.
 //!
-//! **Invariant.** Everything here is told a text that is JSON, and a place where a value begins; so it looks at
-//! no more bytes than it has to, and checks nothing. Nothing recurses.
+//! **Invariant.** Every function gets valid JSON and the offset of a value; so it validates nothing and reads no more
+//! bytes than necessary. Nothing recurses.
 
 use std::ops::Range;
 
-/// Where something begins, and where it ends.
+/// A range of byte offsets.
 pub(super) type Span = Range<usize>;
 
 /// A member of an object or an element of an array.
@@ -18,12 +18,12 @@ pub(super) struct Item {
     pub(super) value: Span,
 }
 
-/// The one value of a text, without the whitespace around it.
+/// The value of a text, without surrounding whitespace.
 pub(super) fn root(text: &[u8]) -> Span {
     value(text, skip_whitespace(text, 0))
 }
 
-/// The items of the array or object that begins at a place.
+/// The items of the array or object that begins at `open`.
 pub(super) fn items(text: &[u8], open: usize) -> Items<'_> {
     Items { text, at: open + 1, keyed: text[open] == b'{' }
 }
@@ -112,7 +112,7 @@ fn skip_whitespace(text: &[u8], at: usize) -> usize {
     text[at..].iter().position(solid).map_or(text.len(), |length| at + length)
 }
 
-/// Is this key, with its quotes and escapes, that name?
+/// Whether a key, with its quotes and escapes, equals `name`.
 pub(super) fn names(key: &[u8], name: &str) -> bool {
     let inside = &key[1..key.len() - 1];
     if inside.contains(&b'\\') {
@@ -122,21 +122,21 @@ pub(super) fn names(key: &[u8], name: &str) -> bool {
     }
 }
 
-/// A key without its escapes; none if that is no text, because a surrogate stands alone.
+/// An unescaped key; `None` if it has a lone surrogate.
 fn unescaped(inside: &[u8]) -> Option<String> {
     let mut units = Vec::new();
     let mut rest = std::str::from_utf8(inside).ok()?.chars();
-    let mut room = [0; 2];
+    let mut buffer = [0; 2];
     while let Some(char) = rest.next() {
         match char {
             '\\' => units.push(escape(&mut rest)?),
-            _ => units.extend_from_slice(char.encode_utf16(&mut room)),
+            _ => units.extend_from_slice(char.encode_utf16(&mut buffer)),
         }
     }
     String::from_utf16(&units).ok()
 }
 
-/// What stands behind a backslash.
+/// The code unit of the escape after a backslash.
 fn escape(rest: &mut std::str::Chars<'_>) -> Option<u16> {
     let plain = match rest.next()? {
         'u' => {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_compared_by_what_they_mean() {
+    fn keys_are_compared_unescaped() {
         for (key, name, same) in [
             (r#""a""#, "a", true),
             (r#""\u0061""#, "a", true),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_ends_at_whatever_may_follow_it() {
+    fn a_number_ends_at_any_byte_that_may_follow_it() {
         for behind in [",", "}", "]", " ", "\n", "\r", "\t", ""] {
             assert_eq!(value(format!("-12.5e3{behind}").as_bytes(), 0), 0..7, "{behind:?}");
         }
@@ -224,7 +224,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_quoted_text_is_json_and_means_the_text(text in any::<String>()) {
+        fn a_quoted_text_round_trips(text in any::<String>()) {
             let json = quoted(&text);
             prop_assert_eq!(serde_json::from_slice::<String>(&json).ok(), Some(text.clone()));
             prop_assert!(names(&json, &text));

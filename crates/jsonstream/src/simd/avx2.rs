@@ -1,4 +1,4 @@
-//! With AVX2: 32 bytes to a register.
+//! [`Vectors`] with AVX2: 32 bytes in a register.
 
 use std::arch::x86_64::{
     __m128i, __m256i, _mm_clmulepi64_si128, _mm_cvtsi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x,
@@ -19,23 +19,23 @@ pub(crate) struct Avx2(());
 
 impl Avx2 {
     pub(super) fn detect() -> Option<Avx2> {
-        let there = is_x86_feature_detected!("avx2")
+        let detected = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("bmi1")
             && is_x86_feature_detected!("bmi2")
             && is_x86_feature_detected!("lzcnt")
             && is_x86_feature_detected!("pclmulqdq")
             && is_x86_feature_detected!("popcnt");
-        there.then_some(Avx2(()))
+        detected.then_some(Avx2(()))
     }
 
-    pub(super) fn read(self, carry: Carry, nesting: &mut Nesting, input: &[u8], room: &mut [u8]) -> Stop {
-        // SAFETY: `detect` is the only way to an `Avx2`, and has found every feature that this is compiled for.
-        unsafe { self.compiled(carry, nesting, input, room) }
+    pub(super) fn read(self, carry: Carry, nesting: &mut Nesting, input: &[u8], output: &mut [u8]) -> Stop {
+        // SAFETY: only `detect` creates an `Avx2`, after it found every target feature of this function.
+        unsafe { self.compiled(carry, nesting, input, output) }
     }
 
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,pclmulqdq,popcnt")]
-    fn compiled(self, carry: Carry, nesting: &mut Nesting, input: &[u8], room: &mut [u8]) -> Stop {
-        blocks::read(self, carry, nesting, input, room)
+    fn compiled(self, carry: Carry, nesting: &mut Nesting, input: &[u8], output: &mut [u8]) -> Stop {
+        blocks::read(self, carry, nesting, input, output)
     }
 }
 
@@ -68,7 +68,7 @@ fn at_most([low, high]: [__m256i; 2], byte: u8) -> u64 {
     bits(most(low), most(high))
 }
 
-/// Each low half byte has one kind of whitespace at most: a byte is whitespace if it is the one of its half.
+/// At most one whitespace byte has each low nibble: a byte is whitespace if it equals the one with its low nibble.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn spaces([low, high]: [__m256i; 2]) -> u64 {
@@ -103,22 +103,22 @@ fn less([low, high]: [__m256i; 2], byte: u8) -> [__m256i; 2] {
 
 #[target_feature(enable = "avx2,popcnt")]
 #[inline]
-fn compress(block: &Block, keep: u64, room: &mut Block) -> usize {
+fn compress(block: &Block, keep: u64, output: &mut Block) -> usize {
     let (groups, _) = block.as_chunks::<GROUP>();
-    for (group, place) in groups.iter().zip((0..BLOCK).step_by(GROUP)) {
-        let kept_before = (keep & ((1 << place) - 1)).count_ones() as usize;
-        let order = ORDER[(keep >> place & 0xFF) as usize];
+    for (group, position) in groups.iter().zip((0..BLOCK).step_by(GROUP)) {
+        let kept_before = (keep & ((1 << position) - 1)).count_ones() as usize;
+        let order = ORDER[(keep >> position & 0xFF) as usize];
         let group = _mm_shuffle_epi8(half(*group), half(order));
         let group = _mm_cvtsi128_si64(group).to_le_bytes();
-        room[kept_before..][..GROUP].copy_from_slice(&group);
+        output[kept_before..][..GROUP].copy_from_slice(&group);
     }
     keep.count_ones() as usize
 }
 
-/// As many bytes are put together at once.
+/// Bytes that are compressed at a time.
 const GROUP: usize = 8;
 
-/// For each choice among eight bytes, which of them go where.
+/// For each subset of eight bytes, the shuffle that moves it to the front.
 static ORDER: [[u8; GROUP]; 256] = orders();
 
 const fn orders() -> [[u8; GROUP]; 256] {
@@ -145,20 +145,20 @@ pub(super) fn parity(word: u64) -> u64 {
     _mm_cvtsi128_si64(product).cast_unsigned()
 }
 
-/// The way is that of Keiser and Lemire, "Validating UTF-8 in less than one instruction per byte" (2020): three
-/// half bytes are looked up for each pair of bytes, and have a bit in common if the pair is wrong. Bytes that
-/// stand nowhere in UTF-8 are refused where they are, and not with the next byte as there.
+/// The algorithm of Keiser and Lemire, "Validating UTF-8 in less than one instruction per byte" (2020): three nibbles
+/// are looked up for each pair of bytes, and have a bit in common if the pair is invalid. Unlike there, bytes that never
+/// occur in UTF-8 are rejected at once, not with the byte after them.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn is_utf8(before: &Block, block: &Block) -> bool {
     let ([_, before], [low, high]) = (load(before), load(block));
     let wrong = _mm256_or_si256(wrong_pairs(before, low), wrong_pairs(low, high));
-    let nowhere = equal([_mm256_and_si256(low, all(0xFE)), _mm256_and_si256(high, all(0xFE))], 0xC0)
+    let never_valid = equal([_mm256_and_si256(low, all(0xFE)), _mm256_and_si256(high, all(0xFE))], 0xC0)
         | !at_most([low, high], 0xF4);
-    nowhere == 0 && _mm256_testz_si256(wrong, wrong) == 1
+    never_valid == 0 && _mm256_testz_si256(wrong, wrong) == 1
 }
 
-/// Not zero for each byte that cannot follow the three before it.
+/// Nonzero for each byte that cannot follow the three before it.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn wrong_pairs(before: __m256i, bytes: __m256i) -> __m256i {
@@ -171,22 +171,22 @@ fn wrong_pairs(before: __m256i, bytes: __m256i) -> __m256i {
         _mm256_and_si256(look_up(&PAIRS[0], high_half(one_back)), look_up(&PAIRS[1], low_half)),
         look_up(&PAIRS[2], high_half(bytes)),
     );
-    // Two continuation bytes in a row are wrong unless the lead byte asked for them.
+    // Two continuation bytes in a row are invalid unless the lead byte requires them.
     let third = _mm256_subs_epu8(two_back, all(0xE0 - 0x80));
     let fourth = _mm256_subs_epu8(three_back, all(0xF0 - 0x80));
-    let asked = _mm256_and_si256(_mm256_or_si256(third, fourth), all(0x80));
-    _mm256_xor_si256(asked, wrong)
+    let required = _mm256_and_si256(_mm256_or_si256(third, fourth), all(0x80));
+    _mm256_xor_si256(required, wrong)
 }
 
-/// For each way in which two bytes are wrong: the high halves of the first byte, its low halves, and the high halves
-/// of the second byte, each as a set of bits. The last way is the one that a third or fourth byte makes right.
-const WAYS: [[u16; 3]; 8] = [
-    [0xF000, 0xFFFF, 0xF0FF], // a lead byte, and no continuation
-    [0x00FF, 0xFFFF, 0x0F00], // a continuation behind ASCII
-    [0x4000, 0x0001, 0x0300], // three bytes for what fits in two
+/// For each error in two bytes: the high nibbles of the first byte, its low nibbles, and the high nibbles of the second
+/// byte, each as a bit set. The last one is no error in the third or fourth byte of a character.
+const ERRORS: [[u16; 3]; 8] = [
+    [0xF000, 0xFFFF, 0xF0FF], // a lead byte without a continuation
+    [0x00FF, 0xFFFF, 0x0F00], // a continuation after ASCII
+    [0x4000, 0x0001, 0x0300], // overlong, three bytes
     [0x4000, 0x2000, 0x0C00], // a surrogate
-    [0x8000, 0x0001, 0x0100], // four bytes for what fits in three
-    [0x8000, 0x0010, 0x0E00], // over U+10FFFF
+    [0x8000, 0x0001, 0x0100], // overlong, four bytes
+    [0x8000, 0x0010, 0x0E00], // above U+10FFFF
     [0, 0, 0],
     [0x0F00, 0xFFFF, 0x0F00], // two continuations
 ];
@@ -197,16 +197,16 @@ const fn pairs() -> [[u8; 16]; 3] {
     let mut tables = [[0; 16]; 3];
     let mut index = 0;
     while index < 3 * 16 * 8 {
-        let (table, half, way) = (index / 128, index / 8 % 16, index % 8);
-        if WAYS[way][table] >> half & 1 == 1 {
-            tables[table][half] |= 1 << way;
+        let (table, half, error) = (index / 128, index / 8 % 16, index % 8);
+        if ERRORS[error][table] >> half & 1 == 1 {
+            tables[table][half] |= 1 << error;
         }
         index += 1;
     }
     tables
 }
 
-/// Eight bytes, and eight zeros.
+/// Eight bytes, then eight zeros.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn half(bytes: [u8; GROUP]) -> __m128i {
@@ -219,7 +219,7 @@ fn all(byte: u8) -> __m256i {
     _mm256_set1_epi8(byte.cast_signed())
 }
 
-/// What the table has for each low half byte; zero for bytes beyond ASCII.
+/// The table's entry for the low nibble of each byte; zero for non-ASCII bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn look_up(table: &[u8; 16], bytes: __m256i) -> __m256i {

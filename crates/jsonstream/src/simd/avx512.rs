@@ -1,4 +1,4 @@
-//! With AVX-512 and its instruction that compresses bytes: a block to a register.
+//! [`Vectors`] with AVX-512 and its byte compression (VBMI2): a block in a register.
 
 use std::arch::x86_64::{
     __m512i, _mm_set_epi64x, _mm512_alignr_epi8, _mm512_alignr_epi32, _mm512_and_si512,
@@ -14,7 +14,7 @@ use crate::blocks::{self, Carry};
 use crate::nesting::Nesting;
 use crate::state::Stop;
 
-/// Proves that the processor has AVX-512, as far as it is used here, and AVX2.
+/// Proves that the processor has AVX2 and the subsets of AVX-512 used here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512(());
 
@@ -27,14 +27,14 @@ impl Avx512 {
         there.then_some(Avx512(()))
     }
 
-    pub(super) fn read(self, carry: Carry, nesting: &mut Nesting, input: &[u8], room: &mut [u8]) -> Stop {
-        // SAFETY: `detect` is the only way to an `Avx512`, and has found every feature that this is compiled for.
-        unsafe { self.compiled(carry, nesting, input, room) }
+    pub(super) fn read(self, carry: Carry, nesting: &mut Nesting, input: &[u8], output: &mut [u8]) -> Stop {
+        // SAFETY: only `detect` creates an `Avx512`, after it found every target feature of this function.
+        unsafe { self.compiled(carry, nesting, input, output) }
     }
 
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,pclmulqdq,popcnt,avx512f,avx512bw,avx512vbmi2")]
-    fn compiled(self, carry: Carry, nesting: &mut Nesting, input: &[u8], room: &mut [u8]) -> Stop {
-        blocks::read(self, carry, nesting, input, room)
+    fn compiled(self, carry: Carry, nesting: &mut Nesting, input: &[u8], output: &mut [u8]) -> Stop {
+        blocks::read(self, carry, nesting, input, output)
     }
 }
 
@@ -91,14 +91,14 @@ fn less(bytes: __m512i, byte: u8) -> __m512i {
 
 #[target_feature(enable = "avx512bw,avx512vbmi2,popcnt")]
 #[inline]
-fn compress(block: &Block, keep: u64, room: &mut Block) -> usize {
+fn compress(block: &Block, keep: u64, output: &mut Block) -> usize {
     let kept = _mm512_maskz_compress_epi8(keep, load(block));
     // SAFETY: writes 64 bytes, which the array has; they need not be aligned.
-    unsafe { _mm512_storeu_si512(room.as_mut_ptr().cast(), kept) }
+    unsafe { _mm512_storeu_si512(output.as_mut_ptr().cast(), kept) }
     keep.count_ones() as usize
 }
 
-/// In the way of [`avx2`](super::avx2).
+/// The algorithm of [`avx2`](super::avx2).
 #[target_feature(enable = "avx512bw")]
 #[inline]
 fn is_utf8(before: &Block, block: &Block) -> bool {
@@ -112,13 +112,13 @@ fn is_utf8(before: &Block, block: &Block) -> bool {
         _mm512_and_si512(look_up(&PAIRS[0], high_half(one_back)), look_up(&PAIRS[1], low_half)),
         look_up(&PAIRS[2], high_half(bytes)),
     );
-    // Two continuation bytes in a row are wrong unless the lead byte asked for them.
+    // Two continuation bytes in a row are wrong unless the lead byte requires them.
     let third = _mm512_subs_epu8(two_back, all(0xE0 - 0x80));
     let fourth = _mm512_subs_epu8(three_back, all(0xF0 - 0x80));
-    let asked = _mm512_and_si512(_mm512_or_si512(third, fourth), all(0x80));
-    let wrong = _mm512_xor_si512(asked, wrong);
-    let nowhere = equal(_mm512_and_si512(bytes, all(0xFE)), 0xC0) | !at_most(bytes, 0xF4);
-    nowhere | _mm512_test_epi8_mask(wrong, wrong) == 0
+    let required = _mm512_and_si512(_mm512_or_si512(third, fourth), all(0x80));
+    let wrong = _mm512_xor_si512(required, wrong);
+    let never_valid = equal(_mm512_and_si512(bytes, all(0xFE)), 0xC0) | !at_most(bytes, 0xF4);
+    never_valid | _mm512_test_epi8_mask(wrong, wrong) == 0
 }
 
 #[target_feature(enable = "avx512bw")]

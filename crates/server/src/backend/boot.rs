@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use engine::engine::{Engine, OpenError, Options, Watcher};
 use kernel::{Limits, Shard, Store};
 use store::disk::{DiskDir, LogOptions, StoreFile};
 use store::memory::{MemoryBlobs, MemoryLog};
+use store::private::{self, Access};
 use store::{BlobStore, LogStore, StoreError};
 
 use crate::backend::credential::StoreKey;
@@ -162,7 +162,7 @@ pub fn open(
         }
         StoreUrl::Disk(path) => {
             let is_new = !path.join("store").exists();
-            std::fs::create_dir_all(path).map_err(|error| BootError::Io(path.clone(), error))?;
+            private_dir(path, &["log", "blob"])?;
             if is_new {
                 make_key(&path.join(KEY_FILE), random)?;
             }
@@ -179,6 +179,15 @@ pub fn open(
             Ok(Opened { engines, key, lock: Some(dir) })
         }
     }
+}
+
+/// Creates a directory for this user alone. One that exists is tightened, unless others have a use for it.
+pub(crate) fn private_dir(path: &Path, subdirectories: &[&str]) -> Result<(), BootError> {
+    let access = private::create_dir(path).and_then(|()| private::tighten(path, subdirectories));
+    if access.map_err(|error| BootError::Io(path.to_path_buf(), error))? == Access::Open {
+        tracing::warn!(path = %path.display(), "other users may enter the directory; make one for lockd alone, mode 0700");
+    }
+    Ok(())
 }
 
 fn start(
@@ -218,8 +227,7 @@ fn make_key(path: &Path, random: &dyn Fn(&mut [u8])) -> Result<(), BootError> {
     }
     let tmp = path.with_extension("key.tmp");
     let _ = std::fs::remove_file(&tmp);
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(&tmp).map_err(failed)?;
+    let mut file = private::create_file(&tmp).map_err(failed)?;
     io::Write::write_all(&mut file, &bytes::<32>(random)).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     std::fs::rename(&tmp, path).map_err(failed)?;

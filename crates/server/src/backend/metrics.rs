@@ -74,7 +74,7 @@ macro_rules! metrics {
             released: Counter,
             expired: Counter,
             revoked: Counter,
-            $(pub(crate) $field: $kind,)+
+            $($field: $kind,)+
         }
 
         impl Metrics {
@@ -183,6 +183,11 @@ impl Metrics {
 
     pub(crate) fn maintenance_failed(&self) {
         self.maintenance_failures.inc();
+    }
+
+    /// The number of open connections.
+    pub(crate) fn connections(&self) -> &Gauge {
+        &self.connections
     }
 
     pub(crate) fn handshake_refused(&self) {

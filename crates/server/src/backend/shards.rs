@@ -7,7 +7,6 @@ use std::time::Duration;
 use api::{Code, Refusal};
 use engine::decider::Said;
 use engine::engine::Engine;
-use engine::record::Record;
 use engine::sequencer::{Delivery, ReplyTo};
 use engine::shard::{Peek, Reply, Submission, Unavailable, Wait};
 use kernel::{Command, Kernel, LeaseId, Namespace, Span, Time};
@@ -18,6 +17,7 @@ use crate::backend::boot::Opened;
 use crate::backend::credential::StoreKey;
 use crate::backend::event_log::News;
 use crate::backend::metrics::Metrics;
+use crate::config::Config;
 use crate::handlers::events::Readers;
 use crate::present::refusals;
 
@@ -38,13 +38,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings {
-            default_ttl: Span(60_000),
-            max_ttl: Span(300_000),
-            acquire_block: Span(60_000),
-            json_max: 100_000_000,
-            inline_max: Record::DOCUMENT_MAX,
-        }
+        Config::in_memory().settings()
     }
 }
 

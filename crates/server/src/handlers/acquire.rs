@@ -38,7 +38,7 @@ const GRANT_USUAL: usize = 512;
 #[derive(Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Options {
-    /// 1: the answer has the key's document in it, as `state`.
+    /// 1: include the key's document in the response, as `state`.
     include_state: Option<Flag>,
 }
 

@@ -33,13 +33,13 @@ const PAGE_MAX: usize = 1000;
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Paging {
-    /// Where; `default` where it is missing.
+    /// The namespace; `default` if missing.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
-    /// From the page before.
+    /// `cursor` of the previous page.
     #[param(value_type = Option<words::AgentId>)]
     cursor: Option<String>,
-    /// How many on a page.
+    /// Maximum number of agents on a page.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }

@@ -42,7 +42,7 @@ const TOP: usize = 20;
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Where {
-    /// Where: of a resource `default` where it is missing, else everywhere that may be seen.
+    /// The namespace. If missing: `default` for a resource, otherwise all that the caller may see.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
 }

@@ -52,7 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Where {
-    /// Only in this namespace.
+    /// Only events of this namespace.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
 }

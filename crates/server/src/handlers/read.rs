@@ -36,13 +36,13 @@ const MOVES_MAX: usize = 5;
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reading {
-    /// The key.
+    /// Name of the key.
     #[param(value_type = Key)]
     key: Option<String>,
-    /// Where, if it is read without a lease; `default` where it is missing.
+    /// The namespace, for a read without a lease; `default` if missing.
     #[param(value_type = Option<Namespace>)]
     namespace: Option<String>,
-    /// 1: the last committed version, without a lease.
+    /// 1: read the last committed version without a lease.
     public: Option<Flag>,
 }
 

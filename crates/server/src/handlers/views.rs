@@ -27,10 +27,10 @@ const PAGE_MAX: usize = 1000;
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Naming {
-    /// The key.
+    /// Name of the key.
     #[param(value_type = words::Key)]
     key: Option<String>,
-    /// Where; `default` where it is missing.
+    /// The namespace; `default` if missing.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
 }
@@ -38,13 +38,13 @@ pub(crate) struct Naming {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fencing {
-    /// The key.
+    /// Name of the key.
     #[param(value_type = words::Key)]
     key: Option<String>,
-    /// Where; `default` where it is missing.
+    /// The namespace; `default` if missing.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
-    /// The fencing token.
+    /// The fencing token to check.
     #[param(value_type = u64, maximum = 18_446_744_073_709_551_615_usize)]
     token: Option<u64>,
 }
@@ -52,13 +52,13 @@ pub(crate) struct Fencing {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Paging {
-    /// Only in this namespace.
+    /// Only leases of this namespace.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
-    /// From the page before.
+    /// `cursor` of the previous page.
     #[param(pattern = r"^[0-9]{1,9}\.[0-9]{1,19}$")]
     cursor: Option<String>,
-    /// How many on a page; fewer where some may not be seen.
+    /// Maximum number of leases on a page; leases that the caller may not see are left out.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }

@@ -33,14 +33,14 @@ use crate::present::refusals::{Refused, hex};
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Writing {
-    /// The key.
+    /// Name of the key.
     #[param(value_type = Key)]
     key: Option<String>,
-    /// Taken, and not needed: the lease says where.
+    /// Accepted and ignored: the lease determines the namespace.
     #[expect(dead_code, reason = "every call that takes a query takes it")]
     #[param(value_type = Option<Namespace>)]
     namespace: Option<String>,
-    /// 1: give the lease back in the same record.
+    /// 1: release the lease in the same atomic step.
     release: Option<Flag>,
 }
 

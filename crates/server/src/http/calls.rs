@@ -1,4 +1,4 @@
-//! Every call: its path, what answers it, and its description. Router and `/openapi.json` are both made from this list.
+//! Every call: its path, its handler and its description. Router and `/openapi.json` are both built from this list.
 
 use api::Code::{
     self, AlreadyHeld, Deadlock, DocumentTooLarge, Draining, EtagMismatch, FencingMismatch, Forbidden,
@@ -6,32 +6,23 @@ use api::Code::{
     MissingLeaseId, NotFound, NotHeld, QuotaExceeded, Retired, StaleEpoch, Throttled, VersionConflict,
     Waiting,
 };
-use api::{agents, ask, header, path, tell, words};
+use api::{agents, header, path, requests, responses, schema_types};
 use utoipa::openapi::link::LinkBuilder;
 use utoipa::openapi::schema::{AllOfBuilder, ArrayBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, Required, ResponseBuilder};
 
-use crate::handlers::acquire;
-use crate::handlers::agents as parties;
-use crate::handlers::bulk;
-use crate::handlers::contention;
-use crate::handlers::events;
-use crate::handlers::health;
-use crate::handlers::holder;
-use crate::handlers::manifest;
-use crate::handlers::operator;
-use crate::handlers::read;
-use crate::handlers::views;
-use crate::handlers::write;
-use crate::http::openapi;
-use crate::http::openapi::{Call, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
+use crate::handlers::{
+    acquire, agents as agent_calls, bulk, contention as contention_calls, events, health, holder, manifest,
+    operator, read, views as view_calls, write,
+};
+use crate::http::openapi::{self, Call, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
 
-/// Why a credential is worth nothing, or nothing any more.
-const NOT_YOURS: [Code; 6] = [NotHeld, LeaseExpired, LeaseRevoked, StaleEpoch, NotFound, Retired];
+/// Why a credential is not, or no longer, valid.
+const INVALID_CREDENTIAL: [Code; 6] = [NotHeld, LeaseExpired, LeaseRevoked, StaleEpoch, NotFound, Retired];
 
-/// All of them.
+/// All calls.
 pub(crate) fn all() -> Vec<Call> {
-    [leases(), agents(), contended(), documents(), looks(), operators(), server()]
+    [leases(), agents(), contention(), documents(), views(), operators(), server()]
         .into_iter()
         .flatten()
         .collect()
@@ -42,46 +33,46 @@ fn leases() -> Vec<Call> {
         acquire_call(),
         Call::post(path::ACTIVATE, holder::activate)
             .named("leases", "activate", "Make a reserved lease active")
-            .body::<ask::Holder>()
+            .body::<requests::Holder>()
             .changes()
-            .tells::<tell::Extended>("It is active. Its deadline is as it was.")
-            .refuses(&NOT_YOURS)
+            .tells::<responses::Extended>("The lease is active. Its deadline is unchanged.")
+            .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidState]),
         Call::post(path::KEEPALIVE, holder::keepalive)
             .named("leases", "keepalive", "Extend a lease")
-            .at_length("Never shortens, and never revives a lease that ran out.")
-            .body::<ask::Keepalive>()
+            .at_length("Never shortens a lease and never revives an expired one.")
+            .body::<requests::Keepalive>()
             .changes()
-            .tells::<tell::Extended>("It lasts until then.")
-            .refuses(&NOT_YOURS)
+            .tells::<responses::Extended>("The lease's deadline after the call.")
+            .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidTtl, InvalidState]),
         Call::post(path::RELEASE, holder::release)
-            .named("leases", "release", "Give a lease back")
-            .at_length("May be repeated: whoever shows the last credential of a lease that is over is told the same.")
-            .body::<ask::Holder>()
+            .named("leases", "release", "Release a lease")
+            .at_length("May be repeated: the last credential of an ended lease gets the same response.")
+            .body::<requests::Holder>()
             .changes()
-            .tells::<tell::Released>("It is given back, now or before.")
+            .tells::<responses::Released>("The lease is released, by this call or earlier.")
             .refuses(&[InvalidKey, NotHeld, StaleEpoch, NotFound]),
         Call::post("/v1/leases/{id}/rebind", acquire::rebind)
-            .named("leases", "rebind", "Take a lease back that ran out and is on hold")
+            .named("leases", "rebind", "Rebind an expired lease that is on hold")
             .at_length(
-                "For leases with `on_expiry` of `hold_ms` or `manual`, once for each time that they run out. \
-                 The answer has a new credential and a new fencing token.",
+                "For leases with `on_expiry` of `hold_ms` or `manual`, once after each expiry. The response has a new credential \
+                 and a new fencing token.",
             )
             .of_lease()
-            .body::<ask::Holder>()
+            .body::<requests::Holder>()
             .changes()
-            .tells::<tell::Granted>("It is yours again.")
-            .refuses(&NOT_YOURS)
+            .tells::<responses::Granted>("The lease is held again.")
+            .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidState, QuotaExceeded]),
         Call::post("/v1/leases/{id}/touch", holder::touch)
-            .named("leases", "touch", "Say that a lease is in use")
-            .at_length("Only matters under a quota on idle leases. Commits count as use, keepalives do not.")
+            .named("leases", "touch", "Record use of a lease")
+            .at_length("Only matters under a quota with `idle_ms`. Commits count as use, keepalives do not.")
             .of_lease()
-            .body::<ask::Holder>()
+            .body::<requests::Holder>()
             .changes()
-            .tells::<tell::Extended>("It lasts until then.")
-            .refuses(&NOT_YOURS)
+            .tells::<responses::Extended>("The lease's deadline after the call.")
+            .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidState]),
     ]
 }
@@ -89,7 +80,7 @@ fn leases() -> Vec<Call> {
 fn acquire_call() -> Call {
     let state = ObjectBuilder::new()
         .property("state", anything())
-        .description(Some("With `include_state=1`: the document; missing if there is none."));
+        .description(Some("With `include_state=1`: `state` is the document; missing if there is none."));
     let granted = AllOfBuilder::new().item(Ref::from_schema_name("Granted")).item(state).build();
     let credential = "$response.body#/lease_id";
     let body =
@@ -108,16 +99,16 @@ fn acquire_call() -> Call {
         of_lease("reclaim_lease"),
     ];
     let call = Call::post(path::ACQUIRE, acquire::acquire)
-        .named("leases", "acquire", "Take a lease")
+        .named("leases", "acquire", "Acquire a lease")
         .at_length(
-            "Over one key, or over several resources, all or none. Who is in the way is waited for, in turn, for up to \
-             `block_seconds`. Keep `lease_id`: it is shown with everything that is done under the lease.",
+            "Over one key, or over several resources, all or none. With `block_seconds` a blocked request waits in a fair queue. \
+             Keep `lease_id`: every call under the lease needs it.",
         )
         .query::<acquire::Options>()
-        .body::<ask::Acquire>()
+        .body::<requests::Acquire>()
         .changes()
-        .with::<tell::Granted>()
-        .answers(200, json(RefOr::T(Schema::AllOf(granted))).description("It is yours."))
+        .with::<responses::Granted>()
+        .answers(200, json(RefOr::T(Schema::AllOf(granted))).description("The lease is granted."))
         .refuses(&[InvalidKey, InvalidTtl, MissingKey, Forbidden, LeaseExpired, LeaseRevoked])
         .refuses(&[Waiting, Deadlock, AlreadyHeld, QuotaExceeded]);
     links.into_iter().fold(call, |call, (name, link)| call.leads_to(name, link))
@@ -126,123 +117,121 @@ fn acquire_call() -> Call {
 fn agents() -> Vec<Call> {
     vec![
         Call::post(path::MANIFEST, manifest::manifest)
-            .named("agents", "manifest", "Declare all that an agent will touch")
+            .named("agents", "manifest", "Declare all resources that an agent intends to use")
             .at_length(
-                "One lease over all of it, or a verdict on what to do instead. Come back with the same `attempt_id`: an \
-                 attempt is as old as its first try, and the oldest is in nobody's way for ever.",
+                "Grants one lease over all of them, or returns a verdict on what to do instead. Retry with the same `attempt_id`: an \
+                 attempt's age counts from its first try, and the oldest attempt is never blocked forever.",
             )
             .body::<agents::Manifest>()
             .changes()
             .with::<agents::Intent>()
-            .with::<words::AttemptId>()
-            .with::<words::Directory>()
-            .with::<words::Reason>()
-            .with::<words::Predicate>()
-            .with::<words::ResourceText>()
+            .with::<schema_types::AttemptId>()
+            .with::<schema_types::Directory>()
+            .with::<schema_types::Reason>()
+            .with::<schema_types::Predicate>()
+            .with::<schema_types::ResourceText>()
             .with::<agents::Verdict>()
             .with::<agents::InTheWay>()
-            .with::<tell::Granted>()
-            .tells::<agents::Judged>("What to do next.")
+            .with::<responses::Granted>()
+            .tells::<agents::Judged>("The verdict, with the lease if it is granted.")
             .refuses(&[InvalidKey, InvalidTtl, Forbidden, AlreadyHeld]),
         bulk_call::<agents::Bulk>(Call::post(path::HEARTBEAT, bulk::heartbeat))
             .named("agents", "heartbeat", "Extend several leases")
-            .answers(200, results::<agents::BulkResult>("What came of each."))
+            .answers(200, results::<agents::BulkResult>("One result for each lease, in order."))
             .with::<agents::BulkResult>(),
         bulk_call::<agents::Bulk>(Call::post(path::RELEASE_ALL, bulk::release))
-            .named("agents", "release_all", "Give several leases back")
-            .answers(200, results::<agents::BulkResult>("What came of each."))
+            .named("agents", "release_all", "Release several leases")
+            .answers(200, results::<agents::BulkResult>("One result for each lease, in order."))
             .with::<agents::BulkResult>(),
         bulk_call::<agents::Reconcile>(Call::post(path::RECONCILE, bulk::reconcile))
-            .named("agents", "reconcile", "What is true of several leases, whatever their holder believes")
-            .answers(200, results::<agents::Reconciled>("What is true of each."))
-            .with::<tell::Lease>()
-            .with::<tell::Member>()
-            .with::<tell::Granted>()
+            .named("agents", "reconcile", "Read the current state of several leases")
+            .answers(200, results::<agents::Reconciled>("The current state of each lease, in order."))
+            .with::<responses::Lease>()
+            .with::<responses::Member>()
+            .with::<responses::Granted>()
             .with::<agents::Reconciled>(),
-        Call::get(path::AGENTS, parties::agents)
-            .named("agents", "agents", "The agents of a namespace")
-            .query::<parties::Paging>()
+        Call::get(path::AGENTS, agent_calls::agents)
+            .named("agents", "agents", "List the agents of a namespace")
+            .query::<agent_calls::Paging>()
             .reads()
             .with::<agents::Agent>()
             .with::<agents::AgentState>()
-            .tells::<agents::Agents>("A page of them.")
+            .tells::<agents::Agents>("One page of the list.")
             .refuses(&[InvalidKey, Forbidden]),
-        Call::post("/v1/agents/{id}/state", parties::set_state)
-            .named("agents", "set_agent", "Say what an agent is doing")
+        Call::post("/v1/agents/{id}/state", agent_calls::set_state)
+            .named("agents", "set_agent", "Set the state of an agent")
             .of_agent()
             .body::<agents::SetAgent>()
             .changes()
             .with::<agents::AgentState>()
-            .tells::<agents::Agent>("It is so now.")
+            .tells::<agents::Agent>("The agent, updated.")
             .refuses(&[InvalidKey, Forbidden, NotFound]),
     ]
 }
 
-fn contended() -> Vec<Call> {
+fn contention() -> Vec<Call> {
     vec![
-        Call::get("/v1/resource/{resource}/state", contention::resource)
-            .named("agents", "resource_state", "Who holds a resource, and who waits for it")
+        Call::get("/v1/resource/{resource}/state", contention_calls::resource)
+            .named("agents", "resource_state", "Read the leases and waiters of a resource")
             .of_resource()
-            .query::<contention::Where>()
+            .query::<contention_calls::Where>()
             .reads()
-            .with::<tell::Lease>()
-            .with::<tell::Member>()
-            .tells::<agents::ResourceState>("As it is.")
+            .with::<responses::Lease>()
+            .with::<responses::Member>()
+            .tells::<agents::ResourceState>("The state of the resource now.")
             .refuses(&[InvalidKey, Forbidden]),
-        Call::get(path::CONTENTION, contention::contention)
-            .named("agents", "contention", "Who is in whose way")
-            .query::<contention::Where>()
+        Call::get(path::CONTENTION, contention_calls::contention)
+            .named("agents", "contention", "List waiters and recent contention")
+            .query::<contention_calls::Where>()
             .reads()
             .with::<agents::Waiting>()
             .with::<agents::InTheWay>()
             .with::<agents::Hotspot>()
             .with::<agents::Timeouts>()
-            .with::<ask::Resource>()
-            .tells::<agents::Contention>("Now, and lately.")
+            .with::<requests::Resource>()
+            .tells::<agents::Contention>("Current waiters and recent contention.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::get(path::EVENTS, events::events)
-            .named("agents", "events", "What happens, as it happens")
+            .named("agents", "events", "Stream events as they happen")
             .query::<events::Where>()
-            .with::<words::EventId>()
+            .with::<schema_types::EventId>()
             .header::<HeaderEventId>(
                 "Last-Event-ID",
                 Required::False,
-                "Go on behind this event, if it is still known.",
+                "Resume behind this event, if the server still has it; otherwise the stream starts with a `reset`.",
             )
             .reads()
-            .with::<words::SentEvent>()
-            .with::<words::EventName>()
+            .with::<schema_types::SentEvent>()
+            .with::<schema_types::EventName>()
             .with::<agents::Event>()
-            .answers(200, stream::<words::SentEvent>("Server-sent events, until either end hangs up."))
+            .answers(200, stream::<schema_types::SentEvent>("Server-sent events, until either side closes the connection."))
             .refuses(&[InvalidKey, Forbidden, Draining, Throttled]),
     ]
 }
 
-/// One of these after the other.
+/// A stream of `T`.
 fn stream<T: utoipa::ToSchema>(what: &str) -> ResponseBuilder {
     let each = ContentBuilder::new().schema(Some(Ref::from_schema_name(T::name()))).build();
     ResponseBuilder::new().description(what).content("text/event-stream", each)
 }
 
-/// One of these for each lease, in order.
+/// One `T` for each lease, in order.
 fn results<T: utoipa::ToSchema>(what: &str) -> ResponseBuilder {
     let each = ArrayBuilder::new().items(Ref::from_schema_name(T::name()));
     let all = ObjectBuilder::new().property("results", each).required("results");
     json(RefOr::T(Schema::Object(all.build()))).description(what)
 }
 
-/// Each lease is answered on its own.
+/// A call for several leases, each with its own result.
 fn bulk_call<T: utoipa::ToSchema>(call: Call) -> Call {
     call.body::<T>()
-        .at_length(
-            "Up to 10,000 credentials, in a body of at most 2 MiB; each is answered on its own, in order.",
-        )
+        .at_length("Up to 10,000 credentials in a body of at most 2 MiB. Each has its own result, in order.")
         .changes()
         .refuses(&[InvalidKey, Forbidden, NotFound])
 }
 
 fn documents() -> Vec<Call> {
-    let reading = "With the credential of a lease that covers the key; or, with `public=1` and the right to it, without.";
+    let reading = "Needs the credential of a lease that covers the key; or, with `public=1`, only the right to public reads.";
     vec![
         reads_more(Call::get(path::GET_STATE, read::get))
             .named("documents", "read_state", "Read a document")
@@ -253,38 +242,43 @@ fn documents() -> Vec<Call> {
         updates(path::UPDATE_STATE).named("documents", "update_state", "Commit a document"),
         removes(path::REMOVE_STATE).named("documents", "remove_state", "Remove a document"),
         reads_more(Call::get("/v1/get-state", read::get))
-            .named("documents", "read_state_dashed", "As `/v1/get_state`")
+            .named("documents", "read_state_dashed", "Old spelling of `/v1/get_state`")
             .deprecated(),
         reads(Call::post("/v1/get-state", read::get))
-            .named("documents", "get_state_dashed", "As `/v1/get_state`")
+            .named("documents", "get_state_dashed", "Old spelling of `/v1/get_state`")
             .deprecated(),
         updates("/v1/update-state")
-            .named("documents", "update_state_dashed", "As `/v1/update_state`")
+            .named("documents", "update_state_dashed", "Old spelling of `/v1/update_state`")
             .deprecated(),
         removes("/v1/remove-state")
-            .named("documents", "remove_state_dashed", "As `/v1/remove_state`")
+            .named("documents", "remove_state_dashed", "Old spelling of `/v1/remove_state`")
             .deprecated(),
     ]
 }
 
-/// By GET, a read may ask for a part, or for nothing if nothing has changed.
+/// GET adds ranges and conditional reads.
 fn reads_more(call: Call) -> Call {
     let etag = || HeaderBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String))).build();
     let text = || ObjectBuilder::new().schema_type(Type::String);
-    let range =
-        HeaderBuilder::new().schema(Some(text())).description(Some("Which part, of how many bytes.")).build();
-    // A part of a document is no JSON.
-    let part =
-        ResponseBuilder::new().description("The part that was asked for.").header("Content-Range", range);
+    let range = HeaderBuilder::new()
+        .schema(Some(text()))
+        .description(Some("The range that was sent, and the total length."))
+        .build();
+    // A part of a document is not JSON.
+    let part = ResponseBuilder::new()
+        .description("The requested range of the document.")
+        .header("Content-Range", range);
     let part = part.header("ETag", etag()).content("application/json", ContentBuilder::new().build());
-    let known = ResponseBuilder::new().description("The reader has this version.").header("ETag", etag());
+    let known = ResponseBuilder::new()
+        .description("The document matches a tag in `If-None-Match`.")
+        .header("ETag", etag());
     reads(call)
-        .header::<String>("If-None-Match", Required::False, "Tags of versions that need not be sent again.")
+        .header::<String>("If-None-Match", Required::False, "Tags of versions that the client already has.")
         .header::<String>("Range", Required::False, "One range of bytes, as in `bytes=0-99`.")
         .header::<String>(
             "If-Range",
             Required::False,
-            "The tag of the version that the range is of; all of another.",
+            "Apply `Range` only to the version with this tag; send the complete document of any other.",
         )
         .answers(206, part)
         .answers(304, known)
@@ -292,146 +286,147 @@ fn reads_more(call: Call) -> Call {
 }
 
 fn reads(call: Call) -> Call {
-    let version = || number("The version of the key.");
+    let version = || number("Version of the key.");
     let etag = HeaderBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String)));
     let document = json(anything())
-        .description("The document.")
-        .header("ETag", etag.description(Some("Its hash, in quotes.")).build())
+        .description("The document of the key.")
+        .header("ETag", etag.description(Some("Hash of the document, in quotes.")).build())
         .header("X-Key-Version", version());
-    let nothing = ResponseBuilder::new().description("There is none.").header("X-Key-Version", version());
+    let nothing =
+        ResponseBuilder::new().description("The key has no document.").header("X-Key-Version", version());
     call.compressed()
         .query::<read::Reading>()
-        .header::<words::Credential>(header::LEASE_ID, Required::False, "The credential.")
+        .header::<schema_types::Credential>(header::LEASE_ID, Required::False, "Credential of the lease.")
         .reads()
         .answers(200, document)
         .answers(204, nothing)
-        .refuses(&NOT_YOURS)
+        .refuses(&INVALID_CREDENTIAL)
         .refuses(&[InvalidKey, MissingKey, MissingLeaseId, Forbidden])
 }
 
 fn updates(path: &'static str) -> Call {
     writes(Call::post(path, write::update))
         .at_length(
-            "All of it or nothing, in the log record that checks lease, token and conditions. A body that is not JSON, too \
-             long or cut off leaves no trace.",
+            "Atomic: lease, token and conditions are checked in the same log record that commits the document. A body that is \
+             invalid, too long or cut off has no effect.",
         )
         .document()
-        .tells::<tell::Committed>("It is committed.")
+        .tells::<responses::Committed>("The document is committed.")
         .refuses(&[InvalidJson, DocumentTooLarge])
 }
 
 fn removes(path: &'static str) -> Call {
     writes(Call::post(path, write::remove))
-        .at_length("Nothing to remove is no error: `removed` is false then, and the version stays.")
-        .tells::<tell::Removed>("It is gone.")
+        .at_length("If there is no document, `removed` is false and the version is unchanged.")
+        .tells::<responses::Removed>("The document is removed, or there was none.")
 }
 
 fn writes(call: Call) -> Call {
     call.query::<write::Writing>()
-        .header::<words::Credential>(header::LEASE_ID, Required::True, "The credential.")
+        .header::<schema_types::Credential>(header::LEASE_ID, Required::True, "Credential of the lease.")
         .header::<HeaderNumber>(
             header::FENCING_TOKEN,
             Required::False,
-            "Refuse unless this is the lease's fencing token.",
+            "Reject the request unless this is the lease's fencing token.",
         )
         .header::<HeaderNumber>(
             header::IF_VERSION,
             Required::False,
-            "Refuse unless the key has this version.",
+            "Reject the request unless the key has this version.",
         )
         .header::<HeaderEtag>(
             header::IF_STATE_ETAG,
             Required::False,
-            "Refuse unless the document has this hash; empty: unless there is none.",
+            "Reject the request unless the document has this hash; empty requires that there is none.",
         )
         .changes()
-        .refuses(&NOT_YOURS)
+        .refuses(&INVALID_CREDENTIAL)
         .refuses(&[InvalidKey, MissingKey, MissingLeaseId])
         .refuses(&[FencingMismatch, VersionConflict, EtagMismatch, InvalidState])
 }
 
-fn looks() -> Vec<Call> {
+fn views() -> Vec<Call> {
     vec![
-        Call::get(path::DESCRIBE, views::describe)
-            .named("views", "describe", "What is known of a key")
-            .at_length("Never its document, never a secret.")
-            .query::<views::Naming>()
+        Call::get(path::DESCRIBE, view_calls::describe)
+            .named("views", "describe", "Describe a key")
+            .at_length("Lease and document metadata, without the document and without credentials.")
+            .query::<view_calls::Naming>()
             .reads()
-            .tells::<tell::Described>("This is known.")
+            .tells::<responses::Described>("The state of the key.")
             .refuses(&[InvalidKey, MissingKey, Forbidden, NotFound]),
-        Call::get(path::LEASES, views::leases)
-            .named("views", "leases", "Every lease that may be seen")
-            .at_length("Page by page: ask again with `cursor`, until there is none in the answer.")
-            .query::<views::Paging>()
+        Call::get(path::LEASES, view_calls::leases)
+            .named("views", "leases", "List all leases that the caller may see")
+            .at_length("Paged: repeat with `cursor` from the response until it has none.")
+            .query::<view_calls::Paging>()
             .reads()
-            .tells::<tell::Leases>("A page of them.")
+            .tells::<responses::Leases>("One page of the list.")
             .refuses(&[InvalidKey, Forbidden]),
-        Call::get("/v1/leases/{id}", views::lease)
-            .named("views", "lease", "One lease")
-            .at_length("Also after its end, while its history is kept.")
+        Call::get("/v1/leases/{id}", view_calls::lease)
+            .named("views", "lease", "Read one lease")
+            .at_length("Also after its end, until its history is removed.")
             .of_lease()
             .reads()
-            .tells::<tell::Lease>("The lease.")
+            .tells::<responses::Lease>("Public view of the lease.")
             .refuses(&[NotFound, Retired]),
-        Call::get(path::FENCE, views::fence)
-            .named("views", "fence", "Is a fencing token current?")
-            .at_length("As of this moment: information, never a guard.")
-            .query::<views::Fencing>()
+        Call::get(path::FENCE, view_calls::fence)
+            .named("views", "fence", "Check whether a fencing token is current")
+            .at_length("Valid at the time of the response only; it cannot replace a check at the resource.")
+            .query::<view_calls::Fencing>()
             .reads()
-            .tells::<tell::Fence>("It is, or it is not.")
+            .tells::<responses::Fence>("Whether the token is current.")
             .refuses(&[InvalidKey, MissingKey, Forbidden]),
-        Call::get(path::NAMESPACES, views::namespaces)
-            .named("views", "namespaces", "All namespaces that may be seen")
+        Call::get(path::NAMESPACES, view_calls::namespaces)
+            .named("views", "namespaces", "List all namespaces that the caller may see")
             .reads()
-            .tells::<tell::Namespaces>("By name."),
+            .tells::<responses::Namespaces>("Names of the namespaces, sorted."),
     ]
 }
 
 fn operators() -> Vec<Call> {
     vec![
         Call::post("/v1/leases/{id}/revoke", operator::revoke_lease)
-            .named("operators", "revoke_lease", "Withdraw a lease")
-            .at_length("Its holder has no authority any more. Its resources are free once it is reclaimed.")
+            .named("operators", "revoke_lease", "Revoke a lease")
+            .at_length("The holder loses its authority. The resources stay blocked until the lease is reclaimed.")
             .of_lease()
             .changes()
-            .tells::<tell::Lease>("What became of it.")
+            .tells::<responses::Lease>("The lease after the call.")
             .refuses(&[Forbidden, NotFound, Retired, InvalidState]),
         Call::post("/v1/leases/{id}/reclaim", operator::reclaim_lease)
-            .named("operators", "reclaim_lease", "Free what a withdrawn lease still holds")
+            .named("operators", "reclaim_lease", "Free the resources of a revoked lease")
             .of_lease()
             .changes()
-            .tells::<tell::Lease>("What became of it.")
+            .tells::<responses::Lease>("The lease after the call.")
             .refuses(&[Forbidden, NotFound, Retired, InvalidState]),
         Call::post(path::REVOKE, operator::revoke)
-            .named("operators", "revoke", "Withdraw leases of an identity or an agent")
-            .body::<ask::Party>()
+            .named("operators", "revoke", "Revoke all leases of an identity or an agent")
+            .body::<requests::Party>()
             .changes()
-            .tells::<tell::RevokedAll>("So many were withdrawn.")
+            .tells::<responses::RevokedAll>("The number of revoked leases.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::post(path::PAUSE, operator::pause)
-            .named("operators", "pause", "Stop somebody's grants, or let them go on")
-            .body::<ask::Pause>()
+            .named("operators", "pause", "Pause or resume the grants of an identity or an agent")
+            .body::<requests::Pause>()
             .changes()
-            .tells::<tell::Done>("It is so now.")
+            .tells::<responses::Done>("The change was applied.")
             .refuses(&[InvalidKey, Forbidden, NotFound]),
         Call::delete("/v1/namespaces/{name}", operator::delete_namespace)
-            .named("operators", "delete_namespace", "Delete a namespace, with all that is in it")
-            .at_length("Not while anybody holds a lease there. Until it is gone nothing is granted there. May be repeated.")
+            .named("operators", "delete_namespace", "Delete a namespace and all its data")
+            .at_length("Refused while any lease is held in it. Nothing is granted in it during the deletion. May be repeated.")
             .of_namespace()
             .changes()
-            .tells::<tell::Done>("It is gone, now or before.")
+            .tells::<responses::Done>("The namespace is deleted, by this call or earlier.")
             .refuses(&[InvalidKey, Forbidden, InvalidState]),
         Call::get(path::QUOTAS, operator::quotas)
-            .named("operators", "quotas", "What somebody may use")
+            .named("operators", "quotas", "List all quotas")
             .reads()
-            .tells::<tell::Quotas>("By scope.")
+            .tells::<responses::Quotas>("One quota for each scope.")
             .refuses(&[Forbidden]),
         Call::put(path::QUOTAS, operator::set_quota)
-            .named("operators", "set_quota", "Say what somebody may use")
-            .at_length("The whole of it: what is missing is not limited there.")
-            .body::<ask::Quota>()
+            .named("operators", "set_quota", "Set the quota of a scope")
+            .at_length("Replaces the scope's quota: a missing limit is unlimited.")
+            .body::<requests::Quota>()
             .changes()
-            .tells::<tell::Done>("It is so now.")
+            .tells::<responses::Done>("The change was applied.")
             .refuses(&[InvalidKey, Forbidden]),
     ]
 }
@@ -442,20 +437,25 @@ fn server() -> Vec<Call> {
     let object = ObjectBuilder::new().schema_type(Type::Object).into();
     vec![
         Call::get("/healthz", health::healthz)
-            .named("server", "healthz", "Is it alive?")
-            .answers(200, ResponseBuilder::new().description("Yes.").content("text/plain", text.clone())),
-        Call::get("/readyz", health::readyz)
-            .named("server", "readyz", "Can it grant, durably?")
-            .tells::<tell::Ready>("It can.")
-            .tells_with::<tell::Ready>(503, "It cannot."),
-        Call::get("/metrics", health::metrics)
-            .named("server", "metrics", "Its figures, for Prometheus")
+            .named("server", "healthz", "Check that the server is alive")
             .answers(
                 200,
-                ResponseBuilder::new().description("They.").content("application/openmetrics-text", text),
+                ResponseBuilder::new()
+                    .description("The server is alive.")
+                    .content("text/plain", text.clone()),
             ),
+        Call::get("/readyz", health::readyz)
+            .named("server", "readyz", "Check that the server can grant leases durably")
+            .tells::<responses::Ready>("The server is ready.")
+            .tells_with::<responses::Ready>(503, "The server is not ready."),
+        Call::get("/metrics", health::metrics).named("server", "metrics", "Metrics for Prometheus").answers(
+            200,
+            ResponseBuilder::new()
+                .description("Metrics in OpenMetrics text format.")
+                .content("application/openmetrics-text", text),
+        ),
         Call::get(openapi::PATH, openapi::serve)
-            .named("server", "openapi", "This document")
-            .answers(200, json(object).description("It.")),
+            .named("server", "openapi", "This OpenAPI document")
+            .answers(200, json(object).description("This OpenAPI document.")),
     ]
 }

@@ -1,4 +1,4 @@
-//! Who this server is, and whom it lets in: from files, made at the first start, read again when told to.
+//! The server's identity and denylist: loaded from files, created at the first start, reloaded on request.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::http::listener::Tls;
 
 const CA: &str = "ca.pem";
 const SERVER: &str = "server.pem";
-/// The client's identity file that is made at the first start, in the data folder.
+/// The client's identity file that the first start creates in the data directory.
 pub const CLIENT: &str = "client.pem";
 
-/// A server's identity, and where it comes from.
+/// A server's identity, and the files that it comes from.
 pub(crate) struct Identities {
     pub(crate) tls: Tls,
     bundle: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) struct Identities {
 }
 
 impl Identities {
-    /// From the server's file; if none is named, from the one in the data folder, which is made if it is not there.
+    /// From the configured identity file, or from the one in the data directory, which is created if it does not exist.
     pub(crate) fn load(config: &Config) -> Result<Identities, Error> {
         let bundle = match &config.bundle {
             Some(path) => path.clone(),
@@ -39,15 +39,21 @@ impl Identities {
         Ok(Identities { tls: Tls { server, denylist }, bundle, denylist: config.denylist_path.clone() })
     }
 
-    /// Takes over what has changed: revocations, and a certificate of the same CA.
+    /// Reads the files again and takes over revocations and a new certificate of the same CA.
+    ///
+    /// **Invariant.** All or nothing: CA, certificate, key and denylist are checked before any of them is replaced.
+    /// **What would break it.** A fallible step after the first replacement: the denylist of a refused file would be in
+    /// force, and clients that it does not name would be let in again.
     pub(crate) fn reload(&self) -> Result<(), Error> {
         let (bundle, denylist) = read(&self.bundle, self.denylist.as_deref())?;
+        let certificate = self.tls.server.prepare(&bundle, &denylist)?;
         self.tls.denylist.replace(denylist);
-        self.tls.server.replace(&bundle)
+        certificate.install();
+        Ok(())
     }
 }
 
-/// The bundle, and all that is revoked: in it, and in the file beside it.
+/// The bundle, and the union of its denylist and the one in the denylist file.
 fn read(bundle: &Path, denylist: Option<&Path>) -> Result<(ServerBundle, Denylist), Error> {
     let parsed = ServerBundle::parse(&file::read(bundle)?).map_err(|error| error.in_file(bundle))?;
     let mut revoked = parsed.denylist().clone();
@@ -58,13 +64,14 @@ fn read(bundle: &Path, denylist: Option<&Path>) -> Result<(ServerBundle, Denylis
     Ok((parsed, revoked))
 }
 
-/// A CA, a server and a client, so that there is something to connect with; unless they are there.
+/// Creates a CA, a server and an operator client in the data directory, unless it has a server.
 fn first_start(data: &Path) -> Result<PathBuf, Error> {
     let server = data.join(SERVER);
     if server.exists() {
         return Ok(server);
     }
-    std::fs::create_dir_all(data).map_err(|error| Error::io("making the data folder", data, &error))?;
+    store::private::create_dir(data)
+        .map_err(|error| Error::io("creating the data directory", data, &error))?;
     let mut fill = machine::random;
     let mut moment = Moment { now: UnixTime::since_unix_epoch(machine::wall()), fill: &mut fill };
     let name = |text: &str| text.parse::<Name>();
@@ -79,7 +86,7 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     let files: [(&Path, &str); 3] =
         [(&ca_path, &ca.to_pem()), (&client_path, &client.to_pem()), (&server, &bundle.to_pem())];
     file::write(&files, Existing::Keep, &mut machine::random)?;
-    tracing::info!(folder = %data.display(), "made a CA, a server and a client");
+    tracing::info!(folder = %data.display(), "created a CA, a server and a client identity");
     tracing::warn!(file = %ca_path.display(), "the CA's key is not encrypted; keep it elsewhere");
     Ok(server)
 }

@@ -20,6 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::backend::shards::App;
+use crate::config::Config;
 use crate::http::connection::{Front, Gate};
 use crate::http::router::Routes;
 use crate::http::timeouts::PatientStream;
@@ -40,12 +41,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            connections_max: 10_000,
-            head_timeout: Duration::from_secs(15),
-            stall_timeout: Duration::from_secs(30),
-            drain_timeout: Duration::from_secs(10),
-        }
+        Config::in_memory().limits()
     }
 }
 
@@ -173,7 +169,7 @@ impl Door {
         peer: Peer,
         slot: OwnedSemaphorePermit,
     ) {
-        let _counted = Counted::new(&self.app.metrics.connections);
+        let _counted = Counted::new(&self.app.metrics.connections());
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.head_timeout);
         builder.http1().max_buf_size(READ_MAX);

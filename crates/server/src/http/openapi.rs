@@ -1,17 +1,19 @@
-//! `GET /openapi.json`: what this server answers, for programs that write clients and for tests.
+//! `GET /openapi.json`: the OpenAPI document of this server, for client generators and tests.
 //!
-//! **Invariant.** The document says what is true. Its paths are the router's: both are made from one list of [`Call`]s.
-//! Its schemas are derived from the types that requests are read into and answers are written from. That every answer
-//! is declared, status, code and body, is checked wherever the tests of this crate ask anything.
+//! **Invariant.** The document matches the server. Its paths are the router's: both are built from one list of [`Call`]s.
+//! Its schemas are derived from the types that requests and responses are (de)serialized with. The tests of this crate
+//! check every response that they get, by status, code and body, against the document.
 //!
-//! [`call`] is one call with its description; [`document()`] puts all of them together; [`rules`] adds what no derived
-//! schema can say: which fields exclude each other, and the limits of this very server.
+//! [`call`] describes one call; [`document()`] assembles all of them; [`rules`] adds what derived schemas cannot express:
+//! mutually exclusive fields, and the limits of this server.
 
 mod call;
 mod document;
 #[cfg(test)]
 mod reference;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 use axum::Extension;
 use axum::body::Bytes;
@@ -21,10 +23,10 @@ use axum::response::IntoResponse;
 pub(crate) use call::{Call, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
 pub(crate) use document::document;
 
-/// Where the document is.
+/// The document's path.
 pub(crate) const PATH: &str = "/openapi.json";
 
-/// The document, made once.
+/// The serialized document, built once.
 #[derive(Clone)]
 pub(crate) struct Document(pub(crate) Bytes);
 

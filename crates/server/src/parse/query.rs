@@ -55,7 +55,7 @@ fn digit(byte: u8) -> Option<u8> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
-/// 1 is yes, 0 is no.
+/// A flag: 1 is true, 0 is false.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
 #[schema(value_type = u8, minimum = 0, maximum = 1)]
 pub(crate) struct Flag(bool);

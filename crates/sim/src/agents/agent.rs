@@ -1,8 +1,11 @@
 //! One agent: its attempt, the leases it believes to hold, and the time of its next action.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use kernel::{
     Action, Age, AgentName, AgentNews, Bundle, Command, Grant, Granted, Held, Identity, Member, OnExpiry,
-    Predicate, Renewal, Request, RequestKey, ResourceName, SessionName, Span,
+    Predicate, Renewal, Request, RequestKey, ResourceName, SessionName, Span, Time,
 };
 
 use super::{HOLD, after};
@@ -10,7 +13,7 @@ use crate::rng::Rng;
 use crate::servers::client::namespace;
 use crate::servers::clock::TrueTime;
 
-/// The minimum and maximum backoff that the server awaits for, in milliseconds: the same as in its `manifest.rs`.
+/// The minimum and maximum backoff that the server asks for, in milliseconds: the same as in its `manifest.rs`.
 const BACKOFF: (u64, u64) = (100, 5000);
 
 const FILES: [&str; 6] = ["FILE:/a", "FILE:/b", "FILE:/c", "FILE:/c/d", "FILE:/c/*", "KEY:k"];
@@ -58,6 +61,19 @@ pub(super) struct HeldLease {
     pub(super) renew_at: Option<TrueTime>,
     /// The time of its rebind, after a restart.
     pub(super) rebind_at: Option<TrueTime>,
+}
+
+/// A request that an agent has sent.
+pub(super) struct AgentRequest {
+    pub(super) agent: usize,
+    pub(super) command: Command,
+    /// Set when the client has disconnected and the server can know it.
+    pub(super) gone: Arc<AtomicBool>,
+    pub(super) wait: u64,
+    /// The end of its wait, by its server's clock.
+    pub(super) until: Option<Time>,
+    /// Nothing older held or waited when it arrived, so it must be granted.
+    pub(super) must_be_granted: bool,
 }
 
 impl Agent {

@@ -58,6 +58,22 @@ pub const AGENTS_MAX: u64 = 5;
 /// The wait of attempts in fault-free periods, in milliseconds.
 pub const WAIT: u64 = SETTLE + AGENTS_MAX * HOLD;
 
+/// The current period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Period {
+    Faulty,
+    /// Fault-free since then, and new attempts keep coming.
+    Busy(TrueTime),
+    /// Fault-free since then, and no new attempts begin.
+    Draining(TrueTime),
+}
+
+impl Period {
+    fn is_fault_free(self) -> bool {
+        self != Period::Faulty
+    }
+}
+
 /// Simulates a number of rounds. Fails with the violated check. `trace` receives a line for every event.
 pub fn run(seed: u64, rounds: u64, trace: &mut dyn FnMut(String)) -> Result<AgentStats, String> {
     let mut simulation = AgentSimulation::new(seed, trace);

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::decider::{Advice, Blocked, Said};
 use engine::shard::{Reply, Submission, Turn, Wait};
-use kernel::{Action, Age, Answer, Command, Granted, Outcome, Span, Time};
+use kernel::{Action, Age, Answer, Command, Granted, Outcome, Span};
 
-use super::agent::{Agent, NextStep, request};
+use super::agent::{Agent, AgentRequest, NextStep, request};
 use super::{
-    AGENTS_MAX, AgentStats, DELAY, FAULTY_DELAY, FAULTY_WAIT, HOLD, SETTLE, WAIT, after,
+    AGENTS_MAX, AgentStats, DELAY, FAULTY_DELAY, FAULTY_WAIT, HOLD, Period, SETTLE, WAIT, after,
     bound_with_newcomers, bound_without_newcomers,
 };
 use crate::disk::{Fate, SimFs};
@@ -20,35 +20,6 @@ use crate::servers::clock::{Machine, TrueTime};
 use crate::servers::cycles;
 use crate::servers::ledger::Ledger;
 use crate::servers::server::{Backend, RequestNumber, Server, ServerError};
-
-/// The current period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Period {
-    Faulty,
-    /// Fault-free since then, and new attempts keep coming.
-    Busy(TrueTime),
-    /// Fault-free since then, and no new attempts begin.
-    Draining(TrueTime),
-}
-
-impl Period {
-    fn is_fault_free(self) -> bool {
-        self != Period::Faulty
-    }
-}
-
-/// A request that an agent has sent.
-struct AgentRequest {
-    agent: usize,
-    command: Command,
-    /// Set when the client has disconnected and the server can know it.
-    gone: Arc<AtomicBool>,
-    wait: u64,
-    /// The end of its wait, by its server's clock.
-    until: Option<Time>,
-    /// Nothing older held or waited when it arrived, so it must be granted.
-    must_be_granted: bool,
-}
 
 pub(super) struct AgentSimulation<'a> {
     rng: Rng,

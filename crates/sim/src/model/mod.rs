@@ -409,34 +409,6 @@ impl Model {
         Live { lease: self.id(lsn), epoch: lease.epoch, deadline: lease.deadline }
     }
 
-    fn policy_at(&self, scope: &Scope) -> Policy {
-        self.policies.iter().find(|(at, _)| at == scope).map(|(_, policy)| *policy).unwrap_or_default()
-    }
-
-    fn policy_for(&self, namespace: &Namespace, who: &Identity) -> Policy {
-        let at = |namespace: Option<&Namespace>, identity: Option<&Identity>| {
-            self.policy_at(&Scope { namespace: namespace.cloned(), identity: identity.cloned() })
-        };
-        let scopes =
-            [at(Some(namespace), Some(who)), at(Some(namespace), None), at(None, Some(who)), at(None, None)];
-        let first = |field: fn(&Quota) -> Option<u64>| scopes.iter().find_map(|policy| field(&policy.quota));
-        let small = |n: u64| u32::try_from(n).expect("it was one");
-        Policy {
-            paused: scopes.iter().any(|policy| policy.paused),
-            quota: Quota {
-                leases_max: first(|quota| quota.leases_max.map(u64::from)).map(small),
-                total_max: first(|quota| quota.total_max.map(|span| span.0)).map(Span),
-                idle_max: first(|quota| quota.idle_max.map(|span| span.0)).map(Span),
-                acquires_per_second: first(|quota| quota.acquires_per_second.map(u64::from)).map(small),
-            },
-        }
-    }
-
-    fn quota_of(&self, lsn: Lsn) -> Quota {
-        let lease = self.live(lsn).expect("the caller looked");
-        self.policy_for(&lease.namespace, &lease.identity).quota
-    }
-
     fn key(&self, namespace: &Namespace, member: &Member) -> Option<&KeyData> {
         self.keys.iter().find(|key| key.namespace == *namespace && key.key == member.resource)
     }

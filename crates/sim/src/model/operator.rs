@@ -2,7 +2,7 @@
 
 use kernel::{
     AgentData, AgentNews, Answer, Bounded, End, Epoch, Event, Identity, LeaseData, LeaseId, Lsn, Namespace,
-    Party, Pause, Paused, Phase, Policy, Rejection, Restart, Scope, SetQuota, Span, State, Time,
+    Party, Pause, Paused, Phase, Policy, Quota, Rejection, Restart, Scope, SetQuota, Span, State, Time,
 };
 
 use super::{EffectiveState, Model, ModelResult, NotApplied, mark_returned, timer, weight};
@@ -124,6 +124,35 @@ impl Model {
             self.policies.push((scope.clone(), policy));
         }
         Ok(Answer::Done)
+    }
+
+    pub(super) fn policy_at(&self, scope: &Scope) -> Policy {
+        self.policies.iter().find(|(at, _)| at == scope).map(|(_, policy)| *policy).unwrap_or_default()
+    }
+
+    /// The policy in force: paused if any scope is, each quota from the most specific scope that sets it.
+    pub(super) fn policy_for(&self, namespace: &Namespace, who: &Identity) -> Policy {
+        let at = |namespace: Option<&Namespace>, identity: Option<&Identity>| {
+            self.policy_at(&Scope { namespace: namespace.cloned(), identity: identity.cloned() })
+        };
+        let scopes =
+            [at(Some(namespace), Some(who)), at(Some(namespace), None), at(None, Some(who)), at(None, None)];
+        let first = |field: fn(&Quota) -> Option<u64>| scopes.iter().find_map(|policy| field(&policy.quota));
+        let small = |n: u64| u32::try_from(n).expect("it was one");
+        Policy {
+            paused: scopes.iter().any(|policy| policy.paused),
+            quota: Quota {
+                leases_max: first(|quota| quota.leases_max.map(u64::from)).map(small),
+                total_max: first(|quota| quota.total_max.map(|span| span.0)).map(Span),
+                idle_max: first(|quota| quota.idle_max.map(|span| span.0)).map(Span),
+                acquires_per_second: first(|quota| quota.acquires_per_second.map(u64::from)).map(small),
+            },
+        }
+    }
+
+    pub(super) fn quota_of(&self, lsn: Lsn) -> Quota {
+        let lease = self.live(lsn).expect("the caller looked");
+        self.policy_for(&lease.namespace, &lease.identity).quota
     }
 
     pub(super) fn agent_news(

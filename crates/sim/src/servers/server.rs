@@ -15,6 +15,7 @@ use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, Patience, WriterId};
 use store::{BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
 
+use super::client::Content;
 use super::clock::Machine;
 use super::ledger::Ledger;
 use crate::disk::SimFs;
@@ -253,6 +254,29 @@ impl Server {
             Place::Inline(lsn) => read_inline(&mut *self.reader, lsn),
             Place::Blob(blob) => self.blobs.read(&blob.name(STORE.shard), 0, 1 << 20),
         }
+    }
+
+    /// Every document reads back as committed.
+    pub fn check_documents(&mut self) -> Result<(), ServerError> {
+        for (key, document) in self.documents() {
+            let content = Content::of(document.etag);
+            match self.read(&document) {
+                Ok(bytes) if bytes == content.bytes() => {}
+                Ok(bytes) => {
+                    return Err(ServerError::Violation(format!(
+                        "{key} has other contents than committed: {} bytes, {content:?}",
+                        bytes.len()
+                    )));
+                }
+                Err(error) if error.kind == ErrorKind::Gone && self.confirm().is_ok() => {
+                    return Err(ServerError::Violation(format!(
+                        "the document of {key} is missing: {document:?}: {error}"
+                    )));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// The number of document blobs in the store, referenced or not.

@@ -388,7 +388,7 @@ impl<'a> ServerSimulation<'a> {
             server.sweep()?;
         }
         if self.rng.one_in(50) {
-            check_documents(server)?;
+            server.check_documents()?;
         }
         Ok(())
     }
@@ -468,29 +468,6 @@ impl<'a> ServerSimulation<'a> {
     fn trace(&mut self, what: &str) {
         (self.trace_line)(format!("{} {what}", self.now.0));
     }
-}
-
-/// Every document reads back as committed.
-fn check_documents(server: &mut Server) -> Result<(), ServerError> {
-    for (key, document) in server.documents() {
-        let content = Content::of(document.etag);
-        match server.read(&document) {
-            Ok(bytes) if bytes == content.bytes() => {}
-            Ok(bytes) => {
-                return Err(ServerError::Violation(format!(
-                    "{key} has other contents than committed: {} bytes, {content:?}",
-                    bytes.len()
-                )));
-            }
-            Err(error) if error.kind == ErrorKind::Gone && server.confirm().is_ok() => {
-                return Err(ServerError::Violation(format!(
-                    "the document of {key} is missing: {document:?}: {error}"
-                )));
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 fn is_live(server: &Server, lease: LeaseId) -> bool {

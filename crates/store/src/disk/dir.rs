@@ -1,13 +1,14 @@
 //! The store directory: opened by one process at a time, and never on a network filesystem by accident.
 
 use std::fs::{File, TryLockError};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::{DiskBlobs, DiskLog, LogOptions};
 use crate::disk::Cut;
 use crate::fs::RealFs;
 use crate::port::{Damage, ErrorKind, StoreError};
+use crate::private;
 
 /// The parameters that are fixed when a store is created: the contents of the file `store`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +35,13 @@ impl DiskDir {
         let doing = |error: &io::Error| {
             StoreError::io(error, "opening the store").with(format_args!("path={}", path.display()))
         };
-        std::fs::create_dir_all(path).map_err(|error| doing(&error))?;
+        private::create_dir(path).map_err(|error| doing(&error))?;
         if !allow_network && is_network(path).map_err(|error| doing(&error))? {
             let what = "the store directory is on a network filesystem; use a local disk, or allow it: path=";
             return Err(StoreError::new(ErrorKind::Refused, format!("{what}{}", path.display())));
         }
-        let lock = File::create(path.join("lock")).map_err(|error| doing(&error))?;
+        let lock = private::file_options().write(true).create(true).truncate(false).open(path.join("lock"));
+        let lock = lock.map_err(|error| doing(&error))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -62,8 +64,7 @@ impl DiskDir {
         assert!(shard < self.file.shards, "a store has as many logs as shards");
         let options = LogOptions { shard, store_id: self.file.store_id, segment_bytes };
         let logs = self.path.join("log");
-        std::fs::create_dir_all(&logs)
-            .map_err(|error| StoreError::io(&error, "creating the log directory"))?;
+        private::create_dir(&logs).map_err(|error| StoreError::io(&error, "creating the log directory"))?;
         sync_dir(&self.path).map_err(|error| StoreError::io(&error, "syncing the store directory"))?;
         DiskLog::open(RealFs, &logs.join(shard.to_string()), options)
     }
@@ -118,8 +119,11 @@ fn read_or_create(dir: &Path, fresh: StoreFile) -> Result<StoreFile, StoreError>
 
 fn create(dir: &Path, fresh: StoreFile) -> io::Result<()> {
     let tmp = dir.join("store.tmp");
-    std::fs::write(&tmp, encode(fresh))?;
-    File::open(&tmp)?.sync_all()?;
+    // Left over by a crash.
+    let _ = std::fs::remove_file(&tmp);
+    let mut file = private::create_file(&tmp)?;
+    file.write_all(&encode(fresh))?;
+    file.sync_all()?;
     std::fs::rename(&tmp, dir.join("store"))?;
     sync_dir(dir)
 }

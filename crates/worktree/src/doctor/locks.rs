@@ -1,49 +1,54 @@
-//! Locks: the copy for readers, renewals that are left over, and the worktree's directory.
+//! Locks: the copy for readers, leftover renewals, and the worktree's directory.
+
+use std::ffi::OsString;
 
 use super::{Checkup, shown};
 use crate::atomic;
 use crate::error::{Context, Result};
 use crate::fs::{Durability, absent_is_none};
-use crate::ids::FencingToken;
+use crate::ids::{FencingToken, WorktreeId};
 use crate::lock;
 use crate::record::LockRecord;
 use crate::view::View;
 use crate::worktree::Worktree;
 
 impl Checkup<'_> {
-    /// Looks at what stands beside the sequence of one worktree.
-    pub(super) fn look_at_lock(&mut self, worktree: &Worktree) -> Result<()> {
+    /// Checks the files that accompany the sequence of one worktree.
+    pub(super) fn check_lock(&mut self, worktree: &Worktree) -> Result<()> {
         let repo = self.repo;
-        // What is wrong with the sequence itself, the audit has said already.
-        let Ok(view) = View::look(&repo.env, &repo.layout, &worktree.worktree_id) else { return Ok(()) };
-        self.look_at_payload(worktree)?;
-        self.look_at_copy(worktree, view.lock.as_ref())?;
+        self.check_payload(worktree)?;
+        // The audit has reported damage of the sequence itself.
+        if !self.is_whole(&worktree.worktree_id) {
+            return Ok(());
+        }
+        let Ok(view) = View::read(&repo.env, &repo.layout, &worktree.worktree_id) else { return Ok(()) };
+        self.check_copy(worktree, view.lock.as_ref())?;
         if self.strict {
-            self.look_for_old_renewals(worktree, &view)?;
+            self.check_renewals(worktree, &view)?;
         }
         Ok(())
     }
 
-    fn look_at_payload(&mut self, worktree: &Worktree) -> Result<()> {
+    fn check_payload(&mut self, worktree: &Worktree) -> Result<()> {
         let repo = self.repo;
         let path = repo.payload(worktree);
-        let there = absent_is_none(repo.env.fs.meta(&path)).doing("look at", &path)?.is_some();
+        let there = absent_is_none(repo.env.fs.meta(&path)).doing("stat", &path)?.is_some();
         if there {
             return Ok(());
         }
-        if repo.has_stages(worktree)? {
-            let detail = "a restore was cut off while the worktree's directory was being swapped";
-            self.note_or_mend("payload_missing", shown(&path), detail, |repo| repo.settle(worktree));
+        if self.is_whole(&worktree.worktree_id) && repo.has_stages(worktree)? {
+            let detail = "a restore was interrupted while it swapped the worktree's directory";
+            self.note_or_repair("payload_missing", shown(&path), detail, |repo| repo.settle(worktree));
         } else {
             let detail =
-                "the worktree's directory is gone; make it again and `jvs restore head --discard-changes`";
+                "the worktree's directory is missing; create it and run `jvs restore head --discard-changes`";
             self.note("payload_missing", shown(&path), detail);
         }
         Ok(())
     }
 
-    /// The copy may lag behind renewals of a lock that stands, never name another lock.
-    fn look_at_copy(&mut self, worktree: &Worktree, current: Option<&LockRecord>) -> Result<()> {
+    /// The copy may lag behind renewals of the current lock, but must not name another lock.
+    fn check_copy(&mut self, worktree: &Worktree, current: Option<&LockRecord>) -> Result<()> {
         let (repo, id) = (self.repo, &worktree.worktree_id);
         let path = repo.layout.lock_copy(id);
         let copy = absent_is_none(repo.env.fs.read(&path)).doing("read", &path)?;
@@ -56,8 +61,8 @@ impl Checkup<'_> {
         if agrees {
             return Ok(());
         }
-        let detail = "the copy of the current lock does not agree with the sequence, which is what counts";
-        self.note_or_mend("lock_copy_stale", shown(&path), detail, |repo| match current {
+        let detail = "the copy of the current lock does not match the sequence, which alone decides";
+        self.note_or_repair("lock_copy_stale", shown(&path), detail, |repo| match current {
             Some(lock) => {
                 let bytes = lock::copy_of(lock);
                 atomic::replace(&repo.env, &repo.layout.tmp(), &path, &bytes, Durability::Lazy)
@@ -68,21 +73,26 @@ impl Checkup<'_> {
         Ok(())
     }
 
-    /// Renewals of tenures that were over when `view` was taken. A token after the newest entry of that look
-    /// is of a lock that was granted since, and may be in use.
-    fn look_for_old_renewals(&mut self, worktree: &Worktree, view: &View) -> Result<()> {
+    /// Renewals of tenures that had ended when `view` was read. A token after its newest entry belongs to a
+    /// lock granted since, which may be in use.
+    fn check_renewals(&mut self, worktree: &Worktree, view: &View) -> Result<()> {
         let is_over =
             |token: &FencingToken| token.entry() <= view.newest.n && Some(*token) != view.state().held;
-        let dir = self.repo.layout.sequence(&worktree.worktree_id);
-        for name in self.repo.env.fs.list(&dir).doing("list", &dir)? {
-            let token = name.to_str().and_then(|name| name.strip_suffix(".renew")?.parse().ok());
-            let Some(token) = token.map(FencingToken).filter(is_over) else { continue };
+        for token in self.renewals(&worktree.worktree_id)?.into_iter().filter(is_over) {
             let path = self.repo.layout.renewal(&worktree.worktree_id, token);
-            let detail = "the renewal belongs to a tenure that is over";
-            self.note_or_mend("renewal_left", shown(&path), detail, |repo| {
+            let detail = "the renewal belongs to a tenure that has ended";
+            self.note_or_repair("renewal_left", shown(&path), detail, |repo| {
                 absent_is_none(repo.env.fs.remove_file(&path)).doing("remove", &path).map(drop)
             });
         }
         Ok(())
+    }
+
+    /// The tokens of all renewals of one worktree, in no order.
+    pub(super) fn renewals(&self, id: &WorktreeId) -> Result<Vec<FencingToken>> {
+        let dir = self.repo.layout.sequence(id);
+        let names = absent_is_none(self.repo.env.fs.list(&dir)).doing("list", &dir)?.unwrap_or_default();
+        let token_of = |name: &OsString| name.to_str()?.strip_suffix(".renew")?.parse().ok();
+        Ok(names.iter().filter_map(token_of).map(FencingToken).collect())
     }
 }

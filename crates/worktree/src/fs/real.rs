@@ -1,4 +1,4 @@
-//! The real filesystem, thin over the system calls.
+//! The real filesystem: a thin layer over system calls.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -97,7 +97,7 @@ fn meta_of(stat: &Stat) -> Meta {
     }
 }
 
-/// The kind of file that `stat` describes.
+/// The type of the file that `stat` describes.
 pub(crate) fn kind_of(stat: &Stat) -> Kind {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Kind::File,

@@ -1,42 +1,47 @@
-//! When a lock may be taken from its holder.
+//! When a lock may be stolen from its holder.
 //!
-//! Invariant: whoever is let through has seen the lock as it stands in the view, and has seen its lease over
-//! for long enough, by the clock that can be believed. Whatever changes after that, the append finds.
+//! **Invariant.** A caller that passes has read the lock as it is in the view, and has seen its lease expired
+//! for long enough by a clock that can be trusted. The append detects any later change.
 
-use super::{Lock, Request};
+use super::{AcquireRequest, Lock};
 use crate::clock::Millis;
 use crate::error::{Class, Error, Result};
-use crate::lease::{self, Standing};
+use crate::lease::{self, LeaseState};
 use crate::record::LockRecord;
 use crate::view::View;
 
 impl Lock<'_> {
     /// Refuses unless `held` may be stolen now.
-    pub(super) fn permit_steal(&self, view: &View, held: &LockRecord, request: &Request<'_>) -> Result<()> {
+    pub(super) fn permit_steal(
+        &self,
+        view: &View,
+        held: &LockRecord,
+        request: &AcquireRequest<'_>,
+    ) -> Result<()> {
         let bound = held.policy.max_clock_skew_ms().min(request.policy.max_clock_skew_ms());
         let reading = self.read_clocks(bound)?;
-        // Renewals take no number. One that came after the look and before the clock was read would go
-        // unseen, and a lease that runs would be judged by an expiry that is no longer its own.
-        let latest = self.look()?;
+        // Renewals take no number. A renewal between reading the view and reading the clock would go unseen,
+        // and a running lease would be judged by an outdated expiry.
+        let latest = self.view()?;
         if latest.newest.n != view.newest.n {
-            // Whatever was appended, the append that follows meets it and looks again.
+            // The append that follows meets the new entry, and retries with a fresh view.
             return Ok(());
         }
         if let Some(renewed) = latest.lock.as_ref().filter(|lock| *lock != held) {
             return Err(conflict(renewed));
         }
-        match lease::standing(held, &reading.now) {
-            Standing::Live | Standing::Expired => Err(conflict(held)),
-            Standing::Stealable => Ok(()),
-            Standing::StealableAfterWatch { watch_ms } => {
+        match lease::lease_state(held, &reading.now) {
+            LeaseState::Live | LeaseState::Expired => Err(conflict(held)),
+            LeaseState::Stealable => Ok(()),
+            LeaseState::StealableAfterWatch { watch_ms } => {
                 (request.on_watch)(watch_ms);
                 self.watch(view, held, watch_ms)
             }
-            Standing::FromTheFuture { ahead_ms } => Err(Error::new(
+            LeaseState::RenewedInFuture { ahead_ms } => Err(Error::new(
                 Class::ClockSkewExceeded,
                 format!(
                     "the lock was renewed in the future of this filesystem's clock, so one of the clocks is \
-                     wrong; set them right and try again ahead_ms={ahead_ms} max_clock_skew_ms={}",
+                     wrong; synchronize them and retry: ahead_ms={ahead_ms} max_clock_skew_ms={}",
                     held.policy.max_clock_skew_ms()
                 ),
             )
@@ -44,14 +49,14 @@ impl Lock<'_> {
         }
     }
 
-    /// Sees the lock stand still for `watch_ms` on the monotonic clock, or refuses.
+    /// Waits until the lock has not changed for `watch_ms` of the monotonic clock; refuses if it does.
     fn watch(&self, view: &View, held: &LockRecord, watch_ms: Millis) -> Result<()> {
         let began = self.env.clock.monotonic();
         loop {
             let passed = self.env.clock.monotonic().since(began);
-            let latest = self.look()?;
+            let latest = self.view()?;
             if latest.newest.n != view.newest.n {
-                // Whatever was appended, the append that follows meets it and looks again.
+                // The append that follows meets the new entry, and retries with a fresh view.
                 return Ok(());
             }
             match &latest.lock {
@@ -63,7 +68,7 @@ impl Lock<'_> {
     }
 }
 
-/// How long a watcher sleeps between two looks.
+/// The longest sleep between two reads of a watched lock.
 const WATCH_STEP_MS: Millis = 250;
 
 fn conflict(held: &LockRecord) -> Error {
@@ -71,8 +76,8 @@ fn conflict(held: &LockRecord) -> Error {
     Error::new(
         Class::LockConflict,
         format!(
-            "the worktree is locked; wait for its holder, or steal the lock once its lease has been over for \
-             long enough holder={} lease_expires_at={} stealable_at={}",
+            "the worktree is locked; retry when its holder has released it, or steal it after stealable_at: \
+             holder={} lease_expires_at={} stealable_at={}",
             held.holder_id,
             held.lease_expires_at.rfc3339(),
             stealable_at.rfc3339()

@@ -1,23 +1,24 @@
-//! Finishing or undoing restores that others left behind, so that they cannot any more.
+//! Settling: finishing or undoing the restores of other processes, so that they can no longer do so
+//! themselves.
 //!
-//! A stage is first renamed to a name that nobody else knows, which makes a late swap by its owner fail, and
-//! by anyone else who was settling it. Then it is swapped in if the restore was committed, is the last thing
-//! that moved the head, was not done, and the worktree's files are still those that it was to replace. Then
-//! it is removed. Once it is renamed nothing can come of it, so failing to remove it fails nobody: the next
-//! to settle tries again, and `doctor` names it.
+//! A stage is first renamed to a unique name, which makes a late swap fail, by its owner or by another
+//! process that is settling it. Then it is swapped in if the restore was committed, was the last change of
+//! the head, has not been swapped in yet, and the worktree's files are still those that it replaces. Then it
+//! is removed. Once renamed, a stage has no effect, so a failure to remove it is ignored: the next settling
+//! retries, and `doctor` reports it.
 //!
-//! The next holder of the lock settles every stage. Anyone else leaves those alone whose maker runs.
+//! The next holder of the lock settles every stage. Other processes settle only stages whose maker has ended.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{OLD, Place, RECORD, Stage, TREE};
+use super::{OLD, RECORD, StageRecord, SwapTarget, TREE};
 use crate::atomic::maker_is_gone;
 use crate::error::{Class, Context, Error, Result};
 use crate::fs::absent_is_none;
 use crate::ids::random_hex;
-use crate::lock::Grant;
+use crate::lock::AcquiredLock;
 use crate::probe;
 use crate::record::Event;
 use crate::repo::Repo;
@@ -25,42 +26,42 @@ use crate::sequence::Sequence;
 use crate::tree::{self, Root};
 use crate::worktree::Worktree;
 
-/// Whose stages are settled.
+/// Which stages are settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
-    Anyones,
-    OfTheGone,
+enum StageFilter {
+    All,
+    Abandoned,
 }
 
 impl Repo {
     /// Finishes or undoes restores whose makers are gone.
     pub(crate) fn settle(&self, worktree: &Worktree) -> Result<()> {
-        self.settle_stages(worktree, Whose::OfTheGone)
+        self.settle_stages(worktree, StageFilter::Abandoned)
     }
 
     /// Whether [`Repo::settle`] has anything to do.
     pub(crate) fn has_stages(&self, worktree: &Worktree) -> Result<bool> {
-        Ok(!self.stages(worktree, Whose::OfTheGone)?.is_empty())
+        Ok(!self.stages(worktree, StageFilter::Abandoned)?.is_empty())
     }
 
-    /// Settles everything, however long that takes, and makes sure that the lock is held after it too.
-    pub(super) fn settle_as_holder(&self, worktree: &Worktree, grant: &mut Grant) -> Result<()> {
-        if self.stages(worktree, Whose::Anyones)?.is_empty() {
+    /// Settles every stage while renewing the lease, and checks that the lock is still held afterwards.
+    pub(crate) fn settle_as_holder(&self, worktree: &Worktree, acquired: &mut AcquiredLock) -> Result<()> {
+        if self.stages(worktree, StageFilter::All)?.is_empty() {
             return Ok(());
         }
-        self.while_renewing(worktree, &grant.session, || self.settle_stages(worktree, Whose::Anyones))?;
+        self.while_renewing(worktree, &acquired.session, || self.settle_stages(worktree, StageFilter::All))?;
         let lock = self.lock(worktree);
-        grant.session = lock.session(&grant.session.session_id)?;
-        grant.lock = lock.check(&grant.session)?;
+        acquired.session = lock.session(&acquired.session.session_id)?;
+        acquired.lock = lock.check(&acquired.session)?;
         Ok(())
     }
 
-    /// Takes every stage but `ours` away from its maker, if it may have been committed.
+    /// Takes over every stage but `ours` that may have been committed.
     pub(super) fn take_others(&self, worktree: &Worktree, ours: &Path) -> Result<()> {
-        for stage in self.stages(worktree, Whose::Anyones)?.into_iter().filter(|stage| stage != ours) {
+        for stage in self.stages(worktree, StageFilter::All)?.into_iter().filter(|stage| stage != ours) {
             let record = stage.join(RECORD);
-            // Without a record it is still being filled, and its commit will be refused.
-            if absent_is_none(self.env.fs.meta(&record)).doing("look for", &record)?.is_none() {
+            // A stage without a record is still being filled, and its commit will be refused.
+            if absent_is_none(self.env.fs.meta(&record)).doing("stat", &record)?.is_none() {
                 continue;
             }
             if let Some(taken) = self.take_stage(&stage, worktree)? {
@@ -71,13 +72,14 @@ impl Repo {
         Ok(())
     }
 
-    /// Puts the staged directory in the place of the worktree's; false if someone took the stage before.
+    /// Swaps the staged directory with the worktree's; false if another process took the stage over.
     pub(super) fn swap_in(&self, stage: &Path, worktree: &Worktree) -> Result<bool> {
-        let (fs, tree, place) = (&*self.env.fs, stage.join(TREE), Place::of(self, worktree)?);
-        let payload = place.path();
-        let there = absent_is_none(fs.meta(&payload)).doing("look at", place.shown())?.is_some();
+        let (fs, tree, target) = (&*self.env.fs, stage.join(TREE), SwapTarget::of(self, worktree)?);
+        let payload = target.path();
+        let there = absent_is_none(fs.meta(&payload)).doing("stat", target.shown())?.is_some();
         let swapped = match if there { fs.exchange(&tree, &payload) } else { fs.rename(&tree, &payload) } {
-            // Where names cannot be exchanged the directory is away for a moment; `settle` puts it back.
+            // Without RENAME_EXCHANGE the directory is missing for a moment; `settle` puts it back after a
+            // crash.
             Err(cause) if cause.kind() == io::ErrorKind::Unsupported => {
                 fs.rename(&payload, &stage.join(OLD)).and_then(|()| fs.rename(&tree, &payload))
             }
@@ -85,35 +87,35 @@ impl Repo {
         };
         if let Err(cause) = swapped {
             let taken = cause.kind() == io::ErrorKind::NotFound
-                && absent_is_none(fs.meta(stage)).doing("look for", stage)?.is_none();
+                && absent_is_none(fs.meta(stage)).doing("stat", stage)?.is_none();
             return if taken {
                 Ok(false)
             } else {
-                Err(Error::io("swap the restored files into", place.shown(), &cause))
+                Err(Error::io("swap the restored files into", target.shown(), &cause))
             };
         }
-        fs.sync_dir(&place.parent()).doing("sync the directory of", place.shown())?;
+        fs.sync_dir(&target.parent()).doing("sync the directory of", target.shown())?;
         absent_is_none(fs.sync_dir(stage)).doing("sync", stage)?;
         Ok(true)
     }
 
-    /// Removes a stage, its record first: what is left without one is never swapped in.
+    /// Removes a stage, its record first: a stage without a record is never swapped in.
     pub(super) fn discard_stage(&self, stage: &Path) -> Result<()> {
         let record = stage.join(RECORD);
         absent_is_none(self.env.fs.remove_file(&record)).doing("remove", &record)?;
         tree::remove(&*self.env.fs, stage)
     }
 
-    fn settle_stages(&self, worktree: &Worktree, whose: Whose) -> Result<()> {
+    fn settle_stages(&self, worktree: &Worktree, filter: StageFilter) -> Result<()> {
         let mut settled = BTreeSet::new();
         for _ in 0..ROUNDS {
-            let mut stages = self.stages(worktree, whose)?;
+            let mut stages = self.stages(worktree, filter)?;
             stages.retain(|stage| !settled.contains(stage));
             if stages.is_empty() {
                 return Ok(());
             }
             for stage in stages {
-                // Where someone else was faster, the next round finds it under its new name.
+                // If another process was first, the next round finds the stage under its new name.
                 if let Some(taken) = self.take_stage(&stage, worktree)? {
                     self.finish_if_due(&taken, worktree)?;
                     drop(self.discard_stage(&taken));
@@ -123,38 +125,38 @@ impl Repo {
         }
         Err(Error::new(
             Class::LockConflict,
-            format!("others kept taking over what restores had left behind; try again attempts={ROUNDS}"),
+            format!("other processes kept taking over the stages of restores; retry: attempts={ROUNDS}"),
         ))
     }
 
-    fn stages(&self, worktree: &Worktree, whose: Whose) -> Result<Vec<PathBuf>> {
+    fn stages(&self, worktree: &Worktree, filter: StageFilter) -> Result<Vec<PathBuf>> {
         let dir = self.layout.restores(&worktree.worktree_id);
         let names = absent_is_none(self.env.fs.list(&dir)).doing("list", &dir)?.unwrap_or_default();
         let mut stages = Vec::new();
         for name in names {
             let stage = dir.join(&name);
-            if whose == Whose::Anyones || self.is_abandoned(&stage, name.to_str().unwrap_or_default())? {
+            if filter == StageFilter::All || self.is_abandoned(&stage, name.to_str().unwrap_or_default())? {
                 stages.push(stage);
             }
         }
         Ok(stages)
     }
 
-    /// Whether nobody can be at work on this stage any more. Where its maker cannot be seen, time tells.
+    /// Whether no process can be using this stage. If its maker is on another machine, its age decides.
     fn is_abandoned(&self, stage: &Path, name: &str) -> Result<bool> {
         if let Some(gone) = maker_is_gone(&self.env, name) {
             return Ok(gone);
         }
-        let Some(meta) = absent_is_none(self.env.fs.meta(stage)).doing("look at", stage)? else {
+        let Some(meta) = absent_is_none(self.env.fs.meta(stage)).doing("stat", stage)? else {
             return Ok(false);
         };
         Ok(probe::read(&self.env, &self.layout)?.now.fs.0 - meta.modified.0 > DAY_MS)
     }
 
-    /// Renames a stage, so that nobody who knew it by its name can use it; none if someone else did before.
+    /// Renames a stage, so that processes that know its old name cannot use it; none if another was first.
     fn take_stage(&self, stage: &Path, worktree: &Worktree) -> Result<Option<PathBuf>> {
-        let chance = random_hex(&*self.env.entropy, 8);
-        let taken = self.layout.taken_restore(&worktree.worktree_id, &self.env.maker, &chance);
+        let unique = random_hex(&*self.env.entropy, 8);
+        let taken = self.layout.taken_restore(&worktree.worktree_id, &self.env.maker, &unique);
         let renamed = absent_is_none(self.env.fs.rename(stage, &taken)).doing("take over", stage)?;
         Ok(renamed.map(|()| taken))
     }
@@ -162,37 +164,37 @@ impl Repo {
     fn finish_if_due(&self, stage: &Path, worktree: &Worktree) -> Result<()> {
         let path = stage.join(RECORD);
         let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
-        // A stage without its record, or with half of it, was never committed.
-        let record = bytes.and_then(|bytes| serde_json::from_slice::<Stage>(&bytes).ok());
+        // A stage without a record, or with a torn one, was never committed.
+        let record = bytes.and_then(|bytes| serde_json::from_slice::<StageRecord>(&bytes).ok());
         match record {
             Some(record) if self.is_due(stage, &record, worktree)? => self.swap_in(stage, worktree).map(drop),
             _ => self.put_back(stage, worktree),
         }
     }
 
-    /// Whether the swap has still to be done, and takes nothing away that came later.
-    fn is_due(&self, stage: &Path, record: &Stage, worktree: &Worktree) -> Result<bool> {
+    /// Whether the swap is still to be done, and discards nothing that was written later.
+    fn is_due(&self, stage: &Path, record: &StageRecord, worktree: &Worktree) -> Result<bool> {
         let tree = stage.join(TREE);
-        let staged = absent_is_none(self.env.fs.meta(&tree)).doing("look at", &tree)?;
+        let staged = absent_is_none(self.env.fs.meta(&tree)).doing("stat", &tree)?;
         if staged.is_none_or(|meta| meta.inode != record.tree_inode) || !self.is_latest(record, worktree)? {
             return Ok(false);
         }
-        let place = Place::of(self, worktree)?;
-        if absent_is_none(self.env.fs.meta(&place.path())).doing("look at", place.shown())?.is_none() {
+        let target = SwapTarget::of(self, worktree)?;
+        if absent_is_none(self.env.fs.meta(&target.path())).doing("stat", target.shown())?.is_none() {
             return Ok(true);
         }
         let now = Root::open_below(self.layout.root(), worktree.path.as_path())
             .and_then(|root| tree::scan(&root))
             .map(|items| tree::fingerprint(&items));
-        // What cannot be looked at is not what was seen before the commit.
+        // A tree that cannot be read does not match the fingerprint.
         Ok(now.is_ok_and(|now| Some(now) == record.replaces))
     }
 
-    /// Whether the restore was committed, and nothing has moved the head since.
-    fn is_latest(&self, record: &Stage, worktree: &Worktree) -> Result<bool> {
-        let view = self.lock(worktree).look()?;
+    /// Whether the restore was committed, and the head has not moved since.
+    fn is_latest(&self, record: &StageRecord, worktree: &Worktree) -> Result<bool> {
+        let view = self.lock(worktree).view()?;
         let Some(last) = view.state().last_restore else { return Ok(false) };
-        // A snapshot's id is used once, so that a head of another name was published later.
+        // A snapshot's id is used once, so a head with another id was published later.
         if view.state().head.as_ref() != Some(&record.snapshot_id) {
             return Ok(false);
         }
@@ -203,22 +205,22 @@ impl Repo {
         }
     }
 
-    /// A swap by two renames that was cut off between them, and is not to be finished, is undone.
+    /// Undoes a swap by two renames that was interrupted between them.
     fn put_back(&self, stage: &Path, worktree: &Worktree) -> Result<()> {
         let (fs, old) = (&*self.env.fs, stage.join(OLD));
-        if absent_is_none(fs.meta(&old)).doing("look for", &old)?.is_none() {
+        if absent_is_none(fs.meta(&old)).doing("stat", &old)?.is_none() {
             return Ok(());
         }
-        let place = Place::of(self, worktree)?;
-        if absent_is_none(fs.meta(&place.path())).doing("look at", place.shown())?.is_none() {
-            fs.rename(&old, &place.path()).doing("put back", place.shown())?;
-            fs.sync_dir(&place.parent()).doing("sync the directory of", place.shown())?;
+        let target = SwapTarget::of(self, worktree)?;
+        if absent_is_none(fs.meta(&target.path())).doing("stat", target.shown())?.is_none() {
+            fs.rename(&old, &target.path()).doing("put back", target.shown())?;
+            fs.sync_dir(&target.parent()).doing("sync the directory of", target.shown())?;
         }
         Ok(())
     }
 }
 
-/// Enough for any number of settlers that come in turn.
+/// Rounds of settling; each failed round means that another process made progress.
 const ROUNDS: usize = 64;
-/// Longer than anyone stages a restore without adding a name to the stage.
+/// Longer than staging a restore can take without adding a name to the stage.
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;

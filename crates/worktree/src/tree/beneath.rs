@@ -1,4 +1,4 @@
-//! Opening names below a root without following any link.
+//! Opening names below a root without following any symbolic link.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::RelPath;
 use crate::error::{Context, Result};
 
-/// The root of a tree, held open: renaming or replacing directories above it changes nothing here.
+/// An open root of a tree: renaming or replacing directories above it has no effect.
 #[derive(Debug)]
 pub struct Root {
     fd: OwnedFd,
@@ -22,7 +22,7 @@ impl Root {
         Ok(Self { fd })
     }
 
-    /// Opens the directory `path` below `parent` with no symbolic link on the way.
+    /// Opens the directory `path` below `parent` without following a symbolic link.
     pub fn open_below(parent: &Path, path: &Path) -> Result<Self> {
         use std::os::unix::ffi::OsStrExt;
         let whole = parent.join(path);
@@ -35,7 +35,7 @@ impl Root {
 
     /// The root's own permission bits.
     pub(crate) fn mode(&self) -> Result<u32> {
-        let stat = fstat(&self.fd).doing("look at the directory", Path::new("."))?;
+        let stat = fstat(&self.fd).doing("stat the directory", Path::new("."))?;
         Ok(stat.st_mode & 0o7777)
     }
 
@@ -44,7 +44,7 @@ impl Root {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match openat2(&self.fd, path.as_bytes(), flags, Mode::empty(), resolve) {
-            // Old kernels and some sandboxes do not have it.
+            // Missing in old kernels and some sandboxes.
             Err(Errno::NOSYS | Errno::PERM) => self.open_stepwise(path, flags),
             other => other,
         }

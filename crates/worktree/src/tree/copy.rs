@@ -1,8 +1,8 @@
 //! Copying and hashing the files of a tree, several at a time.
 //!
-//! What is hashed is what is written: the bytes go through one buffer (or, where the filesystem shares
-//! blocks, are read back from the copy). So a manifest always describes the copy, even if the source
-//! changed while it was read; whether it changed is found by comparing metadata before and after.
+//! The hash is that of the bytes written: they go through one buffer or, where the filesystem shares blocks,
+//! are read back from the copy. So a manifest always describes the copy, even if the source changed while it
+//! was read; a change is detected by comparing metadata before and after.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,23 +20,23 @@ use crate::error::{Class, Error, Result};
 use crate::fs::Fs;
 use crate::ids::Digest;
 
-/// What to do with a file that changes while it is read.
+/// How to treat a file that changes while it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadMode {
     /// Refuse.
     Strict,
-    /// Keep what was read, and say so.
+    /// Keep the bytes that were read, and list the file.
     BestEffort,
 }
 
-/// What was copied.
+/// The result of copying or hashing a tree.
 #[derive(Debug)]
-pub(crate) struct Copied {
+pub(crate) struct CopyResult {
     /// The copy, sorted by path.
     pub(crate) records: Vec<Record>,
-    /// What changed or vanished while it was read.
+    /// The files that changed or vanished while they were read.
     pub(crate) changed: Vec<RelPath>,
-    /// What could not be given all the permission bits that were read, and those bits.
+    /// The paths whose copy lacks some of the permission bits that were read, and those bits.
     weakened: Vec<(RelPath, u32)>,
 }
 
@@ -46,13 +46,13 @@ pub(crate) fn copy(
     source: &Root,
     target: &Root,
     items: &[Item],
-    reading: Reading,
+    reading: ReadMode,
     progress: &dyn Progress,
-) -> Result<Copied> {
+) -> Result<CopyResult> {
     for item in items.iter().filter(|item| item.shape == Shape::Dir && item.path != RelPath::ROOT) {
         step(fs, &item.path)?;
         mkdirat(target, item.path.as_bytes(), Mode::RWXU)
-            .map_err(|cause| failed(&item.path, "make", cause))?;
+            .map_err(|cause| failed(&item.path, "create", cause))?;
     }
     let job =
         Job { fs, source, target: Some(target), reading, progress, shares_blocks: AtomicBool::new(true) };
@@ -67,9 +67,9 @@ pub(crate) fn hash(
     fs: &dyn Fs,
     source: &Root,
     items: &[Item],
-    reading: Reading,
+    reading: ReadMode,
     progress: &dyn Progress,
-) -> Result<Copied> {
+) -> Result<CopyResult> {
     let job = Job { fs, source, target: None, reading, progress, shares_blocks: AtomicBool::new(false) };
     job.run(items)
 }
@@ -78,32 +78,35 @@ struct Job<'a> {
     fs: &'a dyn Fs,
     source: &'a Root,
     target: Option<&'a Root>,
-    reading: Reading,
+    reading: ReadMode,
     progress: &'a dyn Progress,
     shares_blocks: AtomicBool,
 }
 
-/// One file, read.
-struct Done {
+/// The result of reading one file.
+struct FileResult {
     size: u64,
     digest: Digest,
-    /// The permission bits at the moment it was opened, which may not be those of the scan any more.
+    /// The permission bits when it was opened, which may differ from those of the scan.
     mode_read: u32,
-    /// The permission bits that the copy has.
+    /// The permission bits of the copy.
     mode: u32,
     unchanged: bool,
 }
 
 impl Job<'_> {
-    fn run(&self, items: &[Item]) -> Result<Copied> {
+    fn run(&self, items: &[Item]) -> Result<CopyResult> {
         let files: Vec<usize> = (0..items.len()).filter(|i| items[*i].shape == Shape::File).collect();
         let bytes = files.iter().map(|i| items[*i].print.size).sum();
         self.progress.begin(files.len() as u64, bytes);
         let mut done = self.read_all(items, &files)?;
         done.sort_unstable_by_key(|(index, _)| *index);
         let mut done = done.into_iter().peekable();
-        let mut copied =
-            Copied { records: Vec::with_capacity(items.len()), changed: Vec::new(), weakened: Vec::new() };
+        let mut copied = CopyResult {
+            records: Vec::with_capacity(items.len()),
+            changed: Vec::new(),
+            weakened: Vec::new(),
+        };
         for (index, item) in items.iter().enumerate() {
             let file = done.next_if(|(at, _)| *at == index).and_then(|(_, file)| file);
             copied.take(item, file);
@@ -112,7 +115,7 @@ impl Job<'_> {
     }
 
     /// Reads the files with as many threads as there are cores; the first failure stops them all.
-    fn read_all(&self, items: &[Item], files: &[usize]) -> Result<Vec<(usize, Option<Done>)>> {
+    fn read_all(&self, items: &[Item], files: &[usize]) -> Result<Vec<(usize, Option<FileResult>)>> {
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = || {
             let mut buffer = vec![0; BUFFER];
@@ -138,7 +141,7 @@ impl Job<'_> {
     }
 
     /// `None` if the file has gone away, which only a best-effort reading allows.
-    fn read_one(&self, item: &Item, buffer: &mut [u8]) -> Result<Option<Done>> {
+    fn read_one(&self, item: &Item, buffer: &mut [u8]) -> Result<Option<FileResult>> {
         // A pipe put in the file's place must not hang the reader.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = match self.source.open_at(&item.path, flags) {
@@ -158,13 +161,13 @@ impl Job<'_> {
             self.changed(item)?;
         }
         self.progress.file_done(size);
-        Ok(Some(Done { size, digest, mode_read: before.mode, mode, unchanged }))
+        Ok(Some(FileResult { size, digest, mode_read: before.mode, mode, unchanged }))
     }
 
     fn changed(&self, item: &Item) -> Result<()> {
         match self.reading {
-            Reading::BestEffort => Ok(()),
-            Reading::Strict => Err(changed_underneath(&item.path)),
+            ReadMode::BestEffort => Ok(()),
+            ReadMode::Strict => Err(changed_underneath(&item.path)),
         }
     }
 
@@ -197,7 +200,7 @@ impl Job<'_> {
         Ok((written, mode))
     }
 
-    /// Tries to share the source's blocks; after one refusal nobody tries again.
+    /// Tries to share the source's blocks; after one failure no file is tried again.
     fn share_blocks(&self, copy: &OwnedFd, file: &OwnedFd) -> bool {
         if !self.shares_blocks.load(Ordering::Relaxed) {
             return false;
@@ -208,8 +211,8 @@ impl Job<'_> {
     }
 }
 
-impl Copied {
-    /// The records with the permission bits that were read, whether or not the copy could be given them.
+impl CopyResult {
+    /// The records with the permission bits that were read, even where the copy could not get them.
     pub(crate) fn as_read(&self) -> Vec<Record> {
         let mut records = self.records.clone();
         for (path, mode) in &self.weakened {
@@ -220,7 +223,7 @@ impl Copied {
         records
     }
 
-    fn take(&mut self, item: &Item, file: Option<Done>) {
+    fn take(&mut self, item: &Item, file: Option<FileResult>) {
         let modes =
             file.as_ref().map_or((item.print.mode, item.print.mode), |done| (done.mode_read, done.mode));
         let content = match &item.shape {
@@ -242,7 +245,7 @@ impl Copied {
         self.note_mode(&item.path, modes.1);
     }
 
-    /// The copy of `path` has these permission bits.
+    /// Records the permission bits of the copy of `path`.
     fn note_mode(&mut self, path: &RelPath, mode: u32) {
         let Ok(at) = self.records.binary_search_by(|record| record.path.cmp(path)) else { return };
         let read = std::mem::replace(&mut self.records[at].mode, mode);
@@ -256,18 +259,18 @@ impl Copied {
     }
 }
 
-/// Large enough that system calls do not matter, small enough to stay in a core's cache.
+/// Large enough to amortize system calls, small enough for a core's cache.
 const BUFFER: usize = 256 * 1024;
-/// More threads than this wait for the disk, not for a core.
+/// With more threads the disk is the bottleneck.
 const MOST_THREADS: usize = 8;
 
-/// The refusal of a quiesced reading.
+/// The error of a quiesced read.
 pub(crate) fn changed_underneath(path: &RelPath) -> Error {
     Error::new(
         Class::ConsistencyUnavailable,
         format!(
-            "the tree changed while it was read, so this is no quiesced snapshot; stop its writers and try \
-             again, or use --consistency best_effort path={path}"
+            "the tree changed while it was read, so the snapshot is not quiesced; stop its writers and \
+             retry, or use --consistency best_effort: path={path}"
         ),
     )
     .with("path", path.to_string())
@@ -303,7 +306,7 @@ fn copy_data(
     }
 }
 
-/// Copies data and leaves holes as holes; the hash is that of the bytes a reader sees.
+/// Copies data and keeps holes; the hash is that of the bytes a reader sees.
 fn copy_sparse(file: &OwnedFd, copy: &OwnedFd, path: &RelPath, buffer: &mut [u8]) -> Result<(u64, Digest)> {
     let size = fingerprint(file, path)?.size;
     let mut hasher = blake3::Hasher::new();
@@ -329,7 +332,7 @@ fn copy_sparse(file: &OwnedFd, copy: &OwnedFd, path: &RelPath, buffer: &mut [u8]
             let want = usize::try_from(end - hasher.count()).unwrap_or(BUFFER).min(buffer.len());
             let len = read_some(file, path, &mut buffer[..want])?;
             if len == 0 {
-                // Cut shorter meanwhile: the metadata says so, and the caller decides.
+                // Truncated since: the metadata shows it, and the caller decides.
                 return finish_sparse(copy, path, &hasher);
             }
             hasher.update(&buffer[..len]);
@@ -373,7 +376,7 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], path: &RelPath) -> Result<()> {
     Ok(())
 }
 
-/// Owner before mode, because changing the owner clears set-user-id. Returns the mode that came of it.
+/// Owner before mode, because changing the owner clears set-user-id. Returns the resulting mode.
 fn finish(copy: &OwnedFd, print: &Fingerprint, kind: Kind) -> rustix::io::Result<u32> {
     let (uid, gid) = print.owner;
     let mut owner = Fingerprint::of(&fstat(copy)?).owner;
@@ -381,8 +384,8 @@ fn finish(copy: &OwnedFd, print: &Fingerprint, kind: Kind) -> rustix::io::Result
         ignore_refusal(fchown(copy, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))))?;
         owner = Fingerprint::of(&fstat(copy)?).owner;
     }
-    // A program runs as its owner by that owner's will: under another owner it would lend out his rights. It
-    // is kept exactly or not at all.
+    // A set-user-id program with another owner would run with that owner's rights: it is kept exactly or
+    // refused.
     if kind == Kind::File && owner != print.owner && print.mode & RUNS_AS_OWNER != 0 {
         return Err(Errno::PERM);
     }
@@ -391,7 +394,7 @@ fn finish(copy: &OwnedFd, print: &Fingerprint, kind: Kind) -> rustix::io::Result
     Ok(Fingerprint::of(&fstat(copy)?).mode)
 }
 
-/// What is finished: on a directory set-group-id lends nobody's rights.
+/// The kind of file: on a directory, set-group-id grants no rights.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     File,
@@ -401,7 +404,7 @@ enum Kind {
 /// Set-user-id and set-group-id.
 const RUNS_AS_OWNER: u32 = 0o6000;
 
-fn finish_links(fs: &dyn Fs, target: &Root, items: &[Item], copied: &Copied) -> Result<()> {
+fn finish_links(fs: &dyn Fs, target: &Root, items: &[Item], copied: &CopyResult) -> Result<()> {
     for item in items {
         let path = &item.path;
         match &item.shape {
@@ -414,7 +417,7 @@ fn finish_links(fs: &dyn Fs, target: &Root, items: &[Item], copied: &Copied) -> 
                 step(fs, path)?;
                 symlinkat(&to[..], target, path.as_bytes())
                     .and_then(|()| finish_symlink(target, item))
-                    .map_err(|cause| failed(path, "make the link", cause))?;
+                    .map_err(|cause| failed(path, "create the link", cause))?;
             }
             _ => {}
         }
@@ -430,8 +433,9 @@ fn finish_symlink(target: &Root, item: &Item) -> rustix::io::Result<()> {
     utimensat(target, item.path.as_bytes(), &times(&item.print), flags)
 }
 
-/// Innermost first: a directory's time changes with what is made in it, and its mode may forbid making it.
-fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item], copied: &mut Copied) -> Result<()> {
+/// Innermost first: creating a name changes the directory's time, and its final mode may forbid creating
+/// names.
+fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item], copied: &mut CopyResult) -> Result<()> {
     for item in items.iter().rev().filter(|item| item.shape == Shape::Dir) {
         step(fs, &item.path)?;
         let dir = target
@@ -444,7 +448,7 @@ fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item], copied: &mut Copied) 
     Ok(())
 }
 
-/// Only root may give files away, and some filesystems have no owners.
+/// Only root may change owners, and some filesystems have none.
 fn ignore_refusal(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
     match result {
         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
@@ -461,7 +465,7 @@ fn times(print: &Fingerprint) -> Timestamps {
 }
 
 fn fingerprint(file: impl AsFd, path: &RelPath) -> Result<Fingerprint> {
-    fstat(file).map(|stat| Fingerprint::of(&stat)).map_err(|cause| failed(path, "look at", cause))
+    fstat(file).map(|stat| Fingerprint::of(&stat)).map_err(|cause| failed(path, "stat", cause))
 }
 
 fn step(fs: &dyn Fs, path: &RelPath) -> Result<()> {

@@ -1,7 +1,7 @@
-//! Making a copied tree survive a power cut.
+//! Making a copied tree durable.
 //!
-//! One `syncfs` is worth a hundred thousand `fsync`s, and is enough where the kernel itself keeps the
-//! data. A network or user-space filesystem may do nothing on it, so there every file is synced by itself.
+//! One `syncfs` replaces a hundred thousand `fsync`s on local filesystems. Network and user-space filesystems
+//! may ignore it, so there every file is synced individually.
 
 use rustix::fs::{OFlags, fstatfs, fsync, syncfs};
 
@@ -11,14 +11,14 @@ use super::{RelPath, Root};
 use crate::error::{Context, Result};
 use crate::fs::Fs;
 
-/// Syncs everything that `items` name below `root`.
+/// Syncs all `items` below `root`.
 pub(crate) fn make_durable(fs: &dyn Fs, root: &Root, items: &[Item]) -> Result<()> {
     let here = std::path::Path::new(".");
     fs.step().doing("sync", here)?;
-    if keeps_data_itself(root) {
+    if is_local(root) {
         return syncfs(root).doing("sync the filesystem", here);
     }
-    // Files first, then the directories that name them, innermost first.
+    // Files first, then directories, innermost first.
     for item in items.iter().filter(|item| item.shape == Shape::File) {
         sync_one(root, &item.path, OFlags::RDONLY)?;
     }
@@ -38,7 +38,7 @@ fn sync_one(root: &Root, path: &RelPath, flags: OFlags) -> Result<()> {
 const KERNEL_FILESYSTEMS: [u64; 8] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x2fc1_2fc1, 0x0102_1994, 0x794c_7630];
 
-fn keeps_data_itself(root: &Root) -> bool {
+fn is_local(root: &Root) -> bool {
     fstatfs(root).is_ok_and(|stat| {
         u64::try_from(stat.f_type).is_ok_and(|magic| KERNEL_FILESYSTEMS.contains(&(magic & 0xffff_ffff)))
     })

@@ -1,8 +1,8 @@
-//! Copying one large file: the kernel copies, another thread hashes what has been copied, and the disk
-//! starts writing before the hash is done.
+//! Copying one large file: the kernel copies, another thread hashes the copied part, and the disk starts
+//! writing before the hash is done.
 //!
-//! The hash is taken from the copy, not from the source, so it describes what is kept even if the source
-//! changes meanwhile.
+//! The hash is taken from the copy, not from the source, so it describes the copy even if the source changes
+//! concurrently.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver};
@@ -15,9 +15,9 @@ use super::copy::{copy_dense, failed};
 use crate::error::Result;
 use crate::ids::Digest;
 
-/// From this size on a file is worth two threads.
+/// Files of at least this size, in bytes, use two threads.
 pub(super) const LARGE: u64 = 16 << 20;
-/// How much the kernel copies before the hash may follow.
+/// Bytes per `copy_file_range` call; the hash follows chunk by chunk.
 const CHUNK: usize = 4 << 20;
 
 /// Copies all of `file` into the empty `copy`.
@@ -29,7 +29,7 @@ pub(super) fn copy(
 ) -> Result<(u64, Digest)> {
     let first = match copy_file_range(file, None, copy, None, CHUNK) {
         Ok(len) if len > 0 => len,
-        // Some filesystems cannot, and say so in different ways; nothing has been copied yet.
+        // Unsupported here, which filesystems report with different errors; nothing has been copied yet.
         _ => return copy_dense(file, copy, path, buffer),
     };
     let (copied, to_hash) = mpsc::channel();
@@ -57,7 +57,7 @@ fn copy_chunk(file: &OwnedFd, copy: &OwnedFd, path: &RelPath) -> Result<usize> {
     }
 }
 
-/// Hashes `copy` as far as it is known to have been written.
+/// Hashes the part of `copy` that has been written.
 fn hash_behind(
     copy: &OwnedFd,
     path: &RelPath,

@@ -1,4 +1,4 @@
-//! The manifest: what a tree holds, one line per name, and the hash of it all.
+//! The manifest: the content of a tree, one line per name, and its hash.
 //!
 //! ```text
 //! d 0755 .
@@ -16,14 +16,14 @@ use std::fmt::Write;
 use super::{RelPath, escape};
 use crate::ids::Digest;
 
-/// What a name in a tree holds.
+/// The content of one name in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A directory.
     Dir,
-    /// A file of so many bytes, with this hash.
+    /// A regular file.
     File {
-        /// Its length.
+        /// Its length in bytes.
         size: u64,
         /// The hash of its bytes.
         digest: Digest,
@@ -35,23 +35,23 @@ pub enum Content {
     },
     /// A symbolic link.
     Symlink {
-        /// Where it points, as it is.
+        /// Its target, unresolved.
         target: Vec<u8>,
     },
 }
 
-/// One line.
+/// One line of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The name.
     pub path: RelPath,
-    /// Permission bits; of no meaning for links.
+    /// Permission bits; meaningless for links.
     pub mode: u32,
-    /// What it holds.
+    /// The content.
     pub content: Content,
 }
 
-/// What a tree holds.
+/// The content of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     text: String,
@@ -73,29 +73,29 @@ impl Manifest {
         Self { text }
     }
 
-    /// A manifest as it was stored.
+    /// A stored manifest.
     pub fn from_text(text: String) -> Self {
         Self { text }
     }
 
-    /// The same tree with nothing in it.
+    /// The same tree without content: only the root.
     #[must_use]
     pub fn emptied(&self) -> Self {
         let root = self.text.find('\n').map_or(0, |end| end + 1);
         Self { text: self.text[..root].to_owned() }
     }
 
-    /// Its bytes.
+    /// The manifest's text.
     pub fn as_text(&self) -> &str {
         &self.text
     }
 
-    /// The hash of it all.
+    /// The content hash.
     pub fn content_hash(&self) -> Digest {
         Digest::of(self.text.as_bytes())
     }
 
-    /// The paths, escaped, whose lines are not the same in both.
+    /// The escaped paths whose lines differ.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let (ours, theirs) = (self.by_path(), other.by_path());
         let mut paths: Vec<String> = ours

@@ -1,4 +1,4 @@
-//! Removing a tree, whatever its permission bits, and never through a link.
+//! Removing a tree regardless of its permission bits, and never through a link.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::beneath::DIRECTORY;
 use crate::error::{Context, Result};
 use crate::fs::Fs;
 
-/// Removes `path` and everything in it. What is gone already is fine.
+/// Removes `path` and everything below it; names that no longer exist are skipped.
 pub(crate) fn remove(fs: &dyn Fs, path: &Path) -> Result<()> {
     use std::os::unix::ffi::OsStrExt;
     let name = path.as_os_str().as_bytes();
@@ -22,7 +22,7 @@ pub(crate) fn remove(fs: &dyn Fs, path: &Path) -> Result<()> {
         if let Some(name) = here.names.pop() {
             if let Some(below) = remove_name(fs, &here.dir, &name, path)? {
                 let Open { dir, names } = std::mem::replace(&mut here, below);
-                let identity = identity(&dir).doing("look at", path)?;
+                let identity = identity(&dir).doing("stat", path)?;
                 above.push(Level { identity, names, within: name });
             }
         } else if let Some(level) = above.pop() {
@@ -41,14 +41,14 @@ struct Open {
     names: Vec<Vec<u8>>,
 }
 
-/// A directory that is to be emptied further once `within`, which is in it, is gone.
+/// A directory to continue with once its child `within` is removed.
 struct Level {
     identity: (u64, u64),
     names: Vec<Vec<u8>>,
     within: Vec<u8>,
 }
 
-/// Removes what is no directory, and opens what is one.
+/// Removes `name` unless it is a directory, which is opened instead.
 fn remove_name(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Result<Option<Open>> {
     fs.step().doing("remove", whole)?;
     match unlinkat(&parent, name, AtFlags::empty()) {
@@ -69,7 +69,7 @@ fn remove_empty(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Re
     }
 }
 
-/// Opens the directory above `dir`, unless someone has moved `dir` elsewhere: nothing there is to go.
+/// Opens the parent of `dir`; refuses if `dir` was moved, because the new parent is not part of the tree.
 fn climb(dir: &OwnedFd, expected: (u64, u64), names: Vec<Vec<u8>>) -> rustix::io::Result<Open> {
     let dir = openat(dir, c"..", DIRECTORY, Mode::empty())?;
     if identity(&dir)? == expected { Ok(Open { dir, names }) } else { Err(Errno::XDEV) }
@@ -86,14 +86,14 @@ fn names_in(dir: &OwnedFd) -> rustix::io::Result<Vec<Vec<u8>>> {
     names.filter(|name| name.as_ref().map_or(true, wanted)).collect()
 }
 
-/// A directory that its owner may not read or write is made so: it is about to go. The change is made
-/// through a descriptor that names the directory itself, so that no link can stand in for it.
+/// Makes the directory accessible to its owner first, because it is about to be removed. The mode is changed
+/// through a descriptor of the directory itself, so that no link can be substituted.
 fn open_dir(parent: impl AsFd, name: &[u8]) -> rustix::io::Result<Option<OwnedFd>> {
     let pinned = match openat(&parent, name, DIRECTORY | OFlags::PATH, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
         other => other?,
     };
-    // Only the owner may; where that is someone else, the removal itself says so.
+    // Only the owner may do this; for other users the removal itself fails with the reason.
     let _ = chmod(format!("/proc/self/fd/{}", pinned.as_raw_fd()), Mode::RWXU);
     openat(&pinned, c".", DIRECTORY, Mode::empty()).map(Some)
 }

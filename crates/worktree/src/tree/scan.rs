@@ -1,4 +1,4 @@
-//! What is in a tree: every name with its metadata, in order, and nothing read yet.
+//! Scanning a tree: every name with its metadata, sorted, without file contents.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ pub(crate) struct Item {
     pub(crate) print: Fingerprint,
 }
 
-/// What a name stands for.
+/// The kind of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Dir,
@@ -35,7 +35,7 @@ pub(crate) enum Shape {
     },
 }
 
-/// Metadata that changes whenever the content does.
+/// Metadata that changes whenever the content changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     pub(crate) device: u64,
@@ -62,8 +62,8 @@ impl Fingerprint {
         }
     }
 
-    /// Whether two looks at a name saw the same, unchanged thing. Block counts are left out: they settle
-    /// only when the filesystem gets round to writing, long after the content was set.
+    /// Whether two scans of a name saw the same, unchanged file. Block counts are ignored: they change when
+    /// the filesystem writes data back, long after the content was set.
     pub(crate) fn same(&self, other: &Self) -> bool {
         Self { blocks: 0, ..*self } == Self { blocks: 0, ..*other }
     }
@@ -88,7 +88,7 @@ pub(crate) fn scan(root: &Root) -> Result<Vec<Item>> {
     Ok(items)
 }
 
-/// The first path at which two looks at one tree differ.
+/// The first path at which two scans of one tree differ.
 pub(crate) fn first_difference(before: &[Item], after: &[Item]) -> Option<RelPath> {
     let differs = |one: &Item, other: &Item| {
         one.path != other.path || one.shape != other.shape || !one.print.same(&other.print)
@@ -101,7 +101,7 @@ pub(crate) fn first_difference(before: &[Item], after: &[Item]) -> Option<RelPat
     longer.get(before.len().min(after.len())).map(|item| item.path.clone())
 }
 
-/// What a look at a tree saw, as one value: another look gives the same if and only if nothing changed.
+/// The fingerprint of a scan: another scan has the same if and only if nothing changed.
 pub(crate) fn fingerprint(items: &[Item]) -> Digest {
     use std::fmt::Write;
     let mut text = String::new();
@@ -113,7 +113,7 @@ pub(crate) fn fingerprint(items: &[Item]) -> Digest {
 }
 
 fn scan_dir(root: &Root, path: &RelPath, device: u64, items: &mut Vec<Item>) -> Result<()> {
-    // A directory that went away meanwhile shows as a change of its parent.
+    // A directory removed concurrently shows as a change of its parent.
     let dir = match root.open_at(path, DIRECTORY) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
         other => other.map_err(|cause| refused(path, "open the directory", cause))?,
@@ -125,23 +125,23 @@ fn scan_dir(root: &Root, path: &RelPath, device: u64, items: &mut Vec<Item>) -> 
         if name == b"." || name == b".." {
             continue;
         }
-        if let Some(item) = look_at(&dir, path.join(name), name, device)? {
+        if let Some(item) = scan_name(&dir, path.join(name), name, device)? {
             items.push(item);
         }
     }
     Ok(())
 }
 
-fn look_at(dir: impl AsFd, path: RelPath, name: &[u8], device: u64) -> Result<Option<Item>> {
+fn scan_name(dir: impl AsFd, path: RelPath, name: &[u8], device: u64) -> Result<Option<Item>> {
     let stat = match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(None),
-        other => other.map_err(|cause| refused(&path, "look at", cause))?,
+        other => other.map_err(|cause| refused(&path, "stat", cause))?,
     };
     let print = Fingerprint::of(&stat);
     if print.device != device {
         return Err(Error::invalid(format!(
-            "another filesystem is mounted inside the worktree, and would not be restored; unmount it or \
-             move it away path={path}"
+            "another filesystem is mounted inside the worktree and would not be restored; unmount it or move \
+             it away: path={path}"
         )));
     }
     let shape = match kind_of(&stat) {
@@ -156,14 +156,14 @@ fn look_at(dir: impl AsFd, path: RelPath, name: &[u8], device: u64) -> Result<Op
         Kind::Other => {
             return Err(Error::invalid(format!(
                 "a socket, pipe or device cannot be kept in a snapshot; remove it or move it out of the \
-                 worktree path={path}"
+                 worktree: path={path}"
             )));
         }
     };
     Ok(Some(Item { path, shape, print }))
 }
 
-/// Later names of a file become links to its first.
+/// Later names of a file become hard links to its first name.
 fn name_hard_links(items: &mut [Item]) {
     let mut first_names: BTreeMap<u64, RelPath> = BTreeMap::new();
     for item in items.iter_mut().filter(|item| item.shape == Shape::File) {

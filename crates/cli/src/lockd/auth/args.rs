@@ -1,4 +1,4 @@
-//! The command lines of `lockd auth`. Texts here are what `--help` shows.
+//! The command line of `lockd auth`. Doc comments on arguments are the `--help` texts.
 
 use std::path::{Path, PathBuf};
 
@@ -8,22 +8,22 @@ use identity::{Algorithm, Days, Host, Name, NamespaceRights, Role, Serial};
 
 #[derive(Subcommand)]
 pub(crate) enum AuthCommand {
-    /// Make an identity file.
+    /// Create an identity file.
     New {
         #[command(subcommand)]
         command: NewCommand,
     },
-    /// Revoke certificates.
+    /// Revoke client certificates by serial.
     Revoke {
         #[command(subcommand)]
         command: RevokeCommand,
     },
-    /// Show what is in an identity file. Private keys are not shown.
+    /// Show the certificates in an identity file. Private keys are not shown.
     Inspect {
         #[command(subcommand)]
         command: InspectCommand,
     },
-    /// Check an identity file: issued by its CA, for its purpose, with its key, valid today and not revoked.
+    /// Verify an identity file: issuer, purpose, private key, validity period and revocation.
     Verify {
         #[command(subcommand)]
         command: CheckCommand,
@@ -32,29 +32,29 @@ pub(crate) enum AuthCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum NewCommand {
-    /// A CA and a server: writes the server's file, and the CA's beside it.
+    /// Create a CA and a server certificate: writes the server's identity file, and the CA's next to it.
     ///
-    /// The CA's file is needed to make clients, and by no server: keep it apart. With --server-in or --ca-in the
-    /// server joins an existing CA instead of a new one, as a second server of a store must.
+    /// The CA file is needed to issue client certificates, but not by the server: store it elsewhere. With --server-in or
+    /// --ca-in the certificate is issued by an existing CA, as required for a second server of a store.
     Server(NewServer),
-    /// A client of a server's CA.
+    /// Create a client certificate, issued by a server's CA.
     Client(NewClient),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum RevokeCommand {
-    /// Put serials on the denylist in a server's file. Needs no CA key.
+    /// Add serials to the denylist in a server's identity file. Needs no CA key.
     ///
-    /// A running server takes the list over without a restart.
+    /// A running server applies the new list after SIGHUP (`systemctl reload lockd`), without a restart.
     Client(Revoke),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum InspectCommand {
-    /// A server's file.
+    /// Show a server's identity file.
     #[command(after_help = "Example:\n  lockd auth inspect server --in server.pem")]
     Server(Inspect),
-    /// A client's file.
+    /// Show a client's identity file.
     #[command(
         after_help = "Example:\n  lockd auth inspect client --in client1.pem --output json | jq -r .serial"
     )]
@@ -63,10 +63,10 @@ pub(crate) enum InspectCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum CheckCommand {
-    /// A server's file. Lists what is revoked.
+    /// Verify a server's identity file, and list the revoked serials.
     #[command(after_help = "Example:\n  lockd auth verify server --in server.pem")]
     Server(VerifyServer),
-    /// A client's file, as the server with the other file would judge it.
+    /// Verify a client's identity file as a server with the given file would.
     #[command(after_help = "Example:\n  lockd auth verify client --server-in server.pem --in client1.pem")]
     Client(VerifyClient),
 }
@@ -76,26 +76,26 @@ pub(crate) enum CheckCommand {
                         lockd auth new server --out server.pem --cn \"lockd-anywhere\" --hosts \"*\" --ca-pass-prompt\n  \
                         lockd auth new server --server-in server.pem --out standby.pem --cn standby")]
 pub(crate) struct NewServer {
-    /// Where the server's file goes.
+    /// File to write the server's identity to.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
-    /// Where the CA's file goes; by default ca.pem beside the server's. An existing CA is written only if this is given.
+    /// File to write the CA to [default: ca.pem next to --out]. An existing CA is written only if this is given.
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_out: Option<PathBuf>,
-    /// The server's common name.
+    /// Common name of the server certificate.
     #[arg(long, value_name = "NAME", default_value = "lockd")]
     pub(crate) cn: Name,
     /// Hosts in the server's certificate, separated by commas. curl and other tools verify them; lockd's own clients do not
     /// [default: localhost, 127.0.0.1, ::1 and this machine's host name]
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub(crate) hosts: Vec<Host>,
-    /// Put the CA's key into the server's file too. Whoever has the server can then make up clients.
+    /// Also store the CA key in the server's file. Anyone who can read that file can then issue client certificates.
     #[arg(long)]
     pub(crate) with_ca_key: bool,
     #[command(flatten)]
     pub(crate) source: CaSource,
     #[command(flatten)]
-    pub(crate) pass: Pass,
+    pub(crate) pass: PassphraseSource,
     #[command(flatten)]
     pub(crate) kind: Kind,
     #[command(flatten)]
@@ -107,23 +107,23 @@ pub(crate) struct NewServer {
                         lockd auth new client --server-in server.pem --out client1.pem --cn worker-1\n  \
                         lockd auth new client --server-in server.pem --out ada.pem --cn ada --role operator --namespace '*:rwpm'")]
 pub(crate) struct NewClient {
-    /// Where the client's file goes.
+    /// File to write the client's identity to.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
-    /// The client's common name: its identity.
+    /// Common name of the client certificate: the client's identity.
     #[arg(long, value_name = "NAME")]
     pub(crate) cn: Name,
-    /// Operators may also revoke and reclaim leases, and set quotas.
+    /// Role of the client; operators may also revoke and reclaim leases, and set quotas.
     #[arg(long, value_enum, default_value_t = ClientRole::Worker)]
     pub(crate) role: ClientRole,
-    /// What it may do where: r read, w write, p read without a lease, m hold by hand; * is any namespace.
-    /// Repeatable.
+    /// Rights in a namespace: r read, w write, p read without a lease, m manual hold (on_expiry=manual); `*` is any
+    /// namespace. Repeatable.
     #[arg(long, value_name = "NAME:RIGHTS", default_value = "default:rw")]
     pub(crate) namespace: Vec<NamespaceRights>,
     #[command(flatten)]
     pub(crate) source: CaSource,
     #[command(flatten)]
-    pub(crate) pass: Pass,
+    pub(crate) pass: PassphraseSource,
     #[command(flatten)]
     pub(crate) kind: Kind,
     #[command(flatten)]
@@ -133,15 +133,15 @@ pub(crate) struct NewClient {
 #[derive(Args)]
 #[command(after_help = "Example:\n  \
                         lockd auth revoke client --server-in server.pem --out server.pem 4f0c2e…\n\n\
-                        The serial is what `lockd auth inspect client` shows.")]
+                        `lockd auth inspect client` shows the serial of a client's file.")]
 pub(crate) struct Revoke {
-    /// The server's file.
+    /// Identity file of the server.
     #[arg(long, value_name = "FILE")]
     pub(crate) server_in: PathBuf,
-    /// Where the changed file goes; by default it replaces --server-in.
+    /// File to write the result to; by default it replaces --server-in.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Serials, in hexadecimal.
+    /// Serials to revoke, in hexadecimal.
     #[arg(value_name = "HEX-SERIAL", required = true)]
     pub(crate) serials: Vec<Serial>,
     #[command(flatten)]
@@ -150,7 +150,7 @@ pub(crate) struct Revoke {
 
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// The file.
+    /// Identity file to show.
     #[arg(long = "in", value_name = "FILE")]
     pub(crate) input: PathBuf,
     #[command(flatten)]
@@ -159,10 +159,10 @@ pub(crate) struct Inspect {
 
 #[derive(Args)]
 pub(crate) struct VerifyServer {
-    /// The server's file.
+    /// Identity file of the server.
     #[arg(long = "in", value_name = "FILE")]
     pub(crate) input: PathBuf,
-    /// A denylist beside the one in the server's file: one serial a line, # begins a comment.
+    /// Additional denylist: one serial per line, # starts a comment.
     #[arg(long, value_name = "FILE")]
     pub(crate) denylist_path: Option<PathBuf>,
     #[command(flatten)]
@@ -171,35 +171,35 @@ pub(crate) struct VerifyServer {
 
 #[derive(Args)]
 pub(crate) struct VerifyClient {
-    /// The server's file.
+    /// Identity file of the server.
     #[arg(long, value_name = "FILE")]
     pub(crate) server_in: PathBuf,
-    /// The client's file.
+    /// Identity file of the client.
     #[arg(long = "in", value_name = "FILE")]
     pub(crate) input: PathBuf,
-    /// A denylist beside the one in the server's file: one serial a line, # begins a comment.
+    /// Additional denylist: one serial per line, # starts a comment.
     #[arg(long, value_name = "FILE")]
     pub(crate) denylist_path: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
 
-/// Which CA.
+/// The issuing CA.
 #[derive(Args)]
 pub(crate) struct CaSource {
-    /// A server's file of that CA. The CA's key is looked for in it, then in ca.pem beside it.
+    /// Identity file of a server of the CA. The CA key is read from this file, else from ca.pem next to it.
     #[arg(long, value_name = "FILE")]
     pub(crate) server_in: Option<PathBuf>,
-    /// The CA's file, if it is elsewhere.
+    /// CA file, if it is elsewhere.
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_in: Option<PathBuf>,
 }
 
-/// Where the passphrase of the CA's key comes from: never from the command line.
+/// The source of the CA key's passphrase; never the command line, which other processes can read.
 #[derive(Args)]
 #[group(multiple = false)]
-pub(crate) struct Pass {
-    /// Ask for the passphrase of the CA's key. A new key is encrypted under it.
+pub(crate) struct PassphraseSource {
+    /// Prompt for the passphrase of the CA key. A new key is encrypted with it.
     #[arg(long = "ca-pass-prompt")]
     pub(crate) prompt: bool,
     /// Read the passphrase from the first line of this file.
@@ -210,13 +210,13 @@ pub(crate) struct Pass {
     pub(crate) descriptor: Option<u32>,
 }
 
-/// What kind of certificate.
+/// The validity and key algorithm of a certificate.
 #[derive(Args)]
 pub(crate) struct Kind {
-    /// How long it is valid; never longer than its CA, which is valid for ten years.
+    /// Validity in days, limited by that of the CA, which is valid for ten years.
     #[arg(long, value_name = "N", default_value_t = Days::USUAL)]
     pub(crate) days: Days,
-    /// The kind of key.
+    /// Algorithm of the private key.
     #[arg(long, value_enum, default_value_t = KeyAlgorithm::P256)]
     pub(crate) algorithm: KeyAlgorithm,
 }
@@ -233,7 +233,7 @@ impl Kind {
 
 #[derive(Args)]
 pub(crate) struct Write {
-    /// Replace files that are there already.
+    /// Overwrite existing files.
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -248,7 +248,7 @@ impl Write {
 
 #[derive(Args)]
 pub(crate) struct Output {
-    /// How the answer is printed.
+    /// Format of the output.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) output: Format,
 }
@@ -281,12 +281,12 @@ pub(crate) enum KeyAlgorithm {
 }
 
 impl AuthCommand {
-    /// What no single flag can tell.
+    /// Checks that involve several flags.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         match self {
             AuthCommand::New { command: NewCommand::Server(args) } => args.check(),
             AuthCommand::New { command: NewCommand::Client(args) } if args.source.is_none() => {
-                Err("give --server-in server.pem, or --ca-in ca.pem: a client belongs to a CA")
+                Err("a client certificate needs a CA; pass --server-in server.pem or --ca-in ca.pem")
             }
             _ => Ok(()),
         }
@@ -302,15 +302,15 @@ impl NewServer {
         self.hosts.clone()
     }
 
-    /// Where the CA's file goes, if one is to be written.
+    /// The path of the CA file to write, if any.
     pub(crate) fn ca_out(&self) -> Option<PathBuf> {
-        let beside = || self.source.is_none().then(|| beside(&self.out));
-        self.ca_out.clone().or_else(beside)
+        let default = || self.source.is_none().then(|| default_ca_file(&self.out));
+        self.ca_out.clone().or_else(default)
     }
 
     fn check(&self) -> Result<(), &'static str> {
         if self.ca_out().is_some_and(|ca_out| ca_out == self.out) {
-            return Err("--out and the CA's file are the same; give another --ca-out");
+            return Err("--out and the CA file are the same; pass another --ca-out");
         }
         Ok(())
     }
@@ -322,7 +322,7 @@ impl CaSource {
     }
 }
 
-/// Where the CA's file of that server is, unless somebody says otherwise.
-pub(crate) fn beside(server: &Path) -> PathBuf {
+/// The default path of a server's CA file.
+pub(crate) fn default_ca_file(server: &Path) -> PathBuf {
     server.with_file_name("ca.pem")
 }

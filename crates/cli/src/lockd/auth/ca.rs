@@ -1,20 +1,20 @@
-//! The CA that a new certificate is to come from: a new one, or the one of a server's file or a CA's file.
+//! The CA that issues a new certificate: a new one, or one read from a server's identity file or a CA file.
 
 use std::path::Path;
 
 use identity::{Authority, CaBundle, CaKey, Cost, Days, Error, ErrorKind, Moment, Name, ServerBundle, file};
 
-use super::args::{CaSource, NewServer, Pass, beside};
+use super::args::{CaSource, NewServer, PassphraseSource, default_ca_file};
 use super::read_server;
 
-/// A CA, and its key as it is kept.
+/// A CA, and its key as stored: plain or encrypted.
 pub(crate) struct Ca {
     pub(crate) authority: Authority,
     pub(crate) key: CaKey,
 }
 
 impl Ca {
-    /// A CA for a server that belongs to none.
+    /// Creates a CA for a new server.
     pub(crate) fn create(args: &NewServer, moment: &mut Moment) -> Result<Ca, String> {
         let passphrase = args.pass.for_new_key()?;
         let (algorithm, _) = args.kind.get();
@@ -24,16 +24,16 @@ impl Ca {
         Ok(Ca { authority, key })
     }
 
-    /// The CA that is there.
-    pub(crate) fn find(source: &CaSource, pass: &Pass) -> Result<Ca, String> {
+    /// Opens an existing CA.
+    pub(crate) fn find(source: &CaSource, pass: &PassphraseSource) -> Result<Ca, String> {
         let server = source.server_in.as_deref().map(read_server).transpose()?;
         let bundle = match (&source.ca_in, &source.server_in, &server) {
             (Some(path), _, _) => read_ca(path)?,
             (None, Some(path), Some(server)) => of_server(path, server)?,
-            _ => return Err("give --server-in or --ca-in".into()),
+            _ => return Err("pass --server-in or --ca-in".into()),
         };
         if server.as_ref().is_some_and(|server| server.ca() != bundle.certificate()) {
-            let what = "the CA's file belongs to another CA than the server's; give the right --ca-in";
+            let what = "the CA file is of another CA than the server's file; pass the matching --ca-in";
             return Err(format!("{what}: cn={}", bundle.certificate().name()));
         }
         let passphrase = pass.for_key(bundle.key())?;
@@ -41,7 +41,7 @@ impl Ca {
         Ok(Ca { authority: authority?, key: bundle.key().clone() })
     }
 
-    /// What goes into the CA's file.
+    /// The content of the CA file.
     pub(crate) fn to_bundle(&self) -> CaBundle {
         CaBundle::new(self.authority.certificate().clone(), self.key.clone())
     }
@@ -51,23 +51,23 @@ fn read_ca(path: &Path) -> Result<CaBundle, Error> {
     CaBundle::parse(&file::read(path)?).map_err(|error| error.in_file(path))
 }
 
-/// The CA with its key, from the server's file or from beside it.
+/// The CA with its key, from the server's file or the CA file next to it.
 fn of_server(path: &Path, server: &ServerBundle) -> Result<CaBundle, String> {
     if let Some(key) = server.ca_key() {
         return Ok(CaBundle::new(server.ca().clone(), key.clone()));
     }
-    let beside = beside(path);
-    read_ca(&beside).map_err(|error| match error.kind() {
+    let ca_file = default_ca_file(path);
+    read_ca(&ca_file).map_err(|error| match error.kind() {
         ErrorKind::NotFound => format!(
-            "the CA key is neither in the server's file nor beside it; give --ca-in: server={} ca={}",
+            "the CA key is neither in the server's file nor in ca.pem next to it; pass --ca-in: server={} ca={}",
             path.display(),
-            beside.display()
+            ca_file.display()
         ),
         _ => error.to_string(),
     })
 }
 
-/// The server's name and ` CA`, as much of it as fits.
+/// The server's name followed by ` CA`, truncated to the maximum length.
 fn ca_name(server: &Name) -> Name {
     let short: String = server.as_str().chars().take(Name::CHARS_MAX - 3).collect();
     format!("{short} CA").parse().expect("a name of the same kind, not longer")

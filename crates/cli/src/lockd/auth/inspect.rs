@@ -1,22 +1,22 @@
-//! `lockd auth inspect`: what is in an identity file.
+//! `lockd auth inspect`: shows the content of an identity file.
 
 use super::args::Inspect;
-use super::view::Answer;
+use super::view::Report;
 use super::{read_client, read_server};
 
 pub(crate) fn server(args: &Inspect) -> Result<(), String> {
     let bundle = read_server(&args.input)?;
-    let mut answer = Answer::about(&args.input);
-    answer.add_server(&bundle);
-    answer.add_serials("revoked", bundle.denylist());
-    answer.print(args.output.output);
+    let mut report = Report::about(&args.input);
+    report.add_server(&bundle);
+    report.add_serials("revoked", bundle.denylist());
+    report.print(args.output.output);
     Ok(())
 }
 
 pub(crate) fn client(args: &Inspect) -> Result<(), String> {
     let bundle = read_client(&args.input)?;
-    let mut answer = Answer::about(&args.input);
-    answer.add_client(&bundle);
-    answer.print(args.output.output);
+    let mut report = Report::about(&args.input);
+    report.add_client(&bundle);
+    report.print(args.output.output);
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! `lockd auth new`: a CA, servers, clients.
+//! `lockd auth new`: creates a CA, and certificates of servers and clients.
 
 use identity::{Moment, Rights, ServerBundle, file};
 
 use super::args::{NewClient, NewServer};
 use super::ca::Ca;
-use super::view::Answer;
+use super::view::Report;
 use super::{fill, now, read_server};
-use crate::say;
+use crate::notice;
 
 pub(crate) fn server(args: &NewServer) -> Result<(), String> {
     let mut moment = Moment { now: now(), fill: &mut fill };
@@ -22,18 +22,18 @@ pub(crate) fn server(args: &NewServer) -> Result<(), String> {
     let bundle = ca.authority.issue_server(&args.cn, &args.hosts(), args.kind.get(), &mut moment)?;
     let bundle = write_server(args, &ca, bundle)?;
     if !ca.key.is_sealed() && (ca_out.is_some() || args.with_ca_key) {
-        say("note: the CA key is not encrypted; --ca-pass-prompt encrypts it");
+        notice("note: the CA key is not encrypted; use --ca-pass-prompt to encrypt it");
     }
-    let mut answer = Answer::about(&args.out);
-    answer.add_path("ca_file", ca_out.as_deref());
-    answer.add_server(&bundle);
-    answer.print(args.write.output.output);
+    let mut report = Report::about(&args.out);
+    report.add_path("ca_file", ca_out.as_deref());
+    report.add_server(&bundle);
+    report.print(args.write.output.output);
     Ok(())
 }
 
-/// The server's file as it was written, and the CA's, if there is one to write.
+/// Writes the server's file and, if requested, the CA file; returns the server's bundle as written.
 fn write_server(args: &NewServer, ca: &Ca, mut bundle: ServerBundle) -> Result<ServerBundle, String> {
-    // Whoever was asked for a passphrase took their time: what was revoked meanwhile counts.
+    // The denylist is read under the lock: serials may have been revoked during the passphrase prompt.
     let _held = file::lock_beside(&args.out)?;
     if let Some(server) = &args.source.server_in {
         bundle = bundle.with_denylist(read_server(server)?.denylist().clone());
@@ -57,8 +57,8 @@ pub(crate) fn client(args: &NewClient) -> Result<(), String> {
     let bundle = ca.authority.issue_client(&args.cn, who, args.kind.get(), &mut moment)?;
     let text = bundle.to_pem();
     file::write(&[(args.out.as_path(), text.as_str())], args.write.existing(), &mut fill)?;
-    let mut answer = Answer::about(&args.out);
-    answer.add_client(&bundle);
-    answer.print(args.write.output.output);
+    let mut report = Report::about(&args.out);
+    report.add_client(&bundle);
+    report.print(args.write.output.output);
     Ok(())
 }

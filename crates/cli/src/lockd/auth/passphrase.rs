@@ -1,27 +1,27 @@
-//! The passphrase of the CA's key: asked for, or read from a file or a descriptor. It is wiped after use, and is
-//! never on a command line, where every process could read it.
+//! The passphrase of the CA key: prompted for, or read from a file or a descriptor. It is zeroized after use, and never
+//! taken from the command line, which other processes can read.
 
 use std::path::{Path, PathBuf};
 
 use identity::{CaKey, Passphrase, file};
 use zeroize::Zeroizing;
 
-use super::args::Pass;
+use super::args::PassphraseSource;
 
-impl Pass {
-    /// For a key to come: none, if none was asked for.
+impl PassphraseSource {
+    /// The passphrase for a new key; `None` leaves it unencrypted.
     pub(crate) fn for_new_key(&self) -> Result<Option<Passphrase>, String> {
         if !self.prompt {
             return self.read();
         }
         let first = prompt("Passphrase for the CA key: ")?;
-        if first != prompt("The same again: ")? {
-            return Err("the two passphrases differ; try again".into());
+        if first != prompt("Repeat the passphrase: ")? {
+            return Err("the passphrases do not match; try again".into());
         }
         Ok(Some(first))
     }
 
-    /// For a key that is there. Whoever gave no flag is asked, if there is somebody.
+    /// The passphrase of an existing key; prompts if the key is encrypted and no source was given.
     pub(crate) fn for_key(&self, key: &CaKey) -> Result<Option<Passphrase>, String> {
         if !key.is_sealed() {
             return Ok(None);
@@ -48,8 +48,8 @@ fn first_line(path: &Path) -> Result<Passphrase, String> {
 
 fn prompt(question: &str) -> Result<Passphrase, String> {
     let answer = rpassword::prompt_password(question).map_err(|cause| {
-        let advice = "the CA key's passphrase is needed, and nobody can be asked";
-        format!("{advice}; give --ca-pass-file or --ca-pass-fd: {cause}")
+        let advice = "the passphrase of the CA key is needed, and there is no terminal to prompt on";
+        format!("{advice}; pass --ca-pass-file or --ca-pass-fd: {cause}")
     })?;
     Ok(Passphrase::new(Zeroizing::new(answer))?)
 }

@@ -1,7 +1,7 @@
-//! `lockd auth verify`: whether an identity file would do its work today.
+//! `lockd auth verify`: checks whether an identity file would be accepted now.
 //!
-//! Reading it checks the chain, the purposes and that keys fit; what is left are dates, revocation, and who else
-//! may read the file.
+//! Parsing already checks the chain, the purposes and the private keys; this module adds the validity period, revocation
+//! and the file's permissions.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,13 +10,13 @@ use std::path::Path;
 use identity::{Certificate, Denylist, Error, UnixTime};
 
 use super::args::{Output, VerifyClient, VerifyServer};
-use super::view::{Answer, rfc3339};
+use super::view::{Report, rfc3339};
 use super::{now, read_client, read_denylist, read_server};
 
-/// When it is time to think of the next one.
+/// Certificates with less validity left get a note.
 const SOON_SECONDS: u64 = 30 * 24 * 60 * 60;
 
-/// What was found.
+/// The results of a check.
 #[derive(Default)]
 struct Findings {
     problems: Vec<String>,
@@ -26,7 +26,7 @@ struct Findings {
 
 pub(crate) fn server(args: &VerifyServer) -> Result<(), String> {
     let mut findings = Findings::default();
-    if let Err(error) = findings.look_at_server(args) {
+    if let Err(error) = findings.check_server(args) {
         findings.problems.push(error.to_string());
     }
     findings.report(&args.input, &args.output)
@@ -34,14 +34,14 @@ pub(crate) fn server(args: &VerifyServer) -> Result<(), String> {
 
 pub(crate) fn client(args: &VerifyClient) -> Result<(), String> {
     let mut findings = Findings::default();
-    if let Err(error) = findings.look_at_client(args) {
+    if let Err(error) = findings.check_client(args) {
         findings.problems.push(error.to_string());
     }
     findings.report(&args.input, &args.output)
 }
 
 impl Findings {
-    fn look_at_server(&mut self, args: &VerifyServer) -> Result<(), Error> {
+    fn check_server(&mut self, args: &VerifyServer) -> Result<(), Error> {
         let now = now();
         let denylist = read_denylist(args.denylist_path.as_deref())?;
         let bundle = read_server(&args.input)?;
@@ -51,14 +51,16 @@ impl Findings {
             self.note_end(certificate, now);
         }
         if bundle.ca_key().is_some_and(|key| !key.is_sealed()) {
-            self.notes
-                .push("the CA key is in the server's file, in clear: who has it can make up clients".into());
+            self.notes.push(
+                "the CA key is in the server's file, unencrypted: its readers can issue client certificates"
+                    .into(),
+            );
         }
         self.note_readers(&args.input);
         Ok(())
     }
 
-    fn look_at_client(&mut self, args: &VerifyClient) -> Result<(), Error> {
+    fn check_client(&mut self, args: &VerifyClient) -> Result<(), Error> {
         let now = now();
         let denylist = read_denylist(args.denylist_path.as_deref())?;
         let server = read_server(&args.server_in)?;
@@ -75,29 +77,29 @@ impl Findings {
         if (1..SOON_SECONDS).contains(&left) {
             let (name, until) = (certificate.name(), rfc3339(certificate.not_after()));
             self.notes
-                .push(format!("the certificate ends soon; make a new one: cn={name} not_after={until}"));
+                .push(format!("the certificate expires soon; issue a new one: cn={name} not_after={until}"));
         }
     }
 
     fn note_readers(&mut self, path: &Path) {
         let mode = fs::metadata(path).map_or(0, |found| found.permissions().mode());
         if mode & 0o077 != 0 {
-            let what = "others may read the file; chmod 600 keeps them out";
+            let what = "other users can access the file; run chmod 600 on it";
             self.notes.push(format!("{what}: file={} mode={:o}", path.display(), mode & 0o777));
         }
     }
 
     fn report(self, path: &Path, output: &Output) -> Result<(), String> {
         let count = self.problems.len();
-        let mut answer = Answer::about(path);
-        answer.add_flag("ok", count == 0);
-        answer.add_list("problems", self.problems);
-        answer.add_list("notes", self.notes);
-        answer.add_serials("revoked", &self.revoked);
-        answer.print(output.output);
+        let mut report = Report::about(path);
+        report.add_flag("ok", count == 0);
+        report.add_list("problems", self.problems);
+        report.add_list("notes", self.notes);
+        report.add_serials("revoked", &self.revoked);
+        report.print(output.output);
         match count {
             0 => Ok(()),
-            _ => Err(format!("the file does not pass: file={} problems={count}", path.display())),
+            _ => Err(format!("verification failed: file={} problems={count}", path.display())),
         }
     }
 }

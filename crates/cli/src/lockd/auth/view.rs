@@ -1,8 +1,8 @@
-//! Answers: one JSON object, or lines for people. The same facts in both.
+//! Reports of `lockd auth`: one JSON object, or text with the same fields.
 //!
-//! Programs read the JSON: fields are added, and not renamed. Times are RFC 3339, with Unix seconds beside them.
+//! The JSON form is stable: fields are added, never renamed. Times are RFC 3339, each with a second field in Unix seconds.
 //!
-//! **What is absent.** Private keys, in either.
+//! **What is absent.** Private keys.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -13,36 +13,36 @@ use serde_json::{Value, json};
 
 use super::args::Format;
 
-/// What is to be said, in order.
-pub(crate) struct Answer(Facts);
+/// The fields of a report, in order.
+pub(crate) struct Report(Fields);
 
-type Facts = Vec<(&'static str, Fact)>;
+type Fields = Vec<(&'static str, Field)>;
 
-enum Fact {
+enum Field {
     Text(String),
-    /// Stands beside a text that says the same, and is for programs alone.
+    /// Only in JSON; a text field has the same information.
     Number(u64),
     Flag(bool),
     List(Vec<String>),
-    Group(Facts),
+    Group(Fields),
 }
 
-impl Answer {
-    /// Begins with the file that it is about.
-    pub(crate) fn about(path: &Path) -> Answer {
-        Answer(vec![("file", Fact::Text(path.display().to_string()))])
+impl Report {
+    /// A report that starts with the file's path.
+    pub(crate) fn about(path: &Path) -> Report {
+        Report(vec![("file", Field::Text(path.display().to_string()))])
     }
 
     pub(crate) fn add_path(&mut self, name: &'static str, path: Option<&Path>) {
-        self.0.extend(path.map(|path| (name, Fact::Text(path.display().to_string()))));
+        self.0.extend(path.map(|path| (name, Field::Text(path.display().to_string()))));
     }
 
     pub(crate) fn add_flag(&mut self, name: &'static str, flag: bool) {
-        self.0.push((name, Fact::Flag(flag)));
+        self.0.push((name, Field::Flag(flag)));
     }
 
     pub(crate) fn add_list(&mut self, name: &'static str, items: Vec<String>) {
-        self.0.push((name, Fact::List(items)));
+        self.0.push((name, Field::List(items)));
     }
 
     pub(crate) fn add_serials(&mut self, name: &'static str, denylist: &Denylist) {
@@ -56,71 +56,73 @@ impl Answer {
             Some(CaKey::Sealed(_)) => "encrypted",
         };
         let server = bundle.server().certificate();
-        self.add_certificate("ca", bundle.ca(), vec![("key", Fact::Text(key.into()))]);
-        self.add_certificate("server", server, vec![("hosts", Fact::List(server.hosts().to_vec()))]);
+        self.add_certificate("ca", bundle.ca(), vec![("key", Field::Text(key.into()))]);
+        self.add_certificate("server", server, vec![("hosts", Field::List(server.hosts().to_vec()))]);
         self.add_certificate("forwarding", bundle.forwarding().certificate(), vec![]);
     }
 
     pub(crate) fn add_client(&mut self, bundle: &ClientBundle) {
         let PeerIdentity { role, rights, .. } = bundle.identity();
         let namespaces = rights.iter().map(|one| one.to_string()).collect();
-        let says = vec![("role", Fact::Text(role.to_string())), ("namespaces", Fact::List(namespaces))];
-        self.add_certificate("client", bundle.client().certificate(), says);
+        let more = vec![("role", Field::Text(role.to_string())), ("namespaces", Field::List(namespaces))];
+        self.add_certificate("client", bundle.client().certificate(), more);
         self.add_certificate("ca", bundle.ca(), vec![]);
     }
 
-    fn add_certificate(&mut self, name: &'static str, certificate: &Certificate, more: Facts) {
+    fn add_certificate(&mut self, name: &'static str, certificate: &Certificate, more: Fields) {
         let (from, until) = (certificate.not_before(), certificate.not_after());
-        let mut facts = vec![
-            ("cn", Fact::Text(certificate.name().to_string())),
-            ("serial", Fact::Text(certificate.serial().to_string())),
-            ("purpose", Fact::Text(certificate.purpose().to_string())),
-            ("algorithm", Fact::Text(certificate.algorithm().into())),
-            ("not_before", Fact::Text(rfc3339(from))),
-            ("not_before_unix", Fact::Number(from.as_secs())),
-            ("not_after", Fact::Text(rfc3339(until))),
-            ("not_after_unix", Fact::Number(until.as_secs())),
+        let mut fields = vec![
+            ("cn", Field::Text(certificate.name().to_string())),
+            ("serial", Field::Text(certificate.serial().to_string())),
+            ("purpose", Field::Text(certificate.purpose().to_string())),
+            ("algorithm", Field::Text(certificate.algorithm().into())),
+            ("not_before", Field::Text(rfc3339(from))),
+            ("not_before_unix", Field::Number(from.as_secs())),
+            ("not_after", Field::Text(rfc3339(until))),
+            ("not_after_unix", Field::Number(until.as_secs())),
         ];
-        facts.extend(more);
-        self.0.push((name, Fact::Group(facts)));
+        fields.extend(more);
+        self.0.push((name, Field::Group(fields)));
     }
 
-    /// A reader that has gone away is no reason to fail what was done.
+    /// Prints the report. A closed pipe is no failure: the files are written already.
     pub(crate) fn print(self, format: Format) {
         let text = match format {
-            Format::Json => format!("{}\n", Fact::Group(self.0).json()),
-            Format::Text => self.0.iter().map(|(name, fact)| fact.lines(name, "")).collect(),
+            Format::Json => format!("{}\n", Field::Group(self.0).json()),
+            Format::Text => self.0.iter().map(|(name, field)| field.lines(name, "")).collect(),
         };
         drop(std::io::stdout().write_all(text.as_bytes()));
     }
 }
 
-impl Fact {
+impl Field {
     fn json(&self) -> Value {
         match self {
-            Fact::Text(text) => json!(text),
-            Fact::Number(number) => json!(number),
-            Fact::Flag(flag) => json!(flag),
-            Fact::List(items) => json!(items),
-            Fact::Group(facts) => {
-                Value::Object(facts.iter().map(|(name, fact)| ((*name).into(), fact.json())).collect())
+            Field::Text(text) => json!(text),
+            Field::Number(number) => json!(number),
+            Field::Flag(flag) => json!(flag),
+            Field::List(items) => json!(items),
+            Field::Group(fields) => {
+                Value::Object(fields.iter().map(|(name, field)| ((*name).into(), field.json())).collect())
             }
         }
     }
 
-    /// For people.
+    /// The text form.
     fn lines(&self, name: &str, indent: &str) -> String {
         match self {
-            Fact::Text(text) => format!("{indent}{name}: {}\n", plain(text)),
-            Fact::Number(_) => String::new(),
-            Fact::Flag(flag) => format!("{indent}{name}: {}\n", if *flag { "yes" } else { "no" }),
-            Fact::List(items) if items.is_empty() => format!("{indent}{name}: none\n"),
-            Fact::List(items) => items.iter().fold(format!("{indent}{name}:\n"), |lines, item| {
-                lines + indent + "  " + &plain(item) + "\n"
+            Field::Text(text) => format!("{indent}{name}: {}\n", mask_control(text)),
+            Field::Number(_) => String::new(),
+            Field::Flag(flag) => format!("{indent}{name}: {}\n", if *flag { "yes" } else { "no" }),
+            Field::List(items) if items.is_empty() => format!("{indent}{name}: none\n"),
+            Field::List(items) => items.iter().fold(format!("{indent}{name}:\n"), |lines, item| {
+                lines + indent + "  " + &mask_control(item) + "\n"
             }),
-            Fact::Group(facts) => facts.iter().fold(format!("{indent}{name}:\n"), |lines, (name, fact)| {
-                lines + &fact.lines(name, &format!("{indent}  "))
-            }),
+            Field::Group(fields) => {
+                fields.iter().fold(format!("{indent}{name}:\n"), |lines, (name, field)| {
+                    lines + &field.lines(name, &format!("{indent}  "))
+                })
+            }
         }
     }
 }
@@ -130,7 +132,7 @@ pub(crate) fn rfc3339(time: UnixTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-/// Names come from certificates: whatever a terminal would act on is shown, not sent.
-fn plain(text: &str) -> String {
+/// Masks control characters: the names in certificates are untrusted, and a terminal would interpret them.
+fn mask_control(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

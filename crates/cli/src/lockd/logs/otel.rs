@@ -1,6 +1,6 @@
-//! Traces: a span for each request, in batches, to a collector that speaks OTLP over HTTP.
+//! Traces: one span per request, exported in batches to a collector by OTLP over HTTP.
 //!
-//! A collector that is slow or gone costs traces, never requests: a batch that does not fit into the queue is dropped.
+//! A slow or unreachable collector never delays requests: spans that do not fit into the export queue are dropped.
 
 use std::time::Duration;
 
@@ -16,32 +16,34 @@ use tracing::Subscriber;
 use tracing_opentelemetry::OpenTelemetryLayer;
 use tracing_subscriber::registry::LookupSpan;
 
-/// How long one batch may take to be taken.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for the export of one batch.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Dropped, it sends what is left.
-pub(super) struct Traces(SdkTracerProvider);
+/// Exports the remaining spans on drop.
+pub(super) struct TraceGuard(SdkTracerProvider);
 
-impl Drop for Traces {
+impl Drop for TraceGuard {
     fn drop(&mut self) {
-        if let Err(error) = self.0.shutdown_with_timeout(PATIENCE) {
-            crate::say(&format!("the last traces could not be sent: {error}"));
+        if let Err(error) = self.0.shutdown_with_timeout(EXPORT_TIMEOUT) {
+            crate::notice(&format!("the last traces could not be exported: {error}"));
         }
     }
 }
 
-/// Spans go to the collector at `endpoint`, such as `http://127.0.0.1:4318/v1/traces`.
-pub(super) fn layer<S>(endpoint: &str) -> Result<(OpenTelemetryLayer<S, SdkTracer>, Traces), String>
+/// A layer that exports spans to the collector at `endpoint`, such as `http://127.0.0.1:4318/v1/traces`.
+pub(super) fn layer<S>(endpoint: &str) -> Result<(OpenTelemetryLayer<S, SdkTracer>, TraceGuard), String>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
     if !endpoint.starts_with("http://") {
         return Err(format!(
-            "traces go to a collector on this machine or in its network, by http://: otlp-endpoint={endpoint}"
+            "only http:// collectors are supported: run one on this machine or a trusted network: otlp-endpoint={endpoint}"
         ));
     }
-    let client =
-        Client { runtime: Handle::current(), inner: HyperClient::with_default_connector(PATIENCE, None) };
+    let client = Client {
+        runtime: Handle::current(),
+        inner: HyperClient::with_default_connector(EXPORT_TIMEOUT, None),
+    };
     let exporter = SpanExporter::builder()
         .with_http()
         .with_http_client(client)
@@ -54,10 +56,10 @@ where
         .with_resource(Resource::builder().with_service_name("lockd").build())
         .build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("lockd"));
-    Ok((layer, Traces(provider)))
+    Ok((layer, TraceGuard(provider)))
 }
 
-/// The exporter has a thread of its own; sockets are the runtime's.
+/// Runs the exporter's requests on the tokio runtime: the exporter calls from a thread of its own.
 #[derive(Debug)]
 struct Client {
     runtime: Handle,

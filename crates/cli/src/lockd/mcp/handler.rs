@@ -1,4 +1,4 @@
-//! Takes calls, a bounded number at once, and hands them to the desk.
+//! Dispatches tool calls to the session, with bounded concurrency.
 
 use std::sync::Arc;
 
@@ -10,29 +10,29 @@ use rmcp::service::{RequestContext, RoleServer};
 use rmcp::{ErrorData, ServerHandler};
 use tokio::sync::Semaphore;
 
-use super::desk::{Answer, Desk};
-use super::tools::{INSTRUCTIONS, Verb};
+use super::session::{AgentSession, ToolResult};
+use super::tools::{INSTRUCTIONS, ToolName};
 
-/// The most calls at once. Each may wait for a while.
+/// Maximum number of concurrent calls; each may wait up to `--max-wait`.
 const CALLS_MAX: usize = 64;
 
 pub(super) struct Handler {
-    desk: Arc<Desk>,
-    turns: Semaphore,
+    session: Arc<AgentSession>,
+    calls: Semaphore,
 }
 
 impl Handler {
-    pub(super) fn new(desk: Arc<Desk>) -> Handler {
-        Handler { desk, turns: Semaphore::new(CALLS_MAX) }
+    pub(super) fn new(session: Arc<AgentSession>) -> Handler {
+        Handler { session, calls: Semaphore::new(CALLS_MAX) }
     }
 
-    async fn answer(&self, verb: Verb, request: CallToolRequestParams) -> Answer {
-        let Ok(_turn) = self.turns.try_acquire() else {
+    async fn call(&self, tool: ToolName, request: CallToolRequestParams) -> ToolResult {
+        let Ok(_permit) = self.calls.try_acquire() else {
             return Err(format!(
-                "REFUSED: {CALLS_MAX} calls are under way, the most at once. NEXT: wait for them to be answered.\n"
+                "REFUSED: {CALLS_MAX} calls are running, which is the limit. NEXT: wait for their results.\n"
             ));
         };
-        self.desk.call(verb, request.arguments.unwrap_or_default()).await
+        self.session.call(tool, request.arguments.unwrap_or_default()).await
     }
 }
 
@@ -48,7 +48,7 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(Verb::ALL.map(Verb::tool).to_vec()))
+        Ok(ListToolsResult::with_all_items(ToolName::ALL.map(ToolName::tool).to_vec()))
     }
 
     async fn call_tool(
@@ -56,15 +56,14 @@ impl ServerHandler for Handler {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let unknown =
-            || ErrorData::invalid_params(format!("there is no such tool: name={:?}", request.name), None);
-        let verb = Verb::named(&request.name).ok_or_else(unknown)?;
-        let answer = tokio::select! {
+        let unknown = || ErrorData::invalid_params(format!("unknown tool: name={:?}", request.name), None);
+        let tool = ToolName::named(&request.name).ok_or_else(unknown)?;
+        let result = tokio::select! {
             biased;
-            answer = self.answer(verb, request) => answer,
+            result = self.call(tool, request) => result,
             () = context.ct.cancelled() => Err("CANCELLED.\n".into()),
         };
-        let result = match answer {
+        let result = match result {
             Ok(text) => CallToolResult::success(vec![ContentBlock::text(text)]),
             Err(text) => CallToolResult::error(vec![ContentBlock::text(text)]),
         };

@@ -1,24 +1,24 @@
-//! Where each setting comes from: a flag, a variable, the file, or nowhere.
+//! The source of each setting: a flag, a variable, the settings file, or the default.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use clap::ArgMatches;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
-use serde_json::{Value, json};
+use cli::folders;
+use serde_json::Value;
 use server::Config;
+use server::settings::{self, Setting};
 
-use super::settings::Serve;
-use crate::logs::{Format, Level};
+use super::settings::FILE;
 
-/// Where a setting comes from.
+/// The source of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Flag,
-    Variable(String),
+    Variable(&'static str),
     File(PathBuf),
     Default,
 }
@@ -34,72 +34,70 @@ impl fmt::Display for Source {
     }
 }
 
-/// Every setting, and where it comes from.
+/// The configuration, and the source of each setting.
 pub(super) struct Resolved {
     pub(super) config: Config,
-    pub(super) format: Format,
-    pub(super) level: Level,
-    pub(super) collector: Option<String>,
-    sources: BTreeMap<String, Source>,
+    sources: BTreeMap<&'static str, Source>,
 }
 
-/// The largest file of settings.
+/// The largest settings file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Flags and variables are in the matches; the rest is looked for in the file.
+/// Flags and variables are in the matches; the rest comes from the settings file.
 pub(super) fn resolve(matches: &ArgMatches) -> Result<Resolved, String> {
-    let command = Serve::augment_args(Command::new("lockd"));
-    let mut sources = BTreeMap::new();
-    let mut arguments = vec![OsString::from("lockd")];
-    for (id, name) in names(&command) {
-        match matches.value_source(&id) {
-            Some(ValueSource::CommandLine) => {
-                let values = matches.get_raw(&id).into_iter().flatten();
-                arguments.extend(values.map(|value| flag(&name, value)));
-                sources.insert(name, Source::Flag);
-            }
-            Some(ValueSource::EnvVariable) => {
-                let variable = format!("LOCKD_{}", id.to_uppercase());
-                sources.insert(name, Source::Variable(variable));
-            }
-            _ => {}
+    let (path, mut in_file) = match file(matches)? {
+        Some(path) => {
+            let settings = read(&path)?;
+            (path, settings)
+        }
+        None => (PathBuf::new(), BTreeMap::new()),
+    };
+    let (mut values, mut sources) = (BTreeMap::new(), BTreeMap::new());
+    for setting in Config::SETTINGS {
+        let in_file = in_file.remove(setting.name).map(OsString::from);
+        let given = || matches.get_raw(setting.name).and_then(Iterator::last).map(OsStr::to_os_string);
+        let (value, source) = match matches.value_source(setting.name) {
+            Some(ValueSource::CommandLine) => (given(), Source::Flag),
+            Some(ValueSource::EnvVariable) => (given(), Source::Variable(setting.variable)),
+            _ => (in_file, Source::File(path.clone())),
+        };
+        if let Some(value) = value {
+            values.insert(setting.name, value);
+            sources.insert(setting.name, source);
         }
     }
-    if let Some(path) = file(matches)? {
-        for (name, value) in read(&path, &command)? {
-            let argument = flag(&name, value.as_ref());
-            if let Entry::Vacant(place) = sources.entry(name) {
-                arguments.push(argument);
-                place.insert(Source::File(path.clone()));
-            }
+    Ok(Resolved { config: configure(&values)?, sources })
+}
+
+/// The defaults with these values.
+fn configure(values: &BTreeMap<&'static str, OsString>) -> Result<Config, String> {
+    let data_dir = match values.get(DATA_DIR) {
+        Some(path) => {
+            std::path::absolute(path).map_err(|error| format!("{error}: path={}", path.display()))?
+        }
+        None => folders::data().ok_or("no home directory; set --data-dir")?,
+    };
+    let mut config = Config::in_folder(data_dir);
+    for setting in Config::SETTINGS.iter().filter(|setting| setting.name != DATA_DIR) {
+        if let Some(value) = values.get(setting.name) {
+            setting.set(&mut config, value).map_err(|error| invalid(setting, value, &error))?;
         }
     }
-    let matches = command.try_get_matches_from(arguments).map_err(|error| first_line(&error))?;
-    let serve = Serve::from_arg_matches(&matches).map_err(|error| first_line(&error))?;
-    let ((format, level), collector) = (serve.logs(), serve.otlp_endpoint.clone());
-    Ok(Resolved { config: serve.config()?, format, level, collector, sources })
+    config.check().map_err(|error| error.to_string())?;
+    Ok(config)
 }
 
-/// The settings by their ids in clap and their names in the file.
-fn names(command: &Command) -> Vec<(String, String)> {
-    let named = command.get_arguments().filter_map(|arg| Some((arg.get_id().to_string(), arg.get_long()?)));
-    named.map(|(id, long)| (id, long.to_string())).collect()
+/// Other defaults depend on it.
+const DATA_DIR: &str = "data-dir";
+
+/// In the words of clap.
+fn invalid(setting: &Setting, value: &OsStr, error: &str) -> String {
+    format!("invalid value '{}' for '--{} <{}>': {error}", value.display(), setting.name, setting.value_name)
 }
 
-fn flag(name: &str, value: &OsStr) -> OsString {
-    let mut flag = OsString::from(format!("--{name}="));
-    flag.push(value);
-    flag
-}
-
-fn first_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_string()
-}
-
-/// The file that is named, which has to be there; else the first that is.
+/// The settings file that is named, which must exist; else the first that exists.
 fn file(matches: &ArgMatches) -> Result<Option<PathBuf>, String> {
-    if let Some(path) = matches.get_one::<PathBuf>("config") {
+    if let Some(path) = matches.get_one::<PathBuf>(FILE) {
         return Ok(Some(path.clone()));
     }
     let home = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -109,85 +107,67 @@ fn file(matches: &ArgMatches) -> Result<Option<PathBuf>, String> {
         match path.try_exists() {
             Ok(true) => return Ok(Some(path)),
             Ok(false) => {}
-            // What cannot be looked at may be there: to go on without it would be to guess.
+            // It may exist: to start without it would be to guess.
             Err(error) => return Err(format!("{error}: file={}", path.display())),
         }
     }
     Ok(None)
 }
 
-/// The settings in a file, each checked as its flag would be.
-fn read(path: &Path, command: &Command) -> Result<Vec<(String, String)>, String> {
+/// The settings in a file by name, each checked as its flag is.
+fn read(path: &Path) -> Result<BTreeMap<String, String>, String> {
     let wrong = |what: String| format!("{what}: file={}", path.display());
     let length = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
     if length > FILE_MAX {
-        return Err(wrong("a file of settings is shorter".into()));
+        return Err(wrong(format!("longer than a settings file may be: max_bytes={FILE_MAX}")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         wrong(format!("not TOML: {}: line={line}", error.message()))
     })?;
-    let mut settings = Vec::new();
+    let mut settings = BTreeMap::new();
     for (name, value) in table {
-        if name == "config" || !names(command).iter().any(|(_, known)| *known == name) {
+        let Some(setting) = Config::SETTINGS.iter().find(|setting| setting.name == name) else {
             return Err(wrong(format!("no such setting; `lockd config` lists them: {name}")));
-        }
+        };
         let value = match value {
             toml::Value::String(text) => text,
             toml::Value::Integer(number) => number.to_string(),
             toml::Value::Boolean(flag) => flag.to_string(),
             _ => return Err(wrong(format!("text, a whole number, true or false is needed: {name}"))),
         };
-        let alone = [OsString::from("lockd"), flag(&name, value.as_ref())];
-        command.clone().try_get_matches_from(alone).map_err(|error| wrong(first_line(&error)))?;
-        settings.push((name, value));
+        let checked = setting.check(value.as_ref());
+        checked.map_err(|error| wrong(invalid(setting, value.as_ref(), &error)))?;
+        settings.insert(name, value);
     }
     Ok(settings)
 }
 
 impl Resolved {
-    /// Each setting by its name, with where it comes from; null: not set.
+    /// Each setting by its name, with its source; null: not set.
     pub(super) fn listed(&self) -> Vec<(&'static str, Value, &Source)> {
-        let config = &self.config;
-        let time = |duration| json!(humantime::format_duration(duration).to_string());
-        let path = |path: &Option<PathBuf>| json!(path.as_ref().map(|path| path.display().to_string()));
-        let values = [
-            ("listen", json!(config.listen)),
-            ("unix", path(&config.unix)),
-            ("store", json!(config.store.to_string())),
-            ("data-dir", json!(config.data_dir.display().to_string())),
-            ("mtls", json!(config.mtls)),
-            ("bundle", path(&config.bundle)),
-            ("denylist-path", path(&config.denylist_path)),
-            ("default-ttl", time(config.default_ttl)),
-            ("max-ttl", time(config.max_ttl)),
-            ("acquire-block", time(config.acquire_block)),
-            ("sweeper-interval", time(config.sweeper_interval)),
-            ("json-max", json!(config.json_max)),
-            ("inline-max", json!(config.inline_max)),
-            ("gc-temps-interval", time(config.gc_temps_interval)),
-            ("shards", json!(config.shards)),
-            ("history-max", json!(config.history_max)),
-            ("history-window", time(config.history_window)),
-            ("max-leases-per-identity", json!(config.max_leases_per_identity)),
-            ("max-connections", json!(config.max_connections)),
-            ("head-timeout", time(config.head_timeout)),
-            ("stall-timeout", time(config.stall_timeout)),
-            ("drain-timeout", time(config.drain_timeout)),
-            ("insecure-listen", json!(config.insecure_listen)),
-            ("allow-network-fs", json!(config.allow_network_fs)),
-            ("log-format", json!(self.format.to_string())),
-            ("log-level", json!(self.level.to_string())),
-            ("otlp-endpoint", json!(self.collector)),
-        ];
-        let from = |name: &str| self.sources.get(name).unwrap_or(&Source::Default);
-        values.into_iter().map(|(name, value)| (name, value, from(name))).collect()
+        let source = |setting: &Setting| self.sources.get(setting.name).unwrap_or(&Source::Default);
+        let row =
+            |setting: &'static Setting| (setting.name, shown(setting.get(&self.config)), source(setting));
+        Config::SETTINGS.iter().map(row).collect()
+    }
+}
+
+fn shown(value: settings::Value) -> Value {
+    match value {
+        settings::Value::Unset => Value::Null,
+        settings::Value::Text(text) => text.into(),
+        settings::Value::Number(number) => number.into(),
+        settings::Value::Switch(on) => on.into(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args as _, Command};
+
+    use super::super::settings::Serve;
     use super::*;
 
     fn resolved(arguments: &[&str]) -> Result<Resolved, String> {
@@ -209,13 +189,12 @@ mod tests {
             resolved(&["--data-dir", "/tmp/x", "--unix", "/tmp/s", "--log-level", "debug"]).expect("sound");
         let listed = usual.listed();
         let command = Serve::augment_args(Command::new("lockd"));
-        let flags: Vec<String> = names(&command).into_iter().map(|(_, name)| name).collect();
+        let flags = command.get_arguments().filter_map(clap::Arg::get_long).filter(|name| *name != FILE);
         let shown: Vec<&str> = listed.iter().map(|(name, _, _)| *name).collect();
-        assert_eq!(flags.iter().filter(|name| *name != "config").collect::<Vec<_>>(), shown);
+        assert_eq!(flags.collect::<Vec<_>>(), shown);
         let text = super::super::toml(&listed);
         let again = with_file(&text, &[]).expect("what was printed can be read");
         assert_eq!(again.config, usual.config);
-        assert_eq!((again.format, again.level), (usual.format, usual.level));
     }
 
     #[test]
@@ -261,7 +240,10 @@ mod tests {
             ("shards = [1]", "text, a whole number, true or false is needed: shards"),
             ("shards = 1\nshards = 2", "not TOML: duplicate key"),
             ("listen = ", "line=1"),
-            ("shards = 0", "setting=shards"),
+            (
+                "shards = 0",
+                "invalid value '0' for '--shards <N>': out of range; allowed: from 1 to 1024: file=",
+            ),
         ] {
             let error = with_file(text, &[]).err().unwrap_or_else(|| panic!("{text}"));
             assert!(error.contains(said), "{text}: {error}");

@@ -1,19 +1,19 @@
-//! Power cuts: a disk that keeps what was synced, and of the rest whatever it likes.
+//! Power cuts: a disk that keeps synced data, and any subset of the rest.
 
 use std::cell::RefCell;
 
 use super::*;
-use crate::file::look;
+use crate::file::read_version;
 
-/// A directory with two names, and what a disk has of it.
+/// A directory with two names, and its durable state.
 #[derive(Clone, Default)]
 struct Disk {
-    /// Every file that ever was: its bytes, and whether they are durable.
+    /// Every file ever created: its bytes, and whether they are durable.
     files: Vec<(Vec<u8>, bool)>,
-    /// As processes see it.
+    /// As processes see them.
     names: Names,
     durable: Names,
-    /// What happened to names since the directory was synced.
+    /// Changes to names since the directory was synced.
     pending: Vec<NameChange>,
 }
 
@@ -26,7 +26,7 @@ struct Names {
 #[derive(Clone, Copy)]
 enum NameChange {
     Temp(Option<usize>),
-    /// What had the other name gets this one, at once or not at all.
+    /// The temporary file gets the file's name, atomically.
     Rename(usize),
 }
 
@@ -45,7 +45,7 @@ impl Disk {
         self.pending.push(change);
     }
 
-    /// Everything that may be found under the file's name after a power cut now.
+    /// Every content that the file may have after a power cut now.
     fn after_a_cut(&self) -> Vec<Option<Vec<u8>>> {
         let mut found = Vec::new();
         // Any of the pending changes may have reached the disk without the others.
@@ -68,7 +68,7 @@ impl Disk {
     }
 }
 
-/// The disk, for as many calls as there is power, or until the process is killed.
+/// The disk, for `calls` more calls; then the process is killed or the power fails.
 struct Machine<'a> {
     disk: &'a RefCell<Disk>,
     calls: Cell<usize>,
@@ -82,11 +82,11 @@ impl Machine<'_> {
     }
 }
 
-impl Place for Machine<'_> {
-    type Turn = ();
-    type Beside = usize;
+impl FileOps for Machine<'_> {
+    type WriteLock = ();
+    type Temp = usize;
 
-    fn take_turn(&self) -> Result<(), Error> {
+    fn lock(&self) -> Result<(), Error> {
         Ok(())
     }
 
@@ -96,7 +96,7 @@ impl Place for Machine<'_> {
         Ok(disk.names.file.map(|file| disk.files[file].0.clone()))
     }
 
-    fn write_beside(&self, bytes: &[u8]) -> io::Result<usize> {
+    fn write_temp(&self, bytes: &[u8]) -> io::Result<usize> {
         self.call()?;
         let mut disk = self.disk.borrow_mut();
         let file = disk.files.len();
@@ -108,13 +108,13 @@ impl Place for Machine<'_> {
         Ok(file)
     }
 
-    fn sync_beside(&self, beside: &usize) -> io::Result<()> {
+    fn sync_temp(&self, temp: &usize) -> io::Result<()> {
         self.call()?;
-        self.disk.borrow_mut().files[*beside].1 = true;
+        self.disk.borrow_mut().files[*temp].1 = true;
         Ok(())
     }
 
-    fn swap_in(&self) -> io::Result<()> {
+    fn rename_temp(&self) -> io::Result<()> {
         self.call()?;
         let mut disk = self.disk.borrow_mut();
         let temp = disk.names.temp.ok_or(io::ErrorKind::NotFound)?;
@@ -122,7 +122,7 @@ impl Place for Machine<'_> {
         Ok(())
     }
 
-    fn sync_names(&self) -> io::Result<()> {
+    fn sync_dir(&self) -> io::Result<()> {
         self.call()?;
         let mut disk = self.disk.borrow_mut();
         disk.durable = disk.names;
@@ -130,7 +130,7 @@ impl Place for Machine<'_> {
         Ok(())
     }
 
-    fn discard(&self) -> io::Result<()> {
+    fn remove_temp(&self) -> io::Result<()> {
         self.call()?;
         let mut disk = self.disk.borrow_mut();
         disk.names.temp.ok_or(io::ErrorKind::NotFound)?;
@@ -139,55 +139,60 @@ impl Place for Machine<'_> {
     }
 }
 
-/// What a process does, looking before it writes or not; as much of it as there are calls. Returns the newest version that anybody was told of.
-fn run(disk: &RefCell<Disk>, tokens: &[u64], looks: bool, calls: usize) -> Option<Version> {
+/// Writes with each token, with or without a read before; stops after `calls` calls. Returns the newest version that a
+/// result revealed.
+fn run(disk: &RefCell<Disk>, tokens: &[u64], reads: bool, calls: usize) -> Option<Version> {
     let machine = Machine { disk, calls: Cell::new(calls) };
-    let mut told = None;
+    let mut revealed = None;
     for token in tokens {
-        if looks && let Ok(Some(version)) = look(&machine) {
-            told = Some(version);
+        if reads && let Ok(Some(version)) = read_version(&machine) {
+            revealed = Some(version);
         }
         match write(&machine, *token, format!("by {token}").as_bytes()) {
-            Ok(version) => told = Some(version),
-            // The refusal tells that the newer one is there.
+            Ok(version) => revealed = Some(version),
+            // The refusal reveals the newer version.
             Err(Error::Stale { .. }) => {
                 let endless = Machine { disk, calls: Cell::new(usize::MAX) };
-                told = endless.read().expect("readable").map(|bytes| Version::parse(bytes).expect("whole"));
+                revealed =
+                    endless.read().expect("readable").map(|bytes| Version::parse(bytes).expect("whole"));
             }
             Err(_) => {}
         }
     }
-    told
+    revealed
 }
 
-/// Whatever is on the disk after a power cut is whole, and not older than what anybody was told.
-fn check(disk: &Disk, told: Option<&Version>, story: &str) {
+/// Every state after a power cut is a complete version, not older than the newest revealed one.
+fn check(disk: &Disk, revealed: Option<&Version>, story: &str) {
     for found in disk.after_a_cut() {
         let found =
             found.map(|bytes| Version::parse(bytes).unwrap_or_else(|error| panic!("{story}: {error}")));
         let revision = |version: Option<&Version>| version.map_or(0, |version| version.revision);
-        assert!(revision(found.as_ref()) >= revision(told), "{story}: told {told:?}, found {found:?}");
+        assert!(
+            revision(found.as_ref()) >= revision(revealed),
+            "{story}: revealed {revealed:?}, found {found:?}"
+        );
         let token = |version: Option<&Version>| version.map_or(0, |version| version.token.0);
-        assert!(token(found.as_ref()) >= token(told), "{story}: told {told:?}, found {found:?}");
+        assert!(token(found.as_ref()) >= token(revealed), "{story}: revealed {revealed:?}, found {found:?}");
     }
 }
 
-/// A process is killed at any call; another comes, and the power fails at any call of its own.
+/// A process is killed at any call; another starts, and the power fails at any of its calls.
 #[test]
-fn after_a_kill_and_a_power_cut_at_any_calls_a_version_is_whole_and_nothing_told_is_lost() {
+fn after_a_kill_and_a_power_cut_at_any_calls_a_version_is_complete_and_no_revealed_one_is_lost() {
     let (mut cuts, scripts) = (0, [[1, 2, 2], [3, 2, 3], [5, 4, 6]]);
-    for (first, second, looks) in scripts.into_iter().flat_map(|first| {
-        scripts.into_iter().flat_map(move |second| [false, true].map(|looks| (first, second, looks)))
+    for (first, second, reads) in scripts.into_iter().flat_map(|first| {
+        scripts.into_iter().flat_map(move |second| [false, true].map(|reads| (first, second, reads)))
     }) {
         for (killed, cut) in (0..=24).flat_map(|killed| (0..=24).map(move |cut| (killed, cut))) {
             let disk = RefCell::new(Disk::default());
-            let told = run(&disk, &first, false, killed);
-            let later = run(&disk, &second, looks, cut);
-            let told = [told, later].into_iter().flatten().max_by_key(|version| version.revision);
-            let story = format!("{first:?} killed at {killed}, {second:?} cut at {cut}, looks={looks}");
-            check(&disk.borrow(), told.as_ref(), &story);
+            let revealed = run(&disk, &first, false, killed);
+            let later = run(&disk, &second, reads, cut);
+            let revealed = [revealed, later].into_iter().flatten().max_by_key(|version| version.revision);
+            let story = format!("{first:?} killed at {killed}, {second:?} cut at {cut}, reads={reads}");
+            check(&disk.borrow(), revealed.as_ref(), &story);
             cuts += disk.borrow().after_a_cut().len();
         }
     }
-    assert!(cuts > 5_000, "{cuts} states were looked at");
+    assert!(cuts > 5_000, "{cuts} states were checked");
 }

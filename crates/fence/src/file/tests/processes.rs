@@ -1,4 +1,4 @@
-//! Real processes: killed before each call, and racing.
+//! Real processes: killed before each call, and racing each other.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ const DIR: &str = "FENCE_TEST_DIR";
 const WRITERS: u64 = 4;
 const WRITES: u64 = 60;
 
-/// Starts this program once more, to play a part.
+/// Starts this test binary as a child process that plays `part`.
 fn start(part: &str, number: u64, dir: &Path) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
         .args(["file::tests::processes::part", "--exact", "--nocapture", "--test-threads=1"])
@@ -22,7 +22,7 @@ fn start(part: &str, number: u64, dir: &Path) -> Child {
         .expect("this program starts again")
 }
 
-/// What a child process does; nothing, when the tests run.
+/// The entry point of child processes; does nothing in a normal test run.
 #[test]
 fn part() {
     let (Ok(part), Some(dir)) = (std::env::var(PART), std::env::var_os(DIR)) else { return };
@@ -39,19 +39,19 @@ fn part() {
     }
 }
 
-/// Is killed before a call, with the lock in its hands.
+/// Is killed before the given call, while it holds the lock.
 fn die(file: &FencedFile, call: u64) {
-    let watched = Watched::new(&file.place, |number| {
+    let hooked = HookedDir::new(&file.dir, |number| {
         if number as u64 == call {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
         }
         Ok(())
     });
-    let _ = write(&watched, 6, b"new");
+    let _ = write(&hooked, 6, b"new");
 }
 
 #[test]
-fn a_writer_killed_at_any_call_leaves_a_whole_version_and_a_free_lock() {
+fn a_writer_killed_at_any_call_leaves_a_complete_version_and_a_free_lock() {
     for call in 0..=6 {
         let dir = tempfile::tempdir().expect("a directory");
         let file = file(dir.path());
@@ -64,28 +64,28 @@ fn a_writer_killed_at_any_call_leaves_a_whole_version_and_a_free_lock() {
         if renamed {
             assert_eq!(file.write(Token(5), b"late"), Err(Error::Stale { current: Some(Token(6)) }));
         }
-        file.write(Token(7), b"next").expect("nobody has the lock");
+        file.write(Token(7), b"next").expect("the lock is free");
         let left: Vec<_> = std::fs::read_dir(dir.path()).expect("readable").collect();
         assert_eq!(left.len(), 2, "the file and its lock: {left:?}");
     }
 }
 
-/// Writes under random tokens; tells what was applied.
+/// Writes under random tokens. Returns the applied writes as (revision, token).
 fn race(file: &FencedFile, seed: u64) -> Vec<(u64, u64)> {
     let mut applied = Vec::new();
-    let mut chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for turn in 0..WRITES {
-        chance ^= chance << 13;
-        chance ^= chance >> 7;
-        chance ^= chance << 17;
-        // They grow with the turns, and overlap with those of others.
-        let token = 1 + turn + chance % 20;
-        let told = match chance >> 61 {
-            0 => change(&file.place, Token(token), Change::Claim),
-            1 => change(&file.place, Token(token), Change::Remove),
-            _ => write(&file.place, token, format!("{token} {seed}").as_bytes()),
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for round in 0..WRITES {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        // Tokens grow with each round, and overlap with those of other writers.
+        let token = 1 + round + random % 20;
+        let result = match random >> 61 {
+            0 => change(&file.dir, Token(token), Change::Claim),
+            1 => change(&file.dir, Token(token), Change::Remove),
+            _ => write(&file.dir, token, format!("{token} {seed}").as_bytes()),
         };
-        match told {
+        match result {
             Ok(version) => {
                 assert_eq!(version.token, Token(token));
                 applied.push((version.revision, token));
@@ -97,8 +97,8 @@ fn race(file: &FencedFile, seed: u64) -> Vec<(u64, u64)> {
     applied
 }
 
-/// The revisions of applied writes are dense, each is one writer's, and tokens never decrease with them.
-fn judge(mut applied: Vec<(u64, u64)>, file: &FencedFile) {
+/// The revisions of applied writes are dense and unique, and tokens never decrease with them.
+fn check(mut applied: Vec<(u64, u64)>, file: &FencedFile) {
     applied.sort_unstable();
     for (index, pair) in applied.windows(2).enumerate() {
         assert_eq!(pair[0].0, index as u64 + 1, "two writes of one revision, or none");
@@ -117,15 +117,15 @@ fn tokens_never_decrease_whatever_processes_race() {
     let children: Vec<Child> = (1..=WRITERS).map(|seed| start("race", seed, dir.path())).collect();
     let mut applied = Vec::new();
     for mut child in children {
-        let mut said = String::new();
-        child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
-        assert!(child.wait().expect("a child").success(), "{said}");
-        for line in said.lines().filter_map(|line| line.strip_prefix("applied ")) {
+        let mut output = String::new();
+        child.stdout.take().expect("piped").read_to_string(&mut output).expect("text");
+        assert!(child.wait().expect("a child").success(), "{output}");
+        for line in output.lines().filter_map(|line| line.strip_prefix("applied ")) {
             let (revision, token) = line.split_once(' ').expect("two numbers");
             applied.push((revision.parse().expect("a number"), token.parse().expect("a number")));
         }
     }
-    judge(applied, &file(dir.path()));
+    check(applied, &file(dir.path()));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn tokens_never_decrease_whatever_threads_race() {
     let dir = tempfile::tempdir().expect("a directory");
     let shared = file(dir.path());
     let applied = std::thread::scope(|scope| {
-        // Threads that share one, and threads with one of their own.
+        // Some threads share one `FencedFile`, some have their own.
         let shared = &shared;
         let own = || file(dir.path());
         let threads = (1..=WRITERS).map(|seed| {
@@ -143,5 +143,5 @@ fn tokens_never_decrease_whatever_threads_race() {
         let threads: Vec<_> = threads.collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
     });
-    judge(applied, &shared);
+    check(applied, &shared);
 }

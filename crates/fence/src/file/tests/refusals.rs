@@ -1,4 +1,4 @@
-//! Whoever is refused, and what is refused to be guarded.
+//! Stale writers are refused, and so are files that cannot be fenced.
 
 use super::*;
 
@@ -26,10 +26,10 @@ fn a_stale_writer_is_refused_and_leaves_no_trace() {
 }
 
 #[test]
-fn whoever_comes_before_a_claim_is_refused_even_if_nothing_was_written() {
+fn an_older_token_is_refused_after_a_claim_even_if_nothing_was_written() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = file(dir.path());
-    assert_eq!(file.claim(Token(7)), Ok(None), "nothing there, and claimed all the same");
+    assert_eq!(file.claim(Token(7)), Ok(None), "there is no content, and it is claimed");
     assert_eq!(file.write(Token(6), b"late"), Err(Error::Stale { current: Some(Token(7)) }));
     file.write(Token(7), b"seven").expect("it is ours");
     assert_eq!(file.claim(Token(8)), Ok(Some(b"seven".to_vec())));
@@ -37,7 +37,7 @@ fn whoever_comes_before_a_claim_is_refused_even_if_nothing_was_written() {
 }
 
 #[test]
-fn a_removed_file_still_knows_its_token() {
+fn a_removed_file_keeps_its_token() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = file(dir.path());
     file.write(Token(5), b"five").expect("the first");
@@ -47,7 +47,7 @@ fn a_removed_file_still_knows_its_token() {
 }
 
 #[test]
-fn what_was_not_written_by_it_is_neither_read_nor_replaced() {
+fn foreign_content_is_neither_read_nor_replaced() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("state");
     let file = file(dir.path());
@@ -64,7 +64,7 @@ fn what_was_not_written_by_it_is_neither_read_nor_replaced() {
     std::fs::write(&path, &bytes).expect("writable");
     invalid(file.write(Token(10), b"over it"), "checksum");
     std::fs::File::create(&path).expect("writable").set_len(1 << 30).expect("a hole");
-    invalid(file.read(), "longer");
+    invalid(file.read(), "too long");
 }
 
 #[test]
@@ -77,8 +77,8 @@ fn only_files_in_directories_are_guarded() {
     invalid(FencedFile::open("/"), "name of a file");
     assert!(matches!(at("nowhere/state"), Err(Error::Unavailable(_))));
 
-    std::fs::create_dir(dir.path().join("folder")).expect("writable");
-    invalid(at("folder").expect("a name").write(Token(1), b""), "not a file");
+    std::fs::create_dir(dir.path().join("subdir")).expect("writable");
+    invalid(at("subdir").expect("a name").write(Token(1), b""), "not a regular file");
     std::os::unix::fs::symlink("elsewhere", dir.path().join("link")).expect("writable");
     invalid(at("link").expect("a name").write(Token(1), b""), "symbolic link");
     assert!(!dir.path().join("elsewhere").exists());
@@ -90,7 +90,7 @@ fn only_files_in_directories_are_guarded() {
         0,
     )
     .expect("writable");
-    invalid(at("pipe").expect("a name").read(), "not a file");
+    invalid(at("pipe").expect("a name").read(), "not a regular file");
     let long = "x".repeat(250);
     assert!(matches!(at(&long).expect("a name").write(Token(1), b""), Err(Error::Unavailable(_))));
 }
@@ -135,9 +135,9 @@ fn it_stays_with_its_directory_when_that_is_moved() {
 
 #[test]
 fn a_filesystem_of_a_network_is_known_by_its_number() {
-    use crate::file::local::is_of_a_network;
+    use crate::file::local::is_network_filesystem;
     let (nfs, cifs_in_32_bits, ext4, tmpfs) =
         (0x6969, i128::from(0xff53_4d42_u32.cast_signed()), 0xef53, 0x0102_1994);
-    assert!(is_of_a_network(nfs) && is_of_a_network(cifs_in_32_bits));
-    assert!(!is_of_a_network(ext4) && !is_of_a_network(tmpfs));
+    assert!(is_network_filesystem(nfs) && is_network_filesystem(cifs_in_32_bits));
+    assert!(!is_network_filesystem(ext4) && !is_network_filesystem(tmpfs));
 }

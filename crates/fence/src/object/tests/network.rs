@@ -1,4 +1,4 @@
-//! The bad network, and writers that take turns by a seed.
+//! The faulty network, and writers that are scheduled by a seed.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -7,37 +7,37 @@ use std::task::{Context, Poll, Waker};
 
 use super::*;
 
-/// What becomes of a put.
+/// The fate of a put.
 #[derive(Clone, Debug)]
 pub(super) enum Fate {
     Answered,
-    /// Applied, if its condition holds; the answer is lost.
+    /// Applied, if its condition holds; the response is lost.
     Unanswered,
-    /// The same, and then another puts this, before anybody looks.
+    /// The same, and then another writer puts this version, before the next get.
     UnansweredThen(Version),
-    /// It is under way until it is delivered; nobody answers.
+    /// Delayed until it is delivered; there is no response.
     Held,
-    /// A refusal for nothing.
+    /// A spurious 412.
     Precondition,
     Refused,
 }
 
 #[derive(Default)]
-pub(super) struct Network(Mutex<Inside>);
+pub(super) struct Network(Mutex<NetworkState>);
 
 #[derive(Default)]
-struct Inside {
+struct NetworkState {
     objects: MemoryObjects,
     applied: Vec<Version>,
     held: Vec<(Vec<u8>, Condition)>,
     fates: VecDeque<Fate>,
-    /// Where fates come from when they are not told.
-    chance: Option<Chance>,
+    /// Decides fates that are not scripted.
+    random: Option<Rng>,
 }
 
-struct Chance(u64);
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -47,53 +47,53 @@ impl Chance {
 }
 
 impl Network {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn state(&self) -> MutexGuard<'_, NetworkState> {
         self.0.lock().expect("no test panics in here")
     }
 
-    /// What becomes of the next puts; those after them are answered.
+    /// Scripts the fates of the next puts; later ones are answered.
     pub(super) fn next(&self, fates: impl IntoIterator<Item = Fate>) {
-        self.inside().fates.extend(fates);
+        self.state().fates.extend(fates);
     }
 
-    /// What is under way arrives.
+    /// Delivers all delayed puts.
     pub(super) fn deliver_all(&self) {
-        let mut inside = self.inside();
-        for (bytes, condition) in std::mem::take(&mut inside.held) {
-            let _ = inside.apply(&bytes, &condition);
+        let mut state = self.state();
+        for (bytes, condition) in std::mem::take(&mut state.held) {
+            let _ = state.apply(&bytes, &condition);
         }
     }
 
-    /// All that was applied, in order.
+    /// All applied versions, in order.
     pub(super) fn history(&self) -> Vec<Version> {
-        self.inside().applied.clone()
+        self.state().applied.clone()
     }
 
-    /// Others may come first; how often is the seed's to say.
+    /// Lets other writers run first, as often as the seed decides.
     async fn travel(&self) {
-        let mut hops = self.inside().chance.as_mut().map_or(0, |chance| chance.below(3));
+        let mut hops = self.state().random.as_mut().map_or(0, |random| random.below(3));
         let arrived = std::future::poll_fn(|_| {
             let arrived = hops == 0;
             hops = hops.saturating_sub(1);
             if arrived { Poll::Ready(()) } else { Poll::Pending }
         });
         arrived.await;
-        self.inside().deliver_some();
+        self.state().deliver_some();
     }
 }
 
-impl Inside {
+impl NetworkState {
     fn apply(&mut self, bytes: &[u8], condition: &Condition) -> Result<(), PutError> {
         finish(self.objects.put("state", bytes, condition))?;
         self.applied.push(Version::parse(bytes.to_vec()).expect("only versions are put"));
         Ok(())
     }
 
-    /// Any of what is under way may arrive, also more than once.
+    /// May deliver any delayed put, possibly more than once.
     fn deliver_some(&mut self) {
-        let (Some(chance), false) = (&mut self.chance, self.held.is_empty()) else { return };
+        let (Some(random), false) = (&mut self.random, self.held.is_empty()) else { return };
         let (one, arrives, stays) =
-            (chance.below(self.held.len()), chance.below(3) == 0, chance.below(3) == 0);
+            (random.below(self.held.len()), random.below(3) == 0, random.below(3) == 0);
         if arrives {
             let (bytes, condition) = self.held[one].clone();
             let _ = self.apply(&bytes, &condition);
@@ -104,8 +104,8 @@ impl Inside {
     }
 
     fn fate(&mut self) -> Fate {
-        let Some(chance) = &mut self.chance else { return self.fates.pop_front().unwrap_or(Fate::Answered) };
-        match chance.below(16) {
+        let Some(random) = &mut self.random else { return self.fates.pop_front().unwrap_or(Fate::Answered) };
+        match random.below(16) {
             0..=2 => Fate::Unanswered,
             3..=5 => Fate::Held,
             6 => Fate::Precondition,
@@ -133,19 +133,19 @@ impl Inside {
 }
 
 impl ObjectStore for &Network {
-    async fn get(&self, name: &str) -> Result<Option<Found>, GetError> {
+    async fn get(&self, name: &str) -> Result<Option<StoredObject>, GetError> {
         self.travel().await;
-        let objects = self.inside().objects.clone();
+        let objects = self.state().objects.clone();
         objects.get(name).await
     }
 
     async fn put(&self, _: &str, bytes: &[u8], condition: &Condition) -> Result<(), PutError> {
         self.travel().await;
-        self.inside().put(bytes, condition)
+        self.state().put(bytes, condition)
     }
 }
 
-/// Polls until it is done: nothing here waits for anything but its turn.
+/// Polls a future to completion; nothing here waits for external events.
 pub(super) fn finish<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
@@ -155,49 +155,49 @@ pub(super) fn finish<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-type Told = (Vec<u8>, Result<Version, Error>);
+type WriteResult = (Vec<u8>, Result<Version, Error>);
 
-/// Writes and claims under a few tokens that overlap with those of others.
-async fn writer(network: &Network, number: usize, tokens: [u64; 4]) -> Vec<Told> {
+/// Writes and claims under a few tokens that overlap with those of other writers.
+async fn writer(network: &Network, number: usize, tokens: [u64; 4]) -> Vec<WriteResult> {
     let object = FencedObject::new(network, "state");
-    let mut told = Vec::new();
-    for (turn, token) in tokens.into_iter().enumerate() {
-        let content = format!("{number}.{turn}").into_bytes();
-        let claims = (number + turn).is_multiple_of(4);
+    let mut results = Vec::new();
+    for (round, token) in tokens.into_iter().enumerate() {
+        let content = format!("{number}.{round}").into_bytes();
+        let claims = (number + round).is_multiple_of(4);
         let change = if claims { Change::Claim } else { Change::Write(&content) };
-        told.push((content.clone(), object.change(Token(token), change).await));
+        results.push((content.clone(), object.change(Token(token), change).await));
     }
-    told
+    results
 }
 
-/// One seed. What came of each write: 0 done, 1 stale, 2 unknown, 3 failed.
+/// Runs one seed. Returns the outcome of each write: 0 applied, 1 stale, 2 indeterminate, 3 failed.
 pub(super) fn run(seed: u64) -> Vec<usize> {
     let network = Network::default();
-    let mut chance = Chance(seed);
+    let mut random = Rng(seed);
     let tokens: Vec<[u64; 4]> =
-        (0..3).map(|_| std::array::from_fn(|turn| (turn * 2 + chance.below(6)) as u64)).collect();
-    network.inside().chance = Some(Chance(!seed));
+        (0..3).map(|_| std::array::from_fn(|round| (round * 2 + random.below(6)) as u64)).collect();
+    network.state().random = Some(Rng(!seed));
     let writers = tokens.iter().enumerate().map(|(number, tokens)| writer(&network, number, *tokens));
     let mut writers: Vec<Pin<Box<_>>> = writers.map(Box::pin).collect();
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     while !writers.is_empty() {
-        let one = chance.below(writers.len());
+        let one = random.below(writers.len());
         if let Poll::Ready(done) = writers[one].as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            told.extend(done);
+            results.extend(done);
             drop(writers.swap_remove(one));
         }
     }
     network.deliver_all();
-    judge(seed, &network.history(), &told)
+    check(seed, &network.history(), &results)
 }
 
-fn judge(seed: u64, history: &[Version], told: &[Told]) -> Vec<usize> {
+fn check(seed: u64, history: &[Version], results: &[WriteResult]) -> Vec<usize> {
     for (index, version) in history.iter().enumerate() {
         assert_eq!(version.revision, index as u64 + 1, "seed {seed}: {history:?}");
         assert!(index == 0 || history[index - 1].token <= version.token, "seed {seed}: {history:?}");
     }
     let applied = |content: &Vec<u8>| history.iter().any(|version| version.content.as_ref() == Some(content));
-    let judged = told.iter().map(|(content, told)| match told {
+    let outcomes = results.iter().map(|(content, result)| match result {
         Ok(version) => {
             assert!(history.contains(version), "seed {seed}: {version:?} was never applied");
             0
@@ -208,5 +208,5 @@ fn judge(seed: u64, history: &[Version], told: &[Told]) -> Vec<usize> {
             if matches!(error, Error::Stale { .. }) { 1 } else { 3 }
         }
     });
-    judged.collect()
+    outcomes.collect()
 }

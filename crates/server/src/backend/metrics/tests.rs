@@ -25,7 +25,8 @@ fn rows(text: &str) -> BTreeMap<String, Row> {
     for line in text.lines() {
         if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
             rows.entry(name.to_string()).or_default().kind = kind.to_string();
-        } else if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+        } else if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' '))
+        {
             rows.entry(name.to_string()).or_default().help = help.trim_end_matches('.').to_string();
         } else if let Some((sample, labels)) = line.split_once('{') {
             let family = |name: &&String| sample.starts_with(name.as_str());
@@ -51,7 +52,8 @@ fn page() -> String {
     );
     for (name, Row { kind, help, labels }) in rows(&metrics.text(&[])) {
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-        writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels.join(", ")).expect("writing to a string");
+        writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels.join(", "))
+            .expect("writing to a string");
     }
     page
 }
@@ -63,5 +65,8 @@ fn the_reference_page_lists_every_metric() {
         std::fs::write(PAGE, &page).expect("the page is writable");
     }
     let written = std::fs::read_to_string(PAGE).unwrap_or_default();
-    assert!(written == page, "docs/reference/metrics.md is stale: run UPDATE_DOCS=1 cargo test -p lockd-server metrics");
+    assert!(
+        written == page,
+        "docs/reference/metrics.md is stale: run UPDATE_DOCS=1 cargo test -p lockd-server metrics"
+    );
 }

@@ -1,9 +1,9 @@
-//! One call: what answers it, and its description.
+//! [`Call`]: a handler and its OpenAPI description.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::{Code, Refusal, header, words};
+use api::{Code, Refusal, header, schema_types};
 use axum::handler::Handler;
 use axum::http::header::{CONTENT_ENCODING, ETAG};
 use axum::http::{HeaderValue, StatusCode};
@@ -28,37 +28,37 @@ use crate::parse::query::Flag;
 
 const JSON: &str = "application/json";
 
-/// Shorter answers are not worth it.
+/// Shorter responses are not compressed, in bytes.
 const COMPRESSED_MIN: u64 = 1024;
 
-/// A refusal is for people, and its tag nobody's.
+/// Compresses successful responses only.
 #[derive(Clone, Copy)]
-struct NotRefused;
+struct OnlySuccess;
 
-impl Predicate for NotRefused {
+impl Predicate for OnlySuccess {
     fn should_compress<B: http_body::Body>(&self, response: &axum::http::Response<B>) -> bool {
         response.status() == StatusCode::OK
     }
 }
 
-async fn weakened(mut response: axum::response::Response) -> axum::response::Response {
+async fn weaken_etag(mut response: axum::response::Response) -> axum::response::Response {
     if response.headers().contains_key(CONTENT_ENCODING)
         && let Some(etag) = response.headers().get(ETAG).and_then(|etag| etag.to_str().ok())
     {
-        let weak = HeaderValue::from_str(&format!("W/{etag}")).expect("it was one before");
+        let weak = HeaderValue::from_str(&format!("W/{etag}")).expect("the ETag was a valid header value");
         response.headers_mut().insert(ETAG, weak);
     }
     response
 }
 
-/// A method on a path, what answers it, and what is said about it.
+/// A method on a path, its handler, and its description.
 pub(crate) struct Call {
     pub(crate) path: &'static str,
     pub(crate) handler: MethodRouter<Arc<App>>,
     pub(crate) method: HttpMethod,
-    /// Schemas that are referred to, by name.
+    /// Referenced schemas, by name.
     pub(crate) schemas: Vec<(String, RefOr<Schema>)>,
-    /// Anything else in a query is refused.
+    /// Without it, a query is refused.
     pub(crate) takes_query: bool,
     name: &'static str,
     tag: &'static str,
@@ -107,81 +107,86 @@ impl Call {
             codes: Vec::new(),
             links: Vec::new(),
         };
-        // Whatever is asked can be malformed, and come with a certificate that is good no longer.
+        // Every request can be malformed, or come with a certificate that is no longer valid.
         let call = call.refuses(&[Code::InvalidBody, Code::Unauthenticated]);
-        let what = "What the client calls this request: in the log, and echoed in the answer.";
+        let what = "The client's id of this request: logged, and echoed in the response.";
         call.header::<HeaderText>(header::CORRELATION_ID, Required::False, what)
     }
 
-    /// Its method, as HTTP spells it.
+    /// The HTTP method.
     pub(crate) fn verb(&self) -> &'static str {
         match self.method {
             HttpMethod::Get => "GET",
             HttpMethod::Post => "POST",
             HttpMethod::Put => "PUT",
             HttpMethod::Delete => "DELETE",
-            _ => unreachable!("no call is made with another"),
+            _ => unreachable!("calls are built for these methods only"),
         }
     }
 
-    /// A name for programs, and one line for people.
+    /// Tag, operation id and summary.
     pub(crate) fn named(mut self, tag: &'static str, name: &'static str, summary: &'static str) -> Call {
         (self.tag, self.name, self.summary) = (tag, name, summary);
         self
     }
 
-    /// What one line does not say.
+    /// The description, which extends the summary.
     pub(crate) fn at_length(mut self, description: &'static str) -> Call {
         self.description = description;
         self
     }
 
-    /// An old spelling.
+    /// Marks an old spelling of a path.
     pub(crate) fn deprecated(mut self) -> Call {
         self.deprecated = true;
         self
     }
 
-    /// Long answers are compressed for those who take that. Their tag is weak then: the same content, in other bytes.
+    /// Compresses long responses for clients that accept it. Their `ETag` becomes weak: same content, other bytes.
     pub(crate) fn compressed(mut self) -> Call {
-        let wanted = SizeAbove::new(COMPRESSED_MIN).and(NotRefused);
+        let wanted = SizeAbove::new(COMPRESSED_MIN).and(OnlySuccess);
         let layer = CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(wanted);
-        self.handler = self.handler.route_layer(layer).route_layer(map_response(weakened));
+        self.handler = self.handler.route_layer(layer).route_layer(map_response(weaken_etag));
         self
     }
 
-    /// The query that its handler takes.
+    /// The query parameters of the handler.
     pub(crate) fn query<T: IntoParams>(mut self) -> Call {
         self.parameters.extend(T::into_params(|| Some(ParameterIn::Query)));
         self.takes_query = true;
-        self.with::<words::Key>().with::<words::Namespace>().with::<Flag>()
+        self.with::<schema_types::Key>().with::<schema_types::Namespace>().with::<Flag>()
     }
 
     /// `{id}` in its path.
     pub(crate) fn of_agent(self) -> Call {
-        let call = self.with::<words::AgentId>();
-        call.parameter::<words::AgentId>("id", ParameterIn::Path, Required::True, "The agent.")
+        let call = self.with::<schema_types::AgentId>();
+        call.parameter::<schema_types::AgentId>("id", ParameterIn::Path, Required::True, "Id of the agent.")
     }
 
     /// `{resource}` in its path.
     pub(crate) fn of_resource(self) -> Call {
         let what = "Kind and name, as in `FILE:%2Fsrc%2Fmain.rs`.";
-        self.parameter::<words::ResourceText>("resource", ParameterIn::Path, Required::True, what)
+        self.parameter::<schema_types::ResourceText>("resource", ParameterIn::Path, Required::True, what)
     }
 
     /// `{name}` in its path.
     pub(crate) fn of_namespace(self) -> Call {
-        let call = self.with::<words::Namespace>();
-        call.parameter::<words::Namespace>("name", ParameterIn::Path, Required::True, "The namespace.")
+        let call = self.with::<schema_types::Namespace>();
+        call.parameter::<schema_types::Namespace>(
+            "name",
+            ParameterIn::Path,
+            Required::True,
+            "Name of the namespace.",
+        )
     }
 
     /// `{id}` in its path.
     pub(crate) fn of_lease(self) -> Call {
-        let what = "The public name of a lease.";
-        self.parameter::<words::PublicId>("id", ParameterIn::Path, Required::True, what)
+        let what = "Public id of the lease.";
+        self.parameter::<schema_types::PublicId>("id", ParameterIn::Path, Required::True, what)
     }
 
-    /// A header that its handler reads.
+    /// A header that the handler reads.
     pub(crate) fn header<T: ToSchema>(self, name: &str, required: Required, what: &str) -> Call {
         self.parameter::<T>(name, ParameterIn::Header, required, what)
     }
@@ -189,13 +194,13 @@ impl Call {
     fn parameter<T: ToSchema>(
         mut self,
         name: &str,
-        place: ParameterIn,
+        location: ParameterIn,
         needed: Required,
         what: &str,
     ) -> Call {
         let parameter = ParameterBuilder::new()
             .name(name)
-            .parameter_in(place)
+            .parameter_in(location)
             .required(needed)
             .description(Some(what))
             .schema(Some(Ref::from_schema_name(T::name())));
@@ -203,27 +208,27 @@ impl Call {
         self.with::<T>()
     }
 
-    /// A change: decided in the log, and applied once for one idempotency key.
+    /// A mutation: logged, and applied once for each idempotency key.
     pub(crate) fn changes(self) -> Call {
-        let what = "The same key within a minute, the same answer: for retries.";
+        let what = "Makes retries safe: the same key within a minute gets the same response.";
         let codes = [Code::IdempotencyMismatch, Code::Draining, Code::NoSpace];
         self.reads().refuses(&codes).header::<HeaderText>(header::IDEMPOTENCY_KEY, Required::False, what)
     }
 
-    /// It asks a shard.
+    /// A call that queries a shard.
     pub(crate) fn reads(self) -> Call {
         self.refuses(&[Code::Throttled, Code::Unavailable])
     }
 
-    /// The body that its handler takes.
+    /// The body that the handler reads.
     pub(crate) fn body<T: ToSchema>(self) -> Call {
         let schema = RefOr::Ref(Ref::from_schema_name(T::name()));
         self.with::<T>().with_body(schema, None).refuses(&[Code::DocumentTooLarge])
     }
 
-    /// Any JSON.
+    /// A body of any JSON.
     pub(crate) fn document(self) -> Call {
-        self.with_body(anything(), Some("Any JSON value. White space between tokens is not kept."))
+        self.with_body(anything(), Some("Any JSON value. White space between tokens is removed."))
     }
 
     fn with_body(mut self, schema: RefOr<Schema>, what: Option<&str>) -> Call {
@@ -233,36 +238,36 @@ impl Call {
         self
     }
 
-    /// What it answers when all is well.
+    /// The response with status 200.
     pub(crate) fn tells<T: ToSchema>(self, what: &str) -> Call {
         self.tells_with::<T>(200, what)
     }
 
-    /// Likewise, under another status.
+    /// A response with another status.
     pub(crate) fn tells_with<T: ToSchema>(self, status: u16, what: &str) -> Call {
         let schema = RefOr::Ref(Ref::from_schema_name(T::name()));
         self.with::<T>().answers(status, json(schema).description(what))
     }
 
-    /// What it answers, where that is no type of the API.
+    /// A response without an API type.
     pub(crate) fn answers(mut self, status: u16, response: ResponseBuilder) -> Call {
         self.answers.push((status, response.build()));
         self
     }
 
-    /// Why it may say no.
+    /// The error codes that it may return.
     pub(crate) fn refuses(mut self, codes: &[Code]) -> Call {
         self.codes.extend(codes);
         self.with::<Refusal>()
     }
 
-    /// What its answer can be used for: a call, and where in the answer what it needs is found.
+    /// A link: a call that can follow, and where its parameters are in this response.
     pub(crate) fn leads_to(mut self, name: &'static str, link: LinkBuilder) -> Call {
         self.links.push((name, link.operation_id(name).build()));
         self
     }
 
-    /// A schema that is referred to.
+    /// Adds a referenced schema.
     pub(crate) fn with<T: ToSchema>(mut self) -> Call {
         self.schemas.push((T::name().into_owned(), T::schema()));
         T::schemas(&mut self.schemas);
@@ -291,7 +296,7 @@ impl Call {
         operation.build()
     }
 
-    /// The codes of each status. Where a status is an answer as well, it is that alone.
+    /// The error codes of each status.
     fn refusals(&self) -> BTreeMap<u16, Vec<Code>> {
         let mut refusals: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
         for code in &self.codes {
@@ -304,23 +309,23 @@ impl Call {
     }
 }
 
-/// Any JSON.
+/// A schema of any JSON.
 pub(crate) fn anything() -> RefOr<Schema> {
     ObjectBuilder::new().schema_type(SchemaType::AnyValue).into()
 }
 
-/// An answer in JSON.
+/// A response with a JSON body.
 pub(crate) fn json(schema: RefOr<Schema>) -> ResponseBuilder {
     ResponseBuilder::new().content(JSON, ContentBuilder::new().schema(Some(schema)).build())
 }
 
-/// A header of an answer that is a number.
+/// A numeric response header.
 pub(crate) fn number(what: &str) -> utoipa::openapi::Header {
     let schema = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
     HeaderBuilder::new().schema(Some(schema)).description(Some(what)).build()
 }
 
-/// A refusal with one of these codes.
+/// An error response with one of these codes.
 fn refusal(codes: &[Code]) -> Response {
     let means: Vec<String> = codes.iter().map(|code| format!("- `{code}`: {}", code.means())).collect();
     let one_of = ObjectBuilder::new()
@@ -330,27 +335,29 @@ fn refusal(codes: &[Code]) -> Response {
     let whole = AllOfBuilder::new().item(Ref::from_schema_name(Refusal::name())).item(narrowed);
     let response = json(RefOr::T(Schema::AllOf(whole.build()))).description(means.join("\n"));
     if codes.iter().any(|code| matches!(code.status(), 409 | 429 | 503)) {
-        return response.header("Retry-After", number("Seconds, where it helps to come again.")).build();
+        return response
+            .header("Retry-After", number("Seconds to wait before a retry, if a retry may help."))
+            .build();
     }
     response.build()
 }
 
-/// A text in a header: printable ASCII, 1 to 256 characters, no space at either end.
+/// A text in a header: 1 to 256 printable ASCII characters, without leading or trailing spaces.
 #[derive(ToSchema)]
 #[schema(min_length = 1, max_length = 256, pattern = "^[!-~]([ -~]*[!-~])?$")]
-pub(crate) struct HeaderText(#[expect(dead_code, reason = "a schema has no values")] String);
+pub(crate) struct HeaderText(#[expect(dead_code, reason = "used as a schema only")] String);
 
-/// A number in a header.
+/// An unsigned integer in a header.
 #[derive(ToSchema)]
 #[schema(value_type = u64, maximum = 18_446_744_073_709_551_615_usize)]
-pub(crate) struct HeaderNumber(#[expect(dead_code, reason = "a schema has no values")] u64);
+pub(crate) struct HeaderNumber(#[expect(dead_code, reason = "used as a schema only")] u64);
 
-/// The hash of a document, quoted or bare; empty: there must be none.
+/// Hash of a document, quoted or bare; empty requires that there is none.
 #[derive(ToSchema)]
 #[schema(pattern = r#"^("[0-9a-fA-F]{64}"|[0-9a-fA-F]{64}|"")?$"#)]
-pub(crate) struct HeaderEtag(#[expect(dead_code, reason = "a schema has no values")] String);
+pub(crate) struct HeaderEtag(#[expect(dead_code, reason = "used as a schema only")] String);
 
-/// An event's place; empty: none has come yet.
+/// Position of an event; empty if none was received yet.
 #[derive(ToSchema)]
 #[schema(pattern = r"^([0-9]{1,19}\.[0-9]{1,9}(\.[0-9]{1,9})?)?$", examples("1794700000000000.0"))]
-pub(crate) struct HeaderEventId(#[expect(dead_code, reason = "a schema has no values")] String);
+pub(crate) struct HeaderEventId(#[expect(dead_code, reason = "used as a schema only")] String);

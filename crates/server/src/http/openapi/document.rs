@@ -1,4 +1,4 @@
-//! All calls in one document.
+//! Assembles the OpenAPI document from all calls.
 
 use serde_json::Value;
 use utoipa::openapi::security::SecurityScheme;
@@ -15,25 +15,25 @@ const ABOUT: &str = "\
 A lease authority: it grants leases over named resources, fences holders that have gone stale, and keeps an atomic JSON \
 document beside each key.
 
-Whoever acquires gets a `lease_id`, which is a credential, and a `fencing_token`, which only grows. The credential is shown \
-with every call under the lease. What other systems keep is safe where they check the token.
+An acquire returns a `lease_id`, which is a credential, and a `fencing_token`, which only grows. Every call under the lease \
+needs the credential. Other systems protect their data by checking the token.
 
-Requests with unknown fields or unknown query parameters are refused. Answers may grow new fields: ignore what you do not \
-know. Every refusal has the same shape: `error` is a code for programs, `detail` is for people. A path that is not here \
-answers 404 `not_found`, another method 405 `method_not_allowed` with `Allow`.
+Requests with unknown fields or unknown query parameters are refused. Later versions may add fields to responses: ignore \
+unknown ones. Every error response has the same shape: `error` is a code for programs, `detail` is for people. An unknown \
+path returns 404 `not_found`, an unsupported method 405 `method_not_allowed` with `Allow`.
 
-Clients show a certificate of the server's CA. A server without mutual TLS takes everybody for `anonymous`.";
+Clients authenticate with a certificate of the server's CA. A server without mutual TLS treats every client as `anonymous`.";
 
-/// What the calls are about, in the order in which a newcomer should read of them.
+/// The groups of calls, in reading order.
 const TAGS: [(&str, &str); 5] = [
-    ("leases", "Take a lease, keep it, give it back."),
-    ("documents", "The JSON document beside a key."),
-    ("views", "Who holds what."),
-    ("operators", "Take leases back, stop grants, set quotas. Needs the role `operator`."),
+    ("leases", "Acquire, extend and release leases."),
+    ("documents", "The JSON document of a key."),
+    ("views", "Leases, keys and namespaces, read only."),
+    ("operators", "Revoke leases, pause grants, set quotas. Needs the role `operator`."),
     ("server", "The server itself."),
 ];
 
-/// The document, as it is served.
+/// The serialized document.
 pub(crate) fn document(calls: &[Call], settings: &Settings) -> Vec<u8> {
     let mut paths = Paths::new();
     let mut components = ComponentsBuilder::new();
@@ -42,7 +42,9 @@ pub(crate) fn document(calls: &[Call], settings: &Settings) -> Vec<u8> {
         components = components.schemas_from_iter(call.schemas.iter().cloned());
     }
     let certificate = SecurityScheme::MutualTls {
-        description: Some("A certificate of the server's CA, made by `lockd auth new client`.".to_string()),
+        description: Some(
+            "A client certificate of the server's CA, created by `lockd auth new client`.".to_string(),
+        ),
         deprecated: None,
         extensions: None,
     };
@@ -60,7 +62,7 @@ pub(crate) fn document(calls: &[Call], settings: &Settings) -> Vec<u8> {
         .security(Some([SecurityRequirement::new("certificate", none), SecurityRequirement::default()]))
         .tags(Some(TAGS.map(|(name, about)| TagBuilder::new().name(name).description(Some(about)).build())))
         .build();
-    let mut whole: Value = serde_json::to_value(&whole).expect("it can always be written");
+    let mut whole: Value = serde_json::to_value(&whole).expect("the document serializes");
     rules::add(&mut whole, settings);
-    serde_json::to_vec(&whole).expect("it can always be written")
+    serde_json::to_vec(&whole).expect("the document serializes")
 }

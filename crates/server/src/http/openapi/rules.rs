@@ -1,14 +1,14 @@
-//! What no derived schema can say: fields that exclude each other, and the limits of this server.
+//! Adds what derived schemas cannot express: mutually exclusive fields, and the limits of this server.
 
 use kernel::Limits;
 use serde_json::{Value, json};
 
 use crate::backend::shards::Settings;
 
-/// Adds them to the document.
+/// Adds the rules to the document.
 pub(crate) fn add(document: &mut Value, settings: &Settings) {
-    call_unsigned_unsigned(document);
-    parameters(document).for_each(never_null);
+    fix_unsigned_formats(document);
+    parameters(document).for_each(remove_null);
     let max_ttl_ms = settings.max_ttl.0;
     for name in ["Acquire", "Keepalive"] {
         field(document, name, "ttl_ms")["maximum"] = max_ttl_ms.into();
@@ -25,36 +25,35 @@ pub(crate) fn add(document: &mut Value, settings: &Settings) {
     hold["properties"]["hold_ms"]["maximum"] = Limits::default().hold_max.0.into();
 }
 
-/// A number that begins with 0 comes from an unsigned type, and the derive calls it `int64` all the same: half of what is
-/// taken would be out of its range.
-fn call_unsigned_unsigned(value: &mut Value) {
+/// The derive gives unsigned types (minimum 0) the format `int64`, whose range is half of what the server accepts.
+fn fix_unsigned_formats(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             let from_zero = fields.get("minimum").is_some_and(|least| least == 0);
             if let Some(Value::String(format)) = fields.get_mut("format").filter(|_| from_zero) {
                 format.insert(0, 'u');
             }
-            fields.values_mut().for_each(call_unsigned_unsigned);
+            fields.values_mut().for_each(fix_unsigned_formats);
         }
-        Value::Array(items) => items.iter_mut().for_each(call_unsigned_unsigned),
+        Value::Array(items) => items.iter_mut().for_each(fix_unsigned_formats),
         _ => {}
     }
 }
 
 /// The parameters of all calls.
 fn parameters(document: &mut Value) -> impl Iterator<Item = &mut Value> {
-    let paths = document["paths"].as_object_mut().expect("there are paths").values_mut();
-    let calls = paths.flat_map(|path| path.as_object_mut().expect("by method").values_mut());
-    calls.flat_map(|call| call["parameters"].as_array_mut().expect("each has some"))
+    let paths = document["paths"].as_object_mut().expect("the document has paths").values_mut();
+    let calls = paths.flat_map(|path| path.as_object_mut().expect("a path item maps methods").values_mut());
+    calls.flat_map(|call| call["parameters"].as_array_mut().expect("every call has parameters"))
 }
 
-/// What is missing from a query is not there: it has no way to say null, as the derive would have it.
-fn never_null(parameter: &mut Value) {
+/// A query parameter may be missing but never null; the derive declares both.
+fn remove_null(parameter: &mut Value) {
     let schema = &mut parameter["schema"];
     for keyword in ["oneOf", "type"] {
         let Some(several) = schema.get_mut(keyword).and_then(Value::as_array_mut) else { continue };
         several.retain(|one| one["type"] != "null" && one != "null");
-        assert_eq!(several.len(), 1, "null or one other");
+        assert_eq!(several.len(), 1, "null and one other type");
         let only = several.remove(0);
         match keyword {
             "type" => schema["type"] = only,
@@ -65,26 +64,26 @@ fn never_null(parameter: &mut Value) {
 
 fn schema<'a>(document: &'a mut Value, name: &str) -> &'a mut Value {
     let found = document.pointer_mut(&format!("/components/schemas/{name}"));
-    found.expect("it is in the body of a call")
+    found.expect("the schema is the body of a call")
 }
 
 fn field<'a>(document: &'a mut Value, name: &str, field: &str) -> &'a mut Value {
-    schema(document, name).pointer_mut(&format!("/properties/{field}")).expect("it has this field")
+    schema(document, name).pointer_mut(&format!("/properties/{field}")).expect("the schema has this field")
 }
 
-/// `{"hold_ms": n}`, one of several spellings.
+/// The `{"hold_ms": n}` variant of `OnExpiry`.
 fn hold(document: &mut Value) -> &mut Value {
-    let spellings = schema(document, "OnExpiry")["oneOf"].as_array_mut().expect("it is one of several");
-    let hold = spellings.iter_mut().find(|one| one.pointer("/properties/hold_ms").is_some());
-    hold.expect("one of them is a hold")
+    let variants = schema(document, "OnExpiry")["oneOf"].as_array_mut().expect("it has several variants");
+    let hold = variants.iter_mut().find(|one| one.pointer("/properties/hold_ms").is_some());
+    hold.expect("one variant is a hold")
 }
 
-/// Missing, or null.
+/// The field is missing or null.
 fn absent(field: &str) -> Value {
     json!({"properties": {field: {"type": "null"}}})
 }
 
-/// One of the two, and not the other.
+/// Exactly one of the two fields is present.
 fn either(one: &str, other: &str) -> Value {
     let only = |present: &str, absent: &str| {
         json!({

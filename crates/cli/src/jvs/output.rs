@@ -1,0 +1,54 @@
+//! The output of a command: one JSON object, or a few lines of text.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use worktree::error::Error;
+use worktree::record::with_rfc3339;
+
+/// The result of a command.
+pub(crate) struct CommandOutput {
+    data: Value,
+    text: String,
+    exit_code: u8,
+}
+
+impl CommandOutput {
+    /// `data` for programs, with RFC 3339 text added for every time, and `text` for people.
+    pub(crate) fn new(data: impl Serialize, text: impl Into<String>) -> Self {
+        let data = serde_json::to_value(data).expect("results are plain data");
+        Self { data: with_rfc3339(data), text: text.into(), exit_code: 0 }
+    }
+
+    /// The same with another exit code.
+    pub(crate) fn with_exit_code(mut self, exit_code: u8) -> Self {
+        self.exit_code = exit_code;
+        self
+    }
+
+    /// Prints the result; returns the exit code.
+    pub(crate) fn print(&self, json: bool) -> ExitCode {
+        let line = if json { json!({"ok": true, "data": self.data}).to_string() } else { self.text.clone() };
+        if !line.is_empty() {
+            // A closed pipe does not make a completed command fail.
+            drop(writeln!(std::io::stdout(), "{}", line.trim_end_matches('\n')));
+        }
+        ExitCode::from(self.exit_code)
+    }
+}
+
+/// Prints an error: as JSON on standard output, or as a line on standard error.
+pub(crate) fn print_error(error: &Error, json: bool, exit_code: u8) -> ExitCode {
+    if json {
+        let mut fields = error.facts().clone();
+        fields.insert("class".into(), error.class().name().into());
+        fields.insert("detail".into(), error.detail().into());
+        let response = json!({"ok": false, "error": with_rfc3339(Value::Object(fields))});
+        drop(writeln!(std::io::stdout(), "{response}"));
+    } else {
+        drop(writeln!(std::io::stderr(), "jvs: {error}"));
+    }
+    ExitCode::from(exit_code)
+}

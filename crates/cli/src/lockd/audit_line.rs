@@ -1,0 +1,239 @@
+//! A record of the log as a line of JSON.
+//!
+//! The format is stable: fields are added, never renamed. Absent options are left out. Times and durations are in
+//! milliseconds and end in `_ms`; digests, identifiers and locations are hexadecimal.
+//!
+//! **What is absent.** The content of documents and of lease metadata: only lengths and hashes. The seed of the hash tables:
+//! with it, a client could choose colliding names.
+
+use std::fmt::Write as _;
+
+use engine::record::Record;
+use kernel::{
+    Action, Age, Etag, Grant, Held, Limits, Metadata, OnExpiry, Open, Party, Pause, Paused, Quota, Renewal,
+    Scope, Write,
+};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use store::Seq;
+
+/// One line of the dump.
+#[derive(Serialize)]
+pub(crate) struct AuditLine<'a> {
+    lsn: u64,
+    shard: u32,
+    /// The batch that contains the record.
+    seq: u64,
+    /// Kernel time, since the store was created.
+    time_ms: u64,
+    correlation: Option<String>,
+    identity: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<String>,
+    action: &'static str,
+    fields: Value,
+    /// Length of a document stored inline in the record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document_bytes: Option<usize>,
+}
+
+impl<'a> AuditLine<'a> {
+    pub(crate) fn new(shard: u32, seq: Seq, record: &'a Record) -> AuditLine<'a> {
+        let command = &record.command;
+        let (action, fields) = describe(&command.action);
+        AuditLine {
+            lsn: record.lsn.0,
+            shard,
+            seq: seq.0,
+            time_ms: record.now.0,
+            correlation: (record.correlation != 0).then(|| number_hex(record.correlation)),
+            identity: command.identity.as_ref().map(kernel::Identity::as_str),
+            idempotency_key: command.request.map(|request| hex(&request.key.0)),
+            action,
+            fields,
+            document_bytes: record.document.as_ref().map(Vec::len),
+        }
+    }
+}
+
+/// The name and the fields of an action.
+fn describe(action: &Action) -> (&'static str, Value) {
+    match action {
+        Action::Open(open) => ("open", open_fields(open)),
+        Action::Tick => ("tick", json!({})),
+        Action::Acquire(grant) => ("acquire", grant_fields(grant)),
+        Action::Reserve(grant) => ("reserve", grant_fields(grant)),
+        Action::Activate(held) => ("activate", held_fields(*held)),
+        Action::Renew(renewals) => ("renew", json!({"renewals": listed(renewals, renewal_fields)})),
+        Action::Release(held) => ("release", held_fields(*held)),
+        Action::Rebind(held) => ("rebind", held_fields(*held)),
+        Action::Touch(held) => ("touch", held_fields(*held)),
+        Action::Commit(commit) => {
+            let location = number_hex(commit.location.0);
+            let own = json!({"etag": hex(&commit.etag.0), "bytes": commit.bytes, "location": location});
+            ("commit", joined(write_fields(&commit.write), own))
+        }
+        Action::Remove(removal) => ("remove", write_fields(&removal.write)),
+        Action::Relocate(relocation) => (
+            "relocate",
+            json!({
+                "namespace": relocation.namespace.as_str(),
+                "key": relocation.key.as_str(),
+                "version": relocation.version.0,
+                "location": number_hex(relocation.location.0),
+            }),
+        ),
+        Action::Revoke(lease) => ("revoke", json!({"lease": lease.to_string()})),
+        Action::RevokeAll(party) => ("revoke_all", party_fields(party)),
+        Action::Reclaim(lease) => ("reclaim", json!({"lease": lease.to_string()})),
+        Action::Pause(pause) => ("pause", pause_fields(pause)),
+        Action::SetQuota(set) => ("set_quota", joined(scope_fields(&set.scope), quota_fields(&set.quota))),
+        Action::DropNamespace(namespace) => ("drop_namespace", json!({"namespace": namespace.as_str()})),
+        Action::Agent(news) => (
+            "agent",
+            json!({
+                "namespace": news.namespace.as_str(),
+                "agent": news.agent.as_str(),
+                "restarting": news.restarting,
+                "operator": news.operator,
+            }),
+        ),
+        Action::Retract(retraction) => {
+            let key = retraction.request.map(|key| hex(&key.0));
+            let lease = retraction.lease.to_string();
+            ("retract", present([("lease", json!(lease)), ("idempotency_key", json!(key))]))
+        }
+    }
+}
+
+fn open_fields(open: &Open) -> Value {
+    json!({
+        "shards": open.store.shards,
+        "writer": number_hex(open.writer),
+        "term": open.term,
+        "boot_id": number_hex(open.boot_id),
+        "boot_clock_ms": open.boot_clock.0,
+        "kernel_version": open.kernel_version,
+        "limits": limit_fields(&open.limits),
+    })
+}
+
+fn limit_fields(limits: &Limits) -> Value {
+    let spans = ["ttl_max", "hold_max", "history_window", "request_window"];
+    let named = limits.named().into_iter().map(|(name, limit)| {
+        let unit = if spans.contains(&name) { "_ms" } else { "" };
+        (format!("{name}{unit}"), limit.into())
+    });
+    Value::Object(named.collect())
+}
+
+fn grant_fields(grant: &Grant) -> Value {
+    let member = |member: &kernel::Member| json!({"resource": member.resource.as_str(), "predicate": member.predicate.as_str()});
+    let (on_expiry, hold_ms) = match grant.on_expiry {
+        OnExpiry::Free => ("free", None),
+        OnExpiry::Hold(span) => ("hold", Some(span.0)),
+        OnExpiry::Manual => ("manual", None),
+    };
+    let attempt = |age: Age| json!({"at_ms": age.at.0, "tie": format!("{:016x}", age.tie)});
+    present([
+        ("namespace", json!(grant.namespace.as_str())),
+        ("members", listed(grant.bundle.members(), member)),
+        ("ttl_ms", json!(grant.ttl.0)),
+        ("on_expiry", json!(on_expiry)),
+        ("hold_ms", json!(hold_ms)),
+        ("owner", json!(grant.owner.as_ref().map(kernel::Owner::as_str))),
+        ("agent", json!(grant.agent.as_ref().map(kernel::AgentName::as_str))),
+        ("session", json!(grant.session.as_ref().map(kernel::SessionName::as_str))),
+        ("attempt", json!(grant.attempt.map(attempt))),
+        ("reason", json!(grant.reason.as_ref().map(kernel::Reason::as_str))),
+        ("metadata_bytes", json!(grant.metadata.as_ref().map(Metadata::as_bytes).map(<[u8]>::len))),
+    ])
+}
+
+fn held_fields(held: Held) -> Value {
+    json!({"lease": held.lease.to_string(), "epoch": held.epoch.0})
+}
+
+fn renewal_fields(renewal: &Renewal) -> Value {
+    joined(held_fields(renewal.held), present([("ttl_ms", json!(renewal.ttl.map(|ttl| ttl.0)))]))
+}
+
+fn write_fields(write: &Write) -> Value {
+    let mut fields = present([
+        ("key", json!(write.key.as_str())),
+        ("token", json!(write.token.map(|token| token.0))),
+        ("if_version", json!(write.if_version.map(|version| version.0))),
+        ("release", json!(write.release)),
+    ]);
+    if let Some(etag) = write.if_etag {
+        // Null is the condition that there is no document.
+        fields["if_etag"] = json!(etag.map(|Etag(etag)| hex(&etag)));
+    }
+    joined(held_fields(write.held), fields)
+}
+
+fn party_fields(party: &Party) -> Value {
+    match party {
+        Party::Identity(namespace, identity) => {
+            json!({"namespace": namespace.as_str(), "identity": identity.as_str()})
+        }
+        Party::Agent(namespace, agent) => json!({"namespace": namespace.as_str(), "agent": agent.as_str()}),
+    }
+}
+
+fn pause_fields(pause: &Pause) -> Value {
+    let whom = match &pause.whom {
+        Paused::Scope(scope) => scope_fields(scope),
+        Paused::Agent(namespace, agent) => json!({"namespace": namespace.as_str(), "agent": agent.as_str()}),
+    };
+    joined(whom, json!({"paused": pause.paused}))
+}
+
+/// Null means all namespaces or identities.
+fn scope_fields(scope: &Scope) -> Value {
+    json!({
+        "scope": {
+            "namespace": scope.namespace.as_ref().map(kernel::Namespace::as_str),
+            "identity": scope.identity.as_ref().map(kernel::Identity::as_str),
+        }
+    })
+}
+
+fn quota_fields(quota: &Quota) -> Value {
+    present([
+        ("leases_max", json!(quota.leases_max)),
+        ("total_max_ms", json!(quota.total_max.map(|span| span.0))),
+        ("idle_max_ms", json!(quota.idle_max.map(|span| span.0))),
+        ("acquires_per_second", json!(quota.acquires_per_second)),
+    ])
+}
+
+fn listed<T>(items: &[T], shape: impl Fn(&T) -> Value) -> Value {
+    items.iter().map(shape).collect()
+}
+
+/// An object of the fields that are not null.
+fn present<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    let set = fields.into_iter().filter(|(_, value)| !value.is_null());
+    Value::Object(set.map(|(name, value)| (name.to_string(), value)).collect())
+}
+
+/// Merges the fields of two objects.
+fn joined(one: Value, other: Value) -> Value {
+    let fields = [one, other].into_iter().filter_map(|value| match value {
+        Value::Object(fields) => Some(fields),
+        _ => None,
+    });
+    Value::Object(fields.flatten().collect::<Map<_, _>>())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string");
+        text
+    })
+}
+
+fn number_hex(number: u128) -> String {
+    format!("{number:032x}")
+}

@@ -1,0 +1,335 @@
+//! The command line of `lockd client`. Doc comments on arguments are the `--help` texts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Subcommand, ValueEnum};
+
+use super::{Failure, usage_error};
+
+/// The arguments of `lockd client`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  \
+        granted=$(lockd client acquire --owner worker-1 --ttl 30s --block 60s orders) && eval \"$granted\"\n  \
+        lockd client set orders progress.step=fetch progress.count++ time:progress.updated=NOW\n  \
+        lockd client get orders\n  \
+        lockd client release orders\n\n\
+        The commands read the variables that acquire exports.")]
+pub struct ClientArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Common {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Format of the output.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+}
+
+/// The servers, the client's identity and the namespace.
+#[derive(clap::Args)]
+pub struct Connection {
+    /// Server address: `host[:port]`, a URL, or `unix:/path`; a comma-separated list is tried in order.
+    #[arg(
+        long,
+        short,
+        global = true,
+        env = "LOCKD_CLIENT_SERVER",
+        value_name = "SERVER",
+        value_delimiter = ',',
+        default_value = "localhost:9341"
+    )]
+    pub server: Vec<String>,
+    /// Namespace of the key; `default` if not given.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_NAMESPACE", value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Use HTTPS with client certificates for addresses without a scheme; `--mtls=false` uses HTTP.
+    #[arg(
+        long,
+        global = true,
+        env = "LOCKD_CLIENT_MTLS",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = true,
+        default_missing_value = "true"
+    )]
+    pub mtls: bool,
+    /// The identity file [default: the only client*.pem in the data directory of `lockd serve`].
+    #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// Timeout of one request, in addition to `--block` [default: 10s]; for `watch`, of the whole command [default: none].
+    #[arg(long, global = true, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration)]
+    pub timeout: Option<Duration>,
+}
+
+impl Connection {
+    /// Timeout of one request, without the time that the server may block.
+    pub fn answer_timeout(&self) -> Duration {
+        self.timeout.unwrap_or(Duration::from_secs(10))
+    }
+}
+
+/// Format of the output.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Human-readable text; `acquire` prints exports for the shell.
+    Text,
+    /// One JSON object, as the server sent it.
+    Json,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// Acquire a lease on a key, and print it as exports for the shell.
+    Acquire(Acquire),
+    /// Renew the lease on a key.
+    Keepalive(Keepalive),
+    /// Release the lease on a key; repeating it is harmless.
+    #[command(after_help = "Example:\n  lockd client release orders")]
+    Release(LeaseKey),
+    /// Print the document of a key; nothing if there is none.
+    Get(Get),
+    /// Replace the document of a key with a file or standard input.
+    Update(Update),
+    /// Remove the document of a key.
+    Remove(Remove),
+    /// Edit the document of a key; fails if its version changes concurrently.
+    Set(Set),
+    /// Edit a document in a file, or from standard input to standard output, without a server.
+    Edit(Edit),
+    /// Show the lease, the document version and the waiters of a key.
+    #[command(after_help = "Example:\n  lockd client describe orders --output json | jq .waiters")]
+    Describe(KeyArg),
+    /// Explain why a key is not free, and what would free it.
+    #[command(after_help = "Example:\n  lockd client why orders")]
+    Why(KeyArg),
+    /// Watch a key: print a line whenever its holder, version or number of waiters changes.
+    Watch(Watch),
+    /// List the leases of one namespace, or of all.
+    #[command(
+        after_help = "Example:\n  lockd client list\n  lockd client list --namespace team --output json | jq -r .leases[].owner"
+    )]
+    List,
+    /// Revoke a lease: its holder is fenced, and the key stays blocked until it is reclaimed. For operators.
+    #[command(after_help = "Example:\n  lockd client revoke L-0000000000000001000000000000abcd")]
+    Revoke(PublicIdArg),
+    /// Free the resources of a revoked lease. For operators.
+    #[command(after_help = "Example:\n  lockd client reclaim L-0000000000000001000000000000abcd")]
+    Reclaim(PublicIdArg),
+}
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  granted=$(lockd client acquire --ttl 30s --block 60s orders) && eval \"$granted\""
+)]
+pub(crate) struct Acquire {
+    /// Key to acquire.
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) terms: LeaseTerms,
+}
+
+/// The options of an acquire request.
+#[derive(clap::Args)]
+pub struct LeaseTerms {
+    /// Time to live without renewal; the server's default if not given.
+    #[arg(long, value_parser = duration, env = "LOCKD_CLIENT_TTL")]
+    pub ttl: Option<Duration>,
+    /// Maximum time to wait in the queue if the lease cannot be granted at once.
+    #[arg(long, value_parser = duration, env = "LOCKD_CLIENT_BLOCK", default_value = "0s")]
+    pub block: Duration,
+    /// Free-text description of the holder, shown to other clients; the certificate's name if not given.
+    #[arg(long, env = "LOCKD_CLIENT_OWNER")]
+    pub owner: Option<String>,
+}
+
+impl LeaseTerms {
+    /// The TTL in milliseconds, as requests carry it.
+    pub fn ttl_ms(&self) -> Result<Option<i64>, Failure> {
+        let ms = self.ttl.map(|ttl| i64::try_from(ttl.as_millis())).transpose();
+        ms.map_err(|_| usage_error("--ttl is too long: its milliseconds do not fit into 63 bits"))
+    }
+}
+
+/// A key and the credential of the lease on it.
+#[derive(clap::Args)]
+pub(crate) struct LeaseKey {
+    /// Key of the lease; `LOCKD_CLIENT_KEY` if not given.
+    pub(crate) key: Option<String>,
+    #[command(flatten)]
+    pub(crate) lease: LeaseIdArg,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct LeaseIdArg {
+    /// Credential of the lease; if not given, `LOCKD_CLIENT_LEASE_ID`, provided that it belongs to the same key.
+    #[arg(long)]
+    pub(crate) lease_id: Option<String>,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  lockd client keepalive --ttl 45s orders")]
+pub(crate) struct Keepalive {
+    #[command(flatten)]
+    pub(crate) held: LeaseKey,
+    /// New time to live, from now; the lease's own TTL if not given.
+    #[arg(long, value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+}
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "If it fails with a pipe as output, it also prints a line that is not JSON, which `edit` and `update` further \
+                        down the pipe reject. With -o FILE, a failure writes nothing.\n\n\
+                        Example:\n  lockd client get orders -o checkpoint.json\n  lockd client get --public orders | jq ."
+)]
+pub(crate) struct Get {
+    #[command(flatten)]
+    pub(crate) held: LeaseKey,
+    /// File to write the document to; `-` is standard output.
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "-")]
+    pub(crate) out: PathBuf,
+    /// Read the last committed document without holding a lease.
+    #[arg(long)]
+    pub(crate) public: bool,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  echo '{\"step\":\"done\"}' | lockd client update orders --release\n  \
+                        lockd client update orders --file checkpoint.json --if-version 7")]
+pub(crate) struct Update {
+    #[command(flatten)]
+    pub(crate) held: LeaseKey,
+    /// File to read the document from; `-` is standard input.
+    #[arg(short = 'i', long, value_name = "FILE", default_value = "-")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) only: WriteConditions,
+}
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  lockd client remove orders --if-version 7\n  lockd client remove --release"
+)]
+pub(crate) struct Remove {
+    #[command(flatten)]
+    pub(crate) held: LeaseKey,
+    #[command(flatten)]
+    pub(crate) only: WriteConditions,
+}
+
+/// The conditions of a write, and whether it releases the lease.
+#[derive(clap::Args)]
+pub struct WriteConditions {
+    /// Fail unless the key has this version.
+    #[arg(long, value_name = "N")]
+    pub if_version: Option<u64>,
+    /// Fail unless the document has this ETag; an empty value means that there must be no document.
+    #[arg(long, value_name = "ETAG")]
+    pub if_etag: Option<String>,
+    /// Release the lease atomically with the write.
+    #[arg(long)]
+    pub release: bool,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = EDITS)]
+pub(crate) struct Set {
+    /// Key of the document.
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) lease: LeaseIdArg,
+    /// Edits, applied in order.
+    #[arg(required = true)]
+    pub(crate) edits: Vec<String>,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = EDITS)]
+pub(crate) struct Edit {
+    /// File to edit in place; if not given, standard input is edited to standard output.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Edits, applied in order.
+    #[arg(required = true)]
+    pub(crate) edits: Vec<String>,
+}
+
+const EDITS: &str = "Edits:\n  \
+    path=value      numbers, true, false, null and quoted strings are parsed as JSON; anything else is a string\n  \
+    path:=JSON      any JSON\n  \
+    path++ path--   add or subtract 1; a missing path counts as 0\n  \
+    path=+N path=-N add or subtract N\n  \
+    rm:path         remove the path; delete:path does the same\n  \
+    time:path=NOW   the current time, or a given one as in 2026-11-15T08:42:00Z\n\n\
+    Paths: a.b descends, a\\.b is one name, a[0] and a[-1] index arrays, a[+] appends.\n\
+    Empty input is read as {}. A get or edit that fails prints a line that is not JSON, which the next command in the \
+    pipe rejects; one that is killed prints nothing. set needs no pipe.\n\n\
+    Example:\n  lockd client set orders status.counter++ status.step=fetch\n  \
+    lockd client get orders -o - | lockd client edit status.counter++ | lockd client update orders";
+
+#[derive(clap::Args)]
+pub(crate) struct KeyArg {
+    /// Key to show.
+    #[arg(env = "LOCKD_CLIENT_KEY")]
+    pub(crate) key: String,
+}
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "A key that was never used counts as free. If the server cannot be reached, polling goes on until --timeout.\n\n\
+                        Exit codes: 0 the --until condition was met (without --until: watched until --timeout); 1 it was not \
+                        met before --timeout; 13 the server was unreachable at --timeout.\n\n\
+                        Examples:\n  lockd client watch orders\n  \
+                        lockd client watch orders --until free --timeout 10m && ./start\n  \
+                        lockd client watch orders --output json | jq -r .owner"
+)]
+pub(crate) struct Watch {
+    #[command(flatten)]
+    pub(crate) named: KeyArg,
+    /// Polling interval, at least 100ms.
+    #[arg(long, value_parser = interval, default_value = "1s")]
+    pub(crate) every: Duration,
+    /// Condition that ends the watch.
+    #[arg(long, value_enum)]
+    pub(crate) until: Option<Until>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Until {
+    /// No lease covers the key.
+    Free,
+    /// A lease covers the key, or it is revoked and not yet reclaimed.
+    Held,
+    /// The key differs from its first state.
+    Changed,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct PublicIdArg {
+    /// Public id of the lease, as shown by describe and list.
+    pub(crate) public_id: String,
+}
+
+/// Parses `30s`, `5m`, `1h 30m`; a bare number is in seconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write 30s, 5m or 1h"))
+}
+
+/// Parses a polling interval; the minimum bounds the load on the server.
+fn interval(text: &str) -> Result<Duration, String> {
+    let every = duration(text)?;
+    if every < Duration::from_millis(100) {
+        return Err("the minimum is 100ms".into());
+    }
+    Ok(every)
+}

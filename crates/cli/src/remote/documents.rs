@@ -1,0 +1,170 @@
+//! `get`, `update`, `remove`, `set`, `edit`.
+//!
+//! **Invariant.** In `get | edit | update` a failed command is not mistaken for an empty document. The commands run
+//! concurrently and cannot see each other's exit codes, so a failing one writes a line that is not JSON
+//! ([`poison_output`]), and the next one rejects it. A command that is killed before it writes cannot do that.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use api::tell::{Committed, Removed};
+use client::{Client, Conditions};
+use jsonstream::edit::{apply, parse_edit};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::args::{Common, Edit, Get, Remove, Set, Update, Verb, WriteConditions};
+use super::environment::{LeaseCredential, key, lease_credential};
+use super::{CommandResult, Failure, Output, client_failure, failed, print, print_bytes, usage_error};
+use crate::file::replace;
+use crate::stderr::escape_control;
+
+pub(crate) async fn get(client: &Client, common: &Common, args: &Get) -> CommandResult {
+    let read = if args.public {
+        let key = key(args.held.key.as_deref())?;
+        client.get_public_state(&key, common.connection.namespace.as_deref()).await
+    } else {
+        let lease = lease_credential(args.held.key.as_deref(), &args.held.lease)?;
+        client.get_state(&lease.key, &lease.lease_id).await
+    };
+    let document = read.map_err(client_failure)?.document.unwrap_or_default();
+    write_output(&args.out, &document)
+}
+
+/// Writes a document to a file, or to standard output for `-`.
+pub fn write_output(out: &Path, document: &[u8]) -> CommandResult {
+    if out.as_os_str() == "-" {
+        return print_bytes(document);
+    }
+    std::fs::write(out, document).map_err(|error| failed_file("writing", out, &error))
+}
+
+pub(crate) async fn update(client: &Client, common: &Common, args: &Update) -> CommandResult {
+    let lease = lease_credential(args.held.key.as_deref(), &args.held.lease)?;
+    let document = read_input(Some(&args.file))?;
+    commit(client, common.output, &lease, document, &args.only.conditions(&lease)).await.map(drop)
+}
+
+pub(crate) async fn remove(client: &Client, common: &Common, args: &Remove) -> CommandResult {
+    let lease = lease_credential(args.held.key.as_deref(), &args.held.lease)?;
+    let conditions = args.only.conditions(&lease);
+    let removed: Removed =
+        client.remove_state(&lease.key, &lease.lease_id, &conditions).await.map_err(client_failure)?;
+    let what = if removed.removed { "removed" } else { "no document" };
+    print(common.output, &removed, || format!("{what} version={}\n", removed.new_version))
+}
+
+impl WriteConditions {
+    /// The conditions of a write under `lease`.
+    pub fn conditions(&self, lease: &LeaseCredential) -> Conditions {
+        Conditions {
+            fencing_token: lease.fencing_token,
+            if_version: self.if_version,
+            if_etag: self.if_etag.clone(),
+            release: self.release,
+        }
+    }
+}
+
+/// Applies the edits to the current document, on the condition that its version has not changed.
+pub(crate) async fn set(client: &Client, common: &Common, args: &Set) -> CommandResult {
+    let lease = lease_credential(Some(&args.key), &args.lease)?;
+    let read = client.get_state(&lease.key, &lease.lease_id).await.map_err(client_failure)?;
+    let document = edited(&read.document.unwrap_or_default(), &args.edits)?;
+    let conditions = Conditions {
+        fencing_token: lease.fencing_token,
+        if_version: Some(read.version),
+        ..Conditions::default()
+    };
+    commit(client, common.output, &lease, document, &conditions).await.map(drop)
+}
+
+/// Commits a document and prints the response.
+pub async fn commit(
+    client: &Client,
+    output: Output,
+    lease: &LeaseCredential,
+    document: Vec<u8>,
+    conditions: &Conditions,
+) -> Result<Committed, Failure> {
+    let committed: Committed = client
+        .update_state(&lease.key, &lease.lease_id, document, conditions)
+        .await
+        .map_err(client_failure)?;
+    let text = || format!("committed version={} bytes={}\n", committed.new_version, committed.bytes);
+    print(output, &committed, text)?;
+    Ok(committed)
+}
+
+pub(crate) fn edit(args: &Edit) -> CommandResult {
+    let document = edited(&read_input(args.file.as_deref())?, &args.edits)?;
+    match &args.file {
+        None => print_bytes(&document),
+        Some(file) => replace(file, &document).map_err(|error| failed_file("writing", file, &error)),
+    }
+}
+
+/// Applies edits to a document.
+pub fn edited(document: &[u8], edits: &[String]) -> Result<Vec<u8>, Failure> {
+    let edits = edits.iter().map(|text| parse_edit(text)).collect::<Result<Vec<_>, _>>();
+    let edited = edits.and_then(|edits| apply(document, &edits, &now()));
+    edited.map_err(|error| usage_error(escape_control(&error.to_string())))
+}
+
+/// The wall-clock time in RFC 3339.
+pub(crate) fn now() -> String {
+    let now = clock_gettime(ClockId::Realtime);
+    let since = Duration::from_secs(now.tv_sec.try_into().unwrap_or(0));
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
+}
+
+/// Reads a document from a file, or from standard input for `-` or no file.
+pub fn read_input(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
+    let bytes = match file.filter(|file| file.as_os_str() != "-") {
+        Some(file) => std::fs::read(file).map_err(|error| failed_file("reading", file, &error))?,
+        None => read_stdin().map_err(|error| failed("reading standard input", &error))?,
+    };
+    if bytes.starts_with(POISON_PREFIX) {
+        let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let line = escape_control(&String::from_utf8_lossy(line));
+        return Err(usage_error(format!(
+            "the input is the error message of the previous command in the pipe: {line:?}"
+        )));
+    }
+    Ok(bytes)
+}
+
+fn read_stdin() -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The first bytes of a failed command's output; no JSON document starts with them.
+const POISON_PREFIX: &[u8] = b"lockd: ";
+
+/// Writes a line that no JSON parser accepts, so that the next command in a pipe rejects the output of a failed one.
+/// Does nothing on a terminal.
+pub fn poison_output(verb: &str, what: &str) {
+    let mut out = io::stdout().lock();
+    if !out.is_terminal() {
+        // With the pipe closed there is no reader to mislead.
+        let _ = writeln!(out, "lockd: {verb} failed: {}", escape_control(what)).and_then(|()| out.flush());
+    }
+}
+
+impl Verb {
+    /// The command's name, if it writes a document to standard output.
+    pub(crate) fn pipes_a_document(&self) -> Option<&'static str> {
+        match self {
+            Verb::Get(get) if get.out.as_os_str() == "-" => Some("get"),
+            Verb::Edit(Edit { file: None, .. }) => Some("edit"),
+            _ => None,
+        }
+    }
+}
+
+/// A failed file operation: exit code 1.
+pub fn failed_file(what: &str, file: &Path, error: &io::Error) -> Failure {
+    (1, format!("{what} a file: {error}: path={}", file.display()))
+}

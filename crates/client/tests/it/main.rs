@@ -1,0 +1,6 @@
+//! Integration tests of `client`, against a real server.
+
+mod agents;
+mod common;
+mod fencing;
+mod leases;

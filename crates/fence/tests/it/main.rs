@@ -1,0 +1,3 @@
+//! Integration tests of `fence`.
+
+mod sql;

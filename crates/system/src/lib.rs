@@ -1,0 +1,17 @@
+//! What several crates need from the machine: durable file replacement, randomness, hexadecimal text, XDG directories,
+//! the host name.
+//!
+//! **What is absent.** Any other crate of ours; clocks; policy: callers decide what to store, where and for whom. `store`
+//! and `worktree` replace files through ports of their own, so that their simulators can cut the power between any two
+//! calls.
+#![forbid(unsafe_code)]
+
+pub mod file;
+pub mod hex;
+pub mod random;
+pub mod xdg;
+
+/// The machine's host name; empty if it is not UTF-8.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_str().unwrap_or_default().to_string()
+}

@@ -1,0 +1,76 @@
+//! Folding old entries: disk space is freed, numbers never are.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use worktree::doctor::DoctorRequest;
+use worktree::ids::EntryNumber;
+use worktree::sequence::{AppendOutcome, FOLD, Sequence};
+
+use crate::support::layer::HookedFs;
+use crate::support::{Fixture, request, short_or_long};
+
+/// Acquires and releases until the sequence has at least `entries`.
+fn grow(fixture: &Fixture, entries: u64) {
+    while fixture.repo.status(&fixture.main).expect("readable").newest_entry.0 < entries {
+        let session = fixture.acquire().expect("a free lock").session.session_id;
+        fixture.repo.lock(&fixture.main).release(&session).expect("ours");
+    }
+}
+
+fn inode(fixture: &Fixture, n: u64) -> u64 {
+    let path = fixture.repo.layout().entry(&fixture.main.worktree_id, EntryNumber(n));
+    std::fs::symlink_metadata(path).expect("no number ever disappears").ino()
+}
+
+#[test]
+fn folded_entries_share_a_file_and_the_audit_still_holds() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"bytes");
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    fixture.snapshot(&session).expect("ours");
+    fixture.repo.lock(&fixture.main).release(&session).expect("ours");
+    grow(&fixture, FOLD * 2 + 20);
+    assert_eq!(inode(&fixture, 1), inode(&fixture, FOLD));
+    assert_eq!(inode(&fixture, FOLD + 1), inode(&fixture, FOLD * 2));
+    assert_ne!(inode(&fixture, FOLD), inode(&fixture, FOLD + 1));
+    assert_ne!(inode(&fixture, FOLD * 2), inode(&fixture, FOLD * 2 + 1), "the newest block stays as it is");
+    let report = fixture.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    assert!(report.entries > FOLD * 2);
+    assert_eq!(fixture.repo.history(&fixture.main, 9).expect("readable").len(), 1, "through a folded entry");
+}
+
+/// A writer reads the sequence, pauses while hundreds of entries are appended and folded, and resumes.
+#[test]
+fn a_writer_that_slept_through_a_fold_still_finds_its_number_taken() {
+    let fixture = Fixture::new();
+    let sequence = Sequence::new(fixture.repo.env(), fixture.repo.layout(), &fixture.main.worktree_id);
+    let mut stale = sequence.read(EntryNumber(1)).expect("readable").entry;
+    stale.n = EntryNumber(2);
+    grow(&fixture, FOLD + 20);
+    assert_eq!(inode(&fixture, 2), inode(&fixture, FOLD), "entry 2 has been folded");
+    assert_eq!(sequence.append(&stale).expect("decided"), AppendOutcome::NumberTaken);
+}
+
+#[test]
+fn a_crash_while_folding_loses_nothing_and_is_repaired() {
+    // From 1, because opening the repository is a call too.
+    for at in (1..770).step_by(short_or_long(96, 24)) {
+        let fixture = Fixture::new();
+        grow(&fixture, FOLD - 1);
+        let session = fixture.acquire().expect("a free lock").session.session_id;
+        let (layer, death) = HookedFs::dying_at(at, 2);
+        let dying = fixture.seen_by_the_dead(Arc::new(layer));
+        let newest = fixture.repo.status(&fixture.main).expect("readable").newest_entry;
+        let sequence = Sequence::new(dying.env(), dying.layout(), &fixture.main.worktree_id);
+        drop(sequence.fold_below(EntryNumber(FOLD + 2)));
+        let made = death.calls.load(std::sync::atomic::Ordering::SeqCst);
+        assert!(made > at, "the crash comes while folding, at={at} calls={made}");
+        fixture.repo.lock(&fixture.main).release(&session).expect("folding decides nothing");
+        let again = fixture.repo.acquire(&fixture.main, &request()).expect("a free lock");
+        assert!(again.lock.fencing_token.entry() > newest);
+        let mended = fixture.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+        assert!(mended.is_healthy(), "at={at} {:?}", mended.findings);
+    }
+}

@@ -1,0 +1,25 @@
+//! All integration tests of the crate, in one binary.
+//!
+//! `spec` proves the specification sentence by sentence and `model` checks the protocol in every
+//! interleaving; the other modules attack it with pauses, crashes, power cuts, torn files, wrong clocks and
+//! many processes. With `LOCKD_LONG=1` the randomised and exhaustive ones run their long form
+//! (`support::short_or_long`).
+
+mod support;
+
+mod model;
+mod spec;
+
+mod clocks;
+mod crash;
+mod damaged;
+mod doctor;
+mod fold;
+mod interleave;
+mod paused;
+mod power;
+mod processes;
+mod repair;
+mod restoring;
+mod torn;
+mod trees;
