@@ -1,4 +1,4 @@
-//! The exit codes of `lockd`, `lockc` and `jvs`, and what a script does about each.
+//! The exit codes of `lockd`, `lockc` and `jvs`, with their meaning and the reaction of a script.
 //!
 //! `docs/reference/exit-codes.md` is generated from these tables; the help texts are tested against them.
 
@@ -32,7 +32,7 @@ pub struct Row {
     pub name: &'static str,
     /// When a program exits with it.
     pub meaning: &'static str,
-    /// What a script does about it.
+    /// The reaction of a script.
     pub remedy: &'static str,
 }
 

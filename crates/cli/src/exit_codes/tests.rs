@@ -25,7 +25,7 @@ const RUN: &str = "
 | 126 | the command could not be executed |
 | 127 | the command was not found |
 | 12 | `lockd run`: the lease was lost, and the command was killed |
-| 21, 22, 23 | `jvs run`: the lock was lost, and the command was killed |
+| 21, 22, 24, 1 | `jvs run`: the lock was lost, and the command was killed |
 
 `lockd health` exits with 13 if the server cannot grant leases. `lockd client watch --until` exits with 1 if the condition
 was not met before `--timeout`.

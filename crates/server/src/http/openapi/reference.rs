@@ -110,7 +110,7 @@ fn errors(document: &Value) -> String {
     section + "\n"
 }
 
-/// What a client does about an error.
+/// The client's reaction to an error.
 fn remedy(code: Code) -> &'static str {
     match code {
         Code::InvalidBody
@@ -191,8 +191,8 @@ fn parameters(document: &Value, operation: &Value) -> String {
             .expect("writing to a string");
     }
     let common: Vec<String> = common.iter().map(|one| format!("`{}`", text(one, "name"))).collect();
-    let others = if own.is_empty() { "Headers" } else { "\nAlso the headers" };
-    section + &format!("{others} of [all calls](#conventions): {}.\n\n", common.join(", "))
+    let separator = if own.is_empty() { "" } else { "\n" };
+    section + &format!("{separator}[Common headers](#conventions): {}.\n\n", common.join(", "))
 }
 
 /// Responses with their fields, then the error codes by status.

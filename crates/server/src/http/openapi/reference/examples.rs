@@ -69,7 +69,7 @@ LEASE_ID=$(field lease_id < lease.json)
 PUBLIC_ID=$(field public_id < lease.json)
 TOKEN=$(field fencing_token < lease.json)"#,
         ),
-        "Exactly one of `key` and `resources`, and at most one of `ttl_seconds` and `ttl_ms`.",
+        "A request has exactly one of `key` and `resources`, and at most one of `ttl_seconds` and `ttl_ms`.",
     ),
     example(
         "activate",
@@ -88,7 +88,7 @@ TOKEN=$(field fencing_token < lease.json)"#,
             r#"@/v1/keepalive \
   -d '{"lease_id": "'"$LEASE_ID"'", "ttl_seconds": 300}'"#,
         ),
-        "At most one of `ttl_seconds` and `ttl_ms`.",
+        "A request has at most one of `ttl_seconds` and `ttl_ms`.",
     ),
     example(
         "release",
@@ -210,7 +210,7 @@ const ADMINISTRATION: [Example; 12] = [
             r#"@/v1/revoke \
   -d '{"identity": "worker-2"}'"#,
         ),
-        "Exactly one of `identity` and `agent_id`.",
+        "A request has exactly one of `identity` and `agent_id`.",
     ),
     noted(
         example(
@@ -220,7 +220,7 @@ const ADMINISTRATION: [Example; 12] = [
             r#"@/v1/pause \
   -d '{"identity": "worker-2", "paused": true}'"#,
         ),
-        "Exactly one of `identity` and `agent_id`.",
+        "A request has exactly one of `identity` and `agent_id`.",
     ),
     example("quotas", OPERATOR, 200, "@/v1/quotas"),
     example(
@@ -250,7 +250,9 @@ const AGENTS: [Example; 9] = [
        "intents": [{"predicate": "MUTATES", "object": "FILE:/src/main.rs"}]}' > manifest.json
 AGENT_LEASE=$(field lease_id < manifest.json)"#,
         ),
-        "With the verdict `GRANTED` the response also has the fields of [Granted](#granted).",
+        "`GRANTED`: the response also has the fields of [Granted](#granted). `WAIT`: conflicting leases; retry, with `wait_ms` to \
+         wait in the queue. `DIE`: release the leases in `release`, then retry after `backoff_ms`. `PAUSED`: grants of the agent are \
+         paused, or its quota is used up.",
     ),
     example(
         "heartbeat",
@@ -270,12 +272,16 @@ AGENT_LEASE=$(field lease_id < manifest.json)"#,
         "Each result also has the fields of [Lease](#lease) if the lease is known.",
     ),
     example("agents", READ, 200, "@/v1/agents"),
-    example(
-        "set_agent",
-        "the identity of the agent, with the right `w` in the namespace, and operators; `PAUSED` is for operators",
-        200,
-        r#"@/v1/agents/agent-1/state \
+    noted(
+        example(
+            "set_agent",
+            "the identity of the agent, with the right `w` in the namespace, and operators; `PAUSED` is for operators",
+            200,
+            r#"@/v1/agents/agent-1/state \
   -d '{"state": "DIE_RESTART"}'"#,
+        ),
+        "`DIE_RESTART` announces a restart: a lease that expires before the agent is back stays on hold for 15 seconds. `PAUSED` \
+         stops the agent's grants. `ALIVE` ends the announcement and, from an operator, the pause.",
     ),
     example("resource_state", READ, 200, "@/v1/resource/FILE:%2Fsrc%2Fmain.rs/state"),
     example("contention", READ_SOME, 200, "@/v1/contention"),

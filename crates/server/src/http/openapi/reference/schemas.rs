@@ -59,11 +59,11 @@ pub(super) fn type_text(document: &Value, schema: &Value) -> String {
     }
     if let Some(values) = schema["enum"].as_array() {
         let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
-        return values.join(" or ");
+        return values.join(", ");
     }
     match type_name(schema) {
         "array" => {
-            let range = range(&schema["minItems"], &schema["maxItems"]);
+            let range = range(&schema["minItems"], &schema["maxItems"], "");
             format!("array{} of {}", range, type_text(document, &schema["items"]))
         }
         "object" if schema["properties"].is_object() => {
@@ -73,8 +73,8 @@ pub(super) fn type_text(document: &Value, schema: &Value) -> String {
             format!("object with {}", fields.join(", "))
         }
         "" => "any JSON value".to_string(),
-        "integer" => format!("integer{}", range(&schema["minimum"], &schema["maximum"])),
-        name => format!("{name}{}", range(&schema["minLength"], &schema["maxLength"])),
+        "integer" => format!("integer{}", range(&schema["minimum"], &schema["maximum"], "")),
+        name => format!("{name}{}", range(&schema["minLength"], &schema["maxLength"], " characters")),
     }
 }
 
@@ -88,12 +88,12 @@ fn type_name(schema: &Value) -> &str {
     }
 }
 
-fn range(least: &Value, most: &Value) -> String {
+fn range(least: &Value, most: &Value, unit: &str) -> String {
     let most = most.as_f64().filter(|most| *most < RANGE_MAX);
     match (least.as_f64().unwrap_or(0.0), most) {
         (0.0, None) => String::new(),
-        (least, None) => format!(" (at least {least})"),
-        (least, Some(most)) => format!(" ({least} to {most})"),
+        (least, None) => format!(" (at least {least}{unit})"),
+        (least, Some(most)) => format!(" ({least} to {most}{unit})"),
     }
 }
 
@@ -106,10 +106,10 @@ fn fields(document: &Value, schema: &Value) -> Vec<Field> {
     let required = schema["required"].as_array().unwrap_or(&empty);
     let place = |name: &str| required.iter().position(|one| one == name);
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        let meaning = [text(property, "description"), text(resolve(document, property), "description")];
-        // A lone property of a part is described by the part.
-        let meaning =
-            meaning.into_iter().find(|text| !text.is_empty()).unwrap_or(text(schema, "description"));
+        let lone = schema["properties"].as_object().is_some_and(|all| all.len() == 1);
+        let meaning = meaning(document, property);
+        // A part with one property is described as a whole.
+        let meaning = if meaning.is_empty() && lone { text(schema, "description") } else { meaning };
         found.push(Field {
             name: format!("`{name}`"),
             type_text: type_text(document, property),
@@ -120,6 +120,20 @@ fn fields(document: &Value, schema: &Value) -> Vec<Field> {
     found.sort_by_key(|field| place(field.name.trim_matches('`')).unwrap_or(usize::MAX));
     found.sort_by_key(|field| !field.required);
     found
+}
+
+/// The description of a property, or of the type that it or its items refer to.
+fn meaning<'a>(document: &'a Value, property: &'a Value) -> &'a str {
+    let own = text(property, "description");
+    if !own.is_empty() {
+        return own;
+    }
+    let mut variants = property["oneOf"].as_array().into_iter().flatten().filter(|one| !is_null(one));
+    match variants.next() {
+        Some(variant) => meaning(document, variant),
+        None if property["items"].is_object() => meaning(document, &property["items"]),
+        None => text(resolve(document, property), "description"),
+    }
 }
 
 /// The table of a request's fields.
