@@ -10,14 +10,14 @@
 //!
 //! [`Client::reconcile`]: crate::Client::reconcile
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use api::agents::{Intent, Reconcile};
 use serde::{Deserialize, Serialize};
+use system::file;
 
 use crate::clock::BootTime;
 
@@ -101,19 +101,7 @@ impl Digest {
         let digest = self.clone();
         let stored = DigestFile { version: VERSION, boot_id: boot_id.to_string(), boot_ms: now.0, digest };
         let bytes = serde_json::to_vec(&stored)?;
-        let mut name = path
-            .file_name()
-            .ok_or_else(|| io::Error::other("the path of a digest must end with a file name"))?
-            .to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let tmp = path.with_file_name(name);
-        let written = write_new(&tmp, &bytes).and_then(|()| fs::rename(&tmp, path));
-        if written.is_err() {
-            let _ = fs::remove_file(&tmp);
-        }
-        written?;
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(dir)?.sync_all()
+        file::replace(path, &bytes, file::OWNER_ONLY)
     }
 
     fn load_at(path: &Path, boot_id: &str, now: BootTime) -> io::Result<Option<Digest>> {
@@ -137,13 +125,6 @@ impl Digest {
 }
 
 /// Creates a file with mode 0600 and syncs it.
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let _ = fs::remove_file(path);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
 /// Identifies this boot of the machine.
 fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_string())

@@ -2,22 +2,15 @@
 
 use std::time::Duration;
 
-use rustix::rand::{GetRandomFlags, getrandom};
-
-fn bytes() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).expect("getrandom does not fail on Linux");
-    assert_eq!(filled, bytes.len(), "up to 256 bytes are never cut short");
-    bytes
-}
+use system::{hex, random};
 
 /// A key for one mutation and its retries.
 pub(crate) fn idempotency_key() -> String {
-    format!("{:032x}", u128::from_le_bytes(bytes()))
+    hex::encode(&random::bytes::<16>())
 }
 
 /// A random span between half of `span` and all of it.
 pub(crate) fn jitter(span: Duration) -> Duration {
-    let part = u32::from(bytes()[0]);
+    let part = u32::from(random::bytes::<1>()[0]);
     span / 2 + span / 2 * part / 255
 }

@@ -19,8 +19,8 @@ use engine::decider::{Decider, Opening, Said};
 use engine::recovery::replay;
 use engine::sequencer::{Delivery, Sequencer};
 use engine::shard::{Shard, Submission};
-use kernel::{Action, Answer, Command, Identity, Kernel, Limits, Outcome, Span, Store};
-use sim::world::{grant, held, identity, key};
+use kernel::{Action, Command, Identity, Kernel, Limits, Outcome, Response, Span, Store};
+use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
 use store::fs::RealFs;
 use store::{LogStore, Seq};
@@ -138,10 +138,10 @@ impl Cycle {
     fn next(&mut self, decision: Option<Said>) -> Option<Command> {
         match decision {
             None => {}
-            Some(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => {
+            Some(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) => {
                 return Some(Command::by(&self.identity, Action::Release(held(&granted))));
             }
-            Some(Said::Outcome(Outcome::Applied(Answer::Released, _))) => self.left -= 1,
+            Some(Said::Outcome(Outcome::Applied(Response::Released, _))) => self.left -= 1,
             Some(other) => panic!("{other:?}"),
         }
         (self.left > 0).then(|| self.acquire.clone())

@@ -18,8 +18,10 @@ use engine::decider::{Opening, Said};
 use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
 use engine::sequencer::Delivery;
 use engine::shard::{Reply, Submission, Wait};
-use kernel::{Action, Answer, Command, Event, Granted, Identity, Limits, Lsn, Outcome, Renewal, Span, Store};
-use sim::world::{grant, held, identity, key};
+use kernel::{
+    Action, Command, Event, Granted, Identity, Limits, Lsn, Outcome, Renewal, Response, Span, Store,
+};
+use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
 
@@ -105,7 +107,7 @@ impl<'a> AsyncClient<'a> {
 
 fn granted(outcome: &Outcome) -> Granted {
     match outcome {
-        Outcome::Applied(Answer::Granted(granted), _) => *granted,
+        Outcome::Applied(Response::Granted(granted), _) => *granted,
         other => panic!("{other:?}"),
     }
 }
@@ -264,7 +266,7 @@ fn snapshot() {
             times.lock().expect("not poisoned").push(at - started[n]);
             started[n] = Instant::now();
             match outcome {
-                Outcome::Applied(Answer::Granted(lease), _) => {
+                Outcome::Applied(Response::Granted(lease), _) => {
                     client.submit(n, Command::by(&who, Action::Release(held(&lease))), None);
                 }
                 _ => client.submit(n, acquire(&who, &format!("busy-{n}")), None),

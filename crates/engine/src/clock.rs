@@ -111,9 +111,7 @@ impl MachineClock {
                 Ok(MachineClock { boot_id })
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut bytes = [0; 16];
-                rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-                Ok(MachineClock { boot_id: u128::from_le_bytes(bytes) })
+                Ok(MachineClock { boot_id: u128::from_le_bytes(system::random::bytes()) })
             }
             Err(error) => Err(error),
         }

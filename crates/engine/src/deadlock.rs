@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kernel::{Grant, Kernel, Time};
+use kernel::{Kernel, LeaseRequest, Time};
 
 use crate::waiters::{Session, Ticket, Waiters, session_of};
 
@@ -25,7 +25,7 @@ pub(crate) fn closes_a_ring(
     waiters: &Waiters,
     now: Time,
     session: &Session,
-    grant: &Grant,
+    grant: &LeaseRequest,
 ) -> bool {
     let holds_nothing = kernel.leases_of_session(&session.0, &session.1, &session.2, now).is_empty();
     if holds_nothing && waiters.of_session(session).next().is_none() {
@@ -101,10 +101,10 @@ impl Search<'_> {
 
     /// Follows a wait to the conflicting holders and to the waiters ahead of `before`; all waiters if `None`.
     /// Whether the goal was reached, or the search was cut short.
-    fn follow(&mut self, grant: &Grant, before: Option<Ticket>) -> bool {
+    fn follow(&mut self, grant: &LeaseRequest, before: Option<Ticket>) -> bool {
         let before = before.unwrap_or(Ticket(u64::MAX));
         let queues = self.waiters.in_the_way_of(&grant.namespace, grant.bundle.members());
-        for queue in queues.filter(|_| !planted!(RingsHoldersOnly)) {
+        for queue in queues.filter(|_| !planted!(CyclesHoldersOnly)) {
             let from = self.scanned.get(&queue.id).copied().unwrap_or(Ticket(0));
             for ticket in queue.order.range(from..before.max(from)) {
                 self.add(*ticket);

@@ -17,10 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kernel::{
-    Action, Age, AgentName, Answer, Bundle, Command, Conflict, Event, Grant, Granted, Identity, Kernel,
-    LeaseId, Limits, Lsn, Member, Namespace, Open, Outcome, Rejection, Span, Store, Time, Verdict,
+    Action, Age, AgentName, Bundle, Command, Conflict, Event, Granted, Identity, Kernel, LeaseId,
+    LeaseRequest, Limits, Lsn, Member, Namespace, Open, Outcome, Rejection, Response, Span, Store, Time,
+    Verdict,
 };
-use store::{Lsns, Seq};
+use store::{LsnRange, Seq};
 
 use crate::clock::{Clock, Stamps, WrongClock, opening_lsn};
 use crate::deadlock::closes_a_ring;
@@ -61,6 +62,16 @@ pub enum Said {
     Outcome(Outcome),
     /// Others are in the way.
     Blocked(Box<Blocked>),
+}
+
+impl Said {
+    /// The kernel's response to a command that was applied or changed nothing; `None` if it was rejected or blocked.
+    pub fn answer(&self) -> Option<&Response> {
+        match self {
+            Said::Outcome(Outcome::Applied(answer, _) | Outcome::Unchanged(answer)) => Some(answer),
+            Said::Outcome(Outcome::Rejected(_)) | Said::Blocked(_) => None,
+        }
+    }
 }
 
 /// Others are in the way of a request for a lease.
@@ -157,7 +168,7 @@ pub struct Sealed {
     /// At this number.
     pub seq: Seq,
     /// With these LSNs.
-    pub lsns: Lsns,
+    pub lsns: LsnRange,
     /// The records.
     pub payload: Vec<u8>,
 }
@@ -290,7 +301,7 @@ impl Decider {
     }
 
     /// The members that holders are in the way of; where only those who wait are, all of them may be.
-    fn in_dispute(&self, grant: &Grant) -> Vec<Member> {
+    fn in_dispute(&self, grant: &LeaseRequest) -> Vec<Member> {
         let members = grant.bundle.members();
         let now = self.now();
         let is_held = |member: &&Member| {
@@ -306,7 +317,7 @@ impl Decider {
     }
 
     /// Others wait for it already. Whatever else speaks against it is said first: no waiting would help.
-    fn behind(&self, now: Time, identity: &Identity, grant: &Grant) -> Outcome {
+    fn behind(&self, now: Time, identity: &Identity, grant: &LeaseRequest) -> Outcome {
         let nobody =
             || Rejection::Conflict(Box::new(Conflict { holders: Vec::new(), oldest: Age::YOUNGEST }));
         Outcome::Rejected(self.kernel.refusal(now, identity, grant).unwrap_or_else(nobody))
@@ -317,7 +328,7 @@ impl Decider {
         &self,
         now: Time,
         command: &Command,
-        grant: &Grant,
+        grant: &LeaseRequest,
         conflict: Conflict,
         ahead: Option<Age>,
     ) -> Blocked {
@@ -345,8 +356,8 @@ impl Decider {
     }
 
     /// An attempt keeps its age; anything else is as old as its arrival.
-    fn age_of(&self, now: Time, grant: &Grant) -> Age {
-        let attempt = grant.attempt.filter(|age| age.counts_at(now) && !planted!(AttemptAgesAnew));
+    fn age_of(&self, now: Time, grant: &LeaseRequest) -> Age {
+        let attempt = grant.attempt.filter(|age| age.counts_at(now) && !planted!(AttemptAgeReset));
         attempt.unwrap_or(Age { at: now, tie: self.next_lsn.0 })
     }
 
@@ -378,7 +389,7 @@ impl Decider {
     pub fn call_off(&mut self, ticket: Ticket) -> Option<Said> {
         let now = self.now();
         let said = Said::Blocked(Box::new(self.still_blocked(now, ticket)?));
-        if !planted!(TiredStillGranted) {
+        if !planted!(TimedOutStillGranted) {
             self.take_out(ticket);
         }
         self.serve(now);
@@ -465,7 +476,7 @@ impl Decider {
     fn note_served(&mut self, now: Time, ticket: Ticket, waiter: &Waiter, said: Option<Said>) {
         match &said {
             None | Some(Said::Outcome(Outcome::Rejected(_))) => self.note_departure(waiter),
-            Some(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => {
+            Some(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) => {
                 self.judge_waiters(now, granted);
             }
             _ => {}
@@ -538,7 +549,7 @@ impl Decider {
         let payload = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_USUAL));
         let seq = self.next_seq;
         self.next_seq = seq.next();
-        Some(Sealed { seq, lsns: Lsns::new(first.0, self.kernel.last_lsn().0), payload })
+        Some(Sealed { seq, lsns: LsnRange::new(first.0, self.kernel.last_lsn().0), payload })
     }
 
     /// What happened in the batch so far, for those who follow events: to be told when it is durable.
@@ -579,7 +590,7 @@ impl Decider {
         document: Option<&[u8]>,
     ) -> Outcome {
         let outcome = self.try_again(now, command, correlation, document);
-        if let Outcome::Applied(Answer::Granted(granted), _) = &outcome {
+        if let Outcome::Applied(Response::Granted(granted), _) = &outcome {
             self.judge_waiters(now, granted);
         }
         outcome
@@ -646,7 +657,8 @@ impl Decider {
 
     /// Ended leases can be read until the next command is applied.
     fn note_freed(&mut self, now: Time, events: &[Event]) {
-        let told = |event: &&Event| !(planted!(ExpiryWakesNobody) && matches!(event, Event::Expired { .. }));
+        let told =
+            |event: &&Event| !(planted!(ExpiryWithoutWakeup) && matches!(event, Event::Expired { .. }));
         for lease in events.iter().filter(told).filter_map(Event::freed) {
             if let Ok(view) = self.kernel.lease(lease, now) {
                 self.freed.push_back(Freed::new(view.namespace, view.members));

@@ -73,7 +73,7 @@ impl BlobId {
 /// Reads the document in the record at `lsn`. [`ErrorKind::Gone`] if it has been relocated since: look up its
 /// location again.
 pub fn read_inline(reader: &mut dyn LogReader, lsn: Lsn) -> Result<Vec<u8>, StoreError> {
-    let batch = reader.holding(store::Lsn(lsn.0))?;
+    let batch = reader.read_lsn(store::Lsn(lsn.0))?;
     let mut rest = &batch.payload[..];
     while !rest.is_empty() {
         let (found, length) = Record::document_at(rest, lsn).map_err(|error| {

@@ -514,7 +514,7 @@ impl Shared {
         let health = match log.reserve() {
             Ok(()) => Health { space: Space::Plenty, reason: None },
             Err(error) => {
-                let space = if log.room().bytes >= BATCH_ROOM { Space::Reserve } else { Space::Nothing };
+                let space = if log.capacity().bytes >= BATCH_ROOM { Space::Reserve } else { Space::Nothing };
                 Health { space, reason: Some(error.what) }
             }
         };
@@ -581,7 +581,7 @@ fn append(log: &mut dyn LogStore, landing: &mut Landing) -> Result<(), StoreErro
             landing.measure = Some(Measure::Append { took, bytes, bounds: log.bounds() });
             Ok(())
         }
-        None if planted!(LookUnconfirmed) => Ok(()),
+        None if planted!(QueryUnconfirmed) => Ok(()),
         // Refusals and reads reveal a state too: it must still be this writer's to tell.
         None => log.confirm(),
     }
@@ -595,7 +595,7 @@ impl Core {
                 to(reply, Delivery::default());
             }
         }
-        if planted!(FollowerEarly) {
+        if planted!(EventsEarly) {
             self.follower.landed(&std::mem::take(&mut turn.events));
         }
         let (looks, stopwatch) = (std::mem::take(&mut self.looks), self.stopwatch);

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernel::{
-    Action, Answer, Command, Event, Identity, Kernel, LeaseId, Lsn, Outcome, Rejection, Renewal, RequestKey,
-    Retraction, Span, Time,
+    Action, Command, Event, Identity, Kernel, LeaseId, Lsn, Outcome, Rejection, Renewal, RequestKey,
+    Response, Retraction, Span, Time,
 };
 
 use crate::decider::{Asked, BATCH_BYTES, Contended, Decider, Said, Sealed};
@@ -148,7 +148,7 @@ struct Long<R> {
     command: Command,
     correlation: u128,
     renewals: VecDeque<Renewal>,
-    answer: Answer,
+    answer: Response,
     events: Vec<Event>,
     peek: Option<Peek>,
     to: R,
@@ -560,9 +560,9 @@ impl<R> Shard<R> {
             return self.reply(to, Err(Unavailable::Busy));
         }
         let answer = match command.action {
-            Action::Renew(_) => Answer::Renewed(Vec::with_capacity(renewals.len())),
-            Action::DropNamespace(_) => Answer::Dropped { more: false },
-            _ => Answer::RevokedAll { revoked: 0, more: false },
+            Action::Renew(_) => Response::Renewed(Vec::with_capacity(renewals.len())),
+            Action::DropNamespace(_) => Response::Dropped { more: false },
+            _ => Response::RevokedAll { revoked: 0, more: false },
         };
         self.long.push_back(Long { command, correlation, renewals, answer, events: Vec::new(), peek, to });
         self.go_on();
@@ -609,15 +609,15 @@ impl<R> Long<R> {
         };
         self.events.extend(events);
         let goes_on = match (&mut self.answer, answer) {
-            (Answer::Renewed(all), Answer::Renewed(some)) => {
+            (Response::Renewed(all), Response::Renewed(some)) => {
                 all.extend(some);
                 !self.renewals.is_empty()
             }
-            (Answer::RevokedAll { revoked, .. }, Answer::RevokedAll { revoked: some, more }) => {
+            (Response::RevokedAll { revoked, .. }, Response::RevokedAll { revoked: some, more }) => {
                 *revoked += some;
                 more
             }
-            (Answer::Dropped { .. }, Answer::Dropped { more }) => {
+            (Response::Dropped { .. }, Response::Dropped { more }) => {
                 // There may be millions of them, and whoever follows the log has seen each.
                 self.events.clear();
                 more
@@ -640,7 +640,7 @@ fn refused(rejection: Rejection) -> Said {
 fn granted(said: &Said) -> Option<LeaseId> {
     match said {
         Said::Outcome(
-            Outcome::Applied(Answer::Granted(granted), _) | Outcome::Unchanged(Answer::Granted(granted)),
+            Outcome::Applied(Response::Granted(granted), _) | Outcome::Unchanged(Response::Granted(granted)),
         ) => Some(granted.lease),
         _ => None,
     }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernel::{
-    Action, Age, Bundle, Command, Grant, Identity, Member, Namespace, Part, Predicate, ResourceName,
-    SessionName,
+    Action, Age, Bundle, ClaimSetKind, Command, Identity, LeaseRequest, Member, Namespace, Predicate,
+    ResourceName, SessionName,
 };
 
 /// A place in the queue: the smaller, the earlier.
@@ -50,7 +50,7 @@ pub enum Attempt<T> {
 pub type Session = (Namespace, Identity, SessionName);
 
 /// The request for a lease that a command is, if it is one.
-pub fn grant_of(command: &Command) -> Option<&Grant> {
+pub fn grant_of(command: &Command) -> Option<&LeaseRequest> {
     match &command.action {
         Action::Acquire(grant) | Action::Reserve(grant) => Some(grant),
         _ => None,
@@ -65,7 +65,7 @@ pub fn session_of(command: &Command) -> Option<Session> {
 
 impl Waiter {
     /// What it waits for.
-    pub fn grant(&self) -> &Grant {
+    pub fn grant(&self) -> &LeaseRequest {
         grant_of(&self.command).expect("only requests for leases wait")
     }
 
@@ -85,7 +85,7 @@ pub struct Waiters {
 }
 
 /// The queues at a name: one for each part of it and each predicate.
-type Place = BTreeMap<(Part, Predicate), Queue>;
+type Place = BTreeMap<(ClaimSetKind, Predicate), Queue>;
 
 /// Those that stand at a place.
 #[derive(Default)]
@@ -237,7 +237,7 @@ impl Waiters {
         let mut served = Vec::new();
         while let Some(ticket) = self.first_touched(namespace, freed, *tried) {
             let waiter = self.waiting.get(&ticket).expect("a ticket in a queue is waiting");
-            let gone = waiter.gone.load(Ordering::Acquire) && !planted!(GoneStillServed);
+            let gone = waiter.gone.load(Ordering::Acquire) && !planted!(DisconnectedStillServed);
             let attempt = if !gone && self.is_next(ticket) { serve(waiter) } else { Attempt::Blocked };
             let answer = match attempt {
                 Attempt::Served(answer) => Some(answer),
@@ -287,20 +287,28 @@ impl Waiters {
     }
 }
 
-fn met_with(resource: &ResourceName, predicate: Predicate) -> impl Iterator<Item = (&str, Part, Predicate)> {
+fn met_with(
+    resource: &ResourceName,
+    predicate: Predicate,
+) -> impl Iterator<Item = (&str, ClaimSetKind, Predicate)> {
     resource.met().map(move |(text, part)| (text, part, predicate))
 }
 
 fn queues_at<'a>(
     names: &'a BTreeMap<String, Place>,
     text: &str,
-    part: Part,
+    part: ClaimSetKind,
 ) -> impl Iterator<Item = (Predicate, &'a Queue)> {
     let place = names.get(text).into_iter().flatten();
     place.filter(move |((at, _), _)| *at == part).map(|((_, predicate), queue)| (*predicate, queue))
 }
 
-fn leave(names: &mut BTreeMap<String, Place>, text: &str, place: (Part, Predicate), who: (Age, Ticket)) {
+fn leave(
+    names: &mut BTreeMap<String, Place>,
+    text: &str,
+    place: (ClaimSetKind, Predicate),
+    who: (Age, Ticket),
+) {
     let Some(queues) = names.get_mut(text) else { return };
     if let Some(queue) = queues.get_mut(&place) {
         queue.order.remove(&who.1);
@@ -322,7 +330,7 @@ fn blocks(waiter: &Waiter, freed: &Member) -> bool {
     members.any(|member| Predicate::ALL.into_iter().all(|predicate| !member.predicate.compatible(predicate)))
 }
 
-fn claims(bundle: &Bundle) -> impl Iterator<Item = (&str, Part, Predicate)> {
+fn claims(bundle: &Bundle) -> impl Iterator<Item = (&str, ClaimSetKind, Predicate)> {
     bundle
         .members()
         .iter()

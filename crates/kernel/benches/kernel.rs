@@ -11,10 +11,11 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use kernel::{
-    Action, Answer, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Renewal, ResourceName, Span,
+    Action, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Renewal, ResourceName, Response,
+    Span,
 };
+use sim::fixture::{TestKernel, default_namespace, grant, held, identity, member, one};
 use sim::rng::Rng;
-use sim::world::{World, default_namespace, grant, held, identity, member, one};
 
 fn main() {
     let picked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
@@ -40,7 +41,7 @@ const LONG: Span = Span(1 << 31);
 /// A kernel with very high limits, and one client that reuses its commands, so that the benchmark measures
 /// the kernel and not the construction of commands.
 struct Client {
-    world: World,
+    world: TestKernel,
     acquire: Command,
     release: Command,
 }
@@ -53,7 +54,7 @@ impl Client {
             ttl_max: LONG,
             ..Limits::default()
         };
-        let mut world = World::new(limits);
+        let mut world = TestKernel::new(limits);
         let (who, any) = (identity("worker-1"), Bundle::of_key(name(0)));
         let acquire = Command::by(&who, Action::Acquire(grant(any.clone(), LONG)));
         let first = world.acquire("worker-1", any, LONG).expect("an empty kernel");
@@ -68,7 +69,7 @@ impl Client {
         };
         (grant.bundle, grant.ttl) = (bundle, ttl);
         match self.world.apply(&self.acquire) {
-            Outcome::Applied(Answer::Granted(granted), _) => granted,
+            Outcome::Applied(Response::Granted(granted), _) => granted,
             other => panic!("not granted: {other:?}"),
         }
     }

@@ -3,13 +3,13 @@
 //! Refusals are checked in a fixed order, and the first that applies is returned: unknown or retired
 //! lease; other identity; revoked; expired; released; older epoch.
 
-use crate::command::Held;
+use crate::command::Credential;
 use crate::expiry::EffectivePhase;
-use crate::history::End;
+use crate::history::EndReason;
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef};
 use crate::lease_index::IndexEntry;
-use crate::outcome::{Answer, Granted, Live, Rejection, State};
+use crate::outcome::{Granted, Live, Rejection, Response, State};
 use crate::party_rows::Account;
 use crate::predicate::Predicate;
 use crate::resource::ResourceName;
@@ -23,7 +23,7 @@ impl Kernel {
         &self,
         now: Time,
         identity: &Identity,
-        held: Held,
+        held: Credential,
         resource: &ResourceName,
     ) -> Result<(), Rejection> {
         let lease = self.authority(now, identity, held)?;
@@ -35,7 +35,7 @@ impl Kernel {
         &self,
         now: Time,
         identity: &Identity,
-        held: Held,
+        held: Credential,
     ) -> Result<LeaseRef, Rejection> {
         self.authority_over(self.lookup(held.lease)?, now, identity, held.epoch)
     }
@@ -54,9 +54,9 @@ impl Kernel {
                 let ended = self.history.get(ended);
                 self.check_owner(ended.account, identity)?;
                 return Err(match ended.end {
-                    End::Revoked => Rejection::LeaseRevoked,
-                    End::Expired => Rejection::LeaseExpired,
-                    End::Released => Rejection::NotHeld,
+                    EndReason::Revoked => Rejection::LeaseRevoked,
+                    EndReason::Expired => Rejection::LeaseExpired,
+                    EndReason::Released => Rejection::NotHeld,
                 });
             }
         };
@@ -114,20 +114,20 @@ impl Kernel {
         &self,
         now: Time,
         identity: &Identity,
-        answer: &Answer,
-    ) -> Result<Answer, Rejection> {
+        answer: &Response,
+    ) -> Result<Response, Rejection> {
         // However the granted lease ended, except by a revoke, the retry sees it as expired.
-        let again = |lease, epoch| match self.authority(now, identity, Held { lease, epoch }) {
+        let again = |lease, epoch| match self.authority(now, identity, Credential { lease, epoch }) {
             Err(Rejection::LeaseRevoked) => Err(Rejection::LeaseRevoked),
             Err(_) => Err(Rejection::LeaseExpired),
             Ok(lease) => Ok(lease),
         };
         Ok(match answer {
-            Answer::Granted(granted) => {
-                Answer::Granted(self.granted(&self.leases[again(granted.lease, granted.epoch)?]))
+            Response::Granted(granted) => {
+                Response::Granted(self.granted(&self.leases[again(granted.lease, granted.epoch)?]))
             }
-            Answer::Live(live) => {
-                Answer::Live(self.live_response(&self.leases[again(live.lease, live.epoch)?]))
+            Response::Live(live) => {
+                Response::Live(self.live_response(&self.leases[again(live.lease, live.epoch)?]))
             }
             other => other.clone(),
         })

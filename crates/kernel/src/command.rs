@@ -18,7 +18,7 @@ pub struct Command {
     /// The client's identity; `None` for the engine's own commands (open, tick, relocate, retract).
     pub identity: Option<Identity>,
     /// Set if the client may retry, so that the command is applied once.
-    pub request: Option<Request>,
+    pub request: Option<IdempotencyKey>,
     /// The action to carry out.
     pub action: Action,
 }
@@ -36,14 +36,14 @@ impl Command {
 
     /// The same command under an idempotency key.
     #[must_use]
-    pub fn with_request(self, request: Request) -> Command {
+    pub fn with_request(self, request: IdempotencyKey) -> Command {
         Command { request: Some(request), ..self }
     }
 }
 
 /// An idempotency key. Both halves are digests computed at the edge, so that an entry has a fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Request {
+pub struct IdempotencyKey {
     /// Digest of the key that the client sent.
     pub key: RequestKey,
     /// Digest of the rest of the request: the same key with another fingerprint is rejected.
@@ -63,19 +63,19 @@ pub enum Action {
     Tick,
 
     /// Reserve and activate in one step.
-    Acquire(Grant),
+    Acquire(LeaseRequest),
     /// Grants a lease that must be activated before it is used.
-    Reserve(Grant),
+    Reserve(LeaseRequest),
     /// Reserved → active.
-    Activate(Held),
+    Activate(Credential),
     /// Extends leases, up to [`Action::MAX_BATCH`], each with its own result.
     Renew(Vec<Renewal>),
     /// Ends a lease on behalf of its holder.
-    Release(Held),
+    Release(Credential),
     /// Restores the authority of a holder whose expired lease is still on hold for it.
-    Rebind(Held),
+    Rebind(Credential),
     /// Records that the holder used the resource: restarts the idle clock.
-    Touch(Held),
+    Touch(Credential),
 
     /// Installs a new version of a key's document.
     Commit(Commit),
@@ -99,7 +99,7 @@ pub enum Action {
     DropNamespace(Namespace),
 
     /// Announces that an agent restarts or has returned.
-    Agent(AgentNews),
+    Agent(AgentAnnouncement),
     /// Undoes a grant whose response could not be delivered, unless the lease has been used since.
     Retract(Retraction),
 }
@@ -148,7 +148,7 @@ pub struct Store {
 
 /// A request for a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct LeaseRequest {
     /// The namespace of the resources.
     pub namespace: Namespace,
     /// The resources to cover.
@@ -186,7 +186,7 @@ pub enum OnExpiry {
 
 /// A credential without its secret, which is verified at the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Held {
+pub struct Credential {
     /// The lease.
     pub lease: LeaseId,
     /// The epoch for which the credential was issued.
@@ -197,7 +197,7 @@ pub struct Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewal {
     /// The holder's credential.
-    pub held: Held,
+    pub held: Credential,
     /// The new TTL, from now; the lease's own TTL if missing.
     pub ttl: Option<Span>,
 }
@@ -226,7 +226,7 @@ pub struct Removal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// The holder's credential.
-    pub held: Held,
+    pub held: Credential,
     /// The key whose document is written: a member of the lease, with a predicate that permits writes.
     pub key: ResourceName,
     /// Reject unless this is the lease's fencing token.
@@ -299,7 +299,7 @@ pub struct SetQuota {
 
 /// A status announcement by an agent or its supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentNews {
+pub struct AgentAnnouncement {
     /// The namespace of the agent.
     pub namespace: Namespace,
     /// The agent's name.

@@ -24,7 +24,7 @@ use crate::node::Node;
 use crate::outcome::{Conflict, Rejection};
 use crate::party_rows::{NamespaceRow, Session};
 use crate::predicate::Class;
-use crate::resource::{Part, dirs_above, path_of};
+use crate::resource::{ClaimSetKind, dirs_above, path_of};
 use crate::table::{Parent, RowId};
 use crate::text::Namespace;
 use crate::units::{Age, LeaseId, Lsn, Time};
@@ -115,7 +115,8 @@ impl Kernel {
         let [member] = bundle.members() else { return false };
         let text = member.resource.as_str();
         let node = self.nodes.find(ns.as_parent(), text);
-        path_of(text).is_none() && node.is_none_or(|node| self.nodes[node].value.claims(Part::At).is_empty())
+        path_of(text).is_none()
+            && node.is_none_or(|node| self.nodes[node].value.claims(ClaimSetKind::At).is_empty())
     }
 
     /// Some of the conflicting leases, and the age of the oldest of all.
@@ -197,8 +198,8 @@ impl Kernel {
         &'a self,
         ns: RowId<NamespaceRow>,
         bundle: &'a Bundle,
-    ) -> impl Iterator<Item = (RowId<Node>, Part, Class)> + 'a {
-        let mut seen: BTreeSet<(NonZeroU32, Part, Class)> = BTreeSet::new();
+    ) -> impl Iterator<Item = (RowId<Node>, ClaimSetKind, Class)> + 'a {
+        let mut seen: BTreeSet<(NonZeroU32, ClaimSetKind, Class)> = BTreeSet::new();
         let several = bundle.members().len() > 1;
         let all = bundle.members().iter().flat_map(move |member| {
             let class = member.predicate.class();
@@ -216,14 +217,14 @@ impl Kernel {
         ns: Parent,
         text: &str,
         subtree: bool,
-    ) -> Vec<(RowId<Node>, Part)> {
+    ) -> Vec<(RowId<Node>, ClaimSetKind)> {
         let node = self.nodes.find(ns, text);
         let nearest = node.or_else(|| dirs_above(text).find_map(|dir| self.nodes.find(ns, dir)));
-        let own = node.map(|node| (node, if subtree { Part::Beneath } else { Part::At }));
+        let own = node.map(|node| (node, if subtree { ClaimSetKind::Beneath } else { ClaimSetKind::At }));
         let dirs = nearest.into_iter().flat_map(|node| self.path_and_dirs_above(node));
-        let checked = own.into_iter().chain(dirs.map(|dir| (dir, Part::Subtree)));
+        let checked = own.into_iter().chain(dirs.map(|dir| (dir, ClaimSetKind::Subtree)));
         let is_claimed =
-            |(node, part): &(RowId<Node>, Part)| !self.nodes[*node].value.claims(*part).is_empty();
+            |(node, part): &(RowId<Node>, ClaimSetKind)| !self.nodes[*node].value.claims(*part).is_empty();
         let mut checked: Vec<_> = checked.filter(is_claimed).collect();
         checked.reverse();
         checked
@@ -233,9 +234,9 @@ impl Kernel {
     pub(crate) fn claim_sets_to_check_for_member(
         &self,
         member: MemberRow,
-    ) -> impl Iterator<Item = (RowId<Node>, Part)> {
-        let own = if member.subtree { Part::Beneath } else { Part::At };
-        let dirs = self.path_and_dirs_above(member.node).map(|dir| (dir, Part::Subtree));
+    ) -> impl Iterator<Item = (RowId<Node>, ClaimSetKind)> {
+        let own = if member.subtree { ClaimSetKind::Beneath } else { ClaimSetKind::At };
+        let dirs = self.path_and_dirs_above(member.node).map(|dir| (dir, ClaimSetKind::Subtree));
         core::iter::once((member.node, own)).chain(dirs)
     }
 
@@ -243,10 +244,10 @@ impl Kernel {
     pub(crate) fn claim_sets_joined_by(
         &self,
         member: MemberRow,
-    ) -> impl Iterator<Item = (RowId<Node>, Part)> {
-        let own = if member.subtree { Part::Subtree } else { Part::At };
+    ) -> impl Iterator<Item = (RowId<Node>, ClaimSetKind)> {
+        let own = if member.subtree { ClaimSetKind::Subtree } else { ClaimSetKind::At };
         let dirs = self.path_and_dirs_above(member.node).skip(usize::from(member.subtree));
-        core::iter::once((member.node, own)).chain(dirs.map(|dir| (dir, Part::Beneath)))
+        core::iter::once((member.node, own)).chain(dirs.map(|dir| (dir, ClaimSetKind::Beneath)))
     }
 
     /// The node of a path and the nodes of the directories above it; empty for a name that is not a path.

@@ -11,7 +11,7 @@ use crate::command::{Commit, Relocation, Removal, Write};
 use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::lease::LeaseRef;
 use crate::node::{Document, Node};
-use crate::outcome::{Answer, Bounded, Event, Rejection};
+use crate::outcome::{BoundedTable, Event, Rejection, Response};
 use crate::predicate::Predicate;
 use crate::table::RowId;
 use crate::text::Identity;
@@ -22,7 +22,7 @@ impl Kernel {
         let (lease, node) = self.decide_write(stamp.now, identity, &commit.write)?;
         let is_new = self.nodes[node].value.document.is_none();
         if is_new && self.documents >= self.limits().documents_max {
-            return Err(Rejection::Full(Bounded::Documents).into());
+            return Err(Rejection::Full(BoundedTable::Documents).into());
         }
         self.begin(stamp, &[]);
         let document = Document {
@@ -42,7 +42,7 @@ impl Kernel {
         self.events.push(Event::Committed { lease: lease_id, key, version, superseded });
         self.hash_document(node);
         self.after_write(lease, &commit.write);
-        Ok(Answer::Committed(version))
+        Ok(Response::Committed(version))
     }
 
     pub(crate) fn remove(&mut self, stamp: Stamp, identity: &Identity, removal: &Removal) -> CommandResult {
@@ -51,7 +51,7 @@ impl Kernel {
         let removed = self.nodes[node].value.document.is_some();
         if !removed && !write.release {
             let version = self.nodes[node].value.version;
-            return Err(NotApplied::Unchanged(Answer::Removed { removed, version }));
+            return Err(NotApplied::Unchanged(Response::Removed { removed, version }));
         }
         self.begin(stamp, &[]);
         if let Some(document) = self.take_document(node) {
@@ -62,7 +62,7 @@ impl Kernel {
         let version = self.nodes[node].value.version;
         self.hash_document(node);
         self.after_write(lease, write);
-        Ok(Answer::Removed { removed, version })
+        Ok(Response::Removed { removed, version })
     }
 
     /// Records a new location for the bytes of a version. Ignored if that version is no longer current.
@@ -74,13 +74,13 @@ impl Kernel {
             row.document.is_some() && (row.version == relocation.version || planted!(RelocateAnyVersion))
         });
         let Some(node) = current else {
-            return Err(NotApplied::Unchanged(Answer::Relocated { moved: false }));
+            return Err(NotApplied::Unchanged(Response::Relocated { moved: false }));
         };
         self.begin(stamp, &[]);
         let document = self.nodes[node].value.document.as_mut().expect("the node was found with a document");
         document.location = relocation.location;
         self.hash_document(node);
-        Ok(Answer::Relocated { moved: true })
+        Ok(Response::Relocated { moved: true })
     }
 
     /// Checks in this order: the lease, its token, its coverage, its state, the conditions.

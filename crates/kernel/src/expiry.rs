@@ -12,10 +12,10 @@
 use alloc::vec::Vec;
 
 use crate::command::OnExpiry;
-use crate::history::{End, EndedRef};
+use crate::history::{EndReason, EndedRef};
 use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::lease::{Lease, LeaseRef, Phase};
-use crate::outcome::{Answer, Event, State};
+use crate::outcome::{Event, Response, State};
 use crate::party_lifecycle::namespace_row;
 use crate::units::{Lsn, Span, Time};
 
@@ -85,10 +85,10 @@ impl Kernel {
         let due = self.next_due().is_some_and(|due| due <= stamp.now);
         let gc = self.next_gc().is_some_and(|due| due <= stamp.now);
         if !due && !gc {
-            return Err(NotApplied::Unchanged(Answer::Ticked));
+            return Err(NotApplied::Unchanged(Response::Ticked));
         }
         self.begin(stamp, &[]);
-        Ok(Answer::Ticked)
+        Ok(Response::Ticked)
     }
 
     /// The first time at which a lease must change: a tick at that time has work to do.
@@ -158,7 +158,7 @@ impl Kernel {
             },
             Phase::OnHold { .. } => {
                 self.events.push(Event::Reclaimed(id));
-                self.end(lease, End::Expired);
+                self.end(lease, EndReason::Expired);
             }
             Phase::Revoking => unreachable!("a revoking lease has no timer: {id}"),
         }
@@ -167,7 +167,7 @@ impl Kernel {
     fn expire_free(&mut self, lease: LeaseRef) {
         let id = self.lease_id(self.leases[lease].lsn);
         self.events.push(Event::Expired { lease: id, held_until: None });
-        self.end(lease, End::Expired);
+        self.end(lease, EndReason::Expired);
     }
 
     fn expire_into_hold(&mut self, lease: LeaseRef, until: Time) {

@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 
 use crate::bundle::Bundle;
 use crate::chain::Links;
-use crate::command::{Action, Command, Grant, OnExpiry};
-use crate::history::Details;
+use crate::command::{Action, Command, LeaseRequest, OnExpiry};
+use crate::history::LeaseAttributes;
 use crate::kernel::{CommandResult, Kernel, Stamp};
 use crate::lease::{Deadline, Lease, LeaseRef, OptionalFields, Phase};
 use crate::limits::Quota;
-use crate::outcome::{Answer, Bounded, Event, Rejection};
+use crate::outcome::{BoundedTable, Event, Rejection, Response};
 use crate::party_lifecycle::namespace_row;
 use crate::party_rows::{Account, NamespaceRow};
 use crate::table::RowId;
@@ -29,7 +29,7 @@ struct GrantDecision {
 impl Kernel {
     /// Why a grant would be rejected at a given time; `None` if it would be granted. Changes nothing: a
     /// request that has to queue learns first of any refusal that waiting cannot resolve.
-    pub fn refusal(&self, now: Time, identity: &Identity, request: &Grant) -> Option<Rejection> {
+    pub fn refusal(&self, now: Time, identity: &Identity, request: &LeaseRequest) -> Option<Rejection> {
         self.decide_grant(now, identity, request).err()
     }
 
@@ -37,7 +37,7 @@ impl Kernel {
         &mut self,
         stamp: Stamp,
         identity: &Identity,
-        request: &Grant,
+        request: &LeaseRequest,
         phase: Phase,
     ) -> CommandResult {
         let decision = self.decide_grant(stamp.now, identity, request)?;
@@ -53,7 +53,7 @@ impl Kernel {
         let granted = self.granted(&self.leases[lease]);
         self.events.push(Event::Granted(granted.lease, granted.token));
         self.assert_granted(lease);
-        Ok(Answer::Granted(granted))
+        Ok(Response::Granted(granted))
     }
 
     /// Planted fault: a refused grant counts towards its identity's quota.
@@ -72,7 +72,7 @@ impl Kernel {
         &self,
         now: Time,
         identity: &Identity,
-        request: &Grant,
+        request: &LeaseRequest,
     ) -> Result<GrantDecision, Rejection> {
         let limits = self.limits();
         if request.ttl.0 == 0 || request.ttl > limits.ttl_max {
@@ -87,7 +87,7 @@ impl Kernel {
         }
         let ns = self.find_namespace(&request.namespace);
         if ns.is_none() && self.namespaces.len() >= limits.namespaces_max as usize {
-            return Err(Rejection::Full(Bounded::Namespaces));
+            return Err(Rejection::Full(BoundedTable::Namespaces));
         }
         let account = ns.and_then(|ns| self.accounts.find(ns.as_parent(), identity.as_str()));
         self.decide_agent(now, ns, account, request)?;
@@ -109,7 +109,7 @@ impl Kernel {
         now: Time,
         ns: Option<RowId<NamespaceRow>>,
         account: Option<RowId<Account>>,
-        request: &Grant,
+        request: &LeaseRequest,
     ) -> Result<(), Rejection> {
         let Some(name) = &request.agent else { return Ok(()) };
         if let Some(agent) = ns.and_then(|ns| self.known_agent(now, ns, name)) {
@@ -126,7 +126,7 @@ impl Kernel {
             return Ok(());
         }
         let behind = self.agent_timers.first_key_value().is_some_and(|((at, _), _)| *at < now);
-        Err(if behind { Rejection::Behind } else { Rejection::Full(Bounded::Agents) })
+        Err(if behind { Rejection::Behind } else { Rejection::Full(BoundedTable::Agents) })
     }
 
     /// Checks the limits as they will be once the expired leases have ended.
@@ -138,10 +138,10 @@ impl Kernel {
         bundle: &Bundle,
     ) -> Result<(), Rejection> {
         if self.leases.len() - expired.len() >= self.limits().leases_max as usize {
-            return Err(Rejection::Full(Bounded::Leases));
+            return Err(Rejection::Full(BoundedTable::Leases));
         }
         if self.nodes.len() + bundle.weight() > self.limits().nodes_max as usize {
-            return Err(Rejection::Full(Bounded::Nodes));
+            return Err(Rejection::Full(BoundedTable::Nodes));
         }
         let max = quota.leases_max.unwrap_or(self.limits().leases_per_identity_max);
         let held = account.map_or(0, |account| {
@@ -156,7 +156,13 @@ impl Kernel {
         self.ensure_account(ns, identity)
     }
 
-    fn grant(&mut self, account: RowId<Account>, request: &Grant, phase: Phase, quota: &Quota) -> LeaseRef {
+    fn grant(
+        &mut self,
+        account: RowId<Account>,
+        request: &LeaseRequest,
+        phase: Phase,
+        quota: &Quota,
+    ) -> LeaseRef {
         let (lsn, now) = (self.last, self.now);
         let ns = namespace_row(self.accounts[account].parent);
         let members = request.bundle.members().iter().map(|member| self.ensure_nodes(ns, member)).collect();
@@ -188,9 +194,9 @@ impl Kernel {
         &mut self,
         ns: RowId<NamespaceRow>,
         account: RowId<Account>,
-        request: &Grant,
+        request: &LeaseRequest,
     ) -> Option<Box<OptionalFields>> {
-        let details = Details {
+        let details = LeaseAttributes {
             on_expiry: request.on_expiry,
             age: request.attempt.filter(|age| age.counts_at(self.now)),
             agent: request.agent.clone(),

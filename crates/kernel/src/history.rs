@@ -35,12 +35,12 @@ pub(crate) struct EndedLease {
     pub(crate) granted_at: Time,
     pub(crate) deadline: Time,
     pub(crate) ttl: Span,
-    pub(crate) end: End,
+    pub(crate) end: EndReason,
     pub(crate) ended_at: Time,
     pub(crate) ended_lsn: Lsn,
     pub(crate) account: RowId<Account>,
     pub(crate) members: OneOrMany<Member>,
-    pub(crate) details: Option<Box<Details>>,
+    pub(crate) details: Option<Box<LeaseAttributes>>,
     pub(crate) links: Links<EndedLease>,
     /// Links in the chain of its namespace.
     pub(crate) namespace_links: Links<EndedLease>,
@@ -56,7 +56,7 @@ fn namespace_links_of(ended: &mut EndedLease) -> &mut Links<EndedLease> {
 
 /// How a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum End {
+pub enum EndReason {
     /// Its holder released it.
     Released,
     /// It expired.
@@ -65,19 +65,19 @@ pub enum End {
     Revoked,
 }
 
-impl From<End> for State {
-    fn from(end: End) -> State {
+impl From<EndReason> for State {
+    fn from(end: EndReason) -> State {
         match end {
-            End::Released => State::Released,
-            End::Expired => State::Expired,
-            End::Revoked => State::Revoked,
+            EndReason::Released => State::Released,
+            EndReason::Expired => State::Expired,
+            EndReason::Revoked => State::Revoked,
         }
     }
 }
 
 /// Optional attributes of a lease, mostly unset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Details {
+pub struct LeaseAttributes {
     /// When the resources become free after the lease has expired.
     pub on_expiry: OnExpiry,
     /// The age of the attempt that was granted.
@@ -94,10 +94,10 @@ pub struct Details {
     pub metadata: Option<Metadata>,
 }
 
-impl Details {
+impl LeaseAttributes {
     /// Whether no attribute is set.
     pub fn is_default(&self) -> bool {
-        *self == Details::default()
+        *self == LeaseAttributes::default()
     }
 
     /// Folds the attributes into the state hash.

@@ -3,20 +3,20 @@
 
 use alloc::vec::Vec;
 
-use crate::command::{Action, Held, Renewal, RequestKey, Retraction};
+use crate::command::{Action, Credential, Renewal, RequestKey, Retraction};
 use crate::expiry::EffectivePhase;
-use crate::history::End;
+use crate::history::EndReason;
 use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::lease::{Deadline, LeaseRef, Phase};
 use crate::lease_index::IndexEntry;
 use crate::limits::Quota;
-use crate::outcome::{Answer, Event, Live, Rejection};
+use crate::outcome::{Event, Live, Rejection, Response};
 use crate::text::Identity;
 use crate::units::{LeaseId, Span, Time, Token};
 
 impl Kernel {
     /// Reserved → active. The deadline does not change.
-    pub(crate) fn activate(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
+    pub(crate) fn activate(&mut self, stamp: Stamp, identity: &Identity, held: Credential) -> CommandResult {
         let lease = self.authority(stamp.now, identity, held)?;
         if self.leases[lease].phase != Phase::Reserved {
             return Err(Rejection::InvalidState(self.leases[lease].state()).into());
@@ -27,7 +27,7 @@ impl Kernel {
             row.used = true;
         });
         self.events.push(Event::Activated(held.lease));
-        Ok(Answer::Live(self.live_response(&self.leases[lease])))
+        Ok(Response::Live(self.live_response(&self.leases[lease])))
     }
 
     pub(crate) fn renew(&mut self, stamp: Stamp, identity: &Identity, renewals: &[Renewal]) -> CommandResult {
@@ -42,11 +42,11 @@ impl Kernel {
         if decided.iter().all(Result::is_err) {
             let refused =
                 decided.into_iter().map(|result| Err(result.expect_err("all renewals were rejected")));
-            return Err(NotApplied::Unchanged(Answer::Renewed(refused.collect())));
+            return Err(NotApplied::Unchanged(Response::Renewed(refused.collect())));
         }
         self.begin(stamp, &[]);
         let mut extend = |(lease, ttl)| self.extend(lease, ttl);
-        Ok(Answer::Renewed(decided.into_iter().map(|result| result.map(&mut extend)).collect()))
+        Ok(Response::Renewed(decided.into_iter().map(|result| result.map(&mut extend)).collect()))
     }
 
     fn decide_renewal(
@@ -83,12 +83,12 @@ impl Kernel {
         self.live_response(&self.leases[lease])
     }
 
-    pub(crate) fn touch(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
+    pub(crate) fn touch(&mut self, stamp: Stamp, identity: &Identity, held: Credential) -> CommandResult {
         let lease = self.authority(stamp.now, identity, held)?;
         self.check_not_reserved(lease)?;
         self.begin(stamp, &[]);
         self.record_activity(lease);
-        Ok(Answer::Live(self.live_response(&self.leases[lease])))
+        Ok(Response::Live(self.live_response(&self.leases[lease])))
     }
 
     /// Restarts the idle clock and raises the deadline again as far as the TTL reaches.
@@ -103,8 +103,8 @@ impl Kernel {
 
     /// With the credential issued last: frees a lease that is live or on hold; any other lease the holder
     /// once had counts as already released.
-    pub(crate) fn release(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
-        let nothing_to_do = Err(NotApplied::Unchanged(Answer::Released));
+    pub(crate) fn release(&mut self, stamp: Stamp, identity: &Identity, held: Credential) -> CommandResult {
+        let nothing_to_do = Err(NotApplied::Unchanged(Response::Released));
         let lease = match self.lookup(held.lease) {
             Err(Rejection::Retired) => return nothing_to_do,
             Err(rejection) => return Err(rejection.into()),
@@ -133,17 +133,17 @@ impl Kernel {
         }
         self.begin(stamp, &[lease]);
         self.release_now(lease);
-        Ok(Answer::Released)
+        Ok(Response::Released)
     }
 
     pub(crate) fn release_now(&mut self, lease: LeaseRef) {
         let id = self.lease_id(self.leases[lease].lsn);
         self.events.push(Event::Released(id));
-        self.end(lease, End::Released);
+        self.end(lease, EndReason::Released);
     }
 
     /// Restores an expired lease while it is on hold for its holder: new epoch, new token.
-    pub(crate) fn rebind(&mut self, stamp: Stamp, identity: &Identity, held: Held) -> CommandResult {
+    pub(crate) fn rebind(&mut self, stamp: Stamp, identity: &Identity, held: Credential) -> CommandResult {
         let lease = self.decide_rebind(stamp.now, identity, held)?;
         let quota = self.quota_of(lease);
         let (lsn, now) = (stamp.lsn, stamp.now);
@@ -162,10 +162,10 @@ impl Kernel {
         let granted = self.granted(&self.leases[lease]);
         self.events.push(Event::Rebound(granted.lease, granted.token));
         self.assert_granted(lease);
-        Ok(Answer::Granted(granted))
+        Ok(Response::Granted(granted))
     }
 
-    fn decide_rebind(&self, now: Time, identity: &Identity, held: Held) -> Result<LeaseRef, Rejection> {
+    fn decide_rebind(&self, now: Time, identity: &Identity, held: Credential) -> Result<LeaseRef, Rejection> {
         let lease = match self.authority(now, identity, held) {
             Ok(lease) => return Err(Rejection::InvalidState(self.leases[lease].state())),
             Err(Rejection::LeaseExpired) => self.live(held.lease.lsn).ok_or(Rejection::LeaseExpired)?,
@@ -194,7 +194,7 @@ impl Kernel {
     /// Undoes a grant whose response was not delivered. If the lease has been used since, the response did
     /// arrive.
     pub(crate) fn retract(&mut self, stamp: Stamp, retraction: Retraction) -> CommandResult {
-        let not_undone = Err(NotApplied::Unchanged(Answer::Retracted { undone: false }));
+        let not_undone = Err(NotApplied::Unchanged(Response::Retracted { undone: false }));
         let Ok(IndexEntry::Live(lease)) = self.lookup(retraction.lease) else { return not_undone };
         let row = &self.leases[lease];
         let live =
@@ -208,14 +208,14 @@ impl Kernel {
             self.forget_request(&identity, key, retraction.lease);
         }
         self.release_now(lease);
-        Ok(Answer::Retracted { undone: true })
+        Ok(Response::Retracted { undone: true })
     }
 
     /// Removes the entry of this grant only: the key may have been reused since.
     fn forget_request(&mut self, identity: &Identity, key: RequestKey, lease: LeaseId) {
         let entry = self.requests.find(identity, key, self.now);
         if entry
-            .is_some_and(|entry| matches!(entry.answer, Answer::Granted(granted) if granted.lease == lease))
+            .is_some_and(|entry| matches!(entry.answer, Response::Granted(granted) if granted.lease == lease))
         {
             self.requests.remove(identity, key);
         }

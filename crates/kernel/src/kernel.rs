@@ -17,11 +17,11 @@ use crate::lease::{LeaseRef, Leases, Phase};
 use crate::lease_index::LeaseIndex;
 use crate::limits::Limits;
 use crate::node::{ClaimKey, Node};
-use crate::outcome::{Answer, Bounded, Event, Misplaced, Outcome, Rejection};
+use crate::outcome::{BoundedTable, Event, InvalidRecord, Outcome, Rejection, Response};
 use crate::party_rows::{Account, Agent, NamespaceRow, Policies, Session};
 use crate::predicate::Class;
-use crate::requests::{Entry, IdempotencyTable};
-use crate::resource::Part;
+use crate::requests::{IdempotencyEntry, IdempotencyTable};
+use crate::resource::ClaimSetKind;
 use crate::statehash::StateHash;
 use crate::table::{RowId, Table};
 use crate::text::Identity;
@@ -73,7 +73,7 @@ pub struct Kernel {
     /// The events of the current command so far.
     pub(crate) events: Vec<Event>,
     /// Buffer for one lease's claims, reused to avoid an allocation per command.
-    pub(crate) claim_buffer: Vec<(RowId<Node>, Part, Class)>,
+    pub(crate) claim_buffer: Vec<(RowId<Node>, ClaimSetKind, Class)>,
 }
 
 /// The current writer of the log, with its rules and limits.
@@ -96,7 +96,7 @@ pub(crate) struct Stamp {
 
 /// Why a command was not applied: it needs no change, or it is rejected.
 pub(crate) enum NotApplied {
-    Unchanged(Answer),
+    Unchanged(Response),
     Rejected(Rejection),
 }
 
@@ -107,7 +107,7 @@ impl From<Rejection> for NotApplied {
 }
 
 /// The result of a handler. On `Err` nothing has changed.
-pub(crate) type CommandResult = Result<Answer, NotApplied>;
+pub(crate) type CommandResult = Result<Response, NotApplied>;
 
 impl Kernel {
     /// A kernel before the first record of its log. It accepts only an `open`.
@@ -136,7 +136,7 @@ impl Kernel {
     }
 
     fn dispatch(&mut self, stamp: Stamp, command: &Command) -> CommandResult {
-        let by = || command.identity.as_ref().ok_or(Rejection::Misplaced(Misplaced::NoIdentity));
+        let by = || command.identity.as_ref().ok_or(Rejection::InvalidRecord(InvalidRecord::NoIdentity));
         match &command.action {
             Action::Open(open) => self.open(stamp, open),
             Action::Tick => self.tick(stamp),
@@ -163,18 +163,18 @@ impl Kernel {
 
     /// Checks common to all commands: position in the log, and idempotency key.
     fn admit(&self, stamp: Stamp, command: &Command) -> Result<(), NotApplied> {
-        let misplaced = |why| Err(NotApplied::Rejected(Rejection::Misplaced(why)));
+        let misplaced = |why| Err(NotApplied::Rejected(Rejection::InvalidRecord(why)));
         if stamp.lsn <= self.last || stamp.lsn > Lsn::MAX {
-            return misplaced(Misplaced::Lsn { last: self.last });
+            return misplaced(InvalidRecord::Lsn { last: self.last });
         }
         if stamp.now < self.now || stamp.now > Time::MAX {
-            return misplaced(Misplaced::Time { last: self.now });
+            return misplaced(InvalidRecord::Time { last: self.now });
         }
         if self.tenure.is_none() && !matches!(command.action, Action::Open(_)) {
-            return misplaced(Misplaced::NotOpen);
+            return misplaced(InvalidRecord::NotOpen);
         }
         if command.identity.is_none() && !command.action.is_internal() {
-            return misplaced(Misplaced::NoIdentity);
+            return misplaced(InvalidRecord::NoIdentity);
         }
         self.admit_request(stamp.now, command)
     }
@@ -188,7 +188,7 @@ impl Kernel {
             }
             Some(entry) => Err(NotApplied::Unchanged(self.replay(now, identity, &entry.answer)?)),
             None if !self.requests.has_capacity(identity, self.limits(), now) => {
-                Err(Rejection::Full(Bounded::Requests).into())
+                Err(Rejection::Full(BoundedTable::Requests).into())
             }
             None => Ok(()),
         }
@@ -202,8 +202,8 @@ impl Kernel {
 
     /// Stores the response for retries. A partial deletion has no final response yet: the same request
     /// continues it.
-    fn store_response(&mut self, command: &Command, answer: &Answer) {
-        if matches!(answer, Answer::Dropped { more: true }) {
+    fn store_response(&mut self, command: &Command, answer: &Response) {
+        if matches!(answer, Response::Dropped { more: true }) {
             return;
         }
         let Some((identity, request)) = idempotency_key_of(command) else { return };
@@ -212,7 +212,7 @@ impl Kernel {
         self.hash.bytes(&request.key.0);
         self.hash.bytes(&request.fingerprint);
         self.hash.word(lapses_at.0);
-        self.requests.insert(Entry { identity, request: *request, lapses_at, answer });
+        self.requests.insert(IdempotencyEntry { identity, request: *request, lapses_at, answer });
     }
 
     /// The point of no return: the command will be carried out.
@@ -233,24 +233,24 @@ impl Kernel {
     }
 
     fn open(&mut self, stamp: Stamp, open: &Open) -> CommandResult {
-        let misplaced = |why| Err(NotApplied::Rejected(Rejection::Misplaced(why)));
+        let misplaced = |why| Err(NotApplied::Rejected(Rejection::InvalidRecord(why)));
         if stamp.lsn > Lsn::MAX_OPEN {
-            return misplaced(Misplaced::Lsn { last: self.last });
+            return misplaced(InvalidRecord::Lsn { last: self.last });
         }
         if !open.limits.are_valid() {
-            return misplaced(Misplaced::Limits);
+            return misplaced(InvalidRecord::Limits);
         }
         let oldest = self.tenure.as_ref().map_or(1, |tenure| tenure.open.kernel_version);
         if !(oldest..=KERNEL_VERSION).contains(&open.kernel_version) {
-            return misplaced(Misplaced::KernelVersion { newest: KERNEL_VERSION });
+            return misplaced(InvalidRecord::KernelVersion { newest: KERNEL_VERSION });
         }
         match &self.tenure {
-            Some(tenure) if tenure.open.store != open.store => return misplaced(Misplaced::Store),
+            Some(tenure) if tenure.open.store != open.store => return misplaced(InvalidRecord::Store),
             Some(tenure) if tenure.open.term >= open.term => {
-                return misplaced(Misplaced::Term { last: tenure.open.term });
+                return misplaced(InvalidRecord::Term { last: tenure.open.term });
             }
             Some(_) => {}
-            None if open.store.shard.0 >= open.store.shards => return misplaced(Misplaced::Store),
+            None if open.store.shard.0 >= open.store.shards => return misplaced(InvalidRecord::Store),
             None => self.seed_indexes(open.store),
         }
         self.tenure = Some(Tenure { open: open.clone(), opened_lsn: stamp.lsn, opened_at: stamp.now });
@@ -259,7 +259,7 @@ impl Kernel {
         self.hash.bytes(&open.writer.to_le_bytes());
         self.hash.bytes(&open.boot_id.to_le_bytes());
         self.hash.words(open.limits.named().map(|(_, limit)| limit));
-        Ok(Answer::Opened)
+        Ok(Response::Opened)
     }
 
     /// Must be called while the tables are empty.
@@ -276,7 +276,7 @@ impl Kernel {
     /// Planted faults that let a refusal change the state; does nothing without the `planted` feature.
     fn plant_refusal_faults(&mut self, now: Time, command: &Command) {
         if planted!(RefusalKept) {
-            self.store_response(command, &Answer::Done);
+            self.store_response(command, &Response::Done);
         }
         if planted!(RefusalMovesTime) {
             self.now = self.now.max(now);
@@ -298,7 +298,7 @@ impl Kernel {
 }
 
 /// The idempotency key of a command. Renewals and releases are safe to repeat and store no response.
-fn idempotency_key_of(command: &Command) -> Option<(&Identity, &crate::command::Request)> {
+fn idempotency_key_of(command: &Command) -> Option<(&Identity, &crate::command::IdempotencyKey)> {
     match command.action {
         Action::Renew(_) | Action::Release(_) => None,
         _ => Some((command.identity.as_ref()?, command.request.as_ref()?)),

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 
 use crate::chain::Links;
 use crate::command::OnExpiry;
-use crate::history::Details;
+use crate::history::LeaseAttributes;
 use crate::node::Node;
 use crate::outcome::State;
 use crate::party_rows::{Account, Agent, Session};
@@ -74,7 +74,7 @@ pub(crate) struct MemberRow {
 
 #[derive(Default)]
 pub(crate) struct OptionalFields {
-    pub(crate) details: Details,
+    pub(crate) details: LeaseAttributes,
     pub(crate) agent: Option<RowId<Agent>>,
     pub(crate) agent_links: Links<Lease>,
     pub(crate) session: Option<RowId<Session>>,

@@ -64,23 +64,25 @@ pub mod invariants;
 
 pub use bundle::{Bundle, BundleError, Member};
 pub use command::{
-    Action, AgentNews, Command, Commit, Grant, Held, OnExpiry, Open, Party, Pause, Paused, Relocation,
-    Removal, Renewal, Request, RequestKey, Retraction, Scope, SetQuota, Store, Write,
+    Action, AgentAnnouncement, Command, Commit, Credential, IdempotencyKey, LeaseRequest, OnExpiry, Open,
+    Party, Pause, Paused, Relocation, Removal, Renewal, RequestKey, Retraction, Scope, SetQuota, Store,
+    Write,
 };
-pub use history::{Details, End};
+pub use history::{EndReason, LeaseAttributes};
 pub use kernel::{KERNEL_VERSION, Kernel, Tenure};
 pub use lease::Phase;
 pub use limits::{Limits, Quota};
 pub use node::Document;
 pub use outcome::{
-    Answer, Bounded, Conflict, DocumentTag, Event, Granted, Live, Misplaced, Outcome, Rejection, State,
+    BoundedTable, Conflict, DocumentTag, Event, Granted, InvalidRecord, Live, Outcome, Rejection, Response,
+    State,
 };
 pub use party_rows::{Policy, Restart};
 pub use predicate::Predicate;
-pub use requests::Entry;
-pub use resource::{Part, ResourceError, ResourceName};
-pub use snapshot::{AgentData, KeyData, LeaseData, NamespaceData, PastData, RestoreError, Snapshot};
+pub use requests::IdempotencyEntry;
+pub use resource::{ClaimSetKind, ResourceError, ResourceName};
+pub use snapshot::{AgentData, EndedLeaseData, KeyData, LeaseData, NamespaceData, RestoreError, Snapshot};
 pub use text::{AgentName, Identity, Metadata, Namespace, Owner, Reason, SessionName, TextError};
 pub use units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Shard, Span, Time, Token, Version};
-pub use view::{AgentState, AgentView, Counts, Cursor, Ended, KeyView, LeaseView};
+pub use view::{AgentState, AgentView, Counts, Cursor, KeyView, LeaseEnd, LeaseView};
 pub use waitdie::{Verdict, judge};

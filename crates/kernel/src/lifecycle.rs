@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use crate::bundle::Member;
 use crate::chain::{Links, account_links_of, agent_links_of};
-use crate::history::{End, EndedLease};
+use crate::history::{EndReason, EndedLease};
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, MemberRow, OneOrMany, Phase};
 use crate::lease_index::IndexEntry;
@@ -18,7 +18,7 @@ use crate::node::Node;
 use crate::party_lifecycle::namespace_row;
 use crate::party_rows::NamespaceRow;
 use crate::predicate::Class;
-use crate::resource::{Part, ResourceName, dir_above, path_of};
+use crate::resource::{ClaimSetKind, ResourceName, dir_above, path_of};
 use crate::table::RowId;
 use crate::units::{Time, Version};
 
@@ -84,7 +84,7 @@ impl Kernel {
     }
 
     /// Ends a lease: frees its resources and moves its row to history.
-    pub(crate) fn end(&mut self, lease: LeaseRef, end: End) {
+    pub(crate) fn end(&mut self, lease: LeaseRef, end: EndReason) {
         let members =
             self.leases[lease].members.as_slice().iter().map(|member| self.member(*member)).collect();
         let claims = self.unclaim(lease);
@@ -123,7 +123,7 @@ impl Kernel {
         }
     }
 
-    fn move_to_history(&mut self, row: Lease, end: End, members: OneOrMany<Member>) {
+    fn move_to_history(&mut self, row: Lease, end: EndReason, members: OneOrMany<Member>) {
         let details = row.optional.map(|optional| optional.details).filter(|details| !details.is_default());
         let ended = EndedLease {
             lsn: row.lsn,
@@ -168,7 +168,7 @@ impl Kernel {
     }
 
     /// Removes the claims and returns them. Nodes stay, even without claims.
-    fn unclaim(&mut self, lease: LeaseRef) -> Vec<(RowId<Node>, Part, Class)> {
+    fn unclaim(&mut self, lease: LeaseRef) -> Vec<(RowId<Node>, ClaimSetKind, Class)> {
         let claims = self.claims_of(lease);
         let (lsn, session) = (self.leases[lease].lsn, self.leases[lease].session());
         for (node, part, class) in &claims {
@@ -181,7 +181,7 @@ impl Kernel {
     }
 
     /// Every claim of a lease: on its resources and on the directories above them.
-    fn claims_of(&mut self, lease: LeaseRef) -> Vec<(RowId<Node>, Part, Class)> {
+    fn claims_of(&mut self, lease: LeaseRef) -> Vec<(RowId<Node>, ClaimSetKind, Class)> {
         let mut claims = core::mem::take(&mut self.claim_buffer);
         claims.clear();
         for member in self.leases[lease].members.as_slice() {
@@ -242,7 +242,7 @@ impl Kernel {
     }
 
     /// The claims on one node are adjacent.
-    fn drop_unused_nodes(&mut self, mut claims: Vec<(RowId<Node>, Part, Class)>) {
+    fn drop_unused_nodes(&mut self, mut claims: Vec<(RowId<Node>, ClaimSetKind, Class)>) {
         claims.dedup_by_key(|(node, ..)| *node);
         for (node, ..) in &claims {
             self.drop_if_unused(*node);

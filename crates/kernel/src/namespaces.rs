@@ -15,7 +15,7 @@ use core::ops::Bound;
 
 use crate::command::Scope;
 use crate::kernel::{CommandResult, KERNEL_VERSION, Kernel, NotApplied, Stamp};
-use crate::outcome::{Answer, Event, Misplaced, Rejection};
+use crate::outcome::{Event, InvalidRecord, Rejection, Response};
 use crate::party_rows::Policy;
 use crate::resource::ResourceName;
 use crate::text::Namespace;
@@ -37,17 +37,17 @@ impl Kernel {
         if more {
             self.pause_namespace(namespace);
         }
-        Ok(Answer::Dropped { more })
+        Ok(Response::Dropped { more })
     }
 
     fn decide_drop(&self, now: Time, namespace: &Namespace) -> Result<(), NotApplied> {
         if self.tenure.as_ref().is_none_or(|tenure| tenure.open.kernel_version < SINCE_VERSION) {
-            let misplaced = Misplaced::KernelVersion { newest: KERNEL_VERSION };
-            return Err(Rejection::Misplaced(misplaced).into());
+            let misplaced = InvalidRecord::KernelVersion { newest: KERNEL_VERSION };
+            return Err(Rejection::InvalidRecord(misplaced).into());
         }
         match self.find_namespace(namespace).map_or(0, |ns| self.namespaces[ns].value.leases) {
             0 if self.is_used(namespace) => Ok(()),
-            0 => Err(NotApplied::Unchanged(Answer::Dropped { more: false })),
+            0 => Err(NotApplied::Unchanged(Response::Dropped { more: false })),
             // They may have expired and not been ended yet.
             _ if self.next_due().is_some_and(|due| due <= now) => Err(Rejection::Behind.into()),
             leases => Err(Rejection::InUse { leases }.into()),

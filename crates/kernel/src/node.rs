@@ -9,7 +9,7 @@ use core::num::NonZeroU32;
 use crate::claims::ClaimSet;
 use crate::outcome::DocumentTag;
 use crate::predicate::Class;
-use crate::resource::Part;
+use crate::resource::ClaimSetKind;
 use crate::table::RowId;
 use crate::units::{Etag, Location, Time, Version};
 
@@ -47,10 +47,10 @@ pub struct Document {
 }
 
 /// Identifies a claim set, and a class within it: the node's number, the part, the class.
-pub(crate) type ClaimKey = (NonZeroU32, Part, Class);
+pub(crate) type ClaimKey = (NonZeroU32, ClaimSetKind, Class);
 
 /// The smallest key.
-pub(crate) const MIN_CLAIM_KEY: ClaimKey = (NonZeroU32::MIN, Part::At, Class::Shared);
+pub(crate) const MIN_CLAIM_KEY: ClaimKey = (NonZeroU32::MIN, ClaimSetKind::At, Class::Shared);
 
 impl Node {
     pub(crate) fn new(version: Version, document: Option<Document>) -> Node {
@@ -70,27 +70,31 @@ impl Node {
         self.dir.as_ref().and_then(|dir| dir.above)
     }
 
-    pub(crate) fn claims(&self, part: Part) -> &ClaimSet {
+    pub(crate) fn claims(&self, part: ClaimSetKind) -> &ClaimSet {
         static EMPTY: ClaimSet = ClaimSet::None;
         match (part, &self.dir) {
-            (Part::At, _) => &self.at,
-            (Part::Subtree, Some(dir)) => &dir.subtree,
-            (Part::Beneath, Some(dir)) => &dir.beneath,
-            (Part::Subtree | Part::Beneath, None) => &EMPTY,
+            (ClaimSetKind::At, _) => &self.at,
+            (ClaimSetKind::Subtree, Some(dir)) => &dir.subtree,
+            (ClaimSetKind::Beneath, Some(dir)) => &dir.beneath,
+            (ClaimSetKind::Subtree | ClaimSetKind::Beneath, None) => &EMPTY,
         }
     }
 
-    pub(crate) fn claims_mut(&mut self, part: Part) -> &mut ClaimSet {
+    pub(crate) fn claims_mut(&mut self, part: ClaimSetKind) -> &mut ClaimSet {
         match (part, &mut self.dir) {
-            (Part::At, _) => &mut self.at,
-            (Part::Subtree, Some(dir)) => &mut dir.subtree,
-            (Part::Beneath, Some(dir)) => &mut dir.beneath,
-            (Part::Subtree | Part::Beneath, None) => unreachable!("only a path has claims beneath it"),
+            (ClaimSetKind::At, _) => &mut self.at,
+            (ClaimSetKind::Subtree, Some(dir)) => &mut dir.subtree,
+            (ClaimSetKind::Beneath, Some(dir)) => &mut dir.beneath,
+            (ClaimSetKind::Subtree | ClaimSetKind::Beneath, None) => {
+                unreachable!("only a path has claims beneath it")
+            }
         }
     }
 
     pub(crate) fn is_claimed(&self) -> bool {
-        [Part::At, Part::Subtree, Part::Beneath].into_iter().any(|part| !self.claims(part).is_empty())
+        [ClaimSetKind::At, ClaimSetKind::Subtree, ClaimSetKind::Beneath]
+            .into_iter()
+            .any(|part| !self.claims(part).is_empty())
     }
 
     pub(crate) fn tag(&self) -> DocumentTag {

@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 use crate::chain::{LinksOf, account_links_of, agent_links_of};
 use crate::command::{Action, Party, Pause, Paused, Scope, SetQuota};
 use crate::expiry::EffectivePhase;
-use crate::history::End;
+use crate::history::EndReason;
 use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::lease_index::IndexEntry;
-use crate::outcome::{Answer, Bounded, Event, Rejection};
+use crate::outcome::{BoundedTable, Event, Rejection, Response};
 use crate::party_rows::Policy;
 use crate::text::{Identity, Namespace};
 use crate::units::{LeaseId, Time};
@@ -28,7 +28,7 @@ impl Kernel {
         }
         self.begin(stamp, &[lease]);
         self.revoke_now(lease);
-        Ok(Answer::Revoking(id))
+        Ok(Response::Revoking(id))
     }
 
     /// In an expiry hold, authority has already ended and the epoch does not change again.
@@ -46,7 +46,7 @@ impl Kernel {
     pub(crate) fn revoke_all(&mut self, stamp: Stamp, party: &Party) -> CommandResult {
         let leases = self.first_revocable(party);
         if leases.is_empty() {
-            return Err(NotApplied::Unchanged(Answer::RevokedAll { revoked: 0, more: false }));
+            return Err(NotApplied::Unchanged(Response::RevokedAll { revoked: 0, more: false }));
         }
         let lsns: Vec<_> = leases.iter().map(|lease| self.leases[*lease].lsn).collect();
         self.begin(stamp, &leases);
@@ -58,7 +58,7 @@ impl Kernel {
                 revoked += 1;
             }
         }
-        Ok(Answer::RevokedAll { revoked, more: !self.first_revocable(party).is_empty() })
+        Ok(Response::RevokedAll { revoked, more: !self.first_revocable(party).is_empty() })
     }
 
     /// The first leases of a party that are not being revoked yet, at most one batch.
@@ -84,8 +84,8 @@ impl Kernel {
     pub(crate) fn reclaim(&mut self, stamp: Stamp, id: LeaseId) -> CommandResult {
         let (lease, phase) = self.find_effective_phase(stamp.now, id)?;
         let end = match phase {
-            EffectivePhase::Revoking => End::Revoked,
-            EffectivePhase::OnHold { .. } => End::Expired,
+            EffectivePhase::Revoking => EndReason::Revoked,
+            EffectivePhase::OnHold { .. } => EndReason::Expired,
             EffectivePhase::Reserved | EffectivePhase::Active | EffectivePhase::Expired => {
                 return Err(Rejection::InvalidState(phase.state()).into());
             }
@@ -93,7 +93,7 @@ impl Kernel {
         self.begin(stamp, &[lease]);
         self.events.push(Event::Reclaimed(id));
         self.end(lease, end);
-        Ok(Answer::Reclaimed(id))
+        Ok(Response::Reclaimed(id))
     }
 
     fn find_effective_phase(&self, now: Time, id: LeaseId) -> Result<(LeaseRef, EffectivePhase), Rejection> {
@@ -112,12 +112,12 @@ impl Kernel {
             Paused::Agent(namespace, name) => {
                 let agent = self.find_agent(stamp.now, namespace, name)?;
                 if self.agents[agent].value.paused == pause.paused {
-                    return Err(NotApplied::Unchanged(Answer::Done));
+                    return Err(NotApplied::Unchanged(Response::Done));
                 }
                 self.begin(stamp, &[]);
                 self.agents[agent].value.paused = pause.paused;
                 self.reset_agent_timer(agent);
-                Ok(Answer::Done)
+                Ok(Response::Done)
             }
         }
     }
@@ -129,15 +129,15 @@ impl Kernel {
 
     fn set_policy(&mut self, stamp: Stamp, scope: &Scope, policy: Policy) -> CommandResult {
         if self.policy(scope) == policy {
-            return Err(NotApplied::Unchanged(Answer::Done));
+            return Err(NotApplied::Unchanged(Response::Done));
         }
         let is_new = !self.policies.0.contains_key(scope);
         if is_new && self.policies.0.len() >= self.limits().policies_max as usize {
-            return Err(Rejection::Full(Bounded::Policies).into());
+            return Err(Rejection::Full(BoundedTable::Policies).into());
         }
         self.begin(stamp, &[]);
         self.put_policy(scope, policy);
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     pub(crate) fn put_policy(&mut self, scope: &Scope, policy: Policy) {

@@ -16,16 +16,16 @@ use crate::units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Span, Time, Token, 
 pub enum Outcome {
     /// The state changed and the record must be logged; the response may be sent once the record is
     /// durable.
-    Applied(Answer, Vec<Event>),
+    Applied(Response, Vec<Event>),
     /// Nothing changed, and nothing needs to be logged.
-    Unchanged(Answer),
+    Unchanged(Response),
     /// Rejected. Nothing changed, and nothing needs to be logged.
     Rejected(Rejection),
 }
 
 /// The response to each action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Response {
     /// A tenure has begun.
     Opened,
     /// Overdue leases were ended, at most a bounded number: see
@@ -109,8 +109,8 @@ pub struct Live {
 /// A refusal: a response, not a failure. It changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// The record is invalid at this point of the log: see [`Misplaced`].
-    Misplaced(Misplaced),
+    /// The record is invalid at this point of the log: see [`InvalidRecord`].
+    InvalidRecord(InvalidRecord),
     /// The TTL is zero or longer than the limit.
     InvalidTtl {
         /// The longest permitted span.
@@ -175,13 +175,13 @@ pub enum Rejection {
         max: u32,
     },
     /// A table has reached its limit.
-    Full(Bounded),
+    Full(BoundedTable),
 }
 
 /// Why a record is invalid at its point of the log. Caused by an engine bug or a damaged log, never by a
 /// client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misplaced {
+pub enum InvalidRecord {
     /// Its LSN is not above the last one, or too high.
     Lsn {
         /// The value of the last record.
@@ -238,7 +238,7 @@ pub struct DocumentTag {
 
 /// A table with a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bounded {
+pub enum BoundedTable {
     /// Leases that cover resources.
     Leases,
     /// Namespaces.

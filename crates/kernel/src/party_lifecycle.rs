@@ -1,9 +1,9 @@
 //! Reference counting of namespaces, accounts, agents and sessions: rows are created on first use and
 //! removed with the last reference.
 
-use crate::command::AgentNews;
+use crate::command::AgentAnnouncement;
 use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
-use crate::outcome::{Answer, Rejection};
+use crate::outcome::{Rejection, Response};
 use crate::party_rows::{Account, Agent, NamespaceRow, Restart, Session};
 use crate::slab::Id;
 use crate::table::{Parent, RowId};
@@ -118,7 +118,7 @@ impl Kernel {
         &mut self,
         stamp: Stamp,
         identity: &Identity,
-        news: &AgentNews,
+        news: &AgentAnnouncement,
     ) -> CommandResult {
         let agent = self.find_agent(stamp.now, &news.namespace, &news.agent)?;
         let row = &self.agents[agent].value;
@@ -126,7 +126,7 @@ impl Kernel {
             self.check_owner(row.account, identity).map_err(|_| Rejection::AgentTaken)?;
         }
         if row.is_restarting() == news.restarting {
-            return Err(NotApplied::Unchanged(Answer::Done));
+            return Err(NotApplied::Unchanged(Response::Done));
         }
         // Some leases that expired during the last restart are still unsettled: overwriting that restart
         // would lose their grace.
@@ -142,7 +142,7 @@ impl Kernel {
             self.end_agent_restart(agent);
         }
         self.reset_agent_timer(agent);
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     pub(crate) fn find_agent(

@@ -6,16 +6,16 @@
 
 use alloc::collections::BTreeMap;
 
-use crate::command::{Request, RequestKey};
+use crate::command::{IdempotencyKey, RequestKey};
 use crate::limits::Limits;
-use crate::outcome::Answer;
+use crate::outcome::Response;
 use crate::text::Identity;
 use crate::units::Time;
 
 #[derive(Default)]
 pub(crate) struct IdempotencyTable {
     /// Ordered by lapse time, then by insertion.
-    entries: BTreeMap<(Time, u64), Entry>,
+    entries: BTreeMap<(Time, u64), IdempotencyEntry>,
     index: BTreeMap<(Identity, RequestKey), (Time, u64)>,
     per_identity: BTreeMap<Identity, u32>,
     /// The sequence number of the next entry.
@@ -24,15 +24,15 @@ pub(crate) struct IdempotencyTable {
 
 /// One stored response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct IdempotencyEntry {
     /// The identity that sent the request.
     pub identity: Identity,
     /// The key and the fingerprint of the request.
-    pub request: Request,
+    pub request: IdempotencyKey,
     /// Replayed until this time has passed.
     pub lapses_at: Time,
     /// The original response.
-    pub answer: Answer,
+    pub answer: Response,
 }
 
 impl IdempotencyTable {
@@ -41,7 +41,7 @@ impl IdempotencyTable {
     }
 
     /// The entry for this key, unless it has lapsed.
-    pub(crate) fn find(&self, identity: &Identity, key: RequestKey, now: Time) -> Option<&Entry> {
+    pub(crate) fn find(&self, identity: &Identity, key: RequestKey, now: Time) -> Option<&IdempotencyEntry> {
         let position = self.index.get(&(identity.clone(), key))?;
         self.entries.get(position).filter(|entry| now <= entry.lapses_at)
     }
@@ -62,12 +62,12 @@ impl IdempotencyTable {
     /// Removes at most `most` lapsed entries.
     pub(crate) fn lapse(&mut self, now: Time, most: usize) {
         for _ in 0..self.lapsing(now, most).count() {
-            let (identity, key) = self.oldest().map(Entry::key).expect("a counted entry exists");
+            let (identity, key) = self.oldest().map(IdempotencyEntry::key).expect("a counted entry exists");
             self.remove(&identity, key);
         }
     }
 
-    pub(crate) fn insert(&mut self, entry: Entry) {
+    pub(crate) fn insert(&mut self, entry: IdempotencyEntry) {
         self.remove(&entry.identity, entry.request.key);
         *self.per_identity.entry(entry.identity.clone()).or_default() += 1;
         let position = (entry.lapses_at, self.next);
@@ -87,22 +87,22 @@ impl IdempotencyTable {
     }
 
     /// The entry that lapses first.
-    pub(crate) fn oldest(&self) -> Option<&Entry> {
+    pub(crate) fn oldest(&self) -> Option<&IdempotencyEntry> {
         self.entries.first_key_value().map(|(_, entry)| entry)
     }
 
     /// All entries, in the order in which they lapse.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &IdempotencyEntry> {
         self.entries.values()
     }
 
     /// Lapsed entries, at most `most`.
-    fn lapsing(&self, now: Time, most: usize) -> impl Iterator<Item = &Entry> {
+    fn lapsing(&self, now: Time, most: usize) -> impl Iterator<Item = &IdempotencyEntry> {
         self.iter().take(most).take_while(move |entry| entry.lapses_at < now)
     }
 }
 
-impl Entry {
+impl IdempotencyEntry {
     fn key(&self) -> (Identity, RequestKey) {
         (self.identity.clone(), self.request.key)
     }

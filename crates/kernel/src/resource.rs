@@ -126,13 +126,13 @@ impl ResourceName {
     }
 
     /// The claim sets that a holder of this resource, or a waiter for it, joins.
-    pub fn claimed(&self) -> impl Iterator<Item = (&str, Part)> {
+    pub fn claimed(&self) -> impl Iterator<Item = (&str, ClaimSetKind)> {
         let (text, subtree) = self.node();
         claimed(text, subtree)
     }
 
     /// The claim sets to check for conflicting claims.
-    pub fn met(&self) -> impl Iterator<Item = (&str, Part)> {
+    pub fn met(&self) -> impl Iterator<Item = (&str, ClaimSetKind)> {
         let (text, subtree) = self.node();
         met(text, subtree)
     }
@@ -190,7 +190,7 @@ const ROOT_PREFIX: &str = "FILE:";
 /// The three claim sets of a node. If two names overlap, the sets to check for one include a set that the
 /// other has joined; the table is in `conflict.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum ClaimSetKind {
     /// Claims on the name itself.
     At,
     /// Claims on `name/*`.
@@ -201,16 +201,16 @@ pub enum Part {
 
 /// The claim sets that a name joins; with `subtree`, those of the directory `text` and everything beneath
 /// it.
-pub(crate) fn claimed(text: &str, subtree: bool) -> impl Iterator<Item = (&str, Part)> {
-    let own = if subtree { Part::Subtree } else { Part::At };
+pub(crate) fn claimed(text: &str, subtree: bool) -> impl Iterator<Item = (&str, ClaimSetKind)> {
+    let own = if subtree { ClaimSetKind::Subtree } else { ClaimSetKind::At };
     let dirs = path_of(text).into_iter().flat_map(lineage).filter(move |dir| !subtree || *dir != text);
-    core::iter::once((text, own)).chain(dirs.map(|dir| (dir, Part::Beneath)))
+    core::iter::once((text, own)).chain(dirs.map(|dir| (dir, ClaimSetKind::Beneath)))
 }
 
 /// The claim sets to check for a name; with `subtree`, for the directory `text` and everything beneath it.
-pub(crate) fn met(text: &str, subtree: bool) -> impl Iterator<Item = (&str, Part)> {
-    let own = if subtree { Part::Beneath } else { Part::At };
-    let above = path_of(text).into_iter().flat_map(lineage).map(|dir| (dir, Part::Subtree));
+pub(crate) fn met(text: &str, subtree: bool) -> impl Iterator<Item = (&str, ClaimSetKind)> {
+    let own = if subtree { ClaimSetKind::Beneath } else { ClaimSetKind::At };
+    let above = path_of(text).into_iter().flat_map(lineage).map(|dir| (dir, ClaimSetKind::Subtree));
     above.chain(core::iter::once((text, own)))
 }
 

@@ -9,13 +9,13 @@ use core::fmt;
 
 use crate::bundle::{Bundle, Member};
 use crate::chain::Links;
-use crate::history::{Details, End, EndedLease};
+use crate::history::{EndReason, EndedLease, LeaseAttributes};
 use crate::kernel::{Kernel, Tenure};
 use crate::lease::{Lease, OptionalFields, Phase};
 use crate::lease_index::IndexEntry;
 use crate::node::{Document, Node};
 use crate::party_rows::{Account, Agent, NamespaceRow, Policy, Restart};
-use crate::requests::Entry;
+use crate::requests::IdempotencyEntry;
 use crate::resource::ResourceName;
 use crate::statehash::StateHash;
 use crate::table::{Row, RowId};
@@ -46,9 +46,9 @@ pub struct Snapshot {
     /// Leases that cover resources, by LSN.
     pub leases: Vec<LeaseData>,
     /// Ended leases, in the order of their ends.
-    pub history: Vec<PastData>,
+    pub history: Vec<EndedLeaseData>,
     /// Idempotency entries, in the order in which they lapse.
-    pub requests: Vec<Entry>,
+    pub requests: Vec<IdempotencyEntry>,
 }
 
 /// A namespace.
@@ -124,12 +124,12 @@ pub struct LeaseData {
     /// The members it covers.
     pub members: Vec<Member>,
     /// Its optional attributes.
-    pub details: Details,
+    pub details: LeaseAttributes,
 }
 
 /// A lease that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PastData {
+pub struct EndedLeaseData {
     /// The LSN of its grant.
     pub lsn: Lsn,
     /// Its namespace.
@@ -137,7 +137,7 @@ pub struct PastData {
     /// The identity to which it belongs.
     pub identity: Identity,
     /// How it ended.
-    pub end: End,
+    pub end: EndReason,
     /// When it ended.
     pub ended_at: Time,
     /// The LSN of the record that ended it.
@@ -155,7 +155,7 @@ pub struct PastData {
     /// The members it covered.
     pub members: Vec<Member>,
     /// Its optional attributes.
-    pub details: Details,
+    pub details: LeaseAttributes,
 }
 
 /// A snapshot that no kernel can have written.
@@ -292,7 +292,7 @@ impl Kernel {
         &mut self,
         ns: RowId<NamespaceRow>,
         account: RowId<Account>,
-        details: &Details,
+        details: &LeaseAttributes,
     ) -> Result<Option<Box<OptionalFields>>, RestoreError> {
         if details.is_default() {
             return Ok(None);
@@ -307,7 +307,7 @@ impl Kernel {
         Ok(Some(Box::new(OptionalFields { details, agent, agent_links: Links::default(), session })))
     }
 
-    fn restore_ended(&mut self, data: &PastData) -> Result<(), RestoreError> {
+    fn restore_ended(&mut self, data: &EndedLeaseData) -> Result<(), RestoreError> {
         let ns = self.namespace_to_restore(&data.namespace)?;
         if data.lsn > self.last || self.index.get(data.lsn).is_some() || data.members.is_empty() {
             return Err(RestoreError("duplicate or empty ended lease, or one beyond the last LSN"));
@@ -382,8 +382,8 @@ impl Kernel {
         }
     }
 
-    fn ended_data(&self, ended: &EndedLease) -> PastData {
-        PastData {
+    fn ended_data(&self, ended: &EndedLease) -> EndedLeaseData {
+        EndedLeaseData {
             lsn: ended.lsn,
             namespace: self.namespace_of(self.accounts[ended.account].parent),
             identity: self.identity_of(ended.account),

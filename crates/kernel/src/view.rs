@@ -6,14 +6,14 @@ use alloc::vec::Vec;
 use crate::bundle::Member;
 use crate::command;
 use crate::expiry::EffectivePhase;
-use crate::history::{Details, EndedLease};
+use crate::history::{EndedLease, LeaseAttributes};
 use crate::kernel::{Kernel, Tenure};
 use crate::lease::{Lease, LeaseRef};
 use crate::lease_index::IndexEntry;
 use crate::node::{Document, MIN_CLAIM_KEY};
 use crate::outcome::{Rejection, State};
 use crate::party_rows::{Agent, Policy};
-use crate::resource::{Part, ResourceName};
+use crate::resource::{ClaimSetKind, ResourceName};
 use crate::table::{Parent, Row};
 use crate::text::{AgentName, Identity, Namespace, SessionName};
 use crate::units::{Age, Epoch, LeaseId, Lsn, Span, Time, Token, Version};
@@ -46,9 +46,9 @@ pub struct LeaseView {
     /// Its age for wait-die.
     pub age: Age,
     /// Its optional attributes.
-    pub details: Details,
+    pub details: LeaseAttributes,
     /// Set once it has ended.
-    pub ended: Option<Ended>,
+    pub ended: Option<LeaseEnd>,
 }
 
 /// A position in a list. Not valid after a restart: begin again from the default.
@@ -57,7 +57,7 @@ pub struct Cursor(pub u32);
 
 /// The end of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct LeaseEnd {
     /// When it ended.
     pub at: Time,
     /// The LSN of the record that ended it.
@@ -191,7 +191,7 @@ impl Kernel {
         let ns = self.find_namespace(namespace);
         let met =
             ns.into_iter().flat_map(|ns| self.claim_sets_to_check_for_name(ns.as_parent(), text, subtree));
-        let covering = met.filter(|(_, part)| *part != Part::Beneath);
+        let covering = met.filter(|(_, part)| *part != ClaimSetKind::Beneath);
         let mut leases = covering.flat_map(|(node, part)| self.nodes[node].value.claims(part).iter());
         leases.any(|(_, lease)| {
             let row = &self.leases[lease];
@@ -297,7 +297,7 @@ impl Kernel {
         let met = self
             .claim_sets_to_check_for_name(ns, text, subtree)
             .into_iter()
-            .filter(|(_, part)| *part != Part::Beneath);
+            .filter(|(_, part)| *part != ClaimSetKind::Beneath);
         let holders = met.flat_map(|(node, part)| self.nodes[node].value.claims(part).iter());
         let mut leases: Vec<LeaseRef> = holders.map(|(_, lease)| lease).collect();
         leases.sort_unstable_by_key(|lease| {
@@ -359,7 +359,7 @@ impl Kernel {
             held_until: None,
             age: details.age.unwrap_or(Age { at: ended.granted_at, tie: ended.lsn.0 }),
             details,
-            ended: Some(Ended { at: ended.ended_at, lsn: ended.ended_lsn, retire_after }),
+            ended: Some(LeaseEnd { at: ended.ended_at, lsn: ended.ended_lsn, retire_after }),
         }
     }
 

@@ -146,21 +146,21 @@ faults! {
     /// Waiters are served in reverse order.
     Lifo = "lifo" in "engine/src/waiters.rs" caught by "servers",
     /// A waiter that timed out stays in the queue and is granted later.
-    TiredStillGranted = "tired-still-granted" in "engine/src/decider.rs" caught by "engine/waiting",
+    TimedOutStillGranted = "timed-out-still-granted" in "engine/src/decider.rs" caught by "engine/waiting",
     /// A waiter whose client has disconnected is served.
-    GoneStillServed = "gone-still-served" in "engine/src/waiters.rs" caught by "engine/waiting",
+    DisconnectedStillServed = "disconnected-still-served" in "engine/src/waiters.rs" caught by "engine/waiting",
     /// An attempt keeps waiting behind an older holder.
     YoungerStays = "younger-stays" in "engine/src/decider.rs" caught by "engine/shard",
     /// An attempt waits behind any conflicting lease, and deadlock cycles are not detected.
     AttemptsAlwaysWait = "attempts-always-wait" in "engine/src/decider.rs" caught by "sim/agents",
     /// A retried attempt loses its age.
-    AttemptAgesAnew = "attempt-ages-anew" in "engine/src/decider.rs" caught by "sim/agents",
+    AttemptAgeReset = "attempt-age-reset" in "engine/src/decider.rs" caught by "sim/agents",
     /// An expiry frees its resources without serving the waiters.
-    ExpiryWakesNobody = "expiry-wakes-nobody" in "engine/src/decider.rs" caught by "sim/agents",
+    ExpiryWithoutWakeup = "expiry-without-wakeup" in "engine/src/decider.rs" caught by "sim/agents",
     /// A wait never times out.
     WaitUnbounded = "wait-unbounded" in "engine/src/shard.rs" caught by "sim/agents",
     /// The search for deadlock cycles follows holders only, not waiters.
-    RingsHoldersOnly = "rings-holders-only" in "engine/src/deadlock.rs" caught by "servers",
+    CyclesHoldersOnly = "cycles-holders-only" in "engine/src/deadlock.rs" caught by "servers",
     /// A retry of a waiting request becomes a second waiter.
     RetryQueuesTwice = "retry-queues-twice" in "engine/src/shard.rs" caught by "servers",
     /// A grant whose response was not delivered is not retracted.
@@ -174,9 +174,9 @@ faults! {
     /// Rejections are sent before the append.
     RefuseEarly = "refuse-early" in "engine/src/sequencer.rs" caught by "engine/sequencer",
     /// Events are published before the append: a blob is deleted before its successor is durable.
-    FollowerEarly = "follower-early" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    EventsEarly = "events-early" in "engine/src/sequencer.rs" caught by "engine/sequencer",
     /// A query is answered without confirming that the log is still owned.
-    LookUnconfirmed = "look-unconfirmed" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    QueryUnconfirmed = "query-unconfirmed" in "engine/src/sequencer.rs" caught by "engine/sequencer",
     /// The engine continues after a failed append.
     FailureIgnored = "failure-ignored" in "engine/src/sequencer.rs" caught by "engine/sequencer",
     /// A snapshot omits the stored responses to idempotency keys.

@@ -15,11 +15,11 @@ use engine::decider::{Opening, Said};
 use engine::documents::Place;
 use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
 use kernel::{
-    Action, Answer, Bundle, Command, Commit, Cursor, Event, Held, Identity, LeaseView, Limits, Location, Lsn,
-    Member, Outcome, Predicate, Renewal, Span, State, Store, Write,
+    Action, Bundle, Command, Commit, Credential, Cursor, Event, Identity, LeaseView, Limits, Location, Lsn,
+    Member, Outcome, Predicate, Renewal, Response, Span, State, Store, Write,
 };
+use sim::fixture::{grant, identity};
 use sim::rng::Rng;
-use sim::world::{grant, identity};
 use store::StoreError;
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
@@ -126,7 +126,7 @@ impl ClientId {
 /// A lease of a client.
 #[derive(Clone)]
 struct OwnedLease {
-    held: Held,
+    held: Credential,
     keys: Vec<KeyIndex>,
     revoked: bool,
 }
@@ -137,7 +137,7 @@ impl OwnedLease {
             view.identity.as_str().trim_start_matches("client-").parse().map_or(ClientId(0), ClientId);
         let covers = |key: &KeyIndex| view.members.iter().any(|member| member.resource == key.name(client));
         OwnedLease {
-            held: Held { lease: view.id, epoch: view.epoch },
+            held: Credential { lease: view.id, epoch: view.epoch },
             keys: KeyIndex::all().filter(covers).collect(),
             revoked: view.state == State::Revoking,
         }
@@ -158,7 +158,7 @@ struct ClientThread<'a> {
 impl ClientThread<'_> {
     /// Makes one random call. `None` if the worker cannot continue.
     fn one_call(&mut self) -> Option<()> {
-        let free: Vec<KeyIndex> = KeyIndex::all().filter(|key| self.holding(*key).is_none()).collect();
+        let free: Vec<KeyIndex> = KeyIndex::all().filter(|key| self.read_lsn(*key).is_none()).collect();
         if self.leases.is_empty() || (!free.is_empty() && self.rng.one_in(3)) {
             return self.acquire(&free);
         }
@@ -175,7 +175,7 @@ impl ClientThread<'_> {
         }
     }
 
-    fn holding(&self, key: KeyIndex) -> Option<&OwnedLease> {
+    fn read_lsn(&self, key: KeyIndex) -> Option<&OwnedLease> {
         self.leases.iter().find(|owned| owned.keys.contains(&key))
     }
 
@@ -194,17 +194,17 @@ impl ClientThread<'_> {
             Err(why) => return Self::store_failed(format!("request not accepted: {why:?}")),
         };
         let response = match outcome {
-            Outcome::Applied(Answer::Granted(granted), _) => {
+            Outcome::Applied(Response::Granted(granted), _) => {
                 WorkerResponse::Granted { lease: LeaseLsn::from(granted.lease), deadline: granted.deadline.0 }
             }
-            Outcome::Applied(Answer::Renewed(renewed), _) => match &renewed[..] {
+            Outcome::Applied(Response::Renewed(renewed), _) => match &renewed[..] {
                 [Ok(live)] => WorkerResponse::Renewed { deadline: live.deadline.0 },
                 other => return self.violation(&format!("{other:?}")),
             },
-            Outcome::Applied(Answer::Committed(version), _) => {
+            Outcome::Applied(Response::Committed(version), _) => {
                 WorkerResponse::Committed { version: version.0 }
             }
-            Outcome::Applied(Answer::Released | Answer::Revoking(_) | Answer::Reclaimed(_), _) => {
+            Outcome::Applied(Response::Released | Response::Revoking(_) | Response::Reclaimed(_), _) => {
                 WorkerResponse::Done
             }
             other => return self.violation(&format!("{other:?}")),
@@ -233,7 +233,7 @@ impl ClientThread<'_> {
         let bundle = Bundle::new(keys.iter().map(member).collect()).expect("one or two keys");
         match self.call(WorkerRequest::Acquire(keys.clone()), Action::Acquire(grant(bundle, TTL)), None)? {
             WorkerResponse::Granted { lease, .. } => {
-                let held = Held { lease: lease.id(), epoch: kernel::Epoch::FIRST };
+                let held = Credential { lease: lease.id(), epoch: kernel::Epoch::FIRST };
                 self.leases.push(OwnedLease { held, keys, revoked: false });
                 Some(())
             }
@@ -278,7 +278,7 @@ impl ClientThread<'_> {
         Some(())
     }
 
-    fn inline(&self, request: WorkerRequest, held: Held) -> Option<WorkerResponse> {
+    fn inline(&self, request: WorkerRequest, held: Credential) -> Option<WorkerResponse> {
         let (action, content) = self.writing(&request, held, Location(0))?;
         self.call(request, action, Some(content.make()))
     }
@@ -301,7 +301,12 @@ impl ClientThread<'_> {
         }
     }
 
-    fn writing(&self, request: &WorkerRequest, held: Held, location: Location) -> Option<(Action, Content)> {
+    fn writing(
+        &self,
+        request: &WorkerRequest,
+        held: Credential,
+        location: Location,
+    ) -> Option<(Action, Content)> {
         let WorkerRequest::Commit { key, content, release, .. } = request else { return None };
         let (key, release) = (key.name(self.me), *release);
         let write = Write { held, key, token: None, if_version: None, if_etag: None, release };

@@ -4,7 +4,13 @@
 
 pub mod boot;
 pub mod credential;
+pub(crate) mod error;
 pub mod shards;
+pub(crate) mod leases;
+pub(crate) mod bulk;
+pub(crate) mod agents;
+pub(crate) mod upload;
+pub(crate) mod download;
 pub mod watch;
 pub(crate) mod event_log;
 pub(crate) mod metrics;

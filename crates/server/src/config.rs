@@ -144,20 +144,14 @@ impl Config {
 
     /// The address to listen on. Without a host: every address with mTLS, the loopback address without.
     pub fn address(&self) -> Result<SocketAddr, ConfigError> {
-        let address = match self.listen.strip_prefix(':') {
-            Some(port) => {
-                let any = if self.mtls {
-                    IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-                } else {
-                    IpAddr::V4(Ipv4Addr::LOCALHOST)
-                };
-                let port = port.parse().map_err(|_| self.bad_address("not a port"))?;
-                SocketAddr::new(any, port)
-            }
-            None => {
-                let found = self.listen.to_socket_addrs().ok().and_then(|mut found| found.next());
-                found.ok_or_else(|| self.bad_address("not an address, which is host:port or :port"))?
-            }
+        let address = if let Some(port) = self.listen.strip_prefix(':') {
+            let any: IpAddr =
+                if self.mtls { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::LOCALHOST.into() };
+            let port = port.parse().map_err(|_| self.bad_address("not a port"))?;
+            SocketAddr::new(any, port)
+        } else {
+            let found = self.listen.to_socket_addrs().ok().and_then(|mut found| found.next());
+            found.ok_or_else(|| self.bad_address("not an address, which is host:port or :port"))?
         };
         if !self.mtls && !address.ip().is_loopback() && !self.insecure_listen {
             let what = "without mTLS every client is let in; listen on 127.0.0.1, or set --insecure-listen";

@@ -1,4 +1,6 @@
-//! One function for each call: parse the request, make one call to the backend, present the result.
+//! One function for each call: parse the request, call the backend, present the result.
+//!
+//! **What is absent.** Imports from one handler to another: what two of them need is in `parse`, `backend` or `present`.
 
 pub(crate) mod acquire;
 pub(crate) mod holder;

@@ -3,7 +3,15 @@
 //! **What is absent.** The store's state: whether a lease exists, or belongs to the caller, is the kernel's to decide.
 
 mod request;
+mod headers;
 pub(crate) mod query;
+pub(crate) mod idempotency;
 pub(crate) mod attempt;
+pub(crate) mod lease_request;
+pub(crate) mod manifest;
+pub(crate) mod bulk;
+pub(crate) mod operator;
+pub(crate) mod range;
 
+pub(crate) use headers::*;
 pub(crate) use request::*;

@@ -1,4 +1,4 @@
-//! Who is asking, and what it may.
+//! The authenticated client of a connection, and its rights.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,42 +6,47 @@ use std::sync::Arc;
 use identity::{PeerIdentity, Rights, Role};
 use kernel::Identity;
 
-/// Who is asking.
+/// The authenticated client of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Whose leases are whose.
+    /// The identity that its leases belong to.
     pub identity: Identity,
-    /// What it is.
+    /// Operators may also call what is about other identities.
     pub role: Role,
-    /// What it may, and where.
+    /// Its rights, by namespace.
     pub rights: Arc<Rights>,
-    /// The certificate that it has shown, to be checked again with every request.
+    /// Its certificate, which is checked again for every request; `None` without mutual TLS.
     pub shown: Option<Arc<PeerIdentity>>,
 }
 
-/// A certificate whose name cannot be an identity.
+/// A certificate whose name is not a valid identity.
 #[derive(Debug)]
 pub struct NoIdentity(kernel::TextError);
 
 impl fmt::Display for NoIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the certificate's name cannot be an identity: {}", self.0)
+        write!(f, "the certificate's name is not a valid identity: {}", self.0)
     }
 }
 
 impl std::error::Error for NoIdentity {}
 
 impl Peer {
-    /// Everybody, where nobody is asked who it is: an operator on the same machine, a worker from elsewhere.
+    /// Every client of a server without authentication: an operator on the same machine, a worker from elsewhere.
     pub fn anonymous(role: Role) -> Peer {
         let identity = Identity::new("anonymous").expect("a valid name");
         Peer { identity, role, rights: Arc::new(Rights::all()), shown: None }
     }
 
-    /// Whoever has shown this certificate.
+    /// The client that presented this certificate.
     pub fn of(shown: PeerIdentity) -> Result<Peer, NoIdentity> {
         let identity = Identity::new(shown.name.as_str()).map_err(NoIdentity)?;
         let (role, rights) = (shown.role, Arc::new(shown.rights.clone()));
         Ok(Peer { identity, role, rights, shown: Some(Arc::new(shown)) })
     }
 }
+
+/// Checks whether the certificate of a request is still valid: for responses that last longer than the check at the
+/// request's start.
+#[derive(Clone)]
+pub(crate) struct CertificateCheck(pub(crate) Arc<dyn Fn() -> bool + Send + Sync>);

@@ -117,9 +117,9 @@ impl Server {
         let (metrics, news) = (Arc::new(Metrics::new()), Arc::new(News::default()));
         let watcher: Arc<dyn Watcher> =
             Arc::new(Watch { metrics: Arc::clone(&metrics), news: Arc::clone(&news), on_fatal });
-        let machine = Machine { random: &machine::random, clock: &Machine::clock };
+        let machine = Machine { random: &system::random::fill, clock: &Machine::clock };
         let opened = boot::open(&config.store, &config.making(), machine, &watcher)?;
-        let (wall, chance) = (Box::new(machine::wall), Box::new(machine::random));
+        let (wall, chance) = (Box::new(machine::wall), Box::new(system::random::fill));
         let app = App::new(opened, Parts { settings: config.settings(), metrics, news, wall, chance });
         Ok(Server { config, app: Arc::new(app), identities, serving: None })
     }

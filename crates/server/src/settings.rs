@@ -1,12 +1,12 @@
 //! One table for all settings: name, variable, value, range, default and help of each.
 //!
 //! The table itself is in [`crate::config`]; this module has its columns, the syntax of values, and the `settings!` macro
-//! that makes [`Config`](crate::Config) and [`Config::SETTINGS`](crate::Config::SETTINGS) of it. Flags, the reader of the
-//! settings file, `lockd config` and docs/reference/settings.md are all made from [`Config::SETTINGS`](crate::Config::SETTINGS).
+//! that makes [`Config`] and [`Config::SETTINGS`] of it. Flags, the reader of the
+//! settings file, `lockd config` and docs/reference/settings.md are all made from [`Config::SETTINGS`].
 //!
 //! **Invariant.** A value within its range is served: no setting reaches an assertion of the kernel.
 //! **What would break it.** A range wider than the kernel's own bound ([`kernel::Limits::SPAN_MAX`], the width of an
-//! integer, [`Record::DOCUMENT_MAX`]).
+//! integer, [`engine::record::Record::DOCUMENT_MAX`]).
 //!
 //! **What is absent.** The command line: the program derives its flags.
 

@@ -23,7 +23,7 @@ pub struct SimFs(Arc<Mutex<Disk>>);
 
 /// The faults of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fate {
+pub struct FaultPlan {
     /// The power fails before the call of this number: it and all later calls have no effect.
     pub crash_at: Option<u64>,
     /// The call of this number fails with this `errno`, and has no effect.
@@ -41,7 +41,7 @@ pub struct PersistentErrors {
 
 #[derive(Clone, Default)]
 struct Disk {
-    fate: Fate,
+    fate: FaultPlan,
     errors: PersistentErrors,
     calls: u64,
     files: Vec<FileState>,
@@ -88,7 +88,7 @@ impl EntryChange {
 
 impl SimFs {
     /// An empty disk.
-    pub fn new(fate: Fate) -> SimFs {
+    pub fn new(fate: FaultPlan) -> SimFs {
         SimFs(Arc::new(Mutex::new(Disk { fate, ..Disk::default() })))
     }
 
@@ -110,7 +110,7 @@ impl SimFs {
 
     /// The disk after a power failure: `rng` decides which unsynced changes survived.
     #[must_use]
-    pub fn after_crash(&self, rng: &mut Rng, fate: Fate) -> SimFs {
+    pub fn after_crash(&self, rng: &mut Rng, fate: FaultPlan) -> SimFs {
         let mut disk = self.disk().clone();
         disk.lose_unsynced(rng);
         (disk.fate, disk.errors, disk.calls) = (fate, PersistentErrors::default(), 0);
@@ -335,7 +335,7 @@ mod tests {
     /// The distinct contents found after 200 random crashes.
     fn outcomes(fs: &SimFs, path: &str) -> Vec<Option<Vec<u8>>> {
         let mut found: Vec<_> = (0..200)
-            .map(|seed| bytes_of(&fs.after_crash(&mut Rng::new(seed), Fate::default()), path))
+            .map(|seed| bytes_of(&fs.after_crash(&mut Rng::new(seed), FaultPlan::default()), path))
             .collect();
         found.sort();
         found.dedup();
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn synced_data_survives_a_crash_and_other_data_may() {
-        let fs = SimFs::new(Fate::default());
+        let fs = SimFs::new(FaultPlan::default());
         let file = fs.create(Path::new("/d/a")).expect("new");
         file.write_at(b"safe", 0).expect("written");
         file.sync().expect("synced");
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_long_write_may_survive_in_part() {
-        let fs = SimFs::new(Fate::default());
+        let fs = SimFs::new(FaultPlan::default());
         let file = fs.create(Path::new("/d/a")).expect("new");
         fs.sync_dir(Path::new("/d")).expect("synced");
         file.write_at(&[7; 3 * SECTOR], 0).expect("written");
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn calls_after_the_crash_fail() {
-        let fs = SimFs::new(Fate { crash_at: Some(1), fail_at: None });
+        let fs = SimFs::new(FaultPlan { crash_at: Some(1), fail_at: None });
         let file = fs.create(Path::new("/d/a")).expect("before it");
         assert!(file.write_at(b"x", 0).is_err() && fs.sync_dir(Path::new("/d")).is_err());
     }

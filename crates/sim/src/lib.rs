@@ -3,24 +3,24 @@
 //! **What is absent.** No clock, no threads, no randomness but the seed's. Of lockd's crates only tests depend on
 //! this one.
 //!
-//! The modules in reading order: [`world`] is a kernel with LSNs and time, for tests; [`transcript`] is the text format
-//! of a run; [`model`] is a slow, obviously correct reference of the kernel; [`hostile`] generates random commands;
+//! The modules in reading order: [`fixture`] is a kernel with LSNs and time, for tests; [`transcript`] is the text format
+//! of a run; [`model`] is a slow, obviously correct reference of the kernel; [`generator`] generates random commands;
 //! [`trial`] runs kernel and model against each other; [`shrink`] minimises a failure; [`disk`] is a disk that loses
 //! unsynced writes; [`objects`] is an object store behind an unreliable network; [`servers`] simulates whole servers on
 //! either, with their clients; [`agents`] simulates agents under wait-die against such a server, and checks liveness;
-//! [`linear`] checks recorded histories of threads for linearizability.
+//! [`linearizability`] checks recorded histories of threads for linearizability.
 
-pub mod world;
+pub mod fixture;
 pub mod transcript;
 pub mod model;
-pub mod hostile;
+pub mod generator;
 pub mod trial;
 pub mod shrink;
 pub mod disk;
 pub mod objects;
 pub mod servers;
 pub mod agents;
-pub mod linear;
+pub mod linearizability;
 pub mod rng;
 
 use kernel::{Command, Lsn, Time};

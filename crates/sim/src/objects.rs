@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use store::object::{Answer, MemoryObjects, Objects, ObjectsError, Page};
+use store::object::{MemoryObjects, Objects, ObjectsError, ObjectsErrorKind, Page};
 
 use crate::rng::Rng;
 
@@ -59,7 +59,7 @@ struct Inner {
 enum RequestFate {
     Normal,
     /// It has no effect and fails with this response.
-    Rejected(Answer),
+    Rejected(ObjectsErrorKind),
     /// It is executed; the response is lost.
     ResponseLost,
     /// It is executed later; the response is lost.
@@ -143,8 +143,8 @@ impl Inner {
             return RequestFate::Normal;
         }
         match self.rng.below(8) {
-            0 => RequestFate::Rejected(Answer::Conflict),
-            1 => RequestFate::Rejected(Answer::Unavailable),
+            0 => RequestFate::Rejected(ObjectsErrorKind::Conflict),
+            1 => RequestFate::Rejected(ObjectsErrorKind::Unavailable),
             2 | 3 => RequestFate::ResponseLost,
             4..=6 => RequestFate::Delayed,
             _ => RequestFate::Lost,
@@ -173,7 +173,7 @@ impl Inner {
             return Err(timed_out());
         }
         if self.has_fault() {
-            let answers = [Answer::Unavailable, Answer::TimedOut];
+            let answers = [ObjectsErrorKind::Unavailable, ObjectsErrorKind::TimedOut];
             return Err(ObjectsError::new(*self.rng.pick(&answers), "injected fault"));
         }
         Ok(&self.objects)
@@ -181,7 +181,7 @@ impl Inner {
 }
 
 fn timed_out() -> ObjectsError {
-    ObjectsError::new(Answer::TimedOut, "no response")
+    ObjectsError::new(ObjectsErrorKind::TimedOut, "no response")
 }
 
 /// One client's connection to a simulated object store. Clones share the connection.
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     /// Puts and deletes of a few names, and the result of each.
-    fn run(seed: u64) -> (Vec<ObjectChange>, Vec<Result<(), Answer>>) {
+    fn run(seed: u64) -> (Vec<ObjectChange>, Vec<Result<(), ObjectsErrorKind>>) {
         let objects = SimObjects::new(seed, NetworkFaults { fault_percent: 60, delay_max: 20 });
         let handle = objects.handle();
         let results = (0..200).map(|n| {
@@ -262,7 +262,12 @@ mod tests {
     #[test]
     fn every_kind_of_response_occurs() {
         let (_, results) = run(1);
-        for answer in [Answer::Taken, Answer::Conflict, Answer::Unavailable, Answer::TimedOut] {
+        for answer in [
+            ObjectsErrorKind::Taken,
+            ObjectsErrorKind::Conflict,
+            ObjectsErrorKind::Unavailable,
+            ObjectsErrorKind::TimedOut,
+        ] {
             assert!(results.contains(&Err(answer)), "{answer:?}");
         }
         assert!(results.contains(&Ok(())));
@@ -275,9 +280,9 @@ mod tests {
         partitioned.set_partitioned(true);
         assert_eq!(
             partitioned.put_if_absent("a", b"delayed").map_err(|error| error.answer),
-            Err(Answer::TimedOut)
+            Err(ObjectsErrorKind::TimedOut)
         );
-        assert_eq!(other.get("a").map_err(|error| error.answer), Err(Answer::NotFound));
+        assert_eq!(other.get("a").map_err(|error| error.answer), Err(ObjectsErrorKind::NotFound));
         for _ in 0..3 {
             let _ = other.head("b");
         }

@@ -5,12 +5,12 @@ use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kernel::{
-    Action, Answer, Conflict, Cursor, Event, Kernel, LeaseId, LeaseView, Member, Namespace, Outcome,
-    Rejection, ResourceName, State, Time, Token,
+    Action, Conflict, Cursor, Event, Kernel, LeaseId, LeaseView, Member, Namespace, Outcome, Rejection,
+    ResourceName, Response, State, Time, Token,
 };
 
 use crate::Step;
-use crate::hostile::Hostile;
+use crate::generator::CommandGenerator;
 use crate::model::Model;
 use crate::shrink::shrink;
 use crate::transcript;
@@ -71,7 +71,7 @@ fn report(seed: u64, steps: u64, failure: &Failure) -> String {
 }
 
 fn random(seed: u64, count: u64) -> Result<TrialStats, Box<Failure>> {
-    let mut hostile = Hostile::new(seed);
+    let mut hostile = CommandGenerator::new(seed);
     let mut trial = Trial::default();
     let mut steps = Vec::new();
     let mut stats = TrialStats::default();
@@ -203,8 +203,8 @@ impl HistoryChecks {
         no_two_holders(kernel, now)
     }
 
-    fn answer(&self, answer: &Answer, now: Time) -> Result<(), String> {
-        let Answer::Renewed(results) = answer else { return Ok(()) };
+    fn answer(&self, answer: &Response, now: Time) -> Result<(), String> {
+        let Response::Renewed(results) = answer else { return Ok(()) };
         for live in results.iter().flatten() {
             let before = self.deadlines.get(&live.lease).copied();
             ensure(before >= Some(now), || {

@@ -2,14 +2,14 @@
 //!
 //! Each function panics at the first violation of the [port](crate::port).
 
-use crate::port::{Batch, BlobName, BlobStore, ErrorKind, LogStore, Lsn, Lsns, Seq, StoreError};
+use crate::port::{Batch, BlobName, BlobStore, ErrorKind, LogStore, Lsn, LsnRange, Seq, StoreError};
 
 /// The suite's batch at `seq`: varied in length, different for each sequence number.
 pub fn batch(seq: Seq) -> Batch {
     let length = usize::try_from(seq.0 * 37 % 300).expect("small");
     let first = u8::try_from(seq.0 % 251).expect("below 251");
     let payload = (0..length).map(|n| first.wrapping_add(u8::try_from(n % 256).expect("a byte"))).collect();
-    Batch { seq, lsns: Lsns::new(seq.0 * 10, seq.0 * 10 + 9), payload }
+    Batch { seq, lsns: LsnRange::new(seq.0 * 10, seq.0 * 10 + 9), payload }
 }
 
 /// Appends the next batch.
@@ -41,12 +41,12 @@ pub fn check(log: &dyn LogStore) {
         let read = reader.read(Seq(seq)).unwrap_or_else(|error| panic!("batch {seq}: {error}"));
         assert_eq!(read, batch(Seq(seq)));
         let lsn = Lsn(read.lsns.first.0 + seq % 10);
-        assert_eq!(reader.holding(lsn).unwrap_or_else(|error| panic!("lsn {lsn}: {error}")), read);
+        assert_eq!(reader.read_lsn(lsn).unwrap_or_else(|error| panic!("lsn {lsn}: {error}")), read);
     }
-    assert_eq!(kind(reader.holding(batch(bounds.next).lsns.first)), ErrorKind::Gone);
+    assert_eq!(kind(reader.read_lsn(batch(bounds.next).lsns.first)), ErrorKind::Gone);
     assert_eq!(kind(reader.read(bounds.next)), ErrorKind::Gone);
     if bounds.floor > Seq(0) {
-        assert_eq!(kind(reader.holding(batch(Seq(bounds.floor.0 - 1)).lsns.last)), ErrorKind::Gone);
+        assert_eq!(kind(reader.read_lsn(batch(Seq(bounds.floor.0 - 1)).lsns.last)), ErrorKind::Gone);
         assert_eq!(kind(reader.read(Seq(bounds.floor.0 - 1))), ErrorKind::Gone);
     }
 }
@@ -55,17 +55,17 @@ pub fn check(log: &dyn LogStore) {
 pub fn log<L: LogStore>(mut log: L, mut reopen: impl FnMut(L) -> L) {
     assert_eq!(log.bounds().next, Seq(0), "a new log is empty");
     for wrong in [1, 7] {
-        assert_eq!(kind(log.append(Seq(wrong), Lsns::default(), b"x")), ErrorKind::Taken);
+        assert_eq!(kind(log.append(Seq(wrong), LsnRange::default(), b"x")), ErrorKind::Taken);
     }
     fill(&mut log, 100);
     check(&log);
     assert_eq!(
-        kind(log.append(Seq(99), Lsns::default(), b"x")),
+        kind(log.append(Seq(99), LsnRange::default(), b"x")),
         ErrorKind::Taken,
         "a sequence number is used once"
     );
     let huge = vec![0; crate::frame::PAYLOAD_MAX + 1];
-    assert_eq!(kind(log.append(Seq(100), Lsns::default(), &huge)), ErrorKind::TooLarge);
+    assert_eq!(kind(log.append(Seq(100), LsnRange::default(), &huge)), ErrorKind::TooLarge);
     fill(&mut log, 101);
 
     let mut log = reopen(log);

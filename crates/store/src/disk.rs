@@ -18,9 +18,9 @@ mod tail;
 
 pub use blobs::DiskBlobs;
 pub use dir::{DiskDir, StoreFile};
-pub use inspect::{Found, LogView, StoreView};
+pub use inspect::{LogItem, LogView, StoreView};
 pub use log::{DiskLog, LogOptions};
-pub use tail::Cut;
+pub use tail::TornTail;
 
 use std::io;
 use std::path::Path;

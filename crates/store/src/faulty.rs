@@ -7,8 +7,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::port::{
-    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsn, Lsns, Room,
-    Seq, StoreError,
+    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, Lsn,
+    LsnRange, Seq, StoreError,
 };
 
 /// The call that is about to be made.
@@ -154,7 +154,7 @@ impl<S: LogStore> LogStore for Faulty<S> {
         self.inner.bounds()
     }
 
-    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         let inner = &mut self.inner;
         self.plan.write(Call::Append, payload, |payload| inner.append(seq, lsns, payload))
     }
@@ -163,8 +163,8 @@ impl<S: LogStore> LogStore for Faulty<S> {
         self.plan.run(Call::Reserve, || self.inner.reserve())
     }
 
-    fn room(&self) -> Room {
-        self.inner.room()
+    fn capacity(&self) -> LogCapacity {
+        self.inner.capacity()
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
@@ -195,9 +195,9 @@ impl LogReader for FaultyReader {
         self.plan.read_batch(|| inner.read(seq))
     }
 
-    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
+    fn read_lsn(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
         let inner = &mut self.inner;
-        self.plan.read_batch(|| inner.holding(lsn))
+        self.plan.read_batch(|| inner.read_lsn(lsn))
     }
 }
 
@@ -255,7 +255,7 @@ mod tests {
     fn a_fault_before_an_append_loses_the_batch_and_one_after_it_does_not() {
         for (fault, next) in [(Fault::Before(ErrorKind::Io), 0), (Fault::After(ErrorKind::Io), 1)] {
             let mut log = Faulty::new(MemoryLog::default(), once(Call::Append, fault));
-            let failed = log.append(Seq(0), Lsns::default(), b"batch").expect_err("as planned");
+            let failed = log.append(Seq(0), LsnRange::default(), b"batch").expect_err("as planned");
             assert_eq!(failed.kind, ErrorKind::Io);
             assert_eq!(log.bounds().next, Seq(next));
         }
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_planned_bit_is_flipped_once() {
         let mut log = Faulty::new(MemoryLog::default(), once(Call::ReadBatch, Fault::Flip(9)));
-        log.append(Seq(0), Lsns::default(), &[0, 0]).expect("nothing planned");
+        log.append(Seq(0), LsnRange::default(), &[0, 0]).expect("nothing planned");
         assert_eq!(log.reader().read(Seq(0)).expect("there").payload, [0, 2]);
         assert_eq!(log.reader().read(Seq(0)).expect("there").payload, [0, 0]);
     }
@@ -273,7 +273,7 @@ mod tests {
     fn an_append_may_be_lost_torn_or_flipped_and_still_report_success() {
         for (fault, left) in [(Fault::Lost, None), (Fault::Torn(2), Some(2)), (Fault::Flip(0), Some(5))] {
             let mut log = Faulty::new(MemoryLog::default(), once(Call::Append, fault));
-            log.append(Seq(0), Lsns::default(), b"batch").expect("it reports success");
+            log.append(Seq(0), LsnRange::default(), b"batch").expect("it reports success");
             let found = log.reader().read(Seq(0)).ok().map(|batch| batch.payload);
             assert_eq!(found.as_ref().map(Vec::len), left, "{fault:?}");
             assert_ne!(found.as_deref(), Some(&b"batch"[..]), "{fault:?}");

@@ -29,7 +29,7 @@
 //! The checksum covers every byte but the magic, which is constant. Each frame contains the checksum of its
 //! predecessor, so a frame that is missing, repeated or from another log is detected.
 
-use crate::port::{Batch, Lsns, Seq};
+use crate::port::{Batch, LsnRange, Seq};
 
 /// The length of a segment header in bytes.
 pub const SEGMENT_HEADER: usize = 48;
@@ -97,7 +97,7 @@ pub fn frame_len(payload: usize) -> usize {
 }
 
 /// Encodes a batch as a frame; returns the frame and its checksum.
-pub fn encode_frame(seq: Seq, lsns: Lsns, payload: &[u8], chain: u32) -> (Vec<u8>, u32) {
+pub fn encode_frame(seq: Seq, lsns: LsnRange, payload: &[u8], chain: u32) -> (Vec<u8>, u32) {
     let length = u32::try_from(payload.len()).expect("a payload is at most PAYLOAD_MAX");
     let mut bytes = Vec::with_capacity(frame_len(payload.len()));
     bytes.extend_from_slice(FRAME_MAGIC);
@@ -133,7 +133,7 @@ pub struct FrameHeader {
     /// The batch's sequence number.
     pub seq: Seq,
     /// The LSNs of its records.
-    pub lsns: Lsns,
+    pub lsns: LsnRange,
 }
 
 impl FrameHeader {
@@ -146,7 +146,7 @@ impl FrameHeader {
             chain: u32_at(header, 8),
             length,
             seq: Seq(u64_at(header, 16)),
-            lsns: Lsns::new(u64_at(header, 24), u64_at(header, 32)),
+            lsns: LsnRange::new(u64_at(header, 24), u64_at(header, 32)),
         })
     }
 }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::port::Lsn;
 
-    const LSNS: Lsns = Lsns { first: Lsn(7), last: Lsn(9) };
+    const LSNS: LsnRange = LsnRange { first: Lsn(7), last: Lsn(9) };
 
     #[test]
     fn a_frame_reads_back_as_it_was_written() {
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn golden_bytes_of_version_1() {
         let header = SegmentHeader { shard: 1, store_id: 2, first: Seq(3), chain: 4 }.encode();
-        let (frame, _) = encode_frame(Seq(3), Lsns::new(10, 11), b"lease", 4);
+        let (frame, _) = encode_frame(Seq(3), LsnRange::new(10, 11), b"lease", 4);
         let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         assert_eq!(hex(&header), GOLDEN_HEADER);
         assert_eq!(hex(&frame), GOLDEN_FRAME);

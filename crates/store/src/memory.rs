@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::frame::{PAYLOAD_MAX, frame_len};
 use crate::port::{
-    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsn, Lsns, Room,
-    Seq, StoreError,
+    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, Lsn,
+    LsnRange, Seq, StoreError,
 };
 
 /// A log in memory. Clones share their contents, like two handles of one log.
@@ -38,7 +38,7 @@ impl LogStore for MemoryLog {
         self.state().bounds
     }
 
-    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         let mut state = self.state();
         if seq != state.bounds.next {
             return Err(StoreError::new(
@@ -65,8 +65,8 @@ impl LogStore for MemoryLog {
         Ok(())
     }
 
-    fn room(&self) -> Room {
-        Room { bytes: PAYLOAD_MAX as u64, spare: true }
+    fn capacity(&self) -> LogCapacity {
+        LogCapacity { bytes: PAYLOAD_MAX as u64, spare: true }
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
@@ -105,7 +105,7 @@ impl LogReader for MemoryLog {
         found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("batch not in the log: seq={}", seq.0)))
     }
 
-    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
+    fn read_lsn(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
         let state = self.state();
         let before = state.batches.partition_point(|batch| batch.lsns.last < lsn);
         let found = state.batches.get(before).filter(|batch| batch.lsns.contains(lsn)).cloned();

@@ -12,7 +12,7 @@
 //!
 //! **What is absent.** A client: [`Objects`] is a port, so that a simulator can delay, lose and reorder
 //! requests; a real client will implement it later. Sleeping: the caller decides what happens between two
-//! attempts ([`Patience`]). Failure detection: when to take over a log is decided elsewhere.
+//! attempts ([`RetryPolicy`]). Failure detection: when to take over a log is decided elsewhere.
 //!
 //! In reading order: [`port`] is the interface to an object store; [`mod@format`] is the encoding of a batch;
 //! `names` are the object names; `log` is the protocol; `truncate` deletes batches below the floor;
@@ -32,7 +32,7 @@ mod memory;
 
 pub use blobs::ObjectBlobs;
 pub use format::WriterId;
-pub use log::{ObjectLog, Standing};
+pub use log::{ObjectLog, WriterRole};
 pub use memory::MemoryObjects;
-pub use port::{Answer, Objects, ObjectsError, Page, Patience, Pause};
+pub use port::{Objects, ObjectsError, ObjectsErrorKind, Page, Pause, RetryPolicy};
 pub use shard_objects::ObjectOptions;

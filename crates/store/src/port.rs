@@ -37,17 +37,17 @@ impl fmt::Display for Lsn {
 /// The LSNs of the records in a batch, inclusive. Part of the frame header, so that a torn batch can be
 /// reported with its LSNs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lsns {
+pub struct LsnRange {
     /// The first record's LSN.
     pub first: Lsn,
     /// The last record's LSN.
     pub last: Lsn,
 }
 
-impl Lsns {
+impl LsnRange {
     /// The range from `first` to `last`, both included.
-    pub fn new(first: u64, last: u64) -> Lsns {
-        Lsns { first: Lsn(first), last: Lsn(last) }
+    pub fn new(first: u64, last: u64) -> LsnRange {
+        LsnRange { first: Lsn(first), last: Lsn(last) }
     }
 
     /// Whether `lsn` is in the range.
@@ -62,7 +62,7 @@ pub struct Batch {
     /// The batch's sequence number.
     pub seq: Seq,
     /// The LSNs of its records.
-    pub lsns: Lsns,
+    pub lsns: LsnRange,
     /// The encoded records.
     pub payload: Vec<u8>,
 }
@@ -78,7 +78,7 @@ pub struct Bounds {
 
 /// The capacity for appends that allocate neither disk space nor descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct LogCapacity {
     /// The largest payload that certainly fits now: an append of 1 to `bytes` bytes never fails for lack of
     /// space, a larger one may. At 0 not even an empty batch is certain to fit.
     pub bytes: u64,
@@ -105,7 +105,7 @@ pub trait LogStore: Send {
     /// If it fails with [`ErrorKind::Taken`], [`ErrorKind::TooLarge`] or [`ErrorKind::NoSpace`], nothing was
     /// written. After any other error the batch may or may not be durable, and the log accepts no further
     /// appends.
-    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError>;
+    fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError>;
 
     /// Whether an append never blocks on a device or another machine. If so, a submitting thread may append.
     fn is_instant(&self) -> bool {
@@ -122,7 +122,7 @@ pub trait LogStore: Send {
     fn reserve(&mut self) -> Result<(), StoreError>;
 
     /// How much can be appended without another [`LogStore::reserve`].
-    fn room(&self) -> Room;
+    fn capacity(&self) -> LogCapacity;
 
     /// Truncates the log: batches below `floor` can no longer be read, and extents entirely below it are
     /// freed.
@@ -149,7 +149,7 @@ pub trait LogReader: Send {
     fn read(&mut self, seq: Seq) -> Result<Batch, StoreError>;
 
     /// The batch with the record at `lsn`; [`ErrorKind::Gone`] if no batch in the log contains it.
-    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError>;
+    fn read_lsn(&mut self, lsn: Lsn) -> Result<Batch, StoreError>;
 }
 
 /// Immutable blobs by name.

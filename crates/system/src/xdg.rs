@@ -13,6 +13,11 @@ pub fn state_home() -> Option<PathBuf> {
     base("XDG_STATE_HOME", ".local/state", |name| std::env::var_os(name))
 }
 
+/// `$XDG_CONFIG_HOME`, by default `~/.config`; `None` without a home directory.
+pub fn config_home() -> Option<PathBuf> {
+    base("XDG_CONFIG_HOME", ".config", |name| std::env::var_os(name))
+}
+
 /// The specification has relative paths ignored; an empty variable counts as unset.
 fn base(name: &str, below_home: &str, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());

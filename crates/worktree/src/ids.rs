@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use system::hex;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,11 +23,7 @@ pub struct SystemEntropy;
 
 impl Entropy for SystemEntropy {
     fn fill(&self, bytes: &mut [u8]) {
-        let mut filled = 0;
-        while filled < bytes.len() {
-            filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
-                .expect("the kernel's generator is ready once the machine is up");
-        }
+        system::random::fill(bytes);
     }
 }
 
@@ -34,16 +31,7 @@ impl Entropy for SystemEntropy {
 pub(crate) fn random_hex(entropy: &dyn Entropy, len: usize) -> String {
     let mut bytes = vec![0; len];
     entropy.fill(&mut bytes);
-    hex(&bytes)
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        for nibble in [byte >> 4, byte & 15] {
-            text.push(char::from_digit(u32::from(nibble), 16).expect("a nibble is under 16"));
-        }
-        text
-    })
+    hex::encode(&bytes)
 }
 
 /// A text id that is safe as one component of a path.
@@ -250,7 +238,7 @@ impl From<Digest> for String {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(&hex::encode(&self.0))
     }
 }
 

@@ -90,7 +90,7 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
             text.push(char::from(*byte));
         } else {
             text.push('%');
-            text.push_str(&crate::ids::hex(&[*byte]));
+            text.push_str(&system::hex::encode(&[*byte]));
         }
     }
     text

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use system::xdg;
 use worktree::env::Env;
 use worktree::error::{Class, Error, Result};
 use worktree::fs::RealFs;
@@ -104,9 +105,7 @@ fn working_dir() -> Result<PathBuf> {
 /// `$JVS_STATE_DIR`, else `$XDG_STATE_HOME/jvs`, else `~/.local/state/jvs`.
 fn state_dir() -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
-    let dir = set("JVS_STATE_DIR")
-        .or_else(|| set("XDG_STATE_HOME").map(|dir| dir.join("jvs")))
-        .or_else(|| set("HOME").map(|dir| dir.join(".local/state/jvs")));
+    let dir = set("JVS_STATE_DIR").or_else(|| xdg::state_home().map(|dir| dir.join("jvs")));
     match dir {
         Some(dir) if dir.is_absolute() => Ok(dir),
         Some(dir) => Err(Error::invalid(format!(

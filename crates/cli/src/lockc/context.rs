@@ -16,13 +16,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use cli::exit_codes::EXPIRED;
-use cli::file::put_secret;
-use cli::folders;
 use cli::remote::documents::failed_file;
 use cli::remote::{Failure, usage_error};
 use cli::stderr::escape_control;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use system::{file, xdg};
 use worktree::clock::SystemClock;
 
 use crate::entry::LeaseEntry;
@@ -156,7 +155,7 @@ impl ContextStore {
                 "a context name has 1 to 64 letters, digits, `-`, `_` or `.`, and does not start with `.`: context={name:?}"
             )));
         }
-        let folder = folders::state();
+        let folder = xdg::state_home().map(|home| home.join("lockd"));
         let folder = folder.ok_or_else(|| usage_error("no home directory; set HOME or XDG_STATE_HOME"))?;
         Ok(ContextStore { folder, name: name.to_string() })
     }
@@ -191,7 +190,8 @@ impl ContextStore {
         // Expired leases are removed even if `change` fails.
         let after = serde_json::to_vec(&context).expect("plain data");
         if after != before {
-            put_secret(&path, &after).map_err(|error| failed_file("writing", &path, &error))?;
+            file::replace(&path, &after, file::OWNER_ONLY)
+                .map_err(|error| failed_file("writing", &path, &error))?;
         }
         changed
     }

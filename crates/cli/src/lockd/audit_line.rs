@@ -6,16 +6,15 @@
 //! **What is absent.** The content of documents and of lease metadata: only lengths and hashes. The seed of the hash tables:
 //! with it, a client could choose colliding names.
 
-use std::fmt::Write as _;
-
 use engine::record::Record;
 use kernel::{
-    Action, Age, Etag, Grant, Held, Limits, Metadata, OnExpiry, Open, Party, Pause, Paused, Quota, Renewal,
-    Scope, Write,
+    Action, Age, Credential, Etag, LeaseRequest, Limits, Metadata, OnExpiry, Open, Party, Pause, Paused,
+    Quota, Renewal, Scope, Write,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use store::Seq;
+use system::hex;
 
 /// One line of the dump.
 #[derive(Serialize)]
@@ -48,7 +47,7 @@ impl<'a> AuditLine<'a> {
             time_ms: record.now.0,
             correlation: (record.correlation != 0).then(|| number_hex(record.correlation)),
             identity: command.identity.as_ref().map(kernel::Identity::as_str),
-            idempotency_key: command.request.map(|request| hex(&request.key.0)),
+            idempotency_key: command.request.map(|request| hex::encode(&request.key.0)),
             action,
             fields,
             document_bytes: record.document.as_ref().map(Vec::len),
@@ -70,7 +69,8 @@ fn describe(action: &Action) -> (&'static str, Value) {
         Action::Touch(held) => ("touch", held_fields(*held)),
         Action::Commit(commit) => {
             let location = number_hex(commit.location.0);
-            let own = json!({"etag": hex(&commit.etag.0), "bytes": commit.bytes, "location": location});
+            let own =
+                json!({"etag": hex::encode(&commit.etag.0), "bytes": commit.bytes, "location": location});
             ("commit", joined(write_fields(&commit.write), own))
         }
         Action::Remove(removal) => ("remove", write_fields(&removal.write)),
@@ -99,7 +99,7 @@ fn describe(action: &Action) -> (&'static str, Value) {
             }),
         ),
         Action::Retract(retraction) => {
-            let key = retraction.request.map(|key| hex(&key.0));
+            let key = retraction.request.map(|key| hex::encode(&key.0));
             let lease = retraction.lease.to_string();
             ("retract", present([("lease", json!(lease)), ("idempotency_key", json!(key))]))
         }
@@ -127,7 +127,7 @@ fn limit_fields(limits: &Limits) -> Value {
     Value::Object(named.collect())
 }
 
-fn grant_fields(grant: &Grant) -> Value {
+fn grant_fields(grant: &LeaseRequest) -> Value {
     let member = |member: &kernel::Member| json!({"resource": member.resource.as_str(), "predicate": member.predicate.as_str()});
     let (on_expiry, hold_ms) = match grant.on_expiry {
         OnExpiry::Free => ("free", None),
@@ -150,7 +150,7 @@ fn grant_fields(grant: &Grant) -> Value {
     ])
 }
 
-fn held_fields(held: Held) -> Value {
+fn held_fields(held: Credential) -> Value {
     json!({"lease": held.lease.to_string(), "epoch": held.epoch.0})
 }
 
@@ -167,7 +167,7 @@ fn write_fields(write: &Write) -> Value {
     ]);
     if let Some(etag) = write.if_etag {
         // Null is the condition that there is no document.
-        fields["if_etag"] = json!(etag.map(|Etag(etag)| hex(&etag)));
+        fields["if_etag"] = json!(etag.map(|Etag(etag)| hex::encode(&etag)));
     }
     joined(held_fields(write.held), fields)
 }
@@ -225,13 +225,6 @@ fn joined(one: Value, other: Value) -> Value {
         _ => None,
     });
     Value::Object(fields.flatten().collect::<Map<_, _>>())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("writing to a string");
-        text
-    })
 }
 
 fn number_hex(number: u128) -> String {

@@ -1,6 +1,6 @@
 //! `lockd auth`: creates, revokes, inspects and verifies identity files.
 //!
-//! The `identity` crate makes all decisions. This module provides the clock and the randomness, finds the files, and prints
+//! The `identity` crate makes all decisions. This module provides the clock, finds the files, and prints
 //! reports as text or JSON.
 
 mod args;
@@ -15,6 +15,7 @@ mod view;
 use std::path::Path;
 
 use identity::{ClientBundle, Denylist, Error, ServerBundle, UnixTime, file};
+use system::random::fill;
 
 pub(crate) use self::args::AuthCommand;
 use self::args::{CheckCommand, InspectCommand, NewCommand, RevokeCommand};
@@ -34,16 +35,6 @@ pub(crate) fn run(command: &AuthCommand) -> Result<(), String> {
 /// The wall-clock time, for the validity of certificates. The only place where these commands read a clock.
 fn now() -> UnixTime {
     UnixTime::now()
-}
-
-/// Fills `bytes` with randomness from the operating system.
-fn fill(bytes: &mut [u8]) {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        // Only an interrupted call fails; it is retried.
-        filled +=
-            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
-    }
 }
 
 fn read_server(path: &Path) -> Result<ServerBundle, Error> {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use engine::record::Record;
 use store::Batch;
-use store::disk::{Cut, Found, StoreView};
+use store::disk::{LogItem, StoreView, TornTail};
 
 use crate::args::Dump;
 use crate::audit_line::AuditLine;
@@ -51,14 +51,14 @@ fn dump_shard(view: &StoreView, shard: u32, args: &Dump, out: &mut dyn Write) ->
     loop {
         match log.read_next()? {
             // LSNs increase, so nothing further is in range.
-            Found::Batch(batch) if batch.lsns.first.0 > args.to_lsn => return Ok(()),
-            Found::Batch(batch) if batch.lsns.last.0 < args.from_lsn => {}
-            Found::Batch(batch) => print(&batch, shard, args, out)?,
-            Found::Torn(cut) => {
+            LogItem::Batch(batch) if batch.lsns.first.0 > args.to_lsn => return Ok(()),
+            LogItem::Batch(batch) if batch.lsns.last.0 < args.from_lsn => {}
+            LogItem::Batch(batch) => print(&batch, shard, args, out)?,
+            LogItem::Torn(cut) => {
                 notice(&note(shard, &cut));
                 return Ok(());
             }
-            Found::End => return Ok(()),
+            LogItem::End => return Ok(()),
         }
     }
 }
@@ -77,7 +77,7 @@ fn print(batch: &Batch, shard: u32, args: &Dump, out: &mut dyn Write) -> Result<
     Ok(())
 }
 
-fn note(shard: u32, cut: &Cut) -> String {
+fn note(shard: u32, cut: &TornTail) -> String {
     let lsns = cut.lsns.map_or_else(String::new, |lsns| format!(" lsns={}-{}", lsns.first, lsns.last));
     format!(
         "note: the log ends in an incomplete batch, which is still being written or was torn by a power failure; it was \

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use api::agents::{InTheWay, Intent, Judged, Manifest, Verdict};
-use rustix::rand::{GetRandomFlags, getrandom};
+use system::{hex, random};
 
 use super::{Connection, Failure, failed, usage_error, who};
 use crate::exit_codes;
@@ -68,10 +68,7 @@ impl Agent {
 }
 
 fn session_id() -> String {
-    let mut bytes = [0; 16];
-    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).expect("getrandom works");
-    assert_eq!(filled, bytes.len(), "getrandom fills requests of up to 256 bytes");
-    format!("{:032x}", u128::from_le_bytes(bytes))
+    hex::encode(&random::bytes::<16>())
 }
 
 /// Parses `PREDICATE:KIND:name`. The server validates kind and name.

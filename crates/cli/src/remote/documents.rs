@@ -16,8 +16,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::args::{Common, Edit, Get, Remove, Set, Update, Verb, WriteConditions};
 use super::environment::{LeaseCredential, key, lease_credential};
 use super::{CommandResult, Failure, Output, client_failure, failed, print, print_bytes, usage_error};
-use crate::file::replace;
 use crate::stderr::escape_control;
+use system::file::replace_existing;
 
 pub(crate) async fn get(client: &Client, common: &Common, args: &Get) -> CommandResult {
     let read = if args.public {
@@ -100,7 +100,7 @@ pub(crate) fn edit(args: &Edit) -> CommandResult {
     let document = edited(&read_input(args.file.as_deref())?, &args.edits)?;
     match &args.file {
         None => print_bytes(&document),
-        Some(file) => replace(file, &document).map_err(|error| failed_file("writing", file, &error)),
+        Some(file) => replace_existing(file, &document).map_err(|error| failed_file("writing", file, &error)),
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use super::Failure;
 use super::args::Connection;
-use crate::folders;
+use system::xdg;
 
 /// TLS for servers over HTTPS; `None` if all servers are plain HTTP.
 pub(super) fn identity(connection: &Connection) -> Result<Option<ClientTls>, Failure> {
@@ -52,7 +52,7 @@ pub fn identity_file(connection: &Connection) -> Result<Option<PathBuf>, Failure
 
 /// The only `client*.pem` in the data directory, where the first start of a server puts one.
 fn discover() -> Result<PathBuf, Failure> {
-    let Some(folder) = folders::data() else {
+    let Some(folder) = xdg::data_home().map(|home| home.join("lockd")) else {
         return Err((
             2,
             "no identity file, and no home directory to look in; name one with --identity".into(),

@@ -2,18 +2,18 @@
 
 use engine::record::Record;
 use kernel::{
-    Action, Age, AgentName, AgentNews, Bundle, Commit, Epoch, Etag, Grant, Held, Identity, LeaseId, Limits,
-    Location, Lsn, Metadata, Namespace, OnExpiry, Open, Owner, Party, Pause, Paused, Predicate, Quota,
-    Reason, Relocation, Removal, Renewal, Request, RequestKey, ResourceName, Retraction, Scope, SessionName,
-    SetQuota, Shard, Span, Store, Time, Token, Version, Write,
+    Action, Age, AgentAnnouncement, AgentName, Bundle, Commit, Credential, Epoch, Etag, IdempotencyKey,
+    Identity, LeaseId, LeaseRequest, Limits, Location, Lsn, Metadata, Namespace, OnExpiry, Open, Owner,
+    Party, Pause, Paused, Predicate, Quota, Reason, Relocation, Removal, Renewal, RequestKey, ResourceName,
+    Retraction, Scope, SessionName, SetQuota, Shard, Span, Store, Time, Token, Version, Write,
 };
 use serde_json::{Value, json};
-use sim::world::{grant, key, member};
+use sim::fixture::{grant, key, member};
 
 use crate::support::{TestStore, record};
 
 const LEASE: LeaseId = LeaseId { shard: Shard(1), lsn: Lsn(0xabc) };
-const HELD: Held = Held { lease: LEASE, epoch: Epoch(3) };
+const HELD: Credential = Credential { lease: LEASE, epoch: Epoch(3) };
 const LEASE_TEXT: &str = "L-00000000000000010000000000000abc";
 
 fn namespace() -> Namespace {
@@ -34,9 +34,9 @@ fn write() -> Write {
 }
 
 /// A request with every optional field set.
-fn full_grant() -> Grant {
+fn full_grant() -> LeaseRequest {
     let members = vec![member(Predicate::Provides, "FILE:/out/*"), member(Predicate::Consumes, "KEY:in")];
-    Grant {
+    LeaseRequest {
         namespace: namespace(),
         bundle: Bundle::new(members).expect("a bundle"),
         ttl: Span(1500),
@@ -114,7 +114,7 @@ fn holder_actions() -> Vec<(Action, &'static str, Value)> {
         "ttl_ms": 10,
         "on_expiry": "manual",
     });
-    let manual = Grant { on_expiry: OnExpiry::Manual, ..grant(key("k"), Span(10)) };
+    let manual = LeaseRequest { on_expiry: OnExpiry::Manual, ..grant(key("k"), Span(10)) };
     let renewals = vec![Renewal { held: HELD, ttl: Some(Span(20)) }, Renewal { held: HELD, ttl: None }];
     let renewed = json!({"renewals": [
         {"lease": LEASE_TEXT, "epoch": 3, "ttl_ms": 20},
@@ -129,7 +129,7 @@ fn holder_actions() -> Vec<(Action, &'static str, Value)> {
         (Action::Rebind(HELD), "rebind", held.clone()),
         (Action::Touch(HELD), "touch", held),
         (
-            Action::Agent(AgentNews {
+            Action::Agent(AgentAnnouncement {
                 namespace: namespace(),
                 agent: agent(),
                 restarting: true,
@@ -250,7 +250,7 @@ fn an_open_shows_its_limits_and_hides_the_seed_of_the_hashes() {
 fn request_ids_are_printed_but_documents_and_metadata_are_not() {
     let store = TestStore::new();
     let mut acquire = record(7, Some("ada"), Action::Acquire(full_grant()));
-    acquire.command.request = Some(Request { key: RequestKey([0xab; 16]), fingerprint: [0xcd; 16] });
+    acquire.command.request = Some(IdempotencyKey { key: RequestKey([0xab; 16]), fingerprint: [0xcd; 16] });
     acquire.correlation = 0x00c0_ffee;
     let (etag, location) = (Etag([2; 32]), Location(1));
     let commit = Action::Commit(Commit { write: write(), etag, bytes: 6, location });

@@ -369,8 +369,8 @@ fn client_certificates_carry_the_requested_role_and_rights() {
 /// curl refused every certificate that was made without naming hosts, and each page showed `-k`.
 #[test]
 fn a_server_certificate_names_this_machine_by_default() {
-    let desk = Desk::new();
-    let made = desk.json(&["new", "server", "--out", "server.pem"]);
+    let directory = WorkDir::new();
+    let made = directory.json(&["new", "server", "--out", "server.pem"]);
     let hosts = made["server"]["hosts"].as_array().expect("a list").clone();
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     for host in ["localhost", "127.0.0.1", "::1", &host_name] {

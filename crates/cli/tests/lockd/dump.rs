@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use engine::clock::Clock;
 use engine::decider::{Decider, Opening};
 use kernel::{Action, Kernel, Limits, Outcome, Span, Store};
-use sim::world::{grant, identity, key};
-use store::{LogStore, Lsns};
+use sim::fixture::{grant, identity, key};
+use store::{LogStore, LsnRange};
 
 use crate::support::{TestStore, flip, frames, lockd, record, ticking};
 
@@ -124,7 +124,7 @@ fn damage_before_the_tail_fails_with_file_and_offset_after_the_valid_records() {
 fn a_batch_that_holds_no_records_fails_with_its_number() {
     let store = ticking();
     let mut log = store.log(0);
-    log.append(log.bounds().next, Lsns::new(7, 7), b"not records").expect("room");
+    log.append(log.bounds().next, LsnRange::new(7, 7), b"not records").expect("room");
     let ran = store.dump(&[]);
     assert_eq!((ran.code, ran.lsns().len()), (1, 6));
     assert!(ran.stderr.contains("shard=0 seq=3"), "{}", ran.stderr);

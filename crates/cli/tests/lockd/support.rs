@@ -10,7 +10,7 @@ use kernel::{Action, Identity, Lsn, Time};
 use serde_json::Value;
 use store::disk::{DiskDir, DiskLog, LogOptions, StoreFile};
 use store::fs::RealFs;
-use store::{LogStore, Lsns};
+use store::{LogStore, LsnRange};
 
 /// The exit code and output of a finished process.
 pub(crate) struct Ran {
@@ -69,7 +69,7 @@ impl TestStore {
         for record in records {
             record.encode(&mut payload);
         }
-        let lsns = Lsns::new(records[0].lsn.0, records[records.len() - 1].lsn.0);
+        let lsns = LsnRange::new(records[0].lsn.0, records[records.len() - 1].lsn.0);
         log.append(log.bounds().next, lsns, &payload).expect("room");
     }
 

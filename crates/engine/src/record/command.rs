@@ -3,9 +3,9 @@
 //! Tags and the order of fields never change. A new action or a new field needs a new tag.
 
 use kernel::{
-    Action, AgentName, AgentNews, Bundle, Command, Commit, Epoch, Etag, Grant, Held, Identity, LeaseId,
-    Location, Namespace, Owner, Party, Pause, Paused, Reason, Relocation, Removal, Renewal, Request,
-    RequestKey, Retraction, SessionName, SetQuota, Span, Token, Version, Write,
+    Action, AgentAnnouncement, AgentName, Bundle, Command, Commit, Credential, Epoch, Etag, IdempotencyKey,
+    Identity, LeaseId, LeaseRequest, Location, Namespace, Owner, Party, Pause, Paused, Reason, Relocation,
+    Removal, Renewal, RequestKey, Retraction, SessionName, SetQuota, Span, Token, Version, Write,
 };
 
 use crate::wire::parts::{self, Read, decode_label, decode_lease_id, decode_resource, decode_scope};
@@ -96,7 +96,7 @@ fn encode_action(action: &Action, to: &mut Writer<'_>) {
     }
 }
 
-fn encode_grant(tag: u8, grant: &Grant, to: &mut Writer<'_>) {
+fn encode_grant(tag: u8, grant: &LeaseRequest, to: &mut Writer<'_>) {
     to.byte(tag);
     to.text(grant.namespace.as_str());
     parts::encode_members(grant.bundle.members(), to);
@@ -115,12 +115,12 @@ fn encode_lease(tag: u8, lease: LeaseId, to: &mut Writer<'_>) {
     parts::encode_lease_id(lease, to);
 }
 
-fn encode_credential(held: Held, to: &mut Writer<'_>) {
+fn encode_credential(held: Credential, to: &mut Writer<'_>) {
     parts::encode_lease_id(held.lease, to);
     to.number(held.epoch.0);
 }
 
-fn encode_held(tag: u8, held: Held, to: &mut Writer<'_>) {
+fn encode_held(tag: u8, held: Credential, to: &mut Writer<'_>) {
     to.byte(tag);
     encode_credential(held, to);
 }
@@ -187,7 +187,7 @@ pub fn decode(from: &mut Reader<'_>) -> Read<Command> {
     let identity = from.maybe(|from| decode_label(from, Identity::new))?;
     let request = from.maybe(|from| {
         let key = RequestKey(from.fixed()?);
-        Ok(Request { key, fingerprint: from.fixed()? })
+        Ok(IdempotencyKey { key, fingerprint: from.fixed()? })
     })?;
     Ok(Command { identity, request, action: decode_action(from)? })
 }
@@ -222,7 +222,7 @@ fn decode_action(from: &mut Reader<'_>) -> Read<Action> {
         tag::PAUSE => Action::Pause(decode_pause(from)?),
         tag::SET_QUOTA => Action::SetQuota(decode_quota(from)?),
         tag::DROP_NAMESPACE => Action::DropNamespace(decode_label(from, Namespace::new)?),
-        tag::AGENT => Action::Agent(AgentNews {
+        tag::AGENT => Action::Agent(AgentAnnouncement {
             namespace: decode_label(from, Namespace::new)?,
             agent: decode_label(from, AgentName::new)?,
             restarting: from.flag()?,
@@ -237,12 +237,12 @@ fn decode_action(from: &mut Reader<'_>) -> Read<Action> {
     })
 }
 
-fn decode_grant(from: &mut Reader<'_>) -> Read<Grant> {
+fn decode_grant(from: &mut Reader<'_>) -> Read<LeaseRequest> {
     let namespace = decode_label(from, Namespace::new)?;
     let bundle = Bundle::new(parts::decode_members(from)?).map_err(|error| from.error(error.to_string()))?;
     let ttl = Span(from.number()?);
     let on_expiry = parts::decode_on_expiry(from)?;
-    Ok(Grant {
+    Ok(LeaseRequest {
         namespace,
         bundle,
         ttl,
@@ -256,8 +256,8 @@ fn decode_grant(from: &mut Reader<'_>) -> Read<Grant> {
     })
 }
 
-fn decode_held(from: &mut Reader<'_>) -> Read<Held> {
-    Ok(Held { lease: decode_lease_id(from)?, epoch: Epoch(from.number()?) })
+fn decode_held(from: &mut Reader<'_>) -> Read<Credential> {
+    Ok(Credential { lease: decode_lease_id(from)?, epoch: Epoch(from.number()?) })
 }
 
 fn decode_renewals(from: &mut Reader<'_>) -> Read<Vec<Renewal>> {

@@ -1,10 +1,10 @@
 //! Decodes the entries of a snapshot. Anything malformed or not in canonical order is refused.
 
 use kernel::{
-    AgentData, AgentName, Answer, Bundle, Details, Document, End, Entry, Epoch, Etag, Granted, Identity,
-    KeyData, LeaseData, Live, Location, Lsn, Member, Namespace, NamespaceData, Owner, PastData, Phase,
-    Policy, Reason, Request, RequestKey, Restart, Scope, SessionName, Snapshot, Span, Tenure, Time, Token,
-    Version,
+    AgentData, AgentName, Bundle, Document, EndReason, EndedLeaseData, Epoch, Etag, Granted,
+    IdempotencyEntry, IdempotencyKey, Identity, KeyData, LeaseAttributes, LeaseData, Live, Location, Lsn,
+    Member, Namespace, NamespaceData, Owner, Phase, Policy, Reason, RequestKey, Response, Restart, Scope,
+    SessionName, Snapshot, Span, Tenure, Time, Token, Version,
 };
 
 use super::chunk::ChunkReader;
@@ -252,8 +252,8 @@ fn decode_phase(from: &mut Reader<'_>) -> Read<Phase> {
     }
 }
 
-fn decode_past(from: &mut Reader<'_>, names: &mut Names) -> Read<PastData> {
-    Ok(PastData {
+fn decode_past(from: &mut Reader<'_>, names: &mut Names) -> Read<EndedLeaseData> {
+    Ok(EndedLeaseData {
         lsn: Lsn(from.number()?),
         namespace: names.namespace(from)?,
         identity: names.identity(from)?,
@@ -270,11 +270,11 @@ fn decode_past(from: &mut Reader<'_>, names: &mut Names) -> Read<PastData> {
     })
 }
 
-fn decode_end(from: &mut Reader<'_>) -> Read<End> {
+fn decode_end(from: &mut Reader<'_>) -> Read<EndReason> {
     match from.byte()? {
-        0 => Ok(End::Released),
-        1 => Ok(End::Expired),
-        2 => Ok(End::Revoked),
+        0 => Ok(EndReason::Released),
+        1 => Ok(EndReason::Expired),
+        2 => Ok(EndReason::Revoked),
         other => Err(from.error(format!("unknown end of a lease: number={other}"))),
     }
 }
@@ -289,9 +289,9 @@ fn decode_bundle(from: &mut Reader<'_>) -> Read<Vec<Member>> {
     Ok(members)
 }
 
-fn decode_details(from: &mut Reader<'_>) -> Read<Details> {
+fn decode_details(from: &mut Reader<'_>) -> Read<LeaseAttributes> {
     let details = from.maybe(|from| {
-        Ok(Details {
+        Ok(LeaseAttributes {
             on_expiry: decode_on_expiry(from)?,
             owner: from.maybe(|from| decode_label(from, Owner::new))?,
             agent: from.maybe(|from| decode_label(from, AgentName::new))?,
@@ -307,31 +307,31 @@ fn decode_details(from: &mut Reader<'_>) -> Read<Details> {
     }
 }
 
-fn decode_request(from: &mut Reader<'_>, names: &mut Names) -> Read<Entry> {
+fn decode_request(from: &mut Reader<'_>, names: &mut Names) -> Read<IdempotencyEntry> {
     let identity = names.identity(from)?;
-    let request = Request { key: RequestKey(from.fixed()?), fingerprint: from.fixed()? };
-    Ok(Entry { identity, request, lapses_at: decode_time(from)?, answer: decode_response(from)? })
+    let request = IdempotencyKey { key: RequestKey(from.fixed()?), fingerprint: from.fixed()? };
+    Ok(IdempotencyEntry { identity, request, lapses_at: decode_time(from)?, answer: decode_response(from)? })
 }
 
-fn decode_response(from: &mut Reader<'_>) -> Read<Answer> {
+fn decode_response(from: &mut Reader<'_>) -> Read<Response> {
     Ok(match from.byte()? {
-        response::OPENED => Answer::Opened,
-        response::TICKED => Answer::Ticked,
-        response::GRANTED => Answer::Granted(decode_granted(from)?),
-        response::LIVE => Answer::Live(Live {
+        response::OPENED => Response::Opened,
+        response::TICKED => Response::Ticked,
+        response::GRANTED => Response::Granted(decode_granted(from)?),
+        response::LIVE => Response::Live(Live {
             lease: decode_lease_id(from)?,
             epoch: Epoch(from.number()?),
             deadline: decode_time(from)?,
         }),
-        response::REVOKING => Answer::Revoking(decode_lease_id(from)?),
-        response::REVOKED_ALL => Answer::RevokedAll { revoked: from.small()?, more: from.flag()? },
-        response::DROPPED => Answer::Dropped { more: from.flag()? },
-        response::RECLAIMED => Answer::Reclaimed(decode_lease_id(from)?),
-        response::COMMITTED => Answer::Committed(Version(from.number()?)),
-        response::REMOVED => Answer::Removed { removed: from.flag()?, version: Version(from.number()?) },
-        response::RELOCATED => Answer::Relocated { moved: from.flag()? },
-        response::DONE => Answer::Done,
-        response::RETRACTED => Answer::Retracted { undone: from.flag()? },
+        response::REVOKING => Response::Revoking(decode_lease_id(from)?),
+        response::REVOKED_ALL => Response::RevokedAll { revoked: from.small()?, more: from.flag()? },
+        response::DROPPED => Response::Dropped { more: from.flag()? },
+        response::RECLAIMED => Response::Reclaimed(decode_lease_id(from)?),
+        response::COMMITTED => Response::Committed(Version(from.number()?)),
+        response::REMOVED => Response::Removed { removed: from.flag()?, version: Version(from.number()?) },
+        response::RELOCATED => Response::Relocated { moved: from.flag()? },
+        response::DONE => Response::Done,
+        response::RETRACTED => Response::Retracted { undone: from.flag()? },
         other => return Err(from.error(format!("a response is not supported by this build: kind={other}"))),
     })
 }

@@ -2,8 +2,8 @@
 //! or a new format version.
 
 use kernel::{
-    AgentData, Answer, Details, Document, End, Entry, Granted, KeyData, LeaseData, Live, NamespaceData,
-    PastData, Phase, Policy, Restart, Scope, Snapshot, Tenure, Time,
+    AgentData, Document, EndReason, EndedLeaseData, Granted, IdempotencyEntry, KeyData, LeaseAttributes,
+    LeaseData, Live, NamespaceData, Phase, Policy, Response, Restart, Scope, Snapshot, Tenure, Time,
 };
 use store::StoreError;
 
@@ -160,15 +160,15 @@ fn encode_phase(phase: Phase, to: &mut Writer<'_>) {
     }
 }
 
-fn encode_past(data: &PastData, to: &mut Writer<'_>) {
+fn encode_past(data: &EndedLeaseData, to: &mut Writer<'_>) {
     to.byte(tag::PAST);
     to.number(data.lsn.0);
     to.text(data.namespace.as_str());
     to.text(data.identity.as_str());
     to.byte(match data.end {
-        End::Released => 0,
-        End::Expired => 1,
-        End::Revoked => 2,
+        EndReason::Released => 0,
+        EndReason::Expired => 1,
+        EndReason::Revoked => 2,
     });
     to.number(data.ended_at.0);
     to.number(data.ended_lsn.0);
@@ -182,7 +182,7 @@ fn encode_past(data: &PastData, to: &mut Writer<'_>) {
 }
 
 /// Optional as a whole: most leases have default details.
-fn encode_details(details: &Details, to: &mut Writer<'_>) {
+fn encode_details(details: &LeaseAttributes, to: &mut Writer<'_>) {
     let details = (!details.is_default()).then_some(details);
     to.maybe(details, |to, details| {
         encode_on_expiry(details.on_expiry, to);
@@ -195,7 +195,7 @@ fn encode_details(details: &Details, to: &mut Writer<'_>) {
     });
 }
 
-fn encode_request(entry: &Entry, to: &mut Writer<'_>) {
+fn encode_request(entry: &IdempotencyEntry, to: &mut Writer<'_>) {
     to.byte(tag::REQUEST);
     to.text(entry.identity.as_str());
     to.fixed(&entry.request.key.0);
@@ -204,44 +204,44 @@ fn encode_request(entry: &Entry, to: &mut Writer<'_>) {
     encode_response(&entry.answer, to);
 }
 
-fn encode_response(stored: &Answer, to: &mut Writer<'_>) {
+fn encode_response(stored: &Response, to: &mut Writer<'_>) {
     match stored {
-        Answer::Opened => to.byte(response::OPENED),
-        Answer::Ticked => to.byte(response::TICKED),
-        Answer::Granted(granted) => encode_granted(granted, to),
-        Answer::Live(Live { lease, epoch, deadline }) => {
+        Response::Opened => to.byte(response::OPENED),
+        Response::Ticked => to.byte(response::TICKED),
+        Response::Granted(granted) => encode_granted(granted, to),
+        Response::Live(Live { lease, epoch, deadline }) => {
             to.byte(response::LIVE);
             encode_lease_id(*lease, to);
             to.number(epoch.0);
             to.number(deadline.0);
         }
-        Answer::Revoking(lease) => {
+        Response::Revoking(lease) => {
             to.byte(response::REVOKING);
             encode_lease_id(*lease, to);
         }
-        Answer::RevokedAll { revoked, more } => {
+        Response::RevokedAll { revoked, more } => {
             to.byte(response::REVOKED_ALL);
             to.number(u64::from(*revoked));
             to.flag(*more);
         }
-        Answer::Dropped { more } => encode_flagged(response::DROPPED, *more, to),
-        Answer::Reclaimed(lease) => {
+        Response::Dropped { more } => encode_flagged(response::DROPPED, *more, to),
+        Response::Reclaimed(lease) => {
             to.byte(response::RECLAIMED);
             encode_lease_id(*lease, to);
         }
-        Answer::Committed(version) => {
+        Response::Committed(version) => {
             to.byte(response::COMMITTED);
             to.number(version.0);
         }
-        Answer::Removed { removed, version } => {
+        Response::Removed { removed, version } => {
             to.byte(response::REMOVED);
             to.flag(*removed);
             to.number(version.0);
         }
-        Answer::Relocated { moved } => encode_flagged(response::RELOCATED, *moved, to),
-        Answer::Done => to.byte(response::DONE),
-        Answer::Retracted { undone } => encode_flagged(response::RETRACTED, *undone, to),
-        Answer::Renewed(_) | Answer::Released => {
+        Response::Relocated { moved } => encode_flagged(response::RELOCATED, *moved, to),
+        Response::Done => to.byte(response::DONE),
+        Response::Retracted { undone } => encode_flagged(response::RETRACTED, *undone, to),
+        Response::Renewed(_) | Response::Released => {
             unreachable!("renewals and releases are idempotent, so their responses are not stored")
         }
     }

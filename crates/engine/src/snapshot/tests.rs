@@ -1,10 +1,11 @@
 //! Malformed snapshots are refused, with wrong checksums and with right ones.
 
 use kernel::{
-    Action, Grant, Kernel, Limits, Metadata, Outcome, Pause, Paused, Request, RequestKey, Scope, Span, Time,
+    Action, IdempotencyKey, Kernel, LeaseRequest, Limits, Metadata, Outcome, Pause, Paused, RequestKey,
+    Scope, Span, Time,
 };
+use sim::fixture::{TestKernel, grant, held, key};
 use sim::rng::Rng;
-use sim::world::{World, grant, held, key};
 
 use super::chunk::{self, ChunkWriter};
 use super::encode::tag;
@@ -12,12 +13,12 @@ use super::*;
 
 /// A little of everything that fits into one chunk.
 fn small() -> Snapshot {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let metadata = Some(Metadata::new(b"mine").expect("valid"));
-    let first = Grant { metadata, ..grant(key("a"), Span(500)) };
-    let request = Request { key: RequestKey([7; 16]), fingerprint: [8; 16] };
+    let first = LeaseRequest { metadata, ..grant(key("a"), Span(500)) };
+    let request = IdempotencyKey { key: RequestKey([7; 16]), fingerprint: [8; 16] };
     let command =
-        kernel::Command::by(&sim::world::identity("ada"), Action::Acquire(first)).with_request(request);
+        kernel::Command::by(&sim::fixture::identity("ada"), Action::Acquire(first)).with_request(request);
     assert!(matches!(world.apply(&command), Outcome::Applied(..)));
     world.now = Time(40);
     let released = world.acquire("bob", key("b"), Span(500)).expect("free");

@@ -10,10 +10,10 @@ use engine::decider::{Decider, Opening, Said};
 use engine::sequencer::{Delivery, Sequencer};
 use engine::shard::{Reply, Shard, Space, Submission, Wait};
 use kernel::{
-    Action, Answer, Bundle, Command, Grant, Granted, Kernel, Limits, Metadata, Outcome, Predicate, Renewal,
-    Span, Store,
+    Action, Bundle, Command, Granted, Kernel, LeaseRequest, Limits, Metadata, Outcome, Predicate, Renewal,
+    Response, Span, Store,
 };
-use sim::world::{grant, held, identity, key, member, one};
+use sim::fixture::{grant, held, identity, key, member, one};
 use store::disk::{DiskLog, LogOptions};
 use store::fs::RealFs;
 use store::{LogStore, Seq};
@@ -115,7 +115,7 @@ impl Driver {
 
 fn granted(reply: &Reply) -> Option<Granted> {
     match reply {
-        Ok(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => Some(*granted),
+        Ok(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) => Some(*granted),
         _ => None,
     }
 }
@@ -125,16 +125,16 @@ fn granted_to(replies: &[(u32, Reply)]) -> Vec<u32> {
 }
 
 /// 128 shared members with names of 503 bytes, one of them `KEY:hot`: some 65 KB in the log.
-fn large_reader(n: u32) -> Grant {
+fn large_reader(n: u32) -> LeaseRequest {
     let name = |i: u32| format!("KEY:{}", format!("{n}-{i}-").repeat(503).split_at(503).0);
     let mut members = vec![member(Predicate::Consumes, "KEY:hot")];
     members.extend((1..128).map(|i| member(Predicate::Consumes, &name(i))));
     grant(Bundle::new(members).expect("distinct members"), Span(60_000))
 }
 
-fn small_reader() -> Grant {
+fn small_reader() -> LeaseRequest {
     let metadata = Metadata::new(&[b'm'; 1024]).expect("1 KiB");
-    Grant { metadata: Some(metadata), ..grant(one(Predicate::Consumes, "KEY:hot"), Span(60_000)) }
+    LeaseRequest { metadata: Some(metadata), ..grant(one(Predicate::Consumes, "KEY:hot"), Span(60_000)) }
 }
 
 /// A holder of one key released it, and 80 readers of 128 long names each were granted in the same batch: 5 MB, more

@@ -5,7 +5,7 @@ use engine::clock::MachineClock;
 use engine::decider::{Decider, Opening};
 use engine::shard::State;
 use kernel::{Action, Command, Kernel, Limits, Shard, Span, Store};
-use sim::world::{grant, identity, key};
+use sim::fixture::{grant, identity, key};
 use store::faulty::{Call, Fault, Faulty};
 use store::memory::{MemoryBlobs, MemoryLog};
 use store::{ErrorKind, LogStore};

@@ -9,8 +9,8 @@ use engine::clock::Clock;
 use engine::decider::{Decider, Opening};
 use engine::recovery::{RecoveryError, replay};
 use kernel::{Kernel, Limits, Snapshot, Span, Store};
-use sim::disk::{Fate, SimFs};
-use sim::hostile::Hostile;
+use sim::disk::{FaultPlan, SimFs};
+use sim::generator::CommandGenerator;
 use sim::rng::Rng;
 use store::disk::{DiskLog, LogOptions};
 use store::{BlobStore, ErrorKind, LogStore, Seq, StoreError};
@@ -99,7 +99,7 @@ fn run(fs: &SimFs, clock: &TestClock, seed: u64, expected: &mut Expected) -> Res
     *expected = Expected { durable: Some(found), in_flight: None };
     let mut decider =
         Decider::open(kernel, log.bounds().next, Box::new(clock.clone()), &OPENING).expect("a right clock");
-    let (mut hostile, mut rng) = (Hostile::new(seed), Rng::new(seed));
+    let (mut hostile, mut rng) = (CommandGenerator::new(seed), Rng::new(seed));
     for _ in 0..200 {
         for _ in 0..=rng.below(6) {
             clock.boot_clock.fetch_add(rng.below(40), Ordering::Relaxed);
@@ -126,16 +126,16 @@ fn every_durable_state_is_recovered_over_many_power_cuts() {
         let mut rng = Rng::new(seed);
         let mut clock = TestClock::default();
         let mut expected = Expected::default();
-        let mut fs = SimFs::new(Fate { crash_at: Some(rng.below(300)), fail_at: None });
+        let mut fs = SimFs::new(FaultPlan { crash_at: Some(rng.below(300)), fail_at: None });
         for process in 0..6 {
             crashes += u64::from(run(&fs, &clock, seed * 100 + process, &mut expected).is_err());
-            let fate = Fate { crash_at: Some(rng.below(400)), fail_at: None };
+            let fate = FaultPlan { crash_at: Some(rng.below(400)), fail_at: None };
             fs = fs.after_crash(&mut rng, fate);
             if rng.one_in(2) {
                 clock = TestClock { boot_clock: Arc::default(), boot_id: clock.boot_id + 1 };
             }
         }
-        let fs = fs.after_crash(&mut rng, Fate::default());
+        let fs = fs.after_crash(&mut rng, FaultPlan::default());
         run(&fs, &clock, seed, &mut expected).expect("no power cut");
     }
     assert!(crashes > 200, "{crashes}");
@@ -146,16 +146,16 @@ fn every_durable_state_is_recovered_over_many_power_cuts() {
 fn a_log_that_does_not_replay_is_refused() {
     use engine::record::Record;
     use kernel::{Action, Command, Lsn, Time};
-    let fs = SimFs::new(Fate::default());
+    let fs = SimFs::new(FaultPlan::default());
     let mut log = open_log(&fs).expect("an empty log");
     let mut batch = Vec::new();
     let tick = Command::internal(Action::Tick);
     Record { lsn: Lsn(5), now: Time(0), correlation: 0, command: tick, document: None }.encode(&mut batch);
-    log.append(Seq(0), store::Lsns::new(5, 5), &batch).expect("writable");
+    log.append(Seq(0), store::LsnRange::new(5, 5), &batch).expect("writable");
     let error = recover(&log).err().expect("a tick before any open");
     assert!(matches!(error, RecoveryError::Diverged { lsn: Lsn(5), .. }), "{error}");
-    let mut log = open_log(&SimFs::new(Fate::default())).expect("an empty log");
-    log.append(Seq(0), store::Lsns::default(), b"not records").expect("writable");
+    let mut log = open_log(&SimFs::new(FaultPlan::default())).expect("an empty log");
+    log.append(Seq(0), store::LsnRange::default(), b"not records").expect("writable");
     assert!(matches!(recover(&log).err().expect("no records"), RecoveryError::Decode(Seq(0), _)));
 }
 

@@ -10,10 +10,10 @@ use engine::documents::Place;
 use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
 use engine::recovery::snapshots;
 use kernel::{
-    Action, Answer, Command, Commit, Document, Etag, Event, Granted, Limits, Location, Lsn, Outcome,
-    ResourceName, Shard, Span, Store, Write,
+    Action, Command, Commit, Document, Etag, Event, Granted, Limits, Location, Lsn, Outcome, ResourceName,
+    Response, Shard, Span, Store, Write,
 };
-use sim::world::{default_namespace, grant, held, identity, key};
+use sim::fixture::{default_namespace, grant, held, identity, key};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
 
@@ -81,7 +81,7 @@ fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Outcome {
 
 fn acquire(engine: &Engine, name: &str) -> Granted {
     match call(engine, Action::Acquire(grant(key(name), Span(300_000))), None) {
-        Outcome::Applied(Answer::Granted(granted), _) => granted,
+        Outcome::Applied(Response::Granted(granted), _) => granted,
         other => panic!("{other:?}"),
     }
 }
@@ -97,7 +97,7 @@ fn commit(lease: &Granted, name: &str, bytes: usize, location: Location) -> Acti
 fn put(engine: &Engine, lease: &Granted, name: &str, content: Vec<u8>) {
     let action = commit(lease, name, content.len(), Location(0));
     let outcome = call(engine, action, Some(content));
-    assert!(matches!(outcome, Outcome::Applied(Answer::Committed(_), _)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Applied(Response::Committed(_), _)), "{outcome:?}");
 }
 
 fn document(engine: &Engine, name: &str) -> Document {
@@ -193,7 +193,7 @@ fn upload(engine: &Engine, lease: &Granted, name: &str, content: &[u8]) {
     content.chunks(10_000).for_each(|part| upload.write(part).expect("writable"));
     let pin = upload.finish().expect("durable");
     let outcome = call(engine, commit(lease, name, content.len(), Place::Blob(pin.blob()).location()), None);
-    assert!(matches!(outcome, Outcome::Applied(Answer::Committed(_), _)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Applied(Response::Committed(_), _)), "{outcome:?}");
 }
 
 /// Counts blobs without opening the store, which would delete unfinished ones.
@@ -252,7 +252,7 @@ fn garbage_collection_deletes_abandoned_blobs_and_spares_pinned_ones() {
     assert_eq!(stored_blobs(dir.path()), 2);
     let location = Place::Blob(pin.blob()).location();
     let outcome = call(&engine, commit(&lease, "k", 100_000, location), None);
-    assert!(matches!(outcome, Outcome::Applied(Answer::Committed(_), _)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Applied(Response::Committed(_), _)), "{outcome:?}");
     drop(pin);
     assert_eq!(read(&engine, "k"), content(5, 100_000));
 }
@@ -276,15 +276,15 @@ fn a_namespace_is_deleted_with_its_blobs_and_stays_deleted_after_a_restart() {
     }
     assert_eq!(stored_blobs(dir.path()), 3);
     let deleted = call(&engine, Action::DropNamespace(default_namespace()), None);
-    assert!(matches!(deleted, Outcome::Applied(Answer::Dropped { more: false }, _)), "{deleted:?}");
+    assert!(matches!(deleted, Outcome::Applied(Response::Dropped { more: false }, _)), "{deleted:?}");
     while stored_blobs(dir.path()) > 0 {
         std::thread::yield_now();
     }
     drop(engine);
     let engine = open(dir.path(), &watch, frequent_snapshots());
     let again = call(&engine, Action::DropNamespace(default_namespace()), None);
-    assert!(matches!(again, Outcome::Applied(Answer::Dropped { more: false }, _)), "{again:?}");
+    assert!(matches!(again, Outcome::Applied(Response::Dropped { more: false }, _)), "{again:?}");
     let lease = acquire(&engine, "k1");
     let outcome = call(&engine, commit(&lease, "k1", 3, Location(1)), Some(content(1, 3)));
-    assert!(matches!(outcome, Outcome::Applied(Answer::Committed(kernel::Version(3)), _)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Applied(Response::Committed(kernel::Version(3)), _)), "{outcome:?}");
 }

@@ -5,10 +5,11 @@
 
 use engine::snapshot::{read, write};
 use kernel::{
-    Age, AgentData, AgentName, Answer, Details, Document, End, Entry, Epoch, Etag, Granted, Identity, Kernel,
-    KeyData, LeaseData, LeaseId, Limits, Live, Location, Lsn, Member, Metadata, Namespace, NamespaceData,
-    OnExpiry, Open, Owner, PastData, Phase, Policy, Predicate, Quota, Reason, Request, RequestKey,
-    ResourceName, Restart, Scope, SessionName, Shard, Snapshot, Span, Store, Tenure, Time, Token, Version,
+    Age, AgentData, AgentName, Document, EndReason, EndedLeaseData, Epoch, Etag, Granted, IdempotencyEntry,
+    IdempotencyKey, Identity, Kernel, KeyData, LeaseAttributes, LeaseData, LeaseId, Limits, Live, Location,
+    Lsn, Member, Metadata, Namespace, NamespaceData, OnExpiry, Open, Owner, Phase, Policy, Predicate, Quota,
+    Reason, RequestKey, ResourceName, Response, Restart, Scope, SessionName, Shard, Snapshot, Span, Store,
+    Tenure, Time, Token, Version,
 };
 use store::Seq;
 
@@ -62,8 +63,8 @@ fn tenure() -> Tenure {
     Tenure { open, opened_lsn: Lsn(1000), opened_at: Time(10) }
 }
 
-fn details() -> Details {
-    Details {
+fn details() -> LeaseAttributes {
+    LeaseAttributes {
         on_expiry: OnExpiry::Hold(Span(700)),
         age: Some(Age { at: Time(90), tie: 0xfeed }),
         agent: Some(agent("coder")),
@@ -91,12 +92,12 @@ fn lease(lsn: u64, phase: Phase, members: Vec<Member>) -> LeaseData {
         capped: true,
         used: false,
         members,
-        details: Details::default(),
+        details: LeaseAttributes::default(),
     }
 }
 
-fn past(lsn: u64, end: End) -> PastData {
-    PastData {
+fn past(lsn: u64, end: EndReason) -> EndedLeaseData {
+    EndedLeaseData {
         lsn: Lsn(lsn),
         namespace: namespace("default"),
         identity: identity("bob"),
@@ -109,11 +110,11 @@ fn past(lsn: u64, end: End) -> PastData {
         deadline: Time(400),
         ttl: Span(300),
         members: vec![member(Predicate::Renames, "FILE:/old/*")],
-        details: Details { on_expiry: OnExpiry::Manual, ..Details::default() },
+        details: LeaseAttributes { on_expiry: OnExpiry::Manual, ..LeaseAttributes::default() },
     }
 }
 
-fn requests() -> Vec<Entry> {
+fn requests() -> Vec<IdempotencyEntry> {
     let id = LeaseId { shard: Shard(2), lsn: Lsn(1001) };
     let granted = Granted {
         lease: id,
@@ -124,22 +125,22 @@ fn requests() -> Vec<Entry> {
         ttl: Span(300),
     };
     let answers = [
-        Answer::Opened,
-        Answer::Ticked,
-        Answer::Granted(granted),
-        Answer::Live(Live { lease: id, epoch: Epoch(1), deadline: Time(400) }),
-        Answer::Revoking(id),
-        Answer::RevokedAll { revoked: 256, more: true },
-        Answer::Reclaimed(id),
-        Answer::Committed(Version(9)),
-        Answer::Removed { removed: true, version: Version(10) },
-        Answer::Relocated { moved: false },
-        Answer::Done,
-        Answer::Retracted { undone: true },
+        Response::Opened,
+        Response::Ticked,
+        Response::Granted(granted),
+        Response::Live(Live { lease: id, epoch: Epoch(1), deadline: Time(400) }),
+        Response::Revoking(id),
+        Response::RevokedAll { revoked: 256, more: true },
+        Response::Reclaimed(id),
+        Response::Committed(Version(9)),
+        Response::Removed { removed: true, version: Version(10) },
+        Response::Relocated { moved: false },
+        Response::Done,
+        Response::Retracted { undone: true },
     ];
-    let entry = |(n, answer): (u8, Answer)| Entry {
+    let entry = |(n, answer): (u8, Response)| IdempotencyEntry {
         identity: identity("ada"),
-        request: Request { key: RequestKey([n; 16]), fingerprint: [0xf0 | n; 16] },
+        request: IdempotencyKey { key: RequestKey([n; 16]), fingerprint: [0xf0 | n; 16] },
         lapses_at: Time(60_000),
         answer,
     };
@@ -219,20 +220,27 @@ fn everything() -> Snapshot {
             lease(1004, hold(Time(70_000), true), vec![member(Predicate::Renames, "FILE:/y")]),
             lease(1005, Phase::Revoking, vec![member(Predicate::Mutates, "FILE:/z/*")]),
         ],
-        history: vec![past(1010, End::Released), past(1009, End::Expired), past(1011, End::Revoked)],
+        history: vec![
+            past(1010, EndReason::Released),
+            past(1009, EndReason::Expired),
+            past(1011, EndReason::Revoked),
+        ],
         requests: requests(),
     }
 }
 
 /// The response that kernel version 2 added.
 fn namespace_deleted() -> Snapshot {
-    let answer = Answer::Dropped { more: false };
+    let answer = Response::Dropped { more: false };
     let open = Open { kernel_version: 2, ..tenure().open };
     let mut snapshot = Kernel::new().snapshot();
     (snapshot.tenure, snapshot.last, snapshot.now) =
         (Some(Tenure { open, ..tenure() }), Lsn(1100), Time(333));
-    snapshot.requests =
-        requests().into_iter().take(1).map(|entry| Entry { answer: answer.clone(), ..entry }).collect();
+    snapshot.requests = requests()
+        .into_iter()
+        .take(1)
+        .map(|entry| IdempotencyEntry { answer: answer.clone(), ..entry })
+        .collect();
     snapshot
 }
 

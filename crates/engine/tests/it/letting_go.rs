@@ -13,12 +13,14 @@ use engine::record::Record;
 use engine::shard::Reply;
 use engine::uploads::Uploads;
 use kernel::{
-    Action, Answer, Command, Commit, Cursor, Etag, Granted, Kernel, Limits, Location, Lsn, Outcome,
-    ResourceName, Shard, Span, Store, Write,
+    Action, Command, Commit, Cursor, Etag, Granted, Kernel, Limits, Location, Lsn, Outcome, ResourceName,
+    Response, Shard, Span, Store, Write,
 };
-use sim::world::{grant, held, identity, key};
+use sim::fixture::{grant, held, identity, key};
 use store::memory::{MemoryBlobs, MemoryLog};
-use store::{BlobStore, Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+use store::{
+    BlobStore, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError,
+};
 
 /// A reader was half through a long document when the next version was committed: the rest of it was gone.
 #[test]
@@ -79,7 +81,7 @@ impl LogStore for Careful {
         self.inner.bounds()
     }
 
-    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         for record in Record::decode_all(payload).expect("records") {
             let carries = matches!(record.command.action, Action::Relocate(_));
             self.seen.lock().expect("one at a time").carried += usize::from(carries);
@@ -96,8 +98,8 @@ impl LogStore for Careful {
         self.inner.reserve()
     }
 
-    fn room(&self) -> Room {
-        self.inner.room()
+    fn capacity(&self) -> LogCapacity {
+        self.inner.capacity()
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
@@ -127,7 +129,7 @@ fn ask(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Option<Rep
     engine.sequencer().call(Command::by(&identity("ada"), action), 0, document, None)
 }
 
-fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Answer {
+fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Response {
     match ask(engine, action, document).expect("it lives").expect("taken") {
         Said::Outcome(Outcome::Applied(answer, _)) => answer,
         other => panic!("{other:?}"),
@@ -136,7 +138,7 @@ fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Answer {
 
 fn acquire(engine: &Engine, name: &str) -> Granted {
     match call(engine, Action::Acquire(grant(key(name), Span(300_000))), None) {
-        Answer::Granted(granted) => granted,
+        Response::Granted(granted) => granted,
         other => panic!("{other:?}"),
     }
 }

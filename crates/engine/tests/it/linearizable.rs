@@ -16,8 +16,8 @@ use engine::clock::MachineClock;
 use engine::decider::Opening;
 use engine::engine::{Engine, Options, Strict};
 use kernel::{Limits, Span, Store};
-use sim::linear::explain;
-use sim::linear::key::{KeyModel, Op};
+use sim::linearizability::explain;
+use sim::linearizability::key::{KeyModel, Op};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
 

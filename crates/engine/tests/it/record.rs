@@ -2,13 +2,13 @@
 
 use engine::record::Record;
 use kernel::Outcome;
-use sim::hostile::Hostile;
+use sim::generator::CommandGenerator;
 use sim::rng::Rng;
 use sim::trial::Trial;
 
 /// Records of random commands, applied or not.
 fn records(seed: u64, count: u64) -> Vec<Record> {
-    let (mut hostile, mut trial, mut rng) = (Hostile::new(seed), Trial::default(), Rng::new(seed));
+    let (mut hostile, mut trial, mut rng) = (CommandGenerator::new(seed), Trial::default(), Rng::new(seed));
     let mut records = Vec::new();
     for _ in 0..count {
         let step = hostile.step(&trial.kernel);

@@ -11,14 +11,15 @@ use engine::recovery::replay;
 use engine::sequencer::{Delivery, Follower, Measure, QUEUE_MAX, ReplyTo, Sequencer};
 use engine::shard::{Reply, Shard, Submission, Unavailable, Wait};
 use kernel::{
-    Action, Answer, Command, Event, Granted, Kernel, Limits, Lsn, Outcome, Request, RequestKey, Span, Store,
+    Action, Command, Event, Granted, IdempotencyKey, Kernel, Limits, Lsn, Outcome, RequestKey, Response,
+    Span, Store,
 };
-use sim::world::{grant, held, identity, key};
+use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
 use store::faulty::{Call, Fault, Faulty};
 use store::fs::RealFs;
 use store::memory::MemoryLog;
-use store::{Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+use store::{Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError};
 
 type Answered = Receiver<Reply>;
 
@@ -89,7 +90,7 @@ fn acquire(name: &str) -> Action {
 
 fn granted(answered: &Answered) -> Granted {
     match answered.recv().expect("an answer") {
-        Ok(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) => granted,
+        Ok(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) => granted,
         other => panic!("not granted: {other:?}"),
     }
 }
@@ -124,7 +125,7 @@ fn tell_many(sequencer: Sequencer) {
                         let released = submit(&sequencer, &who, Action::Release(held(&lease)));
                         assert!(matches!(
                             released.recv(),
-                            Ok(Ok(Said::Outcome(Outcome::Applied(Answer::Released, _))))
+                            Ok(Ok(Said::Outcome(Outcome::Applied(Response::Released, _))))
                         ));
                     }
                 }
@@ -155,7 +156,7 @@ impl LogStore for Gate {
         self.inner.bounds()
     }
 
-    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         self.arrived.send(()).expect("the test listens");
         self.open.lock().expect("one at a time").recv().expect("the test lets it go");
         self.inner.append(seq, lsns, payload)
@@ -165,8 +166,8 @@ impl LogStore for Gate {
         self.inner.reserve()
     }
 
-    fn room(&self) -> Room {
-        self.inner.room()
+    fn capacity(&self) -> LogCapacity {
+        self.inner.capacity()
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
@@ -343,7 +344,7 @@ fn without_room_nothing_new_is_taken_and_what_gives_back_is_until_there_is_room_
     };
     assert_eq!(refused, Unavailable::NoSpace);
     let released = submit(&sequencer, "ada", Action::Release(held(&lease)));
-    assert!(matches!(released.recv(), Ok(Ok(Said::Outcome(Outcome::Applied(Answer::Released, _))))));
+    assert!(matches!(released.recv(), Ok(Ok(Said::Outcome(Outcome::Applied(Response::Released, _))))));
     full.store(false, std::sync::atomic::Ordering::Relaxed);
     while submit(&sequencer, "ada", acquire("again")).recv().expect("an answer").is_err() {
         std::thread::yield_now();
@@ -473,7 +474,7 @@ fn a_reply_may_hand_in_the_next_command() {
     let (send, receive) = channel();
     let next = Arc::clone(&sequencer);
     let to: ReplyTo = Box::new(move |reply, delivery| {
-        let Ok(Said::Outcome(Outcome::Applied(Answer::Granted(granted), _))) = reply else { return };
+        let Ok(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) = reply else { return };
         delivery.confirm();
         let release = Command::by(&identity("ada"), Action::Release(held(&granted)));
         next.submit(Submission::new(
@@ -483,7 +484,7 @@ fn a_reply_may_hand_in_the_next_command() {
     });
     sequencer.submit(Submission::new(Command::by(&identity("ada"), acquire("k")), to));
     let released = receive.recv().expect("an answer").expect("taken");
-    assert!(matches!(released, Said::Outcome(Outcome::Applied(Answer::Released, _))), "{released:?}");
+    assert!(matches!(released, Said::Outcome(Outcome::Applied(Response::Released, _))), "{released:?}");
 }
 
 #[derive(Clone, Default)]
@@ -542,7 +543,7 @@ fn a_lease_is_handed_to_the_next_who_waits_and_the_last_gives_up_in_time() {
 #[test]
 fn a_grant_whose_reply_is_dropped_unread_is_undone_unless_a_replay_is_on_its_way() {
     let sequencer = start(MemoryLog::default());
-    let request = Request { key: RequestKey([7; 16]), fingerprint: [1; 16] };
+    let request = IdempotencyKey { key: RequestKey([7; 16]), fingerprint: [1; 16] };
     let ask = || {
         let (send, receive) = channel();
         let command = Command::by(&identity("ada"), acquire("k")).with_request(request);

@@ -7,10 +7,10 @@ use engine::clock::Clock;
 use engine::decider::{Advice, Blocked, CameTo, Decider, Opening, Said};
 use engine::shard::{Reply, Shard, Space, Submission, Turn, Unavailable, Wait};
 use kernel::{
-    Action, Age, Answer, Bundle, Command, Grant, Granted, Kernel, LeaseId, Limits, OnExpiry, Outcome, Party,
-    Predicate, Rejection, Renewal, Request, RequestKey, SessionName, Span, Store, Time,
+    Action, Age, Bundle, Command, Granted, IdempotencyKey, Kernel, LeaseId, LeaseRequest, Limits, OnExpiry,
+    Outcome, Party, Predicate, Rejection, Renewal, RequestKey, Response, SessionName, Span, Store, Time,
 };
-use sim::world::{default_namespace, grant, held, identity, key, member, one};
+use sim::fixture::{default_namespace, grant, held, identity, key, member, one};
 use store::Seq;
 
 #[derive(Clone, Default)]
@@ -82,7 +82,8 @@ impl World {
     fn granted(&self, to: u32) -> Granted {
         match self.said(to) {
             Some(Ok(Said::Outcome(
-                Outcome::Applied(Answer::Granted(granted), _) | Outcome::Unchanged(Answer::Granted(granted)),
+                Outcome::Applied(Response::Granted(granted), _)
+                | Outcome::Unchanged(Response::Granted(granted)),
             ))) => *granted,
             other => panic!("{to} was not granted anything: {other:?}"),
         }
@@ -100,21 +101,21 @@ impl World {
     }
 }
 
-fn ask(who: &str, grant: Grant) -> Command {
+fn ask(who: &str, grant: LeaseRequest) -> Command {
     Command::by(&identity(who), Action::Acquire(grant))
 }
 
-fn session(name: &str, bundle: Bundle) -> Grant {
+fn session(name: &str, bundle: Bundle) -> LeaseRequest {
     let session = SessionName::new(name).expect("a valid name");
-    Grant { session: Some(session), ..grant(bundle, Span(60_000)) }
+    LeaseRequest { session: Some(session), ..grant(bundle, Span(60_000)) }
 }
 
-fn attempt(at: u64, name: &str, bundle: Bundle) -> Grant {
-    Grant { attempt: Some(Age { at: Time(at), tie: 0 }), ..session(name, bundle) }
+fn attempt(at: u64, name: &str, bundle: Bundle) -> LeaseRequest {
+    LeaseRequest { attempt: Some(Age { at: Time(at), tie: 0 }), ..session(name, bundle) }
 }
 
-fn request(n: u8, fingerprint: u8) -> Request {
-    Request { key: RequestKey([n; 16]), fingerprint: [fingerprint; 16] }
+fn request(n: u8, fingerprint: u8) -> IdempotencyKey {
+    IdempotencyKey { key: RequestKey([n; 16]), fingerprint: [fingerprint; 16] }
 }
 
 fn release(lease: &Granted) -> Action {
@@ -197,7 +198,7 @@ fn an_older_attempt_waits_and_a_younger_one_dies_with_what_it_has_to_give_back()
 fn an_attempt_that_is_left_behind_an_older_holder_dies() {
     let mut world = World::new();
     world.hands.0.store(1000, Ordering::Relaxed);
-    let manual = Grant { on_expiry: OnExpiry::Manual, ttl: Span(100), ..attempt(100, "a", key("x")) };
+    let manual = LeaseRequest { on_expiry: OnExpiry::Manual, ttl: Span(100), ..attempt(100, "a", key("x")) };
     world.send(1, ask("ada", manual), None);
     let lease = world.granted(1);
     world.pass(200);
@@ -412,7 +413,7 @@ fn a_long_command_becomes_records_of_256_and_others_get_their_turn_in_between() 
     assert!(place(1001) < place(1000));
     assert_eq!(world.records - before, 4);
     match world.said(1000) {
-        Some(Ok(Said::Outcome(Outcome::Applied(Answer::Renewed(results), _)))) => {
+        Some(Ok(Said::Outcome(Outcome::Applied(Response::Renewed(results), _)))) => {
             assert_eq!((results.len(), results.iter().filter(|result| result.is_ok()).count()), (700, 700));
         }
         other => panic!("{other:?}"),
@@ -424,7 +425,7 @@ fn a_long_command_becomes_records_of_256_and_others_get_their_turn_in_between() 
     }
     assert!(matches!(
         world.said(1002),
-        Some(Ok(Said::Outcome(Outcome::Applied(Answer::RevokedAll { revoked: 700, more: false }, _))))
+        Some(Ok(Said::Outcome(Outcome::Applied(Response::RevokedAll { revoked: 700, more: false }, _))))
     ));
     let endless = vec![Renewal { held: held(&world.granted(0)), ttl: None }; engine::shard::RENEWALS_MAX + 1];
     world.send(1003, Command::by(&identity("ada"), Action::Renew(endless)), None);
@@ -469,7 +470,7 @@ fn when_it_stops_those_who_wait_are_told() {
     assert_eq!(world.shard.kernel().counts().leases, 1, "nobody is granted anything on the way out");
 }
 
-fn one_reader() -> Grant {
+fn one_reader() -> LeaseRequest {
     grant(one(Predicate::Consumes, "KEY:x"), Span(60_000))
 }
 

@@ -3,11 +3,11 @@
 
 use engine::snapshot::{PIECE_MAX, RANGE_BYTES, read, write};
 use kernel::{
-    Action, Bundle, Grant, Kernel, Limits, Member, Metadata, Outcome, Owner, Predicate, Reason, ResourceName,
-    Snapshot, Span,
+    Action, Bundle, Kernel, LeaseRequest, Limits, Member, Metadata, Outcome, Owner, Predicate, Reason,
+    ResourceName, Snapshot, Span,
 };
-use sim::hostile::Hostile;
-use sim::world::{World, grant};
+use sim::fixture::{TestKernel, grant};
+use sim::generator::CommandGenerator;
 use store::memory::MemoryBlobs;
 use store::{BlobName, BlobStore, Seq};
 
@@ -24,7 +24,7 @@ fn through_a_blob(snapshot: &Snapshot, next: Seq) -> (Snapshot, Seq) {
 fn a_restored_kernel_behaves_like_the_original() {
     for seed in 0..40 {
         let (mut kernel, mut twin) = (Kernel::new(), Kernel::new());
-        let mut hostile = Hostile::new(seed);
+        let mut hostile = CommandGenerator::new(seed);
         for n in 0..1500 {
             let step = hostile.step(&kernel);
             let outcome = kernel.apply(step.lsn, step.now, &step.command);
@@ -42,14 +42,14 @@ fn a_restored_kernel_behaves_like_the_original() {
 }
 
 /// A grant with names and a bundle of maximum length: the longest possible entry.
-fn longest(n: usize) -> Grant {
+fn longest(n: usize) -> LeaseRequest {
     let text = |length: usize| format!("{n:0length$}");
     let kind = "K".repeat(ResourceName::MAX_KIND_BYTES);
     let member = |m: usize| Member {
         resource: ResourceName::new(&kind, &format!("{n:06}{m:0506}")).expect("valid"),
         predicate: Predicate::Mutates,
     };
-    Grant {
+    LeaseRequest {
         namespace: kernel::Namespace::new(&text(128)).expect("valid"),
         owner: Some(Owner::new(&text(256)).expect("valid")),
         agent: Some(kernel::AgentName::new(&text(256)).expect("valid")),
@@ -62,7 +62,7 @@ fn longest(n: usize) -> Grant {
 
 #[test]
 fn encoding_and_decoding_use_bounded_memory_for_any_state() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     for n in 0..40 {
         let granted = world.by(&format!("{n:0256}"), Action::Acquire(longest(n)));
         assert!(matches!(granted, Outcome::Applied(..)), "{granted:?}");

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use engine::clock::Clock;
 use engine::decider::{Asked, Decider, Opening, Said};
 use engine::waiters::Ticket;
-use kernel::{Action, Answer, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Span, Store};
+use kernel::{Action, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Response, Span, Store};
+use sim::fixture::{grant, held, identity, key, member, one};
 use sim::rng::Rng;
-use sim::world::{grant, held, identity, key, member, one};
 use store::Seq;
 
 /// Time stands still: nothing here is about time.
@@ -40,7 +40,7 @@ fn acquire(bundle: Bundle) -> Command {
 
 fn granted(said: &Said) -> Option<Granted> {
     match said {
-        Said::Outcome(Outcome::Applied(Answer::Granted(granted), _)) => Some(*granted),
+        Said::Outcome(Outcome::Applied(Response::Granted(granted), _)) => Some(*granted),
         _ => None,
     }
 }
@@ -54,7 +54,7 @@ fn ask(decider: &mut Decider, bundle: Bundle) -> Result<Granted, (Ticket, usize)
 
 fn release(decider: &mut Decider, lease: &Granted) {
     let outcome = decider.decide(&Command::by(&identity("ada"), Action::Release(held(lease))), 0, None);
-    assert!(matches!(outcome, Outcome::Applied(Answer::Released, _)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Applied(Response::Released, _)), "{outcome:?}");
 }
 
 fn served(decider: &mut Decider) -> Vec<(Ticket, Granted)> {

@@ -1,11 +1,11 @@
 //! Exact boundaries between valid and invalid, which random commands rarely hit.
 
 use kernel::{
-    Action, AgentName, Answer, Command, Commit, Etag, KERNEL_VERSION, Kernel, Limits, Location, Lsn,
-    Misplaced, OnExpiry, Open, Outcome, Rejection, Renewal, ResourceName, Shard, Span, Store, Time, Token,
+    Action, AgentName, Command, Commit, Etag, InvalidRecord, KERNEL_VERSION, Kernel, Limits, Location, Lsn,
+    OnExpiry, Open, Outcome, Rejection, Renewal, ResourceName, Response, Shard, Span, Store, Time, Token,
     Write,
 };
-use sim::world::{World, default_namespace, grant, held, key};
+use sim::fixture::{TestKernel, default_namespace, grant, held, key};
 
 fn open(term: u64) -> Open {
     Open {
@@ -19,10 +19,10 @@ fn open(term: u64) -> Open {
     }
 }
 
-fn try_open(kernel: &mut Kernel, lsn: Lsn, open: Open) -> Result<(), Misplaced> {
+fn try_open(kernel: &mut Kernel, lsn: Lsn, open: Open) -> Result<(), InvalidRecord> {
     match kernel.apply(lsn, Time(0), &Command::internal(Action::Open(open))) {
-        Outcome::Applied(Answer::Opened, _) => Ok(()),
-        Outcome::Rejected(Rejection::Misplaced(why)) => Err(why),
+        Outcome::Applied(Response::Opened, _) => Ok(()),
+        Outcome::Rejected(Rejection::InvalidRecord(why)) => Err(why),
         other => panic!("unexpected outcome of an open: {other:?}"),
     }
 }
@@ -33,9 +33,9 @@ fn open_validates_shard_version_and_limits() {
     let with_store =
         |shard, shards| Open { store: Store { shard: Shard(shard), shards, hash_seed: 5 }, ..open(1) };
     assert_eq!(refused(with_store(1, 2)), Ok(()));
-    assert_eq!(refused(with_store(2, 2)), Err(Misplaced::Store));
+    assert_eq!(refused(with_store(2, 2)), Err(InvalidRecord::Store));
     for kernel_version in [0, KERNEL_VERSION + 1] {
-        let why = Misplaced::KernelVersion { newest: KERNEL_VERSION };
+        let why = InvalidRecord::KernelVersion { newest: KERNEL_VERSION };
         assert_eq!(refused(Open { kernel_version, ..open(1) }), Err(why));
     }
     for span_of in [
@@ -50,7 +50,7 @@ fn open_validates_shard_version_and_limits() {
             open
         };
         assert_eq!(refused(with_span(Limits::SPAN_MAX)), Ok(()));
-        assert_eq!(refused(with_span(Span(Limits::SPAN_MAX.0 + 1))), Err(Misplaced::Limits));
+        assert_eq!(refused(with_span(Span(Limits::SPAN_MAX.0 + 1))), Err(InvalidRecord::Limits));
     }
 }
 
@@ -62,7 +62,7 @@ fn reopening_a_log_requires_the_same_store() {
     for store in
         [Store { shards: 3, ..same }, Store { hash_seed: 6, ..same }, Store { shard: Shard(0), ..same }]
     {
-        assert_eq!(try_open(&mut kernel, Lsn(2), Open { store, ..open(2) }), Err(Misplaced::Store));
+        assert_eq!(try_open(&mut kernel, Lsn(2), Open { store, ..open(2) }), Err(InvalidRecord::Store));
     }
     assert_eq!(try_open(&mut kernel, Lsn(2), open(2)), Ok(()));
 }
@@ -71,15 +71,15 @@ fn reopening_a_log_requires_the_same_store() {
 fn a_log_is_opened_in_the_first_half_of_its_lsns_and_written_to_the_last() {
     let mut kernel = Kernel::new();
     let beyond = Lsn(Lsn::MAX_OPEN.0 + 1);
-    assert_eq!(try_open(&mut kernel, beyond, open(1)), Err(Misplaced::Lsn { last: Lsn(0) }));
+    assert_eq!(try_open(&mut kernel, beyond, open(1)), Err(InvalidRecord::Lsn { last: Lsn(0) }));
     assert_eq!(try_open(&mut kernel, Lsn::MAX_OPEN, open(1)), Ok(()));
-    let acquire = Command::by(&sim::world::identity("ada"), Action::Acquire(grant(key("a"), Span(1000))));
+    let acquire = Command::by(&sim::fixture::identity("ada"), Action::Acquire(grant(key("a"), Span(1000))));
     assert!(matches!(kernel.apply(Lsn::MAX, Time(0), &acquire), Outcome::Applied(..)));
 }
 
 #[test]
 fn a_renewal_batch_may_have_max_batch_entries() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let renew = |count| Action::Renew(vec![Renewal { held: held(&a), ttl: None }; count]);
     assert!(matches!(world.by("ada", renew(Action::MAX_BATCH)), Outcome::Applied(..)));
@@ -89,12 +89,12 @@ fn a_renewal_batch_may_have_max_batch_entries() {
 
 #[test]
 fn a_renewal_is_limited_to_the_longest_ttl() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let max = Limits::default().ttl_max;
     for (ttl, is_fine) in [(Span(0), false), (Span(1), true), (max, true), (Span(max.0 + 1), false)] {
         let renewed = world.by("ada", Action::Renew(vec![Renewal { held: held(&a), ttl: Some(ttl) }]));
-        let refused = Answer::Renewed(vec![Err(Rejection::InvalidTtl { max })]);
+        let refused = Response::Renewed(vec![Err(Rejection::InvalidTtl { max })]);
         assert_eq!(renewed == Outcome::Unchanged(refused), !is_fine, "{ttl:?}: {renewed:?}");
     }
 }
@@ -102,7 +102,7 @@ fn a_renewal_is_limited_to_the_longest_ttl() {
 /// Lowering a limit rejects new requests and leaves existing leases unchanged: a lease keeps its TTL.
 #[test]
 fn a_lease_keeps_its_own_ttl_after_the_limit_is_lowered() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let mut tenure = world.kernel.tenure().expect("opened").open.clone();
     tenure.term += 1;
@@ -110,9 +110,9 @@ fn a_lease_keeps_its_own_ttl_after_the_limit_is_lowered() {
     assert!(matches!(world.apply(&Command::internal(Action::Open(tenure))), Outcome::Applied(..)));
     world.now = Time(500);
     let renew = |ttl| Action::Renew(vec![Renewal { held: held(&a), ttl }]);
-    let refused = Answer::Renewed(vec![Err(Rejection::InvalidTtl { max: Span(999) })]);
+    let refused = Response::Renewed(vec![Err(Rejection::InvalidTtl { max: Span(999) })]);
     assert_eq!(world.by("ada", renew(Some(Span(1000)))), Outcome::Unchanged(refused));
-    let Outcome::Applied(Answer::Renewed(renewed), _) = world.by("ada", renew(None)) else {
+    let Outcome::Applied(Response::Renewed(renewed), _) = world.by("ada", renew(None)) else {
         panic!("a lease may be renewed")
     };
     assert_eq!(renewed[0].as_ref().map(|live| live.deadline), Ok(Time(1500)));
@@ -120,7 +120,7 @@ fn a_lease_keeps_its_own_ttl_after_the_limit_is_lowered() {
 
 #[test]
 fn a_hold_may_be_as_long_as_the_limit() {
-    let mut world = World::new(Limits { hold_max: Span(2000), ..Limits::default() });
+    let mut world = TestKernel::new(Limits { hold_max: Span(2000), ..Limits::default() });
     let mut hold = |span| {
         let mut wanted = grant(key(&format!("k{span}")), Span(1000));
         wanted.on_expiry = OnExpiry::Hold(Span(span));
@@ -133,7 +133,7 @@ fn a_hold_may_be_as_long_as_the_limit() {
 /// A future token is as wrong as an old one.
 #[test]
 fn a_write_with_any_other_token_is_rejected() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     let mut commit = |token| {
         let write = Write {
@@ -156,15 +156,15 @@ fn a_write_with_any_other_token_is_rejected() {
 
 #[test]
 fn an_agent_is_remembered_to_the_last_millisecond() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let name = AgentName::new("coder").expect("valid");
     let mut wanted = grant(key("a"), Span(1000));
     wanted.agent = Some(name.clone());
-    let Outcome::Applied(Answer::Granted(a), _) = world.by("ada", Action::Acquire(wanted)) else {
+    let Outcome::Applied(Response::Granted(a), _) = world.by("ada", Action::Acquire(wanted)) else {
         panic!("free")
     };
     world.by("ada", Action::Release(held(&a)));
-    let is_known = |world: &World| {
+    let is_known = |world: &TestKernel| {
         let listed = world.kernel.agents(&default_namespace(), world.now).len() == 1;
         assert_eq!(world.kernel.agent(&default_namespace(), &name, world.now).is_some(), listed);
         listed

@@ -3,25 +3,26 @@
 use std::collections::BTreeSet;
 
 use kernel::{
-    Action, Age, AgentName, AgentNews, AgentState, Answer, Bundle, Cursor, Ended, Grant, Granted, Limits,
-    Namespace, OnExpiry, Outcome, Pause, Paused, Predicate, Rejection, ResourceName, Span, State, Time,
+    Action, Age, AgentAnnouncement, AgentName, AgentState, Bundle, Cursor, Granted, LeaseEnd, LeaseRequest,
+    Limits, Namespace, OnExpiry, Outcome, Pause, Paused, Predicate, Rejection, ResourceName, Response, Span,
+    State, Time,
 };
-use sim::world::{World, default_namespace, grant, held, identity, key, member, one};
+use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key, member, one};
 
 fn resource(text: &str) -> ResourceName {
     ResourceName::parse(text, None).expect("a valid name")
 }
 
-fn granted(world: &mut World, who: &str, action: Action) -> Granted {
+fn granted(world: &mut TestKernel, who: &str, action: Action) -> Granted {
     match world.by(who, action) {
-        Outcome::Applied(Answer::Granted(granted), _) => granted,
+        Outcome::Applied(Response::Granted(granted), _) => granted,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 #[test]
 fn only_a_lease_on_exactly_this_resource_may_read_its_document() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let (ada, eve) = (identity("ada"), identity("eve"));
     let dir = world.acquire("ada", one(Predicate::Consumes, "FILE:/dir/*"), Span(1000)).expect("free");
     let file = world.acquire("ada", one(Predicate::Consumes, "FILE:/dir"), Span(1000)).expect("free");
@@ -41,7 +42,7 @@ fn only_a_lease_on_exactly_this_resource_may_read_its_document() {
 
 #[test]
 fn a_list_read_in_pages_shows_every_lease_once() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let leases: Vec<_> =
         (0..50).map(|n| world.acquire("ada", key(&format!("k{n}")), Span(1000)).expect("free")).collect();
     for gone in leases.iter().step_by(3) {
@@ -59,9 +60,9 @@ fn a_list_read_in_pages_shows_every_lease_once() {
 
 #[test]
 fn holders_of_a_resource_include_leases_on_enclosing_subtrees() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let reader = |text, ttl, on_expiry| {
-        Action::Acquire(Grant { on_expiry, ..grant(one(Predicate::Consumes, text), Span(ttl)) })
+        Action::Acquire(LeaseRequest { on_expiry, ..grant(one(Predicate::Consumes, text), Span(ttl)) })
     };
     let manual = granted(&mut world, "ada", reader("FILE:/a/b", 1000, OnExpiry::Manual));
     let over = granted(&mut world, "ada", reader("FILE:/a/b", 1000, OnExpiry::Free));
@@ -71,12 +72,12 @@ fn holders_of_a_resource_include_leases_on_enclosing_subtrees() {
     let revoked = granted(&mut world, "ada", reader("FILE:/a/b", 9000, OnExpiry::Free));
     world.by("root", Action::Revoke(revoked.lease));
 
-    let ids_on = |world: &World, text| {
+    let ids_on = |world: &TestKernel, text| {
         let (namespace, resource) = (default_namespace(), resource(text));
         world.kernel.holders(&namespace, &resource, world.now).map(|view| view.id).collect::<Vec<_>>()
     };
-    let ids = |world: &World| ids_on(world, "FILE:/a/b");
-    let is_current = |world: &World, lease: &Granted| {
+    let ids = |world: &TestKernel| ids_on(world, "FILE:/a/b");
+    let is_current = |world: &TestKernel, lease: &Granted| {
         world.kernel.is_current(&default_namespace(), &resource("FILE:/a/b"), lease.token, world.now)
     };
     world.now = Time(1000);
@@ -100,14 +101,14 @@ fn holders_of_a_resource_include_leases_on_enclosing_subtrees() {
 
 #[test]
 fn an_agent_is_alive_restarting_or_paused() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let (namespace, name) = (default_namespace(), AgentName::new("coder").expect("valid"));
-    let wanted = Grant { agent: Some(name.clone()), ..grant(key("a"), Span(1000)) };
+    let wanted = LeaseRequest { agent: Some(name.clone()), ..grant(key("a"), Span(1000)) };
     granted(&mut world, "ada", Action::Acquire(wanted));
-    let state = |world: &World| world.kernel.agent(&namespace, &name, world.now).expect("known").state;
+    let state = |world: &TestKernel| world.kernel.agent(&namespace, &name, world.now).expect("known").state;
     assert_eq!(state(&world), AgentState::Alive);
     let (namespace, agent) = (namespace.clone(), name.clone());
-    world.by("ada", Action::Agent(AgentNews { namespace, agent, restarting: true, operator: false }));
+    world.by("ada", Action::Agent(AgentAnnouncement { namespace, agent, restarting: true, operator: false }));
     assert_eq!(state(&world), AgentState::Restarting);
     let whom = Paused::Agent(default_namespace(), name.clone());
     world.by("root", Action::Pause(Pause { whom, paused: true }));
@@ -116,12 +117,16 @@ fn an_agent_is_alive_restarting_or_paused() {
 
 #[test]
 fn agents_are_listed_per_namespace_and_by_name() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     for (namespace, agent) in [("two", "b"), ("two", "a"), ("one", "c"), ("two", "d"), ("one", "a")] {
         let namespace = Namespace::new(namespace).expect("valid");
         let agent = Some(AgentName::new(agent).expect("valid"));
         let bundle = key(agent.as_ref().expect("set").as_str());
-        granted(&mut world, "ada", Action::Acquire(Grant { namespace, agent, ..grant(bundle, Span(1000)) }));
+        granted(
+            &mut world,
+            "ada",
+            Action::Acquire(LeaseRequest { namespace, agent, ..grant(bundle, Span(1000)) }),
+        );
     }
     let namespaces = world.kernel.namespaces();
     assert_eq!(namespaces.iter().map(Namespace::as_str).collect::<Vec<_>>(), ["one", "two"]);
@@ -137,12 +142,12 @@ fn agents_are_listed_per_namespace_and_by_name() {
 
 #[test]
 fn a_lease_is_listed_once_and_stays_readable_after_its_end() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     world.now = Time(500);
     let members = vec![member(Predicate::Mutates, "FILE:/a/*"), member(Predicate::Mutates, "FILE:/a/b")];
     let bundle = Bundle::new(members).expect("two resources");
     let attempt = Age { at: Time(400), tie: 7 };
-    let wanted = Grant { attempt: Some(attempt), ..grant(bundle, Span(1000)) };
+    let wanted = LeaseRequest { attempt: Some(attempt), ..grant(bundle, Span(1000)) };
     let lease = granted(&mut world, "ada", Action::Acquire(wanted));
     let (namespace, file) = (default_namespace(), resource("FILE:/a/b"));
     assert_eq!(world.kernel.holders(&namespace, &file, world.now).count(), 1);
@@ -152,6 +157,6 @@ fn a_lease_is_listed_once_and_stays_readable_after_its_end() {
     let view = world.kernel.lease(lease.lease, world.now).expect("history");
     assert_eq!((view.state, view.age, view.members.len()), (State::Released, attempt, 2));
     let retire_after = Time(500 + Limits::default().history_window.0);
-    assert_eq!(view.ended, Some(Ended { at: Time(500), lsn: world.lsn, retire_after }));
+    assert_eq!(view.ended, Some(LeaseEnd { at: Time(500), lsn: world.lsn, retire_after }));
     assert_eq!(world.kernel.history().collect::<Vec<_>>(), [view]);
 }

@@ -1,24 +1,24 @@
 //! Known faults of lease services, each with its story. None may return.
 
 use kernel::{
-    Action, Age, Answer, Bundle, Command, Held, Kernel, Limits, Misplaced, OnExpiry, Outcome, Predicate,
-    Rejection, Renewal, Span, State, Time, Verdict, judge,
+    Action, Age, Bundle, Command, Credential, InvalidRecord, Kernel, Limits, OnExpiry, Outcome, Predicate,
+    Rejection, Renewal, Response, Span, State, Time, Verdict, judge,
 };
-use sim::world::{World, default_namespace, grant, held, identity, key, member, one};
+use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key, member, one};
 
-fn world() -> World {
-    let mut world = World::new(Limits::default());
+fn world() -> TestKernel {
+    let mut world = TestKernel::new(Limits::default());
     world.now = Time(10_000);
     world
 }
 
-fn renewal(held: Held) -> Action {
+fn renewal(held: Credential) -> Action {
     Action::Renew(vec![Renewal { held, ttl: None }])
 }
 
 fn only_result(outcome: &Outcome) -> Result<Time, Rejection> {
     match outcome {
-        Outcome::Applied(Answer::Renewed(results), _) | Outcome::Unchanged(Answer::Renewed(results)) => {
+        Outcome::Applied(Response::Renewed(results), _) | Outcome::Unchanged(Response::Renewed(results)) => {
             results[0].as_ref().map(|live| live.deadline).map_err(Clone::clone)
         }
         other => panic!("unexpected outcome of a renewal: {other:?}"),
@@ -51,7 +51,10 @@ fn an_identity_without_the_lease_has_no_authority() {
     }
     assert_eq!(only_result(&world.by("stranger", renewal(held(&a)))), Err(Rejection::NotHeld));
     let anonymous = Command { identity: None, request: None, action: Action::Release(held(&a)) };
-    assert_eq!(world.apply(&anonymous), Outcome::Rejected(Rejection::Misplaced(Misplaced::NoIdentity)));
+    assert_eq!(
+        world.apply(&anonymous),
+        Outcome::Rejected(Rejection::InvalidRecord(InvalidRecord::NoIdentity))
+    );
     assert_eq!(world.kernel.snapshot(), before);
 }
 
@@ -99,7 +102,7 @@ fn a_refused_heartbeat_leaves_no_trace() {
         world.by("ada", renewal(held(&a))),
         world.by("bob", renewal(held(&a))),
         world.by("ada", Action::Renew(vec![])),
-        world.by("ada", renewal(Held { epoch: kernel::Epoch(9), ..held(&a) })),
+        world.by("ada", renewal(Credential { epoch: kernel::Epoch(9), ..held(&a) })),
     ];
     assert!(refused.iter().all(|outcome| !matches!(outcome, Outcome::Applied(..))), "{refused:?}");
     assert_eq!(world.kernel.snapshot(), before);
@@ -138,17 +141,17 @@ fn decreasing_times_and_non_increasing_lsns_are_rejected() {
     world.acquire("ada", key("a"), Span(1000)).expect("free");
     let before = world.kernel.snapshot();
     let tick = Command::by(&identity("ada"), Action::Acquire(grant(key("b"), Span(1000))));
-    let misplaced = |why| Outcome::Rejected(Rejection::Misplaced(why));
+    let misplaced = |why| Outcome::Rejected(Rejection::InvalidRecord(why));
     let last = world.kernel.last_lsn();
 
     let back = world.kernel.apply(kernel::Lsn(last.0 + 1), Time(9_999), &tick);
-    assert_eq!(back, misplaced(Misplaced::Time { last: Time(10_000) }));
+    assert_eq!(back, misplaced(InvalidRecord::Time { last: Time(10_000) }));
     for lsn in [last.0, last.0 - 1, 0, u64::MAX] {
         let again = world.kernel.apply(kernel::Lsn(lsn), world.now, &tick);
-        assert_eq!(again, misplaced(Misplaced::Lsn { last }));
+        assert_eq!(again, misplaced(InvalidRecord::Lsn { last }));
     }
     let beyond = world.kernel.apply(kernel::Lsn(last.0 + 1), Time(u64::MAX), &tick);
-    assert_eq!(beyond, misplaced(Misplaced::Time { last: Time(10_000) }));
+    assert_eq!(beyond, misplaced(InvalidRecord::Time { last: Time(10_000) }));
     assert_eq!(world.kernel.snapshot(), before);
 }
 
@@ -158,10 +161,10 @@ fn decreasing_times_and_non_increasing_lsns_are_rejected() {
 fn a_repeated_release_succeeds_and_affects_no_other_lease() {
     let mut world = world();
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
-    assert!(matches!(world.by("ada", Action::Release(held(&a))), Outcome::Applied(Answer::Released, _)));
+    assert!(matches!(world.by("ada", Action::Release(held(&a))), Outcome::Applied(Response::Released, _)));
     let b = world.acquire("ada", key("a"), Span(1000)).expect("free again");
     for _ in 0..3 {
-        assert_eq!(world.by("ada", Action::Release(held(&a))), Outcome::Unchanged(Answer::Released));
+        assert_eq!(world.by("ada", Action::Release(held(&a))), Outcome::Unchanged(Response::Released));
     }
     assert_eq!(world.kernel.lease(b.lease, world.now).expect("known").state, State::Active);
 
@@ -170,7 +173,7 @@ fn a_repeated_release_succeeds_and_affects_no_other_lease() {
     world.now = world.now.after(Span(600_001));
     world.tick();
     assert_eq!(world.kernel.lease(a.lease, world.now), Err(Rejection::Retired));
-    assert_eq!(world.by("ada", Action::Release(held(&a))), Outcome::Unchanged(Answer::Released));
+    assert_eq!(world.by("ada", Action::Release(held(&a))), Outcome::Unchanged(Response::Released));
 }
 
 /// One waiter in the wait queue of the test below.
@@ -187,11 +190,11 @@ struct Waiter {
 fn wait_die_considers_waiters_so_three_agents_cannot_deadlock() {
     let (a, b, c) = (Age { at: Time(1), tie: 0 }, Age { at: Time(2), tie: 0 }, Age { at: Time(3), tie: 0 });
     let mut world = world();
-    let hold = |world: &mut World, who: &str, resource: &str, age| {
+    let hold = |world: &mut TestKernel, who: &str, resource: &str, age| {
         let mut wanted = grant(one(Predicate::Mutates, resource), Span(60_000));
         wanted.attempt = Some(age);
         match world.by(who, Action::Acquire(wanted)) {
-            Outcome::Applied(Answer::Granted(granted), _) => granted,
+            Outcome::Applied(Response::Granted(granted), _) => granted,
             other => panic!("not granted: {other:?}"),
         }
     };
@@ -236,7 +239,7 @@ fn a_bundle_never_conflicts_with_itself() {
 #[test]
 fn an_agent_that_returns_after_its_removal_was_due_is_new() {
     let limits = Limits { step_max: 1, history_max: 0, ..Limits::default() };
-    let mut world = World::new(limits);
+    let mut world = TestKernel::new(limits);
     let with_agent = |who: &str, n: u64| {
         let mut wanted = grant(key(&format!("{who}-{n}")), Span(10));
         wanted.agent = Some(kernel::AgentName::new(who).expect("a valid name"));
@@ -266,14 +269,15 @@ fn a_rebind_is_no_activity_so_the_idle_quota_ends_a_lease_that_is_only_rebound()
     ));
     let mut wanted = grant(key("desk"), Span(300));
     wanted.on_expiry = OnExpiry::Hold(Span(60_000));
-    let Outcome::Applied(Answer::Granted(mut granted), _) = world.by("idler", Action::Acquire(wanted)) else {
+    let Outcome::Applied(Response::Granted(mut granted), _) = world.by("idler", Action::Acquire(wanted))
+    else {
         panic!("the resource is free")
     };
     let mut rebinds = 0;
     loop {
         world.now = granted.deadline.after(Span(1));
         match world.by("idler", Action::Rebind(held(&granted))) {
-            Outcome::Applied(Answer::Granted(again), _) => granted = again,
+            Outcome::Applied(Response::Granted(again), _) => granted = again,
             Outcome::Rejected(Rejection::LeaseExpired) => break,
             other => panic!("unexpected outcome of a rebind: {other:?}"),
         }
@@ -287,15 +291,15 @@ fn a_rebind_is_no_activity_so_the_idle_quota_ends_a_lease_that_is_only_rebound()
 /// that only connected and disconnected exhausted the memory.
 #[test]
 fn retracted_grants_leave_no_idempotency_entries() {
-    let mut world = World::new(Limits { requests_max: 3, ..Limits::default() });
-    let request = |n: u8| kernel::Request { key: kernel::RequestKey([n; 16]), fingerprint: [0; 16] };
+    let mut world = TestKernel::new(Limits { requests_max: 3, ..Limits::default() });
+    let request = |n: u8| kernel::IdempotencyKey { key: kernel::RequestKey([n; 16]), fingerprint: [0; 16] };
     let acquire = |name: &str, n: u8| {
         let action = Action::Acquire(grant(key(name), Span(60_000)));
         Command::by(&identity("ada"), action).with_request(request(n))
     };
     assert!(matches!(world.apply(&acquire("kept", 1)), Outcome::Applied(..)));
     for _ in 0..1000 {
-        let Outcome::Applied(Answer::Granted(granted), _) = world.apply(&acquire("gone", 2)) else {
+        let Outcome::Applied(Response::Granted(granted), _) = world.apply(&acquire("gone", 2)) else {
             panic!("below the limit")
         };
         let retraction = kernel::Retraction { lease: granted.lease, request: Some(request(2).key) };
@@ -313,7 +317,10 @@ fn operator_commands_require_an_identity() {
     let a = world.acquire("ada", key("a"), Span(1000)).expect("free");
     for action in [Action::Revoke(a.lease), Action::Reclaim(a.lease)] {
         let anonymous = Command { identity: None, request: None, action };
-        assert_eq!(world.apply(&anonymous), Outcome::Rejected(Rejection::Misplaced(Misplaced::NoIdentity)));
+        assert_eq!(
+            world.apply(&anonymous),
+            Outcome::Rejected(Rejection::InvalidRecord(InvalidRecord::NoIdentity))
+        );
     }
 }
 

@@ -1,38 +1,38 @@
 //! The state hash, snapshots, and the tables beneath them.
 
 use kernel::{
-    Action, AgentName, Answer, Commit, Cursor, Etag, Grant, Granted, Held, KERNEL_VERSION, Kernel, Limits,
-    Location, Lsn, Namespace, OnExpiry, Outcome, Pause, Paused, Relocation, Removal, Renewal, ResourceName,
-    Scope, Snapshot, Span, Store, Time, Version, Write,
+    Action, AgentName, Commit, Credential, Cursor, Etag, Granted, KERNEL_VERSION, Kernel, LeaseRequest,
+    Limits, Location, Lsn, Namespace, OnExpiry, Outcome, Pause, Paused, Relocation, Removal, Renewal,
+    ResourceName, Response, Scope, Snapshot, Span, Store, Time, Version, Write,
 };
-use sim::world::{World, default_namespace, grant, held, identity, key};
+use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key};
 
-fn granted(world: &mut World, who: &str, action: Action) -> Granted {
+fn granted(world: &mut TestKernel, who: &str, action: Action) -> Granted {
     match world.by(who, action) {
-        Outcome::Applied(Answer::Granted(granted), _) => granted,
+        Outcome::Applied(Response::Granted(granted), _) => granted,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-fn write(held: Held, key: &str) -> Write {
+fn write(held: Credential, key: &str) -> Write {
     let key = ResourceName::key(key).expect("valid");
     Write { held, key, token: None, if_version: None, if_etag: None, release: false }
 }
 
-fn commit(held: Held, key: &str) -> Action {
+fn commit(held: Credential, key: &str) -> Action {
     let (etag, location) = (Etag([7; 32]), Location(1 << 100));
     Action::Commit(Commit { write: write(held, key), etag, bytes: 123, location })
 }
 
 /// A state with some of everything: ended leases, live ones, a hold, documents, an agent, a policy.
-fn populated_world(kernel_version: u32) -> World {
-    let mut world = World::by_rules(kernel_version, Limits::default());
+fn populated_world(kernel_version: u32) -> TestKernel {
+    let mut world = TestKernel::by_rules(kernel_version, Limits::default());
     world.now = Time(100);
-    let hold = Grant { on_expiry: OnExpiry::Hold(Span(5000)), ..grant(key("held"), Span(1000)) };
+    let hold = LeaseRequest { on_expiry: OnExpiry::Hold(Span(5000)), ..grant(key("held"), Span(1000)) };
     let hold = granted(&mut world, "ada", Action::Acquire(hold));
     let reserved = granted(&mut world, "ada", Action::Reserve(grant(key("reserved"), Span(9000))));
     let agent = Some(AgentName::new("coder").expect("valid"));
-    let busy = Grant { agent, ..grant(key("busy"), Span(9000)) };
+    let busy = LeaseRequest { agent, ..grant(key("busy"), Span(9000)) };
     let busy = held(&granted(&mut world, "bob", Action::Acquire(busy)));
     let revoked = granted(&mut world, "eve", Action::Acquire(grant(key("revoked"), Span(9000))));
     let released = granted(&mut world, "eve", Action::Acquire(grant(key("released"), Span(9000))));
@@ -82,7 +82,7 @@ fn the_same_log_has_the_same_hash_in_every_build() {
         assert!(matches!(world.by("root", Action::Reclaim(lease)), Outcome::Applied(..)));
     }
     let dropped = world.by("root", Action::DropNamespace(default_namespace()));
-    assert!(matches!(dropped, Outcome::Applied(Answer::Dropped { more: false }, _)), "{dropped:?}");
+    assert!(matches!(dropped, Outcome::Applied(Response::Dropped { more: false }, _)), "{dropped:?}");
     assert_eq!(world.kernel.state_hash(), 0x1fef_d501_8009_818f);
 }
 
@@ -125,7 +125,7 @@ fn an_inconsistent_snapshot_is_rejected() {
 #[test]
 fn names_with_colliding_hashes_are_distinguished() {
     for hash_seed in [0x2545_f491_4f6c_dd1d, 0xd6e8_feb8_6659_fd93] {
-        let mut world = World::new(Limits::default());
+        let mut world = TestKernel::new(Limits::default());
         let mut open = world.kernel.tenure().expect("opened").open.clone();
         open.store = Store { hash_seed, ..open.store };
         world.kernel = Kernel::new();
@@ -135,14 +135,14 @@ fn names_with_colliding_hashes_are_distinguished() {
         for name in ["aaaa", "bbbb", "cccc"] {
             for namespace in ["namespc1", "namespc2"] {
                 let namespace = Namespace::new(namespace).expect("valid");
-                let wanted = Grant { namespace, ..grant(key(name), Span(1000)) };
+                let wanted = LeaseRequest { namespace, ..grant(key(name), Span(1000)) };
                 leases.push(granted(&mut world, "ada", Action::Acquire(wanted)));
             }
         }
         assert_eq!((world.kernel.counts().namespaces, world.kernel.counts().nodes), (2, 6));
         for (n, lease) in leases.iter().enumerate().rev() {
             let released = world.by("ada", Action::Release(held(lease)));
-            assert!(matches!(released, Outcome::Applied(Answer::Released, _)), "{released:?}");
+            assert!(matches!(released, Outcome::Applied(Response::Released, _)), "{released:?}");
             for left in &leases[..n] {
                 let namespace = world.kernel.lease(left.lease, world.now).expect("known").namespace;
                 let member = &world.kernel.lease(left.lease, world.now).expect("known").members[0];

@@ -1,10 +1,10 @@
 //! The work one command does on overdue state, and correctness while the rest is still overdue.
 
 use kernel::{
-    Action, Age, AgentName, Answer, Bundle, Command, Limits, Outcome, Predicate, Rejection, SessionName,
+    Action, Age, AgentName, Bundle, Command, Limits, Outcome, Predicate, Rejection, Response, SessionName,
     Span, State, Time,
 };
-use sim::world::{World, default_namespace, grant, held, identity, key, one};
+use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key, one};
 
 /// The number of single-key leases that one command ends, besides the leases it touches.
 const STEP: usize = 256;
@@ -12,20 +12,20 @@ const STEP: usize = 256;
 const SKIP: usize = 1024;
 
 /// Grants leases over one resource that expire at 1000, oldest first.
-fn expiring(world: &mut World, count: usize, bundle: &Bundle) {
+fn expiring(world: &mut TestKernel, count: usize, bundle: &Bundle) {
     for _ in 0..count {
         world.acquire("reader", bundle.clone(), Span(1000)).expect("readers share");
     }
 }
 
-fn conflict(world: &World, resource: &str) -> kernel::Conflict {
+fn conflict(world: &TestKernel, resource: &str) -> kernel::Conflict {
     let wanted = one(Predicate::Mutates, resource);
     world.kernel.conflict(&default_namespace(), &wanted, world.now).expect("a conflicting lease exists")
 }
 
 #[test]
 fn a_live_lease_is_found_behind_as_many_expired_ones_as_are_skipped() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let shared = one(Predicate::Consumes, "FILE:/shared");
     expiring(&mut world, SKIP, &shared);
     let live = world.acquire("reader", shared, Span(60_000)).expect("readers share");
@@ -38,7 +38,7 @@ fn a_live_lease_is_found_behind_as_many_expired_ones_as_are_skipped() {
 #[test]
 fn expired_leases_of_another_class_or_claim_set_do_not_count() {
     let more = SKIP + 1;
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     expiring(&mut world, more, &one(Predicate::Consumes, "FILE:/shared"));
     expiring(&mut world, 1, &one(Predicate::Provides, "FILE:/shared"));
     expiring(&mut world, more, &one(Predicate::Consumes, "FILE:/dir/*"));
@@ -52,7 +52,7 @@ fn expired_leases_of_another_class_or_claim_set_do_not_count() {
 
 #[test]
 fn the_oldest_is_found_behind_more_holders_than_are_shown() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     // These leases are on hold once they have expired, although no command has settled them yet.
     for _ in 0..kernel::Conflict::SHOWN_MAX {
         let mut manual = grant(one(Predicate::Consumes, "FILE:/shared"), Span(1000));
@@ -77,10 +77,10 @@ fn a_session_conflict_is_found_despite_many_earlier_leases() {
         Action::Acquire(wanted)
     };
     let granted = |outcome: Outcome| match outcome {
-        Outcome::Applied(Answer::Granted(granted), _) => granted,
+        Outcome::Applied(Response::Granted(granted), _) => granted,
         other => panic!("not granted: {other:?}"),
     };
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     granted(world.by("ada", in_session(key("kept"), 60_000)));
     for _ in 0..2 * SKIP {
         let lease = granted(world.by("ada", in_session(key("again"), 60_000)));
@@ -92,7 +92,7 @@ fn a_session_conflict_is_found_despite_many_earlier_leases() {
 
     // The session's own expired leases are skipped, up to the limit.
     for (over, is_found) in [(SKIP - 1, true), (SKIP, false)] {
-        let mut world = World::new(Limits::default());
+        let mut world = TestKernel::new(Limits::default());
         let shared = one(Predicate::Consumes, "FILE:/shared");
         for _ in 0..over {
             granted(world.by("ada", in_session(shared.clone(), 1000)));
@@ -107,14 +107,16 @@ fn a_session_conflict_is_found_despite_many_earlier_leases() {
 
 #[test]
 fn one_command_discards_a_bounded_amount_of_old_state() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     for n in 0..8 * STEP as u64 {
         let mut wanted = grant(key("hot"), Span(1000));
         wanted.agent = Some(AgentName::new(&format!("agent-{n}")).expect("valid"));
-        let request =
-            kernel::Request { key: kernel::RequestKey(u128::from(n).to_le_bytes()), fingerprint: [0; 16] };
+        let request = kernel::IdempotencyKey {
+            key: kernel::RequestKey(u128::from(n).to_le_bytes()),
+            fingerprint: [0; 16],
+        };
         let acquire = Command::by(&identity("ada"), Action::Acquire(wanted)).with_request(request);
-        let Outcome::Applied(Answer::Granted(lease), _) = world.apply(&acquire) else { panic!("free") };
+        let Outcome::Applied(Response::Granted(lease), _) = world.apply(&acquire) else { panic!("free") };
         world.by("ada", Action::Release(held(&lease)));
     }
     let before = world.kernel.counts();
@@ -139,17 +141,17 @@ fn coder() -> AgentName {
 
 fn news(restarting: bool) -> Action {
     let (namespace, agent) = (default_namespace(), coder());
-    Action::Agent(kernel::AgentNews { namespace, agent, restarting, operator: false })
+    Action::Agent(kernel::AgentAnnouncement { namespace, agent, restarting, operator: false })
 }
 
 /// Grants more leases of an agent, all expiring at 1000, than one command may end; returns the last.
-fn crowd(world: &mut World) -> kernel::LeaseId {
+fn crowd(world: &mut TestKernel) -> kernel::LeaseId {
     let mut last = None;
     for n in 0..=STEP {
         let mut wanted = grant(key(&format!("k{n}")), Span(1000));
         wanted.agent = Some(coder());
         match world.by("ada", Action::Acquire(wanted)) {
-            Outcome::Applied(Answer::Granted(granted), _) => last = Some(granted.lease),
+            Outcome::Applied(Response::Granted(granted), _) => last = Some(granted.lease),
             other => panic!("not granted: {other:?}"),
         }
     }
@@ -158,16 +160,16 @@ fn crowd(world: &mut World) -> kernel::LeaseId {
 
 #[test]
 fn an_agent_cannot_announce_another_restart_while_leases_of_the_last_are_unsettled() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let last = crowd(&mut world);
     world.acquire("ada", key("until the return"), Span(1500)).expect("free");
     world.now = Time(500);
-    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
+    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Response::Done, _)));
     world.now = Time(1500);
-    assert!(matches!(world.by("ada", news(false)), Outcome::Applied(Answer::Done, _)));
+    assert!(matches!(world.by("ada", news(false)), Outcome::Applied(Response::Done, _)));
 
     // The last lease expired during the restart and is settled only after the agent has returned.
-    let held_until = |world: &World| world.kernel.lease(last, world.now).expect("known").held_until;
+    let held_until = |world: &TestKernel| world.kernel.lease(last, world.now).expect("known").held_until;
     assert_eq!(held_until(&world), Some(Time(16_000)));
     assert_eq!(world.by("ada", news(true)), Outcome::Rejected(Rejection::Behind));
     world.tick();
@@ -177,15 +179,15 @@ fn an_agent_cannot_announce_another_restart_while_leases_of_the_last_are_unsettl
         Some(Time(1501)),
         "leases that expired before the return are settled"
     );
-    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
+    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Response::Done, _)));
 }
 
 #[test]
 fn a_late_announcement_gives_no_grace_to_unsettled_leases() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     let last = crowd(&mut world);
     world.now = Time(1500);
-    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Answer::Done, _)));
+    assert!(matches!(world.by("ada", news(true)), Outcome::Applied(Response::Done, _)));
     assert_eq!(world.kernel.counts().leases, 1, "one lease is unsettled");
     assert_eq!(world.kernel.lease(last, world.now).expect("known").state, State::Expired);
     world.tick();
@@ -194,14 +196,14 @@ fn a_late_announcement_gives_no_grace_to_unsettled_leases() {
 
 #[test]
 fn revoke_all_works_in_batches() {
-    let mut world = World::new(Limits::default());
+    let mut world = TestKernel::new(Limits::default());
     for n in 0..=Action::MAX_BATCH {
         world.acquire("ada", key(&format!("k{n}")), Span(1000)).expect("free");
     }
     let all = Action::RevokeAll(kernel::Party::Identity(default_namespace(), identity("ada")));
     for (count, left) in [(256, true), (1, false)] {
         match world.by("root", all.clone()) {
-            Outcome::Applied(Answer::RevokedAll { revoked, more }, _) => {
+            Outcome::Applied(Response::RevokedAll { revoked, more }, _) => {
                 assert_eq!((revoked, more), (count, left));
             }
             other => panic!("leases remain to be revoked: {other:?}"),

@@ -13,6 +13,7 @@ use store::disk::{DiskDir, LogOptions, StoreFile};
 use store::memory::{MemoryBlobs, MemoryLog};
 use store::private::{self, Access};
 use store::{BlobStore, LogStore, StoreError};
+use system::file;
 
 use crate::backend::credential::StoreKey;
 
@@ -218,21 +219,15 @@ fn bytes<const N: usize>(random: &dyn Fn(&mut [u8])) -> [u8; N] {
 
 const KEY_FILE: &str = "store.key";
 
-/// Before the store itself: one that is there has a key. What a crash leaves of it is used.
+/// Creates the store key. It comes before the store itself, so that every store has a key; a crash in between leaves a
+/// key that the next start uses.
 fn make_key(path: &Path, random: &dyn Fn(&mut [u8])) -> Result<(), BootError> {
     let failed = |error| BootError::Io(path.to_path_buf(), error);
     let whole = std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == 32);
     if whole {
         return Ok(());
     }
-    let tmp = path.with_extension("key.tmp");
-    let _ = std::fs::remove_file(&tmp);
-    let mut file = private::create_file(&tmp).map_err(failed)?;
-    io::Write::write_all(&mut file, &bytes::<32>(random)).map_err(failed)?;
-    file.sync_all().map_err(failed)?;
-    std::fs::rename(&tmp, path).map_err(failed)?;
-    let dir = path.parent().expect("a key is in a directory");
-    std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
+    file::replace(path, &bytes::<32>(random), file::OWNER_ONLY).map_err(failed)
 }
 
 fn read_key(path: &Path) -> Result<StoreKey, BootError> {

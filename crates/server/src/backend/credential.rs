@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use kernel::{Epoch, Held, LeaseId};
+use kernel::{Credential, Epoch, LeaseId};
 
 /// 32 random bytes, made with the store, shared by all its servers, and never shown.
 #[derive(Clone)]
@@ -17,7 +17,7 @@ pub struct StoreKey([u8; 32]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// Issued here.
-    Right(Held),
+    Right(Credential),
     /// Well formed, and not issued here.
     Wrong,
     /// No credential at all.
@@ -36,7 +36,7 @@ impl StoreKey {
     }
 
     /// The text that is issued for a lease in an epoch.
-    pub fn issue(&self, held: Held) -> String {
+    pub fn issue(&self, held: Credential) -> String {
         let mut text = String::with_capacity(CREDENTIAL_USUAL);
         write!(text, "{}.{}.", held.lease, held.epoch.0).expect("writing to a string");
         URL_SAFE_NO_PAD.encode_string(self.secret(held), &mut text);
@@ -49,7 +49,7 @@ impl StoreKey {
         if constant_time_eq(&self.secret(held), &secret) { Shown::Right(held) } else { Shown::Wrong }
     }
 
-    fn secret(&self, held: Held) -> [u8; SECRET_BYTES] {
+    fn secret(&self, held: Credential) -> [u8; SECRET_BYTES] {
         let mut hashed = [0; 24];
         hashed[..16].copy_from_slice(&held.lease.to_u128().to_be_bytes());
         hashed[16..].copy_from_slice(&held.epoch.0.to_be_bytes());
@@ -69,11 +69,12 @@ impl StoreKey {
     }
 }
 
-fn parse(text: &str) -> Option<(Held, [u8; SECRET_BYTES])> {
+fn parse(text: &str) -> Option<(Credential, [u8; SECRET_BYTES])> {
     let mut parts = text.split('.');
     let (lease, epoch, secret) = (parts.next()?, parts.next()?, parts.next()?);
     let plain = epoch.bytes().all(|b| b.is_ascii_digit()) && (epoch == "0" || !epoch.starts_with('0'));
-    let held = Held { lease: LeaseId::parse(lease)?, epoch: Epoch(epoch.parse().ok().filter(|_| plain)?) };
+    let held =
+        Credential { lease: LeaseId::parse(lease)?, epoch: Epoch(epoch.parse().ok().filter(|_| plain)?) };
     let secret = URL_SAFE_NO_PAD.decode(secret).ok()?.try_into().ok()?;
     parts.next().is_none().then_some((held, secret))
 }
@@ -89,8 +90,8 @@ mod tests {
     use super::*;
     use kernel::{Lsn, Shard};
 
-    fn held() -> Held {
-        Held { lease: LeaseId { shard: Shard(3), lsn: Lsn(1_800_000_000_000_123) }, epoch: Epoch(5) }
+    fn held() -> Credential {
+        Credential { lease: LeaseId { shard: Shard(3), lsn: Lsn(1_800_000_000_000_123) }, epoch: Epoch(5) }
     }
 
     #[test]
@@ -99,7 +100,7 @@ mod tests {
         let text = key.issue(held());
         assert_eq!(key.verify(&text), Shown::Right(held()));
         assert_eq!(StoreKey::new([8; 32]).verify(&text), Shown::Wrong, "another store's");
-        let other = key.issue(Held { epoch: Epoch(3), ..held() });
+        let other = key.issue(Credential { epoch: Epoch(3), ..held() });
         let secret = |text: &str| text.rsplit('.').next().expect("three parts").to_string();
         assert_ne!(secret(&text), secret(&other), "another epoch, another secret");
         let mixed = text.replace(&secret(&text), &secret(&other));

@@ -2,6 +2,7 @@
 //! Everything here is bounded, and gone with the process.
 
 pub(crate) mod ring;
+pub(crate) mod subscribers;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,25 +1,24 @@
-//! The shards of a store, and how they are asked.
+//! The shards of a store: submitting commands to them, and querying their state.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use api::{Code, Refusal};
 use engine::decider::Said;
 use engine::engine::Engine;
 use engine::sequencer::{Delivery, ReplyTo};
 use engine::shard::{Peek, Reply, Submission, Unavailable, Wait};
-use kernel::{Command, Kernel, LeaseId, Namespace, Span, Time};
+use kernel::{Command, Kernel, LeaseId, Namespace, Shard, Span, Time};
 use store::disk::DiskDir;
 use tokio::sync::oneshot;
 
 use crate::backend::boot::Opened;
 use crate::backend::credential::StoreKey;
+use crate::backend::error::BackendError;
 use crate::backend::event_log::News;
+use crate::backend::event_log::subscribers::Subscribers;
 use crate::backend::metrics::Metrics;
 use crate::config::Config;
-use crate::handlers::events::Readers;
-use crate::present::refusals;
 
 /// What a server is set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,18 +68,26 @@ pub struct App {
     draining: AtomicBool,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) news: Arc<News>,
-    /// Those who follow events.
-    pub(crate) readers: Arc<Readers>,
+    pub(crate) subscribers: Arc<Subscribers>,
     /// Dropped last: others may have the store when its shards have ended.
     _lock: Option<DiskDir>,
 }
 
-/// What a command is sent with.
+/// The correlation id, document and wait of a command.
 #[derive(Default)]
-pub(crate) struct Ask {
+pub(crate) struct SubmitOptions {
+    /// 0 if the client sent no correlation id.
     pub(crate) correlation: u128,
+    /// The document of a commit, if it is stored in the log.
     pub(crate) document: Option<Vec<u8>>,
+    /// The longest wait for a conflicting lease; `None`: do not wait.
     pub(crate) wait: Option<Span>,
+}
+
+impl SubmitOptions {
+    pub(crate) fn new(correlation: u128) -> SubmitOptions {
+        SubmitOptions { correlation, ..SubmitOptions::default() }
+    }
 }
 
 impl App {
@@ -98,12 +105,12 @@ impl App {
             draining,
             metrics,
             news,
-            readers: Arc::default(),
+            subscribers: Arc::default(),
             _lock: lock,
         }
     }
 
-    /// Grants nothing any more; those who wait are told so.
+    /// Stops granting leases, and refuses all waiters.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
         for engine in &self.engines {
@@ -116,145 +123,151 @@ impl App {
         self.draining.load(Ordering::Acquire)
     }
 
+    /// Refuses new leases and subscriptions while the server shuts down.
+    pub(crate) fn check_not_draining(&self) -> Result<(), BackendError> {
+        if self.is_draining() { Err(BackendError::Draining) } else { Ok(()) }
+    }
+
     /// The shard of a namespace: for ever the first eight bytes of its BLAKE3 hash, modulo the number of shards.
-    pub(crate) fn shard_of(&self, namespace: &Namespace) -> usize {
+    pub(crate) fn shard_of(&self, namespace: &Namespace) -> Shard {
         if self.engines.len() == 1 {
-            return 0;
+            return Shard(0);
         }
         let hash = blake3::hash(namespace.as_str().as_bytes());
         let first = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight bytes"));
-        usize::try_from(first % self.engines.len() as u64).expect("below the number of shards")
+        Shard(u32::try_from(first % u64::from(self.shard_count())).expect("below the number of shards"))
     }
 
-    /// The shard that granted a lease; `None` if there is no such shard.
-    pub(crate) fn shard_of_lease(&self, lease: LeaseId) -> Option<usize> {
-        let shard = usize::try_from(lease.shard.0).ok()?;
-        (shard < self.engines.len()).then_some(shard)
+    /// The shard that granted a lease.
+    pub(crate) fn shard_of_lease(&self, lease: LeaseId) -> Result<Shard, BackendError> {
+        if lease.shard.0 < self.shard_count() { Ok(lease.shard) } else { Err(BackendError::NoSuchLease) }
     }
 
-    pub(crate) fn shards(&self) -> usize {
-        self.engines.len()
+    pub(crate) fn shard_count(&self) -> u32 {
+        u32::try_from(self.engines.len()).expect("a store numbers its shards with 32 bits")
     }
 
-    pub(crate) fn engine(&self, shard: usize) -> &Arc<Engine> {
-        &self.engines[shard]
+    /// All shards, in order.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = Shard> + use<> {
+        (0..self.shard_count()).map(Shard)
     }
 
-    /// Milliseconds since 1970, by the wall clock: for people to read.
+    pub(crate) fn engine(&self, shard: Shard) -> &Arc<Engine> {
+        &self.engines[shard.0 as usize]
+    }
+
+    /// Milliseconds since 1970, by the wall clock. Only shown to clients: the kernel has its own time.
     pub(crate) fn unix_ms(&self) -> u64 {
         u64::try_from((self.wall)().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A number that nobody can guess.
-    pub(crate) fn chance(&self) -> u64 {
+    /// An unpredictable number.
+    pub(crate) fn random(&self) -> u64 {
         let mut bytes = [0; 8];
         (self.chance)(&mut bytes);
         u64::from_le_bytes(bytes)
     }
 
-    /// Asks a shard, and looks at the state in which it decided.
-    pub(crate) async fn ask<T: Send + 'static>(
+    /// Submits a command, and returns its decision once it is durable, with what `view` read from the state in which
+    /// it was decided.
+    pub(crate) async fn submit<T: Send + 'static>(
         &self,
-        shard: usize,
+        shard: Shard,
         command: Command,
-        ask: Ask,
-        look: impl FnOnce(&Kernel, Time, &Said) -> T + Send + 'static,
-    ) -> Result<(Said, T), Refusal> {
-        let (said, looked, delivery) = self.ask_for_lease(shard, command, ask, look).await?;
+        options: SubmitOptions,
+        view: impl FnOnce(&Kernel, Time, &Said) -> T + Send + 'static,
+    ) -> Result<(Said, T), BackendError> {
+        let (decision, view, delivery) = self.submit_for_lease(shard, command, options, view).await?;
         // Only requests for leases have a delivery to report.
         delivery.confirm();
-        Ok((said, looked))
+        Ok((decision, view))
     }
 
-    /// Like [`App::ask`], for responses that may carry a lease: with their delivery, which the response's body confirms.
-    pub(crate) async fn ask_for_lease<T: Send + 'static>(
+    /// Like [`App::submit`], for responses that may carry a lease: with their delivery, which the response's body
+    /// confirms.
+    pub(crate) async fn submit_for_lease<T: Send + 'static>(
         &self,
-        shard: usize,
+        shard: Shard,
         command: Command,
-        ask: Ask,
-        look: impl FnOnce(&Kernel, Time, &Said) -> T + Send + 'static,
-    ) -> Result<(Said, T, Delivery), Refusal> {
-        let seen = Arc::new(Mutex::new(None));
-        let into = Arc::clone(&seen);
-        let peek: Peek = Box::new(move |kernel, now, said| {
-            let looked = look(kernel, now, said);
-            *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(looked);
+        options: SubmitOptions,
+        view: impl FnOnce(&Kernel, Time, &Said) -> T + Send + 'static,
+    ) -> Result<(Said, T, Delivery), BackendError> {
+        let viewed = Arc::new(Mutex::new(None));
+        let into = Arc::clone(&viewed);
+        let peek: Peek = Box::new(move |kernel, now, decision| {
+            let value = view(kernel, now, decision);
+            *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         });
-        let mut listening = ask.wait.map(|_| Listening::new(self.engine(shard)));
-        let gone = listening.as_ref().map(|listening| Arc::clone(&listening.gone));
-        let wait = ask.wait.zip(gone).map(|(most, gone)| Wait { most, gone });
+        let SubmitOptions { correlation, document, wait } = options;
+        let mut guard = wait.map(|_| WaiterGuard::new(self.engine(shard)));
+        let gone = guard.as_ref().map(|guard| Arc::clone(&guard.gone));
+        let wait = wait.zip(gone).map(|(most, gone)| Wait { most, gone });
         let (send, receive) = oneshot::channel();
         // A reply that is not received is dropped with its delivery: that reports the failure.
         let to: ReplyTo = Box::new(move |reply, delivery| drop(send.send((reply, delivery))));
-        let Ask { correlation, document, .. } = ask;
         let submission = Submission { command, correlation, document, wait, peek: Some(peek), to };
         self.engine(shard).sequencer().submit(submission);
         let reply = receive.await.ok();
-        if let Some(listening) = &mut listening {
-            listening.heard = true;
+        if let Some(guard) = &mut guard {
+            guard.replied = true;
         }
         let (reply, delivery) = reply.unzip();
-        let said = self.heard(reply)?;
-        let looked = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let looked = looked.expect("whatever is said was decided, and looked at then");
-        Ok((said, looked, delivery.unwrap_or_default()))
+        let decision = self.decision(reply)?;
+        let viewed = viewed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let viewed = viewed.expect("the view was taken when the command was decided");
+        Ok((decision, viewed, delivery.unwrap_or_default()))
     }
 
-    fn heard(&self, reply: Option<Reply>) -> Result<Said, Refusal> {
+    fn decision(&self, reply: Option<Reply>) -> Result<Said, BackendError> {
         match reply {
-            Some(Ok(said)) => Ok(said),
-            Some(Err(Unavailable::Stopped)) if self.is_draining() => {
-                Err(Refusal::new(Code::Draining, "the server is about to stop; ask another, or come again"))
-            }
-            Some(Err(why)) => Err(refusals::unavailable(why)),
-            None => Err(Refusal::new(
-                Code::Unavailable,
-                "the server failed before it knew; it may have happened: ask again with the same idempotency key",
-            )),
+            Some(Ok(decision)) => Ok(decision),
+            Some(Err(Unavailable::Stopped)) if self.is_draining() => Err(BackendError::Draining),
+            Some(Err(why)) => Err(BackendError::Unavailable(why)),
+            None => Err(BackendError::Indeterminate),
         }
     }
 
-    /// Looks at a shard's state; what it saw is durable when this returns.
-    pub(crate) async fn look<T: Send + 'static>(
+    /// Reads a shard's state. The state that was read is durable when this returns.
+    pub(crate) async fn query<T: Send + 'static>(
         &self,
-        shard: usize,
-        look: impl FnOnce(&View<'_>) -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
+        shard: Shard,
+        query: impl FnOnce(&ShardView<'_>) -> T + Send + 'static,
+    ) -> Result<T, BackendError> {
         let (send, receive) = oneshot::channel();
-        let looked = self.engine(shard).sequencer().look(Box::new(move |shard| {
-            let view = View { kernel: shard.kernel(), waiters: shard.waiters(), now: shard.now() };
-            let seen = look(&view);
-            Box::new(move || drop(send.send(seen)))
+        let queued = self.engine(shard).sequencer().look(Box::new(move |shard| {
+            let view = ShardView { kernel: shard.kernel(), waiters: shard.waiters(), now: shard.now() };
+            let result = query(&view);
+            Box::new(move || drop(send.send(result)))
         }));
-        looked.map_err(refusals::unavailable)?;
-        receive.await.map_err(|_| Refusal::new(Code::Unavailable, "the server failed; ask again"))
+        queued.map_err(BackendError::Unavailable)?;
+        receive.await.map_err(|_| BackendError::QueryFailed)
     }
 }
 
-/// A shard's state, to look at.
-pub(crate) struct View<'a> {
+/// A shard's state, as a query sees it.
+pub(crate) struct ShardView<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) waiters: &'a engine::waiters::Waiters,
     pub(crate) now: Time,
 }
 
-/// Whoever waits, until its connection is gone: then so is the waiter.
-struct Listening {
+/// Removes a waiter from its queue if the request is dropped before the reply: its connection has closed.
+struct WaiterGuard {
     engine: Arc<Engine>,
     gone: Arc<AtomicBool>,
-    /// The answer has come: nothing waits any more.
-    heard: bool,
+    /// The reply has arrived: there is no waiter any more.
+    replied: bool,
 }
 
-impl Listening {
-    fn new(engine: &Arc<Engine>) -> Listening {
-        Listening { engine: Arc::clone(engine), gone: Arc::default(), heard: false }
+impl WaiterGuard {
+    fn new(engine: &Arc<Engine>) -> WaiterGuard {
+        WaiterGuard { engine: Arc::clone(engine), gone: Arc::default(), replied: false }
     }
 }
 
-impl Drop for Listening {
+impl Drop for WaiterGuard {
     fn drop(&mut self) {
-        if !self.heard {
+        if !self.replied {
             self.engine.sequencer().hang_up(Arc::clone(&self.gone));
         }
     }

@@ -1,379 +1,217 @@
-//! Several leases at once: heartbeat, release, reconcile. Each is answered on its own, in the order in which it was asked.
-//!
-//! **Invariant.** Whatever one call asks for, others get their turn after at most [`PART`] leases of it, and its leases
-//! take at most so many of the places in a shard's queue.
-//!
-//! **What would break it.** Ten thousand releases handed in at once: the queue has room for fewer than half, the rest of
-//! them are refused as if the shard were overrun, and so is everybody else. Ten thousand leases read in one look: the
-//! shard decides nothing meanwhile. Heartbeats are one command, which the shard itself takes apart.
+//! Many leases in one request: heartbeat, release, reconcile. Each lease has a result of its own, in the order of the
+//! request.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::agents::{Bulk, BulkResult, Reconcile, Reconciled, Results};
-use api::{Code, Refusal, tell};
-use axum::extract::{FromRequest, FromRequestParts, Request as HttpRequest};
+use api::{Code, Refusal};
+use axum::Json;
+use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::{Extension, Json};
 use engine::decider::Said;
 use engine::shard::RENEWALS_MAX;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use identity::Right;
 use kernel::{
-    Action, Answer, Command, Held, LeaseView, Live, Outcome, Rejection, Renewal, Request,
-    State as LeaseState, Time,
+    Action, Bundle, Credential, LeaseView, Live, Outcome, Rejection, Renewal, Shard, State as LeaseState,
+    Time,
 };
-use serde::de::DeserializeOwned;
-use tokio::task::JoinSet;
 
-use crate::backend::shards::{App, Ask};
-use crate::handlers::acquire::{self, Seen, not_found};
-use crate::handlers::agents::heard_from;
-use crate::handlers::views;
-use crate::parse;
-use crate::peer::Peer;
-use crate::present::refusals::{Refused, rejected};
+use crate::backend::agents::mark_alive;
+use crate::backend::bulk::{CHUNK, IndexedCommand, IndexedDecision, read_leases, submit_all};
+use crate::backend::error::BackendError;
+use crate::backend::shards::{App, SubmitOptions};
+use crate::parse::bulk::{BulkBody, BulkRequest};
+use crate::parse::idempotency;
+use crate::present::JsonResult;
+use crate::present::bulk::{LeaseTruth, reconciled, results};
+use crate::present::leases::{self, GrantView};
+use crate::present::refusals::{refused, rejected};
 
-/// How many leases are asked for or looked at in one go: as many as the kernel renews with one record.
-const PART: usize = Action::MAX_BATCH;
-const _: () = assert!(Bulk::MAX <= RENEWALS_MAX, "heartbeats of one shard are one command");
+const _: () = assert!(Bulk::MAX <= RENEWALS_MAX, "the heartbeats of one shard are one command");
 
-/// How many members one answer shows: a thousand of the largest leases. The same lease may be named ten thousand times.
-const SHOWN_MAX: usize = 1000 * kernel::Bundle::MAX_MEMBERS;
+/// The most members in one response: a thousand of the largest leases. A request may name the same lease 10,000 times.
+const MEMBERS_MAX: usize = 1000 * Bundle::MAX_MEMBERS;
 
-type Told<T> = Result<Json<Results<T>>, Refused>;
-type Each<T> = Vec<Result<T, Refusal>>;
-
-/// A call with a long body, as it comes: who asks, and for what.
-pub(crate) struct Incoming<T> {
-    app: Arc<App>,
-    peer: Peer,
-    headers: HeaderMap,
-    body: T,
-}
-
-impl<T: DeserializeOwned> FromRequest<Arc<App>> for Incoming<T> {
-    type Rejection = Refused;
-
-    async fn from_request(request: HttpRequest, app: &Arc<App>) -> Result<Incoming<T>, Refused> {
-        let (mut parts, body) = request.into_parts();
-        let peer = Extension::<Peer>::from_request_parts(&mut parts, app).await;
-        let Extension(peer) = peer.map_err(|error| Refusal::new(Code::Unauthenticated, error.body_text()))?;
-        let body = Limited::new(body, Bulk::BODY_MAX).collect().await.map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                let detail = format!("the body is longer than may be, in bytes: max={}", Bulk::BODY_MAX);
-                return Refusal::new(Code::DocumentTooLarge, detail);
-            }
-            Refusal::new(Code::InvalidBody, format!("the body did not come whole: {error}"))
-        })?;
-        let body = parse::body(&body.to_bytes())?;
-        Ok(Incoming { app: Arc::clone(app), peer, headers: parts.headers, body })
-    }
-}
-
-/// Who asks for what, read: a credential or what is wrong with it, for each lease.
-pub(crate) struct Asked {
-    app: Arc<App>,
-    peer: Peer,
-    correlation: u128,
-    ids: Vec<String>,
-    held: Each<(Held, usize)>,
-}
-
-impl FromRequest<Arc<App>> for Asked {
-    type Rejection = Refused;
-
-    async fn from_request(request: HttpRequest, app: &Arc<App>) -> Result<Asked, Refused> {
-        Ok(Asked::read(Incoming::from_request(request, app).await?).await?)
-    }
-}
-
-impl Asked {
-    async fn read(Incoming { app, peer, headers, body }: Incoming<Bulk>) -> Result<Asked, Refusal> {
-        let Bulk { namespace, agent_id, lease_ids: ids } = body;
-        if ids.is_empty() || ids.len() > Bulk::MAX {
-            let detail = format!("lease_ids: one or more, and not too many: max={}", Bulk::MAX);
-            return Err(Refusal::new(Code::InvalidBody, detail));
-        }
-        let namespace = parse::namespace(namespace.as_deref())?;
-        let agent = agent_id.as_deref().map(parse::agent).transpose()?;
-        let correlation = parse::correlation(&headers)?;
-        // What is malformed is refused where it means nothing too.
-        parse::request(&headers, "bulk", &[])?;
-        if agent.is_some() {
-            // Or whoever has no rights there finds out which agents there are.
-            parse::may(&peer, &namespace, Right::Write)?;
-            heard_from(&app, &peer, &namespace, agent.as_ref(), correlation).await?;
-        }
-        let placed = |id: &String| {
-            let held = parse::credential(&app.key, id)?;
-            Ok((held, app.shard_of_lease(held.lease).ok_or_else(not_found)?))
-        };
-        let held = ids.iter().map(placed).collect();
-        Ok(Asked { app, peer, correlation, ids, held })
-    }
-
-    /// Where each lease is in the order of asking, by shard.
-    fn by_shard(&self) -> BTreeMap<usize, Vec<(usize, Held)>> {
-        let mut shards: BTreeMap<usize, Vec<(usize, Held)>> = BTreeMap::new();
-        for (place, held) in self.held.iter().enumerate() {
-            if let Ok((held, shard)) = held {
-                shards.entry(*shard).or_default().push((place, *held));
-            }
-        }
-        shards
-    }
-
-    /// What is wrong with each, to begin with; the others are to be filled in.
-    fn blank<T>(&self) -> Each<T> {
-        let unasked = || Refusal::new(Code::Unavailable, "the server failed before it knew; ask again");
-        let each = self.held.iter().map(|held| match held {
-            Ok(_) => Err(unasked()),
-            Err(refusal) => Err(refusal.clone()),
-        });
-        each.collect()
-    }
-
-    fn command(&self, action: Action, request: Option<Request>) -> Command {
-        Command { identity: Some(self.peer.identity.clone()), request, action }
-    }
-
-    /// Sends a command for each lease that is asked for, a part of them at a time, and waits for all answers.
-    async fn all<T: Send + 'static>(
-        &self,
-        mut commands: impl Iterator<Item = (usize, usize, Command)>,
-        look: fn(&kernel::Kernel, Time, &Said) -> T,
-    ) -> Vec<(usize, Result<(Said, T), Refusal>)> {
-        let mut answered = Vec::new();
-        loop {
-            let mut asking = JoinSet::new();
-            for (place, shard, command) in commands.by_ref().take(PART) {
-                let (app, correlation) = (Arc::clone(&self.app), self.correlation);
-                asking.spawn(async move {
-                    let ask = Ask { correlation, ..Ask::default() };
-                    (place, app.ask(shard, command, ask, look).await)
-                });
-            }
-            if asking.is_empty() {
-                return answered;
-            }
-            answered.extend(asking.join_all().await);
+pub(crate) async fn heartbeat(
+    State(app): State<Arc<App>>,
+    body: BulkBody<Bulk>,
+) -> JsonResult<Results<BulkResult>> {
+    let request = begin(&app, body).await?;
+    let mut renewed = request.blank_results::<(Live, Time)>();
+    for (shard, leases) in request.by_shard() {
+        let renewals =
+            leases.iter().map(|(_, credential)| Renewal { held: *credential, ttl: None }).collect();
+        let command = request.command(Action::Renew(renewals), None);
+        let options = SubmitOptions::new(request.correlation);
+        let decision = app.submit(shard, command, options, |_, now, _| now).await;
+        for (position, (index, _)) in leases.iter().enumerate() {
+            renewed[*index] = renewal(&decision, position);
         }
     }
-}
-
-pub(crate) async fn heartbeat(asked: Asked) -> Told<BulkResult> {
-    let mut each = asked.blank::<(Live, Time)>();
-    for (shard, leases) in asked.by_shard() {
-        let renewals = leases.iter().map(|(_, held)| Renewal { held: *held, ttl: None }).collect();
-        let command = asked.command(Action::Renew(renewals), None);
-        let ask = Ask { correlation: asked.correlation, ..Ask::default() };
-        let answered = asked.app.ask(shard, command, ask, |_, now, _| now).await;
-        let lives = answered.and_then(|(said, now)| Ok((renewed(said)?, now)));
-        for (index, (place, _)) in leases.iter().enumerate() {
-            each[*place] = match &lives {
-                Ok((lives, now)) => {
-                    lives[index].clone().map(|live| (live, *now)).map_err(|why| rejected(&why))
-                }
-                Err(refusal) => Err(refusal.clone()),
-            };
-        }
-    }
-    let unix_ms = asked.app.unix_ms();
-    let told = |(live, now): (Live, Time)| {
+    let unix_ms = app.unix_ms();
+    let deadline = |(live, now): (Live, Time)| {
         let remaining_ms = now.until(live.deadline).0;
         (Some(unix_ms + remaining_ms), Some(remaining_ms))
     };
-    Ok(results(asked.ids, each, told))
+    Ok(results(request.ids, renewed, deadline))
 }
 
-fn renewed(said: Said) -> Result<Vec<Result<Live, Rejection>>, Refusal> {
-    match said {
-        Said::Outcome(
-            Outcome::Applied(Answer::Renewed(lives), _) | Outcome::Unchanged(Answer::Renewed(lives)),
-        ) => Ok(lives),
-        said => Err(acquire::refusal(&said, None)),
+/// The result of one lease in the decision on all heartbeats of a shard.
+fn renewal(decision: &Result<(Said, Time), BackendError>, position: usize) -> Result<(Live, Time), Refusal> {
+    let (decision, now) = decision.as_ref().map_err(|error| Refusal::from(error.clone()))?;
+    let Some(kernel::Response::Renewed(renewed)) = decision.answer() else {
+        return Err(refused(decision, None));
+    };
+    match &renewed[position] {
+        Ok(live) => Ok((*live, *now)),
+        Err(rejection) => Err(rejected(rejection)),
     }
 }
 
-/// Each again and again, and also when its history is gone.
-pub(crate) async fn release(asked: Asked) -> Told<BulkResult> {
-    let mut each = asked.blank::<()>();
-    let commands = asked.by_shard().into_iter().flat_map(|(shard, leases)| {
-        let release = |(place, held)| (place, shard, asked.command(Action::Release(held), None));
-        leases.into_iter().map(release).collect::<Vec<_>>()
+/// Each release is idempotent, also after the lease's history was deleted.
+pub(crate) async fn release(
+    State(app): State<Arc<App>>,
+    body: BulkBody<Bulk>,
+) -> JsonResult<Results<BulkResult>> {
+    let request = begin(&app, body).await?;
+    let mut released = request.blank_results::<()>();
+    let commands = request.by_shard().into_iter().flat_map(|(shard, leases)| {
+        let command = |(index, credential)| {
+            let command = request.command(Action::Release(credential), None);
+            IndexedCommand { index, shard, command }
+        };
+        leases.into_iter().map(command).collect::<Vec<_>>()
     });
-    for (place, answered) in asked.all(commands, |_, _, _| ()).await {
-        each[place] = answered.and_then(|(said, ())| match said {
-            Said::Outcome(
-                Outcome::Applied(Answer::Released, _)
-                | Outcome::Unchanged(Answer::Released)
-                | Outcome::Rejected(Rejection::Retired),
-            ) => Ok(()),
-            said => Err(acquire::refusal(&said, None)),
-        });
+    for IndexedDecision { index, result } in
+        submit_all(&app, request.correlation, commands, |_, _, _| ()).await
+    {
+        released[index] =
+            result.map_err(Refusal::from).and_then(|(decision, ())| match (decision.answer(), &decision) {
+                (Some(kernel::Response::Released), _)
+                | (_, Said::Outcome(Outcome::Rejected(Rejection::Retired))) => Ok(()),
+                _ => Err(refused(&decision, None)),
+            });
     }
-    Ok(results(asked.ids, each, |()| (None, None)))
+    Ok(results(request.ids, released, |()| (None, None)))
 }
 
-fn results<T>(
-    ids: Vec<String>,
-    each: Each<T>,
-    told: impl Fn(T) -> (Option<u64>, Option<u64>),
-) -> Json<Results<BulkResult>> {
-    let results = ids.into_iter().zip(each).map(|(lease_id, result)| match result {
-        Ok(done) => {
-            let (expires_at_unix_ms, remaining_ms) = told(done);
-            BulkResult { lease_id, ok: true, expires_at_unix_ms, remaining_ms, ..BulkResult::default() }
-        }
-        Err(Refusal { error, detail, .. }) => {
-            BulkResult { lease_id, error: Some(error), detail: Some(detail), ..BulkResult::default() }
-        }
-    });
-    Json(Results { results: results.collect() })
-}
-
-/// What is true of one lease.
-struct Truth {
-    view: LeaseView,
-    now: Time,
-    /// What was taken back, or why it was not.
-    back: Option<Result<tell::Granted, Refusal>>,
-}
-
-pub(crate) async fn reconcile(incoming: Incoming<Reconcile>) -> Told<Reconciled> {
-    let Incoming { app, peer, headers, body } = incoming;
+pub(crate) async fn reconcile(
+    State(app): State<Arc<App>>,
+    BulkBody { peer, headers, body }: BulkBody<Reconcile>,
+) -> JsonResult<Results<Reconciled>> {
     let Reconcile { namespace, agent_id, lease_ids, rebind } = body;
-    let bulk =
-        Incoming { app, peer, headers: headers.clone(), body: Bulk { namespace, agent_id, lease_ids } };
-    let asked = Asked::read(bulk).await?;
-    let mut each = asked.truths().await;
+    let body = Bulk { namespace, agent_id, lease_ids };
+    let request = begin(&app, BulkBody { peer, headers: headers.clone(), body }).await?;
+    let mut truths = read_truths(&app, &request).await;
     if rebind == Some(true) {
-        asked.take_back(&headers, &mut each).await?;
+        rebind_expired(&app, &request, &headers, &mut truths).await?;
     }
-    let unix = asked.ids.iter().zip(&asked.held).zip(each);
-    let results = unix.map(|((id, held), truth)| {
-        let epoch = held.as_ref().ok().map(|(held, _)| held.epoch);
-        reconciled(&asked.app, id, epoch, truth)
+    let leases = request.ids.iter().zip(&request.credentials).zip(truths);
+    let results = leases.map(|((id, credential), truth)| {
+        let epoch = credential.as_ref().ok().map(|(credential, _)| credential.epoch);
+        reconciled(&app, id, epoch, truth)
     });
     Ok(Json(Results { results: results.collect() }))
 }
 
-impl Asked {
-    /// Each lease as it is now, if it is this peer's.
-    async fn truths(&self) -> Each<Truth> {
-        let (mut each, mut left) = (self.blank(), SHOWN_MAX);
-        for (shard, leases) in self.by_shard() {
-            for part in leases.chunks(PART) {
-                self.look(shard, part, &mut each, &mut left).await;
-            }
-        }
-        each
+/// Parses the request, and marks its agent as running.
+async fn begin(app: &App, body: BulkBody<Bulk>) -> Result<BulkRequest, Refusal> {
+    let request = BulkRequest::parse(app, body)?;
+    if let Some(agent) = &request.agent {
+        mark_alive(app, &request.peer, &request.namespace, agent, request.correlation).await?;
     }
+    Ok(request)
+}
 
-    async fn look(&self, shard: usize, leases: &[(usize, Held)], each: &mut Each<Truth>, left: &mut usize) {
-        let ids: Vec<kernel::LeaseId> = leases.iter().map(|(_, held)| held.lease).collect();
-        let look = move |view: &crate::backend::shards::View<'_>| {
-            let views: Vec<_> = ids.iter().map(|id| view.kernel.lease(*id, view.now)).collect();
-            (views, view.now)
-        };
-        let seen = self.app.look(shard, look).await;
-        for (index, (place, _)) in leases.iter().enumerate() {
-            each[*place] = match &seen {
-                Ok((views, now)) => self.truth(views[index].clone(), *now, left),
-                Err(refusal) => Err(refusal.clone()),
-            };
+/// Each lease as it is now, if it belongs to the peer.
+async fn read_truths(app: &App, request: &BulkRequest) -> Vec<Result<LeaseTruth, Refusal>> {
+    let (mut truths, mut members_left) = (request.blank_results(), MEMBERS_MAX);
+    for (shard, leases) in request.by_shard() {
+        for chunk in leases.chunks(CHUNK) {
+            read_chunk(app, request, (shard, chunk), &mut truths, &mut members_left).await;
         }
     }
+    truths
+}
 
-    /// `left` is how many members the answer has room for.
-    fn truth(
-        &self,
-        view: Result<LeaseView, Rejection>,
-        now: Time,
-        left: &mut usize,
-    ) -> Result<Truth, Refusal> {
-        let view = view.map_err(|why| rejected(&why))?;
-        if view.identity != self.peer.identity {
-            return Err(rejected(&Rejection::NotHeld));
-        }
-        *left = left.checked_sub(view.members.len()).ok_or_else(|| {
-            let detail = "the answer would be too long; ask for this one again, among fewer";
-            Refusal::new(Code::Throttled, detail)
-        })?;
-        Ok(Truth { view, now, back: None })
-    }
-
-    /// Takes back what ran out and is held for its holder. A retry of the call is answered with the same credentials.
-    async fn take_back(&self, headers: &HeaderMap, each: &mut Each<Truth>) -> Result<(), Refusal> {
-        let mut commands = Vec::new();
-        for (place, (held, truth)) in self.held.iter().zip(each.iter()).enumerate() {
-            let (Ok((held, shard)), Ok(truth)) = (held, truth) else { continue };
-            let request = parse::part_of_request(headers, "reconcile", &[], &self.ids[place])?;
-            // A retry of one that was taken back already finds it live, and asks for its answer.
-            let again =
-                request.is_some() && truth.view.state == LeaseState::Active && truth.view.epoch > held.epoch;
-            if truth.view.held_until.is_some() || again {
-                commands.push((place, *shard, self.command(Action::Rebind(*held), request)));
+async fn read_chunk(
+    app: &App,
+    request: &BulkRequest,
+    (shard, chunk): (Shard, &[(usize, Credential)]),
+    truths: &mut [Result<LeaseTruth, Refusal>],
+    members_left: &mut usize,
+) {
+    let ids = chunk.iter().map(|(_, credential)| credential.lease).collect();
+    match read_leases(app, shard, ids).await {
+        Ok((views, now)) => {
+            for ((index, _), view) in chunk.iter().zip(views) {
+                truths[*index] = truth(request, view, now, members_left);
             }
         }
-        for (place, answered) in self.all(commands.into_iter(), Seen::look).await {
-            let Ok(truth) = &mut each[place] else { continue };
-            let (said, seen) = match answered {
-                Ok(answered) => answered,
-                Err(refusal) => {
-                    truth.back = Some(Err(refusal));
-                    continue;
-                }
-            };
-            truth.now = seen.now;
-            truth.back = match acquire::granted(&said) {
-                Some(granted) => Some(Ok(acquire::tell(&self.app, granted, &seen))),
-                // It is live under a later credential: the view says so.
-                None if matches!(said, Said::Outcome(Outcome::Rejected(Rejection::StaleEpoch { .. }))) => {
-                    None
-                }
-                None => Some(Err(acquire::refusal(&said, None))),
-            };
-            if let Some(lease) = seen.lease {
-                truth.view = lease;
+        Err(error) => {
+            for (index, _) in chunk {
+                truths[*index] = Err(error.clone().into());
             }
         }
-        Ok(())
     }
 }
 
-fn reconciled(
-    app: &App,
-    id: &str,
-    epoch: Option<kernel::Epoch>,
-    truth: Result<Truth, Refusal>,
-) -> Reconciled {
-    let lease_id = id.to_string();
-    let Truth { view, now, back } = match truth {
-        Ok(truth) => truth,
-        Err(Refusal { error, detail, .. }) => {
-            return Reconciled {
-                lease_id,
-                error: Some(error),
-                detail: Some(detail),
-                ..Reconciled::default()
-            };
+/// `members_left` is how many more members fit into the response.
+fn truth(
+    request: &BulkRequest,
+    view: Result<LeaseView, Rejection>,
+    now: Time,
+    members_left: &mut usize,
+) -> Result<LeaseTruth, Refusal> {
+    let view = view.map_err(|rejection| rejected(&rejection))?;
+    if view.identity != request.peer.identity {
+        return Err(rejected(&Rejection::NotHeld));
+    }
+    *members_left = members_left.checked_sub(view.members.len()).ok_or_else(|| {
+        let detail = "the response would be too long; send this lease again in a smaller request";
+        Refusal::new(Code::Throttled, detail)
+    })?;
+    Ok(LeaseTruth { view, now, rebound: None })
+}
+
+/// Rebinds the leases that expired and are on hold. A retry gets the same credentials.
+async fn rebind_expired(
+    app: &Arc<App>,
+    request: &BulkRequest,
+    headers: &HeaderMap,
+    truths: &mut [Result<LeaseTruth, Refusal>],
+) -> Result<(), Refusal> {
+    let mut commands = Vec::new();
+    for (index, (credential, truth)) in request.credentials.iter().zip(truths.iter()).enumerate() {
+        let (Ok((credential, shard)), Ok(truth)) = (credential, truth) else { continue };
+        let key = idempotency::key_of_part(headers, "reconcile", &[], &request.ids[index])?;
+        // A retry finds a lease that was rebound already active again, and submits the command for its replay.
+        let retry =
+            key.is_some() && truth.view.state == LeaseState::Active && truth.view.epoch > credential.epoch;
+        if truth.view.held_until.is_some() || retry {
+            let command = request.command(Action::Rebind(*credential), key);
+            commands.push(IndexedCommand { index, shard: *shard, command });
         }
+    }
+    let decisions = submit_all(app, request.correlation, commands.into_iter(), GrantView::read).await;
+    for IndexedDecision { index, result } in decisions {
+        let Ok(truth) = &mut truths[index] else { continue };
+        match result {
+            Ok((decision, view)) => note_rebind(app, truth, &decision, view),
+            Err(error) => truth.rebound = Some(Err(error.into())),
+        }
+    }
+    Ok(())
+}
+
+fn note_rebind(app: &App, truth: &mut LeaseTruth, decision: &Said, view: GrantView) {
+    truth.now = view.now;
+    truth.rebound = match leases::granted(decision) {
+        Some(granted) => Some(Ok(leases::granted_response(app, granted, &view))),
+        // The lease is active under a later credential: the view shows that.
+        None if matches!(decision, Said::Outcome(Outcome::Rejected(Rejection::StaleEpoch { .. }))) => None,
+        None => Some(Err(refused(decision, None))),
     };
-    let live = matches!(view.state, LeaseState::Active | LeaseState::Reserved);
-    let (lease, refusal) = match back {
-        Some(Ok(lease)) => (Some(lease), None),
-        Some(Err(refusal)) => (None, Some(refusal)),
-        None => (None, None),
-    };
-    Reconciled {
-        lease_id,
-        ok: refusal.is_none(),
-        valid: lease.is_some() || live && epoch == Some(view.epoch),
-        error: refusal.as_ref().map(|refusal| refusal.error),
-        detail: refusal.map(|refusal| refusal.detail),
-        view: Some(views::shown(app, &view, now)),
-        lease,
+    if let Some(lease) = view.lease {
+        truth.view = lease;
     }
 }

@@ -1,4 +1,4 @@
-//! Is it alive, can it grant, durably, and what are its figures?
+//! Liveness, readiness, and metrics.
 
 use std::sync::Arc;
 
@@ -16,24 +16,24 @@ pub(crate) async fn healthz() -> &'static str {
 }
 
 pub(crate) async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, Json<Ready>) {
-    let reason = if app.is_draining() { Some("draining".to_string()) } else { unwell(&app) };
+    let reason = if app.is_draining() { Some("draining".to_string()) } else { unready_reason(&app) };
     let status = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(Ready { ready: reason.is_none(), reason }))
 }
 
-/// The first shard that cannot take everything says why.
-fn unwell(app: &App) -> Option<String> {
-    (0..app.shards()).find_map(|shard| {
+/// Why the first shard that does not accept every command does not.
+fn unready_reason(app: &App) -> Option<String> {
+    app.shards().find_map(|shard| {
         let reason = app.engine(shard).sequencer().health().reason?;
-        Some(format!("shard {shard}: {reason}"))
+        Some(format!("shard {}: {reason}", shard.0))
     })
 }
 
-/// A shard that cannot be asked any more is left out.
+/// Without the shards that no longer run queries.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
-    let mut shards = Vec::with_capacity(app.shards());
-    for shard in 0..app.shards() {
-        shards.extend(app.look(shard, |view| (view.kernel.counts(), view.waiters.len())).await);
+    let mut shards = Vec::new();
+    for shard in app.shards() {
+        shards.extend(app.query(shard, |view| (view.kernel.counts(), view.waiters.len())).await);
     }
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], app.metrics.text(&shards))
 }

@@ -1,72 +1,33 @@
-//! What operators do: take leases back, stop grants, set quotas, delete namespaces.
+//! What operators do: revoke and reclaim leases, pause grants, set quotas, delete namespaces.
 
 use std::sync::Arc;
 
-use api::{Code, Refusal, ask, tell};
+use api::{ask, tell};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use engine::decider::Said;
 use kernel::{
-    Action, Answer, Command, Identity, LeaseView, Namespace, Outcome, Party, Pause, Paused, Quota, Scope,
-    SetQuota, Span, Time,
+    Action, Command, Kernel, LeaseId, Namespace, Outcome, Party, Paused, Policy, Rejection, Scope, Shard,
+    Time,
 };
 
-use crate::backend::shards::{App, Ask};
-use crate::handlers::acquire::refusal;
-use crate::handlers::views::{public_id, shown};
+use crate::backend::error::BackendError;
+use crate::backend::shards::{App, ShardView, SubmitOptions};
+use crate::parse::idempotency::{self, action_name};
 use crate::parse::{self, Headers};
 use crate::peer::Peer;
-use crate::present::refusals::Refused;
-
-type Told<T> = Result<Json<T>, Refused>;
-
-async fn ask_shard(
-    app: &App,
-    peer: &Peer,
-    shard: usize,
-    action: Action,
-    headers: &HeaderMap,
-) -> Result<Said, Refusal> {
-    let command = command(peer, action, headers)?;
-    let ask = Ask { correlation: parse::correlation(headers)?, ..Ask::default() };
-    Ok(app.ask(shard, command, ask, |_, _, _| ()).await?.0)
-}
-
-fn command(peer: &Peer, action: Action, headers: &HeaderMap) -> Result<Command, Refusal> {
-    let request = parse::request(headers, "operator", &[format!("{action:?}").as_bytes()])?;
-    Ok(Command { identity: Some(peer.identity.clone()), request, action })
-}
-
-/// Does it to a lease, and shows what became of it.
-async fn act_on_lease(
-    app: &App,
-    peer: &Peer,
-    id: &str,
-    act: fn(kernel::LeaseId) -> Action,
-    headers: &HeaderMap,
-) -> Told<tell::Lease> {
-    parse::operator(peer)?;
-    let (lease, shard) = public_id(app, id)?;
-    let command = command(peer, act(lease), headers)?;
-    let ask = Ask { correlation: parse::correlation(headers)?, ..Ask::default() };
-    let look = move |kernel: &kernel::Kernel, now: Time, _: &Said| (kernel.lease(lease, now).ok(), now);
-    let (said, seen): (Said, (Option<LeaseView>, Time)) = app.ask(shard, command, ask, look).await?;
-    match (&said, seen) {
-        (Said::Outcome(Outcome::Applied(..) | Outcome::Unchanged(_)), (Some(view), now)) => {
-            Ok(Json(shown(app, &view, now)))
-        }
-        _ => Err(refusal(&said, None).into()),
-    }
-}
+use crate::present::JsonResult;
+use crate::present::leases::public_lease;
+use crate::present::refusals::{RefusalResponse, refused};
 
 pub(crate) async fn revoke_lease(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
     Headers(headers): Headers,
-) -> Told<tell::Lease> {
+) -> JsonResult<tell::Lease> {
     act_on_lease(&app, &peer, &id, Action::Revoke, &headers).await
 }
 
@@ -75,19 +36,29 @@ pub(crate) async fn reclaim_lease(
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
     Headers(headers): Headers,
-) -> Told<tell::Lease> {
+) -> JsonResult<tell::Lease> {
     act_on_lease(&app, &peer, &id, Action::Reclaim, &headers).await
 }
 
-fn identity(name: &str) -> Result<Identity, Refusal> {
-    Identity::new(name).map_err(|error| Refusal::new(Code::InvalidBody, format!("identity: {error}")))
-}
-
-fn one_of(identity: bool, agent: bool) -> Result<(), Refusal> {
-    if identity == agent {
-        return Err(Refusal::new(Code::InvalidBody, "identity or agent_id: one of them"));
+/// Submits an action on a lease, and returns the lease as it is afterwards.
+async fn act_on_lease(
+    app: &App,
+    peer: &Peer,
+    id: &str,
+    action: fn(LeaseId) -> Action,
+    headers: &HeaderMap,
+) -> JsonResult<tell::Lease> {
+    parse::require_operator(peer)?;
+    let lease = parse::public_id(id)?;
+    let shard = app.shard_of_lease(lease)?;
+    let command = command(peer, action(lease), headers, id.as_bytes())?;
+    let options = SubmitOptions::new(parse::correlation(headers)?);
+    let read = move |kernel: &Kernel, now: Time, _: &Said| (kernel.lease(lease, now).ok(), now);
+    let (decision, (view, now)) = app.submit(shard, command, options, read).await?;
+    match view.filter(|_| decision.answer().is_some()) {
+        Some(view) => Ok(Json(public_lease(app, &view, now))),
+        None => Err(refused(&decision, None).into()),
     }
-    Ok(())
 }
 
 pub(crate) async fn revoke(
@@ -95,22 +66,18 @@ pub(crate) async fn revoke(
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
-) -> Told<tell::RevokedAll> {
-    parse::operator(&peer)?;
-    let asked: ask::Party = parse::body(&body)?;
-    one_of(asked.identity.is_some(), asked.agent_id.is_some())?;
-    let namespace = parse::namespace(asked.namespace.as_deref())?;
-    let shard = app.shard_of(&namespace);
-    let party = match (&asked.identity, &asked.agent_id) {
-        (Some(name), _) => Party::Identity(namespace, identity(name)?),
-        (None, name) => Party::Agent(namespace, parse::agent(name.as_deref().unwrap_or_default())?),
-    };
-    match ask_shard(&app, &peer, shard, Action::RevokeAll(party), &headers).await? {
-        Said::Outcome(
-            Outcome::Applied(Answer::RevokedAll { revoked, .. }, _)
-            | Outcome::Unchanged(Answer::RevokedAll { revoked, .. }),
-        ) => Ok(Json(tell::RevokedAll { revoked: u64::from(revoked) })),
-        said => Err(refusal(&said, None).into()),
+) -> JsonResult<tell::RevokedAll> {
+    parse::require_operator(&peer)?;
+    let fields: ask::Party = parse::body(&body)?;
+    let party = parse::operator::party(&fields)?;
+    let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = &party;
+    let shard = app.shard_of(namespace);
+    let decision = submit(&app, &peer, shard, Action::RevokeAll(party), &headers, &body).await?;
+    match decision.answer() {
+        Some(kernel::Response::RevokedAll { revoked, .. }) => {
+            Ok(Json(tell::RevokedAll { revoked: u64::from(*revoked) }))
+        }
+        _ => Err(refused(&decision, None).into()),
     }
 }
 
@@ -119,27 +86,15 @@ pub(crate) async fn pause(
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
-) -> Told<tell::Done> {
-    parse::operator(&peer)?;
-    let asked: ask::Pause = parse::body(&body)?;
-    one_of(asked.identity.is_some(), asked.agent_id.is_some())?;
-    let namespace = asked.namespace.as_deref().map(|name| parse::namespace(Some(name))).transpose()?;
-    if let Some(name) = &asked.agent_id {
-        let namespace = namespace.map_or_else(|| parse::namespace(None), Ok)?;
-        let shard = app.shard_of(&namespace);
-        let pause = Pause { whom: Paused::Agent(namespace, parse::agent(name)?), paused: asked.paused };
-        return done(&ask_shard(&app, &peer, shard, Action::Pause(pause), &headers).await?);
-    }
-    let identity = asked.identity.as_deref().map(identity).transpose()?;
-    let whom = Paused::Scope(Scope { namespace: namespace.clone(), identity });
-    everywhere(
-        &app,
-        &peer,
-        namespace.as_ref(),
-        &Action::Pause(Pause { whom, paused: asked.paused }),
-        &headers,
-    )
-    .await
+) -> JsonResult<tell::Done> {
+    parse::require_operator(&peer)?;
+    let fields: ask::Pause = parse::body(&body)?;
+    let pause = parse::operator::pause(&fields)?;
+    let namespace = match &pause.whom {
+        Paused::Agent(namespace, _) => Some(namespace.clone()),
+        Paused::Scope(scope) => scope.namespace.clone(),
+    };
+    submit_to_scope(&app, &peer, namespace.as_ref(), &Action::Pause(pause), &headers, &body).await
 }
 
 pub(crate) async fn set_quota(
@@ -147,49 +102,12 @@ pub(crate) async fn set_quota(
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
-) -> Told<tell::Done> {
-    parse::operator(&peer)?;
-    let asked: ask::Quota = parse::body(&body)?;
-    let namespace = asked.namespace.as_deref().map(|name| parse::namespace(Some(name))).transpose()?;
-    let identity = asked.identity.as_deref().map(identity).transpose()?;
-    let quota = Quota {
-        leases_max: asked.max_leases,
-        total_max: asked.max_total_ms.map(Span),
-        idle_max: asked.idle_ms.map(Span),
-        acquires_per_second: asked.acquires_per_second,
-    };
-    let scope = Scope { namespace: namespace.clone(), identity };
-    everywhere(&app, &peer, namespace.as_ref(), &Action::SetQuota(SetQuota { scope, quota }), &headers).await
-}
-
-/// In the namespace's shard; without one, in all of them.
-async fn everywhere(
-    app: &App,
-    peer: &Peer,
-    namespace: Option<&Namespace>,
-    action: &Action,
-    headers: &HeaderMap,
-) -> Told<tell::Done> {
-    let shards = match namespace {
-        Some(namespace) => {
-            let shard = app.shard_of(namespace);
-            shard..shard + 1
-        }
-        None => 0..app.shards(),
-    };
-    for shard in shards {
-        let Json(_) = done(&ask_shard(app, peer, shard, action.clone(), headers).await?)?;
-    }
-    Ok(Json(tell::Done { done: true }))
-}
-
-fn done(said: &Said) -> Told<tell::Done> {
-    match said {
-        Said::Outcome(Outcome::Applied(Answer::Done, _) | Outcome::Unchanged(Answer::Done)) => {
-            Ok(Json(tell::Done { done: true }))
-        }
-        said => Err(refusal(said, None).into()),
-    }
+) -> JsonResult<tell::Done> {
+    parse::require_operator(&peer)?;
+    let fields: ask::Quota = parse::body(&body)?;
+    let quota = parse::operator::quota(&fields)?;
+    let namespace = quota.scope.namespace.clone();
+    submit_to_scope(&app, &peer, namespace.as_ref(), &Action::SetQuota(quota), &headers, &body).await
 }
 
 pub(crate) async fn delete_namespace(
@@ -197,29 +115,80 @@ pub(crate) async fn delete_namespace(
     Extension(peer): Extension<Peer>,
     Path(name): Path<String>,
     Headers(headers): Headers,
-) -> Told<tell::Done> {
-    parse::operator(&peer)?;
+) -> JsonResult<tell::Done> {
+    parse::require_operator(&peer)?;
     let namespace = parse::namespace(Some(&name))?;
     let shard = app.shard_of(&namespace);
-    match ask_shard(&app, &peer, shard, Action::DropNamespace(namespace), &headers).await? {
-        Said::Outcome(
-            Outcome::Applied(Answer::Dropped { .. }, _) | Outcome::Unchanged(Answer::Dropped { .. }),
-        ) => Ok(Json(tell::Done { done: true })),
-        said => Err(refusal(&said, None).into()),
+    let action = Action::DropNamespace(namespace);
+    let decision = submit(&app, &peer, shard, action, &headers, name.as_bytes()).await?;
+    match decision.answer() {
+        Some(kernel::Response::Dropped { .. }) => Ok(Json(tell::Done { done: true })),
+        _ => Err(refused(&decision, None).into()),
     }
+}
+
+/// Submits an action to the namespace's shard; without a namespace, to all shards.
+async fn submit_to_scope(
+    app: &App,
+    peer: &Peer,
+    namespace: Option<&Namespace>,
+    action: &Action,
+    headers: &HeaderMap,
+    sent: &[u8],
+) -> JsonResult<tell::Done> {
+    let shards: Vec<Shard> = match namespace {
+        Some(namespace) => vec![app.shard_of(namespace)],
+        None => app.shards().collect(),
+    };
+    for shard in shards {
+        let decision = submit(app, peer, shard, action.clone(), headers, sent).await?;
+        match (decision.answer(), &decision) {
+            (Some(kernel::Response::Done), _) => {}
+            // Only the pause of an agent looks anything up.
+            (_, Said::Outcome(Outcome::Rejected(Rejection::NotFound))) => {
+                return Err(BackendError::NoSuchAgent.into());
+            }
+            _ => return Err(refused(&decision, None).into()),
+        }
+    }
+    Ok(Json(tell::Done { done: true }))
+}
+
+async fn submit(
+    app: &App,
+    peer: &Peer,
+    shard: Shard,
+    action: Action,
+    headers: &HeaderMap,
+    sent: &[u8],
+) -> Result<Said, RefusalResponse> {
+    let command = command(peer, action, headers, sent)?;
+    let options = SubmitOptions::new(parse::correlation(headers)?);
+    Ok(app.submit(shard, command, options, |_, _, _| ()).await?.0)
+}
+
+/// `sent` is the body, or the path's parameter if there is none: the action's name and these bytes determine the action.
+fn command(
+    peer: &Peer,
+    action: Action,
+    headers: &HeaderMap,
+    sent: &[u8],
+) -> Result<Command, RefusalResponse> {
+    let request = idempotency::key(headers, action_name(&action), &[sent])?;
+    Ok(Command { identity: Some(peer.identity.clone()), request, action })
 }
 
 pub(crate) async fn quotas(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-) -> Told<tell::Quotas> {
-    parse::operator(&peer)?;
+) -> JsonResult<tell::Quotas> {
+    parse::require_operator(&peer)?;
     let mut quotas: Vec<tell::ScopeQuota> = Vec::new();
-    for shard in 0..app.shards() {
-        let look = |view: &crate::backend::shards::View<'_>| -> Vec<(Scope, kernel::Policy)> {
+    for shard in app.shards() {
+        let read = |view: &ShardView<'_>| -> Vec<(Scope, Policy)> {
             view.kernel.policies().map(|(scope, policy)| (scope.clone(), *policy)).collect()
         };
-        for (scope, policy) in app.look(shard, look).await? {
+        for (scope, policy) in app.query(shard, read).await? {
             let quota = scope_quota(&scope, &policy);
             if !quotas.contains(&quota) {
                 quotas.push(quota);
@@ -229,7 +198,7 @@ pub(crate) async fn quotas(
     Ok(Json(tell::Quotas { quotas }))
 }
 
-fn scope_quota(scope: &Scope, policy: &kernel::Policy) -> tell::ScopeQuota {
+fn scope_quota(scope: &Scope, policy: &Policy) -> tell::ScopeQuota {
     tell::ScopeQuota {
         namespace: scope.namespace.as_ref().map(|name| name.as_str().to_string()),
         identity: scope.identity.as_ref().map(|name| name.as_str().to_string()),

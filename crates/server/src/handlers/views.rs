@@ -1,32 +1,32 @@
-//! What anybody with the right may look at: keys, leases, tokens, namespaces.
+//! Views for clients with the right to read: keys, leases, tokens, namespaces.
 
 use std::sync::Arc;
 
-use api::ask::OnExpiry as Wire;
 use api::{Code, Refusal, tell, words};
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use kernel::{Cursor, KeyView, LeaseId, LeaseView, Namespace, OnExpiry, Predicate, Time, Token};
+use identity::Right;
+use kernel::{Bundle, Cursor, LeaseView, Predicate, Shard, Token};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::backend::shards::App;
-use crate::handlers::acquire::{not_found, owner_of};
-use identity::Right;
-
+use crate::backend::error::BackendError;
+use crate::backend::shards::{App, ShardView};
 use crate::parse;
 use crate::parse::query::Query;
 use crate::peer::Peer;
-use crate::present::refusals::{Refused, hex, rejected};
+use crate::present::JsonResult;
+use crate::present::leases::{self, KeyDescription, public_lease};
+use crate::present::refusals::{bad_cursor, no_such_key, no_such_lease};
 
-type Told<T> = Result<Json<T>, Refused>;
-
-/// How many leases are on a page.
+/// The most leases on a page.
 const PAGE_MAX: usize = 1000;
+/// How many holders of a key are read to find its writer.
+const HOLDERS_MAX: usize = 100;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Naming {
+pub(crate) struct DescribeQuery {
     /// Name of the key.
     #[param(value_type = words::Key)]
     key: Option<String>,
@@ -37,7 +37,7 @@ pub(crate) struct Naming {
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Fencing {
+pub(crate) struct FenceQuery {
     /// Name of the key.
     #[param(value_type = words::Key)]
     key: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Fencing {
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Paging {
+pub(crate) struct LeasesQuery {
     /// Only leases of this namespace.
     #[param(value_type = Option<words::Namespace>)]
     namespace: Option<String>,
@@ -66,202 +66,119 @@ pub(crate) struct Paging {
 pub(crate) async fn describe(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Naming>,
-) -> Told<tell::Described> {
-    let key = parse::key(&query.key.ok_or_else(|| Refusal::new(Code::MissingKey, "key= is missing"))?)?;
+    Query(query): Query<DescribeQuery>,
+) -> JsonResult<tell::Described> {
+    let key = parse::required_key(query.key.as_deref())?;
     let namespace = parse::namespace(query.namespace.as_deref())?;
-    parse::may(&peer, &namespace, Right::Read)?;
-    let (resource, place) = (key.clone(), namespace.clone());
-    let seen = app.look(app.shard_of(&namespace), move |view| {
-        let known = view.kernel.key(&place, &resource);
-        let holders: Vec<LeaseView> = view.kernel.holders(&place, &resource, view.now).take(100).collect();
-        let exclusive = holders.iter().find(|lease| writes(lease)).or(holders.first()).cloned();
-        let everything = kernel::Bundle::of_key(resource);
-        let waiters = view.waiters.count_ahead(&place, &everything, None);
-        (known, exclusive, waiters, view.now)
-    });
-    let (known, lease, waiters, now) = seen.await?;
-    let Some(known) = known else { return Err(not_found().into()) };
-    Ok(Json(described(&app, key.name(), &namespace, known, lease.as_ref(), waiters, now)))
+    parse::require_right(&peer, &namespace, Right::Read)?;
+    let (resource, of) = (key.clone(), namespace.clone());
+    let read = move |view: &ShardView<'_>| {
+        let key = view.kernel.key(&of, &resource)?;
+        let holders: Vec<LeaseView> =
+            view.kernel.holders(&of, &resource, view.now).take(HOLDERS_MAX).collect();
+        let lease = holders.iter().find(|lease| writes(lease)).or(holders.first()).cloned();
+        let waiters = view.waiters.count_ahead(&of, &Bundle::of_key(resource), None);
+        Some(KeyDescription { key, lease, waiters, now: view.now })
+    };
+    let description = app.query(app.shard_of(&namespace), read).await?.ok_or_else(no_such_key)?;
+    Ok(Json(leases::described(&app, key.name(), &namespace, &description)))
 }
 
 fn writes(lease: &LeaseView) -> bool {
     lease.members.iter().any(|member| member.predicate == Predicate::Mutates)
 }
 
-fn described(
-    app: &App,
-    key: &str,
-    namespace: &Namespace,
-    known: KeyView,
-    lease: Option<&LeaseView>,
-    waiters: usize,
-    now: Time,
-) -> tell::Described {
-    let updated =
-        |document: kernel::Document| app.unix_ms().saturating_sub(document.committed_at.until(now).0) / 1000;
-    let expires = |lease: &LeaseView| (app.unix_ms() + now.until(lease.deadline).0) / 1000;
-    tell::Described {
-        key: key.to_string(),
-        namespace: namespace.as_str().to_string(),
-        lease: lease.map(|lease| tell::DescribedLease {
-            lease_id: lease.id.to_string(),
-            owner: owner_of(lease),
-            expires_at_unix: expires(lease),
-        }),
-        version: known.version.0,
-        state_etag: known.document.map(|document| hex(&document.etag.0)).unwrap_or_default(),
-        state_bytes: known.document.map(|document| document.bytes),
-        updated_at_unix: known.document.map(updated),
-        waiters: waiters as u64,
-        owner: lease.map(owner_of),
-        lease_id: lease.map(|lease| lease.id.to_string()),
-        expires_at_unix: lease.map(expires),
-        state: lease.map(|lease| lease.state.as_str().to_string()),
-        lease_epoch: lease.map(|lease| lease.epoch.0),
-        fencing_token: lease.map(|lease| lease.token.0),
-    }
-}
-
 pub(crate) async fn lease(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
-) -> Told<tell::Lease> {
-    let (id, shard) = public_id(&app, &id)?;
-    let seen = app.look(shard, move |view| (view.kernel.lease(id, view.now), view.now)).await?;
-    let view = seen.0.map_err(|rejection| rejected(&rejection))?;
-    // Not that it may not be seen: the name says nothing of where it is, and that is not told either.
+) -> JsonResult<tell::Lease> {
+    let id = parse::public_id(&id)?;
+    let shard = app.shard_of_lease(id)?;
+    let (view, now) = app.query(shard, move |view| (view.kernel.lease(id, view.now), view.now)).await?;
+    let view = view.map_err(BackendError::Rejected)?;
+    // Not "forbidden": that would reveal the namespace of a lease that the client may not read.
     if !peer.rights.allows(view.namespace.as_str(), Right::Read) {
-        return Err(not_found().into());
+        return Err(no_such_lease().into());
     }
-    Ok(Json(shown(&app, &view, seen.1)))
-}
-
-/// The lease of a public name, and its shard.
-pub(crate) fn public_id(app: &App, text: &str) -> Result<(LeaseId, usize), Refusal> {
-    let id = LeaseId::parse(text)
-        .ok_or_else(|| Refusal::new(Code::InvalidBody, "not the public name of a lease: L- and 32 digits"))?;
-    Ok((id, app.shard_of_lease(id).ok_or_else(not_found)?))
+    Ok(Json(public_lease(&app, &view, now)))
 }
 
 pub(crate) async fn leases(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Paging>,
-) -> Told<tell::Leases> {
-    let namespace = query.namespace.as_deref().map(|name| parse::namespace(Some(name))).transpose()?;
+    Query(query): Query<LeasesQuery>,
+) -> JsonResult<tell::Leases> {
+    let namespace = parse::optional_namespace(query.namespace.as_deref())?;
     if let Some(namespace) = &namespace {
-        parse::may(&peer, namespace, Right::Read)?;
+        parse::require_right(&peer, namespace, Right::Read)?;
     }
     let (mut shard, mut cursor) = match &query.cursor {
-        Some(text) => parse_cursor(text).filter(|(shard, _)| *shard < app.shards()).ok_or_else(bad_cursor)?,
-        None => (namespace.as_ref().map_or(0, |namespace| app.shard_of(namespace)), Cursor::default()),
+        Some(text) => parse_cursor(text).filter(|(shard, _)| exists(&app, *shard)).ok_or_else(bad_cursor)?,
+        None => (namespace.as_ref().map_or(Shard(0), |name| app.shard_of(name)), Cursor::default()),
     };
-    let limit = query.limit.unwrap_or(PAGE_MAX);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(Refusal::new(Code::InvalidBody, format!("limit is 1 to {PAGE_MAX}")).into());
-    }
+    let limit = parse::page_limit(query.limit, PAGE_MAX)?;
     let mut page = tell::Leases::default();
-    while page.leases.len() < limit && shard < app.shards() {
-        let (rights, wanted) = (peer.rights.clone(), namespace.clone());
+    while page.leases.len() < limit && exists(&app, shard) {
+        let (rights, only) = (peer.rights.clone(), namespace.clone());
         let left = limit - page.leases.len();
-        let (views, last, now) = app
-            .look(shard, move |view| {
-                let all: Vec<_> = view.kernel.leases_from(cursor, view.now).take(left).collect();
-                let last = all.last().map(|(cursor, _)| *cursor).filter(|_| all.len() == left);
-                let mine = all.into_iter().map(|(_, lease)| lease).filter(|lease| {
-                    rights.allows(lease.namespace.as_str(), Right::Read)
-                        && wanted.as_ref().is_none_or(|wanted| *wanted == lease.namespace)
-                });
-                (mine.collect::<Vec<_>>(), last, view.now)
-            })
-            .await?;
-        page.leases.extend(views.iter().map(|lease| shown(&app, lease, now)));
+        let read = move |view: &ShardView<'_>| {
+            let all: Vec<_> = view.kernel.leases_from(cursor, view.now).take(left).collect();
+            let last = all.last().map(|(cursor, _)| *cursor).filter(|_| all.len() == left);
+            let readable = all.into_iter().map(|(_, lease)| lease).filter(|lease| {
+                rights.allows(lease.namespace.as_str(), Right::Read)
+                    && only.as_ref().is_none_or(|only| *only == lease.namespace)
+            });
+            (readable.collect::<Vec<_>>(), last, view.now)
+        };
+        let (views, last, now) = app.query(shard, read).await?;
+        page.leases.extend(views.iter().map(|lease| public_lease(&app, lease, now)));
         match last {
             Some(last) => cursor = last,
             // A namespace is in one shard.
             None if namespace.is_some() => return Ok(Json(page)),
-            None => (shard, cursor) = (shard + 1, Cursor::default()),
+            None => (shard, cursor) = (Shard(shard.0 + 1), Cursor::default()),
         }
     }
-    page.cursor = (shard < app.shards()).then(|| format!("{shard}.{}", cursor.0));
+    page.cursor = exists(&app, shard).then(|| format!("{}.{}", shard.0, cursor.0));
     Ok(Json(page))
 }
 
-pub(crate) fn bad_cursor() -> Refusal {
-    Refusal::new(Code::InvalidBody, "cursor is not one that was given out")
+fn exists(app: &App, shard: Shard) -> bool {
+    shard.0 < app.shard_count()
 }
 
-fn parse_cursor(text: &str) -> Option<(usize, Cursor)> {
+/// `shard.number`
+fn parse_cursor(text: &str) -> Option<(Shard, Cursor)> {
     let (shard, number) = text.split_once('.')?;
-    Some((shard.parse().ok()?, Cursor(number.parse().ok()?)))
-}
-
-pub(crate) fn shown(app: &App, lease: &LeaseView, now: Time) -> tell::Lease {
-    let unix_ms = app.unix_ms();
-    let ago = |then: Time| unix_ms.saturating_sub(then.until(now).0);
-    let remaining_ms = if lease.ended.is_some() { 0 } else { now.until(lease.deadline).0 };
-    let members = lease.members.iter().enumerate().map(|(index, member)| tell::Member {
-        kind: member.resource.kind().to_string(),
-        name: member.resource.name().to_string(),
-        predicate: member.predicate.as_str().to_string(),
-        member_index: index as u64,
-    });
-    tell::Lease {
-        public_id: lease.id.to_string(),
-        namespace: lease.namespace.as_str().to_string(),
-        holder: lease.identity.as_str().to_string(),
-        owner: owner_of(lease),
-        agent_id: lease.details.agent.as_ref().map(|agent| agent.as_str().to_string()),
-        state: lease.state.as_str().to_string(),
-        lease_epoch: lease.epoch.0,
-        fencing_token: lease.token.0,
-        resources: members.collect(),
-        member_count: lease.members.len() as u64,
-        ttl_ms: lease.ttl.0,
-        acquired_at_unix_ms: ago(lease.granted_at),
-        expires_at_unix_ms: if remaining_ms > 0 { unix_ms + remaining_ms } else { ago(lease.deadline) },
-        remaining_ms,
-        on_expiry: match lease.details.on_expiry {
-            OnExpiry::Free => Wire::Free,
-            OnExpiry::Manual => Wire::Manual,
-            OnExpiry::Hold(span) => Wire::HoldMs(span.0),
-        },
-        created_lsn: lease.id.lsn.0,
-        ended_lsn: lease.ended.map(|ended| ended.lsn.0),
-        retire_after_ms: lease.ended.map(|ended| now.until(ended.retire_after).0),
-        metadata: lease
-            .details
-            .metadata
-            .as_ref()
-            .map(|metadata| String::from_utf8_lossy(metadata.as_bytes()).into_owned()),
-    }
+    Some((Shard(shard.parse().ok()?), Cursor(number.parse().ok()?)))
 }
 
 pub(crate) async fn fence(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<Fencing>,
-) -> Told<tell::Fence> {
-    let key = parse::key(&query.key.ok_or_else(|| Refusal::new(Code::MissingKey, "key= is missing"))?)?;
+    Query(query): Query<FenceQuery>,
+) -> JsonResult<tell::Fence> {
+    let key = parse::required_key(query.key.as_deref())?;
     let namespace = parse::namespace(query.namespace.as_deref())?;
-    parse::may(&peer, &namespace, Right::Read)?;
-    let token = query.token.ok_or_else(|| Refusal::new(Code::InvalidBody, "token= is missing"))?;
+    parse::require_right(&peer, &namespace, Right::Read)?;
+    let missing = || Refusal::new(Code::InvalidBody, "the query parameter `token` is missing");
+    let token = Token(query.token.ok_or_else(missing)?);
     let shard = app.shard_of(&namespace);
-    let seen = app.look(shard, move |view| view.kernel.is_current(&namespace, &key, Token(token), view.now));
-    Ok(Json(tell::Fence { current: seen.await? }))
+    let read = move |view: &ShardView<'_>| view.kernel.is_current(&namespace, &key, token, view.now);
+    Ok(Json(tell::Fence { current: app.query(shard, read).await? }))
 }
 
 pub(crate) async fn namespaces(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-) -> Told<tell::Namespaces> {
-    let mut all = Vec::new();
-    for shard in 0..app.shards() {
-        all.extend(app.look(shard, |view| view.kernel.namespaces()).await?);
+) -> JsonResult<tell::Namespaces> {
+    let mut namespaces = Vec::new();
+    for shard in app.shards() {
+        namespaces.extend(app.query(shard, |view| view.kernel.namespaces()).await?);
     }
-    all.retain(|namespace| peer.rights.allows(namespace.as_str(), Right::Read));
-    all.sort_unstable();
-    Ok(Json(tell::Namespaces { namespaces: all.iter().map(|name| name.as_str().to_string()).collect() }))
+    namespaces.retain(|namespace| peer.rights.allows(namespace.as_str(), Right::Read));
+    namespaces.sort_unstable();
+    let names = namespaces.iter().map(|name| name.as_str().to_string());
+    Ok(Json(tell::Namespaces { namespaces: names.collect() }))
 }

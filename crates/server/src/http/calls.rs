@@ -104,7 +104,7 @@ fn acquire_call() -> Call {
             "Over one key, or over several resources, all or none. With `block_seconds` a blocked request waits in a fair queue. \
              Keep `lease_id`: every call under the lease needs it.",
         )
-        .query::<acquire::Options>()
+        .query::<acquire::AcquireQuery>()
         .body::<requests::Acquire>()
         .changes()
         .with::<responses::Granted>()
@@ -152,7 +152,7 @@ fn agents() -> Vec<Call> {
             .with::<agents::Reconciled>(),
         Call::get(path::AGENTS, agent_calls::agents)
             .named("agents", "agents", "List the agents of a namespace")
-            .query::<agent_calls::Paging>()
+            .query::<agent_calls::AgentsQuery>()
             .reads()
             .with::<agents::Agent>()
             .with::<agents::AgentState>()
@@ -174,7 +174,7 @@ fn contention() -> Vec<Call> {
         Call::get("/v1/resource/{resource}/state", contention_calls::resource)
             .named("agents", "resource_state", "Read the leases and waiters of a resource")
             .of_resource()
-            .query::<contention_calls::Where>()
+            .query::<contention_calls::ContentionQuery>()
             .reads()
             .with::<responses::Lease>()
             .with::<responses::Member>()
@@ -182,7 +182,7 @@ fn contention() -> Vec<Call> {
             .refuses(&[InvalidKey, Forbidden]),
         Call::get(path::CONTENTION, contention_calls::contention)
             .named("agents", "contention", "List waiters and recent contention")
-            .query::<contention_calls::Where>()
+            .query::<contention_calls::ContentionQuery>()
             .reads()
             .with::<agents::Waiting>()
             .with::<agents::InTheWay>()
@@ -193,7 +193,7 @@ fn contention() -> Vec<Call> {
             .refuses(&[InvalidKey, Forbidden]),
         Call::get(path::EVENTS, events::events)
             .named("agents", "events", "Stream events as they happen")
-            .query::<events::Where>()
+            .query::<events::EventsQuery>()
             .with::<schema_types::EventId>()
             .header::<HeaderEventId>(
                 "Last-Event-ID",
@@ -295,7 +295,7 @@ fn reads(call: Call) -> Call {
     let nothing =
         ResponseBuilder::new().description("The key has no document.").header("X-Key-Version", version());
     call.compressed()
-        .query::<read::Reading>()
+        .query::<read::ReadQuery>()
         .header::<schema_types::Credential>(header::LEASE_ID, Required::False, "Credential of the lease.")
         .reads()
         .answers(200, document)
@@ -322,7 +322,7 @@ fn removes(path: &'static str) -> Call {
 }
 
 fn writes(call: Call) -> Call {
-    call.query::<write::Writing>()
+    call.query::<write::WriteQuery>()
         .header::<schema_types::Credential>(header::LEASE_ID, Required::True, "Credential of the lease.")
         .header::<HeaderNumber>(
             header::FENCING_TOKEN,
@@ -350,14 +350,14 @@ fn views() -> Vec<Call> {
         Call::get(path::DESCRIBE, view_calls::describe)
             .named("views", "describe", "Describe a key")
             .at_length("Lease and document metadata, without the document and without credentials.")
-            .query::<view_calls::Naming>()
+            .query::<view_calls::DescribeQuery>()
             .reads()
             .tells::<responses::Described>("The state of the key.")
             .refuses(&[InvalidKey, MissingKey, Forbidden, NotFound]),
         Call::get(path::LEASES, view_calls::leases)
             .named("views", "leases", "List all leases that the caller may see")
             .at_length("Paged: repeat with `cursor` from the response until it has none.")
-            .query::<view_calls::Paging>()
+            .query::<view_calls::LeasesQuery>()
             .reads()
             .tells::<responses::Leases>("One page of the list.")
             .refuses(&[InvalidKey, Forbidden]),
@@ -371,7 +371,7 @@ fn views() -> Vec<Call> {
         Call::get(path::FENCE, view_calls::fence)
             .named("views", "fence", "Check whether a fencing token is current")
             .at_length("Valid at the time of the response only; it cannot replace a check at the resource.")
-            .query::<view_calls::Fencing>()
+            .query::<view_calls::FenceQuery>()
             .reads()
             .tells::<responses::Fence>("Whether the token is current.")
             .refuses(&[InvalidKey, MissingKey, Forbidden]),

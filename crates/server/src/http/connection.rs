@@ -28,8 +28,8 @@ use crate::http::router::Routes;
 use crate::http::timeouts::PatientBody;
 use crate::parse::Headers;
 use crate::parse::query::Query;
-use crate::peer::Peer;
-use crate::present::refusals::Refused;
+use crate::peer::{CertificateCheck, Peer};
+use crate::present::refusals::RefusalResponse;
 
 /// A body that is longer goes by the router.
 const DIRECT_MAX: u64 = 16 << 10;
@@ -97,7 +97,7 @@ impl<B: Received> hyper::service::Service<Request<B>> for Front {
 impl Inner {
     async fn answer<B: Received>(&self, request: Request<B>) -> Response {
         if let Err(refusal) = self.gate.as_ref().map_or(Ok(()), |gate| gate.check(&self.peer)) {
-            return Refused(refusal).into_response();
+            return RefusalResponse(refusal).into_response();
         }
         match Direct::of(&request) {
             Some(direct) => {
@@ -162,14 +162,14 @@ impl Direct {
         let (head, body) = request.into_parts();
         let body = match whole(PatientBody::new(body, front.stall)).await {
             Ok(body) => body,
-            Err(refusal) => return Refused(refusal).into_response(),
+            Err(refusal) => return RefusalResponse(refusal).into_response(),
         };
         let (app, peer) = (State(Arc::clone(&front.app)), Extension(front.peer.clone()));
         let headers = Headers(head.headers);
         match self {
             Direct::Acquire => {
-                let options = Query(acquire::Options::default());
-                acquire::acquire(app, peer, options, headers, body).await.into_response()
+                let query = Query(acquire::AcquireQuery::default());
+                acquire::acquire(app, peer, query, headers, body).await.into_response()
             }
             Direct::Keepalive => holder::keepalive(app, peer, headers, body).await.into_response(),
             Direct::Release => holder::release(app, peer, headers, body).await.into_response(),
@@ -212,12 +212,8 @@ impl Gate {
         UnixTime::since_unix_epoch(Duration::from_millis(self.app.unix_ms()))
     }
 
-    fn recheck(&self, peer: &Peer) -> Recheck {
+    fn recheck(&self, peer: &Peer) -> CertificateCheck {
         let (gate, peer) = (self.clone(), peer.clone());
-        Recheck(Arc::new(move || gate.check(&peer).is_ok()))
+        CertificateCheck(Arc::new(move || gate.check(&peer).is_ok()))
     }
 }
-
-/// Is the certificate that a request came with still good? For answers that take long.
-#[derive(Clone)]
-pub(crate) struct Recheck(pub(crate) Arc<dyn Fn() -> bool + Send + Sync>);

@@ -72,12 +72,12 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     }
     store::private::create_dir(data)
         .map_err(|error| Error::io("creating the data directory", data, &error))?;
-    let mut fill = machine::random;
+    let mut fill = system::random::fill;
     let mut moment = Moment { now: UnixTime::since_unix_epoch(machine::wall()), fill: &mut fill };
     let name = |text: &str| text.parse::<Name>();
     let authority = Authority::create(&name("lockd CA")?, Algorithm::default(), Days::OF_CA, &mut moment)?;
     let usual = (Algorithm::default(), Days::USUAL);
-    let hosts = Host::of_this_machine(&machine::host_name());
+    let hosts = Host::of_this_machine(&system::host_name());
     let bundle = authority.issue_server(&name("lockd")?, &hosts, usual, &mut moment)?;
     let client =
         authority.issue_client(&name("operator")?, (Role::Operator, &Rights::all()), usual, &mut moment)?;
@@ -85,7 +85,7 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     let (ca_path, client_path) = (data.join(CA), data.join(CLIENT));
     let files: [(&Path, &str); 3] =
         [(&ca_path, &ca.to_pem()), (&client_path, &client.to_pem()), (&server, &bundle.to_pem())];
-    file::write(&files, Existing::Keep, &mut machine::random)?;
+    file::write(&files, Existing::Keep, &mut system::random::fill)?;
     tracing::info!(folder = %data.display(), "created a CA, a server and a client identity");
     tracing::warn!(file = %ca_path.display(), "the CA's key is not encrypted; keep it elsewhere");
     Ok(server)

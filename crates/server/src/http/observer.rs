@@ -19,7 +19,7 @@ use crate::http::openapi::Call;
 use crate::parse;
 use crate::parse::query::{self, Nothing};
 use crate::peer::Peer;
-use crate::present::refusals::Refused;
+use crate::present::refusals::RefusalResponse;
 
 /// What is asked for and is not there is one series together.
 const UNKNOWN: &str = "unknown";
@@ -51,7 +51,7 @@ pub(crate) async fn around(
     let (seen, sound) = Seen::of(&request, counted.path, request.extensions().get::<Peer>());
     let response = match sound.and_then(|()| around.query(&request, counted.path)) {
         Ok(()) => in_our_words(next.run(request).instrument(seen.span.clone()).await).await,
-        Err(refusal) => Refused(refusal).into_response(),
+        Err(refusal) => RefusalResponse(refusal).into_response(),
     };
     around.answered(counted, seen, response)
 }
@@ -95,7 +95,7 @@ impl Around {
         let (seen, sound) = Seen::of(&request, path, Some(peer));
         let response = match sound {
             Ok(()) => answer(request).instrument(seen.span.clone()).await,
-            Err(refusal) => Refused(refusal).into_response(),
+            Err(refusal) => RefusalResponse(refusal).into_response(),
         };
         self.answered(counted, seen, response)
     }
@@ -140,5 +140,5 @@ async fn in_our_words(response: Response) -> Response {
     };
     let (_, body) = response.into_parts();
     let detail = axum::body::to_bytes(body, 4096).await.unwrap_or_default();
-    Refused(Refusal::new(code, String::from_utf8_lossy(&detail).trim().to_string())).into_response()
+    RefusalResponse(Refusal::new(code, String::from_utf8_lossy(&detail).trim().to_string())).into_response()
 }

@@ -10,7 +10,7 @@ use crate::backend::shards::App;
 use crate::http::calls;
 use crate::http::observer::{Around, around};
 use crate::http::openapi::{self, Document};
-use crate::present::refusals::Refused;
+use crate::present::refusals::RefusalResponse;
 
 /// The calls, to be found by path and method.
 pub(crate) struct Routes {
@@ -38,9 +38,9 @@ impl Routes {
             router.route(call.path, handler)
         });
         let router = found
-            .fallback(async || Refused(Refusal::new(Code::NotFound, "no such path")))
+            .fallback(async || RefusalResponse(Refusal::new(Code::NotFound, "no such path")))
             .method_not_allowed_fallback(async || {
-                Refused(Refusal::new(Code::MethodNotAllowed, "not by this method"))
+                RefusalResponse(Refusal::new(Code::MethodNotAllowed, "not by this method"))
             })
             .layer(from_fn_with_state(Arc::clone(&around_all), around))
             .with_state(Arc::clone(app));

@@ -1,4 +1,4 @@
-//! The query of a request, taken apart strictly.
+//! The query of a request, parsed strictly.
 
 use api::{Code, Refusal};
 use axum::extract::{FromRequestParts, Query as Lenient};
@@ -8,23 +8,23 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
 
-use crate::present::refusals::Refused;
+use crate::present::refusals::RefusalResponse;
 
-/// The query of a request. What is not UTF-8 is refused: to be read as if it were, it would have to become another
-/// text, and two different names would be one.
+/// The query of a request. A query that is not UTF-8 is refused: lossy decoding would turn two different names into
+/// one.
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
-    type Rejection = Refused;
+    type Rejection = RefusalResponse;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query<T>, Refused> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query<T>, RefusalResponse> {
         Ok(Query(read(&parts.uri)?))
     }
 }
 
 pub(crate) fn read<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refusal> {
     if !is_utf8(uri.query().unwrap_or_default()) {
-        return Err(Refusal::new(Code::InvalidBody, "the query is not UTF-8"));
+        return Err(Refusal::new(Code::InvalidBody, "the query is not valid UTF-8"));
     }
     let read = Lenient::try_from_uri(uri).map(|Lenient(query)| query);
     read.map_err(|error| Refusal::new(Code::InvalidBody, error.body_text()))
@@ -50,7 +50,7 @@ fn digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// Of calls that take none.
+/// The query of calls that take no parameters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
@@ -71,7 +71,7 @@ impl<'de> Deserialize<'de> for Flag {
         match String::deserialize(from)?.as_str() {
             "0" => Ok(Flag(false)),
             "1" => Ok(Flag(true)),
-            other => Err(serde::de::Error::custom(format!("0 or 1, not {other:?}"))),
+            other => Err(serde::de::Error::custom(format!("expected 0 or 1: value={other}"))),
         }
     }
 }
@@ -81,38 +81,39 @@ mod tests {
     use super::*;
 
     #[derive(Deserialize)]
-    struct Asked {
+    struct Parameters {
         key: Option<String>,
         public: Option<Flag>,
     }
 
-    async fn asked(query: &str) -> Result<Asked, Refused> {
+    async fn parsed(query: &str) -> Result<Parameters, RefusalResponse> {
         let request = axum::http::Request::builder().uri(format!("/?{query}")).body(()).expect("valid");
-        Query::from_request_parts(&mut request.into_parts().0, &()).await.map(|Query(asked)| asked)
+        Query::from_request_parts(&mut request.into_parts().0, &()).await.map(|Query(parameters)| parameters)
     }
 
-    /// `%ff` and `%fe` were both read as U+FFFD: two clients that meant different keys had the same one.
+    /// `%ff` and `%fe` were both decoded as U+FFFD: two clients with different keys contended for one.
     #[tokio::test]
     async fn a_name_that_is_not_utf8_is_refused() {
         for bad in ["key=%ff", "key=%fe", "key=a%C3", "key=%ED%A0%80"] {
-            assert!(asked(bad).await.is_err(), "{bad}");
+            assert!(parsed(bad).await.is_err(), "{bad}");
         }
         for (query, key) in
             [("key=%C3%a4", "ä"), ("key=%zz", "%zz"), ("key=a%", "a%"), ("key=a+b%2b", "a b+")]
         {
-            assert_eq!(asked(query).await.ok().and_then(|asked| asked.key).as_deref(), Some(key), "{query}");
+            let parsed = parsed(query).await.ok().and_then(|parameters| parameters.key);
+            assert_eq!(parsed.as_deref(), Some(key), "{query}");
         }
     }
 
-    /// `public=2` was read as no: somebody who meant yes was told that a credential is missing.
+    /// `public=2` was parsed as 0: a client that meant 1 was refused for a missing credential.
     #[tokio::test]
     async fn a_flag_is_0_or_1() {
         for (query, set) in [("", false), ("public=0", false), ("public=1", true)] {
-            let asked = asked(query).await.unwrap_or_else(|_| panic!("{query}"));
-            assert_eq!(Flag::is_set(asked.public), set, "{query}");
+            let parameters = parsed(query).await.unwrap_or_else(|_| panic!("{query}"));
+            assert_eq!(Flag::is_set(parameters.public), set, "{query}");
         }
         for bad in ["public=2", "public=true", "public=", "public=01", "public=1&public=1"] {
-            assert!(asked(bad).await.is_err(), "{bad}");
+            assert!(parsed(bad).await.is_err(), "{bad}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A response that carries a lease, on its way to a socket. If it gets no further than here, its delivery has failed.
+//! A response that carries a lease, until it is written to a socket. If its body is dropped unread, the delivery failed.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

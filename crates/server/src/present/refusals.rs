@@ -1,61 +1,174 @@
-//! No, in the words of the API.
+//! Errors as responses of the API: a code, a text, and hints on what to do next.
 
 use api::{Code, Refusal};
 use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::decider::{Advice, Blocked};
+use engine::decider::{Advice, Blocked, Said};
 use engine::shard::Unavailable;
-use kernel::{DocumentTag, Rejection};
+use kernel::{BoundedTable, DocumentTag, InvalidRecord, Outcome, Rejection};
+use store::{ErrorKind, StoreError};
+
+use crate::backend::error::BackendError;
+use crate::backend::upload::UploadError;
+use crate::present::etag::etag_text;
 
 /// A refusal as a response.
 #[derive(Debug)]
-pub(crate) struct Refused(pub(crate) Refusal);
+pub(crate) struct RefusalResponse(pub(crate) Refusal);
 
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Refused {
-        Refused(refusal)
+impl<E: IntoRefusal> From<E> for RefusalResponse {
+    fn from(error: E) -> RefusalResponse {
+        RefusalResponse(error.into_refusal())
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for RefusalResponse {
     fn into_response(self) -> Response {
-        let Refused(refusal) = self;
+        let RefusalResponse(refusal) = self;
         let status = StatusCode::from_u16(refusal.error.status()).expect("codes have statuses");
-        let body = serde_json::to_vec(&refusal).expect("it can always be written");
+        let body = serde_json::to_vec(&refusal).expect("a refusal serializes");
         let mut response =
             Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
         if let Some(seconds) = refusal.hints.retry_after_seconds {
             response = response.header(header::RETRY_AFTER, seconds);
         }
-        // Whoever counts refusals looks for it here.
+        // The metrics count refusals by this extension.
         response.extension(refusal.error).body(Body::from(body)).expect("its parts are valid")
     }
 }
 
-pub(crate) fn unavailable(why: Unavailable) -> Refusal {
-    match why {
-        Unavailable::Busy => Refusal::new(Code::Throttled, "too many requests are waiting; come again"),
-        Unavailable::NoSpace => {
-            Refusal::new(Code::NoSpace, "the log has no room; releases and revokes are still taken")
-        }
-        Unavailable::TooOften => {
-            let detail = "leases are asked for more often than the quota allows; come again in a second";
-            Refusal::new(Code::QuotaExceeded, detail).with(|hints| hints.retry_after_seconds = Some(1))
-        }
-        Unavailable::Replaced => {
-            Refusal::new(Code::Unavailable, "a retry of the same request waits in its place")
-        }
-        Unavailable::Stopped => Refusal::new(Code::Unavailable, "the server has stopped; ask another"),
+/// Errors that a handler returns with `?`.
+pub(crate) trait IntoRefusal {
+    fn into_refusal(self) -> Refusal;
+}
+
+impl IntoRefusal for Refusal {
+    fn into_refusal(self) -> Refusal {
+        self
     }
 }
 
-pub(crate) fn blocked(blocked: &Blocked, holder: Option<String>) -> Refusal {
+impl IntoRefusal for BackendError {
+    fn into_refusal(self) -> Refusal {
+        match self {
+            BackendError::Unavailable(why) => unavailable(why),
+            BackendError::Draining => {
+                Refusal::new(Code::Draining, "the server is shutting down; retry with another server")
+            }
+            BackendError::Indeterminate => Refusal::new(
+                Code::Unavailable,
+                "the server failed before it decided the request, which may have been applied; \
+                 retry with the same idempotency key",
+            ),
+            BackendError::QueryFailed => Refusal::new(Code::Unavailable, "the server failed; retry"),
+            BackendError::NoSuchLease => no_such_lease(),
+            BackendError::NoSuchAgent => no_such_agent(),
+            BackendError::Rejected(rejection) => rejected(&rejection),
+            BackendError::Refused(decision) => refused(&decision, None),
+        }
+    }
+}
+
+impl IntoRefusal for UploadError {
+    fn into_refusal(self) -> Refusal {
+        match self {
+            UploadError::Truncated(error) => truncated(&error),
+            UploadError::TooLarge { max_bytes } => Refusal::new(
+                Code::DocumentTooLarge,
+                format!("the document is longer than the limit: max_bytes={max_bytes}"),
+            ),
+            UploadError::InvalidJson(error) => Refusal::new(Code::InvalidJson, error.to_string()),
+            UploadError::Store(error) if error.kind == ErrorKind::NoSpace => {
+                Refusal::new(Code::NoSpace, format!("the store has no free disk space: {error}"))
+            }
+            UploadError::Store(error) => {
+                Refusal::new(Code::Unavailable, format!("the document cannot be stored: {error}"))
+            }
+        }
+    }
+}
+
+impl From<BackendError> for Refusal {
+    fn from(error: BackendError) -> Refusal {
+        error.into_refusal()
+    }
+}
+
+pub(crate) fn no_such_lease() -> Refusal {
+    Refusal::new(Code::NotFound, "no such lease")
+}
+
+pub(crate) fn no_such_agent() -> Refusal {
+    Refusal::new(Code::NotFound, "no such agent")
+}
+
+pub(crate) fn no_such_key() -> Refusal {
+    Refusal::new(Code::NotFound, "no such key")
+}
+
+pub(crate) fn wrong_lease() -> Refusal {
+    Refusal::new(Code::NotHeld, "the credential is of another lease than the path")
+}
+
+pub(crate) fn missing_key() -> Refusal {
+    Refusal::new(Code::MissingKey, "the query parameter `key` is missing")
+}
+
+pub(crate) fn bad_cursor() -> Refusal {
+    Refusal::new(Code::InvalidBody, "cursor is not from an earlier page; omit it to start at the first page")
+}
+
+pub(crate) fn truncated(error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::new(Code::InvalidBody, format!("the body was not received completely: {error}"))
+}
+
+pub(crate) fn too_many_subscriptions() -> Refusal {
+    Refusal::new(Code::Throttled, "too many event subscriptions, in total or of this identity; retry later")
+}
+
+pub(crate) fn unreadable(error: &StoreError) -> Refusal {
+    Refusal::new(Code::Unavailable, format!("the document cannot be read: {error}"))
+}
+
+fn unavailable(why: Unavailable) -> Refusal {
+    match why {
+        Unavailable::Busy => Refusal::new(Code::Throttled, "too many requests are queued; retry later"),
+        Unavailable::NoSpace => Refusal::new(
+            Code::NoSpace,
+            "the log has no free disk space; releases and revokes are still accepted",
+        ),
+        Unavailable::TooOften => {
+            let detail = "the quota's rate of acquires is exceeded; retry in a second";
+            Refusal::new(Code::QuotaExceeded, detail).with(|hints| hints.retry_after_seconds = Some(1))
+        }
+        Unavailable::Replaced => {
+            Refusal::new(Code::Unavailable, "a retry with the same idempotency key took this request's place")
+        }
+        Unavailable::Stopped => {
+            Refusal::new(Code::Unavailable, "the server has stopped; retry with another server")
+        }
+    }
+}
+
+/// A decision that is not the response that the handler expects. `holder` is the owner of a conflicting lease.
+pub(crate) fn refused(decision: &Said, holder: Option<String>) -> Refusal {
+    match decision {
+        Said::Blocked(conflict) => blocked(conflict, holder),
+        Said::Outcome(Outcome::Rejected(rejection)) => rejected(rejection),
+        Said::Outcome(Outcome::Applied(..) | Outcome::Unchanged(_)) => Refusal::new(
+            Code::Unavailable,
+            "internal error: the decision does not match the request; report this bug",
+        ),
+    }
+}
+
+fn blocked(blocked: &Blocked, holder: Option<String>) -> Refusal {
     let (code, detail) = match blocked.advice {
-        Advice::Wait => (Code::Waiting, "others hold it, or came first"),
+        Advice::Wait => (Code::Waiting, "blocked by conflicting leases or earlier waiters"),
         Advice::Die | Advice::Deadlock => (
             Code::Deadlock,
-            "waiting would close a ring of sessions that wait for each other; give back first",
+            "waiting would close a deadlock cycle of sessions; release the listed leases first",
         ),
     };
     let leases = if blocked.release.is_empty() { &blocked.holders } else { &blocked.release };
@@ -68,10 +181,9 @@ pub(crate) fn blocked(blocked: &Blocked, holder: Option<String>) -> Refusal {
 }
 
 pub(crate) fn rejected(rejection: &Rejection) -> Refusal {
-    let (code, detail) = words(rejection);
-    let refusal = Refusal::new(code, detail);
+    let refusal = Refusal::new(code(rejection), detail(rejection));
     match rejection {
-        Rejection::VersionConflict(tag) | Rejection::EtagMismatch(tag) => tagged(refusal, tag),
+        Rejection::VersionConflict(tag) | Rejection::EtagMismatch(tag) => with_tag(refusal, tag),
         Rejection::AlreadyHeld(lease) => refusal.with(|hints| {
             hints.lease = Some(lease.to_string());
             hints.leases = vec![lease.to_string()];
@@ -83,69 +195,107 @@ pub(crate) fn rejected(rejection: &Rejection) -> Refusal {
     }
 }
 
-fn tagged(refusal: Refusal, tag: &DocumentTag) -> Refusal {
-    let etag = tag.etag.map(|etag| hex(&etag.0)).unwrap_or_default();
+fn with_tag(refusal: Refusal, tag: &DocumentTag) -> Refusal {
     refusal.with(|hints| {
         hints.current_version = Some(tag.version.0);
-        hints.current_etag = Some(etag);
+        hints.current_etag = Some(tag.etag.map(etag_text).unwrap_or_default());
     })
 }
 
-fn words(rejection: &Rejection) -> (Code, String) {
-    let (code, text) = match rejection {
-        Rejection::InvalidTtl { max } => {
-            return (
-                Code::InvalidTtl,
-                format!("a ttl is more than 0 and at most the limit: max_ms={}", max.0),
-            );
-        }
-        Rejection::InvalidHold { max } => {
-            return (Code::InvalidBody, format!("the hold after expiry is too long: max_ms={}", max.0));
-        }
-        Rejection::QuotaExceeded { max } => {
-            return (Code::QuotaExceeded, format!("as many leases are held as may be: max={max}"));
-        }
-        Rejection::Full(table) => return (Code::Throttled, format!("a table is full: {table:?}")),
-        Rejection::InvalidState(state) => {
-            return (Code::InvalidState, format!("not from this state: state={}", state.as_str()));
-        }
-        Rejection::InUse { leases } => {
-            let detail = format!("leases stand in the namespace; take them back first: leases={leases}");
-            return (Code::InvalidState, detail);
-        }
-        Rejection::StaleEpoch { current } => {
-            return (
-                Code::StaleEpoch,
-                format!("the credential is of an earlier epoch: current={}", current.0),
-            );
-        }
-        Rejection::FencingMismatch { current } => {
-            return (
-                Code::FencingMismatch,
-                format!("the lease's token is another one: current={}", current.0),
-            );
-        }
-        Rejection::Misplaced(why) => return (Code::Unavailable, format!("the server is at fault: {why:?}")),
-        Rejection::InvalidBatch => (Code::InvalidBody, "none, or too many entries"),
-        Rejection::RequestMismatch => {
-            (Code::IdempotencyMismatch, "this idempotency key was used for another request")
-        }
-        Rejection::NotFound => (Code::NotFound, "no such thing was ever here"),
-        Rejection::Retired => (Code::Retired, "the lease ended, and its history is gone"),
-        Rejection::NotHeld => (Code::NotHeld, "the lease is another's, was released, or does not cover this"),
-        Rejection::LeaseRevoked => (Code::LeaseRevoked, "an operator withdrew the lease"),
-        Rejection::LeaseExpired => (Code::LeaseExpired, "the lease ran out"),
-        Rejection::AgentTaken => (Code::Forbidden, "the agent belongs to another identity"),
-        Rejection::Behind => (Code::Unavailable, "so much has run out at once that this must wait"),
-        Rejection::Conflict(_) => (Code::Waiting, "others hold it"),
-        Rejection::AlreadyHeld(_) => (Code::AlreadyHeld, "the same session holds it already"),
-        Rejection::VersionConflict(_) => (Code::VersionConflict, "the key has another version"),
-        Rejection::EtagMismatch(_) => (Code::EtagMismatch, "the document has another hash"),
-        Rejection::Paused => (Code::QuotaExceeded, "new grants are stopped for this identity"),
-    };
-    (code, text.to_string())
+fn code(rejection: &Rejection) -> Code {
+    match rejection {
+        Rejection::InvalidTtl { .. } => Code::InvalidTtl,
+        Rejection::InvalidHold { .. } | Rejection::InvalidBatch => Code::InvalidBody,
+        Rejection::QuotaExceeded { .. } | Rejection::Paused => Code::QuotaExceeded,
+        Rejection::Full(_) => Code::Throttled,
+        Rejection::InvalidState(_) | Rejection::InUse { .. } => Code::InvalidState,
+        Rejection::StaleEpoch { .. } => Code::StaleEpoch,
+        Rejection::FencingMismatch { .. } => Code::FencingMismatch,
+        Rejection::InvalidRecord(_) | Rejection::Behind => Code::Unavailable,
+        Rejection::RequestMismatch => Code::IdempotencyMismatch,
+        Rejection::NotFound => Code::NotFound,
+        Rejection::Retired => Code::Retired,
+        Rejection::NotHeld => Code::NotHeld,
+        Rejection::LeaseRevoked => Code::LeaseRevoked,
+        Rejection::LeaseExpired => Code::LeaseExpired,
+        Rejection::AgentTaken => Code::Forbidden,
+        Rejection::Conflict(_) => Code::Waiting,
+        Rejection::AlreadyHeld(_) => Code::AlreadyHeld,
+        Rejection::VersionConflict(_) => Code::VersionConflict,
+        Rejection::EtagMismatch(_) => Code::EtagMismatch,
+    }
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |text, byte| text + &format!("{byte:02x}"))
+fn detail(rejection: &Rejection) -> String {
+    let text = match rejection {
+        Rejection::InvalidTtl { max } => return format!("the TTL is 0 or above the limit: max_ms={}", max.0),
+        Rejection::InvalidHold { max } => {
+            return format!("the hold after expiry is above the limit: max_ms={}", max.0);
+        }
+        Rejection::QuotaExceeded { max } => return format!("lease quota reached: max={max}"),
+        Rejection::Full(table) => return format!("server limit reached: limit={}", limit(*table)),
+        Rejection::InvalidState(state) => {
+            return format!("the lease's state does not allow this: state={}", state.as_str());
+        }
+        Rejection::InUse { leases } => {
+            return format!(
+                "the namespace has leases; release or revoke and reclaim them first: leases={leases}"
+            );
+        }
+        Rejection::StaleEpoch { current } => {
+            return format!("the credential is of an earlier epoch: current={}", current.0);
+        }
+        Rejection::FencingMismatch { current } => {
+            return format!("the lease has another fencing token: current={}", current.0);
+        }
+        Rejection::InvalidRecord(why) => {
+            return format!(
+                "internal error; restart the server and report this bug: reason={}",
+                reason(*why)
+            );
+        }
+        Rejection::InvalidBatch => "the request has no entries, or too many",
+        Rejection::RequestMismatch => "the idempotency key was used for another request; use a new key",
+        Rejection::NotFound => "no such lease",
+        Rejection::Retired => "the lease ended, and its history was deleted",
+        Rejection::NotHeld => {
+            "the lease is of another identity, was released, or does not cover this resource"
+        }
+        Rejection::LeaseRevoked => "the lease was revoked by an operator",
+        Rejection::LeaseExpired => "the lease expired",
+        Rejection::AgentTaken => "the agent belongs to another identity",
+        Rejection::Behind => "too many leases expired at once; retry when their expiry is logged",
+        Rejection::Conflict(_) => "blocked by conflicting leases",
+        Rejection::AlreadyHeld(_) => "the same session already holds a conflicting lease",
+        Rejection::VersionConflict(_) => "the key has another version",
+        Rejection::EtagMismatch(_) => "the document has another etag",
+        Rejection::Paused => "grants are paused by an operator",
+    };
+    text.to_string()
+}
+
+/// The name of the limit; of both limits, where the kernel does not tell which is reached.
+fn limit(table: BoundedTable) -> &'static str {
+    match table {
+        BoundedTable::Leases => "leases_max",
+        BoundedTable::Namespaces => "namespaces_max",
+        BoundedTable::Nodes => "nodes_max",
+        BoundedTable::Documents => "documents_max",
+        BoundedTable::Agents => "agents_max,agents_per_identity_max",
+        BoundedTable::Policies => "policies_max",
+        BoundedTable::Requests => "requests_max,requests_per_identity_max",
+    }
+}
+
+fn reason(why: InvalidRecord) -> String {
+    match why {
+        InvalidRecord::Lsn { last } => format!("LSN out of order: last={}", last.0),
+        InvalidRecord::Time { last } => format!("time stamp out of order: last_ms={}", last.0),
+        InvalidRecord::NotOpen => "the log is not open".to_string(),
+        InvalidRecord::Term { last } => format!("stale term: last={last}"),
+        InvalidRecord::Store => "the record belongs to another store".to_string(),
+        InvalidRecord::KernelVersion { newest } => format!("unsupported kernel version: newest={newest}"),
+        InvalidRecord::Limits => "invalid limits".to_string(),
+        InvalidRecord::NoIdentity => "the command has no identity".to_string(),
+    }
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kernel::{
-    Action, Age, AgentName, AgentNews, Bundle, Command, Grant, Granted, Held, Identity, Member, OnExpiry,
-    Predicate, Renewal, Request, RequestKey, ResourceName, SessionName, Span, Time,
+    Action, Age, AgentAnnouncement, AgentName, Bundle, Command, Credential, Granted, IdempotencyKey,
+    Identity, LeaseRequest, Member, OnExpiry, Predicate, Renewal, RequestKey, ResourceName, SessionName,
+    Span, Time,
 };
 
 use super::{HOLD, after};
@@ -41,7 +42,7 @@ pub(super) struct Attempt {
     /// The time of its first try.
     pub(super) since: TrueTime,
     pub(super) tries: u64,
-    pub(super) request: Option<Request>,
+    pub(super) request: Option<IdempotencyKey>,
     pub(super) next: NextStep,
 }
 
@@ -54,7 +55,7 @@ pub(super) enum NextStep {
 }
 
 pub(super) struct HeldLease {
-    pub(super) held: Held,
+    pub(super) held: Credential,
     /// The time of its release.
     pub(super) until: TrueTime,
     /// The time of its next renewal.
@@ -109,7 +110,7 @@ impl Agent {
 
     /// The command that the server makes of the manifest; `age` decides under wait-die.
     pub(super) fn command(&self, attempt: &Attempt, age: Option<Age>) -> Command {
-        let grant = Grant {
+        let grant = LeaseRequest {
             namespace: namespace(),
             bundle: attempt.bundle.clone(),
             ttl: Span(HOLD),
@@ -125,14 +126,18 @@ impl Agent {
     }
 
     pub(super) fn announce(&self, restarting: bool) -> Command {
-        let news =
-            AgentNews { namespace: namespace(), agent: self.name.clone(), restarting, operator: false };
+        let news = AgentAnnouncement {
+            namespace: namespace(),
+            agent: self.name.clone(),
+            restarting,
+            operator: false,
+        };
         Command::by(&self.identity, Action::Agent(news))
     }
 
     /// It was granted a lease, or rebound one.
     pub(super) fn granted(&mut self, granted: &Granted, now: TrueTime, hold_ms: u64) {
-        let held = Held { lease: granted.lease, epoch: granted.epoch };
+        let held = Credential { lease: granted.lease, epoch: granted.epoch };
         self.held.retain(|known| known.held.lease != granted.lease);
         self.held.push(HeldLease { held, until: after(now, hold_ms), renew_at: None, rebind_at: None });
     }
@@ -187,10 +192,10 @@ impl Agent {
 }
 
 /// A unique idempotency key.
-pub(super) fn request(number: u64) -> Request {
+pub(super) fn request(number: u64) -> IdempotencyKey {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.to_le_bytes());
-    Request { key: RequestKey(key), fingerprint: key }
+    IdempotencyKey { key: RequestKey(key), fingerprint: key }
 }
 
 fn session(name: &str, number: u64) -> SessionName {

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::decider::{Advice, Blocked, Said};
 use engine::shard::{Reply, Submission, Turn, Wait};
-use kernel::{Action, Age, Answer, Command, Granted, Outcome, Span};
+use kernel::{Action, Age, Command, Granted, Outcome, Response, Span};
 
 use super::agent::{Agent, AgentRequest, NextStep, request};
 use super::{
     AGENTS_MAX, AgentStats, DELAY, FAULTY_DELAY, FAULTY_WAIT, HOLD, Period, SETTLE, WAIT, after,
     bound_with_newcomers, bound_without_newcomers,
 };
-use crate::disk::{Fate, SimFs};
+use crate::disk::{FaultPlan, SimFs};
 use crate::rng::Rng;
 use crate::servers::client::namespace;
 use crate::servers::clock::{Machine, TrueTime};
@@ -53,7 +53,7 @@ impl<'a> AgentSimulation<'a> {
             next: 1,
             transit: Vec::new(),
             pending: BTreeMap::new(),
-            fs: SimFs::new(Fate { crash_at: None, fail_at: None }),
+            fs: SimFs::new(FaultPlan { crash_at: None, fail_at: None }),
             server: None,
             machine: Machine::new(TrueTime(0), 1, 0),
             boots: 1,
@@ -336,7 +336,8 @@ impl<'a> AgentSimulation<'a> {
         let (now, hold_ms) = (self.now, self.rng.below(HOLD + 1));
         let (granted, blocked) = match reply {
             Ok(Said::Outcome(
-                Outcome::Applied(Answer::Granted(granted), _) | Outcome::Unchanged(Answer::Granted(granted)),
+                Outcome::Applied(Response::Granted(granted), _)
+                | Outcome::Unchanged(Response::Granted(granted)),
             )) => (Some(granted), None),
             Ok(Said::Blocked(blocked)) => (None, Some(&**blocked)),
             _ => (None, None),
@@ -483,7 +484,7 @@ impl<'a> AgentSimulation<'a> {
         self.stats.crashes += 1;
         self.server = None;
         self.pending.clear();
-        self.fs = self.fs.after_crash(&mut self.rng, Fate { crash_at: None, fail_at: None });
+        self.fs = self.fs.after_crash(&mut self.rng, FaultPlan { crash_at: None, fail_at: None });
         if self.rng.one_in(2) {
             self.boots += 1;
             let up = self.rng.below(5000);

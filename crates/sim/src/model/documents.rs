@@ -1,8 +1,8 @@
 //! Commands on documents: commit, remove, relocate.
 
 use kernel::{
-    Answer, Bounded, Commit, Document, DocumentTag, Event, Identity, KeyData, Location, Lsn, Member, Phase,
-    Predicate, Rejection, Relocation, Removal, State, Time, Version, Write,
+    BoundedTable, Commit, Document, DocumentTag, Event, Identity, KeyData, Location, Lsn, Member, Phase,
+    Predicate, Rejection, Relocation, Removal, Response, State, Time, Version, Write,
 };
 
 use super::{Model, ModelResult, NotApplied};
@@ -46,7 +46,7 @@ impl Model {
         let (lease, place) = self.may_write(now, who, &commit.write)?;
         let documents = self.keys.iter().filter(|key| key.document.is_some()).count();
         if self.keys[place].document.is_none() && documents >= self.limits().documents_max as usize {
-            return Err(Rejection::Full(Bounded::Documents).into());
+            return Err(Rejection::Full(BoundedTable::Documents).into());
         }
         let (namespace, name) = (self.keys[place].namespace.clone(), commit.write.key.clone());
         self.pass_time(lsn, now, &[]);
@@ -62,7 +62,7 @@ impl Model {
         if commit.write.release {
             self.end_released(lease);
         }
-        Ok(Answer::Committed(version))
+        Ok(Response::Committed(version))
     }
 
     pub(super) fn remove(&mut self, lsn: Lsn, now: Time, who: &Identity, removal: &Removal) -> ModelResult {
@@ -70,7 +70,7 @@ impl Model {
         let (lease, place) = self.may_write(now, who, write)?;
         let KeyData { namespace, key: name, version, document } = self.keys[place].clone();
         if document.is_none() && !write.release {
-            return Err(NotApplied::Unchanged(Answer::Removed { removed: false, version }));
+            return Err(NotApplied::Unchanged(Response::Removed { removed: false, version }));
         }
         self.pass_time(lsn, now, &[]);
         let matches = |key: &&mut KeyData| key.namespace == namespace && key.key == name;
@@ -85,7 +85,7 @@ impl Model {
         if write.release {
             self.end_released(lease);
         }
-        Ok(Answer::Removed { removed: document.is_some(), version })
+        Ok(Response::Removed { removed: document.is_some(), version })
     }
 
     pub(super) fn relocate(&mut self, lsn: Lsn, now: Time, relocation: &Relocation) -> ModelResult {
@@ -96,12 +96,12 @@ impl Model {
                 && key.version == relocation.version
         };
         if !self.keys.iter().any(matches) {
-            return Err(NotApplied::Unchanged(Answer::Relocated { moved: false }));
+            return Err(NotApplied::Unchanged(Response::Relocated { moved: false }));
         }
         self.pass_time(lsn, now, &[]);
         let key = self.keys.iter_mut().find(|key| matches(key)).expect("a document stays");
         let to: Location = relocation.location;
         key.document.as_mut().expect("it has a document").location = to;
-        Ok(Answer::Relocated { moved: true })
+        Ok(Response::Relocated { moved: true })
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use kernel::{
-    Age, AgentData, Answer, Bounded, Bundle, Conflict, Details, Epoch, Event, Grant, Identity, KeyData,
-    LeaseData, Lsn, Member, Namespace, NamespaceData, OnExpiry, Phase, Predicate, Quota, Rejection, Span,
-    Time, Token,
+    Age, AgentData, BoundedTable, Bundle, Conflict, Epoch, Event, Identity, KeyData, LeaseAttributes,
+    LeaseData, LeaseRequest, Lsn, Member, Namespace, NamespaceData, OnExpiry, Phase, Predicate, Quota,
+    Rejection, Response, Span, Time, Token,
 };
 
 use super::{EffectiveState, Model, ModelResult, cap, granted, mark_returned, timer, weight};
@@ -16,7 +16,7 @@ impl Model {
         lsn: Lsn,
         now: Time,
         who: &Identity,
-        grant: &Grant,
+        grant: &LeaseRequest,
         phase: Phase,
     ) -> ModelResult {
         let limits = *self.limits();
@@ -34,7 +34,7 @@ impl Model {
         }
         let known = self.namespaces.iter().any(|namespace| namespace.name == grant.namespace);
         if !known && self.namespaces.len() >= limits.namespaces_max as usize {
-            return Err(Rejection::Full(Bounded::Namespaces).into());
+            return Err(Rejection::Full(BoundedTable::Namespaces).into());
         }
         self.may_use_agent(now, who, grant)?;
         let conflicts = self.conflicting(now, &grant.namespace, &grant.bundle);
@@ -51,10 +51,10 @@ impl Model {
         self.grant(lsn, who, grant, phase, policy.quota);
         let granted = granted(self.id(lsn), self.live(lsn).expect("it was just granted"));
         self.events.push(Event::Granted(granted.lease, granted.token));
-        Ok(Answer::Granted(granted))
+        Ok(Response::Granted(granted))
     }
 
-    fn may_use_agent(&self, now: Time, who: &Identity, grant: &Grant) -> Result<(), Rejection> {
+    fn may_use_agent(&self, now: Time, who: &Identity, grant: &LeaseRequest) -> Result<(), Rejection> {
         let Some(name) = &grant.agent else { return Ok(()) };
         let known = self.agents.iter().find(|agent| {
             agent.namespace == grant.namespace
@@ -68,7 +68,7 @@ impl Model {
             None if full && self.agents.iter().any(|agent| agent.forget_at.is_some_and(|at| at < now)) => {
                 Err(Rejection::Behind)
             }
-            None if full => Err(Rejection::Full(Bounded::Agents)),
+            None if full => Err(Rejection::Full(BoundedTable::Agents)),
             Some(agent) if agent.identity != *who => Err(Rejection::AgentTaken),
             Some(agent) if agent.paused => Err(Rejection::Paused),
             _ => Ok(()),
@@ -78,16 +78,16 @@ impl Model {
     fn counts_allow(
         &self,
         who: &Identity,
-        grant: &Grant,
+        grant: &LeaseRequest,
         ending: &[Lsn],
         quota: Quota,
     ) -> Result<(), Rejection> {
         let left = || self.leases.iter().filter(|lease| !ending.contains(&lease.lsn));
         if left().count() >= self.limits().leases_max as usize {
-            return Err(Rejection::Full(Bounded::Leases));
+            return Err(Rejection::Full(BoundedTable::Leases));
         }
         if self.nodes_count() + weight(grant.bundle.members()) > self.limits().nodes_max as usize {
-            return Err(Rejection::Full(Bounded::Nodes));
+            return Err(Rejection::Full(BoundedTable::Nodes));
         }
         let max = quota.leases_max.unwrap_or(self.limits().leases_per_identity_max);
         let mine =
@@ -154,7 +154,7 @@ impl Model {
         }
     }
 
-    fn blocked_by(&self, who: &Identity, grant: &Grant, conflicts: &ConflictingLeases) -> Rejection {
+    fn blocked_by(&self, who: &Identity, grant: &LeaseRequest, conflicts: &ConflictingLeases) -> Rejection {
         let own = |lsn: &Lsn| {
             let lease = self.live(*lsn).expect("a conflicting lease is live");
             lease.identity == *who && grant.session.is_some() && lease.details.session == grant.session
@@ -167,7 +167,7 @@ impl Model {
         Rejection::Conflict(Box::new(Conflict { holders, oldest }))
     }
 
-    fn grant(&mut self, lsn: Lsn, who: &Identity, grant: &Grant, phase: Phase, quota: Quota) {
+    fn grant(&mut self, lsn: Lsn, who: &Identity, grant: &LeaseRequest, phase: Phase, quota: Quota) {
         let now = self.now;
         let stale = |agent: &AgentData| {
             agent.namespace == grant.namespace
@@ -206,7 +206,7 @@ impl Model {
             capped: cap <= ttl_until,
             used: false,
             members: grant.bundle.members().to_vec(),
-            details: Details {
+            details: LeaseAttributes {
                 on_expiry: grant.on_expiry,
                 age: grant.attempt.filter(young),
                 agent: grant.agent.clone(),
@@ -218,7 +218,7 @@ impl Model {
         });
     }
 
-    fn register_agent(&mut self, lsn: Lsn, who: &Identity, grant: &Grant) {
+    fn register_agent(&mut self, lsn: Lsn, who: &Identity, grant: &LeaseRequest) {
         let Some(name) = &grant.agent else { return };
         let now = self.now;
         let matches = |agent: &AgentData| agent.namespace == grant.namespace && agent.name == *name;

@@ -1,23 +1,23 @@
 //! Commands of holders: activate, renew, touch, release, rebind; and the retraction of undelivered grants.
 
 use kernel::{
-    Answer, End, Epoch, Event, Held, Identity, LeaseId, Lsn, Phase, Rejection, Renewal, Retraction, Span,
-    State, Time, Token,
+    Credential, EndReason, Epoch, Event, Identity, LeaseId, Lsn, Phase, Rejection, Renewal, Response,
+    Retraction, Span, State, Time, Token,
 };
 
 use super::{EffectiveState, Model, ModelResult, NotApplied, cap, granted, set_deadline};
 
 impl Model {
     /// The rejections, in the order in which the rules list them.
-    pub(super) fn authority(&self, now: Time, who: &Identity, held: Held) -> Result<Lsn, Rejection> {
+    pub(super) fn authority(&self, now: Time, who: &Identity, held: Credential) -> Result<Lsn, Rejection> {
         self.exists(held.lease)?;
         let lsn = held.lease.lsn;
         if let Some(past) = self.history.iter().find(|past| past.lsn == lsn) {
             return Err(match past.end {
                 _ if past.identity != *who => Rejection::NotHeld,
-                End::Revoked => Rejection::LeaseRevoked,
-                End::Expired => Rejection::LeaseExpired,
-                End::Released => Rejection::NotHeld,
+                EndReason::Revoked => Rejection::LeaseRevoked,
+                EndReason::Expired => Rejection::LeaseExpired,
+                EndReason::Released => Rejection::NotHeld,
             });
         }
         let lease = self.live(lsn).expect("a lease that exists and has not ended is live");
@@ -44,7 +44,7 @@ impl Model {
         if live || past { Ok(()) } else { Err(Rejection::Retired) }
     }
 
-    pub(super) fn active(&self, now: Time, who: &Identity, held: Held) -> Result<Lsn, Rejection> {
+    pub(super) fn active(&self, now: Time, who: &Identity, held: Credential) -> Result<Lsn, Rejection> {
         let lsn = self.authority(now, who, held)?;
         match self.live(lsn).expect("it has authority").phase {
             Phase::Reserved => Err(Rejection::InvalidState(State::Reserved)),
@@ -52,7 +52,7 @@ impl Model {
         }
     }
 
-    pub(super) fn activate(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> ModelResult {
+    pub(super) fn activate(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Credential) -> ModelResult {
         let lease = self.authority(now, who, held)?;
         if self.live(lease).expect("it has authority").phase != Phase::Reserved {
             return Err(Rejection::InvalidState(State::Active).into());
@@ -62,7 +62,7 @@ impl Model {
         row.phase = Phase::Active;
         row.used = true;
         self.events.push(Event::Activated(held.lease));
-        Ok(Answer::Live(self.answer_live(lease)))
+        Ok(Response::Live(self.answer_live(lease)))
     }
 
     pub(super) fn renew(&mut self, lsn: Lsn, now: Time, who: &Identity, renewals: &[Renewal]) -> ModelResult {
@@ -80,7 +80,7 @@ impl Model {
         let decided: Vec<Result<(Lsn, Span), Rejection>> = renewals.iter().map(decide).collect();
         if decided.iter().all(Result::is_err) {
             let refusals = decided.into_iter().map(|result| Err(result.expect_err("all are")));
-            return Err(NotApplied::Unchanged(Answer::Renewed(refusals.collect())));
+            return Err(NotApplied::Unchanged(Response::Renewed(refusals.collect())));
         }
         self.pass_time(lsn, now, &[]);
         let mut results = Vec::new();
@@ -96,14 +96,14 @@ impl Model {
                 self.answer_live(lease)
             }));
         }
-        Ok(Answer::Renewed(results))
+        Ok(Response::Renewed(results))
     }
 
-    pub(super) fn touch(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> ModelResult {
+    pub(super) fn touch(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Credential) -> ModelResult {
         let lease = self.active(now, who, held)?;
         self.pass_time(lsn, now, &[]);
         self.record_use(lease);
-        Ok(Answer::Live(self.answer_live(lease)))
+        Ok(Response::Live(self.answer_live(lease)))
     }
 
     pub(super) fn record_use(&mut self, lease: Lsn) {
@@ -114,16 +114,16 @@ impl Model {
         set_deadline(row, quota);
     }
 
-    pub(super) fn release(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> ModelResult {
+    pub(super) fn release(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Credential) -> ModelResult {
         match self.exists(held.lease) {
-            Err(Rejection::Retired) => return Err(NotApplied::Unchanged(Answer::Released)),
+            Err(Rejection::Retired) => return Err(NotApplied::Unchanged(Response::Released)),
             other => other?,
         }
         let issued = |epoch: Epoch| if epoch.0 % 2 == 1 { epoch } else { Epoch(epoch.0 - 1) };
         if let Some(past) = self.history.iter().find(|past| past.lsn == held.lease.lsn) {
             let right = past.identity == *who && held.epoch == issued(past.epoch);
             return Err(if right {
-                NotApplied::Unchanged(Answer::Released)
+                NotApplied::Unchanged(Response::Released)
             } else {
                 Rejection::NotHeld.into()
             });
@@ -141,19 +141,19 @@ impl Model {
             return Err(Rejection::NotHeld.into());
         }
         if matches!(effective_state, EffectiveState::Revoking | EffectiveState::Expired) {
-            return Err(NotApplied::Unchanged(Answer::Released));
+            return Err(NotApplied::Unchanged(Response::Released));
         }
         self.pass_time(lsn, now, &[held.lease.lsn]);
         self.end_released(held.lease.lsn);
-        Ok(Answer::Released)
+        Ok(Response::Released)
     }
 
     pub(super) fn end_released(&mut self, lease: Lsn) {
         self.events.push(Event::Released(self.id(lease)));
-        self.end(lease, End::Released);
+        self.end(lease, EndReason::Released);
     }
 
-    pub(super) fn rebind(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Held) -> ModelResult {
+    pub(super) fn rebind(&mut self, lsn: Lsn, now: Time, who: &Identity, held: Credential) -> ModelResult {
         match self.authority(now, who, held) {
             Ok(lease) => {
                 let reserved = self.live(lease).expect("it has authority").phase == Phase::Reserved;
@@ -196,11 +196,11 @@ impl Model {
         self.agent_returned(&namespace, agent.as_ref());
         let granted = granted(self.id(id), self.live(id).expect("it was just rebound"));
         self.events.push(Event::Rebound(granted.lease, granted.token));
-        Ok(Answer::Granted(granted))
+        Ok(Response::Granted(granted))
     }
 
     pub(super) fn retract(&mut self, lsn: Lsn, now: Time, retraction: Retraction) -> ModelResult {
-        let no = Err(NotApplied::Unchanged(Answer::Retracted { undone: false }));
+        let no = Err(NotApplied::Unchanged(Response::Retracted { undone: false }));
         if self.exists(retraction.lease).is_err() {
             return no;
         }
@@ -214,10 +214,11 @@ impl Model {
         self.pass_time(lsn, now, &[]);
         self.requests.retain(|entry| {
             let same = entry.identity == identity && Some(entry.request.key) == retraction.request;
-            let its = matches!(&entry.answer, Answer::Granted(granted) if granted.lease == retraction.lease);
+            let its =
+                matches!(&entry.answer, Response::Granted(granted) if granted.lease == retraction.lease);
             !(same && its && now <= entry.lapses_at)
         });
         self.end_released(retraction.lease.lsn);
-        Ok(Answer::Retracted { undone: true })
+        Ok(Response::Retracted { undone: true })
     }
 }

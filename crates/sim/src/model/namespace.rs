@@ -1,7 +1,7 @@
 //! Deleting a namespace: each command scans for its remaining contents, and removes at most `step_max` of them.
 
 use kernel::{
-    Answer, Event, KERNEL_VERSION, KeyData, Lsn, Misplaced, Namespace, Policy, Rejection, Scope, Time,
+    Event, InvalidRecord, KERNEL_VERSION, KeyData, Lsn, Namespace, Policy, Rejection, Response, Scope, Time,
     Version,
 };
 
@@ -10,7 +10,9 @@ use super::{Model, ModelResult, NotApplied, timer};
 impl Model {
     pub(super) fn drop_namespace(&mut self, lsn: Lsn, now: Time, namespace: &Namespace) -> ModelResult {
         if self.tenure.as_ref().is_none_or(|tenure| tenure.open.kernel_version == 1) {
-            return Err(Rejection::Misplaced(Misplaced::KernelVersion { newest: KERNEL_VERSION }).into());
+            return Err(
+                Rejection::InvalidRecord(InvalidRecord::KernelVersion { newest: KERNEL_VERSION }).into()
+            );
         }
         let leases = self.leases.iter().filter(|lease| lease.namespace == *namespace).count();
         if leases > 0 {
@@ -19,7 +21,7 @@ impl Model {
             return Err(if behind { Rejection::Behind } else { Rejection::InUse { leases } }.into());
         }
         if !self.is_anything_left(namespace) {
-            return Err(NotApplied::Unchanged(Answer::Dropped { more: false }));
+            return Err(NotApplied::Unchanged(Response::Dropped { more: false }));
         }
         self.pass_time(lsn, now, &[]);
         let mut left = self.limits().step_max as usize;
@@ -49,7 +51,7 @@ impl Model {
             self.policies.retain(|(scope, _)| *scope != all);
             self.policies.push((all, policy));
         }
-        Ok(Answer::Dropped { more })
+        Ok(Response::Dropped { more })
     }
 
     fn is_anything_left(&self, namespace: &Namespace) -> bool {

@@ -1,8 +1,9 @@
 //! Commands of operators, and the announcements of agents.
 
 use kernel::{
-    AgentData, AgentNews, Answer, Bounded, End, Epoch, Event, Identity, LeaseData, LeaseId, Lsn, Namespace,
-    Party, Pause, Paused, Phase, Policy, Quota, Rejection, Restart, Scope, SetQuota, Span, State, Time,
+    AgentAnnouncement, AgentData, BoundedTable, EndReason, Epoch, Event, Identity, LeaseData, LeaseId, Lsn,
+    Namespace, Party, Pause, Paused, Phase, Policy, Quota, Rejection, Response, Restart, Scope, SetQuota,
+    Span, State, Time,
 };
 
 use super::{EffectiveState, Model, ModelResult, NotApplied, mark_returned, timer, weight};
@@ -16,7 +17,7 @@ impl Model {
         }
         self.pass_time(lsn, now, &[id.lsn]);
         self.withdraw(id.lsn);
-        Ok(Answer::Revoking(id))
+        Ok(Response::Revoking(id))
     }
 
     pub(super) fn withdraw(&mut self, lsn: Lsn) {
@@ -49,7 +50,7 @@ impl Model {
         });
         leases = light.copied().collect();
         if leases.is_empty() {
-            return Err(NotApplied::Unchanged(Answer::RevokedAll { revoked: 0, more: false }));
+            return Err(NotApplied::Unchanged(Response::RevokedAll { revoked: 0, more: false }));
         }
         self.pass_time(lsn, now, &leases);
         leases.retain(|lease| self.live(*lease).is_some());
@@ -57,13 +58,13 @@ impl Model {
             self.withdraw(*lease);
         }
         let more = self.leases.iter().any(|lease| of(&lease));
-        Ok(Answer::RevokedAll { revoked: u32::try_from(leases.len()).expect("at most 256"), more })
+        Ok(Response::RevokedAll { revoked: u32::try_from(leases.len()).expect("at most 256"), more })
     }
 
     pub(super) fn reclaim(&mut self, lsn: Lsn, now: Time, id: LeaseId) -> ModelResult {
         let end = match self.effective_state_of(now, id)? {
-            EffectiveState::Revoking => End::Revoked,
-            EffectiveState::Hold { .. } => End::Expired,
+            EffectiveState::Revoking => EndReason::Revoked,
+            EffectiveState::Hold { .. } => EndReason::Expired,
             EffectiveState::Reserved => return Err(Rejection::InvalidState(State::Reserved).into()),
             EffectiveState::Active => return Err(Rejection::InvalidState(State::Active).into()),
             EffectiveState::Expired => return Err(Rejection::InvalidState(State::Expired).into()),
@@ -71,7 +72,7 @@ impl Model {
         self.pass_time(lsn, now, &[id.lsn]);
         self.events.push(Event::Reclaimed(id));
         self.end(id.lsn, end);
-        Ok(Answer::Reclaimed(id))
+        Ok(Response::Reclaimed(id))
     }
 
     pub(super) fn effective_state_of(&self, now: Time, id: LeaseId) -> Result<EffectiveState, Rejection> {
@@ -92,7 +93,7 @@ impl Model {
             Paused::Agent(namespace, name) => {
                 let agent = self.known_agent(now, namespace, name)?;
                 if agent.paused == pause.paused {
-                    return Err(NotApplied::Unchanged(Answer::Done));
+                    return Err(NotApplied::Unchanged(Response::Done));
                 }
                 let since = agent.since;
                 self.pass_time(lsn, now, &[]);
@@ -100,7 +101,7 @@ impl Model {
                     agent.paused = pause.paused;
                 });
                 self.schedule_forget(since);
-                Ok(Answer::Done)
+                Ok(Response::Done)
             }
         }
     }
@@ -112,18 +113,18 @@ impl Model {
 
     pub(super) fn set_policy(&mut self, lsn: Lsn, now: Time, scope: &Scope, policy: Policy) -> ModelResult {
         if self.policy_at(scope) == policy {
-            return Err(NotApplied::Unchanged(Answer::Done));
+            return Err(NotApplied::Unchanged(Response::Done));
         }
         let is_new = !self.policies.iter().any(|(at, _)| at == scope);
         if is_new && self.policies.len() >= self.limits().policies_max as usize {
-            return Err(Rejection::Full(Bounded::Policies).into());
+            return Err(Rejection::Full(BoundedTable::Policies).into());
         }
         self.pass_time(lsn, now, &[]);
         self.policies.retain(|(at, _)| at != scope);
         if policy != Policy::default() {
             self.policies.push((scope.clone(), policy));
         }
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     pub(super) fn policy_at(&self, scope: &Scope) -> Policy {
@@ -160,7 +161,7 @@ impl Model {
         lsn: Lsn,
         now: Time,
         who: &Identity,
-        news: &AgentNews,
+        news: &AgentAnnouncement,
     ) -> ModelResult {
         let agent = self.known_agent(now, &news.namespace, &news.agent)?.clone();
         if !news.operator && agent.identity != *who {
@@ -168,7 +169,7 @@ impl Model {
         }
         let restarting = agent.restart.is_some_and(|restart| restart.until.is_none());
         if restarting == news.restarting {
-            return Err(NotApplied::Unchanged(Answer::Done));
+            return Err(NotApplied::Unchanged(Response::Done));
         }
         let behind = self.leases.iter().filter_map(timer).min();
         let back = agent.restart.and_then(|restart| restart.until);
@@ -184,7 +185,7 @@ impl Model {
             }
         }
         self.schedule_forget(agent.since);
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     pub(super) fn known_agent(

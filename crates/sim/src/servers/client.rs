@@ -1,9 +1,9 @@
 //! Clients that acquire leases, use them, release them or not, and retry requests without a response.
 
 use kernel::{
-    Action, Age, AgentName, AgentNews, Bundle, Command, Commit, Etag, Grant, Granted, Held, Identity,
-    LeaseId, Location, Member, Namespace, OnExpiry, Predicate, Removal, Renewal, Request, RequestKey,
-    ResourceName, SessionName, Span, Time, Version, Write,
+    Action, Age, AgentAnnouncement, AgentName, Bundle, Command, Commit, Credential, Etag, Granted,
+    IdempotencyKey, Identity, LeaseId, LeaseRequest, Location, Member, Namespace, OnExpiry, Predicate,
+    Removal, Renewal, RequestKey, ResourceName, SessionName, Span, Time, Version, Write,
 };
 
 use crate::rng::Rng;
@@ -23,7 +23,7 @@ pub struct Client {
 }
 
 struct KnownLease {
-    held: Held,
+    held: Credential,
     key: Option<ResourceName>,
 }
 
@@ -93,7 +93,7 @@ impl Client {
         if rng.one_in(2) {
             let mut key = [0; 16];
             key[..8].copy_from_slice(&id.to_le_bytes());
-            command = command.with_request(Request { key: RequestKey(key), fingerprint: key });
+            command = command.with_request(IdempotencyKey { key: RequestKey(key), fingerprint: key });
             // A retry of a commit would have to send the document again.
             self.unanswered = content.is_none().then(|| command.clone());
         }
@@ -114,7 +114,7 @@ impl Client {
         let before = self.known.iter().find(|known| known.held.lease == granted.lease);
         let key =
             key.map(|member| member.resource.clone()).or_else(|| before.and_then(|known| known.key.clone()));
-        self.known.push(KnownLease { held: Held { lease: granted.lease, epoch: granted.epoch }, key });
+        self.known.push(KnownLease { held: Credential { lease: granted.lease, epoch: granted.epoch }, key });
         if self.known.len() > 6 {
             self.known.remove(0);
         }
@@ -145,7 +145,7 @@ impl Client {
             48..50 => Action::Activate(held),
             50..53 => Action::Revoke(held.lease),
             53..58 => Action::Reclaim(held.lease),
-            58..60 => Action::Agent(AgentNews {
+            58..60 => Action::Agent(AgentAnnouncement {
                 namespace: namespace(),
                 agent: self.agent.clone(),
                 restarting: rng.one_in(2),
@@ -164,7 +164,7 @@ impl Client {
             Some(age) => Some(age),
             None => rng.one_in(4).then(|| Age { at: Time(now.0.saturating_sub(rng.below(100))), tie: id }),
         };
-        let grant = Grant {
+        let grant = LeaseRequest {
             namespace: namespace(),
             bundle: bundle(rng),
             ttl: ttl(rng),
@@ -197,7 +197,13 @@ fn bundle(rng: &mut Rng) -> Bundle {
     Bundle::merged(members.collect()).expect("one or two members")
 }
 
-fn write(rng: &mut Rng, held: Held, key: ResourceName, id: u64, remove: bool) -> (Action, Option<Content>) {
+fn write(
+    rng: &mut Rng,
+    held: Credential,
+    key: ResourceName,
+    id: u64,
+    remove: bool,
+) -> (Action, Option<Content>) {
     let write = Write {
         held,
         key,

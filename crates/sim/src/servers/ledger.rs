@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use kernel::{
-    Action, Answer, Bundle, Command, Granted, Identity, LeaseId, Live, Outcome, RequestKey, Snapshot, Time,
+    Action, Bundle, Command, Granted, Identity, LeaseId, Live, Outcome, RequestKey, Response, Snapshot, Time,
     Token, Version,
 };
 
@@ -124,28 +124,28 @@ impl Ledger {
     fn check_response(
         &mut self,
         command: &Command,
-        answer: &Answer,
+        answer: &Response,
         applied: bool,
         decided: DecisionTime,
     ) -> Result<(), String> {
         match (answer, &command.action) {
-            (Answer::Granted(granted), _) => self.granted(command, granted, applied, decided),
-            (Answer::Renewed(results), _) => {
+            (Response::Granted(granted), _) => self.granted(command, granted, applied, decided),
+            (Response::Renewed(results), _) => {
                 results.iter().flatten().for_each(|live| self.extend(live, decided));
                 Ok(())
             }
-            (Answer::Live(live), _) => {
+            (Response::Live(live), _) => {
                 self.extend(live, decided);
                 Ok(())
             }
-            (Answer::Released, Action::Release(held)) if applied => {
+            (Response::Released, Action::Release(held)) if applied => {
                 self.ended.entry(held.lease).or_insert(decided.at);
                 Ok(())
             }
-            (Answer::Committed(version), Action::Commit(commit)) if applied => {
+            (Response::Committed(version), Action::Commit(commit)) if applied => {
                 self.check_version(commit.write.key.as_str(), *version)
             }
-            (Answer::Removed { removed: true, version }, Action::Remove(removal)) if applied => {
+            (Response::Removed { removed: true, version }, Action::Remove(removal)) if applied => {
                 self.check_version(removal.write.key.as_str(), *version)
             }
             _ => Ok(()),

@@ -12,7 +12,7 @@ use engine::shard::{Shard, Space, State, Submission, Turn};
 use engine::uploads::{Pin, Uploads};
 use kernel::{Cursor, Document, Event, Kernel, Limits, Span, Store};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
-use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, Patience, WriterId};
+use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, RetryPolicy, WriterId};
 use store::{BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
 
 use super::client::Content;
@@ -164,7 +164,7 @@ impl Server {
     fn reserve_capacity(&mut self) {
         let space = match self.log.reserve() {
             Ok(()) => Space::Plenty,
-            Err(_) if self.log.room().bytes >= BATCH_CAPACITY => Space::Reserve,
+            Err(_) if self.log.capacity().bytes >= BATCH_CAPACITY => Space::Reserve,
             Err(_) => Space::Nothing,
         };
         self.shard.set_space(space);
@@ -323,8 +323,8 @@ fn open(backend: &Backend) -> Result<OpenedStore, StoreError> {
         Backend::Objects(handle, writer) => {
             let objects: Arc<dyn Objects> = Arc::new(handle.clone());
             let options = ObjectOptions { shard: 0, store_id: 9, writer: *writer };
-            let log = ObjectLog::open(Arc::clone(&objects), options, Patience::without_pause(TRIES))?;
-            let blobs = ObjectBlobs::new(objects, Patience::without_pause(TRIES), 1 << 20);
+            let log = ObjectLog::open(Arc::clone(&objects), options, RetryPolicy::without_pause(TRIES))?;
+            let blobs = ObjectBlobs::new(objects, RetryPolicy::without_pause(TRIES), 1 << 20);
             Ok((Box::new(log), Arc::new(blobs)))
         }
     }

@@ -9,7 +9,7 @@ use engine::documents::Place;
 use engine::shard::{Reply, Submission, Turn, Unavailable, Wait};
 use engine::uploads::Pin;
 use engine::waiters::grant_of;
-use kernel::{Action, Answer, Command, LeaseId, Outcome, Span, State};
+use kernel::{Action, Command, LeaseId, Outcome, Response, Span, State};
 use store::ErrorKind;
 use store::object::WriterId;
 
@@ -18,7 +18,7 @@ use super::client::{Client, Content, namespace};
 use super::clock::{Machine, TrueTime};
 use super::ledger::{DecisionTime, Ledger};
 use super::server::{Backend, RequestNumber, Server, ServerError};
-use crate::disk::{Fate, PersistentErrors, SimFs};
+use crate::disk::{FaultPlan, PersistentErrors, SimFs};
 use crate::objects::{NetworkFaults, SimObjects};
 use crate::rng::Rng;
 
@@ -87,7 +87,7 @@ impl<'a> ServerSimulation<'a> {
             let faults = NetworkFaults { fault_percent: rng.below(12), delay_max: 1 + rng.below(60) };
             Storage::Objects(SimObjects::new(rng.number(), faults))
         } else {
-            Storage::Disk(SimFs::new(Fate { crash_at: Some(200 + rng.below(4000)), fail_at: None }))
+            Storage::Disk(SimFs::new(FaultPlan { crash_at: Some(200 + rng.below(4000)), fail_at: None }))
         };
         ServerSimulation {
             machine: Machine::new(TrueTime(0), 1, drift(&mut rng)),
@@ -335,9 +335,10 @@ impl<'a> ServerSimulation<'a> {
                 return;
             }
             Ok(Said::Outcome(
-                Outcome::Applied(Answer::Granted(granted), _) | Outcome::Unchanged(Answer::Granted(granted)),
+                Outcome::Applied(Response::Granted(granted), _)
+                | Outcome::Unchanged(Response::Granted(granted)),
             )) => client.granted(granted, grant_of(&request.command).map(|grant| &grant.bundle)),
-            Ok(Said::Outcome(Outcome::Applied(Answer::Released, _))) => {
+            Ok(Said::Outcome(Outcome::Applied(Response::Released, _))) => {
                 if let Action::Release(held) = &request.command.action {
                     client.released(held.lease);
                 }
@@ -352,8 +353,8 @@ impl<'a> ServerSimulation<'a> {
 
     fn count(&mut self, decision: &Said) {
         match decision {
-            Said::Outcome(Outcome::Applied(Answer::Granted(_), _)) => self.stats.grants += 1,
-            Said::Outcome(Outcome::Applied(Answer::Committed(_), _)) => self.stats.commits += 1,
+            Said::Outcome(Outcome::Applied(Response::Granted(_), _)) => self.stats.grants += 1,
+            Said::Outcome(Outcome::Applied(Response::Committed(_), _)) => self.stats.commits += 1,
             Said::Blocked(blocked) if blocked.advice != Advice::Wait => self.stats.deadlock_rejections += 1,
             _ => {}
         }
@@ -403,7 +404,7 @@ impl<'a> ServerSimulation<'a> {
                 // After a power failure unsynced writes may be lost; after the end of the process alone they are not.
                 if fs.is_powered_off() || self.rng.one_in(2) {
                     let crash_at = Some(100 + self.rng.below(5000));
-                    *fs = fs.after_crash(&mut self.rng, Fate { crash_at, fail_at: None });
+                    *fs = fs.after_crash(&mut self.rng, FaultPlan { crash_at, fail_at: None });
                     if self.rng.one_in(2) {
                         self.boots += 1;
                         self.machine.reboot(self.boots, up_ms(&mut self.rng));

@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use kernel::{
-    Action, Age, AgentName, AgentNews, Bundle, Command, Commit, Epoch, Etag, Grant, Held, Identity, LeaseId,
-    Limits, Location, Lsn, Member, Metadata, Namespace, OnExpiry, Open, Owner, Party, Pause, Paused,
-    Predicate, Quota, Reason, Relocation, Removal, Renewal, Request, RequestKey, ResourceName, Retraction,
-    Scope, SessionName, SetQuota, Shard, Span, Store, Time, Token, Version, Write,
+    Action, Age, AgentAnnouncement, AgentName, Bundle, Command, Commit, Credential, Epoch, Etag,
+    IdempotencyKey, Identity, LeaseId, LeaseRequest, Limits, Location, Lsn, Member, Metadata, Namespace,
+    OnExpiry, Open, Owner, Party, Pause, Paused, Predicate, Quota, Reason, Relocation, Removal, Renewal,
+    RequestKey, ResourceName, Retraction, Scope, SessionName, SetQuota, Shard, Span, Store, Time, Token,
+    Version, Write,
 };
 
 use super::LeaseNames;
@@ -141,7 +142,7 @@ impl LineParser<'_> {
             "pause" | "resume" => Action::Pause(Pause { whom: paused(words)?, paused: verb == "pause" }),
             "quota" => Action::SetQuota(SetQuota { scope: scope(words)?, quota: quota(words)? }),
             "drop" => Action::DropNamespace(namespace(words)?),
-            "restarting" | "alive" => Action::Agent(AgentNews {
+            "restarting" | "alive" => Action::Agent(AgentAnnouncement {
                 namespace: namespace(words)?,
                 agent: valid(AgentName::new(&words.take("agent").unwrap_or_default()))?,
                 restarting: verb == "restarting",
@@ -155,7 +156,7 @@ impl LineParser<'_> {
         })
     }
 
-    fn one(&self, words: &mut LineWords) -> ParseResult<Held> {
+    fn one(&self, words: &mut LineWords) -> ParseResult<Credential> {
         self.held(&words.need("a lease")?)
     }
 
@@ -168,7 +169,7 @@ impl LineParser<'_> {
     }
 
     /// `a`, `a.3`, `L7`, `L7.3`, `L7.3/1`.
-    fn held(&self, word: &str) -> ParseResult<Held> {
+    fn held(&self, word: &str) -> ParseResult<Credential> {
         let (word, shard) = match word.split_once('/') {
             Some((word, shard)) => (word, Shard(number(shard)?)),
             None => (word, self.shard),
@@ -178,10 +179,13 @@ impl LineParser<'_> {
             None => (word, None),
         };
         if let Some(held) = self.names.0.get(name) {
-            return Ok(Held { epoch: epoch.unwrap_or(held.epoch), ..*held });
+            return Ok(Credential { epoch: epoch.unwrap_or(held.epoch), ..*held });
         }
         let lsn = name.strip_prefix('L').ok_or_else(|| ParseError::new(format!("no such lease: {name}")))?;
-        Ok(Held { lease: LeaseId { shard, lsn: Lsn(number(lsn)?) }, epoch: epoch.unwrap_or(Epoch::FIRST) })
+        Ok(Credential {
+            lease: LeaseId { shard, lsn: Lsn(number(lsn)?) },
+            epoch: epoch.unwrap_or(Epoch::FIRST),
+        })
     }
 
     fn write(&self, words: &mut LineWords) -> ParseResult<Write> {
@@ -248,7 +252,7 @@ fn set_limit(limits: &mut Limits, name: &str, value: u64) -> ParseResult<()> {
     Ok(())
 }
 
-fn grant(words: &mut LineWords) -> ParseResult<Grant> {
+fn grant(words: &mut LineWords) -> ParseResult<LeaseRequest> {
     let on_expiry = match (words.number("hold")?, words.flag("manual")) {
         (Some(ms), false) => OnExpiry::Hold(Span(ms)),
         (None, true) => OnExpiry::Manual,
@@ -256,7 +260,7 @@ fn grant(words: &mut LineWords) -> ParseResult<Grant> {
         (Some(_), true) => return Err(ParseError::new("hold or manual, not both")),
     };
     let metadata = words.take("metadata").map(|hex| parse_hex(&hex)).transpose()?;
-    Ok(Grant {
+    Ok(LeaseRequest {
         namespace: namespace(words)?,
         ttl: Span(words.number("ttl")?.unwrap_or(60_000)),
         on_expiry,
@@ -330,9 +334,9 @@ fn namespace(words: &mut LineWords) -> ParseResult<Namespace> {
     valid(Namespace::new(&words.take("ns").unwrap_or_else(|| "default".into())))
 }
 
-fn parse_request(text: &str) -> ParseResult<Request> {
+fn parse_request(text: &str) -> ParseResult<IdempotencyKey> {
     let (key, fingerprint) = text.split_once('/').unwrap_or((text, "0"));
-    Ok(Request { key: RequestKey(parse_bytes(key)?), fingerprint: parse_bytes(fingerprint)? })
+    Ok(IdempotencyKey { key: RequestKey(parse_bytes(key)?), fingerprint: parse_bytes(fingerprint)? })
 }
 
 fn parse_age(text: &str) -> ParseResult<Age> {

@@ -1,7 +1,7 @@
 //! Renders outcomes and query results as output lines.
 
 use kernel::{
-    Age, Answer, Conflict, Event, KeyView, LeaseView, Live, Outcome, Rejection, Time, Verdict, judge,
+    Age, Conflict, Event, KeyView, LeaseView, Live, Outcome, Rejection, Response, Time, Verdict, judge,
 };
 
 use super::LeaseNames;
@@ -19,35 +19,35 @@ pub(super) fn outcome(outcome: &Outcome, names: &LeaseNames) -> Vec<String> {
     }
 }
 
-fn render_answer(answer: &Answer, names: &LeaseNames) -> String {
+fn render_answer(answer: &Response, names: &LeaseNames) -> String {
     match answer {
-        Answer::Opened => "opened".into(),
-        Answer::Ticked => "ticked".into(),
-        Answer::Granted(granted) => format!(
+        Response::Opened => "opened".into(),
+        Response::Ticked => "ticked".into(),
+        Response::Granted(granted) => format!(
             "granted {} epoch={} token={} deadline={}",
             names.of(granted.lease),
             granted.epoch.0,
             granted.token.0,
             granted.deadline.0
         ),
-        Answer::Live(live) => render_live(live, names),
-        Answer::Renewed(results) => {
+        Response::Live(live) => render_live(live, names),
+        Response::Renewed(results) => {
             let each = |result: &Result<Live, Rejection>| match result {
                 Ok(live) => render_live(live, names),
                 Err(rejection) => render_rejection(rejection, names),
             };
             format!("renewed: {}", results.iter().map(each).collect::<Vec<_>>().join("; "))
         }
-        Answer::Released => "released".into(),
-        Answer::Revoking(lease) => format!("revoking {}", names.of(*lease)),
-        Answer::RevokedAll { revoked, more } => format!("revoked-all count={revoked} more={more}"),
-        Answer::Reclaimed(lease) => format!("reclaimed {}", names.of(*lease)),
-        Answer::Dropped { more } => format!("dropped more={more}"),
-        Answer::Committed(version) => format!("committed version={}", version.0),
-        Answer::Removed { removed, version } => format!("removed={removed} version={}", version.0),
-        Answer::Relocated { moved } => format!("relocated moved={moved}"),
-        Answer::Done => "done".into(),
-        Answer::Retracted { undone } => format!("retracted undone={undone}"),
+        Response::Released => "released".into(),
+        Response::Revoking(lease) => format!("revoking {}", names.of(*lease)),
+        Response::RevokedAll { revoked, more } => format!("revoked-all count={revoked} more={more}"),
+        Response::Reclaimed(lease) => format!("reclaimed {}", names.of(*lease)),
+        Response::Dropped { more } => format!("dropped more={more}"),
+        Response::Committed(version) => format!("committed version={}", version.0),
+        Response::Removed { removed, version } => format!("removed={removed} version={}", version.0),
+        Response::Relocated { moved } => format!("relocated moved={moved}"),
+        Response::Done => "done".into(),
+        Response::Retracted { undone } => format!("retracted undone={undone}"),
     }
 }
 
@@ -57,7 +57,7 @@ fn render_live(live: &Live, names: &LeaseNames) -> String {
 
 fn render_rejection(rejection: &Rejection, names: &LeaseNames) -> String {
     match rejection {
-        Rejection::Misplaced(why) => format!("misplaced {why:?}"),
+        Rejection::InvalidRecord(why) => format!("misplaced {why:?}"),
         Rejection::InvalidTtl { max } => format!("invalid_ttl max={}", max.0),
         Rejection::InvalidHold { max } => format!("invalid_hold max={}", max.0),
         Rejection::InvalidBatch => "invalid_batch".into(),

@@ -3,8 +3,8 @@
 use std::fmt::{Display, Write as _};
 
 use kernel::{
-    Action, Age, Bundle, Command, Etag, Grant, Held, LeaseId, Limits, Metadata, Namespace, OnExpiry, Open,
-    Party, Paused, Quota, Scope, Span, Write,
+    Action, Age, Bundle, Command, Credential, Etag, LeaseId, LeaseRequest, Limits, Metadata, Namespace,
+    OnExpiry, Open, Party, Paused, Quota, Scope, Span, Write,
 };
 
 use crate::Step;
@@ -143,7 +143,7 @@ impl LineWriter {
         }
     }
 
-    fn grant(&mut self, verb: &str, grant: &Grant) {
+    fn grant(&mut self, verb: &str, grant: &LeaseRequest) {
         self.word(verb);
         self.bundle(&grant.bundle);
         self.namespace(&grant.namespace);
@@ -167,7 +167,7 @@ impl LineWriter {
         }
     }
 
-    fn held(&mut self, verb: &str, held: Held) {
+    fn held(&mut self, verb: &str, held: Credential) {
         self.word(format!("{verb} {}", credential(held)));
     }
 
@@ -205,7 +205,7 @@ fn reference(lease: LeaseId) -> String {
     format!("L{}/{}", lease.lsn.0, lease.shard.0)
 }
 
-fn credential(held: Held) -> String {
+fn credential(held: Credential) -> String {
     format!("L{}.{}/{}", held.lease.lsn.0, held.epoch.0, held.lease.shard.0)
 }
 

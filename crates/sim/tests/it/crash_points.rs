@@ -4,14 +4,14 @@
 use engine::decider::Said;
 use engine::documents::Place;
 use engine::shard::Submission;
-use kernel::{Action, Answer, Command, Commit, Granted, Location, Outcome, ResourceName, Span, Write};
-use sim::disk::{Fate, SimFs};
+use kernel::{Action, Command, Commit, Granted, Location, Outcome, ResourceName, Response, Span, Write};
+use sim::disk::{FaultPlan, SimFs};
+use sim::fixture::{grant, held, identity, key};
 use sim::rng::Rng;
 use sim::servers::client::Content;
 use sim::servers::clock::{Machine, TrueTime};
 use sim::servers::ledger::Ledger;
 use sim::servers::server::{Backend, Server, ServerError};
-use sim::world::{grant, held, identity, key};
 
 struct Script<'a> {
     server: Server,
@@ -20,7 +20,7 @@ struct Script<'a> {
 }
 
 impl Script<'_> {
-    fn submit(&mut self, action: Action, document: Option<Vec<u8>>) -> Result<Option<Answer>, ServerError> {
+    fn submit(&mut self, action: Action, document: Option<Vec<u8>>) -> Result<Option<Response>, ServerError> {
         let command = Command::by(&identity("ada"), action);
         self.next += 1;
         let submission =
@@ -36,7 +36,7 @@ impl Script<'_> {
     fn acquire(&mut self, name: &str) -> Result<Option<Granted>, ServerError> {
         let answer = self.submit(Action::Acquire(grant(key(name), Span(60_000))), None)?;
         Ok(answer.and_then(|answer| match answer {
-            Answer::Granted(granted) => Some(granted),
+            Response::Granted(granted) => Some(granted),
             _ => None,
         }))
     }
@@ -114,20 +114,20 @@ fn has_crashed(result: Result<(), ServerError>, at: u64) -> bool {
 
 #[test]
 fn a_crash_at_every_call_loses_nothing_acknowledged() {
-    let fault_free = SimFs::new(Fate::default());
+    let fault_free = SimFs::new(FaultPlan::default());
     run(&fault_free, &mut Ledger::default(), 1).expect("the power stays on");
     let calls = fault_free.calls();
     assert!(calls > 900, "{calls}");
     for at in 0..calls {
         let mut ledger = Ledger::default();
-        let fs = SimFs::new(Fate { crash_at: Some(at), fail_at: None });
+        let fs = SimFs::new(FaultPlan { crash_at: Some(at), fail_at: None });
         assert!(has_crashed(run(&fs, &mut ledger, 1), at), "the power failed at call {at}");
         // A second power failure during recovery, and then none.
         let mut rng = Rng::new(at);
-        let again = Fate { crash_at: Some(rng.below(200)), fail_at: None };
+        let again = FaultPlan { crash_at: Some(rng.below(200)), fail_at: None };
         let fs = fs.after_crash(&mut rng, again);
         has_crashed(run(&fs, &mut ledger, 2), at);
-        let fs = fs.after_crash(&mut rng, Fate::default());
+        let fs = fs.after_crash(&mut rng, FaultPlan::default());
         assert!(!has_crashed(run(&fs, &mut ledger, 3), at), "call {at}: the store does not recover");
     }
 }

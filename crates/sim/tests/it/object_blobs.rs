@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sim::objects::{NetworkFaults, SimObjects};
 use sim::rng::Rng;
-use store::object::{ObjectBlobs, Patience};
+use store::object::{ObjectBlobs, RetryPolicy};
 use store::{BlobName, BlobStore, ErrorKind, StoreError};
 
 fn put(blobs: &ObjectBlobs, name: &BlobName, bytes: &[u8]) -> Result<u64, StoreError> {
@@ -20,7 +20,8 @@ fn a_retried_put_recognises_its_own_blob() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
         let objects = SimObjects::new(rng.number(), NetworkFaults { fault_percent: 50, delay_max: 30 });
-        let blobs = |tries| ObjectBlobs::new(Arc::new(objects.handle()), Patience::without_pause(tries), 100);
+        let blobs =
+            |tries| ObjectBlobs::new(Arc::new(objects.handle()), RetryPolicy::without_pause(tries), 100);
         let names = (0..20).map(|n| BlobName::new(&format!("doc/{n}")).expect("a name"));
         let written: Vec<_> = names
             .map(|name| {

@@ -18,7 +18,7 @@ use scheduler::Scheduler;
 use sim::objects::{NetworkFaults, SimObjects};
 use sim::rng::Rng;
 use store::conformance::{append_next, fill};
-use store::object::{ObjectLog, ObjectOptions, Patience, Standing, WriterId};
+use store::object::{ObjectLog, ObjectOptions, RetryPolicy, WriterId, WriterRole};
 use store::{ErrorKind, LogStore, Seq, StoreError};
 use writer::WriterThread;
 
@@ -70,7 +70,7 @@ fn check_aftermath(objects: &SimObjects, history: &mut History) {
 
 fn open(objects: &SimObjects, writer: u128) -> Result<ObjectLog, StoreError> {
     let options = ObjectOptions { writer: WriterId(writer), ..OPTIONS };
-    ObjectLog::open(Arc::new(objects.handle()), options, Patience::without_pause(2))
+    ObjectLog::open(Arc::new(objects.handle()), options, RetryPolicy::without_pause(2))
 }
 
 /// 150 seeds, or 400 with `LOCKD_LONG=1`; `SEEDS=10000 cargo test -p sim --test it object_takeover` runs that many.
@@ -109,7 +109,7 @@ fn a_writer_partitioned_during_takeover_and_truncation_is_deposed() {
     let handle = objects.handle();
     let options = ObjectOptions { writer: WriterId(1), ..OPTIONS };
     let mut partitioned =
-        ObjectLog::open(Arc::new(handle.clone()), options, Patience::without_pause(2)).expect("empty");
+        ObjectLog::open(Arc::new(handle.clone()), options, RetryPolicy::without_pause(2)).expect("empty");
     fill(&mut partitioned, 7);
     handle.set_partitioned(true);
     assert_eq!(kind(partitioned.confirm()), ErrorKind::Io);
@@ -119,7 +119,7 @@ fn a_writer_partitioned_during_takeover_and_truncation_is_deposed() {
     assert_eq!(kind(append_next(&mut partitioned)), ErrorKind::Io, "it gets no response");
     handle.set_partitioned(false);
     assert_eq!(kind(append_next(&mut partitioned)), ErrorKind::Taken);
-    assert_eq!(partitioned.standing(), Standing::Deposed);
+    assert_eq!(partitioned.role(), WriterRole::Deposed);
 }
 
 /// The same for a writer that had never owned the log: its sequence number was used by a batch, and is free again.
@@ -131,7 +131,7 @@ fn a_standby_whose_first_append_is_delayed_past_a_truncation_is_deposed() {
     let handle = objects.handle();
     let options = ObjectOptions { writer: WriterId(2), ..OPTIONS };
     let mut late =
-        ObjectLog::open(Arc::new(handle.clone()), options, Patience::without_pause(1)).expect("sound");
+        ObjectLog::open(Arc::new(handle.clone()), options, RetryPolicy::without_pause(1)).expect("sound");
     fill(&mut owner, 40);
     owner.raise_floor(Seq(30)).expect("within the log");
     handle.set_partitioned(true);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use kernel::{Answer, Outcome, Rejection};
-use sim::hostile::Hostile;
+use kernel::{Outcome, Rejection, Response};
+use sim::generator::CommandGenerator;
 use sim::trial::Trial;
 
 /// The name of a variant: what `Debug` prints up to the first bracket.
@@ -18,7 +18,7 @@ fn note(counts: &mut BTreeMap<String, u64>, kind: &str, value: &impl std::fmt::D
 fn note_rejection(counts: &mut BTreeMap<String, u64>, rejection: &Rejection) {
     note(counts, "refused", rejection);
     match rejection {
-        Rejection::Misplaced(why) => note(counts, "misplaced", why),
+        Rejection::InvalidRecord(why) => note(counts, "misplaced", why),
         Rejection::Full(table) => note(counts, "full", table),
         _ => {}
     }
@@ -28,13 +28,13 @@ fn note_outcome(counts: &mut BTreeMap<String, u64>, outcome: &Outcome) {
     match outcome {
         Outcome::Applied(answer, events) => {
             note(counts, "applied", answer);
-            if let Answer::Dropped { more } = answer {
+            if let Response::Dropped { more } = answer {
                 note(counts, "dropped_more", more);
             }
             for event in events {
                 note(counts, "event", event);
             }
-            if let Answer::Renewed(results) = answer {
+            if let Response::Renewed(results) = answer {
                 for rejection in results.iter().filter_map(|result| result.as_ref().err()) {
                     note_rejection(counts, rejection);
                 }
@@ -48,7 +48,7 @@ fn note_outcome(counts: &mut BTreeMap<String, u64>, outcome: &Outcome) {
 const MUST_OCCUR: &str = "
     applied Opened Ticked Granted Live Renewed Released Revoking RevokedAll Reclaimed Dropped Committed Removed Relocated Done Retracted
     unchanged Ticked Granted Live Renewed Released RevokedAll Dropped Committed Removed Relocated Done Retracted
-    refused Misplaced InvalidTtl InvalidHold InvalidBatch RequestMismatch NotFound Retired NotHeld LeaseRevoked
+    refused InvalidRecord InvalidTtl InvalidHold InvalidBatch RequestMismatch NotFound Retired NotHeld LeaseRevoked
     refused LeaseExpired StaleEpoch FencingMismatch InvalidState InUse AgentTaken Conflict AlreadyHeld VersionConflict
     refused EtagMismatch Paused QuotaExceeded Full Behind
     misplaced Lsn Time NotOpen Term Store KernelVersion Limits NoIdentity
@@ -60,7 +60,7 @@ const MUST_OCCUR: &str = "
 fn generated_commands_reach_every_outcome() {
     let mut counts = BTreeMap::new();
     for seed in 0..60 {
-        let (mut hostile, mut trial) = (Hostile::new(seed), Trial::default());
+        let (mut hostile, mut trial) = (CommandGenerator::new(seed), Trial::default());
         for _ in 0..1000 {
             let step = hostile.step(&trial.kernel);
             let outcome = trial.step(&step).unwrap_or_else(|what| panic!("seed {seed}: {what}"));

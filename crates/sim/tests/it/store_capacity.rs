@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use sim::disk::{Fate, PersistentErrors, SimFs};
+use sim::disk::{FaultPlan, PersistentErrors, SimFs};
 use store::conformance::{append_next, check, fill};
 use store::disk::{DiskLog, LogOptions};
-use store::{ErrorKind, LogStore, Lsns, Seq};
+use store::{ErrorKind, LogStore, LsnRange, Seq};
 
 const NO_DESCRIPTORS: i32 = 24;
 const DISK_FULL: i32 = 28;
@@ -28,7 +28,7 @@ fn exhausted(code: i32) -> PersistentErrors {
 /// A log whose spare segment has just come into use.
 fn without_spare(fs: &SimFs) -> Option<DiskLog<SimFs>> {
     let mut log = open(fs, SHORT)?;
-    while log.bounds().next < Seq(30) || log.room().spare {
+    while log.bounds().next < Seq(30) || log.capacity().spare {
         append_next(&mut log).ok()?;
     }
     Some(log)
@@ -36,7 +36,7 @@ fn without_spare(fs: &SimFs) -> Option<DiskLog<SimFs>> {
 
 /// The numbers of the calls that `action` makes, on a log without a spare.
 fn calls_of(action: impl Fn(&mut DiskLog<SimFs>)) -> std::ops::Range<u64> {
-    let fs = SimFs::new(Fate::default());
+    let fs = SimFs::new(FaultPlan::default());
     let mut log = without_spare(&fs).expect("no fault");
     let before = fs.calls();
     action(&mut log);
@@ -48,14 +48,14 @@ fn a_reservation_that_fails_at_any_call_changes_nothing_and_can_be_retried() {
     let calls = calls_of(|log| log.reserve().expect("no fault"));
     assert!(calls.clone().count() >= 3, "{calls:?}");
     for (fail_at, code) in calls.flat_map(|call| CODES.map(|code| (call, code))) {
-        let fs = SimFs::new(Fate { crash_at: None, fail_at: Some((fail_at, code)) });
+        let fs = SimFs::new(FaultPlan { crash_at: None, fail_at: Some((fail_at, code)) });
         let mut log = without_spare(&fs).expect("it fails only later");
-        let (capacity, bounds) = (log.room(), log.bounds());
+        let (capacity, bounds) = (log.capacity(), log.bounds());
         let error = log.reserve().expect_err("it fails now");
         assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
-        assert_eq!((log.room(), log.bounds()), (capacity, bounds), "call {fail_at}");
+        assert_eq!((log.capacity(), log.bounds()), (capacity, bounds), "call {fail_at}");
         log.reserve().expect("there is space again");
-        assert!(log.room().spare && log.room().bytes >= 1000);
+        assert!(log.capacity().spare && log.capacity().bytes >= 1000);
         fill(&mut log, bounds.next.0 + 50);
         check(&log);
         drop(log);
@@ -68,13 +68,13 @@ fn a_reservation_that_fails_at_any_call_changes_nothing_and_can_be_retried() {
 #[test]
 fn a_reserved_append_needs_neither_descriptors_nor_disk_space() {
     for code in CODES {
-        let fs = SimFs::new(Fate::default());
+        let fs = SimFs::new(FaultPlan::default());
         let mut log = open(&fs, SHORT).expect("an empty log");
         for seq in 0..80 {
             let size = [4096, 0, 900, 4095, 1, 2000][usize::try_from(seq % 6).expect("small")];
             log.reserve().expect("nothing is refused yet");
             fs.set_errors(exhausted(code));
-            log.append(Seq(seq), Lsns::default(), &vec![7; size]).expect("it was reserved");
+            log.append(Seq(seq), LsnRange::default(), &vec![7; size]).expect("it was reserved");
             fs.set_errors(PersistentErrors::default());
         }
     }
@@ -83,23 +83,23 @@ fn a_reserved_append_needs_neither_descriptors_nor_disk_space() {
 #[test]
 fn without_a_spare_appends_succeed_exactly_up_to_the_reported_capacity() {
     for (odd, step) in (0..9).flat_map(|odd| [1, 7, 8, 40, 999, 4096].map(|step| (odd, step))) {
-        let (fs, length) = (SimFs::new(Fate::default()), SHORT + odd);
+        let (fs, length) = (SimFs::new(FaultPlan::default()), SHORT + odd);
         let mut log = open(&fs, length).expect("an empty log");
-        log.append(Seq(0), Lsns::default(), b"begins a segment").expect("nothing is refused yet");
-        assert!(!log.room().spare);
+        log.append(Seq(0), LsnRange::default(), b"begins a segment").expect("nothing is refused yet");
+        assert!(!log.capacity().spare);
         fs.set_errors(exhausted(DISK_FULL));
-        while log.room().bytes > 0 {
-            let capacity = usize::try_from(log.room().bytes).expect("small");
+        while log.capacity().bytes > 0 {
+            let capacity = usize::try_from(log.capacity().bytes).expect("small");
             let (next, size) = (log.bounds().next, capacity.min(step));
             let error =
-                log.append(next, Lsns::default(), &vec![1; capacity + 1]).expect_err("more than fits");
+                log.append(next, LsnRange::default(), &vec![1; capacity + 1]).expect_err("more than fits");
             assert_eq!((error.kind, log.bounds().next), (ErrorKind::NoSpace, next), "{error}");
-            log.append(next, Lsns::default(), &vec![1; size]).expect("no more than fits");
+            log.append(next, LsnRange::default(), &vec![1; size]).expect("no more than fits");
         }
         let full = log.bounds().next;
-        assert_eq!(log.append(full, Lsns::default(), b"x").expect_err("full").kind, ErrorKind::NoSpace);
+        assert_eq!(log.append(full, LsnRange::default(), b"x").expect_err("full").kind, ErrorKind::NoSpace);
         fs.set_errors(PersistentErrors::default());
-        log.append(full, Lsns::default(), b"x").expect("there is space again");
+        log.append(full, LsnRange::default(), b"x").expect("there is space again");
         drop(log);
         let log = open(&fs, length).expect("a sound log");
         assert_eq!(log.bounds().next, full.next());
@@ -112,16 +112,17 @@ fn without_a_spare_appends_succeed_exactly_up_to_the_reported_capacity() {
 #[test]
 fn with_a_spare_the_largest_batch_fits_and_one_byte_more_is_too_large() {
     for odd in 0..9 {
-        let fs = SimFs::new(Fate::default());
+        let fs = SimFs::new(FaultPlan::default());
         let mut log = open(&fs, SHORT + odd).expect("an empty log");
         log.reserve().expect("nothing is refused");
         fs.set_errors(exhausted(DISK_FULL));
-        let capacity = usize::try_from(log.room().bytes).expect("small");
+        let capacity = usize::try_from(log.capacity().bytes).expect("small");
         assert_eq!(capacity, 4096 + if odd == 8 { 8 } else { 0 });
-        let error = log.append(Seq(0), Lsns::default(), &vec![1; capacity + 1]).expect_err("one too many");
+        let error =
+            log.append(Seq(0), LsnRange::default(), &vec![1; capacity + 1]).expect_err("one too many");
         assert_eq!(error.kind, ErrorKind::TooLarge);
-        log.append(Seq(0), Lsns::default(), &vec![1; capacity]).expect("it fits");
-        assert_eq!(log.room().bytes, 0);
+        log.append(Seq(0), LsnRange::default(), &vec![1; capacity]).expect("it fits");
+        assert_eq!(log.capacity().bytes, 0);
     }
 }
 
@@ -130,21 +131,21 @@ fn with_a_spare_the_largest_batch_fits_and_one_byte_more_is_too_large() {
 #[test]
 fn the_capacity_of_a_segment_follows_from_its_own_length() {
     for (before, after) in [(SHORT, 4 * SHORT), (4 * SHORT, SHORT)] {
-        let fs = SimFs::new(Fate::default());
+        let fs = SimFs::new(FaultPlan::default());
         let mut log = open(&fs, before).expect("an empty log");
-        while log.room().spare || log.room().bytes != 1000 {
-            let fits = usize::try_from(log.room().bytes.saturating_sub(1000 + 40)).expect("small");
-            log.append(log.bounds().next, Lsns::default(), &vec![1; fits]).expect("there is space");
+        while log.capacity().spare || log.capacity().bytes != 1000 {
+            let fits = usize::try_from(log.capacity().bytes.saturating_sub(1000 + 40)).expect("small");
+            log.append(log.bounds().next, LsnRange::default(), &vec![1; fits]).expect("there is space");
         }
         drop(log);
         let mut log = open(&fs, after).expect("a sound log");
         fs.set_errors(exhausted(DISK_FULL));
-        assert_eq!(log.room().bytes, 1000);
-        log.append(log.bounds().next, Lsns::default(), &[2; 1000]).expect("it fits");
-        assert_eq!(log.room().bytes, 0);
+        assert_eq!(log.capacity().bytes, 1000);
+        log.append(log.bounds().next, LsnRange::default(), &[2; 1000]).expect("it fits");
+        assert_eq!(log.capacity().bytes, 0);
         fs.set_errors(PersistentErrors::default());
         let next = log.bounds().next;
-        log.append(next, Lsns::default(), &[3; 1000]).expect("in another segment");
+        log.append(next, LsnRange::default(), &[3; 1000]).expect("in another segment");
         drop(log);
         assert_eq!(open(&fs, before).expect("a sound log").bounds().next, next.next());
     }
@@ -156,7 +157,7 @@ fn the_capacity_of_a_segment_follows_from_its_own_length() {
 fn a_floor_that_could_not_be_raised_can_be_raised_later() {
     let calls = calls_of(|log| log.raise_floor(Seq(20)).expect("no fault"));
     for fail_at in calls {
-        let fs = SimFs::new(Fate { crash_at: None, fail_at: Some((fail_at, DISK_FULL)) });
+        let fs = SimFs::new(FaultPlan { crash_at: None, fail_at: Some((fail_at, DISK_FULL)) });
         let mut log = without_spare(&fs).expect("it fails only later");
         assert!(log.raise_floor(Seq(20)).is_err(), "call {fail_at}");
         log.raise_floor(Seq(20)).expect("the partial file is replaced");

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use sim::disk::{Fate, SimFs};
+use sim::disk::{FaultPlan, SimFs};
 use sim::rng::Rng;
 use store::conformance::{append_next, check, fill};
-use store::disk::{Cut, DiskBlobs, DiskLog, LogOptions};
+use store::disk::{DiskBlobs, DiskLog, LogOptions, TornTail};
 use store::fs::Fs;
 use store::{BlobName, BlobStore, ErrorKind, LogStore, Seq, StoreError};
 
@@ -23,7 +23,7 @@ struct Acknowledged {
     raising: u64,
 }
 
-fn open(fs: &SimFs) -> Result<(DiskLog<SimFs>, Option<Cut>), StoreError> {
+fn open(fs: &SimFs) -> Result<(DiskLog<SimFs>, Option<TornTail>), StoreError> {
     DiskLog::open(fs.clone(), Path::new("/store/log"), OPTIONS)
 }
 
@@ -74,16 +74,16 @@ fn check_log(fs: &SimFs, acknowledged: Acknowledged, context: &str) {
 
 #[test]
 fn a_log_survives_a_crash_at_every_call() {
-    let fault_free = SimFs::new(Fate::default());
+    let fault_free = SimFs::new(FaultPlan::default());
     use_log(&fault_free, &mut Acknowledged::default()).expect("no fault");
     assert!(fault_free.calls() > 300, "the workload makes {} calls", fault_free.calls());
     for crash_at in 0..fault_free.calls() {
-        let fs = SimFs::new(Fate { crash_at: Some(crash_at), fail_at: None });
+        let fs = SimFs::new(FaultPlan { crash_at: Some(crash_at), fail_at: None });
         let mut acknowledged = Acknowledged::default();
         assert!(use_log(&fs, &mut acknowledged).is_err(), "the power fails at call {crash_at}");
         for seed in 0..12 {
             let context = format!("crash at call {crash_at}, seed {seed}");
-            check_log(&fs.after_crash(&mut Rng::new(seed), Fate::default()), acknowledged, &context);
+            check_log(&fs.after_crash(&mut Rng::new(seed), FaultPlan::default()), acknowledged, &context);
         }
     }
 }
@@ -94,15 +94,15 @@ fn a_log_survives_crashes_during_its_recovery() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
         let mut acknowledged = Acknowledged::default();
-        let mut fs = SimFs::new(Fate { crash_at: Some(rng.below(400)), fail_at: None });
+        let mut fs = SimFs::new(FaultPlan { crash_at: Some(rng.below(400)), fail_at: None });
         let _ = use_log(&fs, &mut acknowledged);
         for _ in 0..4 {
-            let fate = Fate { crash_at: Some(rng.below(30)), fail_at: None };
+            let fate = FaultPlan { crash_at: Some(rng.below(30)), fail_at: None };
             fs = fs.after_crash(&mut rng, fate);
             // It may succeed or crash; no acknowledged data may be lost.
             drop(open(&fs));
         }
-        check_log(&fs.after_crash(&mut rng, Fate::default()), acknowledged, &format!("seed {seed}"));
+        check_log(&fs.after_crash(&mut rng, FaultPlan::default()), acknowledged, &format!("seed {seed}"));
     }
 }
 
@@ -110,7 +110,7 @@ fn a_log_survives_crashes_during_its_recovery() {
 #[test]
 fn a_full_disk_at_any_call_of_a_reservation_loses_nothing() {
     for fail_at in 0..40 {
-        let fs = SimFs::new(Fate { crash_at: None, fail_at: Some((fail_at, DISK_FULL)) });
+        let fs = SimFs::new(FaultPlan { crash_at: None, fail_at: Some((fail_at, DISK_FULL)) });
         let Ok((mut log, _)) = open(&fs) else { continue };
         match log.reserve() {
             Ok(()) => {}
@@ -119,7 +119,7 @@ fn a_full_disk_at_any_call_of_a_reservation_loses_nothing() {
                 log.reserve().expect("there is space again");
             }
         }
-        assert!(log.room().spare && log.room().bytes >= 1000);
+        assert!(log.capacity().spare && log.capacity().bytes >= 1000);
     }
 }
 
@@ -129,7 +129,7 @@ fn after_a_failed_append_the_log_rejects_appends_until_it_is_reopened() {
     const IO_ERROR: i32 = 5;
     let mut failures = 0;
     for fail_at in 0..60 {
-        let fs = SimFs::new(Fate { crash_at: None, fail_at: Some((fail_at, IO_ERROR)) });
+        let fs = SimFs::new(FaultPlan { crash_at: None, fail_at: Some((fail_at, IO_ERROR)) });
         let Ok((mut log, _)) = open(&fs) else { continue };
         let failed =
             (0..20).find_map(|_| append_next(&mut log).err().map(|error| (error, log.bounds().next)));
@@ -138,7 +138,7 @@ fn after_a_failed_append_the_log_rejects_appends_until_it_is_reopened() {
         assert!(append_next(&mut log).is_err(), "call {fail_at}");
         let acknowledged = Acknowledged { next: next.0, ..Acknowledged::default() };
         check_log(
-            &fs.after_crash(&mut Rng::new(fail_at), Fate::default()),
+            &fs.after_crash(&mut Rng::new(fail_at), FaultPlan::default()),
             acknowledged,
             &format!("call {fail_at}"),
         );
@@ -163,14 +163,14 @@ fn check_complete_or_absent(contents: &[u8]) {
         contents.chunks(contents.len() / 3).try_for_each(|part| writer.write(part))?;
         writer.finish().map(drop)
     };
-    let fault_free = SimFs::new(Fate::default());
+    let fault_free = SimFs::new(FaultPlan::default());
     use_blobs(&fault_free).expect("no fault");
     for crash_at in 0..=fault_free.calls() {
-        let fs = SimFs::new(Fate { crash_at: Some(crash_at), fail_at: None });
+        let fs = SimFs::new(FaultPlan { crash_at: Some(crash_at), fail_at: None });
         let finished = use_blobs(&fs).is_ok();
         for seed in 0..20 {
             let context = format!("{} bytes, crash at call {crash_at}, seed {seed}", contents.len());
-            let fs = fs.after_crash(&mut Rng::new(seed), Fate::default());
+            let fs = fs.after_crash(&mut Rng::new(seed), FaultPlan::default());
             let blobs = DiskBlobs::open(fs, Path::new("/store/blob")).expect("a directory");
             match blobs.read(&name, 0, 5 << 20) {
                 Ok(bytes) => assert!(bytes == contents, "{context}"),
@@ -223,15 +223,15 @@ fn check_blobs(fs: &SimFs, acknowledged: &[(&'static str, bool)], context: &str)
 
 #[test]
 fn created_and_deleted_blobs_are_complete_or_absent_after_any_crash() {
-    let fault_free = SimFs::new(Fate::default());
+    let fault_free = SimFs::new(FaultPlan::default());
     use_blobs(&fault_free, &mut Vec::new()).expect("no fault");
     for crash_at in 0..=fault_free.calls() {
-        let fs = SimFs::new(Fate { crash_at: Some(crash_at), fail_at: None });
+        let fs = SimFs::new(FaultPlan { crash_at: Some(crash_at), fail_at: None });
         let mut acknowledged = Vec::new();
         let _ = use_blobs(&fs, &mut acknowledged);
         for seed in 0..20 {
             let context = format!("crash at call {crash_at}, seed {seed}");
-            check_blobs(&fs.after_crash(&mut Rng::new(seed), Fate::default()), &acknowledged, &context);
+            check_blobs(&fs.after_crash(&mut Rng::new(seed), FaultPlan::default()), &acknowledged, &context);
         }
     }
 }
@@ -241,7 +241,7 @@ fn created_and_deleted_blobs_are_complete_or_absent_after_any_crash() {
 #[test]
 fn a_list_of_blobs_is_complete_or_fails() {
     const NO_DESCRIPTORS: i32 = 24;
-    let fault_free = SimFs::new(Fate::default());
+    let fault_free = SimFs::new(FaultPlan::default());
     use_blobs(&fault_free, &mut Vec::new()).expect("no fault");
     let before = fault_free.calls();
     let whole = DiskBlobs::open(fault_free.clone(), Path::new("/store/blob"))
@@ -249,7 +249,7 @@ fn a_list_of_blobs_is_complete_or_fails() {
         .list("")
         .expect("a list");
     for fail_at in before..fault_free.calls() {
-        let fs = SimFs::new(Fate { crash_at: None, fail_at: Some((fail_at, NO_DESCRIPTORS)) });
+        let fs = SimFs::new(FaultPlan { crash_at: None, fail_at: Some((fail_at, NO_DESCRIPTORS)) });
         use_blobs(&fs, &mut Vec::new()).expect("no fault yet");
         match DiskBlobs::open(fs, Path::new("/store/blob")).and_then(|blobs| blobs.list("")) {
             Ok(listed) => panic!("call {fail_at} failed unnoticed: {listed:?} of {whole:?}"),
@@ -269,7 +269,7 @@ fn a_blob_of_which_a_part_failed_cannot_be_finished() {
         let writer = blobs.create(&blob_name("doc/1")).expect("no fault yet");
         (fs, blobs, writer)
     };
-    let (fault_free, blobs, mut writer) = begun(Fate::default());
+    let (fault_free, blobs, mut writer) = begun(FaultPlan::default());
     let before = fault_free.calls();
     writer.write(&long).expect("no fault");
     assert_eq!(fault_free.calls() - before, 4, "three parts, and the sync of the first of them");
@@ -278,7 +278,7 @@ fn a_blob_of_which_a_part_failed_cannot_be_finished() {
     assert_eq!(blobs.list("").expect("a list"), [blob_name("doc/1")]);
     // `finish` syncs the last two parts.
     for fail_at in before..written + 2 {
-        let (_, blobs, mut writer) = begun(Fate { crash_at: None, fail_at: Some((fail_at, IO_ERROR)) });
+        let (_, blobs, mut writer) = begun(FaultPlan { crash_at: None, fail_at: Some((fail_at, IO_ERROR)) });
         let failed = writer.write(&long).is_err();
         assert_eq!(failed, fail_at < written, "call {fail_at}");
         assert!(!failed || writer.write(b"more").is_err(), "call {fail_at}");

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::{DiskBlobs, DiskLog, LogOptions};
-use crate::disk::Cut;
+use crate::disk::TornTail;
 use crate::fs::RealFs;
 use crate::port::{Damage, ErrorKind, StoreError};
 use crate::private;
@@ -60,7 +60,11 @@ impl DiskDir {
     }
 
     /// Opens the log of one shard, and reports a torn tail if it had to cut one off.
-    pub fn log(&self, shard: u32, segment_bytes: u64) -> Result<(DiskLog<RealFs>, Option<Cut>), StoreError> {
+    pub fn log(
+        &self,
+        shard: u32,
+        segment_bytes: u64,
+    ) -> Result<(DiskLog<RealFs>, Option<TornTail>), StoreError> {
         assert!(shard < self.file.shards, "a store has as many logs as shards");
         let options = LogOptions { shard, store_id: self.file.store_id, segment_bytes };
         let logs = self.path.join("log");

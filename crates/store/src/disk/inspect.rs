@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use super::dir::{StoreFile, decode_store};
 use super::log::{FLOOR, LogOptions, decode_floor};
 use super::reader::Segments;
-use super::tail::{Cut, ExpectedFrame};
+use super::tail::{ExpectedFrame, TornTail};
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, decode_frame, frame_len};
 use crate::fs::{File as _, RealFs};
 use crate::port::{Batch, Damage, ErrorKind, Seq, StoreError};
@@ -71,12 +71,12 @@ impl StoreView {
 
 /// The next item of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum LogItem {
     /// A batch.
     Batch(Batch),
     /// An incomplete last batch: a crash interrupted its append, or it is being written now. It was never
     /// acknowledged.
-    Torn(Cut),
+    Torn(TornTail),
     /// The end of the log.
     End,
 }
@@ -103,27 +103,27 @@ struct Cursor {
 }
 
 impl LogView {
-    /// The next item. After [`Found::Torn`] or [`Found::End`], always [`Found::End`].
-    pub fn read_next(&mut self) -> Result<Found, StoreError> {
+    /// The next item. After [`LogItem::Torn`] or [`LogItem::End`], always [`LogItem::End`].
+    pub fn read_next(&mut self) -> Result<LogItem, StoreError> {
         while !self.ended {
             let found = self.step()?;
-            self.ended = !matches!(found, Found::Batch(_));
+            self.ended = !matches!(found, LogItem::Batch(_));
             match found {
-                Found::Batch(batch) if batch.seq < self.floor => {}
+                LogItem::Batch(batch) if batch.seq < self.floor => {}
                 found => return Ok(found),
             }
         }
-        Ok(Found::End)
+        Ok(LogItem::End)
     }
 
-    fn step(&mut self) -> Result<Found, StoreError> {
+    fn step(&mut self) -> Result<LogItem, StoreError> {
         let Some(mut cursor) = self.at.take().map_or_else(|| self.begin(), |cursor| Ok(Some(cursor)))? else {
-            return Ok(Found::End);
+            return Ok(LogItem::End);
         };
         loop {
             if let Some(batch) = cursor.take_frame()? {
                 self.at = Some(cursor);
-                return Ok(Found::Batch(batch));
+                return Ok(LogItem::Batch(batch));
             }
             match self.after_last_frame(&mut cursor)? {
                 Continuation::ReadAgain => {}
@@ -186,7 +186,7 @@ impl LogView {
                 return Err(Damage { file: path, offset: cursor.offset, what }.into());
             }
             let torn = cursor.expected().classify_tail(&path, cursor.offset, &tail)?;
-            return Ok(Continuation::Nothing(torn.map_or(Found::End, Found::Torn)));
+            return Ok(Continuation::Nothing(torn.map_or(LogItem::End, LogItem::Torn)));
         };
         let next = self.open(later)?;
         if (next.next, next.chain) == (cursor.next, cursor.chain) {
@@ -207,7 +207,7 @@ enum Continuation {
     /// The next segment.
     Segment(Box<Cursor>),
     /// No further batch.
-    Nothing(Found),
+    Nothing(LogItem),
 }
 
 impl Cursor {

@@ -17,13 +17,15 @@ use std::path::{Path, PathBuf};
 use super::index::{Index, IndexEntry};
 use super::reader::{DiskReader, Segments};
 use super::sync_parent;
-use super::tail::{Cut, ExpectedFrame};
+use super::tail::{ExpectedFrame, TornTail};
 use crate::frame::{
     FRAME_HEADER, FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, SegmentHeader, decode_frame, encode_frame,
     frame_len,
 };
 use crate::fs::{Dir, File, Fs};
-use crate::port::{Bounds, Damage, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+use crate::port::{
+    Bounds, Damage, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError,
+};
 
 /// Options for opening a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +83,11 @@ const FLOOR_TMP: &str = "floor.tmp";
 
 impl<F: Fs> DiskLog<F> {
     /// Opens a log, or creates it. Cuts off a torn tail; any other damage is an error.
-    pub fn open(fs: F, dir: &Path, options: LogOptions) -> Result<(DiskLog<F>, Option<Cut>), StoreError> {
+    pub fn open(
+        fs: F,
+        dir: &Path,
+        options: LogOptions,
+    ) -> Result<(DiskLog<F>, Option<TornTail>), StoreError> {
         assert!(options.segment_bytes >= LogOptions::SEGMENT_BYTES_MIN, "a segment holds at least one batch");
         fs.create_dir(dir).map_err(|error| StoreError::io(&error, "creating the log directory"))?;
         sync_parent(&fs, dir)
@@ -123,7 +129,7 @@ impl<F: Fs> DiskLog<F> {
         Ok(())
     }
 
-    fn open_last(&mut self) -> Result<Option<Cut>, StoreError> {
+    fn open_last(&mut self) -> Result<Option<TornTail>, StoreError> {
         let Some(Extent { first, .. }) = self.segments.last().copied() else { return Ok(None) };
         let path = self.files().path(first);
         let (file, bytes) = self.files().read_whole(first)?;
@@ -167,7 +173,7 @@ impl<F: Fs> DiskLog<F> {
         self.current.as_ref().map_or(0, |current| current.length.saturating_sub(current.end))
     }
 
-    fn write_frame(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+    fn write_frame(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         let (bytes, crc) = encode_frame(seq, lsns, payload, self.chain);
         if bytes.len() as u64 > self.free_bytes() {
             self.create_spare()?;
@@ -288,7 +294,7 @@ impl<F: Fs> LogStore for DiskLog<F> {
         self.bounds
     }
 
-    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         if self.broken {
             return Err(StoreError::new(ErrorKind::Io, "an earlier append failed; reopen the log"));
         }
@@ -312,14 +318,14 @@ impl<F: Fs> LogStore for DiskLog<F> {
         self.create_spare()
     }
 
-    fn room(&self) -> Room {
+    fn capacity(&self) -> LogCapacity {
         let spare = self.spare.is_some();
         let bytes = if spare {
             self.payload_max()
         } else {
             payload_within(self.free_bytes()).min(self.payload_max())
         };
-        Room { bytes, spare }
+        LogCapacity { bytes, spare }
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {

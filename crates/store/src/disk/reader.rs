@@ -232,7 +232,7 @@ impl<F: Fs> LogReader for DiskReader<F> {
         }
     }
 
-    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
+    fn read_lsn(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
         let gone = || StoreError::new(ErrorKind::Gone, format!("record not in the log: lsn={lsn}"));
         let first = self.segment_of_lsn(lsn)?.ok_or_else(gone)?;
         self.jump(first, self.index.entry_before_lsn(first, lsn))?;

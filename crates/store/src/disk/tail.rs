@@ -7,11 +7,11 @@
 use std::path::{Path, PathBuf};
 
 use crate::frame::{FrameHeader, contains_frame, frame_len};
-use crate::port::{Damage, Lsns, Seq, StoreError};
+use crate::port::{Damage, LsnRange, Seq, StoreError};
 
 /// A torn tail: a batch whose append was interrupted, and so was never acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct TornTail {
     /// The segment file.
     pub file: PathBuf,
     /// The offset of the torn frame in bytes.
@@ -19,7 +19,7 @@ pub struct Cut {
     /// The sequence number of the torn batch.
     pub seq: Seq,
     /// Its LSNs, if the frame header is readable.
-    pub lsns: Option<Lsns>,
+    pub lsns: Option<LsnRange>,
 }
 
 /// The frame that would be next: its sequence number, and the checksum of its predecessor.
@@ -41,7 +41,7 @@ impl ExpectedFrame {
         path: &Path,
         offset: u64,
         tail: &[u8],
-    ) -> Result<Option<Cut>, StoreError> {
+    ) -> Result<Option<TornTail>, StoreError> {
         if tail.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
@@ -55,6 +55,6 @@ impl ExpectedFrame {
             return damaged("the last frame is followed by bytes that no append has written");
         }
         let lsns = header.map(|header| header.lsns);
-        Ok(Some(Cut { file: path.to_path_buf(), offset, seq: self.seq, lsns }))
+        Ok(Some(TornTail { file: path.to_path_buf(), offset, seq: self.seq, lsns }))
     }
 }

@@ -12,20 +12,20 @@
 use std::sync::Arc;
 
 use super::names;
-use super::port::{Objects, ObjectsError, Patience};
+use super::port::{Objects, ObjectsError, RetryPolicy};
 use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
 
 /// Blobs in an object store.
 #[derive(Clone)]
 pub struct ObjectBlobs {
     objects: Arc<dyn Objects>,
-    patience: Patience,
+    patience: RetryPolicy,
     bytes_max: usize,
 }
 
 impl ObjectBlobs {
     /// Blobs of at most `bytes_max` bytes each.
-    pub fn new(objects: Arc<dyn Objects>, patience: Patience, bytes_max: usize) -> ObjectBlobs {
+    pub fn new(objects: Arc<dyn Objects>, patience: RetryPolicy, bytes_max: usize) -> ObjectBlobs {
         ObjectBlobs { objects, patience, bytes_max }
     }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_blob_over_the_limit_is_refused_and_leaves_nothing_behind() {
-        let blobs = ObjectBlobs::new(Arc::new(MemoryObjects::default()), Patience::without_pause(1), 8);
+        let blobs = ObjectBlobs::new(Arc::new(MemoryObjects::default()), RetryPolicy::without_pause(1), 8);
         let name = BlobName::new("doc/1").expect("a name");
         let mut writer = blobs.create(&name).expect("begun");
         writer.write(b"12345678").expect("at the limit");

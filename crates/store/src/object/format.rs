@@ -116,10 +116,10 @@ fn u128_at(bytes: &[u8], at: usize) -> u128 {
 mod tests {
     use super::*;
     use crate::frame::encode_frame;
-    use crate::port::{Lsns, Seq};
+    use crate::port::{LsnRange, Seq};
 
     fn object(begins_tenure: bool, payload: &[u8]) -> Vec<u8> {
-        let (frame, _) = encode_frame(Seq(3), Lsns::new(10, 11), payload, 4);
+        let (frame, _) = encode_frame(Seq(3), LsnRange::new(10, 11), payload, 4);
         ObjectHeader { shard: 1, store_id: 2, writer: WriterId(5 << 64), begins_tenure }.encode(&frame)
     }
 
@@ -129,7 +129,7 @@ mod tests {
             let (header, frame, batch) = decode_object(&object(begins_tenure, payload)).expect("whole");
             assert_eq!((header.shard, header.store_id, header.writer), (1, 2, WriterId(5 << 64)));
             assert_eq!((header.begins_tenure, frame.chain), (begins_tenure, 4));
-            assert_eq!((batch.seq, batch.lsns, &batch.payload[..]), (Seq(3), Lsns::new(10, 11), payload));
+            assert_eq!((batch.seq, batch.lsns, &batch.payload[..]), (Seq(3), LsnRange::new(10, 11), payload));
         }
     }
 

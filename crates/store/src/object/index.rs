@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::format::{ObjectHeader, WriterId, object_len};
 use crate::frame::FrameHeader;
-use crate::port::{Bounds, Lsn, Lsns, Seq};
+use crate::port::{Bounds, Lsn, LsnRange, Seq};
 
 /// One batch, without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) writer: WriterId,
     pub(super) begins_tenure: bool,
-    pub(super) lsns: Lsns,
+    pub(super) lsns: LsnRange,
     /// The checksums of its frame and of the previous one.
     pub(super) crc: u32,
     pub(super) chain: u32,
@@ -69,7 +69,7 @@ impl Index {
     }
 
     /// The batch that contains an LSN.
-    pub(super) fn holding(&self, lsn: Lsn) -> Option<Seq> {
+    pub(super) fn read_lsn(&self, lsn: Lsn) -> Option<Seq> {
         let position = self.entries.partition_point(|entry| entry.lsns.last < lsn);
         let entry = self.entries.get(position)?;
         entry.lsns.contains(lsn).then(|| Seq(self.floor.0 + position as u64))
@@ -121,7 +121,7 @@ mod tests {
     fn index(floor: u64, batches: u32) -> Index {
         let mut index = Index::above(Seq(floor), 100);
         for n in 0..batches {
-            let lsns = Lsns::new(u64::from(n) * 10, u64::from(n) * 10 + 7);
+            let lsns = LsnRange::new(u64::from(n) * 10, u64::from(n) * 10 + 7);
             let (crc, chain) = (101 + n, 100 + n);
             index.push(Entry { writer: WriterId(1), begins_tenure: false, lsns, crc, chain, bytes: 96 });
         }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn an_lsn_is_found_only_in_its_batch() {
         let index = index(50, 4);
-        let holding = |lsn| index.holding(Lsn(lsn)).map(|seq| seq.0);
+        let holding = |lsn| index.read_lsn(Lsn(lsn)).map(|seq| seq.0);
         assert_eq!([0, 7, 10, 37].map(holding), [50, 50, 51, 53].map(Some));
         assert_eq!([8, 9, 38, 1000].map(holding), [None; 4]);
     }

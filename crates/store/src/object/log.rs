@@ -19,17 +19,17 @@ use std::sync::Arc;
 use super::format::{OBJECT_HEADER, ObjectHeader};
 use super::index::{Entry, SharedIndex};
 use super::names;
-use super::port::{Answer, Objects, Patience};
+use super::port::{Objects, ObjectsErrorKind, RetryPolicy};
 use super::reader::ObjectReader;
 use super::shard_objects::{ObjectOptions, ShardObjects};
 use crate::frame::{FrameHeader, PAYLOAD_MAX, encode_frame};
-use crate::port::{Bounds, ErrorKind, Extent, LogReader, LogStore, Lsns, Room, Seq, StoreError};
+use crate::port::{Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError};
 
 /// A log in an object store.
 pub struct ObjectLog {
     pub(super) shard: ShardObjects,
     pub(super) index: SharedIndex,
-    standing: Standing,
+    standing: WriterRole,
     pending: Option<PendingAppend>,
     /// Batches below the floor, not deleted yet.
     pub(super) to_delete: BTreeSet<Seq>,
@@ -39,7 +39,7 @@ pub struct ObjectLog {
 
 /// This writer's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum WriterRole {
     /// It has read the log; its first append takes the log over.
     Reader,
     /// Another writer created the object of its first append: it has to catch up with
@@ -72,16 +72,16 @@ impl ObjectLog {
     pub fn open(
         objects: Arc<dyn Objects>,
         options: ObjectOptions,
-        patience: Patience,
+        patience: RetryPolicy,
     ) -> Result<ObjectLog, StoreError> {
         let shard = ShardObjects { objects, options, patience };
         let index = SharedIndex::new(shard.scan()?);
-        let (standing, pending) = (Standing::Reader, None);
+        let (standing, pending) = (WriterRole::Reader, None);
         Ok(ObjectLog { shard, index, standing, pending, to_delete: BTreeSet::new(), leftovers_found: false })
     }
 
     /// This writer's role.
-    pub fn standing(&self) -> Standing {
+    pub fn role(&self) -> WriterRole {
         self.standing
     }
 
@@ -89,8 +89,8 @@ impl ObjectLog {
     /// one whose first append failed with [`ErrorKind::Taken`].
     ///
     /// [`ErrorKind::Gone`] if the log was truncated past this writer's position: reopen it.
-    pub fn read_on(&mut self) -> Result<Bounds, StoreError> {
-        if !matches!(self.standing, Standing::Reader | Standing::Behind) || self.pending.is_some() {
+    pub fn catch_up(&mut self) -> Result<Bounds, StoreError> {
+        if !matches!(self.standing, WriterRole::Reader | WriterRole::Behind) || self.pending.is_some() {
             let what = "this writer may own the log, so it cannot catch up; reopen the log to follow another";
             return Err(StoreError::new(ErrorKind::Refused, what));
         }
@@ -101,13 +101,13 @@ impl ObjectLog {
             index.push(entry);
         }
         index.raise(floor);
-        self.standing = Standing::Reader;
+        self.standing = WriterRole::Reader;
         Ok(index.bounds())
     }
 
     pub(super) fn check_not_deposed(&self) -> Result<(), StoreError> {
         match self.standing {
-            Standing::Deposed => {
+            WriterRole::Deposed => {
                 Err(StoreError::new(ErrorKind::Taken, "another writer owns the log; reopen it to follow"))
             }
             _ => Ok(()),
@@ -115,13 +115,13 @@ impl ObjectLog {
     }
 
     fn depose(&mut self, kind: ErrorKind, why: impl Into<String>) -> StoreError {
-        self.standing = Standing::Deposed;
+        self.standing = WriterRole::Deposed;
         self.pending = None;
         StoreError::new(kind, why)
     }
 
     /// Encodes an append, or returns the pending one if its bytes are the same. A retry never changes bytes.
-    fn prepare(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<PendingAppend, StoreError> {
+    fn prepare(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<PendingAppend, StoreError> {
         let append = self.encode(seq, lsns, payload);
         match self.pending.take() {
             None => Ok(append),
@@ -136,9 +136,9 @@ impl ObjectLog {
         }
     }
 
-    fn encode(&self, seq: Seq, lsns: Lsns, payload: &[u8]) -> PendingAppend {
+    fn encode(&self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> PendingAppend {
         let ObjectOptions { shard, store_id, writer } = self.shard.options;
-        let begins_tenure = self.standing != Standing::Owner;
+        let begins_tenure = self.standing != WriterRole::Owner;
         let header = ObjectHeader { shard, store_id, writer, begins_tenure };
         let (frame, _) = encode_frame(seq, lsns, payload, self.index.lock().last_crc());
         let bytes = header.encode(&frame);
@@ -169,10 +169,10 @@ impl ObjectLog {
         let name = names::batch(self.shard.options.shard, append.seq);
         match self.shard.objects.put_if_absent(&name, &append.bytes) {
             Ok(()) => PutOutcome::Ours,
-            Err(error) if error.answer == Answer::Taken && planted!(ObjectNotReadBack) => {
+            Err(error) if error.answer == ObjectsErrorKind::Taken && planted!(ObjectNotReadBack) => {
                 PutOutcome::Theirs("unknown".into())
             }
-            Err(error) if matches!(error.answer, Answer::Taken | Answer::TimedOut) => {
+            Err(error) if matches!(error.answer, ObjectsErrorKind::Taken | ObjectsErrorKind::TimedOut) => {
                 self.read_back(&name, append)
             }
             Err(error) => PutOutcome::Unknown(error.to_string()),
@@ -209,15 +209,15 @@ impl ObjectLog {
             }
         }
         self.index.lock().push(append.entry);
-        self.standing = Standing::Owner;
+        self.standing = WriterRole::Owner;
         Ok(())
     }
 
     fn lost(&mut self, seq: Seq, writer: &str) -> StoreError {
         let what = format!("another writer has this sequence number: seq={} writer={writer}", seq.0);
         match self.standing {
-            Standing::Reader => {
-                self.standing = Standing::Behind;
+            WriterRole::Reader => {
+                self.standing = WriterRole::Behind;
                 StoreError::new(ErrorKind::Taken, what)
             }
             _ => self.depose(ErrorKind::Taken, what),
@@ -236,10 +236,10 @@ impl LogStore for ObjectLog {
     /// [`ErrorKind::Taken`] at the first append: another writer was faster, call [`ObjectLog::read_on`]. At a
     /// later append: another writer has taken the log over. [`ErrorKind::Refused`] at the first append: the
     /// log was truncated past this writer's position, reopen it.
-    fn append(&mut self, seq: Seq, lsns: Lsns, payload: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         self.check_not_deposed()?;
         let next = self.bounds().next;
-        if seq != next || self.standing == Standing::Behind {
+        if seq != next || self.standing == WriterRole::Behind {
             let what = format!("not the next sequence number: seq={} next={}", seq.0, next.0);
             return Err(StoreError::new(ErrorKind::Taken, what));
         }
@@ -256,8 +256,8 @@ impl LogStore for ObjectLog {
         Ok(())
     }
 
-    fn room(&self) -> Room {
-        Room { bytes: PAYLOAD_MAX as u64, spare: true }
+    fn capacity(&self) -> LogCapacity {
+        LogCapacity { bytes: PAYLOAD_MAX as u64, spare: true }
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
@@ -277,7 +277,7 @@ impl LogStore for ObjectLog {
                 "the outcome of an append is unknown; retry it first",
             ));
         }
-        if self.standing != Standing::Owner {
+        if self.standing != WriterRole::Owner {
             return Err(StoreError::new(ErrorKind::Refused, "only the owner of a log can confirm it"));
         }
         if planted!(ConfirmBlindly) {
@@ -286,7 +286,7 @@ impl LogStore for ObjectLog {
         let name = names::batch(self.shard.options.shard, self.bounds().next);
         match self.shard.patience.retry(|| self.shard.objects.head(&name)) {
             Ok(_) => Err(self.depose(ErrorKind::Taken, "another writer has taken the log over; reopen it")),
-            Err(error) if error.answer == Answer::NotFound => Ok(()),
+            Err(error) if error.answer == ObjectsErrorKind::NotFound => Ok(()),
             Err(error) => Err(error.into_store_error("confirming the log", &name)),
         }
     }

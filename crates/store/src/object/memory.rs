@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::port::{Answer, Objects, ObjectsError, Page};
+use super::port::{Objects, ObjectsError, ObjectsErrorKind, Page};
 
 /// Objects in memory. Clones share them.
 #[derive(Clone, Default)]
@@ -25,7 +25,9 @@ impl MemoryObjects {
 
     fn find(&self, name: &str) -> Result<Arc<[u8]>, ObjectsError> {
         let found = self.lock().get(name).cloned();
-        found.ok_or_else(|| ObjectsError::new(Answer::NotFound, format!("no such object: name={name}")))
+        found.ok_or_else(|| {
+            ObjectsError::new(ObjectsErrorKind::NotFound, format!("no such object: name={name}"))
+        })
     }
 }
 
@@ -33,7 +35,10 @@ impl Objects for MemoryObjects {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
         let mut objects = self.lock();
         if objects.contains_key(name) {
-            return Err(ObjectsError::new(Answer::Taken, format!("the name is in use: name={name}")));
+            return Err(ObjectsError::new(
+                ObjectsErrorKind::Taken,
+                format!("the name is in use: name={name}"),
+            ));
         }
         objects.insert(name.to_string(), bytes.into());
         Ok(())
@@ -84,7 +89,7 @@ mod tests {
             objects.put_if_absent(name, b"beside").expect("a free name");
         }
         let taken = objects.put_if_absent("log/10", b"two").expect_err("in use");
-        assert_eq!((taken.answer, objects.get("log/10")), (Answer::Taken, Ok(b"one".to_vec())));
+        assert_eq!((taken.answer, objects.get("log/10")), (ObjectsErrorKind::Taken, Ok(b"one".to_vec())));
 
         let (mut listed, mut after) = (Vec::new(), String::new());
         loop {

@@ -5,7 +5,7 @@
 //! is created completely or not at all. A request that timed out may still take effect, at any later time.
 //!
 //! **What would break it.** An implementation that reports a timeout as a failure, that retries a put itself
-//! and reports its own first attempt as [`Answer::Taken`], or that lists from a cache.
+//! and reports its own first attempt as [`ObjectsErrorKind::Taken`], or that lists from a cache.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -15,7 +15,7 @@ use crate::port::{ErrorKind, StoreError};
 
 /// An object store: immutable objects by name.
 pub trait Objects: Send + Sync {
-    /// Creates an object; fails with [`Answer::Taken`] if the name is in use.
+    /// Creates an object; fails with [`ObjectsErrorKind::Taken`] if the name is in use.
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError>;
     /// Reads a whole object.
     fn get(&self, name: &str) -> Result<Vec<u8>, ObjectsError>;
@@ -40,7 +40,7 @@ pub struct Page {
 
 /// The kinds of failure that the protocol handles differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ObjectsErrorKind {
     /// 412: the name is in use. The object may be the caller's own, from an attempt that seemed to fail.
     Taken,
     /// 409: conflicts with a concurrent request. Undecided; retry.
@@ -59,29 +59,34 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectsError {
     /// For callers that handle failures differently.
-    pub answer: Answer,
+    pub answer: ObjectsErrorKind,
     /// The message for people.
     pub what: String,
 }
 
 impl ObjectsError {
     /// A failure with a message.
-    pub fn new(answer: Answer, what: impl Into<String>) -> ObjectsError {
+    pub fn new(answer: ObjectsErrorKind, what: impl Into<String>) -> ObjectsError {
         ObjectsError { answer, what: what.into() }
     }
 
     /// Whether a retry of the same request may succeed.
-    pub fn may_pass(&self) -> bool {
-        matches!(self.answer, Answer::Conflict | Answer::Unavailable | Answer::TimedOut)
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self.answer,
+            ObjectsErrorKind::Conflict | ObjectsErrorKind::Unavailable | ObjectsErrorKind::TimedOut
+        )
     }
 
     /// Converts to a store failure, with the operation and the object's name or prefix.
     pub(super) fn into_store_error(self, doing: &str, name: &str) -> StoreError {
         let kind = match self.answer {
-            Answer::Taken => ErrorKind::Taken,
-            Answer::NotFound => ErrorKind::Gone,
-            Answer::Denied => ErrorKind::Refused,
-            Answer::Conflict | Answer::Unavailable | Answer::TimedOut => ErrorKind::Io,
+            ObjectsErrorKind::Taken => ErrorKind::Taken,
+            ObjectsErrorKind::NotFound => ErrorKind::Gone,
+            ObjectsErrorKind::Denied => ErrorKind::Refused,
+            ObjectsErrorKind::Conflict | ObjectsErrorKind::Unavailable | ObjectsErrorKind::TimedOut => {
+                ErrorKind::Io
+            }
         };
         StoreError::new(kind, format!("{doing}: {self} object={name}"))
     }
@@ -101,20 +106,20 @@ pub type Pause = Arc<dyn Fn(u32) -> ControlFlow<()> + Send + Sync>;
 
 /// The retry policy: the maximum number of attempts, and the pause between them.
 #[derive(Clone)]
-pub struct Patience {
+pub struct RetryPolicy {
     attempts_max: u32,
     pause: Pause,
 }
 
-impl Patience {
+impl RetryPolicy {
     /// At most `attempts` attempts, at least one, with a pause between any two.
-    pub fn new(attempts: u32, pause: Pause) -> Patience {
-        Patience { attempts_max: attempts.max(1), pause }
+    pub fn new(attempts: u32, pause: Pause) -> RetryPolicy {
+        RetryPolicy { attempts_max: attempts.max(1), pause }
     }
 
     /// At most `attempts` attempts without a pause, for tests.
-    pub fn without_pause(attempts: u32) -> Patience {
-        Patience::new(attempts, Arc::new(|_| ControlFlow::Continue(())))
+    pub fn without_pause(attempts: u32) -> RetryPolicy {
+        RetryPolicy::new(attempts, Arc::new(|_| ControlFlow::Continue(())))
     }
 
     /// After `failed` failures: pauses if another attempt is allowed. Whether it is.
@@ -130,7 +135,7 @@ impl Patience {
         let mut failed = 0;
         loop {
             match request() {
-                Err(error) if error.may_pass() => {
+                Err(error) if error.is_transient() => {
                     failed += 1;
                     if !self.backoff(failed) {
                         return Err(error);
@@ -149,7 +154,7 @@ mod tests {
     use super::*;
 
     fn unavailable() -> ObjectsError {
-        ObjectsError::new(Answer::Unavailable, "slow down")
+        ObjectsError::new(ObjectsErrorKind::Unavailable, "slow down")
     }
 
     #[test]
@@ -161,7 +166,7 @@ mod tests {
             ControlFlow::Continue(())
         });
         let mut tries = 0;
-        let failed = Patience::new(4, pause).retry(|| {
+        let failed = RetryPolicy::new(4, pause).retry(|| {
             tries += 1;
             Err::<(), _>(unavailable())
         });
@@ -171,7 +176,7 @@ mod tests {
     #[test]
     fn the_pause_can_stop_the_retries() {
         let mut tries = 0;
-        let patience = Patience::new(100, Arc::new(|_| ControlFlow::Break(())));
+        let patience = RetryPolicy::new(100, Arc::new(|_| ControlFlow::Break(())));
         let failed = patience.retry(|| {
             tries += 1;
             Err::<(), _>(unavailable())
@@ -181,9 +186,9 @@ mod tests {
 
     #[test]
     fn decided_failures_are_not_retried() {
-        for answer in [Answer::Taken, Answer::NotFound, Answer::Denied] {
+        for answer in [ObjectsErrorKind::Taken, ObjectsErrorKind::NotFound, ObjectsErrorKind::Denied] {
             let mut tries = 0;
-            let failed = Patience::without_pause(5).retry(|| {
+            let failed = RetryPolicy::without_pause(5).retry(|| {
                 tries += 1;
                 Err::<(), _>(ObjectsError::new(answer, "no"))
             });

@@ -43,8 +43,8 @@ impl LogReader for ObjectReader {
         }
     }
 
-    fn holding(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
-        let found = self.index.lock().holding(lsn);
+    fn read_lsn(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
+        let found = self.index.lock().read_lsn(lsn);
         let seq = found
             .ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("record not in the log: lsn={lsn}")))?;
         self.read(seq)

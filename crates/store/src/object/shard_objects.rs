@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::format::{OBJECT_HEAD, ObjectHeader, WriterId, decode_head, decode_object};
 use super::index::{Entry, Index};
 use super::names;
-use super::port::{Answer, Objects, ObjectsError, Patience};
+use super::port::{Objects, ObjectsError, ObjectsErrorKind, RetryPolicy};
 use crate::frame::{FrameHeader, SegmentHeader};
 use crate::port::{Batch, Damage, ErrorKind, Seq, StoreError};
 
@@ -33,7 +33,7 @@ pub struct ObjectOptions {
 pub(super) struct ShardObjects {
     pub(super) objects: Arc<dyn Objects>,
     pub(super) options: ObjectOptions,
-    pub(super) patience: Patience,
+    pub(super) patience: RetryPolicy,
 }
 
 /// The result of a scan: valid batches, and the damage at which it stopped, if any.
@@ -221,7 +221,7 @@ impl Scan {
 fn optional<T>(result: Result<T, ObjectsError>, name: &str) -> Result<Option<T>, StoreError> {
     match result {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.answer == Answer::NotFound => Ok(None),
+        Err(error) if error.answer == ObjectsErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into_store_error("reading an object", name)),
     }
 }

@@ -11,7 +11,7 @@
 use super::index::Entry;
 use super::log::ObjectLog;
 use super::names;
-use super::port::{Answer, ObjectsError};
+use super::port::{ObjectsError, ObjectsErrorKind};
 use crate::port::{ErrorKind, LogStore, Seq, StoreError};
 
 impl ObjectLog {
@@ -46,7 +46,7 @@ impl ObjectLog {
         let bytes = self.shard.encode_floor(floor, self.index.lock().chain_before(floor));
         match self.shard.patience.retry(|| self.shard.objects.put_if_absent(&name, &bytes)) {
             // It does not matter which writer created it: a floor has the same contents for all.
-            Err(error) if error.answer != Answer::Taken => {
+            Err(error) if error.answer != ObjectsErrorKind::Taken => {
                 Err(error.into_store_error("raising the log floor", &name))
             }
             _ => Ok(()),

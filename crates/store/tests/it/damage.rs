@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use store::conformance::{check, fill};
-use store::disk::{Cut, DiskDir, DiskLog, LogOptions, StoreFile};
+use store::disk::{DiskDir, DiskLog, LogOptions, StoreFile, TornTail};
 use store::fs::RealFs;
-use store::{ErrorKind, LogStore, Lsns, Seq, StoreError};
+use store::{ErrorKind, LogStore, LsnRange, Seq, StoreError};
 
 use crate::segment_files::{frame_offsets, overwrite};
 
 const OPTIONS: LogOptions = LogOptions { shard: 0, store_id: 1, segment_bytes: 16 << 10 };
 
-fn open(dir: &Path) -> Result<(DiskLog<RealFs>, Option<Cut>), StoreError> {
+fn open(dir: &Path) -> Result<(DiskLog<RealFs>, Option<TornTail>), StoreError> {
     DiskLog::open(RealFs, dir, OPTIONS)
 }
 
@@ -45,7 +45,7 @@ fn a_tail_torn_at_any_byte_is_cut_and_reported_and_appends_continue() {
         // If no byte of the frame is left, nothing was torn.
         assert_eq!(cut.is_some(), torn > last, "torn at {torn}");
         if let Some(cut) = cut {
-            let named = (torn >= last + store::frame::FRAME_HEADER).then_some(Lsns::new(110, 119));
+            let named = (torn >= last + store::frame::FRAME_HEADER).then_some(LsnRange::new(110, 119));
             assert_eq!((cut.seq, cut.offset), (Seq(11), last as u64));
             assert!(cut.lsns == named || torn < last + store::frame::FRAME_HEADER, "torn at {torn}: {cut:?}");
         }
@@ -76,15 +76,15 @@ fn a_torn_tail_without_its_beginning_is_cut() {
 fn a_torn_tail_is_zeroed_before_a_shorter_batch_is_appended() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut log, _) = open(dir.path()).expect("an empty log");
-    log.append(Seq(0), Lsns::default(), b"first").expect("writable");
-    log.append(Seq(1), Lsns::default(), &[7; 3000]).expect("writable");
+    log.append(Seq(0), LsnRange::default(), b"first").expect("writable");
+    log.append(Seq(1), LsnRange::default(), &[7; 3000]).expect("writable");
     drop(log);
     let segment = dir.path().join(format!("{:016x}.seg", 0));
     let offsets = frame_offsets(&segment);
     overwrite(&segment, offsets[1] + 1000, &[0; 8]);
     let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
     assert!(cut.is_some());
-    log.append(Seq(1), Lsns::default(), b"x").expect("writable");
+    log.append(Seq(1), LsnRange::default(), b"x").expect("writable");
     drop(log);
     let (log, cut) = open(dir.path()).expect("sound");
     assert_eq!((log.bounds().next, cut), (Seq(2), None));
@@ -150,7 +150,7 @@ fn a_segment_of_another_history_is_refused() {
         (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let [ours, theirs] = [(&ours, b"ours  "), (&theirs, b"theirs")].map(|(dir, first)| {
         let (mut log, _) = open(dir.path()).expect("an empty log");
-        log.append(Seq(0), Lsns::default(), first).expect("writable");
+        log.append(Seq(0), LsnRange::default(), first).expect("writable");
         drop(log);
         written(dir.path(), 300)
     });

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use store::conformance::{append_next, batch, fill};
-use store::disk::{DiskDir, Found, LogView, StoreFile, StoreView};
+use store::disk::{DiskDir, LogItem, LogView, StoreFile, StoreView};
 use store::{ErrorKind, LogStore, Seq, StoreError};
 
 use crate::segment_files::{frame_offsets, overwrite};
@@ -25,16 +25,16 @@ fn view(dir: &Path) -> LogView {
 }
 
 /// The sequence numbers of all batches, and the item after them.
-fn walk(mut log: LogView) -> Result<(Vec<u64>, Found), StoreError> {
+fn walk(mut log: LogView) -> Result<(Vec<u64>, LogItem), StoreError> {
     let mut seqs = Vec::new();
     loop {
         match log.read_next()? {
-            Found::Batch(found) => {
+            LogItem::Batch(found) => {
                 assert_eq!(found, batch(found.seq));
                 seqs.push(found.seq.0);
             }
             other => {
-                assert_eq!(log.read_next().expect("it has ended"), Found::End);
+                assert_eq!(log.read_next().expect("it has ended"), LogItem::End);
                 return Ok((seqs, other));
             }
         }
@@ -68,12 +68,12 @@ fn a_store_in_use_is_read_from_floor_to_end_and_not_changed() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = written(dir.path(), 300);
     let before = files(dir.path());
-    assert_eq!(walk(view(dir.path())).expect("sound"), ((0..300).collect(), Found::End));
+    assert_eq!(walk(view(dir.path())).expect("sound"), ((0..300).collect(), LogItem::End));
     assert_eq!(files(dir.path()), before);
 
     let (mut log, _) = store.log(0, SEGMENT).expect("sound");
     log.raise_floor(Seq(207)).expect("within the log");
-    assert_eq!(walk(view(dir.path())).expect("sound"), ((207..300).collect(), Found::End));
+    assert_eq!(walk(view(dir.path())).expect("sound"), ((207..300).collect(), LogItem::End));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn viewing_an_empty_log_does_not_create_it() {
     drop(written(dir.path(), 1));
     let view = StoreView::open(dir.path()).expect("a store");
     assert_eq!(view.file(), StoreFile { store_id: 7, shards: 2 });
-    assert_eq!(walk(view.log(1).expect("a log")).expect("sound"), (vec![], Found::End));
+    assert_eq!(walk(view.log(1).expect("a log")).expect("sound"), (vec![], LogItem::End));
     assert!(!dir.path().join("log/1").exists());
     assert_eq!(view.log(2).err().expect("two shards").kind, ErrorKind::Refused);
 }
@@ -109,7 +109,7 @@ fn a_torn_tail_is_reported_and_not_cut() {
     overwrite(&segment, last + 50, &[0; 8]);
     let before = files(dir.path());
     let (seqs, found) = walk(view(dir.path())).expect("a torn tail is no damage");
-    let Found::Torn(cut) = found else { panic!("a torn tail: {found:?}") };
+    let LogItem::Torn(cut) = found else { panic!("a torn tail: {found:?}") };
     assert_eq!((seqs, cut.seq, cut.lsns), ((0..11).collect(), Seq(11), Some(batch(Seq(11)).lsns)));
     assert_eq!((cut.file, cut.offset), (segment, last as u64));
     assert_eq!(files(dir.path()), before);

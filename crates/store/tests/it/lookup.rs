@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use store::conformance::{batch, fill};
 use store::disk::{DiskLog, LogOptions};
-use store::{Batch, ErrorKind, LogStore, Lsn, Lsns, Seq};
+use store::{Batch, ErrorKind, LogStore, Lsn, LsnRange, Seq};
 
 use crate::observed_fs::ObservedFs;
 
@@ -30,8 +30,8 @@ fn written(fs: &ObservedFs, dir: &Path) -> DiskLog<ObservedFs> {
     log
 }
 
-fn lsns(seq: u64) -> Lsns {
-    Lsns::new(seq * 10, seq * 10 + 9)
+fn lsns(seq: u64) -> LsnRange {
+    LsnRange::new(seq * 10, seq * 10 + 9)
 }
 
 /// Sequence numbers all over the log, in no order.
@@ -45,12 +45,12 @@ fn check_lookups_are_cheap(fs: &ObservedFs, log: &DiskLog<ObservedFs>, how: &str
         fs.take_read();
         assert_eq!(reader.read(Seq(seq)).expect("there").seq, Seq(seq));
         let by_number = fs.take_read();
-        assert_eq!(reader.holding(Lsn(seq * 10 + 5)).expect("there").seq, Seq(seq));
+        assert_eq!(reader.read_lsn(Lsn(seq * 10 + 5)).expect("there").seq, Seq(seq));
         assert!(
             by_number < LOOKUP_MAX && fs.take_read() < LOOKUP_MAX,
             "{how}: {by_number} bytes for batch {seq}"
         );
-        let fresh = log.reader().holding(Lsn(seq * 10)).expect("there");
+        let fresh = log.reader().read_lsn(Lsn(seq * 10)).expect("there");
         assert_eq!((fresh.seq, fresh.lsns), (Seq(seq), lsns(seq)));
         assert!(fs.take_read() < LOOKUP_MAX, "{how}: by a new reader");
     }
@@ -72,12 +72,12 @@ fn a_segment_of_an_earlier_process_is_scanned_once() {
     let whole: u64 = log.extents().iter().map(|extent| extent.bytes).sum();
     fs.take_read();
     let last = BATCHES - 1;
-    assert_eq!(log.reader().holding(Lsn(last * 10)).expect("there").seq, Seq(last));
+    assert_eq!(log.reader().read_lsn(Lsn(last * 10)).expect("there").seq, Seq(last));
     assert!(fs.take_read() < LOOKUP_MAX, "the last segment was read when the log was opened");
-    assert_eq!(log.reader().holding(Lsn(25)).expect("there").seq, Seq(2));
+    assert_eq!(log.reader().read_lsn(Lsn(25)).expect("there").seq, Seq(2));
     assert!(fs.take_read() < LOOKUP_MAX, "no further than needed");
     for seq in scattered() {
-        log.reader().holding(Lsn(seq * 10)).expect("there");
+        log.reader().read_lsn(Lsn(seq * 10)).expect("there");
     }
     assert!(fs.take_read() < whole + 300 * LOOKUP_MAX);
     check_lookups_are_cheap(&fs, &log, "indexed while reading");
@@ -89,10 +89,10 @@ fn a_batch_not_appended_yet_is_gone_not_damaged() {
     let mut log = open(&ObservedFs::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
     let mut reader = log.reader();
     for next in 0..200 {
-        assert_eq!(reader.holding(Lsn(next * 10)).expect_err("not there").kind, ErrorKind::Gone);
+        assert_eq!(reader.read_lsn(Lsn(next * 10)).expect_err("not there").kind, ErrorKind::Gone);
         assert_eq!(reader.read(Seq(next)).expect_err("not there").kind, ErrorKind::Gone);
         fill(&mut log, next + 1);
-        assert_eq!(reader.holding(Lsn(next * 10)).expect("there"), batch(Seq(next)));
+        assert_eq!(reader.read_lsn(Lsn(next * 10)).expect("there"), batch(Seq(next)));
     }
 }
 
@@ -112,7 +112,7 @@ fn a_batch_dropped_under_a_reader_is_gone_not_damaged() {
     }
     assert_eq!(reader.read(extents[1].first).expect_err("dropped").kind, ErrorKind::Gone);
     assert_eq!(reader.read(extents[2].first).expect_err("dropped").kind, ErrorKind::Gone);
-    assert_eq!(reader.holding(Lsn(extents[2].first.0 * 10)).expect_err("dropped").kind, ErrorKind::Gone);
+    assert_eq!(reader.read_lsn(Lsn(extents[2].first.0 * 10)).expect_err("dropped").kind, ErrorKind::Gone);
     assert_eq!(reader.read(extents[3].first).expect("above the floor"), batch(extents[3].first));
 }
 
@@ -127,7 +127,7 @@ fn a_segment_dropped_just_before_it_is_opened_is_gone() {
         let mut reader = log.reader();
         let log = Arc::new(Mutex::new(log));
         fs.before_open(move || log.lock().expect("free").raise_floor(Seq(300)).expect("all of it"));
-        let read = if by_lsn { reader.holding(Lsn(second.0 * 10)) } else { reader.read(second) };
+        let read = if by_lsn { reader.read_lsn(Lsn(second.0 * 10)) } else { reader.read(second) };
         assert_eq!(read.expect_err("dropped").kind, ErrorKind::Gone);
     }
 }
@@ -158,7 +158,7 @@ fn concurrent_readers_find_batches_as_written_or_gone() {
         for n in 0..20_000 {
             let seq = n * pace % 3000;
             found(reader.read(Seq(seq)), seq);
-            found(reader.holding(Lsn(seq * 10 + 3)), seq);
+            found(reader.read_lsn(Lsn(seq * 10 + 3)), seq);
         }
     };
     std::thread::scope(|scope| {

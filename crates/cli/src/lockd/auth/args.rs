@@ -297,7 +297,7 @@ impl NewServer {
     /// The hosts that the certificate names.
     pub(crate) fn hosts(&self) -> Vec<Host> {
         if self.hosts.is_empty() {
-            return Host::of_this_machine(rustix::system::uname().nodename().to_str().unwrap_or_default());
+            return Host::of_this_machine(&system::host_name());
         }
         self.hosts.clone()
     }

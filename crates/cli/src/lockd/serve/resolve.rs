@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use cli::folders;
 use serde_json::Value;
 use server::Config;
 use server::settings::{self, Setting};
+use system::xdg;
 
 use super::settings::FILE;
 
@@ -75,7 +75,7 @@ fn configure(values: &BTreeMap<&'static str, OsString>) -> Result<Config, String
         Some(path) => {
             std::path::absolute(path).map_err(|error| format!("{error}: path={}", path.display()))?
         }
-        None => folders::data().ok_or("no home directory; set --data-dir")?,
+        None => xdg::data_home().map(|home| home.join("lockd")).ok_or("no home directory; set --data-dir")?,
     };
     let mut config = Config::in_folder(data_dir);
     for setting in Config::SETTINGS.iter().filter(|setting| setting.name != DATA_DIR) {
@@ -100,9 +100,7 @@ fn file(matches: &ArgMatches) -> Result<Option<PathBuf>, String> {
     if let Some(path) = matches.get_one::<PathBuf>(FILE) {
         return Ok(Some(path.clone()));
     }
-    let home = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = home.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")));
-    let folders = home.into_iter().chain([PathBuf::from("/etc")]);
+    let folders = xdg::config_home().into_iter().chain([PathBuf::from("/etc")]);
     for path in folders.map(|folder| folder.join("lockd/lockd.toml")) {
         match path.try_exists() {
             Ok(true) => return Ok(Some(path)),

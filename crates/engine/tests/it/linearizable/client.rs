@@ -10,12 +10,12 @@ use engine::engine::Engine;
 use engine::sequencer::ReplyTo;
 use engine::shard::{Reply, Submission, Wait};
 use kernel::{
-    Action, Answer, Bundle, Command, Commit, Etag, Grant, Granted, Identity, LeaseId, LeaseView, Location,
-    Lsn, Outcome, Rejection, Renewal, Shard, Span, State, Time, Version, Write,
+    Action, Bundle, Command, Commit, Etag, Granted, Identity, LeaseId, LeaseRequest, LeaseView, Location,
+    Lsn, Outcome, Rejection, Renewal, Response, Shard, Span, State, Time, Version, Write,
 };
-use sim::linear::key::{Holder, Op};
+use sim::fixture::{default_namespace, grant, held, identity};
+use sim::linearizability::key::{Holder, Op};
 use sim::rng::Rng;
-use sim::world::{default_namespace, grant, held, identity};
 
 use super::record::Recorder;
 
@@ -86,7 +86,7 @@ impl<'a> Client<'a> {
 
     fn request(&mut self, key: usize) -> Command {
         let bundle = Bundle::of_key(self.recorder.name(key).clone());
-        let request: Grant = grant(bundle, *self.rng.pick(self.habits.ttls));
+        let request: LeaseRequest = grant(bundle, *self.rng.pick(self.habits.ttls));
         Command::by(&self.me, Action::Acquire(request))
     }
 
@@ -150,13 +150,12 @@ impl<'a> Client<'a> {
         let (lease, ttl) = (granted.lease.lsn, granted.ttl);
         let action = Action::Renew(vec![Renewal { held: held(granted), ttl: None }]);
         self.call(key, action, None, |outcome| match outcome {
-            Outcome::Applied(Answer::Renewed(results), _) | Outcome::Unchanged(Answer::Renewed(results)) => {
-                match &results[..] {
-                    [Ok(live)] => Op::Renewed { lease, ttl, deadline: live.deadline },
-                    [Err(rejection)] => refused(lease, rejection),
-                    other => panic!("one renewal, one result: {other:?}"),
-                }
-            }
+            Outcome::Applied(Response::Renewed(results), _)
+            | Outcome::Unchanged(Response::Renewed(results)) => match &results[..] {
+                [Ok(live)] => Op::Renewed { lease, ttl, deadline: live.deadline },
+                [Err(rejection)] => refused(lease, rejection),
+                other => panic!("one renewal, one result: {other:?}"),
+            },
             other => panic!("{other:?}"),
         });
     }
@@ -164,8 +163,8 @@ impl<'a> Client<'a> {
     fn release(&self, key: usize, granted: &Granted) {
         let lease = granted.lease.lsn;
         self.call(key, Action::Release(held(granted)), None, |outcome| match outcome {
-            Outcome::Applied(Answer::Released, _) => Op::Released(lease),
-            Outcome::Unchanged(Answer::Released) => Op::NothingToRelease(lease),
+            Outcome::Applied(Response::Released, _) => Op::Released(lease),
+            Outcome::Unchanged(Response::Released) => Op::NothingToRelease(lease),
             other => panic!("{other:?}"),
         });
     }
@@ -182,7 +181,7 @@ impl<'a> Client<'a> {
         let write = Write { held: held(granted), key: name, token: None, if_version, if_etag: None, release };
         let commit = Commit { write, etag, bytes: document.len() as u64, location: Location(0) };
         self.call(key, Action::Commit(commit), Some(document), |outcome| match outcome {
-            Outcome::Applied(Answer::Committed(version), _) => {
+            Outcome::Applied(Response::Committed(version), _) => {
                 Op::Committed { lease, if_version, etag, version, release }
             }
             Outcome::Rejected(Rejection::VersionConflict(tag)) => {
@@ -201,8 +200,8 @@ impl<'a> Client<'a> {
         let reclaims = !self.rng.one_in(3);
         let action = if reclaims { Action::Reclaim(id) } else { Action::Revoke(id) };
         self.call(key, action, None, |outcome| match outcome {
-            Outcome::Applied(Answer::Revoking(_), _) => Op::Revoking(lease),
-            Outcome::Applied(Answer::Reclaimed(_), _) => Op::Reclaimed(lease),
+            Outcome::Applied(Response::Revoking(_), _) => Op::Revoking(lease),
+            Outcome::Applied(Response::Reclaimed(_), _) => Op::Reclaimed(lease),
             Outcome::Rejected(Rejection::InvalidState(state)) if reclaims => Op::NotReclaimed(lease, state),
             Outcome::Rejected(Rejection::InvalidState(state)) => Op::NotRevoked(lease, state),
             other => panic!("{other:?}"),
@@ -279,7 +278,7 @@ fn refused(lease: Lsn, rejection: &Rejection) -> Op {
 fn note_asked(recorder: &Recorder, key: usize, asked: u64, reply: Reply) -> Option<(usize, Granted)> {
     let answered = recorder.count();
     let (op, granted) = match reply.expect("there is room") {
-        Said::Outcome(Outcome::Applied(Answer::Granted(granted), _)) => {
+        Said::Outcome(Outcome::Applied(Response::Granted(granted), _)) => {
             let Granted { lease, token, granted_at, deadline, .. } = granted;
             (Op::Granted { lease: lease.lsn, token, at: granted_at, deadline }, Some((key, granted)))
         }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use kernel::{Lsn, ResourceName};
-use sim::linear::Call;
-use sim::linear::key::Op;
+use sim::linearizability::Call;
+use sim::linearizability::key::Op;
 
 /// One round: its keys, and what was done to each.
 pub(crate) struct Recorder {

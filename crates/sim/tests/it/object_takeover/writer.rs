@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sim::objects::SimObjects;
 use sim::rng::Rng;
-use store::object::{ObjectLog, ObjectOptions, Patience, Standing, WriterId};
-use store::{Batch, ErrorKind, LogStore, Lsns, Seq, StoreError};
+use store::object::{ObjectLog, ObjectOptions, RetryPolicy, WriterId, WriterRole};
+use store::{Batch, ErrorKind, LogStore, LsnRange, Seq, StoreError};
 
 use super::history::{OPTIONS, Shared};
 use super::scheduler::{ExitGuard, ScheduledObjects, Scheduler};
@@ -62,7 +62,7 @@ impl WriterThread {
         for session in 0..SESSIONS {
             self.connection.scheduler.pass(self.name);
             let writer = WriterId(u128::from(session + 1) << 64 | self.name as u128);
-            let patience = Patience::without_pause(1 + u32::from(self.rng.small(4)));
+            let patience = RetryPolicy::without_pause(1 + u32::from(self.rng.small(4)));
             let options = ObjectOptions { writer, ..OPTIONS };
             match ObjectLog::open(Arc::new(self.connection.clone()), options, patience) {
                 Ok(log) => {
@@ -95,11 +95,11 @@ impl LogSession<'_> {
                 2 | 3 => self.read(),
                 _ => self.append(),
             }
-            if self.log.standing() == Standing::Behind && !self.catch_up() {
+            if self.log.role() == WriterRole::Behind && !self.catch_up() {
                 return;
             }
             // A deposed writer continues for a while: none of its appends may succeed.
-            if self.log.standing() == Standing::Deposed && self.thread.rng.one_in(3) {
+            if self.log.role() == WriterRole::Deposed && self.thread.rng.one_in(3) {
                 return;
             }
         }
@@ -114,8 +114,8 @@ impl LogSession<'_> {
 
     /// Appends, and records the acknowledgement.
     fn offer(&mut self, seq: Seq, payload: &[u8]) -> Result<(), StoreError> {
-        let lsns = Lsns::new(seq.0 * 10, seq.0 * 10 + 9);
-        let first = self.log.standing() == Standing::Reader;
+        let lsns = LsnRange::new(seq.0 * 10, seq.0 * 10 + 9);
+        let first = self.log.role() == WriterRole::Reader;
         self.log.append(seq, lsns, payload)?;
         let mut history = self.thread.history.lock();
         history.count(if first { "taken over" } else { "acknowledged" });
@@ -151,10 +151,10 @@ impl LogSession<'_> {
     }
 
     fn count_lost(&self, error: &StoreError) {
-        match (error.kind, self.log.standing()) {
-            (ErrorKind::Taken, Standing::Behind) => self.thread.count("lost the race"),
-            (ErrorKind::Taken, Standing::Deposed) => self.thread.count("deposed"),
-            (ErrorKind::Refused, Standing::Deposed) => self.thread.count("stood down"),
+        match (error.kind, self.log.role()) {
+            (ErrorKind::Taken, WriterRole::Behind) => self.thread.count("lost the race"),
+            (ErrorKind::Taken, WriterRole::Deposed) => self.thread.count("deposed"),
+            (ErrorKind::Refused, WriterRole::Deposed) => self.thread.count("stood down"),
             // It gave up on a batch of unknown outcome, and now has another.
             (ErrorKind::Refused, _) if error.what.contains("undecided") => {}
             other => panic!("{other:?}: {error}"),
@@ -163,7 +163,7 @@ impl LogSession<'_> {
 
     /// False if the log has to be reopened.
     fn catch_up(&mut self) -> bool {
-        match self.log.read_on().map_err(|error| error.kind) {
+        match self.log.catch_up().map_err(|error| error.kind) {
             Ok(_) => self.thread.count("caught up"),
             Err(ErrorKind::Io) => {}
             Err(ErrorKind::Gone) => {

@@ -11,7 +11,7 @@ use crate::port::Batch;
 #[derive(Clone, Copy)]
 enum PutPlan {
     /// No effect, and this failure.
-    Fail(Answer),
+    Fail(ObjectsErrorKind),
     /// It takes effect, but the response is lost.
     LoseResponse,
 }
@@ -42,7 +42,7 @@ impl ScriptedObjects {
 
     fn open(&self, writer: u128, attempts: u32) -> ObjectLog {
         let options = ObjectOptions { shard: 0, store_id: 1, writer: WriterId(writer) };
-        ObjectLog::open(Arc::new(self.clone()), options, Patience::without_pause(attempts))
+        ObjectLog::open(Arc::new(self.clone()), options, RetryPolicy::without_pause(attempts))
             .expect("a sound log")
     }
 
@@ -58,7 +58,7 @@ impl Objects for ScriptedObjects {
             Some(PutPlan::Fail(answer)) => Err(ObjectsError::new(answer, "planned")),
             Some(PutPlan::LoseResponse) => {
                 let _ = self.inner.put_if_absent(name, bytes);
-                Err(ObjectsError::new(Answer::TimedOut, "planned"))
+                Err(ObjectsError::new(ObjectsErrorKind::TimedOut, "planned"))
             }
         }
     }
@@ -81,7 +81,7 @@ impl Objects for ScriptedObjects {
 
     fn list(&self, prefix: &str, after: &str) -> Result<Page, ObjectsError> {
         if *self.lists_fail.lock().expect("not poisoned") {
-            return Err(ObjectsError::new(Answer::Unavailable, "planned"));
+            return Err(ObjectsError::new(ObjectsErrorKind::Unavailable, "planned"));
         }
         self.inner.list(prefix, after)
     }
@@ -100,8 +100,8 @@ fn a_put_is_retried_until_its_outcome_is_known() {
     let objects = ScriptedObjects::default();
     let mut log = objects.open(1, 4);
     objects.plan(&[
-        PutPlan::Fail(Answer::Conflict),
-        PutPlan::Fail(Answer::Unavailable),
+        PutPlan::Fail(ObjectsErrorKind::Conflict),
+        PutPlan::Fail(ObjectsErrorKind::Unavailable),
         PutPlan::LoseResponse,
     ]);
     append_next(&mut log).expect("reading back shows that the third attempt succeeded");
@@ -114,10 +114,10 @@ fn a_pending_append_may_be_repeated_but_not_replaced() {
     let objects = ScriptedObjects::default();
     let mut log = objects.open(1, 2);
     fill(&mut log, 3);
-    objects.plan(&[PutPlan::Fail(Answer::TimedOut); 2]);
+    objects.plan(&[PutPlan::Fail(ObjectsErrorKind::TimedOut); 2]);
     assert_eq!(kind(append_next(&mut log)), ErrorKind::Io);
     assert_eq!(kind(log.append(Seq(3), batch(Seq(3)).lsns, b"another")), ErrorKind::Refused);
-    assert_eq!(kind(log.append(Seq(3), Lsns::default(), &batch(Seq(3)).payload)), ErrorKind::Refused);
+    assert_eq!(kind(log.append(Seq(3), LsnRange::default(), &batch(Seq(3)).payload)), ErrorKind::Refused);
     assert_eq!(kind(log.confirm()), ErrorKind::Io);
     assert_eq!(log.bounds().next, Seq(3));
     append_next(&mut log).expect("the same bytes");
@@ -142,14 +142,14 @@ fn equal_payloads_of_two_writers_are_distinguished() {
     let objects = ScriptedObjects::default();
     let (mut one, mut two) = (objects.open(1, 2), objects.open(2, 2));
     append_next(&mut one).expect("the first");
-    objects.plan(&[PutPlan::Fail(Answer::TimedOut)]);
+    objects.plan(&[PutPlan::Fail(ObjectsErrorKind::TimedOut)]);
     assert_eq!(kind(append_next(&mut two)), ErrorKind::Taken, "the payload is the same, the writer is not");
-    assert_eq!(two.standing(), Standing::Behind);
+    assert_eq!(two.role(), WriterRole::Behind);
     assert_eq!(kind(append_next(&mut two)), ErrorKind::Taken, "it has to catch up");
-    assert_eq!(two.read_on().expect("readable").next, Seq(1));
+    assert_eq!(two.catch_up().expect("readable").next, Seq(1));
     append_next(&mut two).expect("the next number");
     assert_eq!(kind(one.confirm()), ErrorKind::Taken);
-    assert_eq!((one.standing(), kind(append_next(&mut one))), (Standing::Deposed, ErrorKind::Taken));
+    assert_eq!((one.role(), kind(append_next(&mut one))), (WriterRole::Deposed, ErrorKind::Taken));
     two.confirm().expect("still the owner");
 }
 
@@ -181,12 +181,12 @@ fn a_writer_that_slept_through_a_truncation_steps_down() {
     assert_eq!(kind(append_next(&mut taker)), ErrorKind::Io, "it cannot list the floors");
     objects.fail_lists(false);
     assert_eq!(kind(append_next(&mut taker)), ErrorKind::Refused);
-    assert_eq!((taker.standing(), kind(append_next(&mut taker))), (Standing::Deposed, ErrorKind::Taken));
+    assert_eq!((taker.role(), kind(append_next(&mut taker))), (WriterRole::Deposed, ErrorKind::Taken));
     assert_eq!(kind(taker.raise_floor(Seq(5))), ErrorKind::Taken);
 
     fill(&mut owner, 25);
     owner.confirm().expect("the taker's object is below the floor");
-    assert_eq!(kind(follower.read_on()), ErrorKind::Gone, "the taker's object is not part of the log");
+    assert_eq!(kind(follower.catch_up()), ErrorKind::Gone, "the taker's object is not part of the log");
     assert_eq!(kind(reader.read(Seq(3))), ErrorKind::Gone);
     let log = objects.open(4, 1);
     assert_eq!(log.bounds(), Bounds { floor: Seq(15), next: Seq(25) });
@@ -208,7 +208,7 @@ fn the_object_of_a_late_writer_is_not_read_as_a_batch() {
     assert_eq!(kind(append_next(&mut taker)), ErrorKind::Refused);
     assert!(objects.names("log/").contains(&"log/0/0000000000000005".to_string()), "the taker's");
     assert_eq!(kind(reader.read(Seq(5))), ErrorKind::Gone);
-    assert_eq!(kind(reader.holding(batch(Seq(5)).lsns.first)), ErrorKind::Gone);
+    assert_eq!(kind(reader.read_lsn(batch(Seq(5)).lsns.first)), ErrorKind::Gone);
     assert_eq!(reader.read(Seq(15)).expect("above the floor"), batch(Seq(15)));
 }
 
@@ -250,7 +250,7 @@ fn a_hole_in_the_log_is_damage_and_not_its_end() {
     objects.inner.delete("log/0/0000000000000004").expect("there");
     assert_eq!(kind(reader.read(Seq(4))), ErrorKind::Damaged);
     let options = ObjectOptions { shard: 0, store_id: 1, writer: WriterId(9) };
-    let opened = ObjectLog::open(Arc::new(objects.clone()), options, Patience::without_pause(1));
+    let opened = ObjectLog::open(Arc::new(objects.clone()), options, RetryPolicy::without_pause(1));
     let error = opened.err().expect("refused");
     assert_eq!(error.kind, ErrorKind::Damaged);
     assert!(error.what.contains("log/0/0000000000000004"), "{error}");
@@ -261,7 +261,7 @@ fn a_batch_of_another_store_is_refused() {
     let objects = ScriptedObjects::default();
     append_next(&mut objects.open(1, 1)).expect("the first");
     let options = ObjectOptions { shard: 0, store_id: 2, writer: WriterId(9) };
-    let opened = ObjectLog::open(Arc::new(objects), options, Patience::without_pause(1));
+    let opened = ObjectLog::open(Arc::new(objects), options, RetryPolicy::without_pause(1));
     assert_eq!(kind(opened), ErrorKind::Damaged);
 }
 
@@ -272,9 +272,9 @@ fn a_standby_follows_a_log_whose_floor_rises() {
     let mut reader = follower.reader();
     for round in 1..6 {
         fill(&mut owner, round * 10);
-        assert_eq!(follower.read_on().expect("it keeps up").next, Seq(round * 10));
+        assert_eq!(follower.catch_up().expect("it keeps up").next, Seq(round * 10));
         let Batch { seq, lsns, .. } = batch(Seq(round * 10 - 3));
-        assert_eq!(reader.holding(lsns.first).expect("there").seq, seq);
+        assert_eq!(reader.read_lsn(lsns.first).expect("there").seq, seq);
         owner.raise_floor(Seq(round * 10 - 5)).expect("within the log");
     }
     append_next(&mut follower).expect("it takes over");

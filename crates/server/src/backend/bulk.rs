@@ -1,0 +1,72 @@
+//! Commands and queries over many leases of one request.
+//!
+//! **Invariant.** Other requests are served after at most [`CHUNK`] leases of one bulk request, and its commands occupy
+//! at most [`CHUNK`] entries of a shard's queue.
+//!
+//! **What would break it.** Ten thousand releases submitted at once: the queue has capacity for fewer than half, the
+//! others are refused as if the shard were overloaded, and so is every other client. Ten thousand leases read in one
+//! query: the shard decides nothing until it ends. Heartbeats are one command, which the shard itself splits.
+
+use std::sync::Arc;
+
+use engine::decider::Said;
+use kernel::{Action, Command, Kernel, LeaseId, LeaseView, Rejection, Shard, Time};
+use tokio::task::JoinSet;
+
+use crate::backend::error::BackendError;
+use crate::backend::shards::{App, ShardView, SubmitOptions};
+
+/// How many leases are submitted or read at a time: as many as the kernel renews with one record.
+pub(crate) const CHUNK: usize = Action::MAX_BATCH;
+
+/// One command of a bulk request.
+pub(crate) struct IndexedCommand {
+    /// The index of its lease in the request.
+    pub(crate) index: usize,
+    pub(crate) shard: Shard,
+    pub(crate) command: Command,
+}
+
+/// The decision of one command of a bulk request, and what was read from the state in which it was decided.
+pub(crate) struct IndexedDecision<T> {
+    /// The index of its lease in the request.
+    pub(crate) index: usize,
+    pub(crate) result: Result<(Said, T), BackendError>,
+}
+
+/// Submits commands, [`CHUNK`] at a time, and waits for all decisions. They come in any order.
+pub(crate) async fn submit_all<T: Send + 'static>(
+    app: &Arc<App>,
+    correlation: u128,
+    mut commands: impl Iterator<Item = IndexedCommand>,
+    view: fn(&Kernel, Time, &Said) -> T,
+) -> Vec<IndexedDecision<T>> {
+    let mut decisions = Vec::new();
+    loop {
+        let mut pending = JoinSet::new();
+        for IndexedCommand { index, shard, command } in commands.by_ref().take(CHUNK) {
+            let app = Arc::clone(app);
+            pending.spawn(async move {
+                let options = SubmitOptions::new(correlation);
+                IndexedDecision { index, result: app.submit(shard, command, options, view).await }
+            });
+        }
+        if pending.is_empty() {
+            return decisions;
+        }
+        decisions.extend(pending.join_all().await);
+    }
+}
+
+/// Reads leases of one shard, at most [`CHUNK`], and the time at which they were read.
+pub(crate) async fn read_leases(
+    app: &App,
+    shard: Shard,
+    leases: Vec<LeaseId>,
+) -> Result<(Vec<Result<LeaseView, Rejection>>, Time), BackendError> {
+    let query = move |view: &ShardView<'_>| {
+        let leases = leases.iter().map(|lease| view.kernel.lease(*lease, view.now)).collect();
+        (leases, view.now)
+    };
+    app.query(shard, query).await
+}

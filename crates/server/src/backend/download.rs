@@ -1,0 +1,146 @@
+//! Reads documents: finds the version to read, and streams it chunk by chunk.
+//!
+//! **Invariant.** A stream returns one version from beginning to end. If that version is superseded while it is read,
+//! its blob stays until the stream ends.
+
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, Bytes};
+use engine::engine::Engine;
+use engine::uploads::Hold;
+use http_body::Frame;
+use kernel::{Credential, Document, Identity, KeyView, Location, Namespace, ResourceName, Shard};
+use store::{ErrorKind, StoreError};
+use tokio::sync::mpsc;
+
+use crate::backend::error::BackendError;
+use crate::backend::shards::{App, ShardView};
+
+/// How much of a document is read at a time.
+const CHUNK_BYTES: u64 = 256 << 10;
+/// How many chunks are read ahead of the client.
+const CHUNKS_AHEAD: usize = 2;
+
+/// What allows a client to read a document.
+#[derive(Clone)]
+pub(crate) enum ReadAccess {
+    /// A lease that covers the key. It also determines the key's namespace.
+    Lease(Identity, Credential),
+    /// The right to read the last committed version of any key in the namespace.
+    Public(Namespace),
+}
+
+impl ReadAccess {
+    pub(crate) fn shard(&self, app: &App) -> Result<Shard, BackendError> {
+        match self {
+            ReadAccess::Lease(_, credential) => app.shard_of_lease(credential.lease),
+            ReadAccess::Public(namespace) => Ok(app.shard_of(namespace)),
+        }
+    }
+
+    /// The key's version and document; `None` if the key was never written.
+    pub(crate) async fn find(
+        &self,
+        app: &App,
+        shard: Shard,
+        key: &ResourceName,
+    ) -> Result<Option<KeyView>, BackendError> {
+        let (access, key) = (self.clone(), key.clone());
+        let query = move |view: &ShardView<'_>| match access {
+            ReadAccess::Lease(identity, credential) => {
+                view.kernel.may_read(view.now, &identity, credential, &key)?;
+                let lease = view.kernel.lease(credential.lease, view.now)?;
+                Ok(view.kernel.key(&lease.namespace, &key))
+            }
+            ReadAccess::Public(namespace) => Ok(view.kernel.key(&namespace, &key)),
+        };
+        app.query(shard, query).await?.map_err(BackendError::Rejected)
+    }
+}
+
+/// Reads one version of a document. Fails with [`ErrorKind::Gone`] if it was moved or superseded before the first read.
+#[derive(Clone)]
+pub(crate) struct DocumentReader {
+    engine: Arc<Engine>,
+    shard: Shard,
+    location: Location,
+    length: u64,
+}
+
+impl DocumentReader {
+    pub(crate) fn new(app: &App, shard: Shard, document: &Document) -> DocumentReader {
+        let engine = Arc::clone(app.engine(shard));
+        DocumentReader { engine, shard, location: document.location, length: document.bytes }
+    }
+
+    /// Streams a range. The first chunk is read before this returns, so that the response can still be an error.
+    pub(crate) async fn stream(self, mut range: Range<u64>) -> Result<Body, StoreError> {
+        let hold = self.engine.hold(self.location);
+        let first = self.read(range.clone()).await?;
+        range.start += first.len() as u64;
+        Ok(if range.is_empty() { Body::from(first) } else { self.stream_rest(first, range, hold) })
+    }
+
+    /// Reads the whole document into memory.
+    pub(crate) async fn read_all(self) -> Result<Vec<u8>, StoreError> {
+        let _until_the_end = self.engine.hold(self.location);
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < self.length {
+            bytes.extend_from_slice(&self.read(bytes.len() as u64..self.length).await?);
+        }
+        Ok(bytes)
+    }
+
+    /// Reads the first chunk of a range.
+    async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        let (engine, shard, location) = (Arc::clone(&self.engine), self.shard, self.location);
+        let length = usize::try_from((range.end - range.start).min(CHUNK_BYTES)).expect("a chunk is small");
+        let read =
+            tokio::task::spawn_blocking(move || engine.read_document(shard, location, range.start, length));
+        let panicked = |_| Err(StoreError::new(ErrorKind::Io, "the reading thread panicked"));
+        let chunk = read.await.unwrap_or_else(panicked)?;
+        if chunk.is_empty() && length > 0 {
+            return Err(StoreError::new(ErrorKind::Damaged, "the document is shorter than recorded"));
+        }
+        Ok(chunk)
+    }
+
+    fn stream_rest(self, first: Vec<u8>, mut range: Range<u64>, hold: Option<Hold>) -> Body {
+        let (send, receive) = mpsc::channel(CHUNKS_AHEAD);
+        tokio::spawn(async move {
+            let _until_the_end = hold;
+            let mut next = Ok(first);
+            loop {
+                let failed = next.is_err();
+                let chunk = next
+                    .map(Bytes::from)
+                    .map_err(|error: StoreError| std::io::Error::other(error.to_string()));
+                if send.send(chunk).await.is_err() || failed || range.is_empty() {
+                    return;
+                }
+                next = self.read(range.clone()).await;
+                range.start += next.as_ref().map_or(0, |chunk| chunk.len() as u64);
+            }
+        });
+        Body::new(ChunkBody(receive))
+    }
+}
+
+/// A body whose chunks arrive on a channel.
+struct ChunkBody(mpsc::Receiver<std::io::Result<Bytes>>);
+
+impl http_body::Body for ChunkBody {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        let chunk = ready!(self.0.poll_recv(context));
+        Poll::Ready(chunk.map(|chunk| chunk.map(Frame::data)))
+    }
+}

@@ -1,0 +1,26 @@
+//! Why the backend has no result for a request.
+
+use engine::decider::Said;
+use engine::shard::Unavailable;
+use kernel::Rejection;
+
+/// Why the backend has no result for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BackendError {
+    /// The shard refused the command or the query before it was decided.
+    Unavailable(Unavailable),
+    /// The server is shutting down.
+    Draining,
+    /// The shard failed before it replied: the command may have been applied.
+    Indeterminate,
+    /// The shard failed before it ran the query.
+    QueryFailed,
+    /// The lease is of a shard that this store does not have.
+    NoSuchLease,
+    /// The agent is unknown in its namespace.
+    NoSuchAgent,
+    /// A query found that the kernel would reject the command.
+    Rejected(Rejection),
+    /// The command was decided, and the decision is a refusal.
+    Refused(Said),
+}

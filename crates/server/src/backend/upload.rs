@@ -1,0 +1,244 @@
+//! Receives a document: validates, compacts and hashes its JSON as it arrives, and streams long ones into a blob.
+//!
+//! **Invariant.** Nothing is stored of a body that is not JSON, too long, or cut off. An upload has at most two buffers
+//! of [`BUFFER_BYTES`] in memory, beside the frame that was received last.
+//!
+//! A document of up to `inline_max` bytes stays in memory and is committed into the log. A longer one is double
+//! buffered: a blocking thread hashes and writes one chunk while the next one is compacted into the other buffer.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use engine::decider::Said;
+use engine::engine::Engine;
+use engine::uploads::{Pin, Upload};
+use http_body::Body;
+use http_body_util::BodyExt as _;
+use jsonstream::{Compactor, JsonError, JsonErrorKind, Limits};
+use kernel::{Command, Etag, Outcome, Shard};
+use store::{ErrorKind, StoreError};
+use tokio::task::JoinHandle;
+
+use crate::backend::error::BackendError;
+use crate::backend::shards::{App, Settings, SubmitOptions};
+
+/// A chunk is written to an idle writer once it is longer than this.
+const CHUNK_MIN: usize = 256 << 10;
+/// While the writer is busy, the next chunk grows up to this.
+const CHUNK_MAX: usize = 320 << 10;
+/// How much of a frame is compacted before the chunk's length is checked again.
+const PIECE_MAX: usize = 64 << 10;
+/// Fits the longest chunk, and the piece that ends it.
+const BUFFER_BYTES: usize = CHUNK_MAX + PIECE_MAX;
+
+/// How long the rest of a refused body is read.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A document that was received whole.
+pub(crate) struct ReceivedDocument {
+    pub(crate) content: Content,
+    /// The hash of the compact JSON.
+    pub(crate) etag: Etag,
+    /// The length of the compact JSON.
+    pub(crate) bytes: u64,
+}
+
+/// Where a received document is.
+pub(crate) enum Content {
+    /// In memory, to be committed into the log.
+    Inline(Vec<u8>),
+    /// In a durable blob, which the pin protects from garbage collection until the commit is decided.
+    Blob(Pin),
+}
+
+/// Why a document was not received.
+#[derive(Debug)]
+pub(crate) enum UploadError {
+    /// The connection failed before the end of the body.
+    Truncated(String),
+    /// The body is longer than the server accepts.
+    TooLarge {
+        /// The limit.
+        max_bytes: u64,
+    },
+    /// The body is not JSON.
+    InvalidJson(JsonError),
+    /// The blob cannot be written.
+    Store(StoreError),
+}
+
+/// Receives a document. A body that is refused is read on for up to [`DRAIN_TIMEOUT`] and discarded: a client that is
+/// still sending when the connection closes gets a connection error instead of the response.
+///
+/// `declared` is the body's Content-Length, if there is one.
+pub(crate) async fn receive<B: Body<Data = Bytes, Error: Display> + Unpin>(
+    app: &App,
+    shard: Shard,
+    declared: Option<u64>,
+    body: &mut B,
+) -> Result<ReceivedDocument, UploadError> {
+    let max_bytes = app.settings.json_max;
+    let received = if declared.is_some_and(|length| length > max_bytes) {
+        Err(UploadError::TooLarge { max_bytes })
+    } else {
+        receive_chunks(app.engine(shard), &app.settings, body).await
+    };
+    if received.is_err() {
+        let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
+    }
+    received
+}
+
+/// Submits the commit of a received document. A blob whose commit was not applied is deleted.
+pub(crate) async fn commit(
+    app: &App,
+    shard: Shard,
+    command: Command,
+    options: SubmitOptions,
+    pin: Option<Pin>,
+) -> Result<Said, BackendError> {
+    // The view closure owns the pin, so that the blob stays pinned until the commit is decided, even if this request is
+    // dropped before.
+    let (decision, pin) = app.submit(shard, command, options, move |_, _, _| pin).await?;
+    if let Some(pin) = pin
+        && !matches!(decision, Said::Outcome(Outcome::Applied(..)))
+    {
+        let engine = Arc::clone(app.engine(shard));
+        // If this fails, garbage collection deletes the blob.
+        let _ = tokio::task::spawn_blocking(move || engine.uploads().discard(&pin)).await;
+    }
+    Ok(decision)
+}
+
+async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
+    engine: &Arc<Engine>,
+    settings: &Settings,
+    body: &mut B,
+) -> Result<ReceivedDocument, UploadError> {
+    let max_bytes = settings.json_max;
+    let invalid = |error: JsonError| match error.kind {
+        JsonErrorKind::TooLarge => UploadError::TooLarge { max_bytes },
+        _ => UploadError::InvalidJson(error),
+    };
+    let mut compactor = Compactor::new(Limits { bytes_max: max_bytes });
+    let (mut chunk, mut writer) = (Chunk::default(), None::<ChunkWriter>);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| UploadError::Truncated(error.to_string()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        for piece in data.chunks(PIECE_MAX) {
+            chunk.push(&mut compactor, piece).map_err(invalid)?;
+            let chunk_max = match &writer {
+                None => settings.inline_max,
+                Some(writer) if writer.is_idle() => CHUNK_MIN,
+                Some(_) => CHUNK_MAX,
+            };
+            if chunk.length > chunk_max {
+                let (next, buffer) = ChunkWriter::write(engine, writer.take(), chunk).await?;
+                (writer, chunk) = (Some(next), Chunk::reusing(buffer));
+            }
+        }
+    }
+    let bytes = compactor.finish().map_err(invalid)?.compact_bytes;
+    let (content, etag) = match writer {
+        None => {
+            let etag = Etag(*blake3::hash(chunk.bytes()).as_bytes());
+            (Content::Inline(chunk.into_bytes()), etag)
+        }
+        Some(writer) => writer.finish(chunk).await?,
+    };
+    Ok(ReceivedDocument { content, etag, bytes })
+}
+
+/// Compact JSON that was received and is not written yet.
+#[derive(Default)]
+struct Chunk {
+    /// Longer than its content: to zero it for every piece would cost a tenth of the whole upload.
+    buffer: Vec<u8>,
+    length: usize,
+}
+
+impl Chunk {
+    /// An empty chunk in the buffer of an earlier one.
+    fn reusing(mut buffer: Vec<u8>) -> Chunk {
+        buffer.resize(BUFFER_BYTES.max(buffer.len()), 0);
+        Chunk { buffer, length: 0 }
+    }
+
+    fn push(&mut self, compactor: &mut Compactor, piece: &[u8]) -> Result<(), JsonError> {
+        let needed = self.length + piece.len();
+        if self.buffer.len() < needed {
+            self.buffer.resize(needed, 0);
+        }
+        self.length += compactor.push_into(piece, &mut self.buffer[self.length..])?;
+        Ok(())
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+
+    fn into_bytes(mut self) -> Vec<u8> {
+        self.buffer.truncate(self.length);
+        self.buffer
+    }
+}
+
+/// A blob under construction.
+struct PartialBlob {
+    upload: Upload,
+    hasher: blake3::Hasher,
+    /// The buffer of the last chunk, to be reused: fresh memory costs a page fault for every page.
+    buffer: Vec<u8>,
+}
+
+/// Hashes and writes one chunk on a blocking thread. Dropped, it leaves no blob behind.
+struct ChunkWriter(JoinHandle<Result<PartialBlob, StoreError>>);
+
+impl ChunkWriter {
+    fn is_idle(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Waits until the previous chunk is written, then starts to write this one. Returns the previous chunk's buffer.
+    async fn write(
+        engine: &Arc<Engine>,
+        previous: Option<ChunkWriter>,
+        chunk: Chunk,
+    ) -> Result<(ChunkWriter, Vec<u8>), UploadError> {
+        let mut blob = match previous {
+            Some(writer) => Some(joined(writer.0).await?),
+            None => None,
+        };
+        let buffer = blob.as_mut().map(|blob| std::mem::take(&mut blob.buffer)).unwrap_or_default();
+        let engine = Arc::clone(engine);
+        let writer = ChunkWriter(tokio::task::spawn_blocking(move || {
+            let (mut upload, mut hasher) = match blob {
+                Some(blob) => (blob.upload, blob.hasher),
+                None => (engine.uploads().begin()?, blake3::Hasher::new()),
+            };
+            hasher.update(chunk.bytes());
+            upload.write(chunk.bytes())?;
+            Ok(PartialBlob { upload, hasher, buffer: chunk.buffer })
+        }));
+        Ok((writer, buffer))
+    }
+
+    /// Writes the last chunk, and makes the blob durable.
+    async fn finish(self, last: Chunk) -> Result<(Content, Etag), UploadError> {
+        let PartialBlob { mut upload, mut hasher, .. } = joined(self.0).await?;
+        let finish = tokio::task::spawn_blocking(move || {
+            hasher.update(last.bytes());
+            upload.write(last.bytes())?;
+            Ok((Content::Blob(upload.finish()?), Etag(*hasher.finalize().as_bytes())))
+        });
+        joined(finish).await
+    }
+}
+
+async fn joined<T>(task: JoinHandle<Result<T, StoreError>>) -> Result<T, UploadError> {
+    let panicked = |_| Err(StoreError::new(ErrorKind::Io, "the writing thread panicked"));
+    task.await.unwrap_or_else(panicked).map_err(UploadError::Store)
+}

@@ -1,0 +1,121 @@
+//! The headers of a request: credential, correlation id, and the conditions of a write.
+
+use std::convert::Infallible;
+
+use api::{Code, Refusal, header};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName};
+use kernel::{Credential, Etag, Token, Version};
+
+use crate::backend::credential::StoreKey;
+use crate::parse::request::credential;
+
+/// The longest idempotency key and correlation id.
+const HEADER_MAX: usize = 256;
+
+static LEASE_ID: HeaderName = HeaderName::from_static(header::LEASE_ID);
+static FENCING_TOKEN: HeaderName = HeaderName::from_static(header::FENCING_TOKEN);
+static IF_VERSION: HeaderName = HeaderName::from_static(header::IF_VERSION);
+static IF_STATE_ETAG: HeaderName = HeaderName::from_static(header::IF_STATE_ETAG);
+pub(crate) static CORRELATION_ID: HeaderName = HeaderName::from_static(header::CORRELATION_ID);
+
+/// The headers that change what a request does.
+pub(crate) static REQUEST_HEADERS: [&HeaderName; 4] =
+    [&LEASE_ID, &FENCING_TOKEN, &IF_VERSION, &IF_STATE_ETAG];
+
+/// The headers of a request, moved out of it.
+pub(crate) struct Headers(pub(crate) HeaderMap);
+
+impl<S: Sync> FromRequestParts<S> for Headers {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Headers, Infallible> {
+        Ok(Headers(std::mem::take(&mut parts.headers)))
+    }
+}
+
+/// A header of 1 to 256 printable ASCII characters.
+pub(crate) fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let printable = |text: &&str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    let text = value.to_str().ok().filter(|text| (1..=HEADER_MAX).contains(&text.len())).filter(printable);
+    text.map(Some).ok_or_else(|| {
+        let detail = format!("the header is not 1 to {HEADER_MAX} printable ASCII characters: header={name}");
+        Refusal::new(Code::InvalidBody, detail)
+    })
+}
+
+/// The credential in `X-Lease-ID`.
+pub(crate) fn credential_header(store: &StoreKey, headers: &HeaderMap) -> Result<Credential, Refusal> {
+    match header_text(headers, &LEASE_ID)? {
+        Some(text) => credential(store, text),
+        None => Err(Refusal::new(Code::MissingLeaseId, "the header X-Lease-ID is missing")),
+    }
+}
+
+/// The client's correlation id: 32 hexadecimal digits as a number, any other text as its hash, 0 if there is none.
+pub(crate) fn correlation(headers: &HeaderMap) -> Result<u128, Refusal> {
+    let Some(text) = header_text(headers, &CORRELATION_ID)? else { return Ok(0) };
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let number = (digits.len() == 32).then(|| u128::from_str_radix(&digits, 16).ok()).flatten();
+    Ok(number.unwrap_or_else(|| u128::from_be_bytes(digest(text.as_bytes()))))
+}
+
+/// The first 16 bytes of the BLAKE3 hash.
+pub(crate) fn digest(bytes: &[u8]) -> [u8; 16] {
+    blake3::hash(bytes).as_bytes()[..16].try_into().expect("sixteen bytes")
+}
+
+/// The conditions of a write. An etag of `Some(None)` requires that there be no document.
+#[expect(clippy::option_option, reason = "the kernel's own shape: no condition, no document, or this one")]
+pub(crate) struct Conditions {
+    pub(crate) token: Option<Token>,
+    pub(crate) if_version: Option<Version>,
+    pub(crate) if_etag: Option<Option<Etag>>,
+}
+
+pub(crate) fn conditions(headers: &HeaderMap) -> Result<Conditions, Refusal> {
+    let number = |name: &HeaderName| -> Result<Option<u64>, Refusal> {
+        let Some(text) = header_text(headers, name)? else { return Ok(None) };
+        let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|_| plain);
+        let invalid =
+            || Refusal::new(Code::InvalidBody, format!("the header is not a number: header={name}"));
+        number.map(Some).ok_or_else(invalid)
+    };
+    Ok(Conditions {
+        token: number(&FENCING_TOKEN)?.map(Token),
+        if_version: number(&IF_VERSION)?.map(Version),
+        if_etag: if_etag(headers)?,
+    })
+}
+
+/// Quoted or bare; empty: there must be no document.
+#[expect(clippy::option_option, reason = "as in `Conditions`")]
+fn if_etag(headers: &HeaderMap) -> Result<Option<Option<Etag>>, Refusal> {
+    let Some(value) = headers.get(&IF_STATE_ETAG) else { return Ok(None) };
+    let invalid =
+        || Refusal::new(Code::InvalidBody, "the header X-If-State-ETag is not an etag: 64 hex digits");
+    let text = value.to_str().map_err(|_| invalid())?;
+    // A compressed response has the weak form of the same etag.
+    let text = text.strip_prefix("W/").unwrap_or(text);
+    let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+    if text.is_empty() {
+        return Ok(Some(None));
+    }
+    etag(text).map(|etag| Some(Some(etag))).ok_or_else(invalid)
+}
+
+/// 64 hexadecimal digits.
+fn etag(text: &str) -> Option<Etag> {
+    let digits = text.as_bytes();
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(Etag(bytes))
+}

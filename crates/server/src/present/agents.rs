@@ -1,0 +1,80 @@
+//! Agents, and the verdicts on their manifests.
+
+use api::agents::{Agent, AgentState as WireState, Judged, Verdict};
+use engine::decider::{Advice, Blocked, Said};
+use kernel::{AgentState, AgentView, Kernel, LeaseView, Namespace, Time};
+
+use crate::present::leases::{self, GrantView};
+
+pub(crate) fn agent(namespace: &Namespace, agent: &AgentView) -> Agent {
+    Agent {
+        agent_id: agent.name.as_str().to_string(),
+        namespace: namespace.as_str().to_string(),
+        identity: agent.identity.as_str().to_string(),
+        state: match agent.state {
+            AgentState::Alive => WireState::Alive,
+            AgentState::Restarting => WireState::DieRestart,
+            AgentState::Paused => WireState::Paused,
+        },
+        leases: u64::from(agent.leases),
+    }
+}
+
+/// The state in which a manifest was decided, as far as its verdict shows it.
+pub(crate) struct ManifestView {
+    pub(crate) grant: GrantView,
+    /// The conflicting leases, if the manifest is blocked.
+    holders: Vec<LeaseView>,
+}
+
+impl ManifestView {
+    pub(crate) fn read(kernel: &Kernel, now: Time, decision: &Said) -> ManifestView {
+        let holders = match decision {
+            Said::Blocked(blocked) => blocked.holders.as_slice(),
+            Said::Outcome(_) => &[],
+        };
+        let holders = holders.iter().filter_map(|lease| kernel.lease(*lease, now).ok()).collect();
+        ManifestView { grant: GrantView::read(kernel, now, decision), holders }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.grant.now
+    }
+}
+
+/// The verdict on a blocked manifest.
+pub(crate) fn blocked_verdict(
+    blocked: &Blocked,
+    view: &ManifestView,
+    attempt_id: String,
+    backoff_ms: u64,
+) -> Judged {
+    let (verdict, detail) = match blocked.advice {
+        Advice::Wait => (Verdict::Wait, "blocked by younger holders or waiters; wait with wait_ms"),
+        Advice::Die | Advice::Deadlock => (
+            Verdict::Die,
+            "release the leases in `release`, wait for backoff_ms, and retry with the same attempt_id",
+        ),
+    };
+    Judged {
+        verdict,
+        attempt_id,
+        backoff_ms: Some(backoff_ms),
+        holders: view.holders.iter().map(|lease| leases::conflicting_lease(lease, view.now())).collect(),
+        position: Some(blocked.position as u64),
+        release: blocked.release.iter().map(ToString::to_string).collect(),
+        detail: Some(detail.to_string()),
+        ..Judged::default()
+    }
+}
+
+/// The verdict on a manifest whose agent, identity or namespace gets no grants at this time.
+pub(crate) fn paused_verdict(attempt_id: String, backoff_ms: u64, detail: String) -> Judged {
+    Judged {
+        verdict: Verdict::Paused,
+        attempt_id,
+        backoff_ms: Some(backoff_ms),
+        detail: Some(detail),
+        ..Judged::default()
+    }
+}

@@ -1,0 +1,97 @@
+//! Contention as responses of the API: waiters, the most contended resources, and the most frequent timeouts.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use api::agents::{Hotspot, Timeouts, Waiting};
+use engine::decider::{CameTo, Contended};
+use engine::waiters::{Ticket, Waiter};
+use kernel::{AgentName, Identity, LeaseView, Namespace, ResourceName, SessionName, State as LeaseState};
+
+use crate::backend::shards::ShardView;
+use crate::present::leases;
+
+/// The most hotspots, and the most parties with timeouts, in a response.
+const TOP_MAX: usize = 20;
+
+/// A namespace, an identity, and its agent if it named one.
+pub(crate) type Party = (Namespace, Identity, Option<AgentName>);
+
+/// `held` while any lease has authority; `revoking` while resources are only not free yet.
+pub(crate) fn resource_state(leases: &[LeaseView]) -> &'static str {
+    let has_authority = |lease: &LeaseView| matches!(lease.state, LeaseState::Active | LeaseState::Reserved);
+    match leases {
+        [] => "free",
+        leases if leases.iter().any(has_authority) => "held",
+        _ => "revoking",
+    }
+}
+
+pub(crate) fn waiter(view: &ShardView<'_>, ticket: Ticket, waiter: &Waiter) -> Waiting {
+    let request = waiter.grant();
+    let conflict = view.kernel.conflict(&request.namespace, &request.bundle, view.now);
+    let holders = conflict.into_iter().flat_map(|conflict| conflict.holders);
+    let holders = holders.filter_map(|lease| view.kernel.lease(lease, view.now).ok());
+    Waiting {
+        namespace: request.namespace.as_str().to_string(),
+        identity: waiter.command.identity.as_ref().map(|name| name.as_str().to_string()).unwrap_or_default(),
+        agent_id: request.agent.as_ref().map(|name| name.as_str().to_string()),
+        session_id: request.session.as_ref().map(SessionName::as_str).map(ToString::to_string),
+        reason: request.reason.as_ref().map(|reason| reason.as_str().to_string()),
+        resources: request.bundle.members().iter().map(leases::resource).collect(),
+        blocked_by: holders.map(|lease| leases::conflicting_lease(&lease, view.now)).collect(),
+        position: view.waiters.position(ticket).unwrap_or_default() as u64,
+        age_ms: waiter.age.at.until(view.now).0,
+    }
+}
+
+/// The resources that blocked the most requests, the most contended first.
+pub(crate) fn hotspots<'a>(contended: impl Iterator<Item = &'a Contended>) -> Vec<Hotspot> {
+    let mut counts: BTreeMap<(&Namespace, &ResourceName), (u64, u64)> = BTreeMap::new();
+    for contention in contended {
+        for member in &contention.members {
+            let resource = (&contention.namespace, &member.resource);
+            let (blocked, timed_out) = counts.entry(resource).or_default();
+            match contention.came_to {
+                CameTo::Queued | CameTo::Refused | CameTo::Died => *blocked += 1,
+                CameTo::TimedOut => *timed_out += 1,
+            }
+        }
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, counts)| Reverse(*counts));
+    let hotspots = counts.into_iter().take(TOP_MAX).map(|((namespace, name), counts)| Hotspot {
+        namespace: namespace.as_str().to_string(),
+        kind: name.kind().to_string(),
+        name: name.name().to_string(),
+        blocked: counts.0,
+        timed_out: counts.1,
+    });
+    hotspots.collect()
+}
+
+/// The parties with the most waits that timed out and leases that expired, the most frequent first.
+pub(crate) fn timeouts<'a>(
+    contended: impl Iterator<Item = &'a Contended>,
+    expired: Vec<Party>,
+) -> Vec<Timeouts> {
+    let mut counts: BTreeMap<Party, (u64, u64)> = BTreeMap::new();
+    for contention in contended.filter(|contention| contention.came_to == CameTo::TimedOut) {
+        let party = (contention.namespace.clone(), contention.identity.clone(), contention.agent.clone());
+        counts.entry(party).or_default().0 += 1;
+    }
+    for party in expired {
+        counts.entry(party).or_default().1 += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, (waits, leases))| Reverse(waits + leases));
+    let top =
+        counts.into_iter().take(TOP_MAX).map(|((namespace, identity, agent), (waits, leases))| Timeouts {
+            namespace: namespace.as_str().to_string(),
+            identity: identity.as_str().to_string(),
+            agent_id: agent.map(|name| name.as_str().to_string()),
+            waits,
+            leases,
+        });
+    top.collect()
+}

@@ -1,0 +1,203 @@
+//! Leases as responses of the API: to their holders, with the credential, and to everyone who may read them, without.
+
+use api::agents::InTheWay;
+use api::{ask, tell};
+use engine::decider::Said;
+use kernel::{
+    Credential, Document, Granted, Kernel, KeyView, LeaseView, Live, Member, Namespace, OnExpiry, Owner, Time,
+};
+
+use crate::backend::shards::App;
+use crate::present::etag::etag_text;
+
+/// The state in which a request for a lease was decided, as far as its response shows it.
+pub(crate) struct GrantView {
+    pub(crate) now: Time,
+    /// The lease, if it was granted.
+    pub(crate) lease: Option<LeaseView>,
+    /// The key, if the lease covers one key and no other resource.
+    pub(crate) key: Option<KeyView>,
+    /// The owner of a conflicting lease, if the request is blocked.
+    pub(crate) blocked_by: Option<String>,
+}
+
+impl GrantView {
+    pub(crate) fn read(kernel: &Kernel, now: Time, decision: &Said) -> GrantView {
+        let lease = granted(decision).and_then(|granted| kernel.lease(granted.lease, now).ok());
+        let key = lease.as_ref().and_then(|lease| match lease.members.as_slice() {
+            [member] if member.resource.is_key() => kernel.key(&lease.namespace, &member.resource),
+            _ => None,
+        });
+        let first = match decision {
+            Said::Blocked(blocked) => blocked.holders.first(),
+            Said::Outcome(_) => None,
+        };
+        let blocked_by = first.and_then(|lease| kernel.lease(*lease, now).ok()).map(|lease| owner_of(&lease));
+        GrantView { now, lease, key, blocked_by }
+    }
+}
+
+/// The lease that a grant, the replay of one, or a rebind returned.
+pub(crate) fn granted(decision: &Said) -> Option<&Granted> {
+    match decision.answer()? {
+        kernel::Response::Granted(granted) => Some(granted),
+        _ => None,
+    }
+}
+
+/// A lease for its holder, with the credential.
+pub(crate) fn granted_response(app: &App, granted: &Granted, view: &GrantView) -> tell::Granted {
+    let (unix_ms, now) = (app.unix_ms(), view.now);
+    let remaining_ms = now.until(granted.deadline).0;
+    let lease = view.lease.as_ref();
+    let members = lease.map(|lease| lease.members.as_slice()).unwrap_or_default();
+    let key = match members {
+        [member] if member.resource.is_key() => Some(member.resource.name().to_string()),
+        _ => None,
+    };
+    let expires_at_unix_ms = unix_ms + remaining_ms;
+    let lease_id = app.key.issue(Credential { lease: granted.lease, epoch: granted.epoch });
+    tell::Granted {
+        public_id: lease_id.split('.').next().unwrap_or_default().to_string(),
+        lease_id,
+        lease_epoch: granted.epoch.0,
+        fencing_token: granted.token.0,
+        namespace: lease.map(|lease| lease.namespace.as_str().to_string()).unwrap_or_default(),
+        resources: key.is_none().then(|| members.iter().map(resource).collect()),
+        key,
+        owner: lease.map(owner_of).unwrap_or_default(),
+        acquired_at_unix: unix_ms.saturating_sub(granted.granted_at.until(now).0) / 1000,
+        expires_at_unix: expires_at_unix_ms / 1000,
+        expires_at_unix_ms,
+        remaining_ms,
+        ttl_ms: granted.ttl.0,
+        version: view.key.map_or(0, |key| key.version.0),
+        state_etag: document_etag(view.key.and_then(|key| key.document)),
+    }
+}
+
+/// The deadline of a lease, for its holder.
+pub(crate) fn extended(app: &App, live: Live, now: Time) -> tell::Extended {
+    let remaining_ms = now.until(live.deadline).0;
+    let expires_at_unix_ms = app.unix_ms() + remaining_ms;
+    tell::Extended { expires_at_unix: expires_at_unix_ms / 1000, expires_at_unix_ms, remaining_ms }
+}
+
+/// A lease without its credential.
+pub(crate) fn public_lease(app: &App, lease: &LeaseView, now: Time) -> tell::Lease {
+    let unix_ms = app.unix_ms();
+    let unix_ms_at = |then: Time| unix_ms.saturating_sub(then.until(now).0);
+    let remaining_ms = if lease.ended.is_some() { 0 } else { now.until(lease.deadline).0 };
+    let members = lease.members.iter().enumerate().map(|(index, member)| tell::Member {
+        kind: member.resource.kind().to_string(),
+        name: member.resource.name().to_string(),
+        predicate: member.predicate.as_str().to_string(),
+        member_index: index as u64,
+    });
+    tell::Lease {
+        public_id: lease.id.to_string(),
+        namespace: lease.namespace.as_str().to_string(),
+        holder: lease.identity.as_str().to_string(),
+        owner: owner_of(lease),
+        agent_id: lease.details.agent.as_ref().map(|agent| agent.as_str().to_string()),
+        state: lease.state.as_str().to_string(),
+        lease_epoch: lease.epoch.0,
+        fencing_token: lease.token.0,
+        resources: members.collect(),
+        member_count: lease.members.len() as u64,
+        ttl_ms: lease.ttl.0,
+        acquired_at_unix_ms: unix_ms_at(lease.granted_at),
+        expires_at_unix_ms: if remaining_ms > 0 {
+            unix_ms + remaining_ms
+        } else {
+            unix_ms_at(lease.deadline)
+        },
+        remaining_ms,
+        on_expiry: match lease.details.on_expiry {
+            OnExpiry::Free => ask::OnExpiry::Free,
+            OnExpiry::Manual => ask::OnExpiry::Manual,
+            OnExpiry::Hold(span) => ask::OnExpiry::HoldMs(span.0),
+        },
+        created_lsn: lease.id.lsn.0,
+        ended_lsn: lease.ended.map(|ended| ended.lsn.0),
+        retire_after_ms: lease.ended.map(|ended| now.until(ended.retire_after).0),
+        metadata: lease
+            .details
+            .metadata
+            .as_ref()
+            .map(|metadata| String::from_utf8_lossy(metadata.as_bytes()).into_owned()),
+    }
+}
+
+/// A key, its current lease, and how many requests wait for it.
+pub(crate) struct KeyDescription {
+    pub(crate) key: KeyView,
+    pub(crate) lease: Option<LeaseView>,
+    pub(crate) waiters: usize,
+    pub(crate) now: Time,
+}
+
+pub(crate) fn described(
+    app: &App,
+    name: &str,
+    namespace: &Namespace,
+    description: &KeyDescription,
+) -> tell::Described {
+    let KeyDescription { key, lease, waiters, now } = description;
+    let lease = lease.as_ref();
+    let updated_at_unix =
+        |document: Document| app.unix_ms().saturating_sub(document.committed_at.until(*now).0) / 1000;
+    let expires_at_unix = |lease: &LeaseView| (app.unix_ms() + now.until(lease.deadline).0) / 1000;
+    tell::Described {
+        key: name.to_string(),
+        namespace: namespace.as_str().to_string(),
+        lease: lease.map(|lease| tell::DescribedLease {
+            lease_id: lease.id.to_string(),
+            owner: owner_of(lease),
+            expires_at_unix: expires_at_unix(lease),
+        }),
+        version: key.version.0,
+        state_etag: document_etag(key.document),
+        state_bytes: key.document.map(|document| document.bytes),
+        updated_at_unix: key.document.map(updated_at_unix),
+        waiters: *waiters as u64,
+        owner: lease.map(owner_of),
+        lease_id: lease.map(|lease| lease.id.to_string()),
+        expires_at_unix: lease.map(expires_at_unix),
+        state: lease.map(|lease| lease.state.as_str().to_string()),
+        lease_epoch: lease.map(|lease| lease.epoch.0),
+        fencing_token: lease.map(|lease| lease.token.0),
+    }
+}
+
+/// A lease that blocks a request.
+pub(crate) fn conflicting_lease(lease: &LeaseView, now: Time) -> InTheWay {
+    InTheWay {
+        public_id: lease.id.to_string(),
+        holder: lease.identity.as_str().to_string(),
+        owner: owner_of(lease),
+        agent_id: lease.details.agent.as_ref().map(|agent| agent.as_str().to_string()),
+        reason: lease.details.reason.as_ref().map(|reason| reason.as_str().to_string()),
+        state: lease.state.as_str().to_string(),
+        remaining_ms: now.until(lease.deadline).0,
+    }
+}
+
+pub(crate) fn resource(member: &Member) -> ask::Resource {
+    ask::Resource {
+        kind: member.resource.kind().to_string(),
+        name: member.resource.name().to_string(),
+        predicate: Some(member.predicate.as_str().to_string()),
+    }
+}
+
+/// The owner that the request named; otherwise its identity.
+fn owner_of(lease: &LeaseView) -> String {
+    let owner = lease.details.owner.as_ref().map(Owner::as_str);
+    owner.unwrap_or(lease.identity.as_str()).to_string()
+}
+
+/// Empty if there is no document.
+fn document_etag(document: Option<Document>) -> String {
+    document.map(|document| etag_text(document.etag)).unwrap_or_default()
+}

@@ -1,0 +1,179 @@
+//! Slow, endless, disconnecting and malformed clients: each costs its own connection, and never a lease.
+
+use std::time::Duration;
+
+use identity::Role;
+use server::http::listener::Limits;
+use server::testing::Loopback;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::within;
+
+/// The server's timeouts: short, because the tests wait for them.
+const SHORT: Duration = Duration::from_millis(200);
+
+async fn server() -> Loopback {
+    let limits = Limits { head_timeout: SHORT, stall_timeout: SHORT, ..Limits::default() };
+    Loopback::limited(Role::Operator, limits).await
+}
+
+async fn connect(server: &Loopback) -> TcpStream {
+    TcpStream::connect(server.address).await.expect("it listens")
+}
+
+/// Everything until the server closes the connection, which it must.
+async fn rest(mut stream: TcpStream) -> String {
+    let mut bytes = Vec::new();
+    // A reset connection is closed as well.
+    let _ = within("the connection is closed", stream.read_to_end(&mut bytes)).await;
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// One well-formed request on a connection of its own.
+async fn ask(server: &Loopback, line: &str, body: &str) -> String {
+    let mut stream = connect(server).await;
+    let length = body.len();
+    let text =
+        format!("{line} HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(text.as_bytes()).await.expect("it reads");
+    rest(stream).await
+}
+
+async fn nobody_holds(server: &Loopback, key: &str) {
+    let reply = ask(server, "POST /v1/acquire", &format!(r#"{{"key":"{key}","ttl_seconds":60}}"#)).await;
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+}
+
+const HALF: &str = "POST /v1/acquire HTTP/1.1\r\nhost: h\r\ncontent-length: 100\r\n\r\n{\"key\":\"k\"";
+
+#[tokio::test]
+async fn a_stalled_head_or_body_closes_its_connection() {
+    let server = server().await;
+    for begun in ["", "PRI * HTTP/2", "POST /v1/acq", "POST /v1/acquire HTTP/1.1\r\nhost: h\r\n", HALF] {
+        let mut stream = connect(&server).await;
+        stream.write_all(begun.as_bytes()).await.expect("it reads");
+        let reply = rest(stream).await;
+        assert!(!reply.contains("200 OK"), "{begun:?}: {reply}");
+    }
+    // A connection that stays idle after a response is closed as well.
+    let mut stream = connect(&server).await;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n").await.expect("it reads");
+    assert!(rest(stream).await.contains("200 OK"));
+    nobody_holds(&server, "k").await;
+}
+
+#[tokio::test]
+async fn a_client_that_disconnects_midway_leaves_no_lease() {
+    let server = server().await;
+    for begun in ["POST /v1/acquire HTTP/1.1\r\nhost: h\r\n", HALF] {
+        let mut stream = connect(&server).await;
+        stream.write_all(begun.as_bytes()).await.expect("it reads");
+        drop(stream);
+    }
+    nobody_holds(&server, "k").await;
+}
+
+#[tokio::test]
+async fn malformed_and_endless_heads_are_refused() {
+    let server = server().await;
+    for nonsense in [
+        "hello\r\n\r\n".to_string(),
+        "\u{16}\u{3}\u{1}\u{2}\u{0}".to_string(),
+        "POST /v1/acquire HTTP/1.1\r\ncontent-length: -1\r\n\r\n".to_string(),
+        "POST /v1/acquire HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n".to_string(),
+        "POST /v1/acquire HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n".to_string(),
+        format!("GET /v1/leases HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(1 << 20)),
+        format!("GET /{} HTTP/1.1\r\nhost: h\r\n\r\n", "z".repeat(1 << 20)),
+    ] {
+        let mut stream = connect(&server).await;
+        // The server may close the connection before all of it is sent.
+        let _ = stream.write_all(nonsense.as_bytes()).await;
+        let reply = rest(stream).await;
+        let shown: String = nonsense.chars().take(60).collect();
+        assert!(!reply.contains("200 OK"), "{shown:?}: {reply}");
+    }
+    nobody_holds(&server, "k").await;
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_refused_as_soon_as_it_is_too_long() {
+    let server = server().await;
+    let mut stream = connect(&server).await;
+    let head = "POST /v1/acquire HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.expect("it reads");
+    let part = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
+    let (mut reading, mut writing) = stream.into_split();
+    let endless = tokio::spawn(async move { while writing.write_all(part.as_bytes()).await.is_ok() {} });
+    let mut reply = Vec::new();
+    let _ = within("the response", reading.read_to_end(&mut reply)).await;
+    assert!(reply.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&reply));
+    within("the upload is stopped", endless).await.expect("it cannot go on");
+    nobody_holds(&server, "k").await;
+}
+
+/// It requests a long document repeatedly, and reads nothing: the buffers fill, and the idle timeout runs.
+#[tokio::test]
+async fn a_client_that_does_not_read_loses_its_connection() {
+    let server = server().await;
+    let reply = ask(&server, "POST /v1/acquire", r#"{"key":"k","ttl_seconds":60}"#).await;
+    let lease =
+        reply.split(r#""lease_id":""#).nth(1).and_then(|rest| rest.split('"').next()).expect("a lease");
+    let document = format!(r#""{}""#, "x".repeat(1 << 20));
+    let line = format!(
+        "POST /v1/update_state?key=k HTTP/1.1\r\nx-lease-id: {lease}\r\nhost: h\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        document.len()
+    );
+    let mut stream = connect(&server).await;
+    stream.write_all((line + &document).as_bytes()).await.expect("it reads");
+    assert!(rest(stream).await.starts_with("HTTP/1.1 200"));
+
+    let mut stream = connect(&server).await;
+    let request = "GET /v1/get_state?key=k&public=1 HTTP/1.1\r\nhost: h\r\n\r\n";
+    // Until a write fails: the server has closed the connection.
+    within("the connection is closed", async {
+        while stream.write_all(request.as_bytes()).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(
+        ask(&server, "GET /v1/describe?key=k", "").await.starts_with("HTTP/1.1 200"),
+        "others are served"
+    );
+}
+
+/// Waiting for a lease does not count as idle.
+#[tokio::test]
+async fn a_client_that_waits_for_a_lease_may_be_idle() {
+    let server = server().await;
+    nobody_holds(&server, "k").await;
+    let began = tokio::time::Instant::now();
+    let reply = ask(&server, "POST /v1/acquire", r#"{"key":"k","block_seconds":1}"#).await;
+    assert!(reply.starts_with("HTTP/1.1 409") && reply.contains("waiting"), "{reply}");
+    assert!(began.elapsed() > 2 * SHORT);
+}
+
+#[tokio::test]
+async fn a_connection_above_the_limit_waits_until_another_closes() {
+    let limits = Limits { connections_max: 2, ..Limits::default() };
+    let server = Loopback::limited(Role::Operator, limits).await;
+    let held = [connect(&server).await, connect(&server).await];
+    let asking = {
+        let address = server.address;
+        tokio::spawn(async move {
+            let mut stream = TcpStream::connect(address).await.expect("the machine takes it");
+            stream
+                .write_all(b"GET /healthz HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
+                .await
+                .expect("sent");
+            rest(stream).await
+        })
+    };
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!asking.is_finished());
+    drop(held);
+    assert!(asking.await.expect("an answer").starts_with("HTTP/1.1 200"));
+}
