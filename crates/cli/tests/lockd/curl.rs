@@ -4,6 +4,7 @@
 //! and prints each status to standard error. The commands that the page reserves for operators are run a second time with
 //! the identity of a worker, which must be refused.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -84,8 +85,12 @@ fn configure_curl(server: &Running, data: &Path) {
 
 /// The examples as one script. A line on standard error marks the start of each.
 fn script(examples: &[Example]) -> String {
-    let marked = examples.iter().enumerate();
-    marked.map(|(index, example)| format!("echo example={index} >&2\n{}\necho\n", example.shell)).collect()
+    let mut script = String::new();
+    for (index, example) in examples.iter().enumerate() {
+        let shell = &example.shell;
+        write!(script, "echo example={index} >&2\n{shell}\necho\n").expect("writing to a string");
+    }
+    script
 }
 
 fn require_curl() {

@@ -1,4 +1,4 @@
-//! `docs/reference/api.md`, generated from the OpenAPI document, so that the page cannot go stale.
+//! `docs/reference/api.md`, generated from `/openapi.json`, so that the page cannot go stale.
 //!
 //! **Invariant.** The page has every call of the table and no other, every field and every error code; each call has a
 //! curl command. A test of the `lockd` program runs these commands against a real server.

@@ -4,6 +4,7 @@
 //! example can use variables and files of the examples before it.
 
 /// One call of the page.
+#[derive(Clone, Copy)]
 pub(super) struct Example {
     /// The call's operation id.
     pub(super) call: &'static str,

@@ -1,4 +1,4 @@
-//! Schemas of the OpenAPI document as Markdown: a type in words, and tables of fields.
+//! Schemas of `/openapi.json` as Markdown: a type in words, and tables of fields.
 
 use std::fmt::Write as _;
 
