@@ -1,12 +1,12 @@
 //! Embeds lockd in another program: the program's own routes and lockd's API on one port.
 //!
-//! `cargo run -p server --example embedding` starts it, acquires a lease over HTTP, and stops.
+//! `cargo run -p lockd-server --example embedding` starts it, acquires a lease over HTTP, and stops.
 
 use axum::routing::get;
 use axum::{Extension, Router};
 use identity::Role;
-use server::peer::Peer;
-use server::{Config, Server};
+use lockd_server::peer::Peer;
+use lockd_server::{Config, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -2,8 +2,8 @@
 //!
 //! `docs/reference/exit-codes.md` is generated from these tables; the help texts are tested against them.
 
-use client::Kind;
-use worktree::error::Class;
+use lockd_client::Kind;
+use lockd_worktree::error::Class;
 
 /// Done.
 pub const DONE: u8 = 0;

@@ -52,7 +52,7 @@ impl worktree::tree::Progress for Bar {
     }
 }
 
-impl client::Progress for Bar {
+impl lockd_client::Progress for Bar {
     fn begin(&self, bytes: u64) {
         Bar::begin(self, bytes);
     }

@@ -21,7 +21,7 @@ mod who;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use client::{Builder, Client, Error};
+use lockd_client::{Builder, Client, Error};
 use serde::Serialize;
 
 use crate::exit_codes::{self, FAILED, USAGE};

@@ -7,9 +7,9 @@
 //! **What is absent.** Wall clocks, and the server's rules: refusals are passed on as the server sent them.
 //!
 //! ```no_run
-//! # async fn work() -> Result<(), client::Error> {
+//! # async fn work() -> Result<(), lockd_client::Error> {
 //! use std::time::Duration;
-//! use client::{Client, Conditions, Options};
+//! use lockd_client::{Client, Conditions, Options};
 //!
 //! let client = Client::builder().plain().endpoint("127.0.0.1:9341").build()?;
 //! let options = Options { block: Duration::from_secs(60), ..Options::default() };
@@ -47,8 +47,8 @@ pub use client::{Builder, Client, Conditions, Options, State};
 pub use digest::Digest;
 pub use error::{Error, Kind};
 pub use events::{Events, StreamItem};
-pub use fence;
 pub use lease::{Lease, Lost};
+pub use lockd_fence as fence;
 pub use progress::Progress;
 
 /// Runs the examples of the page as doctests.

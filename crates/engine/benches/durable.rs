@@ -1,7 +1,7 @@
 //! The throughput of durable decisions, compared with an upper bound from the same run: a bare loop that
 //! appends the same bytes in the same batches and syncs each.
 //!
-//! `cargo bench -p engine --bench durable`; arguments after `--` select parts by name (`tasks`, `threads`,
+//! `cargo bench -p lockd-engine --bench durable`; arguments after `--` select parts by name (`tasks`, `threads`,
 //! `alone`); set `TMPDIR` to choose the disk.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]

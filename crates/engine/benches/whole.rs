@@ -1,6 +1,6 @@
 //! A whole engine under load: hand-off, a million leases, and grants during snapshots.
 //!
-//! `cargo bench -p engine --bench whole`; arguments after `--` select parts by name (`handoff`, `million`,
+//! `cargo bench -p lockd-engine --bench whole`; arguments after `--` select parts by name (`handoff`, `million`,
 //! `snapshot`); set `TMPDIR` to choose the disk.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]

@@ -498,7 +498,8 @@ impl Decider {
     }
 
     fn can_serve(&self) -> bool {
-        self.may_serve && self.batch.len() < SERVE_BYTES && self.served_in_batch < SERVE_MAX
+        let has_capacity = self.batch.len() < SERVE_BYTES && self.served_in_batch < SERVE_MAX;
+        self.may_serve && (has_capacity || planted!(BatchUnbounded))
     }
 
     /// Continues to serve waiters that the batch before had no capacity for. To be called before any new request.

@@ -41,7 +41,7 @@ use local::LocalDir;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// use fence::{Error, FencedFile, Token};
+/// use lockd_fence::{Error, FencedFile, Token};
 ///
 /// let file = FencedFile::open(dir.path().join("checkpoint"))?;
 /// let (ours, newer) = (Token(41), Token(42)); // `Token(lease.fencing_token())`

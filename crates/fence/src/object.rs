@@ -91,7 +91,7 @@ pub enum PutError {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use fence::{Error, FencedObject, Token, object::memory::MemoryObjects};
+/// use lockd_fence::{Error, FencedObject, Token, object::memory::MemoryObjects};
 ///
 /// let object = FencedObject::new(MemoryObjects::default(), "jobs/orders");
 /// let (ours, newer) = (Token(41), Token(42)); // `Token(lease.fencing_token())`

@@ -21,7 +21,7 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use fence::{Error, Token, sql::{self, Marks, Row}};
+//! use lockd_fence::{Error, Token, sql::{self, Marks, Row}};
 //! use rusqlite::params;
 //!
 //! let database = rusqlite::Connection::open_in_memory()?;

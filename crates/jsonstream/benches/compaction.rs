@@ -1,7 +1,7 @@
 //! Throughput of validation and compaction, compared in the same run with: AVX2 on processors with AVX-512, the scalar
 //! compactor, `serde_json` and `sonic-rs` as validators and through a tree of values, and a copy.
 //!
-//! `cargo bench -p jsonstream --bench compaction`; arguments after `--` select inputs by name. `sonic-rs` chooses its
+//! `cargo bench -p lockd-jsonstream --bench compaction`; arguments after `--` select inputs by name. `sonic-rs` chooses its
 //! instructions at compile time: `RUSTFLAGS="-C target-cpu=native"` enables those of this machine.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]

@@ -1,7 +1,7 @@
 //! Kernel benchmarks, each beside a ceiling measured in the same run: plain hash-map work on the same
 //! names.
 //!
-//! `cargo bench -p kernel --bench kernel` runs all of them; words after `--` select benchmarks by name.
+//! `cargo bench -p lockd-kernel --bench kernel` runs all of them; words after `--` select benchmarks by name.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![expect(clippy::disallowed_types, reason = "the ceiling is a plain hash map, never iterated")]

@@ -167,6 +167,10 @@ faults! {
     UndeliveredStands = "undelivered-stands" in "engine/src/shard.rs" caught by "servers",
     /// A delivered grant is retracted because a later copy of its response was not delivered.
     DeliveredUndone = "delivered-undone" in "engine/src/shard.rs" caught by "servers",
+    /// A grant is undone when its first response is lost, although a replay may still arrive.
+    ReplayIgnored = "replay-ignored" in "engine/src/shard.rs" caught by "engine/shard",
+    /// Every waiter that a command frees is granted in the same batch, however large it becomes.
+    BatchUnbounded = "batch-unbounded" in "engine/src/decider.rs" caught by "engine/batch_bound",
     /// New work is accepted although the log has no space for it.
     NoSpaceIgnored = "no-space-ignored" in "engine/src/shard.rs" caught by "engine/shard",
     /// Responses are sent before the append.

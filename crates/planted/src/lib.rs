@@ -4,7 +4,7 @@
 //! **What is absent.** Everything but the macro, in a product build: without the feature `enabled`, which the crates'
 //! own feature `planted` turns on, this crate is `no_std`, empty, and `planted!(Name)` is the literal `false`.
 //!
-//! `LOCKD_PLANTED=<name>` selects the fault. `cargo run --release -p sim --features planted -- planted` tries each of
+//! `LOCKD_PLANTED=<name>` selects the fault. `cargo run --release -p lockd-sim --features planted -- planted` tries each of
 //! them in turn. `faults.rs` is the one table that the enum, that command and `docs/planted-bugs.md` are generated from.
 #![cfg_attr(not(any(test, feature = "enabled")), no_std)]
 #![forbid(unsafe_code)]

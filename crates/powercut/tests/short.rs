@@ -1,4 +1,4 @@
-//! A short run with 25 kills. For longer runs: `cargo run --release -p powercut`.
+//! A short run with 25 kills. For longer runs: `cargo run --release -p lockd-powercut`.
 #![allow(missing_docs, reason = "a test has no public items")]
 
 use std::process::Command;

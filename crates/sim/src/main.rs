@@ -103,7 +103,10 @@ fn simulate_agents(args: &Args, seed: u64) -> Result<sim::agents::AgentStats, St
         }
     };
     sim::agents::run(seed, args.rounds, &mut trace).map_err(|what| {
-        format!("{what}\nto reproduce: cargo run --release -p sim -- --seed {seed} --rounds {}", args.rounds)
+        format!(
+            "{what}\nto reproduce: cargo run --release -p lockd-sim -- --seed {seed} --rounds {}",
+            args.rounds
+        )
     })
 }
 
@@ -116,7 +119,10 @@ fn simulate_servers(args: &Args, seed: u64) -> Result<sim::servers::ServerStats,
         }
     };
     sim::servers::run(seed, ms, &mut trace).map_err(|what| {
-        format!("{what}\nto reproduce: cargo run --release -p sim -- --seed {seed} --hours {}", args.hours)
+        format!(
+            "{what}\nto reproduce: cargo run --release -p lockd-sim -- --seed {seed} --hours {}",
+            args.hours
+        )
     })
 }
 

@@ -27,7 +27,7 @@ enum SuitePart {
 }
 
 /// All parts, the fastest first.
-const PARTS: [SuitePart; 16] = [
+const PARTS: [SuitePart; 17] = [
     SuitePart::Trial,
     SuitePart::Servers,
     SuitePart::Tests("sim", "agents"),
@@ -37,6 +37,7 @@ const PARTS: [SuitePart; 16] = [
     SuitePart::Tests("engine", "lib"),
     SuitePart::Tests("engine", "shard"),
     SuitePart::Tests("engine", "waiting"),
+    SuitePart::Tests("engine", "batch_bound"),
     SuitePart::Tests("engine", "sequencer"),
     SuitePart::Tests("engine", "letting_go"),
     SuitePart::Tests("engine", "crashes"),
@@ -104,7 +105,7 @@ impl Suite {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(["test", "--no-run", "--features", "planted", "--message-format", "json"]);
-        command.args(["-p", "kernel", "-p", "store", "-p", "engine", "-p", "sim"]);
+        command.args(["-p", "lockd-kernel", "-p", "lockd-store", "-p", "lockd-engine", "-p", "lockd-sim"]);
         command.current_dir(crate_dir("..")).env_remove(VARIABLE).stderr(Stdio::inherit());
         let built = command.output().map_err(|error| format!("cannot build the tests: {error}"))?;
         if !built.status.success() {
@@ -277,8 +278,8 @@ impl std::fmt::Display for SuitePart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             SuitePart::Trial | SuitePart::Servers => write!(f, "sim {}", self.arguments().join(" ")),
-            SuitePart::Tests(package, "lib") => write!(f, "cargo test -p {package} --lib"),
-            SuitePart::Tests(package, module) => write!(f, "cargo test -p {package} {module}"),
+            SuitePart::Tests(package, "lib") => write!(f, "cargo test -p lockd-{package} --lib"),
+            SuitePart::Tests(package, module) => write!(f, "cargo test -p lockd-{package} {module}"),
         }
     }
 }
@@ -318,9 +319,9 @@ Deliberate faults, switched on one at a time, to prove that the tests catch them
 table of faults is [`crates/planted/src/faults.rs`](../../crates/planted/src/faults.rs); this page is generated from it.
 
 ```sh
-cargo run --release -p sim --features planted -- planted                     # all faults, after a run without any
-cargo run --release -p sim --features planted -- planted barge lifo          # these two
-cargo run --release -p sim --features planted -- planted --table docs/internals/planted-bugs.md
+cargo run --release -p lockd-sim --features planted -- planted                     # all faults, after a run without any
+cargo run --release -p lockd-sim --features planted -- planted barge lifo          # these two
+cargo run --release -p lockd-sim --features planted -- planted --table docs/internals/planted-bugs.md
 ```
 
 For each fault the parts of the test suite run with `LOCKD_PLANTED=<name>`, and with `LOCKD_LONG=1`, until one fails: the

@@ -63,7 +63,7 @@ pub fn run(seed: u64, steps: u64) -> Result<TrialStats, String> {
 fn report(seed: u64, steps: u64, failure: &Failure) -> String {
     let small = shrink(&failure.steps, |steps| replay(steps).is_err());
     let what = replay(&small).err().map_or_else(|| failure.what.clone(), |again| again.what);
-    let mut text = format!("{what}\nto reproduce: cargo run -p sim -- --seed {seed} --steps {steps}\n");
+    let mut text = format!("{what}\nto reproduce: cargo run -p lockd-sim -- --seed {seed} --steps {steps}\n");
     for step in &small {
         writeln!(text, "{}", transcript::write_step(step)).expect("writing to a string");
     }

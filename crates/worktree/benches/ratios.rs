@@ -2,10 +2,10 @@
 //! -a`.
 //!
 //! ```text
-//! cargo bench -p worktree                      # everything, in the system's temporary directory
-//! cargo bench -p worktree -- --small           # a tenth of the files, for a quick look
-//! cargo bench -p worktree -- lock large-file   # only these; also: status, small-files
-//! TMPDIR=/mnt/disk cargo bench -p worktree     # on another filesystem
+//! cargo bench -p lockd-worktree                      # everything, in the system's temporary directory
+//! cargo bench -p lockd-worktree -- --small           # a tenth of the files, for a quick look
+//! cargo bench -p lockd-worktree -- lock large-file   # only these; also: status, small-files
+//! TMPDIR=/mnt/disk cargo bench -p lockd-worktree     # on another filesystem
 //! ```
 //!
 //! Both sides of a ratio are measured alternately in the same run, and the medians are compared, so that the

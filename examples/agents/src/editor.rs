@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::agents::{Intent, Manifest};
-use client::{Client, Declared, Lease};
+use lockd_client::{Client, Declared, Lease};
 
 use crate::ExampleResult;
 use crate::tree::{AGENTS, Agent, line_of, replace};

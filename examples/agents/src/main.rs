@@ -1,6 +1,6 @@
 //! Three agents, each in its own process, edit one directory tree.
 //!
-//! `cargo run -p agents -- unguarded` loses edits, `cargo run -p agents -- guarded` does not. `README.md` explains why.
+//! `cargo run -p lockd-example-agents -- unguarded` loses edits, `cargo run -p lockd-example-agents -- guarded` does not. `README.md` explains why.
 
 mod editor;
 mod rendezvous;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use server::{Config, Server};
+use lockd_server::{Config, Server};
 
 use crate::tree::{AGENTS, Agent};
 

@@ -1,6 +1,6 @@
 //! Benchmarks of the service: the real program in its own process, over loopback sockets.
 //!
-//! `cargo bench -p cli --bench service`; arguments after `--` select parts by name: `rate` (requests per second, compared
+//! `cargo bench -p lockd-cli --bench service`; arguments after `--` select parts by name: `rate` (requests per second, compared
 //! with an empty handler on the same stack), `idle` (memory of an idle server), `documents` (100 MB written and read), `load`
 //! (1,000 connections, 10,000 waiters, one minute). `TMPDIR` selects the disk.
 #![allow(missing_docs, reason = "a benchmark has no public items")]

@@ -12,8 +12,8 @@ use std::process::{Command, ExitStatus};
 
 use cli::remote::documents::{commit, failed_file};
 use cli::remote::{CommandResult, Failure, Output, client_failure, failed, usage_error};
-use client::{Client, Conditions, State};
 use jsonstream::{Limits, compact};
+use lockd_client::{Client, Conditions, State};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Edit;

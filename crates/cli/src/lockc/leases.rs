@@ -8,7 +8,7 @@ use cli::remote::{
     CommandResult, Failure, Output, client_failure, connect, failed, identity_file, print, servers,
 };
 use cli::stderr::escape_control;
-use client::Client;
+use lockd_client::Client;
 use serde::Serialize;
 use worktree::clock::SystemClock;
 

@@ -1,7 +1,7 @@
 //! `lockd health`: a liveness and readiness probe for supervisors.
 
 use cli::remote::{CommandResult, Connection, Output, client_failure, connect, failed, print};
-use client::Client;
+use lockd_client::Client;
 
 #[derive(clap::Args)]
 #[command(

@@ -9,7 +9,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-pub(crate) use server::settings::{LogFormat as Format, LogLevel as Level};
+pub(crate) use lockd_server::settings::{LogFormat as Format, LogLevel as Level};
 
 /// Keeps logging set up. Flushes the remaining traces on drop.
 pub(crate) struct LogGuard {

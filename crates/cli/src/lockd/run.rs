@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use api::agents::{Intent, Manifest};
 use cli::child::{BootInstant, Ended, Job, Signals, WANTS_TERMINAL, Waker, unkilled, waker};
-use client::{Client, Declared, Lease, Lost, Options};
+use lockd_client::{Client, Declared, Lease, Lost, Options};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 

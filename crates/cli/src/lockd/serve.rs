@@ -6,9 +6,9 @@ mod settings;
 use std::net::SocketAddr;
 
 use clap::ArgMatches;
+use lockd_server::http::identities;
+use lockd_server::{Config, Server};
 use serde_json::{Map, Value, json};
-use server::http::identities;
-use server::{Config, Server};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::resolve::{Source, resolve};
@@ -32,7 +32,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), (u8, Failure)> {
 }
 
 async fn serve(config: Config) -> Result<(), Failure> {
-    let failure = |error: server::StartError| error.to_string();
+    let failure = |error: lockd_server::StartError| error.to_string();
     let mut server = Server::new(config).map_err(failure)?;
     let signals = Signals::new()?;
     let bound = server.start().await.map_err(failure)?;

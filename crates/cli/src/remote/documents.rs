@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::tell::{Committed, Removed};
-use client::{Client, Conditions};
 use jsonstream::edit::{apply, parse_edit};
+use lockd_client::{Client, Conditions};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::args::{Common, Edit, Get, Remove, Set, Update, Verb, WriteConditions};

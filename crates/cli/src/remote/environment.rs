@@ -4,7 +4,7 @@
 //! script with two keys cannot release one through the other's name.
 
 use api::tell::Granted;
-use client::endpoint::Endpoint;
+use lockd_client::endpoint::Endpoint;
 
 use super::args::{Connection, LeaseIdArg};
 use super::{Failure, client_failure, usage_error};

@@ -2,7 +2,7 @@
 
 use api::ask;
 use api::tell::{Extended, Granted, Released};
-use client::Client;
+use lockd_client::Client;
 
 use super::args::{Acquire, Common, Keepalive, LeaseKey};
 use super::environment::{exports, lease_credential};

@@ -2,7 +2,7 @@
 
 use api::Code;
 use api::tell::{Described, Lease, Leases};
-use client::{Client, Error};
+use lockd_client::{Client, Error};
 
 use super::args::{Common, KeyArg};
 use super::{CommandResult, client_failure, print};

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use api::tell::Described;
-use client::{Client, Error, Kind};
+use lockd_client::{Client, Error, Kind};
 use serde::Serialize;
 
 use super::args::{Common, Output, Until, Watch};

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use client::endpoint::Endpoint;
 use identity::{ClientBundle, ClientTls};
+use lockd_client::endpoint::Endpoint;
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use super::Failure;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use client::{Client, Conditions, Options, Progress};
 use identity::Role;
+use lockd_client::{Client, Conditions, Options, Progress};
 
 use crate::server::Server;
 

@@ -150,7 +150,7 @@ fn a_revoked_lease_ends_the_whole_group_with_sigterm_and_then_sigkill() {
 }
 
 /// The next holder is granted the key only after the command has ended; it checks that itself.
-fn is_gone_before_the_next_is_granted(cut: impl FnOnce(&server::testing::Proxy)) {
+fn is_gone_before_the_next_is_granted(cut: impl FnOnce(&lockd_server::testing::Proxy)) {
     let server = Server::start(Role::Operator);
     let proxy = server.proxy();
     let mut lockd = program(&proxy.address.to_string(), assert_cmd::cargo::cargo_bin!("lockd"));
@@ -172,13 +172,13 @@ fn is_gone_before_the_next_is_granted(cut: impl FnOnce(&server::testing::Proxy))
 
 #[test]
 fn a_command_whose_server_is_cut_off_is_gone_before_the_next_is_granted() {
-    is_gone_before_the_next_is_granted(server::testing::Proxy::cut);
+    is_gone_before_the_next_is_granted(lockd_server::testing::Proxy::cut);
 }
 
 /// The connection stays open, but no response arrives.
 #[test]
 fn a_command_whose_server_hangs_is_gone_before_the_next_is_granted() {
-    is_gone_before_the_next_is_granted(server::testing::Proxy::hang);
+    is_gone_before_the_next_is_granted(lockd_server::testing::Proxy::hang);
 }
 
 #[test]
@@ -346,8 +346,11 @@ fn a_conflicting_bundle_is_exit_10_and_names_the_holder() {
 #[test]
 fn a_bundle_of_a_paused_agent_is_refused_at_once() {
     let server = Server::start(Role::Operator);
-    let client =
-        ::client::Client::builder().plain().endpoint(server.address.to_string()).build().expect("an address");
+    let client = lockd_client::Client::builder()
+        .plain()
+        .endpoint(server.address.to_string())
+        .build()
+        .expect("an address");
     let paused = client.set_agent("ci", None, api::agents::AgentState::Paused);
     let ran = server.sh("lockd run --intent MUTATES:FILE:/x --agent-id ci -- echo once");
     assert_eq!(ran.code, 0, "the server knows it now: {}", ran.stderr);

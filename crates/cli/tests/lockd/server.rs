@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Output};
 
 use identity::Role;
-use server::testing::{Loopback, Proxy};
+use lockd_server::testing::{Loopback, Proxy};
 use tokio::runtime::Runtime;
 
 use crate::support::Ran;

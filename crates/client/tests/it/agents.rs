@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use api::agents::{AgentState, Bulk, Intent, Manifest, Verdict};
-use client::digest::DigestLease;
-use client::{Declared, Digest, Lease, StreamItem};
-use server::testing::Proxy;
+use lockd_client::digest::DigestLease;
+use lockd_client::{Declared, Digest, Lease, StreamItem};
+use lockd_server::testing::Proxy;
 
 use crate::common::{Server, client};
 
@@ -108,7 +108,7 @@ async fn a_reader_resumes_where_its_connection_broke() {
     let mut events = client(&[proxy.address, server.address]).events(None, None).await.expect("it listens");
     let mut names = Vec::new();
     for n in 0..3 {
-        let lease = direct.acquire(&format!("k{n}"), &client::Options::default()).await.expect("free");
+        let lease = direct.acquire(&format!("k{n}"), &lockd_client::Options::default()).await.expect("free");
         names.push(lease.granted().public_id.clone());
         std::mem::forget(lease);
         if n == 0 {
@@ -120,7 +120,7 @@ async fn a_reader_resumes_where_its_connection_broke() {
     assert_eq!(granted_name(&mut events).await, names[2]);
 }
 
-async fn granted_name(events: &mut client::Events) -> String {
+async fn granted_name(events: &mut lockd_client::Events) -> String {
     loop {
         match events.next().await.expect("a server is there") {
             StreamItem::Event { event, .. } if event.event == "granted" => {

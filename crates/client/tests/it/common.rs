@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use client::Client;
 use identity::Role;
-use server::testing::Loopback;
+use lockd_client::Client;
+use lockd_server::testing::Loopback;
 use tokio::net::{TcpListener, TcpStream};
 
 /// A server with an in-memory store; it ends with the test.

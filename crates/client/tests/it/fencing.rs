@@ -3,12 +3,12 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use client::fence::object::memory::MemoryObjects;
-use client::fence::sql::{self, Marks, Row};
-use client::fence::{Error, FencedFile, FencedObject, Token};
-use client::{Client, Options};
 use identity::Role;
-use server::testing::Loopback;
+use lockd_client::fence::object::memory::MemoryObjects;
+use lockd_client::fence::sql::{self, Marks, Row};
+use lockd_client::fence::{Error, FencedFile, FencedObject, Token};
+use lockd_client::{Client, Options};
+use lockd_server::testing::Loopback;
 
 const KEY: &str = "orders";
 

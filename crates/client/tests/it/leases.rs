@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use client::{Client, Conditions, Kind, Lost, Options};
-use server::testing::Proxy;
+use lockd_client::{Client, Conditions, Kind, Lost, Options};
+use lockd_server::testing::Proxy;
 
 use crate::common::{Server, client, proxy_socket, unused_address};
 

@@ -71,7 +71,7 @@ fn run(test: &str, habits: Habits) -> Vec<Op> {
                 let seed = seed();
                 panic!(
                     "round {round}, key {key}: {why}\nto try the same commands again: \
-                     LINEAR_SEED={seed} cargo test -p engine --test linearizable {test}"
+                     LINEAR_SEED={seed} cargo test -p lockd-engine --test linearizable {test}"
                 );
             }
         }

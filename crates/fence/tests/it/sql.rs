@@ -3,7 +3,7 @@
 mod postgres;
 mod sqlite;
 
-use fence::sql::Row;
+use lockd_fence::sql::Row;
 
 /// `PRIMARY KEY` alone allows `NULL` in `SQLite`.
 const TABLE: &str = "CREATE TABLE jobs (tenant TEXT NOT NULL, name TEXT NOT NULL, page TEXT, \

@@ -7,7 +7,7 @@ use crate::config::Config;
 
 const HEAD: &str = "# Settings of `lockd serve`
 
-<!-- Made from the table in crates/server/src/config.rs; `UPDATE_DOCS=1 cargo test -p server --lib settings` rewrites it. -->
+<!-- Made from the table in crates/server/src/config.rs; `UPDATE_DOCS=1 cargo test -p lockd-server --lib settings` rewrites it. -->
 
 Each setting is a flag, an environment variable and a key in the settings file. A flag takes precedence over its variable,
 and that over the file. The file is TOML: the names of flags without their dashes, as `lockd config` prints them. It is the
@@ -68,7 +68,7 @@ mod tests {
         let written = std::fs::read_to_string(path).expect("docs/reference/settings.md");
         assert!(
             written == page(),
-            "out of date; UPDATE_DOCS=1 cargo test -p server --lib settings rewrites it"
+            "out of date; UPDATE_DOCS=1 cargo test -p lockd-server --lib settings rewrites it"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! The agents' protocol, call by call, on a clock that the test advances.
 
+use lockd_server::testing::Hands;
 use serde_json::{Value, json};
-use server::testing::Hands;
 
 use crate::support::{Server, header};
 

@@ -1,8 +1,8 @@
 //! Sentences of `docs/guide/agents.md` that `agents.rs`, `klis.rs`, `events.rs` and `bulk.rs` do not test, each in a test
 //! of its own.
 
+use lockd_server::testing::Hands;
 use serde_json::{Value, json};
-use server::testing::Hands;
 
 use crate::support::Server;
 

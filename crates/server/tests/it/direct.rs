@@ -9,11 +9,11 @@ use axum::http::Request;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use identity::Role;
+use lockd_server::backend::shards::Settings;
+use lockd_server::http::connection::Front;
+use lockd_server::peer::Peer;
+use lockd_server::testing::Hands;
 use serde_json::{Value, json};
-use server::backend::shards::Settings;
-use server::http::connection::Front;
-use server::peer::Peer;
-use server::testing::Hands;
 
 use crate::support::{Server, header};
 
@@ -94,7 +94,7 @@ impl http_body::Body for Pieces {
 
 #[tokio::test]
 async fn a_body_may_arrive_in_frames_and_must_arrive_completely() {
-    let app = server::testing::app(Settings::default());
+    let app = lockd_server::testing::app(Settings::default());
     let front = Front::open(&app, Peer::anonymous(Role::Operator), Duration::from_secs(30));
     for (pieces, wanted) in [
         (vec![r#"{"key":"a"}"#], "\"key\":\"a\""),

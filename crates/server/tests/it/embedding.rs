@@ -6,10 +6,10 @@ use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use axum::{Extension, Router};
 use identity::Role;
+use lockd_server::backend::boot::StoreUrl;
+use lockd_server::peer::Peer;
+use lockd_server::{Config, Server, StartError};
 use serde_json::{Value, json};
-use server::backend::boot::StoreUrl;
-use server::peer::Peer;
-use server::{Config, Server, StartError};
 use tower::ServiceExt;
 
 async fn ask(router: &Router, method: &str, path: &str, body: &Value) -> (u16, Value) {

@@ -3,8 +3,8 @@
 use axum::body::Body;
 use axum::http::Response;
 use http_body_util::BodyExt;
+use lockd_server::testing::Hands;
 use serde_json::{Value, json};
-use server::testing::Hands;
 
 use crate::support::{Server, header, within};
 

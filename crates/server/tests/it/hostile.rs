@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use identity::Role;
-use server::http::listener::Limits;
-use server::testing::Loopback;
+use lockd_server::http::listener::Limits;
+use lockd_server::testing::Loopback;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

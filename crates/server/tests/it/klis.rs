@@ -3,8 +3,8 @@
 //! The requirements on agents (heartbeats in time, stopping when a lease may be lost, a conservative local expiry) are
 //! tested in the client: `tests/leases.rs` and `digest.rs`. Here are the server's responses to agents that violate them.
 
+use lockd_server::testing::Hands;
 use serde_json::{Value, json};
-use server::testing::Hands;
 
 use crate::support::Server;
 

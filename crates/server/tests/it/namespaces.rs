@@ -1,7 +1,7 @@
 //! Namespaces from their first use to their deletion, as seen by clients with and without rights.
 
+use lockd_server::testing::Hands;
 use serde_json::{Value, json};
-use server::testing::Hands;
 
 use crate::support::{Server, within};
 

@@ -1,7 +1,7 @@
 //! Quotas stop clients that squat, acquire too often or hold too much, and no others. The test advances the clock.
 
+use lockd_server::testing::Hands;
 use serde_json::{Value, json};
-use server::testing::Hands;
 
 use crate::support::Server;
 

@@ -10,12 +10,12 @@ use axum::http::{Request, Response};
 use axum::{Extension, Router};
 use identity::{Rights, Role};
 use kernel::Identity;
+use lockd_server::backend::shards::{App, Settings};
+use lockd_server::http::connection::Front;
+use lockd_server::http::router::router;
+use lockd_server::peer::Peer;
+use lockd_server::testing::Hands;
 use serde_json::{Value, json};
-use server::backend::shards::{App, Settings};
-use server::http::connection::Front;
-use server::http::router::router;
-use server::peer::Peer;
-use server::testing::Hands;
 use tokio::sync::OnceCell;
 use tower::ServiceExt;
 
@@ -64,13 +64,13 @@ impl Server {
 
     /// Every client has this role.
     pub(crate) fn start_as(role: Role) -> Server {
-        let app = server::testing::app(Settings { json_max: 2_000_000, ..Settings::default() });
+        let app = lockd_server::testing::app(Settings { json_max: 2_000_000, ..Settings::default() });
         Server::of(app, Peer::anonymous(role))
     }
 
     /// On a clock that the test advances.
     pub(crate) fn start_by(clock: &Hands) -> Server {
-        Server::of(server::testing::app_by(Settings::default(), clock), Peer::anonymous(Role::Operator))
+        Server::of(lockd_server::testing::app_by(Settings::default(), clock), Peer::anonymous(Role::Operator))
     }
 
     fn of(app: Arc<App>, peer: Peer) -> Server {

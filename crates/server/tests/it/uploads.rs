@@ -8,10 +8,10 @@ use axum::http::Request;
 use axum::{Extension, Router};
 use http_body_util::channel::{Channel, Sender};
 use identity::Role;
+use lockd_server::backend::boot::StoreUrl;
+use lockd_server::peer::Peer;
+use lockd_server::{Config, Server};
 use serde_json::{Value, json};
-use server::backend::boot::StoreUrl;
-use server::peer::Peer;
-use server::{Config, Server};
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
 

@@ -18,7 +18,7 @@ fn no_deadlock_no_unbounded_wait_and_no_starvation() {
     for seed in 0..150 {
         let stats = run(seed, 3, &mut drop);
         all.add(&stats.unwrap_or_else(|what| {
-            panic!("{what}\nto reproduce: cargo run --release -p sim -- --seed {seed} --rounds 3")
+            panic!("{what}\nto reproduce: cargo run --release -p lockd-sim -- --seed {seed} --rounds 3")
         }));
     }
     println!("{all}");

@@ -73,7 +73,7 @@ fn open(objects: &SimObjects, writer: u128) -> Result<ObjectLog, StoreError> {
     ObjectLog::open(Arc::new(objects.handle()), options, RetryPolicy::without_pause(2))
 }
 
-/// 150 seeds, or 400 with `LOCKD_LONG=1`; `SEEDS=10000 cargo test -p sim --test it object_takeover` runs that many.
+/// 150 seeds, or 400 with `LOCKD_LONG=1`; `SEEDS=10000 cargo test -p lockd-sim --test it object_takeover` runs that many.
 #[test]
 fn the_log_is_one_sequence_and_every_response_agrees() {
     let seeds: u64 = std::env::var("SEEDS").map_or(sized(150, 400), |seeds| seeds.parse().expect("a number"));

@@ -22,7 +22,7 @@ fn every_response_holds_over_many_seeds() {
     for seed in 0..120 {
         let stats = run(seed, SHORT, &mut drop);
         all.add(&stats.unwrap_or_else(|what| {
-            panic!("{what}\nto reproduce: cargo run --release -p sim -- --seed {seed} --hours 0.05")
+            panic!("{what}\nto reproduce: cargo run --release -p lockd-sim -- --seed {seed} --hours 0.05")
         }));
     }
     // Every kind of event must have occurred.

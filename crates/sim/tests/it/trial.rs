@@ -1,4 +1,4 @@
-//! The kernel against the model, from a fixed set of seeds. For other seeds: `cargo run -p sim -- --help`.
+//! The kernel against the model, from a fixed set of seeds. For other seeds: `cargo run -p lockd-sim -- --help`.
 
 use std::thread;
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use api::tell::Granted;
-use client::{Lease, Lost};
+use lockd_client::{Lease, Lost};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Identifies a lease towards the agent. Never reused.

@@ -10,7 +10,7 @@ use api::tell::{Committed, Granted, Lease};
 use cli::remote::agents::conflicts;
 use cli::remote::client_failure;
 use cli::stderr::escape_control;
-use client::{Error, Kind, Lost, State};
+use lockd_client::{Error, Kind, Lost, State};
 
 use super::lease_table::{Handle, LeaseInfo};
 

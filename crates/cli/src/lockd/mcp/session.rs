@@ -7,7 +7,7 @@ use api::agents::{self, Intent, Judged, Reconciled};
 use api::tell::Granted;
 use cli::remote::agents::Agent;
 use cli::remote::documents::edited;
-use client::{Client, Conditions, Declared, Error, Lease, Options};
+use lockd_client::{Client, Conditions, Declared, Error, Lease, Options};
 use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;

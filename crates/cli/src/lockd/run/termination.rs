@@ -22,7 +22,7 @@
 use std::time::Duration;
 
 use cli::child::{BootInstant, Order};
-use client::Lost;
+use lockd_client::Lost;
 
 /// The state of the lease at one point in time.
 #[derive(Clone, Copy)]

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
+use lockd_server::Config;
+use lockd_server::settings::{self, Setting};
 use serde_json::Value;
-use server::Config;
-use server::settings::{self, Setting};
 use system::xdg;
 
 use super::settings::FILE;

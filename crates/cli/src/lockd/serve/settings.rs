@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, value_parser};
-use server::Config;
-use server::settings::{Choice, Setting, Syntax};
+use lockd_server::Config;
+use lockd_server::settings::{Choice, Setting, Syntax};
 
 /// The flag for the settings file, which is not itself a setting.
 pub(super) const FILE: &str = "config";

@@ -5,8 +5,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use fence::sql::{Marks, judge};
-use fence::{Error, Token};
+use lockd_fence::sql::{Marks, judge};
+use lockd_fence::{Error, Token};
 use tempfile::TempDir;
 
 use super::{TABLE, row, tokens};

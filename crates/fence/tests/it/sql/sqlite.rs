@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fence::sql::{Marks, Row, judge};
-use fence::{Error, Token};
+use lockd_fence::sql::{Marks, Row, judge};
+use lockd_fence::{Error, Token};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::{TABLE, row, tokens};
