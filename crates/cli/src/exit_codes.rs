@@ -3,7 +3,7 @@
 //! `docs/reference/exit-codes.md` is generated from these tables; the help texts are tested against them.
 
 use lockd_client::Kind;
-use lockd_worktree::error::Class;
+use worktree::error::Class;
 
 /// Done.
 pub const DONE: u8 = 0;

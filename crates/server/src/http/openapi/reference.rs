@@ -12,7 +12,7 @@ mod schemas;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use lockd_api::Code;
+use api::Code;
 use serde_json::Value;
 
 use self::examples::{Example, GROUPS};
@@ -25,7 +25,7 @@ const COMMAND: &str = concat!("UPDATE_DOCS=1 cargo test -p ", env!("CARGO_PKG_NA
 const CURL: &str = "curl --cacert client.pem --cert client.pem ";
 const URL: &str = "https://localhost:9341/";
 /// Headers of many calls, which the preface explains.
-const COMMON: [&str; 2] = [lockd_api::header::CORRELATION_ID, lockd_api::header::IDEMPOTENCY_KEY];
+const COMMON: [&str; 2] = [api::header::CORRELATION_ID, api::header::IDEMPOTENCY_KEY];
 /// Schemas that have a place of their own on the page, or need none.
 const ELSEWHERE: [&str; 4] = ["Code", "Hints", "Refusal", "String"];
 
