@@ -26,7 +26,7 @@ use cli::remote::{
 };
 
 /// The exit code when the lease was lost.
-const LOST: u8 = 12;
+const LOST: u8 = cli::exit_codes::EXPIRED;
 
 #[derive(clap::Args)]
 #[command(
