@@ -9,8 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::PORT;
-use engine::engine::Options;
-use engine::record::Record;
+use engine::{Options, Record};
 use kernel::Span;
 
 use crate::backend::boot::Making;

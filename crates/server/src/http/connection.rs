@@ -29,7 +29,7 @@ use crate::http::timeouts::PatientBody;
 use crate::parse::Headers;
 use crate::parse::query::Query;
 use crate::peer::{CertificateCheck, Peer};
-use crate::present::refusals::RefusalResponse;
+use crate::present::refusals::{self, RefusalResponse};
 
 /// A body that is longer goes by the router.
 const DIRECT_MAX: u64 = 16 << 10;
@@ -179,8 +179,7 @@ impl Direct {
 
 /// No longer than its length, which is known. Most come in one piece, and are not copied.
 async fn whole<B: Received>(mut body: PatientBody<B>) -> Result<Bytes, Refusal> {
-    let broken =
-        |error: axum::Error| Refusal::new(Code::InvalidBody, format!("the body did not come whole: {error}"));
+    let broken = |error: axum::Error| refusals::truncated(&error);
     let Some(first) = body.frame().await else { return Ok(Bytes::new()) };
     let first = first.map_err(broken)?.into_data().unwrap_or_default();
     if body.is_end_stream() {
