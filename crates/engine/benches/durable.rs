@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use engine::clock::MachineClock;
-use engine::decider::{Decider, Opening, Said};
-use engine::recovery::replay;
-use engine::sequencer::{Delivery, Sequencer};
-use engine::shard::{Shard, Submission};
+use engine::internals::decider::Decider;
+use engine::internals::recovery::replay;
+use engine::internals::sequencer::Sequencer;
+use engine::internals::shard::Shard;
+use engine::{Decision, Delivery, MachineClock, Submission, TenureConfig};
 use kernel::{Action, Command, Identity, Kernel, Limits, Outcome, Response, Span, Store};
 use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
@@ -63,7 +63,7 @@ fn run(dir: &Path, callers: usize, rounds: usize, drive: Drive) -> Duration {
     log.reserve().expect("writable");
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = Opening { store, writer: 1, limits: Limits::default() };
+    let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
     let decider = Decider::open(Kernel::new(), Seq(0), clock, &opening).expect("a clock that is right");
     let fatal = Box::new(|error| panic!("{error}"));
     let sequencer =
@@ -104,7 +104,14 @@ fn tasks(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
         let send = send.clone();
         let to =
             Box::new(move |reply, delivery: Delivery| delivery.settle(send.send((caller, reply)).is_ok()));
-        sequencer.submit(Submission { command, correlation: 0, document: None, wait: None, peek: None, to });
+        sequencer.submit(Submission {
+            command,
+            correlation: 0,
+            document: None,
+            wait: None,
+            on_decided: None,
+            to,
+        });
     };
     let mut cycles: Vec<Cycle> = (0..callers).map(|caller| Cycle::new(caller, rounds)).collect();
     for (caller, cycle) in cycles.iter_mut().enumerate() {
@@ -135,13 +142,13 @@ impl Cycle {
     }
 
     /// The next command: a release after a grant, an acquire after a release.
-    fn next(&mut self, decision: Option<Said>) -> Option<Command> {
+    fn next(&mut self, decision: Option<Decision>) -> Option<Command> {
         match decision {
             None => {}
-            Some(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) => {
+            Some(Decision::Outcome(Outcome::Applied(Response::Granted(granted), _))) => {
                 return Some(Command::by(&self.identity, Action::Release(held(&granted))));
             }
-            Some(Said::Outcome(Outcome::Applied(Response::Released, _))) => self.left -= 1,
+            Some(Decision::Outcome(Outcome::Applied(Response::Released, _))) => self.left -= 1,
             Some(other) => panic!("{other:?}"),
         }
         (self.left > 0).then(|| self.acquire.clone())

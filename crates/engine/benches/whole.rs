@@ -13,11 +13,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use engine::clock::MachineClock;
-use engine::decider::{Opening, Said};
-use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
-use engine::sequencer::Delivery;
-use engine::shard::{Reply, Submission, Wait};
+use engine::{
+    Decision, Delivery, Engine, EngineObserver, Fatal, MachineClock, MaintenanceEvent, Options, Reply,
+    Submission, TenureConfig, Wait,
+};
 use kernel::{
     Action, Command, Event, Granted, Identity, Limits, Lsn, Outcome, Renewal, Response, Span, Store,
 };
@@ -40,18 +39,18 @@ struct SnapshotCounter {
     snapshots: AtomicUsize,
 }
 
-impl Watcher for SnapshotCounter {
+impl EngineObserver for SnapshotCounter {
     fn fatal(&self, why: Fatal) {
         panic!("{why}");
     }
 
     fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
 
-    fn upkeep(&self, news: Upkeep) {
+    fn upkeep(&self, news: MaintenanceEvent) {
         match news {
-            Upkeep::Snapshot { .. } => drop(self.snapshots.fetch_add(1, Ordering::Relaxed)),
-            Upkeep::Swept(_) => {}
-            Upkeep::Failed(error) => panic!("{error}"),
+            MaintenanceEvent::Snapshot { .. } => drop(self.snapshots.fetch_add(1, Ordering::Relaxed)),
+            MaintenanceEvent::Swept(_) => {}
+            MaintenanceEvent::Failed(error) => panic!("{error}"),
         }
     }
 }
@@ -62,9 +61,9 @@ fn open(dir: &Path, watch: &Arc<SnapshotCounter>, options: Options) -> Engine {
     let blobs = Arc::new(DiskBlobs::open(RealFs, &dir.join("blob")).expect("a sound store"));
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let limits = Limits { leases_per_identity_max: 2_000_000, ..Limits::default() };
-    let opening = Opening { store, writer: 1, limits };
+    let opening = TenureConfig { store, writer: 1, limits };
     let clock = Box::new(MachineClock::new().expect("Linux"));
-    let watcher: Arc<dyn Watcher> = Arc::clone(watch) as Arc<dyn Watcher>;
+    let watcher: Arc<dyn EngineObserver> = Arc::clone(watch) as Arc<dyn EngineObserver>;
     Engine::open(Box::new(log), blobs, clock, &opening, options, watcher).expect("a sound store")
 }
 
@@ -91,7 +90,7 @@ impl<'a> AsyncClient<'a> {
             correlation: 0,
             document: None,
             wait,
-            peek: None,
+            on_decided: None,
             to,
         });
     }
@@ -99,8 +98,8 @@ impl<'a> AsyncClient<'a> {
     fn next(&self) -> (usize, Instant, Outcome) {
         let (number, at, reply) = self.receive.recv().expect("a reply");
         match reply.expect("accepted") {
-            Said::Outcome(outcome) => (number, at, outcome),
-            Said::Blocked(blocked) => panic!("{blocked:?}"),
+            Decision::Outcome(outcome) => (number, at, outcome),
+            Decision::Blocked(blocked) => panic!("{blocked:?}"),
         }
     }
 }

@@ -15,9 +15,9 @@ use std::fmt;
 use kernel::{Command, Cursor, Kernel, Lsn, Namespace, Relocation, ResourceName, Shard, Version};
 use store::{BlobStore, ErrorKind, Extent, LogReader, Seq, StoreError};
 
-use crate::documents::{Place, read_inline};
+use crate::documents::{DocumentLocation, read_inline};
 use crate::recovery::{RecoveryError, last_snapshot, replay, snapshot_name, snapshots};
-use crate::shard::State;
+use crate::shard::StateDigest;
 use crate::snapshot;
 
 /// A position in the live log, with the state that a recovery up to it must reproduce.
@@ -26,7 +26,7 @@ pub struct Mark {
     /// The mark is before this batch.
     pub next: Seq,
     /// The live kernel's state at the mark.
-    pub state: State,
+    pub state: StateDigest,
     /// The log's extents at the mark.
     pub extents: Vec<Extent>,
 }
@@ -82,7 +82,7 @@ pub fn take(
     if from < mark.next {
         let to = if planted!(SnapshotShort) { Seq(mark.next.0 - 1) } else { mark.next };
         replay(&mut kernel, reader, from, to)?;
-        let state = State { lsn: kernel.last_lsn(), hash: kernel.state_hash() };
+        let state = StateDigest { lsn: kernel.last_lsn(), hash: kernel.state_hash() };
         if state != mark.state && !planted!(SnapshotShort | SnapshotUncompared) {
             let what = format!("next={} live={:?} recovered={state:?}", mark.next.0, mark.state);
             return Err(CheckpointError::Diverged(what));
@@ -119,16 +119,16 @@ fn delete_older_snapshots(blobs: &dyn BlobStore, shard: Shard) -> Result<(), Sto
 
 /// How far the log can be truncated, and the documents to relocate before that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct TruncationPlan {
     /// The new floor, once all moves are durable.
     pub floor: Seq,
     /// The live documents below the floor.
-    pub moves: Vec<Move>,
+    pub moves: Vec<DocumentMove>,
 }
 
 /// An inline document to relocate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct DocumentMove {
     /// The key's namespace.
     pub namespace: Namespace,
     /// The document's key.
@@ -141,11 +141,11 @@ pub struct Move {
     pub bytes: u64,
 }
 
-impl Move {
+impl DocumentMove {
     /// The command that relocates the document; the document is passed along with it.
     pub fn command(&self) -> Command {
         let (namespace, key, version) = (self.namespace.clone(), self.key.clone(), self.version);
-        let location = Place::Inline(self.lsn).location();
+        let location = DocumentLocation::Inline(self.lsn).location();
         Command::internal(kernel::Action::Relocate(Relocation { namespace, key, version, location }))
     }
 
@@ -161,7 +161,7 @@ pub fn plan(
     reader: &mut dyn LogReader,
     mark: &Mark,
     retain: u64,
-) -> Result<Option<Plan>, StoreError> {
+) -> Result<Option<TruncationPlan>, StoreError> {
     let documents = inline_documents(kernel);
     let live: u64 = documents.iter().map(|document| document.bytes).sum();
     let mut left: u64 = mark.extents.iter().map(|extent| extent.bytes).sum();
@@ -183,18 +183,18 @@ pub fn plan(
         .into_iter()
         .filter(|document| document.lsn < first && !planted!(FloorWithoutMoves))
         .collect();
-    Ok(Some(Plan { floor, moves }))
+    Ok(Some(TruncationPlan { floor, moves }))
 }
 
-fn inline_documents(kernel: &Kernel) -> Vec<Move> {
+fn inline_documents(kernel: &Kernel) -> Vec<DocumentMove> {
     let documents = kernel.documents_from(Cursor::default());
     let inline = documents.filter_map(|(_, namespace, key, view)| {
         let document = view.document?;
-        match Place::of(document.location) {
-            Place::Inline(lsn) => {
-                Some(Move { namespace, key, version: view.version, lsn, bytes: document.bytes })
+        match DocumentLocation::of(document.location) {
+            DocumentLocation::Inline(lsn) => {
+                Some(DocumentMove { namespace, key, version: view.version, lsn, bytes: document.bytes })
             }
-            Place::Blob(_) => None,
+            DocumentLocation::Blob(_) => None,
         }
     });
     inline.collect()

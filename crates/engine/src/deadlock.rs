@@ -20,7 +20,7 @@ use crate::waiters::{Session, Ticket, Waiters, session_of};
 const VISITS_MAX: usize = 20_000;
 
 /// Whether `session` would wait for itself, directly or indirectly, if it waited for this grant.
-pub(crate) fn closes_a_ring(
+pub(crate) fn would_deadlock(
     kernel: &Kernel,
     waiters: &Waiters,
     now: Time,

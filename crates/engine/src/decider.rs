@@ -24,10 +24,10 @@ use kernel::{
 use store::{LsnRange, Seq};
 
 use crate::clock::{Clock, Stamps, WrongClock, opening_lsn};
-use crate::deadlock::closes_a_ring;
-use crate::documents::Place;
+use crate::deadlock::would_deadlock;
+use crate::documents::DocumentLocation;
 use crate::record::encode_record;
-use crate::waiters::{Attempt, Ticket, Waiter, Waiters, grant_of, session_of};
+use crate::waiters::{ServeResult, Ticket, Waiter, Waiters, lease_request_of, session_of};
 
 /// A kernel, the clock that stamps for it, and the batch under way.
 pub struct Decider {
@@ -41,7 +41,7 @@ pub struct Decider {
     /// What the batch has caused.
     events: Vec<(Lsn, Vec<Event>)>,
     /// Who met others in its way meanwhile.
-    contended: Vec<Contended>,
+    contended: Vec<ContentionEvent>,
     waiters: Waiters,
     /// Resources that became free and have not been offered to all of their waiters yet, in order.
     freed: VecDeque<Freed>,
@@ -50,26 +50,26 @@ pub struct Decider {
     /// Grants to waiters may be logged.
     may_serve: bool,
     /// Those whose turn has come, and what came of it; nothing for those that were gone.
-    served: Vec<(Ticket, Option<Said>)>,
+    served: Vec<(Ticket, Option<Decision>)>,
     /// Waiters are being served: they are not in their place meanwhile.
     serving: bool,
 }
 
 /// What is said to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum Decision {
     /// The kernel's word. Never that others are in the way.
     Outcome(Outcome),
     /// Others are in the way.
     Blocked(Box<Blocked>),
 }
 
-impl Said {
+impl Decision {
     /// The kernel's response to a command that was applied or changed nothing; `None` if it was rejected or blocked.
-    pub fn answer(&self) -> Option<&Response> {
+    pub fn response(&self) -> Option<&Response> {
         match self {
-            Said::Outcome(Outcome::Applied(answer, _) | Outcome::Unchanged(answer)) => Some(answer),
-            Said::Outcome(Outcome::Rejected(_)) | Said::Blocked(_) => None,
+            Decision::Outcome(Outcome::Applied(answer, _) | Outcome::Unchanged(answer)) => Some(answer),
+            Decision::Outcome(Outcome::Rejected(_)) | Decision::Blocked(_) => None,
         }
     }
 }
@@ -91,31 +91,31 @@ pub struct Blocked {
 
 /// Others were in the way of a request for a lease. Nothing changed by it, and nothing of it is logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contended {
+pub struct ContentionEvent {
     /// The last record before it.
     pub after: Lsn,
     /// What came of it.
-    pub came_to: CameTo,
+    pub outcome: ContentionOutcome,
     /// Who asked.
     pub identity: Identity,
     /// On whose behalf.
     pub agent: Option<AgentName>,
     /// Where.
     pub namespace: Namespace,
-    /// Some of what others were in the way of, at most [`Contended::SHOWN_MAX`].
+    /// Some of what others were in the way of, at most [`ContentionEvent::SHOWN_MAX`].
     pub members: Vec<Member>,
     /// Some of the leases in the way.
     pub holders: Vec<LeaseId>,
 }
 
-impl Contended {
+impl ContentionEvent {
     /// The most members that are listed.
     pub const SHOWN_MAX: usize = 8;
 }
 
 /// What came of a request that others were in the way of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CameTo {
+pub enum ContentionOutcome {
     /// It waits.
     Queued,
     /// It was told how things stand.
@@ -139,9 +139,9 @@ pub enum Advice {
 
 /// What came of a request for a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Admission {
     /// Granted, or refused.
-    Said(Said),
+    Decided(Decision),
     /// It waits, behind so many who came before it and are in its way.
     Waiting {
         /// To be called off with.
@@ -153,7 +153,7 @@ pub enum Asked {
 
 /// Who opens a log, and by which limits.
 #[derive(Clone, Debug)]
-pub struct Opening {
+pub struct TenureConfig {
     /// The store it belongs to.
     pub store: Store,
     /// Who writes it from here on.
@@ -164,7 +164,7 @@ pub struct Opening {
 
 /// A batch to append.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sealed {
+pub struct SealedBatch {
     /// At this number.
     pub seq: Seq,
     /// With these LSNs.
@@ -205,7 +205,7 @@ impl Decider {
         kernel: Kernel,
         next_seq: Seq,
         clock: Box<dyn Clock>,
-        opening: &Opening,
+        opening: &TenureConfig,
     ) -> Result<Decider, WrongClock> {
         let stamps = Stamps::after(kernel.tenure(), kernel.now(), &*clock);
         let lsn = opening_lsn(kernel.last_lsn(), &*clock)?;
@@ -257,9 +257,9 @@ impl Decider {
     /// Asks for a lease. Nobody barges: whoever came earlier and is in the way goes first, even if what is
     /// wanted is free just now. With `wait`, which is set once nobody listens any more, it waits for it, if
     /// it may.
-    pub fn ask(&mut self, command: &Command, correlation: u128, wait: Option<&Arc<AtomicBool>>) -> Asked {
-        let (Some(grant), Some(identity)) = (grant_of(command), &command.identity) else {
-            return Asked::Said(Said::Outcome(self.decide(command, correlation, None)));
+    pub fn ask(&mut self, command: &Command, correlation: u128, wait: Option<&Arc<AtomicBool>>) -> Admission {
+        let (Some(grant), Some(identity)) = (lease_request_of(command), &command.identity) else {
+            return Admission::Decided(Decision::Outcome(self.decide(command, correlation, None)));
         };
         let now = self.now();
         self.end_due(now);
@@ -271,27 +271,27 @@ impl Decider {
         };
         self.serve(now);
         let Outcome::Rejected(Rejection::Conflict(conflict)) = outcome else {
-            return Asked::Said(Said::Outcome(outcome));
+            return Admission::Decided(Decision::Outcome(outcome));
         };
         let blocked = self.judge(now, command, grant, *conflict, ahead);
         let wait = wait.filter(|_| blocked.advice == Advice::Wait);
-        let came_to = match (blocked.advice, wait) {
-            (Advice::Wait, Some(_)) => CameTo::Queued,
-            (Advice::Wait, None) => CameTo::Refused,
-            (Advice::Die | Advice::Deadlock, _) => CameTo::Died,
+        let outcome = match (blocked.advice, wait) {
+            (Advice::Wait, Some(_)) => ContentionOutcome::Queued,
+            (Advice::Wait, None) => ContentionOutcome::Refused,
+            (Advice::Die | Advice::Deadlock, _) => ContentionOutcome::Died,
         };
-        self.note_contended(command, came_to, &blocked);
+        self.note_contended(command, outcome, &blocked);
         match wait {
             Some(gone) => self.queue(now, command, correlation, Arc::clone(gone), blocked.position),
-            None => Asked::Said(Said::Blocked(Box::new(blocked))),
+            None => Admission::Decided(Decision::Blocked(Box::new(blocked))),
         }
     }
 
-    fn note_contended(&mut self, command: &Command, came_to: CameTo, blocked: &Blocked) {
-        let (Some(grant), Some(identity)) = (grant_of(command), &command.identity) else { return };
-        self.contended.push(Contended {
+    fn note_contended(&mut self, command: &Command, outcome: ContentionOutcome, blocked: &Blocked) {
+        let (Some(grant), Some(identity)) = (lease_request_of(command), &command.identity) else { return };
+        self.contended.push(ContentionEvent {
             after: self.kernel.last_lsn(),
-            came_to,
+            outcome,
             identity: identity.clone(),
             agent: grant.agent.clone(),
             namespace: grant.namespace.clone(),
@@ -308,7 +308,7 @@ impl Decider {
             let alone = Bundle::new(vec![(*member).clone()]).expect("one member is a bundle");
             self.kernel.conflict(&grant.namespace, &alone, now).is_some()
         };
-        let some = Contended::SHOWN_MAX;
+        let some = ContentionEvent::SHOWN_MAX;
         let held: Vec<Member> = match members {
             [only] => vec![only.clone()],
             several => several.iter().filter(is_held).take(some).cloned().collect(),
@@ -335,7 +335,7 @@ impl Decider {
         let session = session_of(command);
         let age = self.age_of(now, grant);
         let dies = grant.attempt.is_some() && kernel::judge(age, [conflict.oldest], ahead) == Verdict::Die;
-        let ring = |session| closes_a_ring(&self.kernel, &self.waiters, now, session, grant);
+        let ring = |session| would_deadlock(&self.kernel, &self.waiters, now, session, grant);
         let closes = !dies && session.as_ref().is_some_and(ring);
         let (dies, closes) = if planted!(AttemptsAlwaysWait) { (false, false) } else { (dies, closes) };
         let advice = match (dies || closes, grant.attempt) {
@@ -368,27 +368,27 @@ impl Decider {
         correlation: u128,
         gone: Arc<AtomicBool>,
         position: usize,
-    ) -> Asked {
-        let age = self.age_of(now, grant_of(command).expect("only requests for leases wait"));
+    ) -> Admission {
+        let age = self.age_of(now, lease_request_of(command).expect("only requests for leases wait"));
         let ticket = self.waiters.push(Waiter { command: command.clone(), correlation, age, gone });
-        Asked::Waiting { ticket, position }
+        Admission::Waiting { ticket, position }
     }
 
     /// A waiter has waited long enough. Returns what it may be told.
-    pub fn time_out(&mut self, ticket: Ticket) -> Option<Said> {
+    pub fn time_out(&mut self, ticket: Ticket) -> Option<Decision> {
         let command = self.waiters.get(ticket)?.command.clone();
         let said = self.call_off(ticket)?;
-        if let Said::Blocked(blocked) = &said {
-            self.note_contended(&command, CameTo::TimedOut, blocked);
+        if let Decision::Blocked(blocked) = &said {
+            self.note_contended(&command, ContentionOutcome::TimedOut, blocked);
         }
         Some(said)
     }
 
     /// Calls a waiter off: it timed out, or is gone. Those whom it kept waiting may be served by that.
     /// Returns what it may be told.
-    pub fn call_off(&mut self, ticket: Ticket) -> Option<Said> {
+    pub fn call_off(&mut self, ticket: Ticket) -> Option<Decision> {
         let now = self.now();
-        let said = Said::Blocked(Box::new(self.still_blocked(now, ticket)?));
+        let said = Decision::Blocked(Box::new(self.still_blocked(now, ticket)?));
         if !planted!(TimedOutStillGranted) {
             self.take_out(ticket);
         }
@@ -429,7 +429,7 @@ impl Decider {
 
     /// Those whose turn has come since this was last called, granted or refused; with nothing, those that
     /// were gone by then.
-    pub fn take_served(&mut self) -> Vec<(Ticket, Option<Said>)> {
+    pub fn take_served(&mut self) -> Vec<(Ticket, Option<Decision>)> {
         std::mem::take(&mut self.served)
     }
 
@@ -473,10 +473,10 @@ impl Decider {
         }
     }
 
-    fn note_served(&mut self, now: Time, ticket: Ticket, waiter: &Waiter, said: Option<Said>) {
+    fn note_served(&mut self, now: Time, ticket: Ticket, waiter: &Waiter, said: Option<Decision>) {
         match &said {
-            None | Some(Said::Outcome(Outcome::Rejected(_))) => self.note_departure(waiter),
-            Some(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) => {
+            None | Some(Decision::Outcome(Outcome::Rejected(_))) => self.note_departure(waiter),
+            Some(Decision::Outcome(Outcome::Applied(Response::Granted(granted), _))) => {
                 self.judge_waiters(now, granted);
             }
             _ => {}
@@ -485,16 +485,16 @@ impl Decider {
     }
 
     /// Any outcome ends the wait, except that other leases still conflict: then the next release wakes it again.
-    fn try_serve(&mut self, now: Time, waiter: &Waiter) -> Attempt<Said> {
+    fn try_serve(&mut self, now: Time, waiter: &Waiter) -> ServeResult<Decision> {
         if !self.can_serve() {
-            return Attempt::Postponed;
+            return ServeResult::Postponed;
         }
         let outcome = self.try_again(now, &waiter.command, waiter.correlation, None);
         if matches!(outcome, Outcome::Rejected(Rejection::Conflict(_))) {
-            return Attempt::Blocked;
+            return ServeResult::Blocked;
         }
         self.served_in_batch += 1;
-        Attempt::Served(Said::Outcome(outcome))
+        ServeResult::Served(Decision::Outcome(outcome))
     }
 
     fn can_serve(&self) -> bool {
@@ -544,13 +544,13 @@ impl Decider {
     }
 
     /// The batch so far, to be appended; `None` if nothing changed since the last.
-    pub fn seal(&mut self) -> Option<Sealed> {
+    pub fn seal(&mut self) -> Option<SealedBatch> {
         self.served_in_batch = 0;
         let first = self.first.take()?;
         let payload = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_USUAL));
         let seq = self.next_seq;
         self.next_seq = seq.next();
-        Some(Sealed { seq, lsns: LsnRange::new(first.0, self.kernel.last_lsn().0), payload })
+        Some(SealedBatch { seq, lsns: LsnRange::new(first.0, self.kernel.last_lsn().0), payload })
     }
 
     /// What happened in the batch so far, for those who follow events: to be told when it is durable.
@@ -559,7 +559,7 @@ impl Decider {
     }
 
     /// Who met others in its way, since this was last called: to be told when the batch so far is durable.
-    pub fn take_contended(&mut self) -> Vec<Contended> {
+    pub fn take_contended(&mut self) -> Vec<ContentionEvent> {
         std::mem::take(&mut self.contended)
     }
 
@@ -626,12 +626,17 @@ impl Decider {
             let waiter = self.waiters.get(ticket).expect("it was just found");
             let (command, age) = (waiter.command.clone(), waiter.age);
             let conflict = Conflict { holders: vec![lease.id], oldest: lease.age };
-            let blocked =
-                self.judge(now, &command, grant_of(&command).expect("it waits for a lease"), conflict, None);
+            let blocked = self.judge(
+                now,
+                &command,
+                lease_request_of(&command).expect("it waits for a lease"),
+                conflict,
+                None,
+            );
             let blocked = Blocked { advice: Advice::Die, age, ..blocked };
-            self.note_contended(&command, CameTo::Died, &blocked);
+            self.note_contended(&command, ContentionOutcome::Died, &blocked);
             self.take_out(ticket);
-            self.served.push((ticket, Some(Said::Blocked(Box::new(blocked)))));
+            self.served.push((ticket, Some(Decision::Blocked(Box::new(blocked)))));
         }
     }
 
@@ -672,8 +677,8 @@ impl Decider {
 fn located(command: &Command, lsn: Lsn) -> Command {
     let mut command = command.clone();
     match &mut command.action {
-        Action::Commit(commit) => commit.location = Place::Inline(lsn).location(),
-        Action::Relocate(relocation) => relocation.location = Place::Inline(lsn).location(),
+        Action::Commit(commit) => commit.location = DocumentLocation::Inline(lsn).location(),
+        Action::Relocate(relocation) => relocation.location = DocumentLocation::Inline(lsn).location(),
         _ => {}
     }
     command

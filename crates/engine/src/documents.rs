@@ -11,7 +11,7 @@ use crate::record::Record;
 
 /// A decoded [`Location`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum DocumentLocation {
     /// In the record at this LSN.
     Inline(Lsn),
     /// In a blob.
@@ -31,20 +31,26 @@ pub struct BlobId {
     pub number: u64,
 }
 
-impl Place {
+impl DocumentLocation {
     /// Encodes the location for the kernel: the term in the upper 64 bits, 0 for inline documents.
     pub fn location(self) -> Location {
         match self {
-            Place::Inline(lsn) => Location(u128::from(lsn.0)),
-            Place::Blob(BlobId { term, number }) => Location(u128::from(term.0) << 64 | u128::from(number)),
+            DocumentLocation::Inline(lsn) => Location(u128::from(lsn.0)),
+            DocumentLocation::Blob(BlobId { term, number }) => {
+                Location(u128::from(term.0) << 64 | u128::from(number))
+            }
         }
     }
 
     /// Decodes a location.
-    pub fn of(location: Location) -> Place {
+    pub fn of(location: Location) -> DocumentLocation {
         let [term, number] = [location.0 >> 64, location.0 & u128::from(u64::MAX)]
             .map(|half| u64::try_from(half).expect("64 bits"));
-        if term == 0 { Place::Inline(Lsn(number)) } else { Place::Blob(BlobId { term: Term(term), number }) }
+        if term == 0 {
+            DocumentLocation::Inline(Lsn(number))
+        } else {
+            DocumentLocation::Blob(BlobId { term: Term(term), number })
+        }
     }
 }
 

@@ -18,11 +18,11 @@ use store::{BlobStore, LogReader, LogStore, StoreError};
 use self::maintenance::Maintenance;
 use crate::checkpoint::Mark;
 use crate::clock::{Clock, WrongClock};
-use crate::decider::{Contended, Decider, Opening};
-use crate::documents::{BlobId, Place, Term, read_inline};
+use crate::decider::{ContentionEvent, Decider, TenureConfig};
+use crate::documents::{BlobId, DocumentLocation, Term, read_inline};
 use crate::recovery::{RecoveryError, recover};
-use crate::sequencer::{Follower, Measure, Sequencer};
-use crate::uploads::{Hold, Uploads};
+use crate::sequencer::{BatchObserver, Measure, Sequencer};
+use crate::uploads::{ReadHold, Uploads};
 
 /// Maintenance settings of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,7 @@ impl fmt::Display for Fatal {
 }
 
 /// Observes an engine's background activity.
-pub trait Watcher: Send + Sync {
+pub trait EngineObserver: Send + Sync {
     /// The process must end. Called at most once for each cause, from any thread.
     fn fatal(&self, why: Fatal);
 
@@ -102,12 +102,12 @@ pub trait Watcher: Send + Sync {
     }
 
     /// These requests met conflicting leases. Must not block.
-    fn contended(&self, shard: Shard, contended: &[Contended]) {
+    fn contended(&self, shard: Shard, contended: &[ContentionEvent]) {
         let _ = (shard, contended);
     }
 
     /// A maintenance step succeeded or failed; maintenance continues in both cases.
-    fn upkeep(&self, news: Upkeep);
+    fn upkeep(&self, news: MaintenanceEvent);
 
     /// A duration for the metrics. Must not block.
     fn measured(&self, shard: Shard, measure: Measure) {
@@ -115,17 +115,17 @@ pub trait Watcher: Send + Sync {
     }
 }
 
-/// A [`Watcher`] that panics on any failure, for tests and benchmarks.
+/// A [`EngineObserver`] that panics on any failure, for tests and benchmarks.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Strict;
+pub struct PanicOnFailure;
 
-impl Watcher for Strict {
+impl EngineObserver for PanicOnFailure {
     fn fatal(&self, why: Fatal) {
         panic!("{why}");
     }
 
-    fn upkeep(&self, news: Upkeep) {
-        if let Upkeep::Failed(error) = news {
+    fn upkeep(&self, news: MaintenanceEvent) {
+        if let MaintenanceEvent::Failed(error) = news {
             panic!("{error}");
         }
     }
@@ -133,7 +133,7 @@ impl Watcher for Strict {
 
 /// The result of one maintenance step.
 #[derive(Debug)]
-pub enum Upkeep {
+pub enum MaintenanceEvent {
     /// A snapshot is durable, and documents were relocated so that the log could be truncated.
     Snapshot {
         /// The number of relocated documents.
@@ -174,15 +174,15 @@ impl Engine {
         log: Box<dyn LogStore>,
         blobs: Arc<dyn BlobStore>,
         clock: Box<dyn Clock>,
-        opening: &Opening,
+        opening: &TenureConfig,
         options: Options,
-        watcher: Arc<dyn Watcher>,
+        watcher: Arc<dyn EngineObserver>,
     ) -> Result<Engine, OpenError> {
         let shard = opening.store.shard;
         let kernel = recover(&*log, &*blobs, shard).map_err(OpenError::Recovery)?;
         // The parameters fixed at creation are in the log.
         let store = kernel.tenure().map_or(opening.store, |tenure| tenure.open.store);
-        let opening = Opening { store, ..opening.clone() };
+        let opening = TenureConfig { store, ..opening.clone() };
         let decider = Decider::open(kernel, log.bounds().next, clock, &opening).map_err(OpenError::Clock)?;
         let term = decider.kernel().tenure().expect("it has just been opened").open.term;
         let uploads = Uploads::new(Arc::clone(&blobs), shard, Term(term));
@@ -223,10 +223,10 @@ impl Engine {
 
     /// Prevents the deletion of a document's blob while it is read in parts. `None` if the document is
     /// inline: it is read in one call.
-    pub fn hold(&self, location: Location) -> Option<Hold> {
-        match Place::of(location) {
-            Place::Blob(blob) => Some(self.uploads.hold(blob)),
-            Place::Inline(_) => None,
+    pub fn hold(&self, location: Location) -> Option<ReadHold> {
+        match DocumentLocation::of(location) {
+            DocumentLocation::Blob(blob) => Some(self.uploads.hold(blob)),
+            DocumentLocation::Inline(_) => None,
         }
     }
 
@@ -239,9 +239,9 @@ impl Engine {
         offset: u64,
         length: usize,
     ) -> Result<Vec<u8>, StoreError> {
-        match Place::of(location) {
-            Place::Blob(blob) => self.blobs.read(&blob.name(shard), offset, length),
-            Place::Inline(lsn) => {
+        match DocumentLocation::of(location) {
+            DocumentLocation::Blob(blob) => self.blobs.read(&blob.name(shard), offset, length),
+            DocumentLocation::Inline(lsn) => {
                 let mut document = self.readers.read(lsn)?;
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(document.len());
                 let to = from.saturating_add(length).min(document.len());
@@ -285,10 +285,10 @@ impl Readers {
 struct EventRelay {
     shard: Shard,
     tasks: SyncSender<Task>,
-    watcher: Arc<dyn Watcher>,
+    watcher: Arc<dyn EngineObserver>,
 }
 
-impl Follower for EventRelay {
+impl BatchObserver for EventRelay {
     fn landed(&mut self, events: &[(Lsn, Vec<Event>)]) {
         let all = events.iter().flat_map(|(_, events)| events);
         for blob in all.filter_map(superseded_blob) {
@@ -298,7 +298,7 @@ impl Follower for EventRelay {
         self.watcher.happened(events);
     }
 
-    fn contended(&mut self, contended: &[Contended]) {
+    fn contended(&mut self, contended: &[ContentionEvent]) {
         self.watcher.contended(self.shard, contended);
     }
 
@@ -318,8 +318,8 @@ fn superseded_blob(event: &Event) -> Option<BlobId> {
         Event::Removed { superseded, .. } | Event::Dropped { superseded, .. } => *superseded,
         _ => return None,
     };
-    match Place::of(location) {
-        Place::Blob(blob) => Some(blob),
-        Place::Inline(_) => None,
+    match DocumentLocation::of(location) {
+        DocumentLocation::Blob(blob) => Some(blob),
+        DocumentLocation::Inline(_) => None,
     }
 }

@@ -1,32 +1,95 @@
-//! Makes the kernel's decisions durable.
+//! Makes the kernel's decisions durable: write-ahead log, group commit, wait queues, recovery, snapshots, documents.
 //!
-//! **What is absent.** No HTTP, no TLS, no command line. Clocks, chance and stores come in as arguments.
+//! **What is absent.** No HTTP, no TLS, no command line. Clocks, randomness and stores come in as arguments.
 //!
-//! The modules in reading order: [`record`] is how commands are written into the log, for ever, and
-//! [`snapshot`] how a whole state is; [`clock`] is where stamps come from; [`decider`] applies commands and
-//! gathers them into batches; [`waiters`] are those that it serves later, and `deadlock` those that it does
-//! not let wait; `rates` are how often somebody asks; [`documents`] says where documents are; [`shard`] is all of that turn by turn; [`sequencer`]
-//! is the threads that drive it; [`recovery`] goes from a store back to a state; [`checkpoint`] does so beside
-//! the live one, and lets go what is no longer needed; [`uploads`] are documents too long for the log; [`engine`]
-//! is all of it running. [`stopwatch`] is for figures only.
+//! The modules in reading order: `record` encodes commands in the log, and `snapshot` a whole state; `clock` stamps;
+//! `decider` applies commands and collects them into batches; `waiters` are the wait queues, `deadlock` finds cycles of
+//! sessions, `rates` limits requests; `documents` locates documents; `shard` is all of that, one batch at a time;
+//! `sequencer` has the threads that drive it; `recovery` goes from a store to a state; `checkpoint` does the same beside
+//! the live state, to snapshot it and to truncate the log; `uploads` are documents that are too long for the log;
+//! `engine` is a running shard. `stopwatch` is for metrics only.
 
 // `planted!(Fault)`: whether a deliberate fault is switched on; `false` without the feature `planted`.
 #[macro_use]
 extern crate planted;
 
 mod wire;
-pub mod record;
-pub mod snapshot;
-pub mod clock;
-pub mod decider;
-pub mod waiters;
+mod record;
+mod snapshot;
+mod clock;
+mod decider;
+mod waiters;
 mod deadlock;
 mod rates;
-pub mod documents;
-pub mod shard;
-pub mod sequencer;
-pub mod recovery;
-pub mod checkpoint;
-pub mod uploads;
-pub mod engine;
-pub mod stopwatch;
+mod documents;
+mod shard;
+mod sequencer;
+mod recovery;
+mod checkpoint;
+mod uploads;
+mod engine;
+mod stopwatch;
+
+pub use clock::{Clock, MachineClock};
+pub use decider::{Advice, Blocked, ContentionEvent, ContentionOutcome, Decision, TenureConfig};
+pub use documents::DocumentLocation;
+pub use engine::{Engine, EngineObserver, Fatal, MaintenanceEvent, OpenError, Options};
+pub use record::Record;
+pub use sequencer::{Delivery, Measure, ReplyTo};
+pub use shard::{OnDecided, RENEWALS_MAX, Reply, Submission, Unavailable, Wait};
+pub use stopwatch::Stopwatch;
+pub use uploads::{Pin, ReadHold, Upload};
+pub use waiters::{Ticket, Waiter, Waiters};
+
+/// The parts of an engine, for the simulator, which drives them step by step, and for tests and tools. Not part of the
+/// interface: the server uses none of it.
+pub mod internals {
+    /// See the module of this name in the sources.
+    pub mod record {
+        pub use crate::record::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod snapshot {
+        pub use crate::snapshot::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod clock {
+        pub use crate::clock::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod decider {
+        pub use crate::decider::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod waiters {
+        pub use crate::waiters::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod documents {
+        pub use crate::documents::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod shard {
+        pub use crate::shard::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod sequencer {
+        pub use crate::sequencer::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod recovery {
+        pub use crate::recovery::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod checkpoint {
+        pub use crate::checkpoint::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod uploads {
+        pub use crate::uploads::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod engine {
+        pub use crate::engine::*;
+    }
+}

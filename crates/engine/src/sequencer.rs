@@ -32,10 +32,10 @@ use kernel::{Command, Event, Lsn, Span};
 use store::{Bounds, ErrorKind, LogStore, Seq, StoreError};
 
 pub use self::delivery::Delivery;
-use self::inbox::{Inbox, Taken};
+use self::inbox::{Drained, Inbox};
 use crate::checkpoint::Mark;
-use crate::decider::Contended;
-use crate::shard::{Reply, Shard, Space, Submission, Turn, Unavailable, Wait};
+use crate::decider::ContentionEvent;
+use crate::shard::{LogSpace, Reply, Shard, Submission, TurnOutput, Unavailable, Wait};
 use crate::stopwatch::Stopwatch;
 
 /// How many commands may wait to be decided.
@@ -43,7 +43,7 @@ pub const QUEUE_MAX: usize = 4096;
 /// How many commands one batch takes at the most.
 const BATCH_COMMANDS: usize = 1024;
 /// Room for a batch, and for the command that made it full.
-const BATCH_ROOM: u64 = 2 << 20;
+const BATCH_CAPACITY: u64 = 2 << 20;
 /// How often a log without room is asked again.
 const RETRY: Duration = Duration::from_millis(250);
 /// How many turns a caller does, for others too, before it leaves them to the deciding thread.
@@ -58,7 +58,7 @@ const NAP: Duration = Duration::from_secs(5);
 pub type ReplyTo = Box<dyn FnOnce(Reply, Delivery) + Send>;
 
 /// Looks at the state, and returns what to do once what it saw is durable.
-pub type Look = Box<dyn FnOnce(&Shard<ReplyTo>) -> Publish + Send>;
+pub type Query = Box<dyn FnOnce(&Shard<ReplyTo>) -> Publish + Send>;
 
 /// To be done when a state is durable.
 pub type Publish = Box<dyn FnOnce() + Send>;
@@ -67,12 +67,12 @@ pub type Publish = Box<dyn FnOnce() + Send>;
 pub type Fatal = Box<dyn FnOnce(StoreError) + Send>;
 
 /// Is told what has become durable, in order. Must not block.
-pub trait Follower: Send {
+pub trait BatchObserver: Send {
     /// This happened, and is durable.
     fn landed(&mut self, events: &[(Lsn, Vec<Event>)]);
 
     /// These met others in their way. What is in the way is durable.
-    fn contended(&mut self, contended: &[Contended]) {
+    fn contended(&mut self, contended: &[ContentionEvent]) {
         let _ = contended;
     }
 
@@ -107,7 +107,7 @@ pub enum Measure {
 }
 
 /// Nobody follows.
-impl Follower for () {
+impl BatchObserver for () {
     fn landed(&mut self, _: &[(Lsn, Vec<Event>)]) {}
 
     fn marked(&mut self, _: Mark) {}
@@ -117,7 +117,7 @@ impl Follower for () {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// What the log can take.
-    pub space: Space,
+    pub space: LogSpace,
     /// Why that is not everything.
     pub reason: Option<String>,
 }
@@ -148,12 +148,12 @@ struct Core {
     /// To the appending thread, which ends when this is gone.
     work: Option<SyncSender<Work>>,
     /// What was looked at in this turn.
-    looks: Vec<Publish>,
+    queries: Vec<Publish>,
     /// Runs from when this turn began.
     stopwatch: Stopwatch,
     /// Turns that are durable and have not been told yet, in order.
-    landed: VecDeque<Landing>,
-    follower: Box<dyn Follower>,
+    landed: VecDeque<PendingBatch>,
+    follower: Box<dyn BatchObserver>,
     /// A mark is made after so many bytes.
     mark_every: u64,
     since_mark: u64,
@@ -163,10 +163,10 @@ struct Core {
 }
 
 /// A turn to append, and what to.
-type Work = (Box<dyn LogStore>, Landing);
+type Work = (Box<dyn LogStore>, PendingBatch);
 
 /// What came of a turn on a caller's thread.
-enum Turned {
+enum TurnOutcome {
     /// All that was in the inbox is decided.
     Done,
     /// Somebody else is at it, or will be, and looks into the inbox after that.
@@ -176,9 +176,9 @@ enum Turned {
 }
 
 /// A turn on its way to the disk, and all that is said when it is there.
-struct Landing {
-    turn: Turn<ReplyTo>,
-    looks: Vec<Publish>,
+struct PendingBatch {
+    turn: TurnOutput<ReplyTo>,
+    queries: Vec<Publish>,
     mark: Option<Mark>,
     /// Runs from when the turn began.
     stopwatch: Stopwatch,
@@ -192,7 +192,7 @@ impl Sequencer {
     pub fn start(
         opened: Shard<ReplyTo>,
         log: Box<dyn LogStore>,
-        follower: Box<dyn Follower>,
+        follower: Box<dyn BatchObserver>,
         mark_every: u64,
         fatal: Fatal,
     ) -> Sequencer {
@@ -203,7 +203,7 @@ impl Sequencer {
             shard: opened,
             log: Some(log),
             work: Some(work),
-            looks: Vec::new(),
+            queries: Vec::new(),
             stopwatch: Stopwatch::start(),
             landed: VecDeque::new(),
             follower,
@@ -218,11 +218,11 @@ impl Sequencer {
             core: Mutex::new(core),
             deciding: Mutex::new(()),
             publishing: Mutex::new(()),
-            health: Mutex::new(Health { space: Space::Plenty, reason: None }),
+            health: Mutex::new(Health { space: LogSpace::Plenty, reason: None }),
         });
-        shared.look_for_room(&mut lock(&shared.core));
-        let deciding = Deciding { shared: Arc::clone(&shared) };
-        let appending = Appending { shared: Arc::clone(&shared), work: batches };
+        shared.reserve_log_space(&mut lock(&shared.core));
+        let deciding = DecidingThread { shared: Arc::clone(&shared) };
+        let appending = AppendThread { shared: Arc::clone(&shared), work: batches };
         let threads =
             vec![std::thread::spawn(move || deciding.run()), std::thread::spawn(move || appending.run())];
         Sequencer { shared, threads }
@@ -248,7 +248,7 @@ impl Sequencer {
     ) -> Option<Reply> {
         let (send, receive) = sync_channel(1);
         let to: ReplyTo = Box::new(move |reply, delivery| delivery.settle(send.send(reply).is_ok()));
-        let submission = Submission { command, correlation, document, wait, peek: None, to };
+        let submission = Submission { command, correlation, document, wait, on_decided: None, to };
         match self.idle() {
             Some(core) => self.shared.turn_alone(core, submission),
             None => self.submit(submission),
@@ -268,8 +268,8 @@ impl Sequencer {
     }
 
     /// Looks at the state. What `look` returns is done once what it saw is durable.
-    pub fn look(&self, look: Look) -> Result<(), Unavailable> {
-        self.shared.inbox.look(look)?;
+    pub fn query(&self, query: Query) -> Result<(), Unavailable> {
+        self.shared.inbox.query(query)?;
         self.shared.serve();
         Ok(())
     }
@@ -318,19 +318,19 @@ fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 }
 
 /// A turn that is left halfway leaves a state that no log will ever give: nothing may be said of it.
-struct Whole<'a> {
+struct PanicGuard<'a> {
     shared: &'a Shared,
     /// Whoever hands something in while it unwinds from something else has left no turn.
     unwinds: bool,
 }
 
-impl<'a> Whole<'a> {
-    fn new(shared: &'a Shared) -> Whole<'a> {
-        Whole { shared, unwinds: std::thread::panicking() }
+impl<'a> PanicGuard<'a> {
+    fn new(shared: &'a Shared) -> PanicGuard<'a> {
+        PanicGuard { shared, unwinds: std::thread::panicking() }
     }
 }
 
-impl Drop for Whole<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinds {
             let error = StoreError::new(ErrorKind::Io, "a turn was left halfway, by a panic");
@@ -345,18 +345,18 @@ impl Shared {
         for _ in 0..TURNS {
             let turned = if self.instant { self.turn_in_memory() } else { self.decide_here() };
             match turned {
-                Turned::Done if self.inbox.has_more() => {}
-                Turned::Done | Turned::ByAnother => return,
-                Turned::NotHere => break,
+                TurnOutcome::Done if self.inbox.has_more() => {}
+                TurnOutcome::Done | TurnOutcome::ByAnother => return,
+                TurnOutcome::NotHere => break,
             }
         }
         self.inbox.ring();
     }
 
     /// Decides what is in the inbox. Whoever calls must not be held up: it waits for no lock and no disk.
-    fn decide_here(&self) -> Turned {
-        let Some(deciding) = free(&self.deciding) else { return Turned::ByAnother };
-        let _whole = Whole::new(self);
+    fn decide_here(&self) -> TurnOutcome {
+        let Some(deciding) = free(&self.deciding) else { return TurnOutcome::ByAnother };
+        let _whole = PanicGuard::new(self);
         let soon = |_| {
             let core = free(&self.core);
             if core.is_none() {
@@ -364,15 +364,15 @@ impl Shared {
             }
             core
         };
-        let Some(mut core) = (0..SPINS).find_map(soon) else { return Turned::NotHere };
-        if core.dead || lock(&self.health).space != Space::Plenty {
-            return Turned::NotHere;
+        let Some(mut core) = (0..SPINS).find_map(soon) else { return TurnOutcome::NotHere };
+        if core.dead || lock(&self.health).space != LogSpace::Plenty {
+            return TurnOutcome::NotHere;
         }
         if core.is_full() && core.log.is_none() {
             // The appending thread has the log, and looks into the inbox when it brings it back: not before this has the core
             // no more. Whoever finds another deciding has handed in before that.
             drop(deciding);
-            return Turned::ByAnother;
+            return TurnOutcome::ByAnother;
         }
         let taken = self.inbox.take(!core.is_full());
         self.decide(&mut core, taken);
@@ -381,16 +381,16 @@ impl Shared {
         drop(core);
         drop(deciding);
         self.inbox.wake_within(due);
-        Turned::Done
+        TurnOutcome::Done
     }
 
     /// The whole turn: an append waits for nobody.
-    fn turn_in_memory(&self) -> Turned {
-        let Some(publishing) = free(&self.publishing) else { return Turned::ByAnother };
-        let _whole = Whole::new(self);
+    fn turn_in_memory(&self) -> TurnOutcome {
+        let Some(publishing) = free(&self.publishing) else { return TurnOutcome::ByAnother };
+        let _whole = PanicGuard::new(self);
         let mut core = lock(&self.core);
         if core.dead {
-            return Turned::NotHere;
+            return TurnOutcome::NotHere;
         }
         let taken = self.inbox.take(!core.is_full());
         self.decide(&mut core, taken);
@@ -402,11 +402,11 @@ impl Shared {
         drop(core);
         drop(publishing);
         self.inbox.wake_within(due);
-        Turned::Done
+        TurnOutcome::Done
     }
 
     /// Decides what was taken, as much as fits into a batch.
-    fn decide(&self, core: &mut Core, taken: Taken) {
+    fn decide(&self, core: &mut Core, taken: Drained) {
         core.begin_turn();
         if taken.dismissed {
             core.shard.dismiss();
@@ -430,35 +430,35 @@ impl Shared {
             }
         }
         self.inbox.put_back(submissions);
-        for look in taken.looks {
-            let publish = look(&core.shard);
-            core.looks.push(publish);
+        for query in taken.queries {
+            let publish = query(&core.shard);
+            core.queries.push(publish);
         }
     }
 
     /// Raises the floor, and looks for room where there was none: that may take a while.
-    fn look_after_the_log(&self, core: &mut Core) {
+    fn maintain_log(&self, core: &mut Core) {
         if let Some(floor) = self.inbox.take_floor() {
             match &mut core.log {
                 Some(log) => raise(&mut **log, floor),
                 None => self.inbox.keep_floor(floor),
             }
         }
-        if lock(&self.health).space != Space::Plenty {
-            self.look_for_room(core);
+        if lock(&self.health).space != LogSpace::Plenty {
+            self.reserve_log_space(core);
         }
     }
 
-    fn look_for_room(&self, core: &mut Core) {
+    fn reserve_log_space(&self, core: &mut Core) {
         if let Some(mut log) = core.log.take() {
-            self.make_room(core, &mut *log);
+            self.update_log_space(core, &mut *log);
             core.log = Some(log);
         }
     }
 
     /// The whole turn, on the caller's thread.
     fn turn_alone(&self, core: MutexGuard<'_, Core>, submission: Submission<ReplyTo>) {
-        let _whole = Whole::new(self);
+        let _whole = PanicGuard::new(self);
         // Let go before the other, whatever happens.
         let mut core = core;
         core.begin_turn();
@@ -484,14 +484,14 @@ impl Shared {
     fn land(
         &self,
         core: &mut Core,
-        mut landing: Landing,
+        mut landing: PendingBatch,
         log: &mut dyn LogStore,
         appended: Result<(), StoreError>,
     ) {
         match appended.or_else(|error| if planted!(FailureIgnored) { Ok(()) } else { Err(error) }) {
             Ok(()) => {
                 landing.mark = core.mark(&landing, log);
-                self.make_room(core, log);
+                self.update_log_space(core, log);
             }
             Err(error) => self.die(core, error),
         }
@@ -510,11 +510,15 @@ impl Shared {
     }
 
     /// Sees to it that the log has a batch's worth of room, and a segment behind that.
-    fn make_room(&self, core: &mut Core, log: &mut dyn LogStore) {
+    fn update_log_space(&self, core: &mut Core, log: &mut dyn LogStore) {
         let health = match log.reserve() {
-            Ok(()) => Health { space: Space::Plenty, reason: None },
+            Ok(()) => Health { space: LogSpace::Plenty, reason: None },
             Err(error) => {
-                let space = if log.capacity().bytes >= BATCH_ROOM { Space::Reserve } else { Space::Nothing };
+                let space = if log.capacity().bytes >= BATCH_CAPACITY {
+                    LogSpace::Reserve
+                } else {
+                    LogSpace::Nothing
+                };
                 Health { space, reason: Some(error.what) }
             }
         };
@@ -552,7 +556,7 @@ impl Shared {
             for (to, reply, lease) in landing.turn.replies {
                 to(reply, Delivery::new(lease, &self.inbox));
             }
-            landing.looks.into_iter().for_each(|publish| publish());
+            landing.queries.into_iter().for_each(|publish| publish());
             let handed_off = || Measure::HandOff { took: landing.stopwatch.elapsed(), waiters };
             measures.extend((waiters > 0).then(handed_off));
         }
@@ -572,7 +576,7 @@ fn raise(log: &mut dyn LogStore, floor: Seq) {
     let _ = log.raise_floor(floor);
 }
 
-fn append(log: &mut dyn LogStore, landing: &mut Landing) -> Result<(), StoreError> {
+fn append(log: &mut dyn LogStore, landing: &mut PendingBatch) -> Result<(), StoreError> {
     match &landing.turn.sealed {
         Some(sealed) => {
             let stopwatch = Stopwatch::start();
@@ -588,7 +592,7 @@ fn append(log: &mut dyn LogStore, landing: &mut Landing) -> Result<(), StoreErro
 }
 
 impl Core {
-    fn end_turn(&mut self) -> Landing {
+    fn end_turn(&mut self) -> PendingBatch {
         let mut turn = self.shard.end_turn();
         if planted!(AnswerEarly) {
             for (to, reply, _) in turn.replies.drain(..) {
@@ -598,8 +602,8 @@ impl Core {
         if planted!(EventsEarly) {
             self.follower.landed(&std::mem::take(&mut turn.events));
         }
-        let (looks, stopwatch) = (std::mem::take(&mut self.looks), self.stopwatch);
-        Landing { turn, looks, mark: None, stopwatch, measure: None }
+        let (queries, stopwatch) = (std::mem::take(&mut self.queries), self.stopwatch);
+        PendingBatch { turn, queries, mark: None, stopwatch, measure: None }
     }
 
     /// What comes now is part of a turn: the first of it starts the stopwatch.
@@ -617,7 +621,7 @@ impl Core {
 
     fn has_something(&self) -> bool {
         let (bytes, replies) = self.shard.load();
-        bytes > 0 || replies > 0 || self.shard.contended() > 0 || !self.looks.is_empty()
+        bytes > 0 || replies > 0 || self.shard.contended() > 0 || !self.queries.is_empty()
     }
 
     /// Replies to waiters that were served do not count: they would keep renewals out of every batch of a large
@@ -647,7 +651,7 @@ impl Core {
     }
 
     /// A moment to take a snapshot of, if enough has been logged since the last.
-    fn mark(&mut self, landing: &Landing, log: &dyn LogStore) -> Option<Mark> {
+    fn mark(&mut self, landing: &PendingBatch, log: &dyn LogStore) -> Option<Mark> {
         let sealed = landing.turn.sealed.as_ref()?;
         self.since_mark += sealed.payload.len() as u64;
         if self.since_mark < self.mark_every {
@@ -657,7 +661,7 @@ impl Core {
         Some(Mark { next: sealed.seq.next(), state: landing.turn.state, extents: log.extents() })
     }
 
-    fn tell_follower(&mut self, landing: &mut Landing) {
+    fn tell_follower(&mut self, landing: &mut PendingBatch) {
         if !landing.turn.events.is_empty() {
             self.follower.landed(&landing.turn.events);
         }
@@ -673,14 +677,14 @@ impl Core {
     }
 }
 
-struct Deciding {
+struct DecidingThread {
     shared: Arc<Shared>,
 }
 
-impl Deciding {
+impl DecidingThread {
     fn run(self) {
-        let _ends = LetsGo(&self.shared);
-        let _whole = Whole::new(&self.shared);
+        let _ends = ShutdownGuard(&self.shared);
+        let _whole = PanicGuard::new(&self.shared);
         // The record that opens the tenure is in the first turn, and comes before everything else.
         while self.turn() {
             // Whatever becomes due while this thread finds out how long it may sleep is told to it.
@@ -699,7 +703,7 @@ impl Deciding {
             _ if !core.landed.is_empty() => (Duration::ZERO, core.is_full()),
             _ if core.is_full() => (NAP, true),
             Some(_) if core.has_something() => (Duration::ZERO, false),
-            Some(_) if space != Space::Plenty => (due.min(RETRY), false),
+            Some(_) if space != LogSpace::Plenty => (due.min(RETRY), false),
             _ => (due, false),
         }
     }
@@ -712,7 +716,7 @@ impl Deciding {
         if core.dead {
             return false;
         }
-        self.shared.look_after_the_log(&mut core);
+        self.shared.maintain_log(&mut core);
         let taken = self.shared.inbox.take(!core.is_full());
         let closed = taken.closed;
         self.shared.decide(&mut core, taken);
@@ -731,9 +735,9 @@ impl Deciding {
 
 /// Ends the appending thread with the deciding one, whatever ends that. Those who still wait for an answer find that nobody
 /// will give one.
-struct LetsGo<'a>(&'a Shared);
+struct ShutdownGuard<'a>(&'a Shared);
 
-impl Drop for LetsGo<'_> {
+impl Drop for ShutdownGuard<'_> {
     fn drop(&mut self) {
         let mut core = lock(&self.0.core);
         core.work = None;
@@ -745,14 +749,14 @@ impl Drop for LetsGo<'_> {
     }
 }
 
-struct Appending {
+struct AppendThread {
     shared: Arc<Shared>,
     work: Receiver<Work>,
 }
 
-impl Appending {
+impl AppendThread {
     fn run(self) {
-        let _whole = Whole::new(&self.shared);
+        let _whole = PanicGuard::new(&self.shared);
         while let Ok(work) = self.work.recv() {
             let mut next = Some(work);
             while let Some((log, landing)) = next.take() {
@@ -762,7 +766,7 @@ impl Appending {
     }
 
     /// Appends a turn, and tells what has landed. What was decided meanwhile is the next.
-    fn append(&self, mut log: Box<dyn LogStore>, mut landing: Landing) -> Option<Work> {
+    fn append(&self, mut log: Box<dyn LogStore>, mut landing: PendingBatch) -> Option<Work> {
         let appended = append(&mut *log, &mut landing);
         let publishing = lock(&self.shared.publishing);
         let mut core = lock(&self.shared.core);
@@ -778,7 +782,7 @@ impl Appending {
         let due = core.until_due();
         drop(core);
         self.shared.inbox.wake_within(due);
-        if self.shared.inbox.needs_the_log() || lock(&self.shared.health).space != Space::Plenty {
+        if self.shared.inbox.needs_the_log() || lock(&self.shared.health).space != LogSpace::Plenty {
             self.shared.inbox.nudge();
         }
         next

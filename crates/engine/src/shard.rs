@@ -16,10 +16,10 @@ use kernel::{
     Response, Retraction, Span, Time,
 };
 
-use crate::decider::{Asked, BATCH_BYTES, Contended, Decider, Said, Sealed};
+use crate::decider::{Admission, BATCH_BYTES, ContentionEvent, Decider, Decision, SealedBatch};
 use crate::rates::Rates;
 use crate::record::Record;
-use crate::waiters::{Ticket, Waiter, Waiters, grant_of};
+use crate::waiters::{Ticket, Waiter, Waiters, lease_request_of};
 
 /// How many may wait for leases; one more is refused as if it did not want to wait.
 pub const WAITERS_MAX: usize = 100_000;
@@ -44,7 +44,7 @@ pub enum Unavailable {
 }
 
 /// What a command comes to, once it is durable.
-pub type Reply = Result<Said, Unavailable>;
+pub type Reply = Result<Decision, Unavailable>;
 
 /// How long a request for a lease may wait.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ pub struct Wait {
 
 /// Looks at the state when a command has been decided: what its answer shows besides. What it sees may be told
 /// with the reply, and not before.
-pub type Peek = Box<dyn FnOnce(&Kernel, Time, &Said) + Send>;
+pub type OnDecided = Box<dyn FnOnce(&Kernel, Time, &Decision) + Send>;
 
 /// A command on its way; `to` is where its reply goes.
 pub struct Submission<R> {
@@ -70,7 +70,7 @@ pub struct Submission<R> {
     /// For a lease that others may be in the way of.
     pub wait: Option<Wait>,
     /// What else to look at when it is decided.
-    pub peek: Option<Peek>,
+    pub on_decided: Option<OnDecided>,
     /// Where the reply goes.
     pub to: R,
 }
@@ -78,13 +78,13 @@ pub struct Submission<R> {
 impl<R> Submission<R> {
     /// A command, and nothing besides.
     pub fn new(command: Command, to: R) -> Submission<R> {
-        Submission { command, correlation: 0, document: None, wait: None, peek: None, to }
+        Submission { command, correlation: 0, document: None, wait: None, on_decided: None, to }
     }
 }
 
 /// How much the log can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
+pub enum LogSpace {
     /// Anything.
     Plenty,
     /// What gives back: releases, revokes, and the end of what is due.
@@ -95,31 +95,31 @@ pub enum Space {
 
 /// What leaves a turn.
 #[derive(Debug)]
-pub struct Turn<R> {
+pub struct TurnOutput<R> {
     /// To be appended first; `None` if nothing changed.
-    pub sealed: Option<Sealed>,
+    pub sealed: Option<SealedBatch>,
     /// To be given then, in this order.
     pub replies: Vec<(R, Reply, Option<LeaseId>)>,
     /// To be told then: what happened, and where.
     pub events: Vec<(Lsn, Vec<Event>)>,
     /// To be told then: who met others in its way.
-    pub contended: Vec<Contended>,
+    pub contended: Vec<ContentionEvent>,
     /// The state after the batch: whoever replays it must arrive at this.
-    pub state: State,
+    pub state: StateDigest,
     /// How many who waited have their lease by it.
     pub served: usize,
 }
 
 /// A state, told by its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct StateDigest {
     /// After this record.
     pub lsn: Lsn,
     /// The kernel's running hash.
     pub hash: u64,
 }
 
-impl<R> Turn<R> {
+impl<R> TurnOutput<R> {
     /// Is there nothing to do?
     pub fn is_empty(&self) -> bool {
         self.sealed.is_none() && self.replies.is_empty()
@@ -134,9 +134,9 @@ fn gone_at(flag: &Arc<AtomicBool>) -> Gone {
 }
 
 /// A waiter's other half.
-struct Parked<R> {
+struct ParkedRequest<R> {
     to: R,
-    peek: Option<Peek>,
+    on_decided: Option<OnDecided>,
     gone: Gone,
     until: Time,
     /// A retry of the same request takes its place.
@@ -144,13 +144,13 @@ struct Parked<R> {
 }
 
 /// A command that takes several records, part by part, so that others get their turn in between.
-struct Long<R> {
+struct LongCommand<R> {
     command: Command,
     correlation: u128,
     renewals: VecDeque<Renewal>,
     answer: Response,
     events: Vec<Event>,
-    peek: Option<Peek>,
+    on_decided: Option<OnDecided>,
     to: R,
 }
 
@@ -164,14 +164,14 @@ struct Undelivered {
 /// One shard of a store.
 pub struct Shard<R> {
     decider: Decider,
-    space: Space,
-    parked: BTreeMap<Ticket, Parked<R>>,
+    space: LogSpace,
+    parked: BTreeMap<Ticket, ParkedRequest<R>>,
     /// When those who wait have waited long enough.
     patience: BTreeSet<(Time, Ticket)>,
     retries: BTreeMap<(Identity, RequestKey), Ticket>,
     /// Whose flag is whose.
     flags: BTreeMap<Gone, Ticket>,
-    long: VecDeque<Long<R>>,
+    long: VecDeque<LongCommand<R>>,
     undelivered: BTreeMap<LeaseId, Undelivered>,
     replies: Vec<(R, Reply, Option<LeaseId>)>,
     /// How many who waited were given a lease in this turn.
@@ -185,7 +185,7 @@ impl<R> Shard<R> {
     pub fn new(decider: Decider) -> Shard<R> {
         Shard {
             decider,
-            space: Space::Plenty,
+            space: LogSpace::Plenty,
             parked: BTreeMap::new(),
             patience: BTreeSet::new(),
             retries: BTreeMap::new(),
@@ -217,9 +217,9 @@ impl<R> Shard<R> {
             Action::Renew(renewals) if renewals.len() > Action::MAX_BATCH => self.begin_long(submission),
             Action::RevokeAll(_) | Action::DropNamespace(_) => self.begin_long(submission),
             _ => {
-                let Submission { command, correlation, document, peek, to, .. } = submission;
+                let Submission { command, correlation, document, on_decided, to, .. } = submission;
                 let outcome = self.decider.decide(&command, correlation, document.as_deref());
-                self.say(to, peek, Said::Outcome(outcome));
+                self.say(to, on_decided, Decision::Outcome(outcome));
             }
         }
         self.collect_served();
@@ -270,7 +270,7 @@ impl<R> Shard<R> {
 
     /// How long until what is due is ended by a tick.
     fn until_tick(&self) -> Option<Span> {
-        if self.space == Space::Nothing {
+        if self.space == LogSpace::Nothing {
             return None;
         }
         let late = if self.parked.is_empty() { self.sweeper } else { Span(0) };
@@ -278,13 +278,13 @@ impl<R> Shard<R> {
     }
 
     /// The turn is over.
-    pub fn end_turn(&mut self) -> Turn<R> {
+    pub fn end_turn(&mut self) -> TurnOutput<R> {
         let sealed = self.decider.seal();
         let kernel = self.decider.kernel();
-        Turn {
+        TurnOutput {
             sealed,
             replies: std::mem::take(&mut self.replies),
-            state: State { lsn: kernel.last_lsn(), hash: kernel.state_hash() },
+            state: StateDigest { lsn: kernel.last_lsn(), hash: kernel.state_hash() },
             events: self.decider.take_events(),
             contended: self.decider.take_contended(),
             served: std::mem::take(&mut self.served),
@@ -292,9 +292,9 @@ impl<R> Shard<R> {
     }
 
     /// Says how much the log can take from now on.
-    pub fn set_space(&mut self, space: Space) {
+    pub fn set_space(&mut self, space: LogSpace) {
         self.space = space;
-        self.decider.set_may_serve(space == Space::Plenty);
+        self.decider.set_may_serve(space == LogSpace::Plenty);
     }
 
     /// A response that carries this lease was handed to its socket, or could not be. A grant is undone when all of its
@@ -309,7 +309,7 @@ impl<R> Shard<R> {
             return;
         }
         let grant = self.undelivered.remove(&lease).expect("it was just looked at");
-        if self.space != Space::Nothing && !planted!(UndeliveredStands) {
+        if self.space != LogSpace::Nothing && !planted!(UndeliveredStands) {
             let retraction = Retraction { lease, request: grant.request };
             self.decider.decide(&Command::internal(Action::Retract(retraction)), 0, None);
             self.collect_served();
@@ -318,7 +318,7 @@ impl<R> Shard<R> {
 
     /// Nobody is served any more: those who wait are told so, and nothing is logged after this turn.
     pub fn stop(&mut self) {
-        self.set_space(Space::Nothing);
+        self.set_space(LogSpace::Nothing);
         self.dismiss();
         for long in std::mem::take(&mut self.long) {
             self.reply(long.to, Err(Unavailable::Stopped));
@@ -346,14 +346,14 @@ impl<R> Shard<R> {
     #[cfg(feature = "planted")]
     pub(crate) fn take_refusals(&mut self) -> Vec<(R, Reply)> {
         let refusal = |(_, reply, _): &mut (R, Reply, Option<LeaseId>)| {
-            matches!(reply, Ok(Said::Blocked(_) | Said::Outcome(Outcome::Rejected(_))))
+            matches!(reply, Ok(Decision::Blocked(_) | Decision::Outcome(Outcome::Rejected(_))))
         };
         self.replies.extract_if(.., refusal).map(|(to, reply, _)| (to, reply)).collect()
     }
 
     /// Can anything be logged?
     pub fn has_space(&self) -> bool {
-        self.space != Space::Nothing
+        self.space != LogSpace::Nothing
     }
 
     /// How large the batch is so far, and how many replies wait for it.
@@ -388,30 +388,30 @@ impl<R> Shard<R> {
 
     fn may_take(&self, action: &Action) -> bool {
         match self.space {
-            Space::Plenty => true,
+            LogSpace::Plenty => true,
             _ if planted!(NoSpaceIgnored) => true,
-            Space::Reserve => gives_back(action),
-            Space::Nothing => false,
+            LogSpace::Reserve => gives_back(action),
+            LogSpace::Nothing => false,
         }
     }
 
     fn ask(&mut self, submission: Submission<R>) {
-        let Submission { command, correlation, wait, peek, to, .. } = submission;
+        let Submission { command, correlation, wait, on_decided, to, .. } = submission;
         let request = command.identity.clone().zip(command.request.map(|request| request.key));
         let waiting = request.as_ref().and_then(|request| self.retries.get(request)).copied();
         if let Some(ticket) = waiting.filter(|_| !planted!(RetryQueuesTwice)) {
-            return self.take_its_place(ticket, &command, wait, peek, to);
+            return self.take_its_place(ticket, &command, wait, on_decided, to);
         }
         if !self.may_ask(&command) {
             return self.reply(to, Err(Unavailable::TooOften));
         }
         let wait = wait.filter(|_| self.parked.len() < WAITERS_MAX);
         match self.decider.ask(&command, correlation, wait.as_ref().map(|wait| &wait.gone)) {
-            Asked::Said(said) => {
+            Admission::Decided(said) => {
                 self.note_grant(&command, &said);
-                self.say(to, peek, said);
+                self.say(to, on_decided, said);
             }
-            Asked::Waiting { ticket, .. } => {
+            Admission::Waiting { ticket, .. } => {
                 let wait = wait.expect("only who wants to wait does");
                 let until = self.decider.now().after(wait.most);
                 if let Some(request) = &request {
@@ -422,14 +422,16 @@ impl<R> Shard<R> {
                 }
                 let gone = gone_at(&wait.gone);
                 self.flags.insert(gone, ticket);
-                self.parked.insert(ticket, Parked { to, peek, gone, until, request });
+                self.parked.insert(ticket, ParkedRequest { to, on_decided, gone, until, request });
             }
         }
     }
 
     /// Counts a request for a lease, where a quota says how many there may be. A retry asks for nothing new.
     fn may_ask(&mut self, command: &Command) -> bool {
-        let (Some(grant), Some(identity)) = (grant_of(command), &command.identity) else { return true };
+        let (Some(grant), Some(identity)) = (lease_request_of(command), &command.identity) else {
+            return true;
+        };
         let (kernel, now) = (self.decider.kernel(), self.decider.now());
         let max = kernel.resolved_policy(&grant.namespace, identity).quota.acquires_per_second;
         let Some(max) = max.filter(|_| !kernel.is_retry(now, command)) else { return true };
@@ -442,7 +444,7 @@ impl<R> Shard<R> {
         ticket: Ticket,
         command: &Command,
         wait: Option<Wait>,
-        peek: Option<Peek>,
+        on_decided: Option<OnDecided>,
         to: R,
     ) {
         // The fingerprint tells, as it does once there is an answer. What the edge adds may differ: how old a new
@@ -457,7 +459,7 @@ impl<R> Shard<R> {
         let until = self.decider.now().after(wait.most);
         let parked = self.parked.get_mut(&ticket).expect("whoever waits is parked");
         let before = std::mem::replace(&mut parked.to, to);
-        parked.peek = peek;
+        parked.on_decided = on_decided;
         self.flags.remove(&parked.gone);
         parked.gone = gone_at(&wait.gone);
         self.flags.insert(parked.gone, ticket);
@@ -478,14 +480,14 @@ impl<R> Shard<R> {
                 let request = parked.request.map(|(_, key)| key);
                 self.undelivered.insert(lease, Undelivered { pending: 0, request });
             }
-            self.say(parked.to, parked.peek, said);
+            self.say(parked.to, parked.on_decided, said);
         }
     }
 
     /// Ends the waits whose time is up. While waiters are still to be offered what became free, none ends: it may be
     /// theirs.
     fn end_waits(&mut self) {
-        if self.space == Space::Plenty && self.decider.has_unserved() {
+        if self.space == LogSpace::Plenty && self.decider.has_unserved() {
             return;
         }
         while let Some((until, ticket)) = self.patience.first().copied() {
@@ -494,13 +496,13 @@ impl<R> Shard<R> {
             }
             let said = self.decider.time_out(ticket);
             if let Some((parked, said)) = self.unpark(ticket).zip(said) {
-                self.say(parked.to, parked.peek, said);
+                self.say(parked.to, parked.on_decided, said);
             }
             self.collect_served();
         }
     }
 
-    fn unpark(&mut self, ticket: Ticket) -> Option<Parked<R>> {
+    fn unpark(&mut self, ticket: Ticket) -> Option<ParkedRequest<R>> {
         let parked = self.parked.remove(&ticket)?;
         self.patience.remove(&(parked.until, ticket));
         self.flags.remove(&parked.gone);
@@ -521,16 +523,16 @@ impl<R> Shard<R> {
     }
 
     /// A grant has to be delivered from now on. A replay of one that is on its way may deliver it too.
-    fn note_grant(&mut self, command: &Command, said: &Said) {
-        if let Some(lease) = newly_granted(said).filter(|_| grant_of(command).is_some()) {
+    fn note_grant(&mut self, command: &Command, said: &Decision) {
+        if let Some(lease) = newly_granted(said).filter(|_| lease_request_of(command).is_some()) {
             let request = command.request.map(|request| request.key);
             self.undelivered.insert(lease, Undelivered { pending: 0, request });
         }
     }
 
-    fn say(&mut self, to: R, peek: Option<Peek>, said: Said) {
-        if let Some(peek) = peek {
-            peek(self.decider.kernel(), self.decider.now(), &said);
+    fn say(&mut self, to: R, on_decided: Option<OnDecided>, said: Decision) {
+        if let Some(on_decided) = on_decided {
+            on_decided(self.decider.kernel(), self.decider.now(), &said);
         }
         self.reply(to, Ok(said));
     }
@@ -548,7 +550,7 @@ impl<R> Shard<R> {
     }
 
     fn begin_long(&mut self, submission: Submission<R>) {
-        let Submission { command, correlation, peek, to, .. } = submission;
+        let Submission { command, correlation, on_decided, to, .. } = submission;
         let renewals = match &command.action {
             Action::Renew(renewals) => renewals.iter().copied().collect(),
             _ => VecDeque::new(),
@@ -564,7 +566,15 @@ impl<R> Shard<R> {
             Action::DropNamespace(_) => Response::Dropped { more: false },
             _ => Response::RevokedAll { revoked: 0, more: false },
         };
-        self.long.push_back(Long { command, correlation, renewals, answer, events: Vec::new(), peek, to });
+        self.long.push_back(LongCommand {
+            command,
+            correlation,
+            renewals,
+            answer,
+            events: Vec::new(),
+            on_decided,
+            to,
+        });
         self.go_on();
     }
 
@@ -578,13 +588,13 @@ impl<R> Shard<R> {
         let outcome = self.decider.decide(&part, long.correlation, None);
         self.collect_served();
         match long.add(outcome) {
-            Some(outcome) => self.say(long.to, long.peek, Said::Outcome(outcome)),
+            Some(outcome) => self.say(long.to, long.on_decided, Decision::Outcome(outcome)),
             None => self.long.push_back(long),
         }
     }
 }
 
-impl<R> Long<R> {
+impl<R> LongCommand<R> {
     fn next_part(&mut self) -> Command {
         let mut part = self.command.clone();
         // A retry may do it all again: what is done stays done. Under one key the second part would be
@@ -632,22 +642,22 @@ impl<R> Long<R> {
     }
 }
 
-fn refused(rejection: Rejection) -> Said {
-    Said::Outcome(Outcome::Rejected(rejection))
+fn refused(rejection: Rejection) -> Decision {
+    Decision::Outcome(Outcome::Rejected(rejection))
 }
 
 /// The lease that an answer gives.
-fn granted(said: &Said) -> Option<LeaseId> {
+fn granted(said: &Decision) -> Option<LeaseId> {
     match said {
-        Said::Outcome(
+        Decision::Outcome(
             Outcome::Applied(Response::Granted(granted), _) | Outcome::Unchanged(Response::Granted(granted)),
         ) => Some(granted.lease),
         _ => None,
     }
 }
 
-fn newly_granted(said: &Said) -> Option<LeaseId> {
-    granted(said).filter(|_| matches!(said, Said::Outcome(Outcome::Applied(..))))
+fn newly_granted(said: &Decision) -> Option<LeaseId> {
+    granted(said).filter(|_| matches!(said, Decision::Outcome(Outcome::Applied(..))))
 }
 
 /// What is still taken when the log has no room to spare.

@@ -7,7 +7,7 @@
 //! a [`Pin`] until the outcome of its commit is known, and garbage collection reads the pins before it reads
 //! the state: a blob that was not pinned then is already committed, or never will be.
 //!
-//! A reader that reads a blob in parts takes a [`Hold`] first: if the blob is superseded, it stays until the
+//! A reader that reads a blob in parts takes a [`ReadHold`] first: if the blob is superseded, it stays until the
 //! read is over, and a later garbage collection deletes it.
 //!
 //! Superseded blobs that were not deleted, for example because of a crash between commit and deletion, are
@@ -53,7 +53,7 @@ pub struct Pin {
 
 /// Protects a blob from deletion while it is read.
 #[derive(Debug)]
-pub struct Hold {
+pub struct ReadHold {
     blob: BlobId,
     state: Arc<Mutex<UploadState>>,
 }
@@ -80,9 +80,9 @@ impl Uploads {
     }
 
     /// Protects a blob until the hold is dropped. If the first read afterwards succeeds, so will the rest.
-    pub fn hold(&self, blob: BlobId) -> Hold {
+    pub fn hold(&self, blob: BlobId) -> ReadHold {
         *lock(&self.state).held.entry(blob).or_default() += 1;
-        Hold { blob, state: Arc::clone(&self.state) }
+        ReadHold { blob, state: Arc::clone(&self.state) }
     }
 
     /// Deletes a blob whose commit was refused or was a replay of an earlier one: no record will ever
@@ -150,7 +150,7 @@ impl Drop for Pin {
     }
 }
 
-impl Drop for Hold {
+impl Drop for ReadHold {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
         let readers = state.held.get_mut(&self.blob).expect("it is counted");

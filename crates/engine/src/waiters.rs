@@ -37,7 +37,7 @@ pub struct Waiter {
 }
 
 /// The result of offering freed resources to one waiter.
-pub enum Attempt<T> {
+pub enum ServeResult<T> {
     /// It leaves the queue with this.
     Served(T),
     /// Leases or earlier waiters still conflict with it.
@@ -50,7 +50,7 @@ pub enum Attempt<T> {
 pub type Session = (Namespace, Identity, SessionName);
 
 /// The request for a lease that a command is, if it is one.
-pub fn grant_of(command: &Command) -> Option<&LeaseRequest> {
+pub fn lease_request_of(command: &Command) -> Option<&LeaseRequest> {
     match &command.action {
         Action::Acquire(grant) | Action::Reserve(grant) => Some(grant),
         _ => None,
@@ -59,14 +59,14 @@ pub fn grant_of(command: &Command) -> Option<&LeaseRequest> {
 
 /// The session on whose behalf a command asks.
 pub fn session_of(command: &Command) -> Option<Session> {
-    let grant = grant_of(command)?;
+    let grant = lease_request_of(command)?;
     Some((grant.namespace.clone(), command.identity.clone()?, grant.session.clone()?))
 }
 
 impl Waiter {
     /// What it waits for.
     pub fn grant(&self) -> &LeaseRequest {
-        grant_of(&self.command).expect("only requests for leases wait")
+        lease_request_of(&self.command).expect("only requests for leases wait")
     }
 
     /// Is it under wait-die?
@@ -80,12 +80,12 @@ impl Waiter {
 pub struct Waiters {
     next: u64,
     waiting: BTreeMap<Ticket, Waiter>,
-    places: BTreeMap<Namespace, BTreeMap<String, Place>>,
+    places: BTreeMap<Namespace, BTreeMap<String, QueuesByClaim>>,
     sessions: BTreeMap<Session, BTreeSet<Ticket>>,
 }
 
 /// The queues at a name: one for each part of it and each predicate.
-type Place = BTreeMap<(ClaimSetKind, Predicate), Queue>;
+type QueuesByClaim = BTreeMap<(ClaimSetKind, Predicate), Queue>;
 
 /// Those that stand at a place.
 #[derive(Default)]
@@ -232,17 +232,17 @@ impl Waiters {
         namespace: &Namespace,
         freed: &[Member],
         tried: &mut Option<Ticket>,
-        mut serve: impl FnMut(&Waiter) -> Attempt<T>,
+        mut serve: impl FnMut(&Waiter) -> ServeResult<T>,
     ) -> (Vec<(Ticket, Waiter, Option<T>)>, bool) {
         let mut served = Vec::new();
         while let Some(ticket) = self.first_touched(namespace, freed, *tried) {
             let waiter = self.waiting.get(&ticket).expect("a ticket in a queue is waiting");
             let gone = waiter.gone.load(Ordering::Acquire) && !planted!(DisconnectedStillServed);
-            let attempt = if !gone && self.is_next(ticket) { serve(waiter) } else { Attempt::Blocked };
+            let attempt = if !gone && self.is_next(ticket) { serve(waiter) } else { ServeResult::Blocked };
             let answer = match attempt {
-                Attempt::Served(answer) => Some(answer),
-                Attempt::Blocked => None,
-                Attempt::Postponed => return (served, false),
+                ServeResult::Served(answer) => Some(answer),
+                ServeResult::Blocked => None,
+                ServeResult::Postponed => return (served, false),
             };
             *tried = Some(ticket);
             if gone || answer.is_some() {
@@ -295,7 +295,7 @@ fn met_with(
 }
 
 fn queues_at<'a>(
-    names: &'a BTreeMap<String, Place>,
+    names: &'a BTreeMap<String, QueuesByClaim>,
     text: &str,
     part: ClaimSetKind,
 ) -> impl Iterator<Item = (Predicate, &'a Queue)> {
@@ -304,7 +304,7 @@ fn queues_at<'a>(
 }
 
 fn leave(
-    names: &mut BTreeMap<String, Place>,
+    names: &mut BTreeMap<String, QueuesByClaim>,
     text: &str,
     place: (ClaimSetKind, Predicate),
     who: (Age, Ticket),

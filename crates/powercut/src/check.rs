@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use engine::documents::{Place, read_inline};
-use engine::recovery::recover;
+use engine::DocumentLocation;
+use engine::internals::documents::read_inline;
+use engine::internals::recovery::recover;
 use kernel::{Cursor, Kernel, LeaseView, Rejection, ResourceName, Shard, State};
 use store::disk::{DiskBlobs, DiskLog};
 use store::fs::RealFs;
@@ -119,9 +120,9 @@ fn read_all(kernel: &Kernel, reader: &mut dyn LogReader, blobs: &dyn BlobStore) 
     for (_, _, name, view) in kernel.documents_from(Cursor::default()) {
         let document = view.document.ok_or("a document row without a document")?;
         let content = Content::from_etag(document.etag);
-        let bytes = match Place::of(document.location) {
-            Place::Inline(lsn) => read_inline(reader, lsn),
-            Place::Blob(blob) => blobs.read(&blob.name(SHARD), 0, content.bytes + 1),
+        let bytes = match DocumentLocation::of(document.location) {
+            DocumentLocation::Inline(lsn) => read_inline(reader, lsn),
+            DocumentLocation::Blob(blob) => blobs.read(&blob.name(SHARD), 0, content.bytes + 1),
         };
         let bytes = bytes.map_err(|error| format!("the document of {name} cannot be read: {error}"))?;
         if bytes != content.make() {

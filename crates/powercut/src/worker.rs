@@ -10,10 +10,10 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use clap::Args;
-use engine::clock::MachineClock;
-use engine::decider::{Opening, Said};
-use engine::documents::Place;
-use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
+use engine::{
+    Decision, DocumentLocation, Engine, EngineObserver, Fatal, MachineClock, MaintenanceEvent, Options,
+    TenureConfig,
+};
 use kernel::{
     Action, Bundle, Command, Commit, Credential, Cursor, Event, Identity, LeaseView, Limits, Location, Lsn,
     Member, Outcome, Predicate, Renewal, Response, Span, State, Store, Write,
@@ -49,18 +49,18 @@ pub(crate) const LOG: LogOptions = LogOptions { shard: 0, store_id: 1, segment_b
 
 struct Reporter;
 
-impl Watcher for Reporter {
+impl EngineObserver for Reporter {
     fn fatal(&self, why: Fatal) {
         let _ = WorkerMessage::StoreFailed(why.to_string()).write();
     }
 
     fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
 
-    fn upkeep(&self, news: Upkeep) {
+    fn upkeep(&self, news: MaintenanceEvent) {
         let message = match news {
-            Upkeep::Snapshot { moved, .. } => WorkerMessage::Snapshot { moved },
-            Upkeep::Swept(blobs) => WorkerMessage::Swept(blobs),
-            Upkeep::Failed(error) => WorkerMessage::StoreFailed(error.to_string()),
+            MaintenanceEvent::Snapshot { moved, .. } => WorkerMessage::Snapshot { moved },
+            MaintenanceEvent::Swept(blobs) => WorkerMessage::Swept(blobs),
+            MaintenanceEvent::Failed(error) => WorkerMessage::StoreFailed(error.to_string()),
         };
         let _ = message.write();
     }
@@ -91,7 +91,7 @@ fn open(dir: &Path) -> Result<Engine, String> {
     let log = DiskLog::open(RealFs, &log, LOG).map_err(text)?.0;
     let blobs = Arc::new(DiskBlobs::open(RealFs, &blob).map_err(text)?);
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = Opening { store, writer: 1, limits: Limits { ttl_max: TTL, ..Limits::default() } };
+    let opening = TenureConfig { store, writer: 1, limits: Limits { ttl_max: TTL, ..Limits::default() } };
     let clock = Box::new(MachineClock::new().map_err(|error| error.to_string())?);
     let options = Options {
         snapshot_every: 512 << 10,
@@ -106,7 +106,7 @@ fn open(dir: &Path) -> Result<Engine, String> {
 /// The term and all leases, once they are durable.
 fn read_state(engine: &Engine) -> Option<(u64, Vec<LeaseView>)> {
     let (send, receive) = channel();
-    let query = engine.sequencer().look(Box::new(move |shard| {
+    let query = engine.sequencer().query(Box::new(move |shard| {
         let (kernel, now) = (shard.kernel(), shard.now());
         let term = kernel.tenure().map_or(0, |tenure| tenure.open.term);
         let leases: Vec<LeaseView> =
@@ -189,8 +189,8 @@ impl ClientThread<'_> {
         WorkerMessage::Request(self.me, request).write().ok()?;
         let command = Command::by(&self.me.identity(), action);
         let outcome = match self.engine.sequencer().call(command, 1, document, None)? {
-            Ok(Said::Outcome(outcome)) => outcome,
-            Ok(Said::Blocked(blocked)) => return self.violation(&format!("{blocked:?}")),
+            Ok(Decision::Outcome(outcome)) => outcome,
+            Ok(Decision::Blocked(blocked)) => return self.violation(&format!("{blocked:?}")),
             Err(why) => return Self::store_failed(format!("request not accepted: {why:?}")),
         };
         let response = match outcome {
@@ -294,7 +294,8 @@ impl ClientThread<'_> {
         match uploaded() {
             Ok(pin) => {
                 (0..if slow { 20 } else { 0 }).try_for_each(|_| self.renew(owned))?;
-                let (action, _) = self.writing(&request, owned.held, Place::Blob(pin.blob()).location())?;
+                let (action, _) =
+                    self.writing(&request, owned.held, DocumentLocation::Blob(pin.blob()).location())?;
                 self.call(request, action, None)
             }
             Err(error) => Self::store_failed(error.to_string()),

@@ -8,8 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::engine::Options;
-use engine::record::Record;
+use engine::{Options, Record};
 use kernel::Span;
 
 use crate::backend::boot::{Making, StoreUrl};

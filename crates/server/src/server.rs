@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
-use engine::engine::{Fatal, Watcher};
+use engine::{EngineObserver, Fatal};
 use identity::Role;
 use rustix::fs::Mode;
 use tokio::net::{TcpListener, UnixListener};
@@ -115,7 +115,7 @@ impl Server {
         }
         let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
         let (metrics, news) = (Arc::new(Metrics::new()), Arc::new(News::default()));
-        let watcher: Arc<dyn Watcher> =
+        let watcher: Arc<dyn EngineObserver> =
             Arc::new(Watch { metrics: Arc::clone(&metrics), news: Arc::clone(&news), on_fatal });
         let machine = Machine { random: &system::random::fill, clock: &Machine::clock };
         let opened = boot::open(&config.store, &config.making(), machine, &watcher)?;

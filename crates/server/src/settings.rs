@@ -6,7 +6,7 @@
 //!
 //! **Invariant.** A value within its range is served: no setting reaches an assertion of the kernel.
 //! **What would break it.** A range wider than the kernel's own bound ([`kernel::Limits::SPAN_MAX`], the width of an
-//! integer, [`engine::record::Record::DOCUMENT_MAX`]).
+//! integer, [`engine::Record::DOCUMENT_MAX`]).
 //!
 //! **What is absent.** The command line: the program derives its flags.
 

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use engine::clock::Clock;
-use engine::engine::{Fatal, Watcher};
+use engine::{Clock, EngineObserver, Fatal};
 use identity::Role;
 use kernel::Span;
 use tokio::net::TcpListener;
@@ -48,7 +47,7 @@ fn made(
     let (metrics, news) = (Arc::new(Metrics::new()), Arc::new(News::default()));
     let on_fatal = Box::new(|why: &Fatal| panic!("{why}"));
     let watch = Watch { metrics: Arc::clone(&metrics), news: Arc::clone(&news), on_fatal };
-    let watcher: Arc<dyn Watcher> = Arc::new(watch);
+    let watcher: Arc<dyn EngineObserver> = Arc::new(watch);
     let machine = Machine { random: &|bytes| bytes.fill(7), clock };
     let opened = open(&StoreUrl::Memory, &making, machine, &watcher).expect("memory has room");
     // Numbers that differ from each other, the same in every run.

@@ -6,7 +6,7 @@
 //! **What is absent.** The content of documents and of lease metadata: only lengths and hashes. The seed of the hash tables:
 //! with it, a client could choose colliding names.
 
-use engine::record::Record;
+use engine::Record;
 use kernel::{
     Action, Age, Credential, Etag, LeaseRequest, Limits, Metadata, OnExpiry, Open, Party, Pause, Paused,
     Quota, Renewal, Scope, Write,

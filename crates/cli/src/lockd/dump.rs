@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::record::Record;
+use engine::Record;
 use store::Batch;
 use store::disk::{LogItem, StoreView, TornTail};
 

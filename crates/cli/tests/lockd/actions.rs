@@ -1,6 +1,6 @@
 //! `lockd store dump`: the line of every action.
 
-use engine::record::Record;
+use engine::Record;
 use kernel::{
     Action, Age, AgentAnnouncement, AgentName, Bundle, Commit, Credential, Epoch, Etag, IdempotencyKey,
     Identity, LeaseId, LeaseRequest, Limits, Location, Lsn, Metadata, Namespace, OnExpiry, Open, Owner,

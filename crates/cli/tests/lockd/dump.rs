@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use engine::clock::Clock;
-use engine::decider::{Decider, Opening};
+use engine::internals::decider::Decider;
+use engine::{Clock, TenureConfig};
 use kernel::{Action, Kernel, Limits, Outcome, Span, Store};
 use sim::fixture::{grant, identity, key};
 use store::{LogStore, LsnRange};
@@ -46,7 +46,7 @@ impl Clock for StoppedClock {
 fn a_log_can_be_read_while_the_engine_has_the_store_open() {
     let store = TestStore::new();
     let mut log = store.log(1);
-    let opening = Opening {
+    let opening = TenureConfig {
         store: Store { shard: kernel::Shard(1), shards: 2, hash_seed: 9 },
         writer: 3,
         limits: Limits::default(),

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use engine::record::Record;
+use engine::Record;
 use kernel::{Action, Identity, Lsn, Time};
 use serde_json::Value;
 use store::disk::{DiskDir, DiskLog, LogOptions, StoreFile};

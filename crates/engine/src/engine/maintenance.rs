@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use kernel::{Cursor, Document};
 use store::{BlobStore, ErrorKind, LogReader, StoreError};
 
-use super::{Fatal, Options, Task, Upkeep, Watcher};
-use crate::checkpoint::{self, CheckpointError, Mark, Plan};
-use crate::documents::{BlobId, Place};
+use super::{EngineObserver, Fatal, MaintenanceEvent, Options, Task};
+use crate::checkpoint::{self, CheckpointError, Mark, TruncationPlan};
+use crate::documents::{BlobId, DocumentLocation};
 use crate::sequencer::{ReplyTo, Sequencer};
 use crate::shard::{Submission, Unavailable};
 use crate::uploads::Uploads;
@@ -30,7 +30,7 @@ pub(super) struct Maintenance {
     pub(super) uploads: Uploads,
     pub(super) shard: kernel::Shard,
     pub(super) options: Options,
-    pub(super) watcher: Arc<dyn Watcher>,
+    pub(super) watcher: Arc<dyn EngineObserver>,
     pub(super) queue: Receiver<Task>,
     pub(super) stop: Arc<AtomicBool>,
 }
@@ -55,14 +55,16 @@ impl Maintenance {
 
     fn report(&self, result: Result<(), StoreError>) {
         if let Err(error) = result {
-            self.watcher.upkeep(Upkeep::Failed(error));
+            self.watcher.upkeep(MaintenanceEvent::Failed(error));
         }
     }
 
     fn checkpoint(&mut self, mark: &Mark) {
         match self.snapshot_and_truncate(mark) {
-            Ok((moved, moved_bytes)) => self.watcher.upkeep(Upkeep::Snapshot { moved, moved_bytes }),
-            Err(CheckpointError::Store(error)) => self.watcher.upkeep(Upkeep::Failed(error)),
+            Ok((moved, moved_bytes)) => {
+                self.watcher.upkeep(MaintenanceEvent::Snapshot { moved, moved_bytes })
+            }
+            Err(CheckpointError::Store(error)) => self.watcher.upkeep(MaintenanceEvent::Failed(error)),
             Err(error @ CheckpointError::Diverged(_)) => {
                 self.watcher.fatal(Fatal::Diverged(error.to_string()));
             }
@@ -85,7 +87,7 @@ impl Maintenance {
     }
 
     /// On success, every live document below the plan's floor is durable above it.
-    fn relocate_documents(&mut self, plan: &Plan) -> Result<(usize, u64), StoreError> {
+    fn relocate_documents(&mut self, plan: &TruncationPlan) -> Result<(usize, u64), StoreError> {
         let (mut moved, mut bytes, mut in_flight_bytes) = (0, 0, 0);
         let mut in_flight = Vec::new();
         for step in &plan.moves {
@@ -110,7 +112,7 @@ impl Maintenance {
                 correlation: 0,
                 document,
                 wait: None,
-                peek: None,
+                on_decided: None,
                 to,
             });
             if in_flight.len() >= MOVES_MAX || in_flight_bytes >= MOVES_BYTES {
@@ -125,8 +127,8 @@ impl Maintenance {
     fn collect_blobs(&self) {
         match self.uploads.sweep(|| self.referenced_blobs()) {
             Ok(0) => {}
-            Ok(deleted) => self.watcher.upkeep(Upkeep::Swept(deleted)),
-            Err(error) => self.watcher.upkeep(Upkeep::Failed(error)),
+            Ok(deleted) => self.watcher.upkeep(MaintenanceEvent::Swept(deleted)),
+            Err(error) => self.watcher.upkeep(MaintenanceEvent::Failed(error)),
         }
     }
 
@@ -138,16 +140,18 @@ impl Maintenance {
             let page = self.page(cursor)?;
             let Some((last, _)) = page.last() else { return Some(referenced) };
             cursor = *last;
-            referenced.extend(page.iter().filter_map(|(_, document)| match Place::of(document.location) {
-                Place::Blob(blob) => Some(blob),
-                Place::Inline(_) => None,
+            referenced.extend(page.iter().filter_map(|(_, document)| {
+                match DocumentLocation::of(document.location) {
+                    DocumentLocation::Blob(blob) => Some(blob),
+                    DocumentLocation::Inline(_) => None,
+                }
             }));
         }
     }
 
     fn page(&self, cursor: Cursor) -> Option<Vec<(Cursor, Document)>> {
         let (send, receive) = sync_channel(1);
-        let query = self.sequencer.look(Box::new(move |shard| {
+        let query = self.sequencer.query(Box::new(move |shard| {
             let documents = shard.kernel().documents_from(cursor).take(PAGE);
             let page: Vec<(Cursor, Document)> =
                 documents.filter_map(|(cursor, _, _, view)| Some((cursor, view.document?))).collect();

@@ -1,4 +1,4 @@
-//! What waits for the deciding thread: commands, looks, and news.
+//! What waits for the deciding thread: commands, queries, and news.
 //!
 //! Bounded: who comes when it is full is turned away. All that is there is taken at once, so the cost of a
 //! hand-over is shared by a batch.
@@ -11,7 +11,7 @@ use std::time::Duration;
 use kernel::{LeaseId, Span};
 use store::Seq;
 
-use super::{Look, ReplyTo};
+use super::{Query, ReplyTo};
 use crate::shard::{Submission, Unavailable};
 use crate::stopwatch::Stopwatch;
 
@@ -20,14 +20,14 @@ const EARLIER: Duration = Duration::from_millis(2);
 
 pub(super) struct Inbox {
     max: usize,
-    kept: Mutex<Kept>,
+    kept: Mutex<InboxState>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct Kept {
+struct InboxState {
     submissions: VecDeque<Submission<ReplyTo>>,
-    looks: Vec<Look>,
+    queries: Vec<Query>,
     gone: Vec<Arc<AtomicBool>>,
     /// Responses that carry a lease: whether they were handed to their sockets. As many as there are grants in a few
     /// batches: each turn takes all of them.
@@ -42,18 +42,18 @@ struct Kept {
 }
 
 /// What was waiting.
-pub(super) struct Taken {
+pub(super) struct Drained {
     pub(super) submissions: VecDeque<Submission<ReplyTo>>,
-    pub(super) looks: Vec<Look>,
+    pub(super) queries: Vec<Query>,
     pub(super) gone: Vec<Arc<AtomicBool>>,
     pub(super) deliveries: Vec<(LeaseId, bool)>,
     pub(super) dismissed: bool,
     pub(super) closed: bool,
 }
 
-impl Kept {
+impl InboxState {
     fn has_more(&self) -> bool {
-        !self.submissions.is_empty() || !self.looks.is_empty()
+        !self.submissions.is_empty() || !self.queries.is_empty()
     }
 }
 
@@ -76,15 +76,15 @@ impl Inbox {
     }
 
     /// The caller wakes the deciding thread, or does its work.
-    pub(super) fn look(&self, look: Look) -> Result<(), Unavailable> {
+    pub(super) fn query(&self, query: Query) -> Result<(), Unavailable> {
         let mut kept = self.kept();
         if kept.closed {
             return Err(Unavailable::Stopped);
         }
-        if kept.looks.len() >= self.max {
+        if kept.queries.len() >= self.max {
             return Err(Unavailable::Busy);
         }
-        kept.looks.push(look);
+        kept.queries.push(query);
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Inbox {
         kept.asleep.is_some()
             && !kept.nudged
             && kept.submissions.is_empty()
-            && kept.looks.is_empty()
+            && kept.queries.is_empty()
             && !kept.closed
     }
 
@@ -197,7 +197,7 @@ impl Inbox {
     /// Waits until there is something, or so long; for submissions only if they are wanted.
     pub(super) fn wait(&self, timeout: Duration, submissions: bool) {
         let mut kept = self.kept();
-        let empty = |kept: &Kept| {
+        let empty = |kept: &InboxState| {
             let commands = submissions && kept.has_more();
             !commands && kept.gone.is_empty() && !kept.dismissed && !kept.closed && !kept.nudged
         };
@@ -215,11 +215,11 @@ impl Inbox {
 
     /// Takes all that is there, submissions only if they are wanted. Whoever takes has the core: what came first is
     /// decided first.
-    pub(super) fn take(&self, submissions: bool) -> Taken {
+    pub(super) fn take(&self, submissions: bool) -> Drained {
         let mut kept = self.kept();
-        Taken {
+        Drained {
             submissions: if submissions { std::mem::take(&mut kept.submissions) } else { VecDeque::new() },
-            looks: if submissions { std::mem::take(&mut kept.looks) } else { Vec::new() },
+            queries: if submissions { std::mem::take(&mut kept.queries) } else { Vec::new() },
             gone: std::mem::take(&mut kept.gone),
             deliveries: std::mem::take(&mut kept.deliveries),
             dismissed: std::mem::take(&mut kept.dismissed),
@@ -232,7 +232,7 @@ impl Inbox {
         self.kept().floor.take()
     }
 
-    fn wake(&self, kept: MutexGuard<'_, Kept>) {
+    fn wake(&self, kept: MutexGuard<'_, InboxState>) {
         let asleep = kept.asleep.is_some();
         drop(kept);
         if asleep {
@@ -240,7 +240,7 @@ impl Inbox {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, InboxState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use engine::clock::{Clock, MachineClock};
-use engine::decider::{Decider, Opening, Said};
-use engine::sequencer::{Delivery, Sequencer};
-use engine::shard::{Reply, Shard, Space, Submission, Wait};
+use engine::internals::decider::Decider;
+use engine::internals::sequencer::Sequencer;
+use engine::internals::shard::{LogSpace, Shard};
+use engine::{Clock, Decision, Delivery, MachineClock, Reply, Submission, TenureConfig, Wait};
 use kernel::{
     Action, Bundle, Command, Granted, Kernel, LeaseRequest, Limits, Metadata, Outcome, Predicate, Renewal,
     Response, Span, Store,
@@ -22,7 +22,7 @@ use store::{LogStore, Seq};
 const BATCH_MAX: usize = 2 << 20;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-const OPENING: Opening = Opening {
+const OPENING: TenureConfig = TenureConfig {
     store: Store { shard: kernel::Shard(0), shards: 1, hash_seed: 1 },
     writer: 1,
     limits: Limits {
@@ -115,7 +115,7 @@ impl Driver {
 
 fn granted(reply: &Reply) -> Option<Granted> {
     match reply {
-        Ok(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) => Some(*granted),
+        Ok(Decision::Outcome(Outcome::Applied(Response::Granted(granted), _))) => Some(*granted),
         _ => None,
     }
 }
@@ -210,13 +210,13 @@ fn without_log_space_waiters_are_served_once_there_is_space_again() {
     driver.shard.submit(Submission { wait: wait(1000), ..Submission::new(writer, 1) });
     driver.submit(2, Action::Acquire(small_reader()), true);
     driver.settle();
-    driver.shard.set_space(Space::Nothing);
+    driver.shard.set_space(LogSpace::Nothing);
     driver.clock.0.fetch_add(1001, Ordering::Relaxed);
     let batches = driver.batches.len();
     let replies = driver.settle();
-    assert!(matches!(replies.as_slice(), [(1, Ok(Said::Blocked(_)))]), "{replies:?}");
+    assert!(matches!(replies.as_slice(), [(1, Ok(Decision::Blocked(_)))]), "{replies:?}");
     assert_eq!(driver.batches.len(), batches, "nothing is logged");
-    driver.shard.set_space(Space::Plenty);
+    driver.shard.set_space(LogSpace::Plenty);
     assert_eq!(granted_to(&driver.settle()), [2]);
 }
 
@@ -247,7 +247,7 @@ fn submit(sequencer: &Sequencer, action: Action, wait: bool) -> Receiver<Reply> 
     let wait = wait.then(|| Wait { most: Span(60_000), gone: Arc::default() });
     let command = Command::by(&identity("ada"), action);
     let to = Box::new(move |reply, delivery: Delivery| delivery.settle(send.send(reply).is_ok()));
-    sequencer.submit(Submission { command, correlation: 0, document: None, wait, peek: None, to });
+    sequencer.submit(Submission { command, correlation: 0, document: None, wait, on_decided: None, to });
     receive
 }
 

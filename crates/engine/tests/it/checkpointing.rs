@@ -1,9 +1,9 @@
 //! Checkpointing with a store that fails temporarily.
 
-use engine::checkpoint::{CheckpointError, Mark, take};
-use engine::clock::MachineClock;
-use engine::decider::{Decider, Opening};
-use engine::shard::State;
+use engine::internals::checkpoint::{CheckpointError, Mark, take};
+use engine::internals::decider::Decider;
+use engine::internals::shard::StateDigest;
+use engine::{MachineClock, TenureConfig};
 use kernel::{Action, Command, Kernel, Limits, Shard, Span, Store};
 use sim::fixture::{grant, identity, key};
 use store::faulty::{Call, Fault, Faulty};
@@ -14,7 +14,7 @@ use store::{ErrorKind, LogStore};
 fn append(decider: &mut Decider, log: &mut MemoryLog) -> Mark {
     let sealed = decider.seal().expect("something was decided");
     log.append(sealed.seq, sealed.lsns, &sealed.payload).expect("memory does not fail");
-    let state = State { lsn: decider.kernel().last_lsn(), hash: decider.kernel().state_hash() };
+    let state = StateDigest { lsn: decider.kernel().last_lsn(), hash: decider.kernel().state_hash() };
     Mark { next: sealed.seq.next(), state, extents: log.extents() }
 }
 
@@ -24,7 +24,7 @@ fn append(decider: &mut Decider, log: &mut MemoryLog) -> Mark {
 #[test]
 fn a_temporary_failure_to_read_a_snapshot_is_not_reported_as_divergence() {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = Opening { store, writer: 1, limits: Limits::default() };
+    let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
     let mut log = MemoryLog::default();
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let mut decider =

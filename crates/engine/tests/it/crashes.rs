@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::clock::Clock;
-use engine::decider::{Decider, Opening};
-use engine::recovery::{RecoveryError, replay};
+use engine::internals::decider::Decider;
+use engine::internals::recovery::{RecoveryError, replay};
+use engine::{Clock, TenureConfig};
 use kernel::{Kernel, Limits, Snapshot, Span, Store};
 use sim::disk::{FaultPlan, SimFs};
 use sim::generator::CommandGenerator;
@@ -37,7 +37,7 @@ impl Clock for TestClock {
     }
 }
 
-const OPENING: Opening = Opening {
+const OPENING: TenureConfig = TenureConfig {
     store: Store { shard: kernel::Shard(1), shards: 4, hash_seed: 9 },
     writer: 3,
     limits: Limits {
@@ -144,7 +144,7 @@ fn every_durable_state_is_recovered_over_many_power_cuts() {
 /// A store whose log was written under other rules than this build's must not start.
 #[test]
 fn a_log_that_does_not_replay_is_refused() {
-    use engine::record::Record;
+    use engine::Record;
     use kernel::{Action, Command, Lsn, Time};
     let fs = SimFs::new(FaultPlan::default());
     let mut log = open_log(&fs).expect("an empty log");
@@ -162,17 +162,17 @@ fn a_log_that_does_not_replay_is_refused() {
 /// A kernel's state was corrupted and written as a snapshot; the log that proved it was truncated.
 #[test]
 fn a_state_that_the_log_does_not_reproduce_is_never_snapshotted() {
-    use engine::checkpoint::{CheckpointError, Mark, take};
-    use engine::shard::State;
+    use engine::internals::checkpoint::{CheckpointError, Mark, take};
+    use engine::internals::shard::StateDigest;
     use store::memory::{MemoryBlobs, MemoryLog};
     let (mut log, blobs) = (MemoryLog::default(), MemoryBlobs::default());
     let clock = Box::new(TestClock::default());
     let mut decider = Decider::open(Kernel::new(), Seq(0), clock, &OPENING).expect("a right clock");
     let sealed = decider.seal().expect("the open");
     log.append(sealed.seq, sealed.lsns, &sealed.payload).expect("writable");
-    let state = State { lsn: decider.kernel().last_lsn(), hash: decider.kernel().state_hash() };
+    let state = StateDigest { lsn: decider.kernel().last_lsn(), hash: decider.kernel().state_hash() };
     let mark = Mark { next: Seq(1), state, extents: log.extents() };
-    let wrong = Mark { state: State { hash: state.hash ^ 1, ..state }, ..mark.clone() };
+    let wrong = Mark { state: StateDigest { hash: state.hash ^ 1, ..state }, ..mark.clone() };
     let failed = take(&blobs, &mut *log.reader(), OPENING.store.shard, &wrong).err().expect("not the same");
     assert!(matches!(failed, CheckpointError::Diverged(_)), "{failed}");
     assert_eq!(blobs.list("").expect("a list"), []);

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use engine::clock::MachineClock;
-use engine::decider::{Opening, Said};
-use engine::documents::Place;
-use engine::engine::{Engine, Fatal, Options, Upkeep, Watcher};
-use engine::recovery::snapshots;
+use engine::internals::recovery::snapshots;
+use engine::{
+    Decision, DocumentLocation, Engine, EngineObserver, Fatal, MachineClock, MaintenanceEvent, Options,
+    TenureConfig,
+};
 use kernel::{
     Action, Command, Commit, Document, Etag, Event, Granted, Limits, Location, Lsn, Outcome, ResourceName,
     Response, Shard, Span, Store, Write,
@@ -27,20 +27,20 @@ struct MaintenanceLog {
     collected: Mutex<usize>,
 }
 
-impl Watcher for MaintenanceLog {
+impl EngineObserver for MaintenanceLog {
     fn fatal(&self, why: Fatal) {
         panic!("{why}");
     }
 
     fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
 
-    fn upkeep(&self, news: Upkeep) {
+    fn upkeep(&self, news: MaintenanceEvent) {
         match news {
-            Upkeep::Snapshot { moved, moved_bytes } => {
+            MaintenanceEvent::Snapshot { moved, moved_bytes } => {
                 self.snapshots.lock().expect("not poisoned").push((moved, moved_bytes));
             }
-            Upkeep::Swept(deleted) => *self.collected.lock().expect("not poisoned") += deleted,
-            Upkeep::Failed(error) => panic!("{error}"),
+            MaintenanceEvent::Swept(deleted) => *self.collected.lock().expect("not poisoned") += deleted,
+            MaintenanceEvent::Failed(error) => panic!("{error}"),
         }
     }
 }
@@ -56,9 +56,9 @@ fn blobs(dir: &Path) -> Arc<DiskBlobs<RealFs>> {
 
 fn open(dir: &Path, watch: &Arc<MaintenanceLog>, options: Options) -> Engine {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = Opening { store, writer: 1, limits: Limits::default() };
+    let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
     let clock = Box::new(MachineClock::new().expect("Linux"));
-    let watcher: Arc<dyn Watcher> = Arc::clone(watch) as Arc<dyn Watcher>;
+    let watcher: Arc<dyn EngineObserver> = Arc::clone(watch) as Arc<dyn EngineObserver>;
     Engine::open(Box::new(log(dir)), blobs(dir), clock, &opening, options, watcher).expect("a sound store")
 }
 
@@ -74,8 +74,8 @@ fn frequent_snapshots() -> Options {
 fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Outcome {
     let command = Command::by(&identity("ada"), action);
     match engine.sequencer().call(command, 7, document, None).expect("running").expect("accepted") {
-        Said::Outcome(outcome) => outcome,
-        Said::Blocked(blocked) => panic!("{blocked:?}"),
+        Decision::Outcome(outcome) => outcome,
+        Decision::Blocked(blocked) => panic!("{blocked:?}"),
     }
 }
 
@@ -103,7 +103,7 @@ fn put(engine: &Engine, lease: &Granted, name: &str, content: Vec<u8>) {
 fn document(engine: &Engine, name: &str) -> Document {
     let (send, receive) = std::sync::mpsc::channel();
     let key = ResourceName::key(name).expect("a valid key");
-    let query = engine.sequencer().look(Box::new(move |shard| {
+    let query = engine.sequencer().query(Box::new(move |shard| {
         let found = shard.kernel().key(&default_namespace(), &key);
         Box::new(move || send.send(found).expect("the test listens"))
     }));
@@ -192,7 +192,8 @@ fn upload(engine: &Engine, lease: &Granted, name: &str, content: &[u8]) {
     let mut upload = engine.uploads().begin().expect("writable");
     content.chunks(10_000).for_each(|part| upload.write(part).expect("writable"));
     let pin = upload.finish().expect("durable");
-    let outcome = call(engine, commit(lease, name, content.len(), Place::Blob(pin.blob()).location()), None);
+    let outcome =
+        call(engine, commit(lease, name, content.len(), DocumentLocation::Blob(pin.blob()).location()), None);
     assert!(matches!(outcome, Outcome::Applied(Response::Committed(_), _)), "{outcome:?}");
 }
 
@@ -250,7 +251,7 @@ fn garbage_collection_deletes_abandoned_blobs_and_spares_pinned_ones() {
         std::thread::yield_now();
     }
     assert_eq!(stored_blobs(dir.path()), 2);
-    let location = Place::Blob(pin.blob()).location();
+    let location = DocumentLocation::Blob(pin.blob()).location();
     let outcome = call(&engine, commit(&lease, "k", 100_000, location), None);
     assert!(matches!(outcome, Outcome::Applied(Response::Committed(_), _)), "{outcome:?}");
     drop(pin);

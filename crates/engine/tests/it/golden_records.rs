@@ -3,7 +3,7 @@
 //! `golden/records-v1.txt` has one record per line: its bytes, a tab, its meaning. Lines are added and never
 //! changed: if one fails, the format has changed, and needs a new version.
 
-use engine::record::Record;
+use engine::Record;
 use sim::Step;
 use sim::transcript::write_step;
 

@@ -3,7 +3,7 @@
 //! `golden/snapshots-v1.txt` has one snapshot per line: its bytes, a tab, its name in this test. Lines are
 //! added and never changed: if one fails, the format has changed, and needs a new version.
 
-use engine::snapshot::{read, write};
+use engine::internals::snapshot::{read, write};
 use kernel::{
     Age, AgentData, AgentName, Document, EndReason, EndedLeaseData, Epoch, Etag, Granted, IdempotencyEntry,
     IdempotencyKey, Identity, Kernel, KeyData, LeaseAttributes, LeaseData, LeaseId, Limits, Live, Location,

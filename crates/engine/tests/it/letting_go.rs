@@ -5,13 +5,13 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use engine::clock::MachineClock;
-use engine::decider::{Opening, Said};
-use engine::documents::{Place, Term};
-use engine::engine::{Engine, Fatal, Options, Strict, Upkeep, Watcher};
-use engine::record::Record;
-use engine::shard::Reply;
-use engine::uploads::Uploads;
+use engine::internals::documents::Term;
+use engine::internals::engine::PanicOnFailure;
+use engine::internals::uploads::Uploads;
+use engine::{
+    Decision, DocumentLocation, Engine, EngineObserver, Fatal, MachineClock, MaintenanceEvent, Options,
+    Record, Reply, TenureConfig,
+};
 use kernel::{
     Action, Command, Commit, Cursor, Etag, Granted, Kernel, Limits, Location, Lsn, Outcome, ResourceName,
     Response, Shard, Span, Store, Write,
@@ -107,8 +107,8 @@ impl LogStore for Careful {
         let mut seen = self.seen.lock().expect("one at a time");
         seen.floors += 1;
         for (_, _, key, view) in self.kernel.documents_from(Cursor::default()) {
-            let place = view.document.map(|document| Place::of(document.location));
-            if matches!(place, Some(Place::Inline(lsn)) if lsn < first) {
+            let place = view.document.map(|document| DocumentLocation::of(document.location));
+            if matches!(place, Some(DocumentLocation::Inline(lsn)) if lsn < first) {
                 seen.lost.push(format!("{} below {floor:?}", key.as_str()));
             }
         }
@@ -131,7 +131,7 @@ fn ask(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Option<Rep
 
 fn call(engine: &Engine, action: Action, document: Option<Vec<u8>>) -> Response {
     match ask(engine, action, document).expect("it lives").expect("taken") {
-        Said::Outcome(Outcome::Applied(answer, _)) => answer,
+        Decision::Outcome(Outcome::Applied(answer, _)) => answer,
         other => panic!("{other:?}"),
     }
 }
@@ -145,7 +145,7 @@ fn acquire(engine: &Engine, name: &str) -> Granted {
 
 fn put(engine: &Engine, lease: &Granted, name: &str, length: usize) {
     let outcome = commit(engine, lease, name, length).expect("it lives").expect("taken");
-    assert!(matches!(outcome, Said::Outcome(Outcome::Applied(..))), "{outcome:?}");
+    assert!(matches!(outcome, Decision::Outcome(Outcome::Applied(..))), "{outcome:?}");
 }
 
 fn commit(engine: &Engine, lease: &Granted, name: &str, length: usize) -> Option<Reply> {
@@ -157,10 +157,10 @@ fn commit(engine: &Engine, lease: &Granted, name: &str, length: usize) -> Option
 }
 
 /// One that takes a snapshot soon, and keeps nothing that it need not.
-fn open(seen: &Arc<Mutex<Seen>>, stuck: bool, watcher: Arc<dyn Watcher>) -> Engine {
+fn open(seen: &Arc<Mutex<Seen>>, stuck: bool, watcher: Arc<dyn EngineObserver>) -> Engine {
     let log = Careful { inner: MemoryLog::default(), kernel: Kernel::new(), seen: Arc::clone(seen), stuck };
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = Opening { store, writer: 1, limits: Limits::default() };
+    let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
     let options = Options {
         snapshot_every: 64 << 10,
         retain: 0,
@@ -174,12 +174,12 @@ fn open(seen: &Arc<Mutex<Seen>>, stuck: bool, watcher: Arc<dyn Watcher>) -> Engi
 /// Says when it is over.
 struct Over(SyncSender<()>);
 
-impl Watcher for Over {
+impl EngineObserver for Over {
     fn fatal(&self, _: Fatal) {
         self.0.send(()).expect("the test listens");
     }
 
-    fn upkeep(&self, _: Upkeep) {}
+    fn upkeep(&self, _: MaintenanceEvent) {}
 }
 
 /// What upkeep had handed in was let go when its append failed, but upkeep held the other end of what it waited at, and waited
@@ -206,7 +206,7 @@ fn upkeep_ends_when_what_it_carries_cannot_be_appended() {
 #[test]
 fn a_floor_rises_when_what_is_alive_below_it_is_durable_above_it() {
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let engine = open(&seen, false, Arc::new(Strict));
+    let engine = open(&seen, false, Arc::new(PanicOnFailure));
     for n in 0..10 {
         let name = format!("cold-{n}");
         put(&engine, &acquire(&engine, &name), &name, 2000);

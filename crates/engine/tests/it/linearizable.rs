@@ -12,9 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::clock::MachineClock;
-use engine::decider::Opening;
-use engine::engine::{Engine, Options, Strict};
+use engine::internals::engine::PanicOnFailure;
+use engine::{Engine, MachineClock, Options, TenureConfig};
 use kernel::{Limits, Span, Store};
 use sim::linearizability::explain;
 use sim::linearizability::key::{KeyModel, Op};
@@ -35,7 +34,7 @@ fn open(dir: &Path) -> Engine {
     let log = DiskLog::open(RealFs, &dir.join("log"), log).expect("a sound log").0;
     let blobs = Arc::new(DiskBlobs::open(RealFs, &dir.join("blob")).expect("a sound store"));
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = Opening { store, writer: 1, limits: Limits::default() };
+    let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let options = Options {
         snapshot_every: 128 << 10,
@@ -43,7 +42,8 @@ fn open(dir: &Path) -> Engine {
         sweep_every: Duration::from_millis(50),
         ..Options::default()
     };
-    Engine::open(Box::new(log), blobs, clock, &opening, options, Arc::new(Strict)).expect("a sound store")
+    Engine::open(Box::new(log), blobs, clock, &opening, options, Arc::new(PanicOnFailure))
+        .expect("a sound store")
 }
 
 fn seed() -> u64 {

@@ -1,6 +1,6 @@
 //! The record format: every decided command can be encoded and decoded, and malformed bytes are refused.
 
-use engine::record::Record;
+use engine::Record;
 use kernel::Outcome;
 use sim::generator::CommandGenerator;
 use sim::rng::Rng;

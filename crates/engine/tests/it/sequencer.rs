@@ -4,12 +4,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_chan
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use engine::checkpoint::Mark;
-use engine::clock::MachineClock;
-use engine::decider::{Decider, Opening, Said};
-use engine::recovery::replay;
-use engine::sequencer::{Delivery, Follower, Measure, QUEUE_MAX, ReplyTo, Sequencer};
-use engine::shard::{Reply, Shard, Submission, Unavailable, Wait};
+use engine::internals::checkpoint::Mark;
+use engine::internals::decider::Decider;
+use engine::internals::recovery::replay;
+use engine::internals::sequencer::{BatchObserver, QUEUE_MAX, Sequencer};
+use engine::internals::shard::Shard;
+use engine::{
+    Decision, Delivery, MachineClock, Measure, Reply, ReplyTo, Submission, TenureConfig, Unavailable, Wait,
+};
 use kernel::{
     Action, Command, Event, Granted, IdempotencyKey, Kernel, Limits, Lsn, Outcome, RequestKey, Response,
     Span, Store,
@@ -23,7 +25,7 @@ use store::{Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRang
 
 type Answered = Receiver<Reply>;
 
-const OPENING: Opening = Opening {
+const OPENING: TenureConfig = TenureConfig {
     store: Store { shard: kernel::Shard(0), shards: 1, hash_seed: 1 },
     writer: 1,
     limits: Limits {
@@ -56,7 +58,7 @@ fn start(log: impl LogStore + 'static) -> Sequencer {
     start_following(log, Box::new(()))
 }
 
-fn start_following(log: impl LogStore + 'static, follower: Box<dyn Follower>) -> Sequencer {
+fn start_following(log: impl LogStore + 'static, follower: Box<dyn BatchObserver>) -> Sequencer {
     let next = log.bounds().next;
     Sequencer::start(
         Shard::new(decider(Kernel::new(), next)),
@@ -76,7 +78,7 @@ fn submit_waiting(sequencer: &Sequencer, who: &str, action: Action, wait: Option
     let command = Command::by(&identity(who), action);
     // Nobody may be listening any more.
     let to = Box::new(move |reply, delivery: Delivery| delivery.settle(send.send(reply).is_ok()));
-    sequencer.submit(Submission { command, correlation: 0, document: None, wait, peek: None, to });
+    sequencer.submit(Submission { command, correlation: 0, document: None, wait, on_decided: None, to });
     receive
 }
 
@@ -90,7 +92,7 @@ fn acquire(name: &str) -> Action {
 
 fn granted(answered: &Answered) -> Granted {
     match answered.recv().expect("an answer") {
-        Ok(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) => granted,
+        Ok(Decision::Outcome(Outcome::Applied(Response::Granted(granted), _))) => granted,
         other => panic!("not granted: {other:?}"),
     }
 }
@@ -125,7 +127,7 @@ fn tell_many(sequencer: Sequencer) {
                         let released = submit(&sequencer, &who, Action::Release(held(&lease)));
                         assert!(matches!(
                             released.recv(),
-                            Ok(Ok(Said::Outcome(Outcome::Applied(Response::Released, _))))
+                            Ok(Ok(Decision::Outcome(Outcome::Applied(Response::Released, _))))
                         ));
                     }
                 }
@@ -210,7 +212,7 @@ fn a_refusal_waits_for_the_state_that_it_reveals() {
         for grant in &grants {
             granted(grant);
         }
-        assert!(matches!(refusal.recv(), Ok(Ok(Said::Blocked(_)))));
+        assert!(matches!(refusal.recv(), Ok(Ok(Decision::Blocked(_)))));
     }
 }
 
@@ -218,7 +220,7 @@ fn a_refusal_waits_for_the_state_that_it_reveals() {
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<Event>>>);
 
-impl Follower for Heard {
+impl BatchObserver for Heard {
     fn landed(&mut self, events: &[(Lsn, Vec<Event>)]) {
         let mut heard = self.0.lock().expect("one at a time");
         heard.extend(events.iter().flat_map(|(_, events)| events.clone()));
@@ -270,7 +272,7 @@ fn nothing_is_told_of_a_state_that_may_be_anothers() {
     assert!(refusal.recv().is_err(), "nobody knows whether it is so");
     assert_eq!(failed.recv(), Ok(ErrorKind::Taken));
     let (send, told) = channel();
-    let look = sequencer.look(Box::new(move |_| Box::new(move || send.send(()).expect("the test listens"))));
+    let look = sequencer.query(Box::new(move |_| Box::new(move || send.send(()).expect("the test listens"))));
     assert!(look.is_err() || told.recv().is_err());
 }
 
@@ -344,7 +346,7 @@ fn without_room_nothing_new_is_taken_and_what_gives_back_is_until_there_is_room_
     };
     assert_eq!(refused, Unavailable::NoSpace);
     let released = submit(&sequencer, "ada", Action::Release(held(&lease)));
-    assert!(matches!(released.recv(), Ok(Ok(Said::Outcome(Outcome::Applied(Response::Released, _))))));
+    assert!(matches!(released.recv(), Ok(Ok(Decision::Outcome(Outcome::Applied(Response::Released, _))))));
     full.store(false, std::sync::atomic::Ordering::Relaxed);
     while submit(&sequencer, "ada", acquire("again")).recv().expect("an answer").is_err() {
         std::thread::yield_now();
@@ -415,10 +417,10 @@ fn nothing_is_said_after_a_turn_that_was_left_halfway() {
 
 /// Here, or on the deciding thread.
 fn leave_halfway(sequencer: &Sequencer) {
-    let peek: engine::shard::Peek = Box::new(|_, _, _| panic!("halfway"));
+    let on_decided: engine::OnDecided = Box::new(|_, _, _| panic!("halfway"));
     let command = Command::by(&identity("ada"), acquire("l"));
     let submission = Submission {
-        peek: Some(peek),
+        on_decided: Some(on_decided),
         ..Submission::new(command, Box::new(|_, delivery: Delivery| delivery.confirm()) as ReplyTo)
     };
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sequencer.submit(submission)));
@@ -474,7 +476,7 @@ fn a_reply_may_hand_in_the_next_command() {
     let (send, receive) = channel();
     let next = Arc::clone(&sequencer);
     let to: ReplyTo = Box::new(move |reply, delivery| {
-        let Ok(Said::Outcome(Outcome::Applied(Response::Granted(granted), _))) = reply else { return };
+        let Ok(Decision::Outcome(Outcome::Applied(Response::Granted(granted), _))) = reply else { return };
         delivery.confirm();
         let release = Command::by(&identity("ada"), Action::Release(held(&granted)));
         next.submit(Submission::new(
@@ -484,13 +486,13 @@ fn a_reply_may_hand_in_the_next_command() {
     });
     sequencer.submit(Submission::new(Command::by(&identity("ada"), acquire("k")), to));
     let released = receive.recv().expect("an answer").expect("taken");
-    assert!(matches!(released, Said::Outcome(Outcome::Applied(Response::Released, _))), "{released:?}");
+    assert!(matches!(released, Decision::Outcome(Outcome::Applied(Response::Released, _))), "{released:?}");
 }
 
 #[derive(Clone, Default)]
 struct Measured(Arc<Mutex<Vec<Measure>>>);
 
-impl Follower for Measured {
+impl BatchObserver for Measured {
     fn landed(&mut self, _: &[(Lsn, Vec<Event>)]) {}
 
     fn marked(&mut self, _: Mark) {}
@@ -526,7 +528,7 @@ fn a_lease_is_handed_to_the_next_who_waits_and_the_last_gives_up_in_time() {
     let first = granted(&submit(&sequencer, "ada", acquire("k")));
     let second = submit_waiting(&sequencer, "bob", acquire("k"), Some(wait(60_000)));
     let tired = submit_waiting(&sequencer, "eve", acquire("k"), Some(wait(50)));
-    assert!(matches!(tired.recv(), Ok(Ok(Said::Blocked(_)))), "it has waited long enough");
+    assert!(matches!(tired.recv(), Ok(Ok(Decision::Blocked(_)))), "it has waited long enough");
     assert!(second.try_recv().is_err(), "it has not");
     submit(&sequencer, "ada", Action::Release(held(&first))).recv().expect("an answer").expect("taken");
     let second = granted(&second);
@@ -557,7 +559,7 @@ fn a_grant_whose_reply_is_dropped_unread_is_undone_unless_a_replay_is_on_its_way
             let leases = shard.kernel().counts().leases;
             Box::new(move || send.send(leases).expect("the test listens")) as Box<dyn FnOnce() + Send>
         };
-        sequencer.look(Box::new(look)).expect("it runs");
+        sequencer.query(Box::new(look)).expect("it runs");
         receive.recv().expect("a count")
     };
     let (first, replay) = (ask(), ask());

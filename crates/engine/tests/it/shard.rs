@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::clock::Clock;
-use engine::decider::{Advice, Blocked, CameTo, Decider, Opening, Said};
-use engine::shard::{Reply, Shard, Space, Submission, Turn, Unavailable, Wait};
+use engine::internals::decider::Decider;
+use engine::internals::shard::{LogSpace, Shard, TurnOutput};
+use engine::{
+    Advice, Blocked, Clock, ContentionOutcome, Decision, Reply, Submission, TenureConfig, Unavailable, Wait,
+};
 use kernel::{
     Action, Age, Bundle, Command, Granted, IdempotencyKey, Kernel, LeaseId, LeaseRequest, Limits, OnExpiry,
     Outcome, Party, Predicate, Rejection, Renewal, RequestKey, Response, SessionName, Span, Store, Time,
@@ -42,7 +44,7 @@ impl World {
     fn new() -> World {
         let hands = Hands::default();
         let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-        let opening = Opening { store, writer: 1, limits: Limits::default() };
+        let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
         let decider = Decider::open(Kernel::new(), Seq(0), Box::new(hands.clone()), &opening);
         let mut world = World {
             shard: Shard::new(decider.expect("a right clock")),
@@ -56,9 +58,9 @@ impl World {
 
     fn turn(&mut self) {
         self.shard.housekeep();
-        let Turn { sealed, replies, .. } = self.shard.end_turn();
+        let TurnOutput { sealed, replies, .. } = self.shard.end_turn();
         if let Some(sealed) = sealed {
-            self.records += engine::record::Record::decode_all(&sealed.payload).expect("records").len();
+            self.records += engine::Record::decode_all(&sealed.payload).expect("records").len();
         }
         self.replies.extend(replies);
     }
@@ -70,7 +72,7 @@ impl World {
 
     fn send(&mut self, to: u32, command: Command, wait: Option<u64>) {
         let wait = wait.map(|most| Wait { most: Span(most), gone: Arc::default() });
-        self.shard.submit(Submission { command, correlation: 0, document: None, wait, peek: None, to });
+        self.shard.submit(Submission { command, correlation: 0, document: None, wait, on_decided: None, to });
         self.turn();
     }
 
@@ -81,7 +83,7 @@ impl World {
 
     fn granted(&self, to: u32) -> Granted {
         match self.said(to) {
-            Some(Ok(Said::Outcome(
+            Some(Ok(Decision::Outcome(
                 Outcome::Applied(Response::Granted(granted), _)
                 | Outcome::Unchanged(Response::Granted(granted)),
             ))) => *granted,
@@ -91,7 +93,7 @@ impl World {
 
     fn blocked(&self, to: u32) -> &Blocked {
         match self.said(to) {
-            Some(Ok(Said::Blocked(blocked))) => blocked,
+            Some(Ok(Decision::Blocked(blocked))) => blocked,
             other => panic!("{to} is not told that others are in the way: {other:?}"),
         }
     }
@@ -217,7 +219,7 @@ fn what_no_waiting_would_help_against_is_said_before_the_wait() {
     world.send(3, ask("cid", grant(key("x"), Span(0))), Some(60_000));
     assert!(matches!(
         world.said(3),
-        Some(Ok(Said::Outcome(Outcome::Rejected(Rejection::InvalidTtl { .. }))))
+        Some(Ok(Decision::Outcome(Outcome::Rejected(Rejection::InvalidTtl { .. }))))
     ));
 }
 
@@ -248,15 +250,15 @@ fn whoever_meets_others_in_its_way_is_told_of() {
         world.shard.submit(Submission { wait, ..Submission::new(command, 2) });
         let told = world.shard.end_turn().contended;
         assert!(told.iter().all(|one| one.holders == [lease] && one.members[0].resource.name() == "x"));
-        told.iter().map(|one| one.came_to).collect::<Vec<_>>()
+        told.iter().map(|one| one.outcome).collect::<Vec<_>>()
     };
-    assert_eq!(met(ask("bob", grant(key("x"), Span(60_000))), None), [CameTo::Refused]);
-    assert_eq!(met(ask("bob", attempt(101, "b", key("x"))), Some(1_000)), [CameTo::Died]);
-    assert_eq!(met(ask("bob", attempt(5, "b", key("x"))), Some(1_000)), [CameTo::Queued]);
+    assert_eq!(met(ask("bob", grant(key("x"), Span(60_000))), None), [ContentionOutcome::Refused]);
+    assert_eq!(met(ask("bob", attempt(101, "b", key("x"))), Some(1_000)), [ContentionOutcome::Died]);
+    assert_eq!(met(ask("bob", attempt(5, "b", key("x"))), Some(1_000)), [ContentionOutcome::Queued]);
     world.hands.0.fetch_add(1_001, Ordering::Relaxed);
     world.shard.housekeep();
     let told = world.shard.end_turn().contended;
-    assert_eq!(told.iter().map(|one| one.came_to).collect::<Vec<_>>(), [CameTo::TimedOut]);
+    assert_eq!(told.iter().map(|one| one.outcome).collect::<Vec<_>>(), [ContentionOutcome::TimedOut]);
 }
 
 #[test]
@@ -272,7 +274,10 @@ fn a_retry_takes_its_waiters_place_in_the_queue() {
     assert_eq!(world.shard.waiters().len(), 2);
     let other = ask("bob", grant(key("y"), Span(60_000))).with_request(request(7, 2));
     world.send(5, other, Some(60_000));
-    assert!(matches!(world.said(5), Some(Ok(Said::Outcome(Outcome::Rejected(Rejection::RequestMismatch))))));
+    assert!(matches!(
+        world.said(5),
+        Some(Ok(Decision::Outcome(Outcome::Rejected(Rejection::RequestMismatch))))
+    ));
     world.send(6, Command::by(&identity("ada"), release(&holder)), None);
     assert!(world.granted(4).token > holder.token, "before the one who came between");
     assert!(world.waits(3));
@@ -394,7 +399,7 @@ fn a_long_command_becomes_records_of_256_and_others_get_their_turn_in_between() 
         correlation: 0,
         document: None,
         wait: None,
-        peek: None,
+        on_decided: None,
         to: 1000,
     });
     world.shard.submit(Submission {
@@ -402,7 +407,7 @@ fn a_long_command_becomes_records_of_256_and_others_get_their_turn_in_between() 
         correlation: 0,
         document: None,
         wait: None,
-        peek: None,
+        on_decided: None,
         to: 1001,
     });
     assert_eq!(world.shard.until_due(), Some(Span(0)), "there is more to do");
@@ -413,7 +418,7 @@ fn a_long_command_becomes_records_of_256_and_others_get_their_turn_in_between() 
     assert!(place(1001) < place(1000));
     assert_eq!(world.records - before, 4);
     match world.said(1000) {
-        Some(Ok(Said::Outcome(Outcome::Applied(Response::Renewed(results), _)))) => {
+        Some(Ok(Decision::Outcome(Outcome::Applied(Response::Renewed(results), _)))) => {
             assert_eq!((results.len(), results.iter().filter(|result| result.is_ok()).count()), (700, 700));
         }
         other => panic!("{other:?}"),
@@ -425,11 +430,14 @@ fn a_long_command_becomes_records_of_256_and_others_get_their_turn_in_between() 
     }
     assert!(matches!(
         world.said(1002),
-        Some(Ok(Said::Outcome(Outcome::Applied(Response::RevokedAll { revoked: 700, more: false }, _))))
+        Some(Ok(Decision::Outcome(Outcome::Applied(Response::RevokedAll { revoked: 700, more: false }, _))))
     ));
-    let endless = vec![Renewal { held: held(&world.granted(0)), ttl: None }; engine::shard::RENEWALS_MAX + 1];
+    let endless = vec![Renewal { held: held(&world.granted(0)), ttl: None }; engine::RENEWALS_MAX + 1];
     world.send(1003, Command::by(&identity("ada"), Action::Renew(endless)), None);
-    assert!(matches!(world.said(1003), Some(Ok(Said::Outcome(Outcome::Rejected(Rejection::InvalidBatch))))));
+    assert!(matches!(
+        world.said(1003),
+        Some(Ok(Decision::Outcome(Outcome::Rejected(Rejection::InvalidBatch))))
+    ));
 }
 
 #[test]
@@ -438,19 +446,19 @@ fn without_space_what_gives_back_goes_on_and_then_nothing() {
     for n in 0..3 {
         world.send(n, ask("ada", grant(key(&format!("k{n}")), Span(1000))), None);
     }
-    world.shard.set_space(Space::Reserve);
+    world.shard.set_space(LogSpace::Reserve);
     world.send(10, ask("ada", grant(key("new"), Span(1000))), None);
     assert_eq!(world.said(10), Some(&Err(Unavailable::NoSpace)));
     world.send(11, Command::by(&identity("ada"), release(&world.granted(0))), None);
     assert!(matches!(world.said(11), Some(Ok(_))));
-    world.shard.set_space(Space::Nothing);
+    world.shard.set_space(LogSpace::Nothing);
     world.send(12, Command::by(&identity("ada"), release(&world.granted(1))), None);
     assert_eq!(world.said(12), Some(&Err(Unavailable::NoSpace)));
     let before = world.records;
     world.pass(5000);
     assert_eq!(world.records, before, "not even what is due is written");
     assert_eq!(world.shard.until_due(), None);
-    world.shard.set_space(Space::Plenty);
+    world.shard.set_space(LogSpace::Plenty);
     world.pass(1);
     assert_eq!(world.shard.kernel().counts().leases, 0, "what was due has ended");
 }
@@ -500,12 +508,12 @@ fn what_a_peek_sees_is_the_state_in_which_its_command_was_decided() {
     let (send, receive) = std::sync::mpsc::channel();
     for (to, name) in [(1, "x"), (2, "x"), (3, "y")] {
         let send = send.clone();
-        let peek: engine::shard::Peek = Box::new(move |kernel, _, said| {
-            let blocked = matches!(said, Said::Blocked(_));
+        let on_decided: engine::OnDecided = Box::new(move |kernel, _, said| {
+            let blocked = matches!(said, Decision::Blocked(_));
             send.send((to, kernel.counts().leases, blocked)).expect("the test listens");
         });
         let command = ask("ada", grant(key(name), Span(60_000)));
-        world.shard.submit(Submission { peek: Some(peek), ..Submission::new(command, to) });
+        world.shard.submit(Submission { on_decided: Some(on_decided), ..Submission::new(command, to) });
     }
     world.turn();
     assert_eq!(receive.try_iter().collect::<Vec<_>>(), [(1, 1, false), (2, 1, true), (3, 2, false)]);

@@ -1,7 +1,7 @@
 //! Snapshots of random kernel states: they decode exactly, and a kernel restored from one behaves like the
 //! original.
 
-use engine::snapshot::{PIECE_MAX, RANGE_BYTES, read, write};
+use engine::internals::snapshot::{PIECE_MAX, RANGE_BYTES, read, write};
 use kernel::{
     Action, Bundle, Kernel, LeaseRequest, Limits, Member, Metadata, Outcome, Owner, Predicate, Reason,
     ResourceName, Snapshot, Span,

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::clock::Clock;
-use engine::decider::{Asked, Decider, Opening, Said};
-use engine::waiters::Ticket;
+use engine::internals::decider::{Admission, Decider};
+use engine::{Clock, Decision, TenureConfig, Ticket};
 use kernel::{Action, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Response, Span, Store};
 use sim::fixture::{grant, held, identity, key, member, one};
 use sim::rng::Rng;
@@ -30,7 +29,7 @@ impl Clock for Stopped {
 
 fn decider() -> Decider {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = Opening { store, writer: 1, limits: Limits { history_max: 0, ..Limits::default() } };
+    let opening = TenureConfig { store, writer: 1, limits: Limits { history_max: 0, ..Limits::default() } };
     Decider::open(Kernel::new(), Seq(0), Box::new(Stopped), &opening).expect("a right clock")
 }
 
@@ -38,17 +37,17 @@ fn acquire(bundle: Bundle) -> Command {
     Command::by(&identity("ada"), Action::Acquire(grant(bundle, Span(60_000))))
 }
 
-fn granted(said: &Said) -> Option<Granted> {
+fn granted(said: &Decision) -> Option<Granted> {
     match said {
-        Said::Outcome(Outcome::Applied(Response::Granted(granted), _)) => Some(*granted),
+        Decision::Outcome(Outcome::Applied(Response::Granted(granted), _)) => Some(*granted),
         _ => None,
     }
 }
 
 fn ask(decider: &mut Decider, bundle: Bundle) -> Result<Granted, (Ticket, usize)> {
     match decider.ask(&acquire(bundle), 0, Some(&Arc::default())) {
-        Asked::Said(said) => Ok(granted(&said).expect("granted, or it waits")),
-        Asked::Waiting { ticket, position } => Err((ticket, position)),
+        Admission::Decided(said) => Ok(granted(&said).expect("granted, or it waits")),
+        Admission::Waiting { ticket, position } => Err((ticket, position)),
     }
 }
 
@@ -98,8 +97,8 @@ fn nobody_barges_past_a_bundle_that_waits() {
     let (late, position) = ask(&mut decider, key("x")).expect_err("the bundle was first");
     assert_eq!(position, 1);
     match decider.ask(&acquire(key("x")), 0, None) {
-        Asked::Said(said) => assert!(matches!(said, Said::Blocked(_)), "{said:?}"),
-        Asked::Waiting { .. } => panic!("it does not want to wait"),
+        Admission::Decided(said) => assert!(matches!(said, Decision::Blocked(_)), "{said:?}"),
+        Admission::Waiting { .. } => panic!("it does not want to wait"),
     }
     release(&mut decider, &y);
     let whole = served(&mut decider);
@@ -153,7 +152,7 @@ fn one_who_is_gone_is_passed_by_when_its_turn_comes() {
     let mut decider = decider();
     let holder = ask(&mut decider, key("k")).expect("free");
     let gone = Arc::new(AtomicBool::new(false));
-    assert!(matches!(decider.ask(&acquire(key("k")), 0, Some(&gone)), Asked::Waiting { .. }));
+    assert!(matches!(decider.ask(&acquire(key("k")), 0, Some(&gone)), Admission::Waiting { .. }));
     let (behind, _) = ask(&mut decider, key("k")).expect_err("held");
     gone.store(true, Ordering::Release);
     release(&mut decider, &holder);

@@ -1,6 +1,6 @@
 //! The state of agents: announced by themselves, or set by an operator.
 
-use engine::decider::Said;
+use engine::Decision;
 use kernel::{
     Action, AgentAnnouncement, AgentName, AgentState, AgentView, Command, IdempotencyKey, Kernel, Namespace,
     Outcome, Pause, Paused, Rejection, Time,
@@ -50,14 +50,14 @@ impl AgentCommands<'_> {
         let command = Command { identity: Some(self.peer.identity.clone()), request, action };
         let options = SubmitOptions::new(self.correlation);
         let (namespace, agent) = (self.namespace.clone(), self.agent.clone());
-        let view = move |kernel: &Kernel, now: Time, _: &Said| kernel.agent(&namespace, &agent, now);
+        let view = move |kernel: &Kernel, now: Time, _: &Decision| kernel.agent(&namespace, &agent, now);
         let shard = self.app.shard_of(self.namespace);
         let (decision, view) = self.app.submit(shard, command, options, view).await?;
         match decision {
-            Said::Outcome(Outcome::Applied(..) | Outcome::Unchanged(_)) => {
+            Decision::Outcome(Outcome::Applied(..) | Outcome::Unchanged(_)) => {
                 view.ok_or(BackendError::NoSuchAgent)
             }
-            Said::Outcome(Outcome::Rejected(Rejection::NotFound)) => Err(BackendError::NoSuchAgent),
+            Decision::Outcome(Outcome::Rejected(Rejection::NotFound)) => Err(BackendError::NoSuchAgent),
             decision => Err(BackendError::Refused(decision)),
         }
     }

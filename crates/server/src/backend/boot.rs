@@ -5,9 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::clock::{Clock, MachineClock};
-use engine::decider::Opening;
-use engine::engine::{Engine, OpenError, Options, Watcher};
+use engine::{Clock, Engine, EngineObserver, MachineClock, OpenError, Options, TenureConfig};
 use kernel::{Limits, Shard, Store};
 use store::disk::{DiskDir, LogOptions, StoreFile};
 use store::memory::{MemoryBlobs, MemoryLog};
@@ -149,7 +147,7 @@ pub fn open(
     url: &StoreUrl,
     making: &Making,
     machine: Machine<'_>,
-    watcher: &Arc<dyn Watcher>,
+    watcher: &Arc<dyn EngineObserver>,
 ) -> Result<Opened, BootError> {
     let random = machine.random;
     match url {
@@ -198,12 +196,12 @@ fn start(
     blobs: &Arc<dyn BlobStore>,
     making: &Making,
     machine: Machine<'_>,
-    watcher: &Arc<dyn Watcher>,
+    watcher: &Arc<dyn EngineObserver>,
 ) -> Result<Arc<Engine>, BootError> {
     let random = machine.random;
     let hash_seed = u64::from_le_bytes(bytes(random));
     let store = Store { shard: Shard(number), shards, hash_seed };
-    let opening = Opening { store, writer: u128::from_le_bytes(bytes(random)), limits: making.limits };
+    let opening = TenureConfig { store, writer: u128::from_le_bytes(bytes(random)), limits: making.limits };
     let clock =
         (machine.clock)().map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
     let (blobs, watcher) = (Arc::clone(blobs), Arc::clone(watcher));

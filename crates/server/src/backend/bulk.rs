@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use engine::decider::Said;
+use engine::Decision;
 use kernel::{Action, Command, Kernel, LeaseId, LeaseView, Rejection, Shard, Time};
 use tokio::task::JoinSet;
 
@@ -31,7 +31,7 @@ pub(crate) struct IndexedCommand {
 pub(crate) struct IndexedDecision<T> {
     /// The index of its lease in the request.
     pub(crate) index: usize,
-    pub(crate) result: Result<(Said, T), BackendError>,
+    pub(crate) result: Result<(Decision, T), BackendError>,
 }
 
 /// Submits commands, [`CHUNK`] at a time, and waits for all decisions. They come in any order.
@@ -39,7 +39,7 @@ pub(crate) async fn submit_all<T: Send + 'static>(
     app: &Arc<App>,
     correlation: u128,
     mut commands: impl Iterator<Item = IndexedCommand>,
-    view: fn(&Kernel, Time, &Said) -> T,
+    view: fn(&Kernel, Time, &Decision) -> T,
 ) -> Vec<IndexedDecision<T>> {
     let mut decisions = Vec::new();
     loop {

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
-use engine::engine::Engine;
-use engine::uploads::Hold;
+use engine::{Engine, ReadHold};
 use http_body::Frame;
 use kernel::{Credential, Document, Identity, KeyView, Location, Namespace, ResourceName, Shard};
 use store::{ErrorKind, StoreError};
@@ -108,7 +107,7 @@ impl DocumentReader {
         Ok(chunk)
     }
 
-    fn stream_rest(self, first: Vec<u8>, mut range: Range<u64>, hold: Option<Hold>) -> Body {
+    fn stream_rest(self, first: Vec<u8>, mut range: Range<u64>, hold: Option<ReadHold>) -> Body {
         let (send, receive) = mpsc::channel(CHUNKS_AHEAD);
         tokio::spawn(async move {
             let _until_the_end = hold;

@@ -1,7 +1,6 @@
 //! Why the backend has no result for a request.
 
-use engine::decider::Said;
-use engine::shard::Unavailable;
+use engine::{Decision, Unavailable};
 use kernel::Rejection;
 
 /// Why the backend has no result for a request.
@@ -22,5 +21,5 @@ pub(crate) enum BackendError {
     /// A query found that the kernel would reject the command.
     Rejected(Rejection),
     /// The command was decided, and the decision is a refusal.
-    Refused(Said),
+    Refused(Decision),
 }

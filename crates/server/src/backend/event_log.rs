@@ -7,7 +7,7 @@ pub(crate) mod subscribers;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::decider::Contended;
+use engine::ContentionEvent;
 use kernel::{Event, LeaseId, Lsn, Shard};
 
 use crate::backend::event_log::ring::Ring;
@@ -27,7 +27,7 @@ pub(crate) struct News {
 /// The last ones of each kind, the oldest first.
 #[derive(Clone, Default)]
 pub(crate) struct Lately {
-    pub(crate) contended: VecDeque<Arc<Contended>>,
+    pub(crate) contended: VecDeque<Arc<ContentionEvent>>,
     pub(crate) expired: VecDeque<LeaseId>,
 }
 
@@ -45,7 +45,7 @@ impl News {
         }
     }
 
-    pub(crate) fn contended(&self, shard: Shard, contended: &[Contended]) {
+    pub(crate) fn contended(&self, shard: Shard, contended: &[ContentionEvent]) {
         for one in contended.iter().cloned().map(Arc::new) {
             self.events.contended(shard, &one);
             let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);

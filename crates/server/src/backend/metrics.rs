@@ -10,7 +10,7 @@ mod tests;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use engine::sequencer::Measure;
+use engine::Measure;
 use kernel::{Counts, Event, Shard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};

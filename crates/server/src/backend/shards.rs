@@ -4,10 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::decider::Said;
-use engine::engine::Engine;
-use engine::sequencer::{Delivery, ReplyTo};
-use engine::shard::{Peek, Reply, Submission, Unavailable, Wait};
+use engine::{Decision, Delivery, Engine, OnDecided, Reply, ReplyTo, Submission, Unavailable, Wait};
 use kernel::{Command, Kernel, LeaseId, Namespace, Shard, Span, Time};
 use store::disk::DiskDir;
 use tokio::sync::oneshot;
@@ -175,8 +172,8 @@ impl App {
         shard: Shard,
         command: Command,
         options: SubmitOptions,
-        view: impl FnOnce(&Kernel, Time, &Said) -> T + Send + 'static,
-    ) -> Result<(Said, T), BackendError> {
+        view: impl FnOnce(&Kernel, Time, &Decision) -> T + Send + 'static,
+    ) -> Result<(Decision, T), BackendError> {
         let (decision, view, delivery) = self.submit_for_lease(shard, command, options, view).await?;
         // Only requests for leases have a delivery to report.
         delivery.confirm();
@@ -190,11 +187,11 @@ impl App {
         shard: Shard,
         command: Command,
         options: SubmitOptions,
-        view: impl FnOnce(&Kernel, Time, &Said) -> T + Send + 'static,
-    ) -> Result<(Said, T, Delivery), BackendError> {
+        view: impl FnOnce(&Kernel, Time, &Decision) -> T + Send + 'static,
+    ) -> Result<(Decision, T, Delivery), BackendError> {
         let viewed = Arc::new(Mutex::new(None));
         let into = Arc::clone(&viewed);
-        let peek: Peek = Box::new(move |kernel, now, decision| {
+        let on_decided: OnDecided = Box::new(move |kernel, now, decision| {
             let value = view(kernel, now, decision);
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         });
@@ -205,7 +202,8 @@ impl App {
         let (send, receive) = oneshot::channel();
         // A reply that is not received is dropped with its delivery: that reports the failure.
         let to: ReplyTo = Box::new(move |reply, delivery| drop(send.send((reply, delivery))));
-        let submission = Submission { command, correlation, document, wait, peek: Some(peek), to };
+        let submission =
+            Submission { command, correlation, document, wait, on_decided: Some(on_decided), to };
         self.engine(shard).sequencer().submit(submission);
         let reply = receive.await.ok();
         if let Some(guard) = &mut guard {
@@ -218,7 +216,7 @@ impl App {
         Ok((decision, viewed, delivery.unwrap_or_default()))
     }
 
-    fn decision(&self, reply: Option<Reply>) -> Result<Said, BackendError> {
+    fn decision(&self, reply: Option<Reply>) -> Result<Decision, BackendError> {
         match reply {
             Some(Ok(decision)) => Ok(decision),
             Some(Err(Unavailable::Stopped)) if self.is_draining() => Err(BackendError::Draining),
@@ -234,7 +232,7 @@ impl App {
         query: impl FnOnce(&ShardView<'_>) -> T + Send + 'static,
     ) -> Result<T, BackendError> {
         let (send, receive) = oneshot::channel();
-        let queued = self.engine(shard).sequencer().look(Box::new(move |shard| {
+        let queued = self.engine(shard).sequencer().query(Box::new(move |shard| {
             let view = ShardView { kernel: shard.kernel(), waiters: shard.waiters(), now: shard.now() };
             let result = query(&view);
             Box::new(move || drop(send.send(result)))
@@ -247,7 +245,7 @@ impl App {
 /// A shard's state, as a query sees it.
 pub(crate) struct ShardView<'a> {
     pub(crate) kernel: &'a Kernel,
-    pub(crate) waiters: &'a engine::waiters::Waiters,
+    pub(crate) waiters: &'a engine::Waiters,
     pub(crate) now: Time,
 }
 

@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use engine::decider::Said;
-use engine::engine::Engine;
-use engine::uploads::{Pin, Upload};
+use engine::{Decision, Engine, Pin, Upload};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use jsonstream::{Compactor, JsonError, JsonErrorKind, Limits};
@@ -99,12 +97,12 @@ pub(crate) async fn commit(
     command: Command,
     options: SubmitOptions,
     pin: Option<Pin>,
-) -> Result<Said, BackendError> {
+) -> Result<Decision, BackendError> {
     // The view closure owns the pin, so that the blob stays pinned until the commit is decided, even if this request is
     // dropped before.
     let (decision, pin) = app.submit(shard, command, options, move |_, _, _| pin).await?;
     if let Some(pin) = pin
-        && !matches!(decision, Said::Outcome(Outcome::Applied(..)))
+        && !matches!(decision, Decision::Outcome(Outcome::Applied(..)))
     {
         let engine = Arc::clone(app.engine(shard));
         // If this fails, garbage collection deletes the blob.

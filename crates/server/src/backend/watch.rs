@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::decider::Contended;
-use engine::engine::{Fatal, Upkeep, Watcher};
-use engine::sequencer::Measure;
+use engine::{ContentionEvent, EngineObserver, Fatal, MaintenanceEvent, Measure};
 use kernel::{Event, Lsn, Shard};
 
 use crate::backend::event_log::News;
@@ -19,7 +17,7 @@ pub(crate) struct Watch {
     pub(crate) on_fatal: OnFatal,
 }
 
-impl Watcher for Watch {
+impl EngineObserver for Watch {
     fn fatal(&self, why: Fatal) {
         tracing::error!("{why}");
         (self.on_fatal)(&why);
@@ -32,21 +30,21 @@ impl Watcher for Watch {
         self.news.happened(events);
     }
 
-    fn contended(&self, shard: Shard, contended: &[Contended]) {
+    fn contended(&self, shard: Shard, contended: &[ContentionEvent]) {
         self.news.contended(shard, contended);
     }
 
-    fn upkeep(&self, news: Upkeep) {
+    fn upkeep(&self, news: MaintenanceEvent) {
         match news {
-            Upkeep::Snapshot { moved, moved_bytes } => {
+            MaintenanceEvent::Snapshot { moved, moved_bytes } => {
                 self.metrics.snapshot(moved);
                 tracing::debug!(moved, moved_bytes, "snapshot taken");
             }
-            Upkeep::Swept(blobs) => {
+            MaintenanceEvent::Swept(blobs) => {
                 self.metrics.blobs_deleted(blobs);
                 tracing::debug!(blobs, "unreferenced blobs deleted");
             }
-            Upkeep::Failed(error) => {
+            MaintenanceEvent::Failed(error) => {
                 self.metrics.maintenance_failed();
                 tracing::warn!(%error, "store maintenance failed; it is retried");
             }

@@ -8,8 +8,7 @@ use api::{Code, Refusal};
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use engine::decider::Said;
-use engine::shard::RENEWALS_MAX;
+use engine::{Decision, RENEWALS_MAX};
 use kernel::{
     Action, Bundle, Credential, LeaseView, Live, Outcome, Rejection, Renewal, Shard, State as LeaseState,
     Time,
@@ -56,9 +55,12 @@ pub(crate) async fn heartbeat(
 }
 
 /// The result of one lease in the decision on all heartbeats of a shard.
-fn renewal(decision: &Result<(Said, Time), BackendError>, position: usize) -> Result<(Live, Time), Refusal> {
+fn renewal(
+    decision: &Result<(Decision, Time), BackendError>,
+    position: usize,
+) -> Result<(Live, Time), Refusal> {
     let (decision, now) = decision.as_ref().map_err(|error| Refusal::from(error.clone()))?;
-    let Some(kernel::Response::Renewed(renewed)) = decision.answer() else {
+    let Some(kernel::Response::Renewed(renewed)) = decision.response() else {
         return Err(refused(decision, None));
     };
     match &renewed[position] {
@@ -85,9 +87,9 @@ pub(crate) async fn release(
         submit_all(&app, request.correlation, commands, |_, _, _| ()).await
     {
         released[index] =
-            result.map_err(Refusal::from).and_then(|(decision, ())| match (decision.answer(), &decision) {
+            result.map_err(Refusal::from).and_then(|(decision, ())| match (decision.response(), &decision) {
                 (Some(kernel::Response::Released), _)
-                | (_, Said::Outcome(Outcome::Rejected(Rejection::Retired))) => Ok(()),
+                | (_, Decision::Outcome(Outcome::Rejected(Rejection::Retired))) => Ok(()),
                 _ => Err(refused(&decision, None)),
             });
     }
@@ -203,12 +205,14 @@ async fn rebind_expired(
     Ok(())
 }
 
-fn note_rebind(app: &App, truth: &mut LeaseTruth, decision: &Said, view: GrantView) {
+fn note_rebind(app: &App, truth: &mut LeaseTruth, decision: &Decision, view: GrantView) {
     truth.now = view.now;
     truth.rebound = match leases::granted(decision) {
         Some(granted) => Some(Ok(leases::granted_response(app, granted, &view))),
         // The lease is active under a later credential: the view shows that.
-        None if matches!(decision, Said::Outcome(Outcome::Rejected(Rejection::StaleEpoch { .. }))) => None,
+        None if matches!(decision, Decision::Outcome(Outcome::Rejected(Rejection::StaleEpoch { .. }))) => {
+            None
+        }
         None => Some(Err(refused(decision, None))),
     };
     if let Some(lease) = view.lease {

@@ -8,7 +8,7 @@ use api::agents::{Contention, ResourceState, Waiting};
 use api::words;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use engine::decider::Contended;
+use engine::ContentionEvent;
 use identity::Right;
 use kernel::{Bundle, LeaseId, LeaseView, Member, Namespace, Predicate};
 use serde::Deserialize;
@@ -138,7 +138,7 @@ impl ReadableNamespaces {
         readable.map(|lease| (lease.namespace, lease.identity, lease.details.agent)).collect()
     }
 
-    fn contentions<'a>(&'a self, recent: &'a Lately) -> impl Iterator<Item = &'a Contended> {
+    fn contentions<'a>(&'a self, recent: &'a Lately) -> impl Iterator<Item = &'a ContentionEvent> {
         recent.contended.iter().map(AsRef::as_ref).filter(|contended| self.contains(&contended.namespace))
     }
 }

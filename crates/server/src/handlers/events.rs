@@ -187,7 +187,7 @@ impl Follower {
 
     fn append(&mut self, entry: &Entry) {
         let event = match (&entry.what, entry.subject.get()) {
-            (What::Contended(contended), _) if self.may_read(&contended.namespace) => {
+            (What::ContentionEvent(contended), _) if self.may_read(&contended.namespace) => {
                 present::contention(contended)
             }
             (What::Lease(event), Some(Some(subject))) if self.may_read(&subject.namespace) => {

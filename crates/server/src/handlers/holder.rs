@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
-use engine::decider::Said;
+use engine::Decision;
 use kernel::{Action, Command, Credential, Outcome, Rejection, Renewal, Time};
 
 use crate::backend::leases::{check_covered, check_covers};
@@ -60,7 +60,7 @@ pub(crate) async fn keepalive(
     check_key(&app, &peer, credential, fields.key.as_deref()).await?;
     let action = Action::Renew(vec![Renewal { held: credential, ttl }]);
     let (decision, now) = submit(&app, &peer, credential, action, &headers, &body).await?;
-    let Some(kernel::Response::Renewed(results)) = decision.answer() else {
+    let Some(kernel::Response::Renewed(results)) = decision.response() else {
         return Err(refused(&decision, None).into());
     };
     match results.first() {
@@ -84,8 +84,9 @@ pub(crate) async fn release(
     }
     let action = Action::Release(credential);
     let (decision, _) = submit(&app, &peer, credential, action, &headers, &body).await?;
-    match (decision.answer(), &decision) {
-        (Some(kernel::Response::Released), _) | (_, Said::Outcome(Outcome::Rejected(Rejection::Retired))) => {
+    match (decision.response(), &decision) {
+        (Some(kernel::Response::Released), _)
+        | (_, Decision::Outcome(Outcome::Rejected(Rejection::Retired))) => {
             Ok(Json(tell::Released { released: true }))
         }
         _ => Err(refused(&decision, None).into()),
@@ -111,7 +112,7 @@ async fn submit(
     action: Action,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<(Said, Time), RefusalResponse> {
+) -> Result<(Decision, Time), RefusalResponse> {
     let shard = app.shard_of_lease(credential.lease)?;
     let request = idempotency::key(headers, action_name(&action), &[body])?;
     let command = Command { identity: Some(peer.identity.clone()), request, action };
@@ -119,8 +120,8 @@ async fn submit(
     Ok(app.submit(shard, command, options, |_, now, _| now).await?)
 }
 
-fn deadline(app: &App, decision: &Said, now: Time) -> JsonResult<tell::Extended> {
-    match decision.answer() {
+fn deadline(app: &App, decision: &Decision, now: Time) -> JsonResult<tell::Extended> {
+    match decision.response() {
         Some(kernel::Response::Live(live)) => Ok(Json(extended(app, *live, now))),
         _ => Err(refused(decision, None).into()),
     }

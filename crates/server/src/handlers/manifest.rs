@@ -14,9 +14,7 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use engine::decider::Said;
-use engine::sequencer::Delivery;
-use engine::shard::Unavailable;
+use engine::{Decision, Delivery, Unavailable};
 use kernel::{Action, Age, Command, Identity, Namespace, Outcome, Rejection, Time};
 
 use crate::backend::agents::mark_alive;
@@ -76,7 +74,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// The verdict on a decision. `age` is that of the request; a replayed grant or a blocked request has its own.
-    fn judge(&self, decision: &Said, view: &ManifestView, age: Age) -> Result<Judged, RefusalResponse> {
+    fn judge(&self, decision: &Decision, view: &ManifestView, age: Age) -> Result<Judged, RefusalResponse> {
         if let Some(granted) = leases::granted(decision) {
             let age = view.grant.lease.as_ref().map_or(age, |lease| lease.age);
             let lease = Some(leases::granted_response(self.app, granted, &view.grant));
@@ -88,14 +86,14 @@ impl Attempt<'_> {
             });
         }
         match decision {
-            Said::Blocked(blocked) => {
+            Decision::Blocked(blocked) => {
                 let backoff_ms = self.backoff_ms(view.now(), blocked.age);
                 Ok(blocked_verdict(blocked, view, self.id(blocked.age), backoff_ms))
             }
-            Said::Outcome(Outcome::Rejected(why @ (Rejection::Paused | Rejection::QuotaExceeded { .. }))) => {
-                Ok(self.paused(age, view.now(), rejected(why).detail))
-            }
-            Said::Outcome(_) => Err(refused(decision, None).into()),
+            Decision::Outcome(Outcome::Rejected(
+                why @ (Rejection::Paused | Rejection::QuotaExceeded { .. }),
+            )) => Ok(self.paused(age, view.now(), rejected(why).detail)),
+            Decision::Outcome(_) => Err(refused(decision, None).into()),
         }
     }
 

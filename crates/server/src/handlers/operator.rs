@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
-use engine::decider::Said;
+use engine::Decision;
 use kernel::{
     Action, Command, Kernel, LeaseId, Namespace, Outcome, Party, Paused, Policy, Rejection, Scope, Shard,
     Time,
@@ -53,9 +53,9 @@ async fn act_on_lease(
     let shard = app.shard_of_lease(lease)?;
     let command = command(peer, action(lease), headers, id.as_bytes())?;
     let options = SubmitOptions::new(parse::correlation(headers)?);
-    let read = move |kernel: &Kernel, now: Time, _: &Said| (kernel.lease(lease, now).ok(), now);
+    let read = move |kernel: &Kernel, now: Time, _: &Decision| (kernel.lease(lease, now).ok(), now);
     let (decision, (view, now)) = app.submit(shard, command, options, read).await?;
-    match view.filter(|_| decision.answer().is_some()) {
+    match view.filter(|_| decision.response().is_some()) {
         Some(view) => Ok(Json(public_lease(app, &view, now))),
         None => Err(refused(&decision, None).into()),
     }
@@ -73,7 +73,7 @@ pub(crate) async fn revoke(
     let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = &party;
     let shard = app.shard_of(namespace);
     let decision = submit(&app, &peer, shard, Action::RevokeAll(party), &headers, &body).await?;
-    match decision.answer() {
+    match decision.response() {
         Some(kernel::Response::RevokedAll { revoked, .. }) => {
             Ok(Json(tell::RevokedAll { revoked: u64::from(*revoked) }))
         }
@@ -121,7 +121,7 @@ pub(crate) async fn delete_namespace(
     let shard = app.shard_of(&namespace);
     let action = Action::DropNamespace(namespace);
     let decision = submit(&app, &peer, shard, action, &headers, name.as_bytes()).await?;
-    match decision.answer() {
+    match decision.response() {
         Some(kernel::Response::Dropped { .. }) => Ok(Json(tell::Done { done: true })),
         _ => Err(refused(&decision, None).into()),
     }
@@ -142,10 +142,10 @@ async fn submit_to_scope(
     };
     for shard in shards {
         let decision = submit(app, peer, shard, action.clone(), headers, sent).await?;
-        match (decision.answer(), &decision) {
+        match (decision.response(), &decision) {
             (Some(kernel::Response::Done), _) => {}
             // Only the pause of an agent looks anything up.
-            (_, Said::Outcome(Outcome::Rejected(Rejection::NotFound))) => {
+            (_, Decision::Outcome(Outcome::Rejected(Rejection::NotFound))) => {
                 return Err(BackendError::NoSuchAgent.into());
             }
             _ => return Err(refused(&decision, None).into()),
@@ -161,7 +161,7 @@ async fn submit(
     action: Action,
     headers: &HeaderMap,
     sent: &[u8],
-) -> Result<Said, RefusalResponse> {
+) -> Result<Decision, RefusalResponse> {
     let command = command(peer, action, headers, sent)?;
     let options = SubmitOptions::new(parse::correlation(headers)?);
     Ok(app.submit(shard, command, options, |_, _, _| ()).await?.0)

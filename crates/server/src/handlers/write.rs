@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::{Extension, Json};
-use engine::documents::Place;
+use engine::DocumentLocation;
 use kernel::{Action, Command, Commit, Credential, Location, Removal, ResourceName, Write};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -54,14 +54,14 @@ pub(crate) async fn update(
     let request = idempotency::key(&headers, api::path::UPDATE_STATE, &sent)?;
     let (location, inline, pin) = match document.content {
         Content::Inline(bytes) => (Location(0), Some(bytes), None),
-        Content::Blob(pin) => (Place::Blob(pin.blob()).location(), None, Some(pin)),
+        Content::Blob(pin) => (DocumentLocation::Blob(pin.blob()).location(), None, Some(pin)),
     };
     let write = write(credential, key, &conditions, release);
     let action = Action::Commit(Commit { write, etag, bytes, location });
     let command = Command { identity: Some(peer.identity), request, action };
     let options = SubmitOptions { document: inline, ..SubmitOptions::new(parse::correlation(&headers)?) };
     let decision = upload::commit(&app, shard, command, options, pin).await?;
-    match decision.answer() {
+    match decision.response() {
         Some(kernel::Response::Committed(version)) => {
             Ok(Json(tell::Committed { new_version: version.0, new_state_etag: etag_text(etag), bytes }))
         }
@@ -86,7 +86,7 @@ pub(crate) async fn remove(
     let command = Command { identity: Some(peer.identity), request, action };
     let options = SubmitOptions::new(parse::correlation(&headers)?);
     let (decision, ()) = app.submit(shard, command, options, |_, _, _| ()).await?;
-    match decision.answer() {
+    match decision.response() {
         Some(kernel::Response::Removed { removed, version }) => {
             Ok(Json(tell::Removed { removed: *removed, new_version: version.0 }))
         }

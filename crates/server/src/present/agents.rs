@@ -1,7 +1,7 @@
 //! Agents, and the verdicts on their manifests.
 
 use api::agents::{Agent, AgentState as WireState, Judged, Verdict};
-use engine::decider::{Advice, Blocked, Said};
+use engine::{Advice, Blocked, Decision};
 use kernel::{AgentState, AgentView, Kernel, LeaseView, Namespace, Time};
 
 use crate::present::leases::{self, GrantView};
@@ -28,10 +28,10 @@ pub(crate) struct ManifestView {
 }
 
 impl ManifestView {
-    pub(crate) fn read(kernel: &Kernel, now: Time, decision: &Said) -> ManifestView {
+    pub(crate) fn read(kernel: &Kernel, now: Time, decision: &Decision) -> ManifestView {
         let holders = match decision {
-            Said::Blocked(blocked) => blocked.holders.as_slice(),
-            Said::Outcome(_) => &[],
+            Decision::Blocked(blocked) => blocked.holders.as_slice(),
+            Decision::Outcome(_) => &[],
         };
         let holders = holders.iter().filter_map(|lease| kernel.lease(*lease, now).ok()).collect();
         ManifestView { grant: GrantView::read(kernel, now, decision), holders }

@@ -1,11 +1,10 @@
-//! Contention as responses of the API: waiters, the most contended resources, and the most frequent timeouts.
+//! ContentionEvent as responses of the API: waiters, the most contended resources, and the most frequent timeouts.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use api::agents::{Hotspot, Timeouts, Waiting};
-use engine::decider::{CameTo, Contended};
-use engine::waiters::{Ticket, Waiter};
+use engine::{ContentionEvent, ContentionOutcome, Ticket, Waiter};
 use kernel::{AgentName, Identity, LeaseView, Namespace, ResourceName, SessionName, State as LeaseState};
 
 use crate::backend::shards::ShardView;
@@ -46,15 +45,17 @@ pub(crate) fn waiter(view: &ShardView<'_>, ticket: Ticket, waiter: &Waiter) -> W
 }
 
 /// The resources that blocked the most requests, the most contended first.
-pub(crate) fn hotspots<'a>(contended: impl Iterator<Item = &'a Contended>) -> Vec<Hotspot> {
+pub(crate) fn hotspots<'a>(contended: impl Iterator<Item = &'a ContentionEvent>) -> Vec<Hotspot> {
     let mut counts: BTreeMap<(&Namespace, &ResourceName), (u64, u64)> = BTreeMap::new();
     for contention in contended {
         for member in &contention.members {
             let resource = (&contention.namespace, &member.resource);
             let (blocked, timed_out) = counts.entry(resource).or_default();
-            match contention.came_to {
-                CameTo::Queued | CameTo::Refused | CameTo::Died => *blocked += 1,
-                CameTo::TimedOut => *timed_out += 1,
+            match contention.outcome {
+                ContentionOutcome::Queued | ContentionOutcome::Refused | ContentionOutcome::Died => {
+                    *blocked += 1
+                }
+                ContentionOutcome::TimedOut => *timed_out += 1,
             }
         }
     }
@@ -72,11 +73,11 @@ pub(crate) fn hotspots<'a>(contended: impl Iterator<Item = &'a Contended>) -> Ve
 
 /// The parties with the most waits that timed out and leases that expired, the most frequent first.
 pub(crate) fn timeouts<'a>(
-    contended: impl Iterator<Item = &'a Contended>,
+    contended: impl Iterator<Item = &'a ContentionEvent>,
     expired: Vec<Party>,
 ) -> Vec<Timeouts> {
     let mut counts: BTreeMap<Party, (u64, u64)> = BTreeMap::new();
-    for contention in contended.filter(|contention| contention.came_to == CameTo::TimedOut) {
+    for contention in contended.filter(|contention| contention.outcome == ContentionOutcome::TimedOut) {
         let party = (contention.namespace.clone(), contention.identity.clone(), contention.agent.clone());
         counts.entry(party).or_default().0 += 1;
     }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::Response;
-use engine::sequencer::Delivery;
+use engine::Delivery;
 use http_body::{Frame, SizeHint};
 
 /// A body that confirms its delivery when it is read.

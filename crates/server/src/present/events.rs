@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use api::agents::Event as WireEvent;
-use engine::decider::{CameTo, Contended};
+use engine::{ContentionEvent, ContentionOutcome};
 use kernel::Event;
 
 use crate::backend::event_log::ring::{EventId, Subject, lease_of};
@@ -21,12 +21,12 @@ pub(crate) fn append(text: &mut String, id: EventId, event: &WireEvent) {
     written.expect("writing to a string");
 }
 
-pub(crate) fn contention(contended: &Contended) -> WireEvent {
-    let how = match contended.came_to {
-        CameTo::Queued => "waits",
-        CameTo::Refused => "refused",
-        CameTo::Died => "died",
-        CameTo::TimedOut => "timed_out",
+pub(crate) fn contention(contended: &ContentionEvent) -> WireEvent {
+    let how = match contended.outcome {
+        ContentionOutcome::Queued => "waits",
+        ContentionOutcome::Refused => "refused",
+        ContentionOutcome::Died => "died",
+        ContentionOutcome::TimedOut => "timed_out",
     };
     WireEvent {
         event: "contention".to_string(),

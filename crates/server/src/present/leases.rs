@@ -2,7 +2,7 @@
 
 use api::agents::InTheWay;
 use api::{ask, tell};
-use engine::decider::Said;
+use engine::Decision;
 use kernel::{
     Credential, Document, Granted, Kernel, KeyView, LeaseView, Live, Member, Namespace, OnExpiry, Owner, Time,
 };
@@ -22,15 +22,15 @@ pub(crate) struct GrantView {
 }
 
 impl GrantView {
-    pub(crate) fn read(kernel: &Kernel, now: Time, decision: &Said) -> GrantView {
+    pub(crate) fn read(kernel: &Kernel, now: Time, decision: &Decision) -> GrantView {
         let lease = granted(decision).and_then(|granted| kernel.lease(granted.lease, now).ok());
         let key = lease.as_ref().and_then(|lease| match lease.members.as_slice() {
             [member] if member.resource.is_key() => kernel.key(&lease.namespace, &member.resource),
             _ => None,
         });
         let first = match decision {
-            Said::Blocked(blocked) => blocked.holders.first(),
-            Said::Outcome(_) => None,
+            Decision::Blocked(blocked) => blocked.holders.first(),
+            Decision::Outcome(_) => None,
         };
         let blocked_by = first.and_then(|lease| kernel.lease(*lease, now).ok()).map(|lease| owner_of(&lease));
         GrantView { now, lease, key, blocked_by }
@@ -38,8 +38,8 @@ impl GrantView {
 }
 
 /// The lease that a grant, the replay of one, or a rebind returned.
-pub(crate) fn granted(decision: &Said) -> Option<&Granted> {
-    match decision.answer()? {
+pub(crate) fn granted(decision: &Decision) -> Option<&Granted> {
+    match decision.response()? {
         kernel::Response::Granted(granted) => Some(granted),
         _ => None,
     }

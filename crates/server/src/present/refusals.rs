@@ -4,8 +4,7 @@ use api::{Code, Refusal};
 use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::decider::{Advice, Blocked, Said};
-use engine::shard::Unavailable;
+use engine::{Advice, Blocked, Decision, Unavailable};
 use kernel::{BoundedTable, DocumentTag, InvalidRecord, Outcome, Rejection};
 use store::{ErrorKind, StoreError};
 
@@ -152,11 +151,11 @@ fn unavailable(why: Unavailable) -> Refusal {
 }
 
 /// A decision that is not the response that the handler expects. `holder` is the owner of a conflicting lease.
-pub(crate) fn refused(decision: &Said, holder: Option<String>) -> Refusal {
+pub(crate) fn refused(decision: &Decision, holder: Option<String>) -> Refusal {
     match decision {
-        Said::Blocked(conflict) => blocked(conflict, holder),
-        Said::Outcome(Outcome::Rejected(rejection)) => rejected(rejection),
-        Said::Outcome(Outcome::Applied(..) | Outcome::Unchanged(_)) => Refusal::new(
+        Decision::Blocked(conflict) => blocked(conflict, holder),
+        Decision::Outcome(Outcome::Rejected(rejection)) => rejected(rejection),
+        Decision::Outcome(Outcome::Applied(..) | Outcome::Unchanged(_)) => Refusal::new(
             Code::Unavailable,
             "internal error: the decision does not match the request; report this bug",
         ),

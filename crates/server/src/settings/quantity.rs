@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use engine::record::Record;
+use engine::Record;
 
 /// The smallest and the largest value of a setting, both allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::decider::{Advice, Blocked, Said};
-use engine::shard::{Reply, Submission, Turn, Wait};
+use engine::internals::shard::TurnOutput;
+use engine::{Advice, Blocked, Decision, Reply, Submission, Wait};
 use kernel::{Action, Age, Command, Granted, Outcome, Response, Span};
 
 use super::agent::{Agent, AgentRequest, NextStep, request};
@@ -307,7 +307,7 @@ impl<'a> AgentSimulation<'a> {
     }
 
     /// Sends the responses. Returns whether a grant has to be retracted.
-    fn publish(&mut self, server: &mut Server, turn: Turn<RequestNumber>) -> Result<bool, ServerError> {
+    fn publish(&mut self, server: &mut Server, turn: TurnOutput<RequestNumber>) -> Result<bool, ServerError> {
         let mut retract = false;
         for (number, reply, lease) in turn.replies {
             let Some(request) = self.pending.remove(&number) else { continue };
@@ -335,11 +335,11 @@ impl<'a> AgentSimulation<'a> {
     ) -> Result<(), String> {
         let (now, hold_ms) = (self.now, self.rng.below(HOLD + 1));
         let (granted, blocked) = match reply {
-            Ok(Said::Outcome(
+            Ok(Decision::Outcome(
                 Outcome::Applied(Response::Granted(granted), _)
                 | Outcome::Unchanged(Response::Granted(granted)),
             )) => (Some(granted), None),
-            Ok(Said::Blocked(blocked)) => (None, Some(&**blocked)),
+            Ok(Decision::Blocked(blocked)) => (None, Some(&**blocked)),
             _ => (None, None),
         };
         if request.must_be_granted && granted.is_none() {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engine::clock::Clock;
+use engine::Clock;
 use kernel::Span;
 
 /// True milliseconds since the simulation began.

@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::shard::Shard;
-use engine::waiters::{Session, Ticket, Waiter, session_of};
+use engine::internals::shard::Shard;
+use engine::internals::waiters::{Session, session_of};
+use engine::{Ticket, Waiter};
 
 /// A node of the wait-for graph: a session, or a waiter without one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,8 +12,8 @@ use kernel::{
     Token, Version,
 };
 
-use engine::decider::{Blocked, Said};
-use engine::waiters::grant_of;
+use engine::internals::waiters::lease_request_of;
+use engine::{Blocked, Decision};
 
 use super::clock::{Machine, TrueTime};
 
@@ -109,15 +109,19 @@ impl Ledger {
     pub fn response_sent(
         &mut self,
         command: &Command,
-        decision: &Said,
+        decision: &Decision,
         sent: TrueTime,
         decided: DecisionTime,
     ) -> Result<(), String> {
         match decision {
-            Said::Blocked(blocked) => self.check_conflict(blocked, sent),
-            Said::Outcome(Outcome::Applied(answer, _)) => self.check_response(command, answer, true, decided),
-            Said::Outcome(Outcome::Unchanged(answer)) => self.check_response(command, answer, false, decided),
-            Said::Outcome(Outcome::Rejected(_)) => Ok(()),
+            Decision::Blocked(blocked) => self.check_conflict(blocked, sent),
+            Decision::Outcome(Outcome::Applied(answer, _)) => {
+                self.check_response(command, answer, true, decided)
+            }
+            Decision::Outcome(Outcome::Unchanged(answer)) => {
+                self.check_response(command, answer, false, decided)
+            }
+            Decision::Outcome(Outcome::Rejected(_)) => Ok(()),
         }
     }
 
@@ -162,7 +166,7 @@ impl Ledger {
         if let Some((identity, request)) = command.identity.clone().zip(command.request) {
             self.check_same_lease((identity, request.key), granted.lease, applied)?;
         }
-        let bundle = match grant_of(command) {
+        let bundle = match lease_request_of(command) {
             Some(grant) => grant.bundle.clone(),
             None => match self.leases.get(&granted.lease) {
                 Some(promise) => promise.bundle.clone(),

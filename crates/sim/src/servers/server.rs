@@ -4,12 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::checkpoint::{self, CheckpointError, Mark};
-use engine::decider::{Decider, Opening};
-use engine::documents::{BlobId, Place, Term, read_inline};
-use engine::recovery::{RecoveryError, recover};
-use engine::shard::{Shard, Space, State, Submission, Turn};
-use engine::uploads::{Pin, Uploads};
+use engine::internals::checkpoint::{self, CheckpointError, Mark};
+use engine::internals::decider::Decider;
+use engine::internals::documents::{BlobId, Term, read_inline};
+use engine::internals::recovery::{RecoveryError, recover};
+use engine::internals::shard::{LogSpace, Shard, StateDigest, TurnOutput};
+use engine::internals::uploads::Uploads;
+use engine::{DocumentLocation, Pin, Submission, TenureConfig};
 use kernel::{Cursor, Document, Event, Kernel, Limits, Span, Store};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, RetryPolicy, WriterId};
@@ -70,7 +71,7 @@ pub struct Server {
     pub uploads: Uploads,
     /// Its clocks.
     pub machine: Machine,
-    last: Option<(Seq, State)>,
+    last: Option<(Seq, StateDigest)>,
 }
 
 const STORE: Store = Store { shard: kernel::Shard(0), shards: 1, hash_seed: 77 };
@@ -110,13 +111,13 @@ impl Server {
         loop {
             let (mut log, blobs) = open(backend)?;
             let kernel = recover(&*log, &*blobs, STORE.shard)?;
-            let opening = Opening { store: STORE, writer, limits: LIMITS };
+            let opening = TenureConfig { store: STORE, writer, limits: LIMITS };
             let found = kernel.snapshot();
             let decider = Decider::open(kernel, log.bounds().next, Box::new(machine.clone()), &opening)
                 .map_err(|error| ServerError::Violation(error.to_string()))?;
             let term = decider.kernel().tenure().expect("just opened").open.term;
             let mut shard = Shard::new(decider);
-            let opened: Turn<RequestNumber> = shard.end_turn();
+            let opened: TurnOutput<RequestNumber> = shard.end_turn();
             // May fail: the rest of the last segment may suffice.
             let _ = log.reserve();
             match append(&mut *log, &opened) {
@@ -144,7 +145,7 @@ impl Server {
         &mut self,
         submissions: Vec<Submission<RequestNumber>>,
         ledger: &mut Ledger,
-    ) -> Result<Turn<RequestNumber>, ServerError> {
+    ) -> Result<TurnOutput<RequestNumber>, ServerError> {
         self.shard.housekeep();
         for submission in submissions {
             self.shard.submit(submission);
@@ -163,22 +164,22 @@ impl Server {
 
     fn reserve_capacity(&mut self) {
         let space = match self.log.reserve() {
-            Ok(()) => Space::Plenty,
-            Err(_) if self.log.capacity().bytes >= BATCH_CAPACITY => Space::Reserve,
-            Err(_) => Space::Nothing,
+            Ok(()) => LogSpace::Plenty,
+            Err(_) if self.log.capacity().bytes >= BATCH_CAPACITY => LogSpace::Reserve,
+            Err(_) => LogSpace::Nothing,
         };
         self.shard.set_space(space);
     }
 
     /// Deletes blobs that a durable record has superseded.
-    fn collect(&self, turn: &Turn<RequestNumber>) -> Result<(), ServerError> {
+    fn collect(&self, turn: &TurnOutput<RequestNumber>) -> Result<(), ServerError> {
         for event in turn.events.iter().flat_map(|(_, events)| events) {
             let location = match event {
                 Event::Committed { superseded, .. } => *superseded,
                 Event::Removed { superseded, .. } | Event::Dropped { superseded, .. } => Some(*superseded),
                 _ => None,
             };
-            if let Some(Place::Blob(blob)) = location.map(Place::of) {
+            if let Some(DocumentLocation::Blob(blob)) = location.map(DocumentLocation::of) {
                 self.uploads.delete(blob)?;
             }
         }
@@ -200,7 +201,7 @@ impl Server {
         &mut self,
         ledger: &mut Ledger,
         retain: u64,
-        turns: &mut Vec<Turn<RequestNumber>>,
+        turns: &mut Vec<TurnOutput<RequestNumber>>,
     ) -> Result<usize, ServerError> {
         let Some((next, state)) = self.last else { return Ok(0) };
         let mark = Mark { next, state, extents: self.log.extents() };
@@ -215,7 +216,7 @@ impl Server {
                 correlation: 0,
                 document,
                 wait: None,
-                peek: None,
+                on_decided: None,
                 to: RequestNumber::MAX,
             };
             let turn = self.turn(vec![relocate], ledger)?;
@@ -234,9 +235,9 @@ impl Server {
     pub fn sweep(&self) -> Result<usize, ServerError> {
         let referenced = || {
             let documents = self.documents().into_iter();
-            let blobs = documents.filter_map(|(_, document)| match Place::of(document.location) {
-                Place::Blob(blob) => Some(blob),
-                Place::Inline(_) => None,
+            let blobs = documents.filter_map(|(_, document)| match DocumentLocation::of(document.location) {
+                DocumentLocation::Blob(blob) => Some(blob),
+                DocumentLocation::Inline(_) => None,
             });
             Some(blobs.collect())
         };
@@ -250,9 +251,9 @@ impl Server {
 
     /// A document's bytes.
     pub fn read(&mut self, document: &Document) -> Result<Vec<u8>, StoreError> {
-        match Place::of(document.location) {
-            Place::Inline(lsn) => read_inline(&mut *self.reader, lsn),
-            Place::Blob(blob) => self.blobs.read(&blob.name(STORE.shard), 0, 1 << 20),
+        match DocumentLocation::of(document.location) {
+            DocumentLocation::Inline(lsn) => read_inline(&mut *self.reader, lsn),
+            DocumentLocation::Blob(blob) => self.blobs.read(&blob.name(STORE.shard), 0, 1 << 20),
         }
     }
 
@@ -303,7 +304,7 @@ fn checkpoint_failed(error: CheckpointError) -> ServerError {
 }
 
 /// Appends the batch, or confirms the ownership of the log if there is none.
-fn append(log: &mut dyn LogStore, turn: &Turn<RequestNumber>) -> Result<(), StoreError> {
+fn append(log: &mut dyn LogStore, turn: &TurnOutput<RequestNumber>) -> Result<(), StoreError> {
     match &turn.sealed {
         Some(sealed) => log.append(sealed.seq, sealed.lsns, &sealed.payload),
         None => log.confirm(),

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::decider::{Advice, Said};
-use engine::documents::Place;
-use engine::shard::{Reply, Submission, Turn, Unavailable, Wait};
-use engine::uploads::Pin;
-use engine::waiters::grant_of;
+use engine::internals::shard::TurnOutput;
+use engine::internals::waiters::lease_request_of;
+use engine::{Advice, Decision, DocumentLocation, Pin, Reply, Submission, Unavailable, Wait};
 use kernel::{Action, Command, LeaseId, Outcome, Response, Span, State};
 use store::ErrorKind;
 use store::object::WriterId;
@@ -40,7 +38,7 @@ impl ClientRequest {
     fn upload(&mut self, server: &Server, content: Content) -> Result<(), ServerError> {
         let pin = server.upload(&content.bytes())?;
         if let Action::Commit(commit) = &mut self.command.action {
-            commit.location = Place::Blob(pin.blob()).location();
+            commit.location = DocumentLocation::Blob(pin.blob()).location();
         }
         self.pin = Some(pin);
         Ok(())
@@ -186,7 +184,7 @@ impl<'a> ServerSimulation<'a> {
             2..5 => self.rng.below(500),
             _ => 0,
         };
-        let waits = grant_of(&command).is_some() && self.rng.one_in(2);
+        let waits = lease_request_of(&command).is_some() && self.rng.one_in(2);
         let most = 1 + self.rng.below(8000);
         let wait = waits.then(|| Wait { most: Span(most), gone: Arc::new(AtomicBool::new(false)) });
         let (arrives, at) = (TrueTime(self.now.0 + delay), self.now);
@@ -266,7 +264,7 @@ impl<'a> ServerSimulation<'a> {
                 correlation: u128::from(self.next),
                 document,
                 wait,
-                peek: None,
+                on_decided: None,
                 to: self.next,
             });
             self.pending.insert(self.next, request);
@@ -274,7 +272,7 @@ impl<'a> ServerSimulation<'a> {
         Ok(submissions)
     }
 
-    fn publish(&mut self, server: &mut Server, turn: Turn<RequestNumber>) -> Result<(), ServerError> {
+    fn publish(&mut self, server: &mut Server, turn: TurnOutput<RequestNumber>) -> Result<(), ServerError> {
         let decided = DecisionTime { at: self.now, now: server.shard.now() };
         for (number, reply, lease) in turn.replies {
             let Some(request) = self.pending.remove(&number) else { continue };
@@ -334,28 +332,30 @@ impl<'a> ServerSimulation<'a> {
             ) => {
                 return;
             }
-            Ok(Said::Outcome(
+            Ok(Decision::Outcome(
                 Outcome::Applied(Response::Granted(granted), _)
                 | Outcome::Unchanged(Response::Granted(granted)),
-            )) => client.granted(granted, grant_of(&request.command).map(|grant| &grant.bundle)),
-            Ok(Said::Outcome(Outcome::Applied(Response::Released, _))) => {
+            )) => client.granted(granted, lease_request_of(&request.command).map(|grant| &grant.bundle)),
+            Ok(Decision::Outcome(Outcome::Applied(Response::Released, _))) => {
                 if let Action::Release(held) = &request.command.action {
                     client.released(held.lease);
                 }
             }
-            Ok(Said::Blocked(blocked)) if blocked.advice == Advice::Die => {
-                client.died(grant_of(&request.command).and_then(|grant| grant.attempt));
+            Ok(Decision::Blocked(blocked)) if blocked.advice == Advice::Die => {
+                client.died(lease_request_of(&request.command).and_then(|grant| grant.attempt));
             }
             Ok(_) => {}
         }
         client.responded(&request.command);
     }
 
-    fn count(&mut self, decision: &Said) {
+    fn count(&mut self, decision: &Decision) {
         match decision {
-            Said::Outcome(Outcome::Applied(Response::Granted(_), _)) => self.stats.grants += 1,
-            Said::Outcome(Outcome::Applied(Response::Committed(_), _)) => self.stats.commits += 1,
-            Said::Blocked(blocked) if blocked.advice != Advice::Wait => self.stats.deadlock_rejections += 1,
+            Decision::Outcome(Outcome::Applied(Response::Granted(_), _)) => self.stats.grants += 1,
+            Decision::Outcome(Outcome::Applied(Response::Committed(_), _)) => self.stats.commits += 1,
+            Decision::Blocked(blocked) if blocked.advice != Advice::Wait => {
+                self.stats.deadlock_rejections += 1
+            }
             _ => {}
         }
     }
@@ -441,7 +441,7 @@ impl<'a> ServerSimulation<'a> {
             correlation: 0,
             document: None,
             wait: None,
-            peek: None,
+            on_decided: None,
             to: RequestNumber::MAX,
         });
         match server.turn(submissions.collect(), &mut Ledger::default()) {

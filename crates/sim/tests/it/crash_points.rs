@@ -1,9 +1,7 @@
 //! A power failure at every call of a scripted workload: grants, commits, a long document, snapshots, relocated
 //! documents, deleted segments. The recovered state is the acknowledged one, or one batch later.
 
-use engine::decider::Said;
-use engine::documents::Place;
-use engine::shard::Submission;
+use engine::{Decision, DocumentLocation, Submission};
 use kernel::{Action, Command, Commit, Granted, Location, Outcome, ResourceName, Response, Span, Write};
 use sim::disk::{FaultPlan, SimFs};
 use sim::fixture::{grant, held, identity, key};
@@ -24,11 +22,11 @@ impl Script<'_> {
         let command = Command::by(&identity("ada"), action);
         self.next += 1;
         let submission =
-            Submission { command, correlation: 0, document, wait: None, peek: None, to: self.next };
+            Submission { command, correlation: 0, document, wait: None, on_decided: None, to: self.next };
         let turn = self.server.turn(vec![submission], self.ledger)?;
         let reply = turn.replies.into_iter().find(|(to, ..)| *to == self.next).map(|(_, reply, _)| reply);
         match reply {
-            Some(Ok(Said::Outcome(Outcome::Applied(answer, _)))) => Ok(Some(answer)),
+            Some(Ok(Decision::Outcome(Outcome::Applied(answer, _)))) => Ok(Some(answer)),
             _ => Ok(None),
         }
     }
@@ -51,7 +49,7 @@ impl Script<'_> {
         let (etag, bytes) = (content.etag(), content.length as u64);
         if length > 1000 {
             let pin = self.server.upload(&content.bytes())?;
-            let location = Place::Blob(pin.blob()).location();
+            let location = DocumentLocation::Blob(pin.blob()).location();
             self.submit(Action::Commit(Commit { write, etag, bytes, location }), None)?;
         } else {
             let commit = Commit { write, etag, bytes, location: Location(0) };
@@ -95,7 +93,8 @@ fn run(fs: &SimFs, ledger: &mut Ledger, writer: u128) -> Result<(), ServerError>
     script.run()?;
     script.server.sweep()?;
     let documents = script.server.documents().into_iter();
-    let wanted = documents.filter(|(_, document)| matches!(Place::of(document.location), Place::Blob(_)));
+    let wanted = documents
+        .filter(|(_, document)| matches!(DocumentLocation::of(document.location), DocumentLocation::Blob(_)));
     let (wanted, found) = (wanted.count(), script.server.blobs()?);
     if found == wanted {
         Ok(())

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, channel};
 
-use engine::decider::Said;
-use engine::engine::Engine;
-use engine::sequencer::ReplyTo;
-use engine::shard::{Reply, Submission, Wait};
+use engine::{Decision, Engine, Reply, ReplyTo, Submission, Wait};
 use kernel::{
     Action, Bundle, Command, Commit, Etag, Granted, Identity, LeaseId, LeaseRequest, LeaseView, Location,
     Lsn, Outcome, Rejection, Renewal, Response, Shard, Span, State, Time, Version, Write,
@@ -120,7 +117,7 @@ impl<'a> Client<'a> {
             correlation: 2,
             document: None,
             wait,
-            peek: None,
+            on_decided: None,
             to,
         });
         self.parked = Some(parked);
@@ -141,8 +138,8 @@ impl<'a> Client<'a> {
         let reply = self.engine.sequencer().call(command, 3, document, None).expect("it lives");
         let answered = self.recorder.count();
         match reply.expect("there is room") {
-            Said::Outcome(outcome) => self.recorder.record(key, asked, answered, read(outcome)),
-            Said::Blocked(blocked) => panic!("nobody asked for a lease: {blocked:?}"),
+            Decision::Outcome(outcome) => self.recorder.record(key, asked, answered, read(outcome)),
+            Decision::Blocked(blocked) => panic!("nobody asked for a lease: {blocked:?}"),
         }
     }
 
@@ -211,7 +208,7 @@ impl<'a> Client<'a> {
     fn read(&self, key: usize) {
         let (name, (send, seen)) = (self.recorder.name(key).clone(), channel());
         let asked = self.recorder.count();
-        let look = self.engine.sequencer().look(Box::new(move |shard| {
+        let look = self.engine.sequencer().query(Box::new(move |shard| {
             let (kernel, at) = (shard.kernel(), shard.now());
             let view = kernel.key(&default_namespace(), &name);
             let holders: Vec<LeaseView> = kernel.holders(&default_namespace(), &name, at).collect();
@@ -242,7 +239,7 @@ impl<'a> Client<'a> {
     fn read_lease(&self, key: usize, id: LeaseId) {
         let (send, seen) = channel();
         let asked = self.recorder.count();
-        let look = self.engine.sequencer().look(Box::new(move |shard| {
+        let look = self.engine.sequencer().query(Box::new(move |shard| {
             let at: Time = shard.now();
             let state = shard.kernel().lease(id, at).map(|view| view.state);
             Box::new(move || drop(send.send((at, state))))
@@ -278,12 +275,12 @@ fn refused(lease: Lsn, rejection: &Rejection) -> Op {
 fn note_asked(recorder: &Recorder, key: usize, asked: u64, reply: Reply) -> Option<(usize, Granted)> {
     let answered = recorder.count();
     let (op, granted) = match reply.expect("there is room") {
-        Said::Outcome(Outcome::Applied(Response::Granted(granted), _)) => {
+        Decision::Outcome(Outcome::Applied(Response::Granted(granted), _)) => {
             let Granted { lease, token, granted_at, deadline, .. } = granted;
             (Op::Granted { lease: lease.lsn, token, at: granted_at, deadline }, Some((key, granted)))
         }
-        Said::Blocked(blocked) => (Op::Blocked(blocked.holders.first().map(|lease| lease.lsn)), None),
-        Said::Outcome(other) => panic!("{other:?}"),
+        Decision::Blocked(blocked) => (Op::Blocked(blocked.holders.first().map(|lease| lease.lsn)), None),
+        Decision::Outcome(other) => panic!("{other:?}"),
     };
     recorder.record(key, asked, answered, op);
     granted

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use engine::decider::Contended;
+use engine::ContentionEvent;
 use kernel::{AgentName, Event, Identity, Lsn, Member, Namespace, Shard};
 use tokio::sync::watch;
 
@@ -59,7 +59,7 @@ pub(crate) enum What {
     /// To a lease.
     Lease(Event),
     /// Somebody met others in its way.
-    Contended(Arc<Contended>),
+    ContentionEvent(Arc<ContentionEvent>),
 }
 
 /// Something that happened.
@@ -124,12 +124,15 @@ impl Ring {
     }
 
     /// It has no record of its own: it comes after all that was told before.
-    pub(crate) fn contended(&self, shard: Shard, contended: &Arc<Contended>) {
+    pub(crate) fn contended(&self, shard: Shard, contended: &Arc<ContentionEvent>) {
         let (lsn, index) = match self.kept().ids.get(&shard) {
             Some((last, next)) if *last >= contended.after => (*last, *next),
             _ => (contended.after, 0),
         };
-        self.add(std::iter::once((EventId { lsn, index, shard }, What::Contended(Arc::clone(contended)))));
+        self.add(std::iter::once((
+            EventId { lsn, index, shard },
+            What::ContentionEvent(Arc::clone(contended)),
+        )));
     }
 
     fn add(&self, new: impl Iterator<Item = (EventId, What)>) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use engine::sequencer::Measure;
+use engine::Measure;
 use kernel::Shard;
 use store::{Bounds, Seq};
 
