@@ -108,7 +108,7 @@ fn run(fs: &SimFs, clock: &TestClock, seed: u64, expected: &mut Expected) -> Res
                 continue;
             }
             let outcome = decider.decide(&step.command, 0, None);
-            generator.heard(&step, &outcome);
+            generator.observe(&step, &outcome);
         }
         let Some(sealed) = decider.seal() else { continue };
         expected.in_flight = Some(decider.kernel().snapshot());
