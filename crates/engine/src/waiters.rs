@@ -8,7 +8,7 @@
 //! So a waiter blocks later conflicting requests as a holder does.
 //!
 //! Waiters are volatile: neither the kernel nor the log contains them. Freeing a resource visits the waiters
-//! that it serves and stops at the first exclusive one that it cannot serve, which blocks the rest.
+//! that it serves, and stops at the first exclusive waiter that it cannot serve, which blocks the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

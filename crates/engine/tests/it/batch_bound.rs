@@ -169,11 +169,10 @@ fn an_expiry_that_serves_more_than_a_batch_continues_in_the_next() {
     assert_eq!(granted_to(&driver.settle()), (1..=4500).collect::<Vec<u32>>());
 }
 
-/// While a large hand-off is under way, a newcomer stays behind the waiters that have not been tried yet, and a waiter
-/// that times out in between is still granted the resources that had been freed for it. Other commands are decided in the same
-/// batches.
+/// During a large hand-off, a new request queues behind the waiters that have not been tried yet, and a waiter that times
+/// out is still granted the resources that had been freed for it. Other commands are decided in the same batches.
 #[test]
-fn a_hand_off_under_way_is_neither_overtaken_nor_timed_out_and_lets_others_in() {
+fn a_long_hand_off_is_neither_overtaken_nor_timed_out_and_does_not_block_other_commands() {
     let mut driver = Driver::new();
     driver.submit(0, Action::Acquire(grant(key("hot"), Span(60_000))), false);
     driver.submit(0, Action::Acquire(grant(key("other"), Span(60_000))), false);

@@ -192,7 +192,7 @@ impl ModelQueue {
         !holders.chain(ahead.iter().map(|(_, wanted)| wanted)).any(|other| other.conflicts_with(bundle))
     }
 
-    /// Removes the waiters that can be served, in order, and compares them with those that the decider served.
+    /// Removes the waiters that can be served, in order. The decider must have served exactly them.
     fn serve(&mut self, mut served: Vec<(Ticket, Granted)>, context: &str) {
         let mut n = 0;
         while n < self.waiting.len() {

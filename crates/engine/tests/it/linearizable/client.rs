@@ -243,7 +243,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The bytes may have been deleted by now; if not, they are those that were committed.
+    /// The document may have been deleted by now; if not, it has the committed bytes.
     fn read_bytes(&self, document: kernel::Document) {
         if let Ok(bytes) = self.engine.read_document(Shard(0), document.location, 0, 1 << 20) {
             assert_eq!(bytes.len() as u64, document.bytes);
