@@ -2,6 +2,7 @@
 //!
 //! **What is absent.** HTTP: a command comes in, a decision goes out.
 
+pub mod store;
 pub mod boot;
 pub mod credential;
 pub(crate) mod error;

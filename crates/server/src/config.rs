@@ -8,16 +8,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use api::PORT;
 use engine::{Options, Record};
 use kernel::Span;
 
-use crate::backend::boot::{Making, StoreUrl};
+use crate::backend::boot::Making;
 use crate::backend::shards::Settings;
+use crate::backend::store::StoreUrl;
 use crate::http::listener::Limits;
 use crate::settings::{LogFormat, LogLevel, Range, duration_text, settings};
-
-/// The default port.
-pub const PORT: u16 = 9341;
 
 settings! { |data_dir|
     /// Address to listen on: `host:port`, or `:port` for every address (without mTLS, for loopback)
@@ -25,7 +24,7 @@ settings! { |data_dir|
     /// Unix socket to listen on as well; every client that can open it is an operator
     "unix" "LOCKD_UNIX" "PATH" => unix: Option<PathBuf> = None;
     /// URL of the store: `disk:///path` or `mem://`
-    "store" "LOCKD_STORE" "URL" => store: StoreUrl = StoreUrl::Disk(data_dir.join("store")),
+    "store" "LOCKD_STORE" "URL" => store: StoreUrl = StoreUrl::disk(data_dir.join("store")),
         note "in the data directory";
     /// Directory for everything that is not configured elsewhere
     "data-dir" "LOCKD_DATA_DIR" "PATH" => data_dir: PathBuf = data_dir.to_path_buf(),
@@ -121,7 +120,7 @@ impl Config {
 
     /// For tests and trials: a store in memory, plain HTTP on any free port of the loopback address.
     pub fn in_memory() -> Config {
-        let store = StoreUrl::Memory;
+        let store = StoreUrl::memory();
         Config { listen: "127.0.0.1:0".into(), store, mtls: false, ..Config::in_folder("") }
     }
 
@@ -169,10 +168,8 @@ impl Config {
             return None;
         }
         let identities = self.mtls && self.bundle.is_none();
-        let below = match &self.store {
-            StoreUrl::Disk(path) => path.strip_prefix(&self.data_dir).ok(),
-            StoreUrl::Memory => None,
-        };
+        let store = self.store.backend().directory();
+        let below = store.and_then(|path| path.strip_prefix(&self.data_dir).ok());
         match below.map(|path| path.iter().next().and_then(OsStr::to_str)) {
             Some(Some(name)) => Some(name),
             // The store is the data directory, and tightened as such.
@@ -199,13 +196,13 @@ impl Config {
             leases_per_identity_max: self.max_leases_per_identity,
             ..kernel::Limits::default()
         };
-        let usual = match self.store {
-            StoreUrl::Disk(_) => Options::default(),
-            // This log is never read again: what it retained would only cost memory.
-            StoreUrl::Memory => Options { retain: 0, ..Options::default() },
-        };
+        let mut options = Options::default();
+        if self.store.backend().is_volatile() {
+            // A log that is never replayed: retained segments would only cost memory.
+            options.retain = 0;
+        }
         let sweeper = span(self.sweeper_interval);
-        let options = Options { sweep_every: self.gc_temps_interval, sweeper, ..usual };
+        let options = Options { sweep_every: self.gc_temps_interval, sweeper, ..options };
         Making { shards: self.shards, limits, options, allow_network: self.allow_network_fs }
     }
 
@@ -273,12 +270,12 @@ mod tests {
             let config = Config { store, mtls, ..Config::in_folder(data_dir) };
             config.data_subdirectory().map(str::to_string)
         };
-        let disk = |path: &str| StoreUrl::Disk(path.into());
+        let disk = |path: &str| StoreUrl::disk(path);
         assert_eq!(with("/data", disk("/data/store"), true).as_deref(), Some("store"));
         assert_eq!(with("/data", disk("/data/own/deep"), false).as_deref(), Some("own"));
         assert_eq!(with("/data", disk("/elsewhere"), true).as_deref(), Some("store"), "identities are");
         assert_eq!(with("/data", disk("/elsewhere"), false), None);
-        assert_eq!(with("/data", StoreUrl::Memory, false), None);
+        assert_eq!(with("/data", StoreUrl::memory(), false), None);
         assert_eq!(with("/data", disk("/data"), true), None, "it is tightened as the store");
         assert_eq!(with("", disk("/elsewhere"), false), None);
     }

@@ -31,6 +31,7 @@ use crate::backend::event_log::News;
 use crate::backend::machine;
 use crate::backend::metrics::Metrics;
 use crate::backend::shards::{App, Parts};
+use crate::backend::store::TornTail;
 use crate::backend::watch::{OnFatal, Watch};
 use crate::config::{Config, ConfigError};
 use crate::http::identities::Identities;
@@ -119,6 +120,7 @@ impl Server {
             Arc::new(Watch { metrics: Arc::clone(&metrics), news: Arc::clone(&news), on_fatal });
         let machine = Machine { random: &system::random::fill, clock: &Machine::clock };
         let opened = boot::open(&config.store, &config.making(), machine, &watcher)?;
+        opened.torn_tails.iter().for_each(warn_of_torn_tail);
         let (wall, chance) = (Box::new(machine::wall), Box::new(system::random::fill));
         let app = App::new(opened, Parts { settings: config.settings(), metrics, news, wall, chance });
         Ok(Server { config, app: Arc::new(app), identities, serving: None })
@@ -185,6 +187,13 @@ impl Server {
         let _ = tokio::task::spawn_blocking(move || drop(app)).await;
         tracing::info!("stopped");
     }
+}
+
+fn warn_of_torn_tail(torn: &TornTail) {
+    let TornTail { shard, file, offset, seq, lsns } = torn;
+    let lsns = lsns.map_or("unreadable".to_string(), |lsns| format!("{}..={}", lsns.first.0, lsns.last.0));
+    let file = file.display();
+    tracing::warn!(shard = shard.0, %file, offset, seq = seq.0, %lsns, "torn tail cut; its batch was never acknowledged");
 }
 
 #[expect(clippy::disallowed_methods, reason = "memory is ahead of the log: nothing may be answered any more")]

@@ -14,10 +14,11 @@ use kernel::Span;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::backend::boot::{Machine, Making, StoreUrl, open};
+use crate::backend::boot::{Machine, Making, open};
 use crate::backend::event_log::News;
 use crate::backend::metrics::Metrics;
 use crate::backend::shards::{App, Parts, Settings};
+use crate::backend::store::StoreUrl;
 use crate::backend::watch::Watch;
 use crate::http::listener::{Limits, Listener, serve};
 use crate::peer::Peer;
@@ -49,7 +50,7 @@ fn made(
     let watch = Watch { metrics: Arc::clone(&metrics), news: Arc::clone(&news), on_fatal };
     let watcher: Arc<dyn EngineObserver> = Arc::new(watch);
     let machine = Machine { random: &|bytes| bytes.fill(7), clock };
-    let opened = open(&StoreUrl::Memory, &making, machine, &watcher).expect("memory has room");
+    let opened = open(&StoreUrl::memory(), &making, machine, &watcher).expect("memory has room");
     // Numbers that differ from each other, the same in every run.
     let count = AtomicU64::new(0);
     let chance = Box::new(move |bytes: &mut [u8]| {

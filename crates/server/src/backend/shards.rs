@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use engine::{Decision, Delivery, Engine, OnDecided, Reply, ReplyTo, Submission, Unavailable, Wait};
 use kernel::{Command, Kernel, LeaseId, Namespace, Shard, Span, Time};
-use store::disk::DiskDir;
 use tokio::sync::oneshot;
 
 use crate::backend::boot::Opened;
@@ -15,6 +14,7 @@ use crate::backend::error::BackendError;
 use crate::backend::event_log::News;
 use crate::backend::event_log::subscribers::Subscribers;
 use crate::backend::metrics::Metrics;
+use crate::backend::store::StoreGuard;
 use crate::config::Config;
 
 /// What a server is set to.
@@ -66,8 +66,8 @@ pub struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) news: Arc<News>,
     pub(crate) subscribers: Arc<Subscribers>,
-    /// Dropped last: others may have the store when its shards have ended.
-    _lock: Option<DiskDir>,
+    /// Dropped last: another process may open the store once its shards have ended.
+    _guard: StoreGuard,
 }
 
 /// The correlation id, document and wait of a command.
@@ -89,7 +89,7 @@ impl SubmitOptions {
 
 impl App {
     pub(crate) fn new(opened: Opened, parts: Parts) -> App {
-        let Opened { engines, key, lock } = opened;
+        let Opened { engines, key, torn_tails: _, guard } = opened;
         let Parts { settings, metrics, news, wall, chance } = parts;
         assert!(!engines.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
@@ -103,7 +103,7 @@ impl App {
             metrics,
             news,
             subscribers: Arc::default(),
-            _lock: lock,
+            _guard: guard,
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Quantity, duration_text};
-use crate::backend::boot::StoreUrl;
+use crate::backend::store::StoreUrl;
 
 /// How a value is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use axum::{Extension, Router};
 use identity::Role;
-use lockd_server::backend::boot::StoreUrl;
+use lockd_server::backend::store::StoreUrl;
 use lockd_server::peer::Peer;
 use lockd_server::{Config, Server, StartError};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn on_disk(dir: &std::path::Path) -> Config {
         listen: "127.0.0.1:0".into(),
         mtls: false,
         unix: Some(dir.join("socket")),
-        store: StoreUrl::Disk(dir.join("store")),
+        store: StoreUrl::disk(dir.join("store")),
         ..Config::in_folder(dir)
     }
 }

@@ -8,7 +8,7 @@ use axum::http::Request;
 use axum::{Extension, Router};
 use http_body_util::channel::{Channel, Sender};
 use identity::Role;
-use lockd_server::backend::boot::StoreUrl;
+use lockd_server::backend::store::StoreUrl;
 use lockd_server::peer::Peer;
 use lockd_server::{Config, Server};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ struct OnDisk {
 impl OnDisk {
     fn start() -> OnDisk {
         let dir = tempfile::tempdir().expect("a directory");
-        let store = StoreUrl::Disk(dir.path().join("store"));
+        let store = StoreUrl::disk(dir.path().join("store"));
         let config = Config { mtls: false, store, ..Config::in_folder(dir.path()) };
         let server = Server::new(config).expect("a store");
         let router = server.router().layer(Extension(Peer::anonymous(Role::Operator)));

@@ -214,7 +214,7 @@ pub(crate) struct PassphraseSource {
 #[derive(Args)]
 pub(crate) struct Kind {
     /// Validity in days, limited by that of the CA, which is valid for ten years.
-    #[arg(long, value_name = "N", default_value_t = Days::USUAL)]
+    #[arg(long, value_name = "N", default_value_t = Days::DEFAULT)]
     pub(crate) days: Days,
     /// Algorithm of the private key.
     #[arg(long, value_enum, default_value_t = KeyAlgorithm::P256)]

@@ -1,0 +1,41 @@
+//! A store in memory: `mem://`. It has a new key at each start, and ends with the process.
+
+use std::sync::Arc;
+
+use store::LogStore;
+use store::memory::{MemoryBlobs, MemoryLog};
+
+use super::{OpenStore, StoreBackend, StoreUrl, random_bytes};
+use crate::backend::boot::{BootError, Making};
+use crate::backend::credential::StoreKey;
+
+/// A store in memory.
+pub(super) struct MemoryBackend;
+
+impl MemoryBackend {
+    /// Parses the rest of `mem:`, which may be `//`.
+    pub(super) fn parse(location: &str) -> Option<StoreUrl> {
+        matches!(location, "" | "//").then(StoreUrl::memory)
+    }
+}
+
+impl StoreBackend for MemoryBackend {
+    fn open(&self, making: &Making, random: &dyn Fn(&mut [u8])) -> Result<OpenStore, BootError> {
+        let log = |_| -> Box<dyn LogStore> { Box::new(MemoryLog::default()) };
+        Ok(OpenStore {
+            logs: (0..making.shards).map(log).collect(),
+            blobs: Arc::new(MemoryBlobs::default()),
+            key: StoreKey::new(random_bytes(random)),
+            torn_tails: Vec::new(),
+            guard: Box::new(()),
+        })
+    }
+
+    fn url(&self) -> String {
+        "mem://".to_string()
+    }
+
+    fn is_volatile(&self) -> bool {
+        true
+    }
+}
