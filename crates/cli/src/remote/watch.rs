@@ -148,7 +148,7 @@ impl KeyWatcher {
                     }
                 }
                 Err(error) if error.kind() == Kind::Unavailable => {
-                    self.note_unreachable(client_failure(error))
+                    self.note_unreachable(client_failure(error));
                 }
                 Err(error) => return Err(client_failure(error)),
             }

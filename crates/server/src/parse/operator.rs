@@ -19,15 +19,12 @@ pub(crate) fn party(body: &requests::Party) -> Result<Party, Refusal> {
 pub(crate) fn pause(body: &requests::Pause) -> Result<Pause, Refusal> {
     check_one_of(body.identity.is_some(), body.agent_id.is_some())?;
     let namespace = parse::optional_namespace(body.namespace.as_deref())?;
-    let whom = match &body.agent_id {
-        Some(name) => {
-            let namespace = namespace.map_or_else(|| parse::namespace(None), Ok)?;
-            Paused::Agent(namespace, parse::agent(name)?)
-        }
-        None => {
-            let identity = body.identity.as_deref().map(identity).transpose()?;
-            Paused::Scope(Scope { namespace, identity })
-        }
+    let whom = if let Some(name) = &body.agent_id {
+        let namespace = namespace.map_or_else(|| parse::namespace(None), Ok)?;
+        Paused::Agent(namespace, parse::agent(name)?)
+    } else {
+        let identity = body.identity.as_deref().map(identity).transpose()?;
+        Paused::Scope(Scope { namespace, identity })
     };
     Ok(Pause { whom, paused: body.paused })
 }

@@ -124,7 +124,7 @@ impl<'a> Client<'a> {
         let (send, pending) = channel();
         let (recorder, invoked) = (Arc::clone(&self.recorder), self.recorder.count());
         let to: ReplyTo = Box::new(move |reply, delivery| {
-            delivery.settle(send.send(record_acquire(&recorder, key, invoked, reply)).is_ok())
+            delivery.settle(send.send(record_acquire(&recorder, key, invoked, reply)).is_ok());
         });
         let wait = Some(Wait { most: WAIT_MAX, gone: Arc::new(AtomicBool::new(false)) });
         self.engine.sequencer().submit(Submission {
