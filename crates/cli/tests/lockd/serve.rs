@@ -292,7 +292,7 @@ fn in_json_every_line_is_an_object_and_debug_has_every_request() {
     let mut connection = server.connect(&data.join("client.pem"));
     assert_eq!(connection.ask("POST", "/v1/acquire", r#"{"key":"jobs"}"#).expect("an answer").0, 200);
     let answered = loop {
-        match said("answered") {
+        match said("responded") {
             Some(line) => break line,
             None => std::thread::yield_now(),
         }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::error::BackendError;
-use crate::backend::event_log::Lately;
+use crate::backend::event_log::RecentActivity;
 use crate::backend::shards::{App, ShardView};
 use crate::parse;
 use crate::parse::query::Query;
@@ -86,7 +86,7 @@ pub(crate) async fn contention(
         waiting.extend(app.query(shard, move |view| readable.waiters(view, left)).await?);
     }
     // After the queries: waits that they no longer found are in the recent activity by now.
-    let recent = app.news.lately();
+    let recent = app.event_log.recent();
     let expired = recently_expired(&app, &readable, &recent).await?;
     let more = waiting.len() > WAITERS_MAX;
     waiting.truncate(WAITERS_MAX);
@@ -99,7 +99,7 @@ pub(crate) async fn contention(
 async fn recently_expired(
     app: &App,
     readable: &ReadableNamespaces,
-    recent: &Lately,
+    recent: &RecentActivity,
 ) -> Result<Vec<Party>, BackendError> {
     let mut parties = Vec::new();
     for shard in app.shards() {
@@ -138,7 +138,7 @@ impl ReadableNamespaces {
         readable.map(|lease| (lease.namespace, lease.identity, lease.details.agent)).collect()
     }
 
-    fn contentions<'a>(&'a self, recent: &'a Lately) -> impl Iterator<Item = &'a ContentionEvent> {
+    fn contentions<'a>(&'a self, recent: &'a RecentActivity) -> impl Iterator<Item = &'a ContentionEvent> {
         recent.contended.iter().map(AsRef::as_ref).filter(|contended| self.contains(&contended.namespace))
     }
 }

@@ -27,7 +27,9 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
-use crate::backend::event_log::ring::{Entry, EventId, Subject, Taken, What, lease_of};
+use crate::backend::event_log::event_buffer::{
+    BufferRead, BufferedEvent, EventId, EventKind, Subject, lease_of,
+};
 use crate::backend::event_log::subscribers::Subscription;
 use crate::backend::shards::{App, ShardView};
 use crate::parse::query::Query;
@@ -68,9 +70,9 @@ pub(crate) async fn events(
     let last_id = last_event_id(&headers)?;
     let subscription =
         Subscription::begin(&app.subscribers, &peer.identity).ok_or_else(too_many_subscriptions)?;
-    let resumed = last_id.map(|id| app.news.events.after(id));
+    let resumed = last_id.map(|id| app.event_log.events.after(id));
     let follower = Follower {
-        position: resumed.flatten().unwrap_or_else(|| app.news.events.end()),
+        position: resumed.flatten().unwrap_or_else(|| app.event_log.events.end()),
         app: Arc::clone(&app),
         peer,
         namespace,
@@ -135,7 +137,7 @@ impl Follower {
     }
 
     async fn follow(&mut self, send: &mpsc::Sender<Bytes>) -> Result<(), StreamEnd> {
-        let mut closed = self.app.news.events.watch();
+        let mut closed = self.app.event_log.events.watch();
         loop {
             let is_closed = *closed.borrow_and_update();
             self.send_entries(send).await?;
@@ -154,7 +156,9 @@ impl Follower {
     /// Sends all entries from the position to the end of the ring.
     async fn send_entries(&mut self, send: &mpsc::Sender<Bytes>) -> Result<(), StreamEnd> {
         loop {
-            let Taken::Entries(entries, next) = self.app.news.events.take(self.position, ENTRIES_MAX) else {
+            let BufferRead::Events(entries, next) =
+                self.app.event_log.events.read(self.position, ENTRIES_MAX)
+            else {
                 return Err(StreamEnd);
             };
             if entries.is_empty() {
@@ -185,15 +189,15 @@ impl Follower {
         }
     }
 
-    fn append(&mut self, entry: &Entry) {
-        let event = match (&entry.what, entry.subject.get()) {
-            (What::ContentionEvent(contended), _) if self.may_read(&contended.namespace) => {
+    fn append(&mut self, entry: &BufferedEvent) {
+        let event = match (&entry.kind, entry.subject.get()) {
+            (EventKind::Contention(contended), _) if self.may_read(&contended.namespace) => {
                 present::contention(contended)
             }
-            (What::Lease(event), Some(Some(subject))) if self.may_read(&subject.namespace) => {
+            (EventKind::Lease(event), Some(Some(subject))) if self.may_read(&subject.namespace) => {
                 present::lease(event, subject)
             }
-            (What::Lease(_), None | Some(None)) => return self.chunk.push_str(present::RESET),
+            (EventKind::Lease(_), None | Some(None)) => return self.chunk.push_str(present::RESET),
             _ => return,
         };
         present::append(&mut self.chunk, entry.id, &event);
@@ -206,17 +210,17 @@ impl Follower {
 }
 
 /// Looks up the leases of entries that no subscriber has looked up yet.
-async fn resolve(app: &App, entries: &[Arc<Entry>]) -> Result<(), StreamEnd> {
+async fn resolve(app: &App, entries: &[Arc<BufferedEvent>]) -> Result<(), StreamEnd> {
     let unresolved = || entries.iter().filter(|entry| entry.subject.get().is_none());
     if unresolved().next().is_none() {
         return Ok(());
     }
     // One subscriber looks up for all.
-    let _lock = app.news.events.resolving.lock().await;
+    let _lock = app.event_log.events.resolving.lock().await;
     for shard in app.shards() {
-        let mut leases: Vec<(Arc<Entry>, LeaseId)> = Vec::new();
+        let mut leases: Vec<(Arc<BufferedEvent>, LeaseId)> = Vec::new();
         for entry in unresolved() {
-            let What::Lease(event) = &entry.what else { continue };
+            let EventKind::Lease(event) = &entry.kind else { continue };
             let lease = lease_of(event).filter(|lease| lease.shard == shard);
             leases.extend(lease.map(|lease| (Arc::clone(entry), lease)));
         }

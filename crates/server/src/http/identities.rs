@@ -10,7 +10,7 @@ use identity::{
 };
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
-use crate::backend::machine;
+use crate::backend::wall_clock;
 use crate::config::Config;
 use crate::http::listener::Tls;
 
@@ -73,7 +73,7 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     store::private::create_dir(data)
         .map_err(|error| Error::io("creating the data directory", data, &error))?;
     let mut fill = system::random::fill;
-    let mut moment = Moment { now: UnixTime::since_unix_epoch(machine::wall()), fill: &mut fill };
+    let mut moment = Moment { now: UnixTime::since_unix_epoch(wall_clock::since_epoch()), fill: &mut fill };
     let name = |text: &str| text.parse::<Name>();
     let authority = Authority::create(&name("lockd CA")?, Algorithm::default(), Days::OF_CA, &mut moment)?;
     let usual = (Algorithm::default(), Days::USUAL);

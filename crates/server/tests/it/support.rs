@@ -11,10 +11,10 @@ use axum::{Extension, Router};
 use identity::{Rights, Role};
 use kernel::Identity;
 use lockd_server::backend::shards::{App, Settings};
-use lockd_server::http::connection::Front;
+use lockd_server::http::connection::ConnectionService;
 use lockd_server::http::router::router;
 use lockd_server::peer::Peer;
-use lockd_server::testing::Hands;
+use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tower::ServiceExt;
@@ -35,8 +35,8 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 #[derive(Clone)]
 pub(crate) struct Server {
     app: Arc<App>,
-    front: Front,
-    /// If set, requests go through this router instead of the front.
+    service: ConnectionService,
+    /// If set, requests go through this router instead of the service.
     router: Option<Router>,
     document: Arc<OnceCell<Document>>,
 }
@@ -69,13 +69,16 @@ impl Server {
     }
 
     /// On a clock that the test advances.
-    pub(crate) fn start_by(clock: &Hands) -> Server {
-        Server::of(lockd_server::testing::app_by(Settings::default(), clock), Peer::anonymous(Role::Operator))
+    pub(crate) fn start_by(clock: &TestClock) -> Server {
+        Server::of(
+            lockd_server::testing::app_with_clock(Settings::default(), clock),
+            Peer::anonymous(Role::Operator),
+        )
     }
 
     fn of(app: Arc<App>, peer: Peer) -> Server {
-        let front = Front::open(&app, peer, Duration::from_secs(30));
-        Server { app, front, router: None, document: Arc::default() }
+        let service = ConnectionService::unauthenticated(&app, peer, Duration::from_secs(30));
+        Server { app, service, router: None, document: Arc::default() }
     }
 
     /// The same server, as it is mounted in another program.
@@ -91,7 +94,7 @@ impl Server {
             identity: Identity::new(name).expect("a name"),
             role: Role::Worker,
             rights: Rights::new(rights).expect("rights").into(),
-            shown: None,
+            certificate: None,
         };
         Server::of(Arc::clone(&self.app), peer)
     }
@@ -140,7 +143,7 @@ impl Server {
         let request = request.body(Body::from(body.to_string())).expect("a valid request");
         match &self.router {
             Some(router) => router.clone().oneshot(request).await.expect("it always answers"),
-            None => self.front.answer(request).await,
+            None => self.service.handle(request).await,
         }
     }
 
