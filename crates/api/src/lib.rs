@@ -16,13 +16,6 @@ pub mod code;
 #[cfg(feature = "openapi")]
 pub mod schema_types;
 
-#[cfg(feature = "openapi")]
-#[doc(hidden)]
-pub use schema_types as words;
-/// The former names of modules, until their users are renamed.
-#[doc(hidden)]
-pub use {requests as ask, responses as tell};
-
 pub use code::{Code, Hints, Refusal};
 
 /// The path of each call.

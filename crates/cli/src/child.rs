@@ -28,7 +28,7 @@ use nix::sys::signal::SigSet;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 pub use boot_clock::BootInstant;
-pub use job::{Ended, Job, Order, WANTS_TERMINAL, unkilled};
+pub use job::{Job, JobExit, Order, WANTS_TERMINAL, unkilled};
 pub use signals::Signals;
 pub use waker::{WakeReader, Waker, waker};
 

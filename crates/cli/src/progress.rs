@@ -9,13 +9,13 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// A progress bar that counts bytes.
-pub struct Bar {
+pub struct ByteProgress {
     bar: ProgressBar,
     /// False if standard error is no terminal or the output is JSON: then nothing is drawn.
     visible: bool,
 }
 
-impl Bar {
+impl ByteProgress {
     /// A bar labelled `what`; it stays hidden unless standard error is a terminal and `json` is false.
     pub fn new(what: &'static str, json: bool) -> Self {
         let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")
@@ -42,9 +42,9 @@ impl Bar {
     }
 }
 
-impl worktree::tree::Progress for Bar {
+impl worktree::tree::Progress for ByteProgress {
     fn begin(&self, _files: u64, bytes: u64) {
-        Bar::begin(self, bytes);
+        ByteProgress::begin(self, bytes);
     }
 
     fn file_done(&self, bytes: u64) {
@@ -52,9 +52,9 @@ impl worktree::tree::Progress for Bar {
     }
 }
 
-impl lockd_client::Progress for Bar {
+impl lockd_client::Progress for ByteProgress {
     fn begin(&self, bytes: u64) {
-        Bar::begin(self, bytes);
+        ByteProgress::begin(self, bytes);
     }
 
     fn moved(&self, bytes: u64) {
@@ -62,7 +62,7 @@ impl lockd_client::Progress for Bar {
     }
 }
 
-impl Drop for Bar {
+impl Drop for ByteProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

@@ -3,8 +3,7 @@
 //! **Invariant.** Server responses are untrusted: the exports that `acquire` prints are safe to eval, and text output
 //! contains no control characters. A lease from the environment is used for its own key only.
 //!
-//! Exit codes: 0 done; 1 local failure; 2 wrong usage or invalid input; 10 held by another; 11 fenced or not held;
-//! 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened).
+//! Its exit codes are in [`exit_codes`].
 //!
 //! The modules in reading order: `args` is the command line; `environment` is the `LOCKD_CLIENT_*` variables that `acquire`
 //! exports; `agents` is for `lockd run --intent` and `lockd mcp`; `leases`, `documents`, `views` and `watch` are the
@@ -17,22 +16,23 @@ pub mod leases;
 pub mod documents;
 mod views;
 mod watch;
-mod who;
+mod client_identity;
 
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use lockd_client::{Builder, Client, Error, Kind};
+use lockd_client::{Builder, Client, Error};
 use serde::Serialize;
 
-use crate::progress::Bar;
+use crate::exit_codes::{self, FAILED, USAGE};
+use crate::progress::ByteProgress;
 use crate::stderr::escape_control;
 
 use args::Verb;
 pub use args::{ClientArgs, Connection, LeaseTerms, Output, WriteConditions, duration};
+pub use client_identity::identity_file;
 pub use documents::poison_output;
 pub use environment::{LeaseCredential, servers, values};
-pub use who::identity_file;
 
 /// The exit code and the error message.
 pub type Failure = (u8, String);
@@ -92,10 +92,10 @@ pub fn connect(connection: &Connection) -> Result<Client, Failure> {
 }
 
 fn prepare(connection: &Connection) -> Result<Builder, Failure> {
-    let bar = Arc::new(Bar::new("document", false));
+    let bar = Arc::new(ByteProgress::new("document", false));
     let builder = Client::builder().answer_timeout(connection.answer_timeout()).progress(bar);
     let builder = if connection.mtls { builder } else { builder.plain() };
-    let builder = match who::identity(connection)? {
+    let builder = match client_identity::identity(connection)? {
         Some(identity) => builder.identity(identity),
         None => builder,
     };
@@ -105,15 +105,7 @@ fn prepare(connection: &Connection) -> Result<Builder, Failure> {
 /// A client error as an exit code and a message with the refusal's hints.
 #[expect(clippy::needless_pass_by_value, reason = "the signature that `map_err` needs")]
 pub fn client_failure(error: Error) -> Failure {
-    let code = match error.kind() {
-        Kind::Held => 10,
-        Kind::Fenced => 11,
-        Kind::Expired => 12,
-        Kind::Unavailable => 13,
-        Kind::Denied => 14,
-        Kind::Indeterminate => 15,
-        Kind::Invalid => 2,
-    };
+    let code = exit_codes::of_kind(error.kind());
     let hints = error.refusal().map(|refusal| hints(&refusal.hints)).unwrap_or_default();
     (code, escape_control(&format!("{error}{hints}")))
 }
@@ -134,12 +126,12 @@ fn hints(hints: &api::Hints) -> String {
 
 /// A failure on this machine: exit code 1.
 pub fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
-    (1, format!("{what}: {error}"))
+    (FAILED, format!("{what}: {error}"))
 }
 
 /// Wrong usage or invalid input: exit code 2.
 pub fn usage_error(what: impl Into<String>) -> Failure {
-    (2, what.into())
+    (USAGE, what.into())
 }
 
 /// Prints a response as JSON or as `text`.

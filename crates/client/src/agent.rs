@@ -16,7 +16,7 @@ use crate::lease::Lease;
 
 /// The outcome of [`Client::declare`].
 #[derive(Debug)]
-pub enum Declared {
+pub enum DeclareOutcome {
     /// The manifest was granted.
     Granted {
         /// It renews itself.
@@ -25,7 +25,7 @@ pub enum Declared {
         attempt_id: String,
     },
     /// Not granted before the deadline, or not before the caller does what the verdict says.
-    Not(Box<Judged>),
+    NotGranted(Box<Judged>),
 }
 
 impl Client {
@@ -36,9 +36,9 @@ impl Client {
     }
 
     /// Sends a manifest until it is granted: waits where the verdict allows it, and after `DIE` backs off for `backoff_ms` and
-    /// retries with the same attempt. Returns [`Declared::Not`] when `timeout` has passed, and at once if the session must
+    /// retries with the same attempt. Returns [`DeclareOutcome::NotGranted`] when `timeout` has passed, and at once if the session must
     /// release leases first or grants are paused. A later call should pass the returned `attempt_id`: it keeps its age.
-    pub async fn declare(&self, manifest: &Manifest, timeout: Duration) -> Result<Declared, Error> {
+    pub async fn declare(&self, manifest: &Manifest, timeout: Duration) -> Result<DeclareOutcome, Error> {
         let end = BootTime::now().after(timeout);
         let mut request = manifest.clone();
         loop {
@@ -48,12 +48,12 @@ impl Client {
             let mut judged: Judged = read(&response)?;
             if let Some(granted) = judged.lease.take() {
                 let lease = self.start_lease(granted, response.sent_at).await?;
-                return Ok(Declared::Granted { lease, attempt_id: judged.attempt_id });
+                return Ok(DeclareOutcome::Granted { lease, attempt_id: judged.attempt_id });
             }
             let backoff = Duration::from_millis(judged.backoff_ms.unwrap_or_default());
             let must_release = judged.verdict == Verdict::Die && !judged.release.is_empty();
             if must_release || judged.verdict == Verdict::Paused || end.remaining() <= backoff {
-                return Ok(Declared::Not(Box::new(judged)));
+                return Ok(DeclareOutcome::NotGranted(Box::new(judged)));
             }
             request.attempt_id = Some(judged.attempt_id);
             tokio::time::sleep(backoff).await;

@@ -17,7 +17,7 @@ use crate::call::{ApiRequest, ApiResponse, RetryPolicy, Servers};
 use crate::clock::BootTime;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
-use crate::lease::{Lease, Lost};
+use crate::lease::{Lease, LossReason};
 use crate::progress::{Progress, ProgressSink};
 use crate::random;
 
@@ -71,7 +71,7 @@ pub struct Conditions {
 
 /// The document of a key, with its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct DocumentState {
     /// The JSON; `None` if there is no document.
     pub document: Option<Bytes>,
     /// The key's version.
@@ -335,26 +335,26 @@ impl Client {
     }
 
     /// The document of a key, under a lease.
-    pub async fn get_state(&self, key: &str, lease_id: &str) -> Result<State, Error> {
+    pub async fn get_state(&self, key: &str, lease_id: &str) -> Result<DocumentState, Error> {
         let request = get(query(path::GET_STATE, &[("key", Some(key))]));
         let headers = vec![(header::LEASE_ID, lease_id.to_string())];
         self.read_state(ApiRequest { headers, ..request }).await
     }
 
     /// The last committed document of a key, without a lease.
-    pub async fn get_public_state(&self, key: &str, namespace: Option<&str>) -> Result<State, Error> {
+    pub async fn get_public_state(&self, key: &str, namespace: Option<&str>) -> Result<DocumentState, Error> {
         let fields = [("key", Some(key)), ("namespace", namespace), ("public", Some("1"))];
         self.read_state(get(query(path::GET_STATE, &fields))).await
     }
 
-    async fn read_state(&self, request: ApiRequest) -> Result<State, Error> {
+    async fn read_state(&self, request: ApiRequest) -> Result<DocumentState, Error> {
         let response = self.servers.call(request).await?;
         let text = |name: &str| response.headers.get(name).and_then(|value| value.to_str().ok());
         let version = text(header::KEY_VERSION).and_then(|text| text.parse().ok());
         let version = version.ok_or_else(|| malformed_response("no version").with_kind(Kind::Invalid))?;
         let etag = text("etag").unwrap_or_default().trim_matches('"').to_string();
         let document = (response.status != 204).then_some(response.body);
-        Ok(State { document, version, etag })
+        Ok(DocumentState { document, version, etag })
     }
 
     /// Commits the document of a key, under a lease.
@@ -420,11 +420,11 @@ impl Options {
     }
 }
 
-impl From<Lost> for Error {
-    fn from(lost: Lost) -> Error {
+impl From<LossReason> for Error {
+    fn from(lost: LossReason) -> Error {
         let kind = match lost {
-            Lost::Expired | Lost::Unreachable => Kind::Expired,
-            Lost::Revoked | Lost::Released => Kind::Fenced,
+            LossReason::Expired | LossReason::Unreachable => Kind::Expired,
+            LossReason::Revoked | LossReason::Released => Kind::Fenced,
         };
         Error::new(kind, format!("the lease was lost: {lost}"))
     }

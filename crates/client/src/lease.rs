@@ -13,7 +13,7 @@ use api::{Code, responses};
 use hyper::body::Bytes;
 use tokio::sync::{oneshot, watch};
 
-use crate::client::{Client, Conditions, State};
+use crate::client::{Client, Conditions, DocumentState};
 use crate::clock::{self, BootTime};
 use crate::error::{Error, Kind};
 use crate::random;
@@ -25,7 +25,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Why a lease has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum LossReason {
     /// The server reports that it expired.
     Expired,
     /// An operator revoked it.
@@ -36,13 +36,13 @@ pub enum Lost {
     Unreachable,
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Lost::Expired => "it expired; stop, and acquire again",
-            Lost::Revoked => "an operator revoked it; stop",
-            Lost::Released => "it was released; stop",
-            Lost::Unreachable => "no server confirmed it before its deadline; stop, and acquire again",
+            LossReason::Expired => "it expired; stop, and acquire again",
+            LossReason::Revoked => "an operator revoked it; stop",
+            LossReason::Released => "it was released; stop",
+            LossReason::Unreachable => "no server confirmed it before its deadline; stop, and acquire again",
         })
     }
 }
@@ -61,7 +61,7 @@ struct Shared {
     granted: responses::Granted,
     /// A [`BootTime`], in milliseconds.
     deadline: AtomicU64,
-    lost: watch::Sender<Option<Lost>>,
+    lost: watch::Sender<Option<LossReason>>,
     /// Released together with a commit: not a loss.
     released_by_commit: AtomicBool,
 }
@@ -102,8 +102,8 @@ impl Lease {
     }
 
     /// Why it may not; `None` while it may.
-    pub fn why_lost(&self) -> Option<Lost> {
-        let overdue = || self.shared.deadline().remaining().is_zero().then_some(Lost::Unreachable);
+    pub fn why_lost(&self) -> Option<LossReason> {
+        let overdue = || self.shared.deadline().remaining().is_zero().then_some(LossReason::Unreachable);
         (*self.shared.lost.borrow()).or_else(overdue)
     }
 
@@ -113,14 +113,14 @@ impl Lease {
     }
 
     /// Waits until the lease has ended, and returns why.
-    pub async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> LossReason {
         let mut watched = self.shared.lost.subscribe();
         let lost = watched.wait_for(Option::is_some).await.map(|lost| *lost);
-        lost.ok().flatten().unwrap_or(Lost::Released)
+        lost.ok().flatten().unwrap_or(LossReason::Released)
     }
 
     /// The same, but never returns if a commit released the lease.
-    pub(crate) async fn lost_unreleased(&self) -> Lost {
+    pub(crate) async fn lost_unreleased(&self) -> LossReason {
         let lost = self.lost().await;
         if self.shared.released_by_commit.load(Ordering::Acquire) {
             std::future::pending::<()>().await;
@@ -129,7 +129,7 @@ impl Lease {
     }
 
     /// Reads the document of the lease's key.
-    pub async fn get_state(&self) -> Result<State, Error> {
+    pub async fn get_state(&self) -> Result<DocumentState, Error> {
         self.shared.client.get_state(self.live_key()?, self.credential()).await
     }
 
@@ -144,7 +144,7 @@ impl Lease {
             self.shared.client.update_state(self.live_key()?, self.credential(), document, &fenced).await?;
         if conditions.release {
             self.shared.released_by_commit.store(true, Ordering::Release);
-            self.shared.lose(Lost::Released);
+            self.shared.lose(LossReason::Released);
         }
         Ok(committed)
     }
@@ -180,7 +180,7 @@ impl Shared {
     }
 
     /// Records why the lease ended; the first reason wins.
-    fn lose(&self, why: Lost) {
+    fn lose(&self, why: LossReason) {
         self.lost.send_if_modified(|lost| {
             let first = lost.is_none();
             lost.get_or_insert(why);
@@ -189,7 +189,7 @@ impl Shared {
     }
 
     /// Renews until a renewal is refused for good.
-    async fn renew(&self, mut next: BootTime) -> Lost {
+    async fn renew(&self, mut next: BootTime) -> LossReason {
         loop {
             clock::sleep_until(next).await;
             // A server that hangs must leave time to try another.
@@ -209,11 +209,11 @@ impl Shared {
     }
 
     /// Waits for the deadline, which renewals move.
-    async fn expire(&self) -> Lost {
+    async fn expire(&self) -> LossReason {
         while !self.deadline().remaining().is_zero() {
             clock::sleep_until(self.deadline()).await;
         }
-        Lost::Unreachable
+        LossReason::Unreachable
     }
 }
 
@@ -223,11 +223,11 @@ fn deadline(sent_at: BootTime, remaining: Duration) -> BootTime {
 }
 
 /// The loss that a refused renewal means; `None` if a retry may succeed.
-fn fatal(error: &Error) -> Option<Lost> {
+fn fatal(error: &Error) -> Option<LossReason> {
     match error.code()? {
-        Code::LeaseRevoked => Some(Lost::Revoked),
-        Code::LeaseExpired | Code::Retired => Some(Lost::Expired),
-        Code::NotHeld | Code::StaleEpoch => Some(Lost::Released),
+        Code::LeaseRevoked => Some(LossReason::Revoked),
+        Code::LeaseExpired | Code::Retired => Some(LossReason::Expired),
+        Code::NotHeld | Code::StaleEpoch => Some(LossReason::Released),
         _ => None,
     }
 }
@@ -246,7 +246,7 @@ async fn run(shared: Arc<Shared>, first: BootTime, mut stopped: oneshot::Receive
         Some(stop) => stop,
         None => stopped.await,
     };
-    shared.lose(Lost::Released);
+    shared.lose(LossReason::Released);
     let released = shared.client.release(&shared.granted.lease_id).await;
     if let Ok(reply) = stop {
         // The caller may have been dropped.

@@ -42,12 +42,12 @@ pub mod events;
 mod clock;
 mod random;
 
-pub use agent::Declared;
-pub use client::{Builder, Client, Conditions, Options, State};
+pub use agent::DeclareOutcome;
+pub use client::{Builder, Client, Conditions, DocumentState, Options};
 pub use digest::Digest;
 pub use error::{Error, Kind};
 pub use events::{Events, StreamItem};
-pub use lease::{Lease, Lost};
+pub use lease::{Lease, LossReason};
 pub use lockd_fence as fence;
 pub use progress::Progress;
 

@@ -83,7 +83,7 @@ impl<'a> AsyncClient<'a> {
     fn submit(&self, number: usize, command: Command, wait: Option<Wait>) {
         let send = self.send.clone();
         let to = Box::new(move |reply, delivery: Delivery| {
-            delivery.settle(send.send((number, Instant::now(), reply)).is_ok())
+            delivery.settle(send.send((number, Instant::now(), reply)).is_ok());
         });
         self.engine.sequencer().submit(Submission {
             command,

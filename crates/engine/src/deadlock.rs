@@ -19,13 +19,13 @@ use crate::waiters::{Session, Ticket, Waiters, session_of};
 /// Maximum number of holders and waiters that a search visits.
 const VISITS_MAX: usize = 20_000;
 
-/// Whether `session` would wait for itself, directly or indirectly, if it waited for this grant.
+/// Whether `session` would wait for itself, directly or indirectly, if it waited for this lease.
 pub(crate) fn would_deadlock(
     kernel: &Kernel,
     waiters: &Waiters,
     now: Time,
     session: &Session,
-    grant: &LeaseRequest,
+    request: &LeaseRequest,
 ) -> bool {
     let holds_nothing = kernel.leases_of_session(&session.0, &session.1, &session.2, now).is_empty();
     if holds_nothing && waiters.of_session(session).next().is_none() {
@@ -43,7 +43,7 @@ pub(crate) fn would_deadlock(
         found: BTreeSet::new(),
         unvisited: Vec::new(),
     };
-    search.follow(grant, None) || search.run()
+    search.follow(request, None) || search.run()
 }
 
 /// A search through the wait-for graph, from the new wait.
@@ -101,9 +101,9 @@ impl Search<'_> {
 
     /// Follows a wait to the conflicting holders and to the waiters ahead of `before`; all waiters if `None`.
     /// Whether the goal was reached, or the search was cut short.
-    fn follow(&mut self, grant: &LeaseRequest, before: Option<Ticket>) -> bool {
+    fn follow(&mut self, request: &LeaseRequest, before: Option<Ticket>) -> bool {
         let before = before.unwrap_or(Ticket(u64::MAX));
-        let queues = self.waiters.in_the_way_of(&grant.namespace, grant.bundle.members());
+        let queues = self.waiters.conflicting_queues(&request.namespace, request.bundle.members());
         for queue in queues.filter(|_| !planted!(CyclesHoldersOnly)) {
             let from = self.scanned.get(&queue.id).copied().unwrap_or(Ticket(0));
             for ticket in queue.order.range(from..before.max(from)) {
@@ -114,7 +114,7 @@ impl Search<'_> {
             }
             self.scanned.insert(queue.id, from.max(before));
         }
-        for lease in self.kernel.conflicts(&grant.namespace, &grant.bundle, self.now) {
+        for lease in self.kernel.conflicts(&request.namespace, &request.bundle, self.now) {
             let session = lease.details.session.map(|name| (lease.namespace, lease.identity, name));
             if self.is_exhausted() || session.is_some_and(|session| self.reach(session)) {
                 return true;

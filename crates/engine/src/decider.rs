@@ -440,7 +440,7 @@ impl Decider {
 
     /// Another connection waits for a waiter's answer now.
     pub fn listen(&mut self, ticket: Ticket, gone: Arc<AtomicBool>) {
-        self.waiters.listen(ticket, gone);
+        self.waiters.reattach(ticket, gone);
     }
 
     /// Offers what became free to its waiters, in order, while the batch has capacity for their grants; the next

@@ -1,14 +1,14 @@
-//! Who waits for what, in the order in which they came.
+//! The wait queues: requests for leases that wait for conflicting leases to end, in order of arrival.
 //!
-//! **Invariant.** Nobody is served before someone who came earlier and whom it would be in the way of. A
-//! bundle waits as a whole: it holds nothing, and stands in every queue that it has to pass.
+//! **Invariant.** No waiter is served before an earlier waiter that it conflicts with. A bundle waits as a
+//! whole: it holds nothing until it is granted, and is in the queue of each of its claims.
 //!
-//! **What would break it.** Two queues, `x` and `y`. `A` waits for both; `x` becomes free, and `B`, who came
-//! later, asks for `x` alone. If `x` were given to `B` because `A` cannot use it yet, a stream of `B`s would
-//! keep `A` waiting for ever. So a waiter is in the way of later ones like a holder is.
+//! **What would break it.** `A` waits for `x` and `y`; `x` is freed, and `B`, a later request, wants `x`
+//! alone. If `B` were granted `x` because `A` cannot use it yet, a stream of such requests would starve `A`.
+//! So a waiter blocks later conflicting requests as a holder does.
 //!
-//! Waiters are volatile: the kernel and the log know nothing of them. Freeing a resource looks at those that
-//! it serves and at the first that it cannot: whoever stands behind an exclusive one waits with it.
+//! Waiters are volatile: neither the kernel nor the log contains them. Freeing a resource visits the waiters
+//! that it serves and stops at the first exclusive one that it cannot serve, which blocks the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use kernel::{
     ResourceName, SessionName,
 };
 
-/// A place in the queue: the smaller, the earlier.
+/// A waiter's number, in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// One who waits.
+/// A request for a lease that waits.
 #[derive(Clone, Debug)]
 pub struct Waiter {
-    /// What to apply when its turn has come: an acquire or a reserve.
+    /// The command to apply when it is served: an acquire or a reserve.
     pub command: Command,
-    /// What the client called it.
+    /// The correlation ID of its request.
     pub correlation: u128,
-    /// How old wait-die takes it to be.
+    /// Its age under wait-die.
     pub age: Age,
-    /// Set once nobody listens any more: it is passed by when its turn comes.
+    /// Set when its connection closes: it is then removed instead of served.
     pub gone: Arc<AtomicBool>,
 }
 
@@ -46,83 +46,83 @@ pub enum ServeResult<T> {
     Postponed,
 }
 
-/// A run of a program, among all.
+/// A session, with the namespace and the identity that its name is unique in.
 pub type Session = (Namespace, Identity, SessionName);
 
-/// The request for a lease that a command is, if it is one.
+/// The lease request of an acquire or a reserve.
 pub fn lease_request_of(command: &Command) -> Option<&LeaseRequest> {
     match &command.action {
-        Action::Acquire(grant) | Action::Reserve(grant) => Some(grant),
+        Action::Acquire(request) | Action::Reserve(request) => Some(request),
         _ => None,
     }
 }
 
-/// The session on whose behalf a command asks.
+/// The session of an acquire or a reserve, if it names one.
 pub fn session_of(command: &Command) -> Option<Session> {
-    let grant = lease_request_of(command)?;
-    Some((grant.namespace.clone(), command.identity.clone()?, grant.session.clone()?))
+    let request = lease_request_of(command)?;
+    Some((request.namespace.clone(), command.identity.clone()?, request.session.clone()?))
 }
 
 impl Waiter {
-    /// What it waits for.
+    /// Its lease request.
     pub fn grant(&self) -> &LeaseRequest {
-        lease_request_of(&self.command).expect("only requests for leases wait")
+        lease_request_of(&self.command).expect("every waiter is an acquire or a reserve")
     }
 
-    /// Is it under wait-die?
+    /// Whether it is subject to wait-die.
     fn is_attempt(&self) -> bool {
         self.grant().attempt.is_some()
     }
 }
 
-/// Everyone who waits.
+/// All waiters of a shard.
 #[derive(Default)]
 pub struct Waiters {
     next: u64,
     waiting: BTreeMap<Ticket, Waiter>,
-    places: BTreeMap<Namespace, BTreeMap<String, QueuesByClaim>>,
+    queues: BTreeMap<Namespace, BTreeMap<String, QueuesByClaim>>,
     sessions: BTreeMap<Session, BTreeSet<Ticket>>,
 }
 
-/// The queues at a name: one for each part of it and each predicate.
+/// The queues of a name: one per claim set and predicate.
 type QueuesByClaim = BTreeMap<(ClaimSetKind, Predicate), Queue>;
 
-/// Those that stand at a place.
+/// The waiters in one claim set with one predicate.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// Tells it from every other: the first ticket that stood in it.
+    /// Unique among all queues that ever existed.
     pub(crate) id: u64,
     pub(crate) order: BTreeSet<Ticket>,
     ages: BTreeSet<(Age, Ticket)>,
-    /// Those of them that are under wait-die.
+    /// The waiters among them that are subject to wait-die.
     attempts: BTreeSet<(Age, Ticket)>,
 }
 
 impl Waiters {
-    /// The furthest place in a queue that is told.
+    /// The largest queue position that is counted.
     pub const COUNT_MAX: usize = 100;
 
-    /// How many there are.
+    /// The number of waiters.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Does nobody wait?
+    /// Whether there are no waiters.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Puts one at the end of every queue that it has to pass.
+    /// Appends a waiter to the queue of each of its claims.
     pub fn push(&mut self, waiter: Waiter) -> Ticket {
         let ticket = Ticket(if planted!(Lifo) { u64::MAX / 2 - self.next } else { self.next });
         self.next += 1;
-        let grant = waiter.grant();
-        let names = self.places.entry(grant.namespace.clone()).or_default();
-        for (text, part, predicate) in claims(&grant.bundle) {
-            let place = names.entry(text.to_string()).or_default();
+        let request = waiter.grant();
+        let names = self.queues.entry(request.namespace.clone()).or_default();
+        for (name, kind, predicate) in claims(&request.bundle) {
+            let queues = names.entry(name.to_string()).or_default();
             let new = Queue { id: self.next, ..Queue::default() };
             self.next += 1;
-            let queue = place.entry((part, predicate)).or_insert(new);
+            let queue = queues.entry((kind, predicate)).or_insert(new);
             queue.order.insert(ticket);
             queue.ages.insert((waiter.age, ticket));
             if waiter.is_attempt() {
@@ -136,23 +136,23 @@ impl Waiters {
         ticket
     }
 
-    /// Takes one out: served, gone, or tired of waiting.
+    /// Removes a waiter from all its queues: it was served, timed out, or its connection closed.
     pub fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiting.remove(&ticket)?;
-        let grant = waiter.grant();
-        if let Some(names) = self.places.get_mut(&grant.namespace) {
-            for (text, part, predicate) in claims(&grant.bundle) {
-                leave(names, text, (part, predicate), (waiter.age, ticket));
+        let request = waiter.grant();
+        if let Some(names) = self.queues.get_mut(&request.namespace) {
+            for (name, kind, predicate) in claims(&request.bundle) {
+                remove_from_queue(names, name, (kind, predicate), (waiter.age, ticket));
             }
             if names.is_empty() {
-                self.places.remove(&grant.namespace);
+                self.queues.remove(&request.namespace);
             }
         }
-        self.leave_session(&waiter, ticket);
+        self.remove_from_session(&waiter, ticket);
         Some(waiter)
     }
 
-    fn leave_session(&mut self, waiter: &Waiter, ticket: Ticket) {
+    fn remove_from_session(&mut self, waiter: &Waiter, ticket: Ticket) {
         let Some(session) = session_of(&waiter.command) else { return };
         if let Some(tickets) = self.sessions.get_mut(&session) {
             tickets.remove(&ticket);
@@ -162,61 +162,61 @@ impl Waiters {
         }
     }
 
-    /// One who waits.
+    /// The waiter with this ticket.
     pub fn get(&self, ticket: Ticket) -> Option<&Waiter> {
         self.waiting.get(&ticket)
     }
 
-    /// Somebody else listens for its answer from now on.
-    pub fn listen(&mut self, ticket: Ticket, gone: Arc<AtomicBool>) {
+    /// Replaces the connection of a waiter: `gone` is set when the new one closes.
+    pub fn reattach(&mut self, ticket: Ticket, gone: Arc<AtomicBool>) {
         if let Some(waiter) = self.waiting.get_mut(&ticket) {
             waiter.gone = gone;
         }
     }
 
-    /// Those that wait on behalf of a session.
+    /// The waiters of a session.
     pub fn of_session(&self, session: &Session) -> impl Iterator<Item = Ticket> {
         self.sessions.get(session).into_iter().flatten().copied()
     }
 
-    /// Everyone, in the order in which they came.
+    /// All waiters, in order of arrival.
     pub fn iter(&self) -> impl Iterator<Item = (Ticket, &Waiter)> {
         self.waiting.iter().map(|(ticket, waiter)| (*ticket, waiter))
     }
 
-    /// The age of the oldest of those who would be in the way of someone who comes now; `None` if nobody is.
+    /// The age of the oldest waiter that would block a new request for this bundle.
     pub fn oldest_ahead(&self, namespace: &Namespace, bundle: &Bundle) -> Option<Age> {
-        let queues = self.in_the_way_of(namespace, bundle.members());
+        let queues = self.conflicting_queues(namespace, bundle.members());
         queues.filter_map(|queue| queue.ages.first()).map(|(age, _)| *age).min()
     }
 
-    /// How many are in the way of a bundle, of those that came before a ticket if there is one;
-    /// [`Waiters::COUNT_MAX`] stands for that many or more.
+    /// The number of waiters that conflict with a bundle, earlier than the ticket `before` if there is one;
+    /// at most [`Waiters::COUNT_MAX`].
     pub fn count_ahead(&self, namespace: &Namespace, bundle: &Bundle, before: Option<Ticket>) -> usize {
         let before = before.unwrap_or(Ticket(u64::MAX));
-        let queues = self.in_the_way_of(namespace, bundle.members());
+        let queues = self.conflicting_queues(namespace, bundle.members());
         let tickets = queues.flat_map(|queue| queue.order.range(..before).take(Waiters::COUNT_MAX));
         tickets.copied().collect::<BTreeSet<Ticket>>().len().min(Waiters::COUNT_MAX)
     }
 
-    /// How many of those that came before it are in its way.
+    /// The queue position: the number of earlier conflicting waiters, at most [`Waiters::COUNT_MAX`].
     pub fn position(&self, ticket: Ticket) -> Option<usize> {
-        let grant = self.waiting.get(&ticket)?.grant();
-        Some(self.count_ahead(&grant.namespace, &grant.bundle, Some(ticket)))
+        let request = self.waiting.get(&ticket)?.grant();
+        Some(self.count_ahead(&request.namespace, &request.bundle, Some(ticket)))
     }
 
-    /// Has everyone who came before it and would be in its way gone?
+    /// Whether no earlier waiter blocks it.
     pub fn is_next(&self, ticket: Ticket) -> bool {
         let Some(waiter) = self.waiting.get(&ticket) else { return false };
-        let grant = waiter.grant();
-        let mut queues = self.in_the_way_of(&grant.namespace, grant.bundle.members());
+        let request = waiter.grant();
+        let mut queues = self.conflicting_queues(&request.namespace, request.bundle.members());
         queues.all(|queue| queue.order.first().is_none_or(|first| *first >= ticket))
     }
 
-    /// Those under wait-die that wait for any of this and are younger than `age`: behind a holder of that
-    /// age they may not stand.
+    /// The waiters subject to wait-die that conflict with a lease over `held` and are younger than `age`, its
+    /// holder's: wait-die does not let them wait for it.
     pub fn younger_attempts(&self, namespace: &Namespace, held: &[Member], age: Age) -> BTreeSet<Ticket> {
-        let queues = self.in_the_way_of(namespace, held);
+        let queues = self.conflicting_queues(namespace, held);
         queues
             .flat_map(|queue| queue.attempts.range((age, Ticket(u64::MAX))..))
             .map(|(_, ticket)| *ticket)
@@ -235,20 +235,20 @@ impl Waiters {
         mut serve: impl FnMut(&Waiter) -> ServeResult<T>,
     ) -> (Vec<(Ticket, Waiter, Option<T>)>, bool) {
         let mut served = Vec::new();
-        while let Some(ticket) = self.first_touched(namespace, freed, *tried) {
+        while let Some(ticket) = self.next_overlapping(namespace, freed, *tried) {
             let waiter = self.waiting.get(&ticket).expect("a ticket in a queue is waiting");
             let gone = waiter.gone.load(Ordering::Acquire) && !planted!(DisconnectedStillServed);
             let attempt = if !gone && self.is_next(ticket) { serve(waiter) } else { ServeResult::Blocked };
-            let answer = match attempt {
-                ServeResult::Served(answer) => Some(answer),
+            let result = match attempt {
+                ServeResult::Served(result) => Some(result),
                 ServeResult::Blocked => None,
                 ServeResult::Postponed => return (served, false),
             };
             *tried = Some(ticket);
-            if gone || answer.is_some() {
-                let waiter = self.remove(ticket).expect("it was just looked at");
-                served.push((ticket, waiter, answer));
-            } else if freed.iter().all(|member| blocks(waiter, member)) {
+            if gone || result.is_some() {
+                let waiter = self.remove(ticket).expect("it is in the queues");
+                served.push((ticket, waiter, result));
+            } else if freed.iter().all(|member| blocks_all(waiter, member)) {
                 // It blocks every waiter behind it.
                 break;
             }
@@ -256,83 +256,86 @@ impl Waiters {
         (served, true)
     }
 
-    /// The first waiter after a ticket whose bundle has to do with what became free.
-    fn first_touched(
+    /// The first waiter after the ticket `after` whose bundle overlaps a freed resource.
+    fn next_overlapping(
         &self,
         namespace: &Namespace,
         freed: &[Member],
         after: Option<Ticket>,
     ) -> Option<Ticket> {
         let from = after.map_or(Ticket(0), |ticket| Ticket(ticket.0 + 1));
-        let names = self.places.get(namespace)?;
-        let met = freed.iter().flat_map(|member| member.resource.met());
-        let queues = met.flat_map(|(text, part)| queues_at(names, text, part));
+        let names = self.queues.get(namespace)?;
+        let claim_sets = freed.iter().flat_map(|member| member.resource.met());
+        let queues = claim_sets.flat_map(|(name, kind)| queues_at(names, name, kind));
         queues.filter_map(|(_, queue)| queue.order.range(from..).next()).min().copied()
     }
 
-    /// The queues whose members would be in the way of these.
-    pub(crate) fn in_the_way_of<'a>(
+    /// The queues whose waiters conflict with these members.
+    pub(crate) fn conflicting_queues<'a>(
         &'a self,
         namespace: &Namespace,
         members: &'a [Member],
     ) -> impl Iterator<Item = &'a Queue> {
-        let names = self.places.get(namespace);
-        let met = members.iter().flat_map(|member| met_with(&member.resource, member.predicate));
-        names.into_iter().zip(std::iter::once(met)).flat_map(|(names, met)| {
-            met.flat_map(move |(text, part, predicate)| {
-                let clashing = move |(other, _): &(Predicate, &Queue)| !other.compatible(predicate);
-                queues_at(names, text, part).filter(clashing).map(|(_, queue)| queue)
+        let names = self.queues.get(namespace);
+        let claim_sets = members.iter().flat_map(|member| sets_to_check(&member.resource, member.predicate));
+        names.into_iter().zip(std::iter::once(claim_sets)).flat_map(|(names, claim_sets)| {
+            claim_sets.flat_map(move |(name, kind, predicate)| {
+                let conflicting = move |(other, _): &(Predicate, &Queue)| !other.compatible(predicate);
+                queues_at(names, name, kind).filter(conflicting).map(|(_, queue)| queue)
             })
         })
     }
 }
 
-fn met_with(
+/// The claim sets to check for claims that conflict with this one.
+fn sets_to_check(
     resource: &ResourceName,
     predicate: Predicate,
 ) -> impl Iterator<Item = (&str, ClaimSetKind, Predicate)> {
-    resource.met().map(move |(text, part)| (text, part, predicate))
+    resource.met().map(move |(name, kind)| (name, kind, predicate))
 }
 
 fn queues_at<'a>(
     names: &'a BTreeMap<String, QueuesByClaim>,
-    text: &str,
-    part: ClaimSetKind,
+    name: &str,
+    kind: ClaimSetKind,
 ) -> impl Iterator<Item = (Predicate, &'a Queue)> {
-    let place = names.get(text).into_iter().flatten();
-    place.filter(move |((at, _), _)| *at == part).map(|((_, predicate), queue)| (*predicate, queue))
+    let queues = names.get(name).into_iter().flatten();
+    queues.filter(move |((other, _), _)| *other == kind).map(|((_, predicate), queue)| (*predicate, queue))
 }
 
-fn leave(
+/// Removes a waiter from one queue, and the queue if that was its last.
+fn remove_from_queue(
     names: &mut BTreeMap<String, QueuesByClaim>,
-    text: &str,
-    place: (ClaimSetKind, Predicate),
-    who: (Age, Ticket),
+    name: &str,
+    claim: (ClaimSetKind, Predicate),
+    waiter: (Age, Ticket),
 ) {
-    let Some(queues) = names.get_mut(text) else { return };
-    if let Some(queue) = queues.get_mut(&place) {
-        queue.order.remove(&who.1);
-        queue.ages.remove(&who);
-        queue.attempts.remove(&who);
+    let Some(queues) = names.get_mut(name) else { return };
+    if let Some(queue) = queues.get_mut(&claim) {
+        queue.order.remove(&waiter.1);
+        queue.ages.remove(&waiter);
+        queue.attempts.remove(&waiter);
         if queue.order.is_empty() {
-            queues.remove(&place);
+            queues.remove(&claim);
         }
     }
     if queues.is_empty() {
-        names.remove(text);
+        names.remove(name);
     }
 }
 
-/// Would a waiter who stands at this keep out everyone behind it?
-fn blocks(waiter: &Waiter, freed: &Member) -> bool {
+/// Whether a waiter blocks all later waiters for this resource: it wants it exclusively.
+fn blocks_all(waiter: &Waiter, freed: &Member) -> bool {
     let same = |member: &&Member| member.resource == freed.resource;
     let mut members = waiter.grant().bundle.members().iter().filter(same);
     members.any(|member| Predicate::ALL.into_iter().all(|predicate| !member.predicate.compatible(predicate)))
 }
 
+/// The claims that a waiter for this bundle makes: one queue each.
 fn claims(bundle: &Bundle) -> impl Iterator<Item = (&str, ClaimSetKind, Predicate)> {
     bundle
         .members()
         .iter()
-        .flat_map(|member| member.resource.claimed().map(|(text, part)| (text, part, member.predicate)))
+        .flat_map(|member| member.resource.claimed().map(|(name, kind)| (name, kind, member.predicate)))
 }

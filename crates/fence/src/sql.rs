@@ -12,7 +12,7 @@
 //! table: `ALTER TABLE … ADD COLUMN fencing_token BIGINT NOT NULL DEFAULT 0`.
 //!
 //! **More than one row.** Start the transaction with a claim on a row that stands for everything the lease protects;
-//! [`judge`] decides whether to continue or roll back. The row stays locked until the transaction ends, so newer tokens
+//! [`check_rows_changed`] decides whether to continue or roll back. The row stays locked until the transaction ends, so newer tokens
 //! wait for it and older ones are refused. In `SQLite` use `BEGIN IMMEDIATE`.
 //!
 //! **What is not covered.** Statements without the check; triggers and rules that write on their own; other databases:
@@ -21,7 +21,7 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use lockd_fence::{Error, Token, sql::{self, Marks, Row}};
+//! use lockd_fence::{Error, Token, sql::{self, Placeholders, Row}};
 //! use rusqlite::params;
 //!
 //! let database = rusqlite::Connection::open_in_memory()?;
@@ -30,8 +30,8 @@
 //!
 //! let row = Row::new("jobs", &["name"], &["page"])?;
 //! let write = |page: i64, token: Token| -> Result<(), Box<dyn std::error::Error>> {
-//!     let rows = database.execute(&row.write(Marks::Question), params!["orders", page, i64::try_from(token)?])?;
-//!     Ok(sql::judge(rows as u64)?)
+//!     let rows = database.execute(&row.write(Placeholders::Question), params!["orders", page, i64::try_from(token)?])?;
+//!     Ok(sql::check_rows_changed(rows as u64)?)
 //! };
 //! let (ours, newer) = (Token(41), Token(42)); // `Token(lease.fencing_token())`
 //! write(1, ours)?;
@@ -53,7 +53,7 @@ const COLUMNS_MAX: usize = 256;
 
 /// The placeholder syntax of a statement's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Marks {
+pub enum Placeholders {
     /// `$1`, `$2`: `PostgreSQL`.
     Dollar,
     /// `?`: `SQLite`, and drivers for several databases.
@@ -89,17 +89,17 @@ impl Row {
     }
 
     /// Inserts or updates the row, unless a newer token has written. Parameters: the keys, the columns, the token.
-    pub fn write(&self, marks: Marks) -> String {
+    pub fn write(&self, marks: Placeholders) -> String {
         self.upsert(&self.columns, marks)
     }
 
     /// Raises the token and leaves the columns unchanged, unless a newer token has written. Parameters: the keys, the token.
     /// A missing row is inserted with defaults: read it in the same transaction.
-    pub fn claim(&self, marks: Marks) -> String {
+    pub fn claim(&self, marks: Placeholders) -> String {
         self.upsert(&[], marks)
     }
 
-    fn upsert(&self, columns: &[String], marks: Marks) -> String {
+    fn upsert(&self, columns: &[String], marks: Placeholders) -> String {
         let token = format!("\"{COLUMN}\"");
         let written: Vec<&str> = columns.iter().chain([&token]).map(String::as_str).collect();
         let all: Vec<&str> = self.keys.iter().map(String::as_str).chain(written.iter().copied()).collect();
@@ -118,17 +118,17 @@ impl Row {
     }
 }
 
-impl Marks {
+impl Placeholders {
     fn mark(self, number: usize) -> String {
         match self {
-            Marks::Dollar => format!("${number}"),
-            Marks::Question => "?".to_string(),
+            Placeholders::Dollar => format!("${number}"),
+            Placeholders::Question => "?".to_string(),
         }
     }
 }
 
 /// Checks the number of rows that a statement changed. On an error, roll back.
-pub fn judge(rows: u64) -> Result<(), Error> {
+pub fn check_rows_changed(rows: u64) -> Result<(), Error> {
     match rows {
         0 => Err(Error::Stale { current: None }),
         1 => Ok(()),
@@ -169,11 +169,11 @@ mod tests {
     fn the_statements_as_they_are() {
         let row = Row::new("work.jobs", &["tenant", "name"], &["page"]).expect("names");
         assert_eq!(
-            row.write(Marks::Dollar),
+            row.write(Placeholders::Dollar),
             r#"INSERT INTO "work"."jobs" ("tenant", "name", "page", "fencing_token") VALUES ($1, $2, $3, $4) ON CONFLICT ("tenant", "name") DO UPDATE SET "page" = excluded."page", "fencing_token" = excluded."fencing_token" WHERE "jobs"."fencing_token" <= excluded."fencing_token""#
         );
         assert_eq!(
-            row.claim(Marks::Question),
+            row.claim(Placeholders::Question),
             r#"INSERT INTO "work"."jobs" ("tenant", "name", "fencing_token") VALUES (?, ?, ?) ON CONFLICT ("tenant", "name") DO UPDATE SET "fencing_token" = excluded."fencing_token" WHERE "jobs"."fencing_token" <= excluded."fencing_token""#
         );
     }
@@ -212,8 +212,8 @@ mod tests {
 
     #[test]
     fn only_one_changed_row_is_a_write() {
-        assert_eq!(judge(0), Err(Error::Stale { current: None }));
-        assert_eq!(judge(1), Ok(()));
-        assert!(matches!(judge(2), Err(Error::Invalid(_))));
+        assert_eq!(check_rows_changed(0), Err(Error::Stale { current: None }));
+        assert_eq!(check_rows_changed(1), Ok(()));
+        assert!(matches!(check_rows_changed(2), Err(Error::Invalid(_))));
     }
 }

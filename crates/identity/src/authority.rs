@@ -45,9 +45,9 @@ pub struct Days(u32);
 
 impl Days {
     /// Default for a CA: ten years.
-    pub const OF_CA: Days = Days(3650);
+    pub const CA_DEFAULT: Days = Days(3650);
     /// Default for other certificates: one year.
-    pub const USUAL: Days = Days(365);
+    pub const DEFAULT: Days = Days(365);
     const MAX: u32 = 36_500;
 }
 
@@ -99,7 +99,7 @@ impl FromStr for Host {
 }
 
 /// The time and randomness for issuing certificates.
-pub struct Moment<'a> {
+pub struct IssueContext<'a> {
     /// The current time.
     pub now: UnixTime,
     /// Fills a buffer with cryptographically secure random bytes.
@@ -119,7 +119,7 @@ impl Authority {
         name: &Name,
         algorithm: Algorithm,
         days: Days,
-        moment: &mut Moment,
+        moment: &mut IssueContext,
     ) -> Result<Authority, Error> {
         let pair = generate(algorithm)?;
         let mut params = base_params(name, moment);
@@ -156,7 +156,7 @@ impl Authority {
     pub fn to_bundle(
         &self,
         passphrase: Option<(&Passphrase, Cost)>,
-        moment: &mut Moment,
+        moment: &mut IssueContext,
     ) -> Result<CaBundle, Error> {
         let key = match passphrase {
             None => CaKey::Plain(self.own.key().clone()),
@@ -173,7 +173,7 @@ impl Authority {
         name: &Name,
         hosts: &[Host],
         (algorithm, days): (Algorithm, Days),
-        moment: &mut Moment,
+        moment: &mut IssueContext,
     ) -> Result<ServerBundle, Error> {
         let hosts = hosts.iter().map(|host| host.0.clone()).collect();
         let server =
@@ -195,7 +195,7 @@ impl Authority {
         name: &Name,
         (role, rights): (Role, &Rights),
         (algorithm, days): (Algorithm, Days),
-        moment: &mut Moment,
+        moment: &mut IssueContext,
     ) -> Result<ClientBundle, Error> {
         let identity_uris = uris(role, rights);
         let client =
@@ -209,7 +209,7 @@ impl Authority {
         purpose: ExtendedKeyUsagePurpose,
         alternative_names: Vec<SanType>,
         (algorithm, days): (Algorithm, Days),
-        moment: &mut Moment,
+        moment: &mut IssueContext,
     ) -> Result<KeyedCertificate, Error> {
         if moment.now > self.certificate().not_after() {
             let what = "the CA has expired; make a new one with `lockd auth new server`";
@@ -235,7 +235,7 @@ impl fmt::Debug for Authority {
 }
 
 /// The parameters that all certificates share.
-fn base_params(name: &Name, moment: &mut Moment) -> CertificateParams {
+fn base_params(name: &Name, moment: &mut IssueContext) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name.as_str());

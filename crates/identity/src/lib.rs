@@ -28,7 +28,7 @@ pub mod authority;
 pub mod file;
 pub mod tls;
 
-pub use authority::{Algorithm, Authority, Days, Host, Moment};
+pub use authority::{Algorithm, Authority, Days, Host, IssueContext};
 pub use bundle::{CaBundle, ClientBundle, ServerBundle};
 pub use certificate::{Certificate, Name, Purpose};
 pub use denylist::{CertificateRefusal, Denylist, SharedDenylist};

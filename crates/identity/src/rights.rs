@@ -228,7 +228,7 @@ impl Rights {
     }
 
     /// Read and write in the namespace `default`: the default rights of a new client.
-    pub fn usual() -> Rights {
+    pub fn client_default() -> Rights {
         let rights = "rw".parse().expect("letters of rights");
         Rights { anywhere: RightSet::NONE, namespaces: [("default".to_string(), rights)].into() }
     }
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn nothing_is_allowed_by_default_but_reading_and_writing_in_default() {
-        let usual: Vec<_> = Rights::usual().iter().map(|one| one.to_string()).collect();
+        let usual: Vec<_> = Rights::client_default().iter().map(|one| one.to_string()).collect();
         assert_eq!(usual, ["default:rw"]);
         assert!(Right::ALL.iter().all(|right| !Rights::none().allows("default", *right)));
         assert!(Right::ALL.iter().all(|right| Rights::all().allows("any", *right)));

@@ -73,7 +73,7 @@ pub struct Cost {
 
 impl Cost {
     /// The second recommendation of RFC 9106: 64 MiB, three passes, four lanes.
-    pub const USUAL: Cost = Cost { memory_kib: 64 * 1024, passes: 3, lanes: 4 };
+    pub const DEFAULT: Cost = Cost { memory_kib: 64 * 1024, passes: 3, lanes: 4 };
     /// Maximum cost that a file may demand: a larger one would be a denial of service.
     const MAX: Cost = Cost { memory_kib: 1024 * 1024, passes: 16, lanes: 16 };
 

@@ -41,7 +41,7 @@ pub(crate) fn quoted(text: &str) -> String {
             '\t' => out.push_str("\\t"),
             c if is_printable(c) => out.push(c),
             c if u32::from(c) > 0xffff => {
-                write!(out, "\\U{:08x}", u32::from(c)).expect("writing to a string")
+                write!(out, "\\U{:08x}", u32::from(c)).expect("writing to a string");
             }
             c => write!(out, "\\u{:04x}", u32::from(c)).expect("writing to a string"),
         }

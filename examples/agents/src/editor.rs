@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::agents::{Intent, Manifest};
-use lockd_client::{Client, Declared, Lease};
+use lockd_client::{Client, DeclareOutcome, Lease};
 
 use crate::ExampleResult;
 use crate::tree::{AGENTS, Agent, line_of, replace};
@@ -44,8 +44,8 @@ async fn declare(client: &Client, agent: &Agent, root: &Path) -> Result<Lease, B
         ..Manifest::default()
     };
     match client.declare(&manifest, RETRY_TIMEOUT).await? {
-        Declared::Granted { lease, .. } => Ok(lease),
-        Declared::Not(judged) => {
+        DeclareOutcome::Granted { lease, .. } => Ok(lease),
+        DeclareOutcome::NotGranted(judged) => {
             Err(format!("{} was not granted its lease: verdict={:?}", agent.name, judged.verdict).into())
         }
     }

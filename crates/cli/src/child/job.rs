@@ -22,7 +22,7 @@ use super::waker::WakeReader;
 /// How long to wait for the processes of a killed group to disappear.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The error message for [`Ended::WantsTerminal`].
+/// The error message for [`JobExit::WantsTerminal`].
 pub const WANTS_TERMINAL: &str = "the command was killed: it tried to use the terminal, which belongs to another job; run \
                                   it in the foreground, or redirect its input from a file or /dev/null";
 
@@ -45,7 +45,7 @@ pub enum Order<L> {
 }
 
 /// Why [`Job::watch`] returned.
-pub enum Ended<L> {
+pub enum JobExit<L> {
     /// The command exited. A shell's exit code: 128 plus the signal number if a signal killed it.
     Exited(u8),
     /// The rule returned [`Order::Kill`].
@@ -90,7 +90,7 @@ impl<'a> Job<'a> {
     }
 
     /// Supervises the command until it exits or `rule` orders the kill. Signals to this process are forwarded to the group.
-    pub fn watch<L>(&mut self, mut rule: impl FnMut() -> Order<L>) -> Ended<L> {
+    pub fn watch<L>(&mut self, mut rule: impl FnMut() -> Order<L>) -> JobExit<L> {
         loop {
             if let Some(exit) = self.poll_exit() {
                 return exit;
@@ -103,7 +103,7 @@ impl<'a> Job<'a> {
                     self.send_term();
                     within
                 }
-                Order::Kill(why) => return Ended::Killed(why),
+                Order::Kill(why) => return JobExit::Killed(why),
             };
             self.wait(read_at.plus(within));
             while let Some(signal) = self.signals.for_command() {
@@ -156,17 +156,17 @@ impl<'a> Job<'a> {
     }
 
     /// Checks for the command's exit without reaping it. A stopped command is continued.
-    fn poll_exit<L>(&self) -> Option<Ended<L>> {
+    fn poll_exit<L>(&self) -> Option<JobExit<L>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if let Ok(Some(status)) = waitid(WaitId::Pid(self.leader), options) {
-            return Some(Ended::Exited(exit_code(&status)));
+            return Some(JobExit::Exited(exit_code(&status)));
         }
         self.reap_orphans();
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         while let Ok(Some(status)) = waitid(WaitId::Pid(self.leader), stopped) {
             // Continued, it would access the terminal and be stopped again, in a busy loop.
             if wants_terminal(&status) && !Terminal::belongs_to(self.leader) {
-                return Some(Ended::WantsTerminal);
+                return Some(JobExit::WantsTerminal);
             }
             // A lease expires while its command is stopped, so a command cannot be suspended.
             let _ = kill_process_group(self.leader, Signal::CONT);

@@ -19,7 +19,7 @@ use worktree::worktree::{Mode, PayloadPath, Worktree};
 use crate::args::{Init, LockCommand, PolicyArgs, Restore, Snapshot, Target, WorktreeCommand};
 use crate::context::{Context, default_worktree, real_path, required, system_env};
 use crate::output::CommandOutput;
-use cli::progress::Bar;
+use cli::progress::ByteProgress;
 
 /// `jvs init`
 pub(crate) fn init(args: &Init) -> Result<CommandOutput> {
@@ -102,7 +102,7 @@ pub(crate) fn lock(context: &Context, command: &LockCommand) -> Result<CommandOu
 /// `jvs snapshot`
 pub(crate) fn snapshot(context: &Context, args: &Snapshot) -> Result<CommandOutput> {
     let worktree = context.worktree(&args.target)?;
-    let bar = Bar::new("copying", context.json);
+    let bar = ByteProgress::new("copying", context.json);
     let request = SnapshotRequest {
         note: args.note.clone(),
         consistency: args.consistency.into(),
@@ -176,7 +176,7 @@ pub(crate) fn info(context: &Context, target: &Target, name: &str) -> Result<Com
 pub(crate) fn restore(context: &Context, args: &Restore) -> Result<CommandOutput> {
     let worktree = context.worktree(&args.target)?;
     let snapshot = context.repo.find(&worktree, &args.snapshot)?;
-    let bar = Bar::new("restoring", context.json);
+    let bar = ByteProgress::new("restoring", context.json);
     let request = RestoreRequest {
         session: args.session.session_id.clone(),
         discard_changes: args.discard_changes,
@@ -204,7 +204,7 @@ pub(crate) fn verify(context: &Context, target: &Target, name: &str, all: bool) 
     } else {
         vec![context.repo.find(&worktree, name)?]
     };
-    let bar = Bar::new("verifying", context.json);
+    let bar = ByteProgress::new("verifying", context.json);
     let verified: Vec<_> =
         snapshots.iter().map(|snapshot| context.repo.verify(snapshot, &bar)).collect::<Result<_>>()?;
     drop(bar);

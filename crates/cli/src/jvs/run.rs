@@ -9,7 +9,7 @@ use std::io::{PipeReader, PipeWriter, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use cli::child::{Ended, Job, Order, Signals, WANTS_TERMINAL};
+use cli::child::{Job, JobExit, Order, Signals, WANTS_TERMINAL};
 use serde_json::json;
 use worktree::clock::{BootMs, Clock};
 use worktree::error::{Class, Error, Result};
@@ -106,9 +106,9 @@ fn supervise(
         let expires = acquired.lock.boot.expires_boot_ms;
         let mut deadline = LeaseDeadline { clock: &*context.repo.env().clock, reports, expires };
         let ended = renewing.and_then(|_| match job.watch(|| deadline.order()) {
-            Ended::Exited(exit_code) => Ok(exit_code),
-            Ended::Killed(error) => Err(error),
-            Ended::WantsTerminal => Err(Error::invalid(WANTS_TERMINAL)),
+            JobExit::Exited(exit_code) => Ok(exit_code),
+            JobExit::Killed(error) => Err(error),
+            JobExit::WantsTerminal => Err(Error::invalid(WANTS_TERMINAL)),
         });
         // The rest of the group must not write after the lock is released.
         let group = GroupEnded(job.end());

@@ -15,6 +15,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use cli::exit_codes::EXPIRED;
 use cli::remote::documents::failed_file;
 use cli::remote::{Failure, usage_error};
 use cli::stderr::escape_control;
@@ -52,8 +53,9 @@ impl Context {
                 escape_control(&format!("keys={}", keys.join(",")))
             }
         };
-        let lease_expired =
-            |key: &str| (12, escape_control(&format!("the lease has expired; acquire it again: key={key}")));
+        let lease_expired = |key: &str| {
+            (EXPIRED, escape_control(&format!("the lease has expired; acquire it again: key={key}")))
+        };
         let Some(key) = key.or(self.current.as_deref()) else {
             return match self.expired.last() {
                 Some(key) => Err(lease_expired(key)),

@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus};
 use cli::remote::documents::{commit, failed_file};
 use cli::remote::{CommandResult, Failure, Output, client_failure, failed, usage_error};
 use jsonstream::{Limits, compact};
-use lockd_client::{Client, Conditions, State};
+use lockd_client::{Client, Conditions, DocumentState};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Edit;
@@ -48,7 +48,7 @@ struct EditSession<'a> {
 }
 
 impl EditSession<'_> {
-    async fn work(&self, output: Output, format: Format, read: &State) -> CommandResult {
+    async fn work(&self, output: Output, format: Format, read: &DocumentState) -> CommandResult {
         let document = loop {
             self.open_editor().await?;
             let text = self.draft.read()?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use api::tell::{Extended, Granted};
+use api::responses::{Extended, Granted};
 use cli::remote::{Connection, Failure, LeaseCredential, servers};
 use serde::{Deserialize, Serialize};
 use worktree::clock::{BootId, BootMs, Clock, SystemClock, UnixMs};

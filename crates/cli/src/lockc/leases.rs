@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cli::exit_codes::EXPIRED;
 use cli::remote::leases::{grant, print_extended, print_released};
 use cli::remote::{
     CommandResult, Failure, Output, client_failure, connect, failed, identity_file, print, servers,
@@ -91,7 +92,7 @@ pub(crate) fn forget_if_expired<T>(
     entry: &LeaseEntry,
     done: Result<T, Failure>,
 ) -> Result<T, Failure> {
-    if matches!(done, Err((12, _))) {
+    if matches!(done, Err((EXPIRED, _))) {
         forget(store, entry)?;
         notice(&escape_control(&format!(
             "the lease has expired and is removed from the context: key={}",

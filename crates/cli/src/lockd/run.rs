@@ -13,8 +13,8 @@ use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use api::agents::{Intent, Manifest};
-use cli::child::{BootInstant, Ended, Job, Signals, WANTS_TERMINAL, Waker, unkilled, waker};
-use lockd_client::{Client, Declared, Lease, Lost, Options};
+use cli::child::{BootInstant, Job, JobExit, Signals, WANTS_TERMINAL, Waker, unkilled, waker};
+use lockd_client::{Client, DeclareOutcome, Lease, LossReason, Options};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -26,7 +26,7 @@ use cli::remote::{
 };
 
 /// The exit code when the lease was lost.
-const LOST: u8 = 12;
+const LOST: u8 = cli::exit_codes::EXPIRED;
 
 #[derive(clap::Args)]
 #[command(
@@ -168,8 +168,8 @@ impl Acquisition<'_> {
             LeaseTarget::Key(key, options) => self.client.acquire(key, options).await.map_err(client_failure),
             LeaseTarget::Bundle(manifest) => {
                 match self.client.declare(manifest, self.block).await.map_err(client_failure)? {
-                    Declared::Granted { lease, .. } => Ok(lease),
-                    Declared::Not(judged) => Err(rejection(&judged)),
+                    DeclareOutcome::Granted { lease, .. } => Ok(lease),
+                    DeclareOutcome::NotGranted(judged) => Err(rejection(&judged)),
                 }
             }
         }
@@ -189,9 +189,9 @@ fn release_lease(runtime: &Runtime, lease: Lease, within: Duration) {
 
 /// How the command ended.
 struct RunOutcome {
-    exit: Ended<Lost>,
+    exit: JobExit<LossReason>,
     /// Why the lease was lost before the command ended, if it was.
-    lost: Option<Lost>,
+    lost: Option<LossReason>,
     /// No process of the group is left.
     all_killed: bool,
 }
@@ -205,9 +205,9 @@ impl RunOutcome {
             return Err((1, unkilled("lease")));
         }
         match self.exit {
-            Ended::Exited(code) => Ok(code),
-            Ended::WantsTerminal => Err(usage_error(WANTS_TERMINAL)),
-            Ended::Killed(_) => unreachable!("only for a lost lease"),
+            JobExit::Exited(code) => Ok(code),
+            JobExit::WantsTerminal => Err(usage_error(WANTS_TERMINAL)),
+            JobExit::Killed(_) => unreachable!("only for a lost lease"),
         }
     }
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use api::agents::{InTheWay, Intent, Judged, Manifest, Verdict};
 use system::{hex, random};
 
-use super::{Connection, Failure, failed, usage_error, who};
+use super::{Connection, Failure, client_identity, failed, usage_error};
+use crate::exit_codes;
 use crate::stderr::escape_control;
 
 /// The predicates of an intent.
@@ -36,7 +37,7 @@ pub struct Agent {
 impl AgentArgs {
     /// Starts a run of the agent. An agent name belongs to one identity, so the default name contains the identity's.
     pub fn begin(&self, program: &str, connection: &Connection) -> Result<Agent, Failure> {
-        let agent_id = match (&self.agent_id, who::name(connection)?) {
+        let agent_id = match (&self.agent_id, client_identity::name(connection)?) {
             (Some(given), _) => given.clone(),
             (None, Some(identity)) => format!("{program}.{identity}"),
             (None, None) => program.to_string(),
@@ -88,9 +89,11 @@ pub fn intent(text: &str) -> Result<Intent, String> {
 pub fn rejection(judged: &Judged) -> Failure {
     let detail = judged.detail.as_deref().map(escape_control).unwrap_or_default();
     match judged.verdict {
-        Verdict::Paused => (14, format!("this agent is paused, or its quota is used up: {detail}")),
+        Verdict::Paused => {
+            (exit_codes::DENIED, format!("this agent is paused, or its quota is used up: {detail}"))
+        }
         Verdict::Wait | Verdict::Die | Verdict::Granted => {
-            (10, format!("not granted, conflicting leases: {}", conflicts(judged)))
+            (exit_codes::HELD, format!("not granted, conflicting leases: {}", conflicts(judged)))
         }
     }
 }

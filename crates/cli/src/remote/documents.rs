@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use api::tell::{Committed, Removed};
+use api::responses::{Committed, Removed};
 use jsonstream::edit::{apply, parse_edit};
 use lockd_client::{Client, Conditions};
 use rustix::time::{ClockId, clock_gettime};

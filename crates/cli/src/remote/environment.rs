@@ -3,7 +3,7 @@
 //! **Invariant.** Exports are safe to eval with any values. A lease is only used for the key that it was acquired for: a
 //! script with two keys cannot release one through the other's name.
 
-use api::tell::Granted;
+use api::responses::Granted;
 use lockd_client::endpoint::Endpoint;
 
 use super::args::{Connection, LeaseIdArg};

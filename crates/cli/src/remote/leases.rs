@@ -1,7 +1,7 @@
 //! `acquire`, `keepalive`, `release`.
 
-use api::ask;
-use api::tell::{Extended, Granted, Released};
+use api::requests;
+use api::responses::{Extended, Granted, Released};
 use lockd_client::Client;
 
 use super::args::{Acquire, Common, Keepalive, LeaseKey};
@@ -28,12 +28,12 @@ pub async fn grant(
     key: &str,
     terms: &LeaseTerms,
 ) -> Result<Granted, Failure> {
-    let request = ask::Acquire {
+    let request = requests::Acquire {
         namespace: connection.namespace.clone(),
         key: Some(key.to_string()),
         ttl_ms: terms.ttl_ms()?,
         owner: terms.owner.clone(),
-        ..ask::Acquire::default()
+        ..requests::Acquire::default()
     };
     client.grant(request, terms.block).await.map_err(client_failure)
 }

@@ -1,7 +1,7 @@
 //! `describe`, `why`, `list`, and the text form of leases.
 
 use api::Code;
-use api::tell::{Described, Lease, Leases};
+use api::responses::{Described, Lease, Leases};
 use lockd_client::{Client, Error};
 
 use super::args::{Common, KeyArg};

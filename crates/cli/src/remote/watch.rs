@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use api::tell::Described;
+use api::responses::Described;
 use lockd_client::{Client, Error, Kind};
 use serde::Serialize;
 
@@ -13,6 +13,7 @@ use super::args::{Common, Output, Until, Watch};
 use super::documents::now;
 use super::views::{describe_or_none, unused_key};
 use super::{CommandResult, Failure, client_failure, prepare, write_stdout};
+use crate::exit_codes;
 use crate::stderr::{escape_control, notice};
 
 /// Timeout of one poll; `--timeout` limits the whole watch.
@@ -147,7 +148,7 @@ impl KeyWatcher {
                     }
                 }
                 Err(error) if error.kind() == Kind::Unavailable => {
-                    self.note_unreachable(client_failure(error))
+                    self.note_unreachable(client_failure(error));
                 }
                 Err(error) => return Err(client_failure(error)),
             }
@@ -181,9 +182,13 @@ impl KeyWatcher {
     fn timed_out(self) -> CommandResult {
         match (self.unreachable, self.last, self.until) {
             (Some(failure), ..) => Err(failure),
-            (None, None, _) => Err((13, "the server did not respond before --timeout".into())),
+            (None, None, _) => {
+                Err((exit_codes::UNAVAILABLE, "the server did not respond before --timeout".into()))
+            }
             (None, Some(_), None) => Ok(()),
-            (None, Some(_), Some(_)) => Err((1, "the --until condition was not met before --timeout".into())),
+            (None, Some(_), Some(_)) => {
+                Err((exit_codes::FAILED, "the --until condition was not met before --timeout".into()))
+            }
         }
     }
 }

@@ -3,8 +3,10 @@
 mod actions;
 mod auth;
 mod client;
+mod curl;
 mod discovery;
 mod dump;
+mod exit_codes;
 mod lockc;
 mod mcp;
 mod modes;

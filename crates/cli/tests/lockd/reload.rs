@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use identity::{Algorithm, Authority, CaBundle, ClientBundle, Days, Moment, UnixTime};
+use identity::{Algorithm, Authority, CaBundle, ClientBundle, Days, IssueContext, UnixTime};
 use rustix::process::Signal;
 
 use crate::serve::{Running, wait_for};
@@ -127,8 +127,8 @@ fn server_file(ca: &str, age: Duration) -> String {
         serial += 1;
         bytes.fill(serial);
     };
-    let mut moment = Moment { now, fill: &mut fill };
+    let mut moment = IssueContext { now, fill: &mut fill };
     let name = "lockd".parse().expect("a name");
-    let bundle = authority.issue_server(&name, &[], (Algorithm::default(), Days::USUAL), &mut moment);
+    let bundle = authority.issue_server(&name, &[], (Algorithm::default(), Days::DEFAULT), &mut moment);
     bundle.expect("issued").to_pem().to_string()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::agents::{AgentState, Bulk, Intent, Manifest, Verdict};
 use lockd_client::digest::DigestLease;
-use lockd_client::{Declared, Digest, Lease, StreamItem};
+use lockd_client::{DeclareOutcome, Digest, Lease, StreamItem};
 use lockd_server::testing::Proxy;
 
 use crate::common::{Server, client};
@@ -15,10 +15,10 @@ fn manifest(agent: &str, path: &str) -> Manifest {
     Manifest { agent_id, session_id, intents, ..Manifest::default() }
 }
 
-fn granted(declared: Declared) -> (Lease, String) {
+fn granted(declared: DeclareOutcome) -> (Lease, String) {
     match declared {
-        Declared::Granted { lease, attempt_id } => (lease, attempt_id),
-        Declared::Not(judged) => panic!("{judged:?}"),
+        DeclareOutcome::Granted { lease, attempt_id } => (lease, attempt_id),
+        DeclareOutcome::NotGranted(judged) => panic!("{judged:?}"),
     }
 }
 
@@ -32,7 +32,7 @@ async fn an_agent_with_verdict_die_retries_until_it_is_granted() {
     assert!(lease.is_live());
     let not = second.declare(&manifest("b", "/x"), Duration::ZERO).await.expect("a response");
     assert!(
-        matches!(not, Declared::Not(judged) if judged.verdict == Verdict::Die && judged.holders.len() == 1)
+        matches!(not, DeclareOutcome::NotGranted(judged) if judged.verdict == Verdict::Die && judged.holders.len() == 1)
     );
     let next = tokio::spawn(async move { second.declare(&manifest("b", "/x"), LONG).await });
     while first.contention(None).await.expect("a response").hotspots[0].blocked < 3 {
@@ -52,7 +52,7 @@ async fn a_paused_agent_gets_its_verdict_at_once() {
     client.set_agent("coder", None, AgentState::Paused).await.expect("an operator");
     let for_ever = Duration::from_secs(1_000_000);
     let not = client.declare(&manifest("coder", "/y"), for_ever).await.expect("a response");
-    assert!(matches!(not, Declared::Not(judged) if judged.verdict == Verdict::Paused));
+    assert!(matches!(not, DeclareOutcome::NotGranted(judged) if judged.verdict == Verdict::Paused));
     assert!(lease.is_live(), "it keeps its leases");
 }
 

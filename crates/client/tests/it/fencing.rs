@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use identity::Role;
 use lockd_client::fence::object::memory::MemoryObjects;
-use lockd_client::fence::sql::{self, Marks, Row};
+use lockd_client::fence::sql::{self, Placeholders, Row};
 use lockd_client::fence::{Error, FencedFile, FencedObject, Token};
 use lockd_client::{Client, Options};
 use lockd_server::testing::Loopback;
@@ -68,12 +68,12 @@ async fn a_late_holder_is_refused_by_a_row() {
     let table =
         "CREATE TABLE jobs (name TEXT NOT NULL PRIMARY KEY, page TEXT, fencing_token BIGINT NOT NULL)";
     database.execute(table, ()).expect("valid");
-    let statement = Row::new("jobs", &["name"], &["page"]).expect("names").write(Marks::Question);
+    let statement = Row::new("jobs", &["name"], &["page"]).expect("names").write(Placeholders::Question);
     let database = Mutex::new(database);
     a_late_holder_is_refused(async |token, text| {
         let parameters = rusqlite::params![KEY, text, i64::try_from(token)?];
         let rows = database.lock().expect("no panic").execute(&statement, parameters).expect("valid");
-        sql::judge(rows as u64)
+        sql::check_rows_changed(rows as u64)
     })
     .await;
     let select = "SELECT page FROM jobs WHERE name = ?";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockd_client::{Client, Conditions, Kind, Lost, Options};
+use lockd_client::{Client, Conditions, Kind, LossReason, Options};
 use lockd_server::testing::Proxy;
 
 use crate::common::{Server, client, proxy_socket, unused_address};
@@ -69,7 +69,7 @@ async fn a_lease_is_lost_before_its_deadline_when_the_server_is_gone() {
     let proxy = Proxy::before(server.address).await;
     let lease = client(&[proxy.address]).acquire("orders", &lasting(6_000)).await.expect("free");
     proxy.cut();
-    assert_eq!(lease.lost().await, Lost::Unreachable);
+    assert_eq!(lease.lost().await, LossReason::Unreachable);
     assert!(!lease.is_live() && lease.remaining().is_zero());
     // The server still honours it: the holder stops before another can acquire it.
     let seen = server.client().describe("orders", None).await.expect("the server is there");
@@ -244,5 +244,5 @@ async fn a_lease_released_by_another_client_is_lost() {
     let server = Server::start().await;
     let lease = server.client().acquire("orders", &lasting(600)).await.expect("free");
     server.client().release(lease.credential()).await.expect("the credential suffices");
-    assert_eq!(lease.lost().await, Lost::Released);
+    assert_eq!(lease.lost().await, LossReason::Released);
 }

@@ -62,7 +62,7 @@ impl Maintenance {
     fn checkpoint(&mut self, mark: &Mark) {
         match self.snapshot_and_truncate(mark) {
             Ok((moved, moved_bytes)) => {
-                self.watcher.upkeep(MaintenanceEvent::Snapshot { moved, moved_bytes })
+                self.watcher.upkeep(MaintenanceEvent::Snapshot { moved, moved_bytes });
             }
             Err(CheckpointError::Store(error)) => self.watcher.upkeep(MaintenanceEvent::Failed(error)),
             Err(error @ CheckpointError::Diverged(_)) => {

@@ -52,7 +52,7 @@ fn a_client_carries_its_name_role_and_rights() {
     let project = Project::new(4);
     let usual = project.client("worker-1").identity().clone();
     assert_eq!((usual.name.as_str(), usual.role), ("worker-1", Role::Worker));
-    assert_eq!(usual.rights, Rights::usual());
+    assert_eq!(usual.rights, Rights::client_default());
     assert_eq!(usual.serial.as_bytes().len(), 16);
     assert_eq!(usual.not_after, at(ISSUED_AT + 365 * DAY));
 
@@ -73,7 +73,7 @@ fn a_client_carries_its_name_role_and_rights() {
 fn nothing_outlives_its_ca() {
     let project = Project::new(5);
     let kind = (Algorithm::P256, "36500".parse().expect("days"));
-    let who = (Role::Worker, &Rights::usual());
+    let who = (Role::Worker, &Rights::client_default());
     let client = project.issue(|moment| project.authority.issue_client(&name("x"), who, kind, moment));
     let until = client.expect("a client").identity().not_after;
     assert_eq!(until, project.authority.certificate().not_after());

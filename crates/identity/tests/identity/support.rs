@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use identity::{
-    Algorithm, Authority, ClientBundle, Cost, Days, Moment, Name, Passphrase, Rights, Role, ServerBundle,
-    UnixTime,
+    Algorithm, Authority, ClientBundle, Cost, Days, IssueContext, Name, Passphrase, Rights, Role,
+    ServerBundle, UnixTime,
 };
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair, SanType};
 use rustls::pki_types::CertificateDer;
@@ -70,27 +70,27 @@ impl Project {
 
     pub(crate) fn with(seed: u64, algorithm: Algorithm) -> Project {
         let mut random = TestRandom::new(seed);
-        let mut moment = Moment { now: at(ISSUED_AT), fill: &mut |bytes| random.fill(bytes) };
+        let mut moment = IssueContext { now: at(ISSUED_AT), fill: &mut |bytes| random.fill(bytes) };
         let ca = name("project CA");
-        let authority = Authority::create(&ca, algorithm, Days::OF_CA, &mut moment).expect("a CA");
+        let authority = Authority::create(&ca, algorithm, Days::CA_DEFAULT, &mut moment).expect("a CA");
         Project { authority, algorithm, random: random.into() }
     }
 
     /// Runs `act` with the fixed time and the deterministic randomness.
-    pub(crate) fn issue<T>(&self, act: impl FnOnce(&mut Moment) -> T) -> T {
+    pub(crate) fn issue<T>(&self, act: impl FnOnce(&mut IssueContext) -> T) -> T {
         let mut random = self.random.borrow_mut();
-        act(&mut Moment { now: at(ISSUED_AT), fill: &mut |bytes| random.fill(bytes) })
+        act(&mut IssueContext { now: at(ISSUED_AT), fill: &mut |bytes| random.fill(bytes) })
     }
 
     pub(crate) fn server(&self) -> ServerBundle {
         let hosts = ["*", "localhost", "127.0.0.1"].map(|host| host.parse().expect("a host"));
-        let kind = (self.algorithm, Days::USUAL);
+        let kind = (self.algorithm, Days::DEFAULT);
         let issued = self.issue(|moment| self.authority.issue_server(&name("lockd"), &hosts, kind, moment));
         issued.expect("a server")
     }
 
     pub(crate) fn client(&self, cn: &str) -> ClientBundle {
-        let (kind, who) = ((self.algorithm, Days::USUAL), (Role::Worker, &Rights::usual()));
+        let (kind, who) = ((self.algorithm, Days::DEFAULT), (Role::Worker, &Rights::client_default()));
         let issued = self.issue(|moment| self.authority.issue_client(&name(cn), who, kind, moment));
         issued.expect("a client")
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::ask;
+use api::requests;
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -39,7 +39,7 @@ pub(crate) async fn acquire(
     body: Bytes,
 ) -> Result<Response, RefusalResponse> {
     app.check_not_draining()?;
-    let fields: ask::Acquire = parse::body(&body)?;
+    let fields: requests::Acquire = parse::body(&body)?;
     let grant = lease_request::grant(&app.settings, &peer, &fields)?;
     let wait = lease_request::wait(&app.settings, fields.block_seconds)?;
     let shard = app.shard_of(&grant.namespace);
@@ -58,7 +58,7 @@ pub(crate) async fn rebind(
     Headers(headers): Headers,
     body: Bytes,
 ) -> Result<Response, RefusalResponse> {
-    let fields: ask::Holder = parse::body(&body)?;
+    let fields: requests::Holder = parse::body(&body)?;
     let credential = parse::credential_of_lease(&app.key, &fields.lease_id, &id)?;
     if let Some(key) = &fields.key {
         check_covered(&app, credential, parse::key(key)?).await?;

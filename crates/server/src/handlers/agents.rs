@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::agents::{Agent, AgentState, Agents, SetAgent};
-use api::words;
+use api::schema_types;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
@@ -28,10 +28,10 @@ const PAGE_MAX: usize = 1000;
 #[serde(deny_unknown_fields)]
 pub(crate) struct AgentsQuery {
     /// The namespace; `default` if missing.
-    #[param(value_type = Option<words::Namespace>)]
+    #[param(value_type = Option<schema_types::Namespace>)]
     namespace: Option<String>,
     /// `cursor` of the previous page.
-    #[param(value_type = Option<words::AgentId>)]
+    #[param(value_type = Option<schema_types::AgentId>)]
     cursor: Option<String>,
     /// Maximum number of agents on a page.
     #[param(minimum = 1, maximum = 1000)]

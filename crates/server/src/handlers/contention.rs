@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use api::agents::{Contention, ResourceState, Waiting};
-use api::words;
+use api::schema_types;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use engine::ContentionEvent;
@@ -33,7 +33,7 @@ const WAITERS_MAX: usize = 100;
 #[serde(deny_unknown_fields)]
 pub(crate) struct ContentionQuery {
     /// The namespace. If missing: `default` for a resource, otherwise all that the caller may see.
-    #[param(value_type = Option<words::Namespace>)]
+    #[param(value_type = Option<schema_types::Namespace>)]
     namespace: Option<String>,
 }
 

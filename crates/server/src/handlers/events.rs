@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use api::words;
+use api::schema_types;
 use api::{Code, Refusal};
 use axum::Extension;
 use axum::body::{Body, Bytes};
@@ -51,7 +51,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 #[serde(deny_unknown_fields)]
 pub(crate) struct EventsQuery {
     /// Only events of this namespace.
-    #[param(value_type = Option<words::Namespace>)]
+    #[param(value_type = Option<schema_types::Namespace>)]
     namespace: Option<String>,
 }
 

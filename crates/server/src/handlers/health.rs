@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::tell::Ready;
+use api::responses::Ready;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{ask, tell};
+use api::{requests, responses};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
@@ -24,8 +24,8 @@ pub(crate) async fn activate(
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
-) -> JsonResult<tell::Extended> {
-    let fields: ask::Holder = parse::body(&body)?;
+) -> JsonResult<responses::Extended> {
+    let fields: requests::Holder = parse::body(&body)?;
     let credential = parse::credential(&app.key, &fields.lease_id)?;
     check_key(&app, &peer, credential, fields.key.as_deref()).await?;
     let action = Action::Activate(credential);
@@ -39,8 +39,8 @@ pub(crate) async fn touch(
     Path(id): Path<String>,
     Headers(headers): Headers,
     body: Bytes,
-) -> JsonResult<tell::Extended> {
-    let fields: ask::Holder = parse::body(&body)?;
+) -> JsonResult<responses::Extended> {
+    let fields: requests::Holder = parse::body(&body)?;
     let credential = parse::credential_of_lease(&app.key, &fields.lease_id, &id)?;
     check_key(&app, &peer, credential, fields.key.as_deref()).await?;
     let action = Action::Touch(credential);
@@ -53,8 +53,8 @@ pub(crate) async fn keepalive(
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
-) -> JsonResult<tell::Extended> {
-    let fields: ask::Keepalive = parse::body(&body)?;
+) -> JsonResult<responses::Extended> {
+    let fields: requests::Keepalive = parse::body(&body)?;
     let credential = parse::credential(&app.key, &fields.lease_id)?;
     let ttl = parse::ttl(fields.ttl_seconds, fields.ttl_ms, app.settings.max_ttl)?;
     check_key(&app, &peer, credential, fields.key.as_deref()).await?;
@@ -76,8 +76,8 @@ pub(crate) async fn release(
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
-) -> JsonResult<tell::Released> {
-    let fields: ask::Holder = parse::body(&body)?;
+) -> JsonResult<responses::Released> {
+    let fields: requests::Holder = parse::body(&body)?;
     let credential = parse::credential(&app.key, &fields.lease_id)?;
     if let Some(key) = &fields.key {
         check_covered(&app, credential, parse::key(key)?).await?;
@@ -87,7 +87,7 @@ pub(crate) async fn release(
     match (decision.response(), &decision) {
         (Some(kernel::Response::Released), _)
         | (_, Decision::Outcome(Outcome::Rejected(Rejection::Retired))) => {
-            Ok(Json(tell::Released { released: true }))
+            Ok(Json(responses::Released { released: true }))
         }
         _ => Err(refused(&decision, None).into()),
     }
@@ -120,7 +120,7 @@ async fn submit(
     Ok(app.submit(shard, command, options, |_, now, _| now).await?)
 }
 
-fn deadline(app: &App, decision: &Decision, now: Time) -> JsonResult<tell::Extended> {
+fn deadline(app: &App, decision: &Decision, now: Time) -> JsonResult<responses::Extended> {
     match decision.response() {
         Some(kernel::Response::Live(live)) => Ok(Json(extended(app, *live, now))),
         _ => Err(refused(decision, None).into()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{ask, tell};
+use api::{requests, responses};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
@@ -27,7 +27,7 @@ pub(crate) async fn revoke_lease(
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
     Headers(headers): Headers,
-) -> JsonResult<tell::Lease> {
+) -> JsonResult<responses::Lease> {
     act_on_lease(&app, &peer, &id, Action::Revoke, &headers).await
 }
 
@@ -36,7 +36,7 @@ pub(crate) async fn reclaim_lease(
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
     Headers(headers): Headers,
-) -> JsonResult<tell::Lease> {
+) -> JsonResult<responses::Lease> {
     act_on_lease(&app, &peer, &id, Action::Reclaim, &headers).await
 }
 
@@ -47,7 +47,7 @@ async fn act_on_lease(
     id: &str,
     action: fn(LeaseId) -> Action,
     headers: &HeaderMap,
-) -> JsonResult<tell::Lease> {
+) -> JsonResult<responses::Lease> {
     parse::require_operator(peer)?;
     let lease = parse::public_id(id)?;
     let shard = app.shard_of_lease(lease)?;
@@ -66,16 +66,16 @@ pub(crate) async fn revoke(
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
-) -> JsonResult<tell::RevokedAll> {
+) -> JsonResult<responses::RevokedAll> {
     parse::require_operator(&peer)?;
-    let fields: ask::Party = parse::body(&body)?;
+    let fields: requests::Party = parse::body(&body)?;
     let party = parse::operator::party(&fields)?;
     let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = &party;
     let shard = app.shard_of(namespace);
     let decision = submit(&app, &peer, shard, Action::RevokeAll(party), &headers, &body).await?;
     match decision.response() {
         Some(kernel::Response::RevokedAll { revoked, .. }) => {
-            Ok(Json(tell::RevokedAll { revoked: u64::from(*revoked) }))
+            Ok(Json(responses::RevokedAll { revoked: u64::from(*revoked) }))
         }
         _ => Err(refused(&decision, None).into()),
     }
@@ -86,9 +86,9 @@ pub(crate) async fn pause(
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
-) -> JsonResult<tell::Done> {
+) -> JsonResult<responses::Done> {
     parse::require_operator(&peer)?;
-    let fields: ask::Pause = parse::body(&body)?;
+    let fields: requests::Pause = parse::body(&body)?;
     let pause = parse::operator::pause(&fields)?;
     let namespace = match &pause.whom {
         Paused::Agent(namespace, _) => Some(namespace.clone()),
@@ -102,9 +102,9 @@ pub(crate) async fn set_quota(
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
-) -> JsonResult<tell::Done> {
+) -> JsonResult<responses::Done> {
     parse::require_operator(&peer)?;
-    let fields: ask::Quota = parse::body(&body)?;
+    let fields: requests::Quota = parse::body(&body)?;
     let quota = parse::operator::quota(&fields)?;
     let namespace = quota.scope.namespace.clone();
     submit_to_scope(&app, &peer, namespace.as_ref(), &Action::SetQuota(quota), &headers, &body).await
@@ -115,14 +115,14 @@ pub(crate) async fn delete_namespace(
     Extension(peer): Extension<Peer>,
     Path(name): Path<String>,
     Headers(headers): Headers,
-) -> JsonResult<tell::Done> {
+) -> JsonResult<responses::Done> {
     parse::require_operator(&peer)?;
     let namespace = parse::namespace(Some(&name))?;
     let shard = app.shard_of(&namespace);
     let action = Action::DropNamespace(namespace);
     let decision = submit(&app, &peer, shard, action, &headers, name.as_bytes()).await?;
     match decision.response() {
-        Some(kernel::Response::Dropped { .. }) => Ok(Json(tell::Done { done: true })),
+        Some(kernel::Response::Dropped { .. }) => Ok(Json(responses::Done { done: true })),
         _ => Err(refused(&decision, None).into()),
     }
 }
@@ -135,7 +135,7 @@ async fn submit_to_scope(
     action: &Action,
     headers: &HeaderMap,
     sent: &[u8],
-) -> JsonResult<tell::Done> {
+) -> JsonResult<responses::Done> {
     let shards: Vec<Shard> = match namespace {
         Some(namespace) => vec![app.shard_of(namespace)],
         None => app.shards().collect(),
@@ -151,7 +151,7 @@ async fn submit_to_scope(
             _ => return Err(refused(&decision, None).into()),
         }
     }
-    Ok(Json(tell::Done { done: true }))
+    Ok(Json(responses::Done { done: true }))
 }
 
 async fn submit(
@@ -181,9 +181,9 @@ fn command(
 pub(crate) async fn quotas(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-) -> JsonResult<tell::Quotas> {
+) -> JsonResult<responses::Quotas> {
     parse::require_operator(&peer)?;
-    let mut quotas: Vec<tell::ScopeQuota> = Vec::new();
+    let mut quotas: Vec<responses::ScopeQuota> = Vec::new();
     for shard in app.shards() {
         let read = |view: &ShardView<'_>| -> Vec<(Scope, Policy)> {
             view.kernel.policies().map(|(scope, policy)| (scope.clone(), *policy)).collect()
@@ -195,11 +195,11 @@ pub(crate) async fn quotas(
             }
         }
     }
-    Ok(Json(tell::Quotas { quotas }))
+    Ok(Json(responses::Quotas { quotas }))
 }
 
-fn scope_quota(scope: &Scope, policy: &Policy) -> tell::ScopeQuota {
-    tell::ScopeQuota {
+fn scope_quota(scope: &Scope, policy: &Policy) -> responses::ScopeQuota {
+    responses::ScopeQuota {
         namespace: scope.namespace.as_ref().map(|name| name.as_str().to_string()),
         identity: scope.identity.as_ref().map(|name| name.as_str().to_string()),
         paused: policy.paused,

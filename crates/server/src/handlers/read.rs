@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::words::{Key, Namespace};
+use api::schema_types::{Key, Namespace};
 use api::{Code, Refusal, header as wire};
 use axum::Extension;
 use axum::extract::State;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Code, Refusal, tell, words};
+use api::{Code, Refusal, responses, schema_types};
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use identity::Right;
@@ -28,10 +28,10 @@ const HOLDERS_MAX: usize = 100;
 #[serde(deny_unknown_fields)]
 pub(crate) struct DescribeQuery {
     /// Name of the key.
-    #[param(value_type = words::Key)]
+    #[param(value_type = schema_types::Key)]
     key: Option<String>,
     /// The namespace; `default` if missing.
-    #[param(value_type = Option<words::Namespace>)]
+    #[param(value_type = Option<schema_types::Namespace>)]
     namespace: Option<String>,
 }
 
@@ -39,10 +39,10 @@ pub(crate) struct DescribeQuery {
 #[serde(deny_unknown_fields)]
 pub(crate) struct FenceQuery {
     /// Name of the key.
-    #[param(value_type = words::Key)]
+    #[param(value_type = schema_types::Key)]
     key: Option<String>,
     /// The namespace; `default` if missing.
-    #[param(value_type = Option<words::Namespace>)]
+    #[param(value_type = Option<schema_types::Namespace>)]
     namespace: Option<String>,
     /// The fencing token to check.
     #[param(value_type = u64, maximum = 18_446_744_073_709_551_615_usize)]
@@ -53,7 +53,7 @@ pub(crate) struct FenceQuery {
 #[serde(deny_unknown_fields)]
 pub(crate) struct LeasesQuery {
     /// Only leases of this namespace.
-    #[param(value_type = Option<words::Namespace>)]
+    #[param(value_type = Option<schema_types::Namespace>)]
     namespace: Option<String>,
     /// `cursor` of the previous page.
     #[param(pattern = r"^[0-9]{1,9}\.[0-9]{1,19}$")]
@@ -67,7 +67,7 @@ pub(crate) async fn describe(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<DescribeQuery>,
-) -> JsonResult<tell::Described> {
+) -> JsonResult<responses::Described> {
     let key = parse::required_key(query.key.as_deref())?;
     let namespace = parse::namespace(query.namespace.as_deref())?;
     parse::require_right(&peer, &namespace, Right::Read)?;
@@ -92,7 +92,7 @@ pub(crate) async fn lease(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
-) -> JsonResult<tell::Lease> {
+) -> JsonResult<responses::Lease> {
     let id = parse::public_id(&id)?;
     let shard = app.shard_of_lease(id)?;
     let (view, now) = app.query(shard, move |view| (view.kernel.lease(id, view.now), view.now)).await?;
@@ -108,7 +108,7 @@ pub(crate) async fn leases(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<LeasesQuery>,
-) -> JsonResult<tell::Leases> {
+) -> JsonResult<responses::Leases> {
     let namespace = parse::optional_namespace(query.namespace.as_deref())?;
     if let Some(namespace) = &namespace {
         parse::require_right(&peer, namespace, Right::Read)?;
@@ -118,7 +118,7 @@ pub(crate) async fn leases(
         None => (namespace.as_ref().map_or(Shard(0), |name| app.shard_of(name)), Cursor::default()),
     };
     let limit = parse::page_limit(query.limit, PAGE_MAX)?;
-    let mut page = tell::Leases::default();
+    let mut page = responses::Leases::default();
     while page.leases.len() < limit && exists(&app, shard) {
         let (rights, only) = (peer.rights.clone(), namespace.clone());
         let left = limit - page.leases.len();
@@ -158,7 +158,7 @@ pub(crate) async fn fence(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<FenceQuery>,
-) -> JsonResult<tell::Fence> {
+) -> JsonResult<responses::Fence> {
     let key = parse::required_key(query.key.as_deref())?;
     let namespace = parse::namespace(query.namespace.as_deref())?;
     parse::require_right(&peer, &namespace, Right::Read)?;
@@ -166,13 +166,13 @@ pub(crate) async fn fence(
     let token = Token(query.token.ok_or_else(missing)?);
     let shard = app.shard_of(&namespace);
     let read = move |view: &ShardView<'_>| view.kernel.is_current(&namespace, &key, token, view.now);
-    Ok(Json(tell::Fence { current: app.query(shard, read).await? }))
+    Ok(Json(responses::Fence { current: app.query(shard, read).await? }))
 }
 
 pub(crate) async fn namespaces(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-) -> JsonResult<tell::Namespaces> {
+) -> JsonResult<responses::Namespaces> {
     let mut namespaces = Vec::new();
     for shard in app.shards() {
         namespaces.extend(app.query(shard, |view| view.kernel.namespaces()).await?);
@@ -180,5 +180,5 @@ pub(crate) async fn namespaces(
     namespaces.retain(|namespace| peer.rights.allows(namespace.as_str(), Right::Read));
     namespaces.sort_unstable();
     let names = namespaces.iter().map(|name| name.as_str().to_string());
-    Ok(Json(tell::Namespaces { namespaces: names.collect() }))
+    Ok(Json(responses::Namespaces { namespaces: names.collect() }))
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use api::tell;
-use api::words::{Key, Namespace};
+use api::responses;
+use api::schema_types::{Key, Namespace};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -42,7 +42,7 @@ pub(crate) async fn update(
     Query(query): Query<WriteQuery>,
     Headers(headers): Headers,
     mut body: Body,
-) -> JsonResult<tell::Committed> {
+) -> JsonResult<responses::Committed> {
     let key = parse::required_key(query.key.as_deref())?;
     let credential = parse::credential_header(&app.key, &headers)?;
     let shard = app.shard_of_lease(credential.lease)?;
@@ -63,7 +63,7 @@ pub(crate) async fn update(
     let decision = upload::commit(&app, shard, command, options, pin).await?;
     match decision.response() {
         Some(kernel::Response::Committed(version)) => {
-            Ok(Json(tell::Committed { new_version: version.0, new_state_etag: etag_text(etag), bytes }))
+            Ok(Json(responses::Committed { new_version: version.0, new_state_etag: etag_text(etag), bytes }))
         }
         _ => Err(refused(&decision, None).into()),
     }
@@ -74,7 +74,7 @@ pub(crate) async fn remove(
     Extension(peer): Extension<Peer>,
     Query(query): Query<WriteQuery>,
     Headers(headers): Headers,
-) -> JsonResult<tell::Removed> {
+) -> JsonResult<responses::Removed> {
     let key = parse::required_key(query.key.as_deref())?;
     let credential = parse::credential_header(&app.key, &headers)?;
     let shard = app.shard_of_lease(credential.lease)?;
@@ -88,7 +88,7 @@ pub(crate) async fn remove(
     let (decision, ()) = app.submit(shard, command, options, |_, _, _| ()).await?;
     match decision.response() {
         Some(kernel::Response::Removed { removed, version }) => {
-            Ok(Json(tell::Removed { removed: *removed, new_version: version.0 }))
+            Ok(Json(responses::Removed { removed: *removed, new_version: version.0 }))
         }
         _ => Err(refused(&decision, None).into()),
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use identity::file::{self, Existing};
 use identity::{
-    Algorithm, Authority, Days, Denylist, Error, Host, Moment, Name, Rights, Role, ServerBundle, ServerTls,
-    SharedDenylist, UnixTime,
+    Algorithm, Authority, Days, Denylist, Error, Host, IssueContext, Name, Rights, Role, ServerBundle,
+    ServerTls, SharedDenylist, UnixTime,
 };
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
@@ -73,10 +73,12 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     store::private::create_dir(data)
         .map_err(|error| Error::io("creating the data directory", data, &error))?;
     let mut fill = system::random::fill;
-    let mut moment = Moment { now: UnixTime::since_unix_epoch(wall_clock::since_epoch()), fill: &mut fill };
+    let mut moment =
+        IssueContext { now: UnixTime::since_unix_epoch(wall_clock::since_epoch()), fill: &mut fill };
     let name = |text: &str| text.parse::<Name>();
-    let authority = Authority::create(&name("lockd CA")?, Algorithm::default(), Days::OF_CA, &mut moment)?;
-    let usual = (Algorithm::default(), Days::USUAL);
+    let authority =
+        Authority::create(&name("lockd CA")?, Algorithm::default(), Days::CA_DEFAULT, &mut moment)?;
+    let usual = (Algorithm::default(), Days::DEFAULT);
     let hosts = Host::of_this_machine(&system::host_name());
     let bundle = authority.issue_server(&name("lockd")?, &hosts, usual, &mut moment)?;
     let client =

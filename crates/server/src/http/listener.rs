@@ -184,7 +184,7 @@ impl Acceptor {
         peer: Peer,
         slot: OwnedSemaphorePermit,
     ) {
-        let _counted = GaugeGuard::new(&self.app.metrics.connections());
+        let _counted = GaugeGuard::new(self.app.metrics.connections());
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.head_timeout);
         builder.http1().max_buf_size(READ_BUFFER_MAX);

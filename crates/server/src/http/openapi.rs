@@ -9,6 +9,8 @@
 
 mod call;
 mod document;
+#[cfg(test)]
+mod reference;
 mod rules;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use api::{Code, Refusal, ask};
+use api::{Code, Refusal, requests};
 use identity::Right;
 use kernel::{
     Bundle, LeaseRequest, Member, Metadata, Namespace, OnExpiry, Owner, Predicate, ResourceName, SessionName,
@@ -20,7 +20,11 @@ const HOLD_MAX_WITHOUT_RIGHT: Span = Span(300_000);
 const DEFAULT_PREDICATE: &str = "MUTATES";
 
 /// The lease that is requested.
-pub(crate) fn grant(settings: &Settings, peer: &Peer, body: &ask::Acquire) -> Result<LeaseRequest, Refusal> {
+pub(crate) fn grant(
+    settings: &Settings,
+    peer: &Peer,
+    body: &requests::Acquire,
+) -> Result<LeaseRequest, Refusal> {
     let namespace = parse::namespace(body.namespace.as_deref())?;
     parse::require_right(peer, &namespace, Right::Write)?;
     let on_expiry = on_expiry(peer, &namespace, body.on_expiry.unwrap_or_default())?;
@@ -70,22 +74,22 @@ pub(crate) fn invalid(field: &str, error: &dyn Display) -> Refusal {
 }
 
 /// A manual hold, and a long one, need a right of their own.
-fn on_expiry(peer: &Peer, namespace: &Namespace, policy: ask::OnExpiry) -> Result<OnExpiry, Refusal> {
+fn on_expiry(peer: &Peer, namespace: &Namespace, policy: requests::OnExpiry) -> Result<OnExpiry, Refusal> {
     match policy {
-        ask::OnExpiry::Free => Ok(OnExpiry::Free),
-        ask::OnExpiry::HoldMs(ms) if Span(ms) <= HOLD_MAX_WITHOUT_RIGHT => Ok(OnExpiry::Hold(Span(ms))),
-        ask::OnExpiry::HoldMs(ms) => {
+        requests::OnExpiry::Free => Ok(OnExpiry::Free),
+        requests::OnExpiry::HoldMs(ms) if Span(ms) <= HOLD_MAX_WITHOUT_RIGHT => Ok(OnExpiry::Hold(Span(ms))),
+        requests::OnExpiry::HoldMs(ms) => {
             parse::require_right(peer, namespace, Right::ManualHold)?;
             Ok(OnExpiry::Hold(Span(ms)))
         }
-        ask::OnExpiry::Manual => {
+        requests::OnExpiry::Manual => {
             parse::require_right(peer, namespace, Right::ManualHold)?;
             Ok(OnExpiry::Manual)
         }
     }
 }
 
-fn bundle(body: &ask::Acquire) -> Result<Bundle, Refusal> {
+fn bundle(body: &requests::Acquire) -> Result<Bundle, Refusal> {
     let members = match (&body.key, &body.resources) {
         (Some(_), Some(_)) => {
             return Err(Refusal::new(Code::InvalidBody, "both key and resources are set; use one"));
@@ -97,7 +101,7 @@ fn bundle(body: &ask::Acquire) -> Result<Bundle, Refusal> {
     Bundle::merged(members).map_err(|error| invalid("resources", &error))
 }
 
-fn member(resource: &ask::Resource) -> Result<Member, Refusal> {
+fn member(resource: &requests::Resource) -> Result<Member, Refusal> {
     let name = ResourceName::new(&resource.kind, &resource.name).map_err(|error| {
         let detail = format!("{error}: resource={}:{}", resource.kind, resource.name);
         Refusal::new(Code::InvalidKey, detail)

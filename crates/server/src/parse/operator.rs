@@ -1,12 +1,12 @@
 //! The bodies of operators' calls: the party or scope that an action is about.
 
-use api::{Code, Refusal, ask};
+use api::{Code, Refusal, requests};
 use kernel::{Identity, Party, Pause, Paused, Quota, Scope, SetQuota, Span};
 
 use crate::parse;
 
 /// The identity or agent whose leases are revoked.
-pub(crate) fn party(body: &ask::Party) -> Result<Party, Refusal> {
+pub(crate) fn party(body: &requests::Party) -> Result<Party, Refusal> {
     check_one_of(body.identity.is_some(), body.agent_id.is_some())?;
     let namespace = parse::namespace(body.namespace.as_deref())?;
     match (&body.identity, &body.agent_id) {
@@ -16,23 +16,20 @@ pub(crate) fn party(body: &ask::Party) -> Result<Party, Refusal> {
 }
 
 /// An agent of one namespace, or an identity in one namespace or all.
-pub(crate) fn pause(body: &ask::Pause) -> Result<Pause, Refusal> {
+pub(crate) fn pause(body: &requests::Pause) -> Result<Pause, Refusal> {
     check_one_of(body.identity.is_some(), body.agent_id.is_some())?;
     let namespace = parse::optional_namespace(body.namespace.as_deref())?;
-    let whom = match &body.agent_id {
-        Some(name) => {
-            let namespace = namespace.map_or_else(|| parse::namespace(None), Ok)?;
-            Paused::Agent(namespace, parse::agent(name)?)
-        }
-        None => {
-            let identity = body.identity.as_deref().map(identity).transpose()?;
-            Paused::Scope(Scope { namespace, identity })
-        }
+    let whom = if let Some(name) = &body.agent_id {
+        let namespace = namespace.map_or_else(|| parse::namespace(None), Ok)?;
+        Paused::Agent(namespace, parse::agent(name)?)
+    } else {
+        let identity = body.identity.as_deref().map(identity).transpose()?;
+        Paused::Scope(Scope { namespace, identity })
     };
     Ok(Pause { whom, paused: body.paused })
 }
 
-pub(crate) fn quota(body: &ask::Quota) -> Result<SetQuota, Refusal> {
+pub(crate) fn quota(body: &requests::Quota) -> Result<SetQuota, Refusal> {
     let namespace = parse::optional_namespace(body.namespace.as_deref())?;
     let identity = body.identity.as_deref().map(identity).transpose()?;
     let quota = Quota {

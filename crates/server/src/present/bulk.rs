@@ -1,7 +1,7 @@
 //! The results of bulk requests: one for each lease, in the order of the request.
 
 use api::agents::{BulkResult, Reconciled, Results};
-use api::{Refusal, tell};
+use api::{Refusal, responses};
 use axum::Json;
 use kernel::{Epoch, LeaseView, State as LeaseState, Time};
 
@@ -31,7 +31,7 @@ pub(crate) struct LeaseTruth {
     pub(crate) view: LeaseView,
     pub(crate) now: Time,
     /// The result of a rebind; `None` if there was none.
-    pub(crate) rebound: Option<Result<tell::Granted, Refusal>>,
+    pub(crate) rebound: Option<Result<responses::Granted, Refusal>>,
 }
 
 /// `epoch` is that of the credential in the request.

@@ -1,4 +1,4 @@
-//! ContentionEvent as responses of the API: waiters, the most contended resources, and the most frequent timeouts.
+//! Contention as responses of the API: waiters, the most contended resources, and the most frequent timeouts.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub(crate) fn hotspots<'a>(contended: impl Iterator<Item = &'a ContentionEvent>)
             let (blocked, timed_out) = counts.entry(resource).or_default();
             match contention.outcome {
                 ContentionOutcome::Queued | ContentionOutcome::Refused | ContentionOutcome::Died => {
-                    *blocked += 1
+                    *blocked += 1;
                 }
                 ContentionOutcome::TimedOut => *timed_out += 1,
             }

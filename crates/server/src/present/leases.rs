@@ -1,7 +1,7 @@
 //! Leases as responses of the API: to their holders, with the credential, and to everyone who may read them, without.
 
 use api::agents::InTheWay;
-use api::{ask, tell};
+use api::{requests, responses};
 use engine::Decision;
 use kernel::{
     Credential, Document, Granted, Kernel, KeyView, LeaseView, Live, Member, Namespace, OnExpiry, Owner, Time,
@@ -46,7 +46,7 @@ pub(crate) fn granted(decision: &Decision) -> Option<&Granted> {
 }
 
 /// A lease for its holder, with the credential.
-pub(crate) fn granted_response(app: &App, granted: &Granted, view: &GrantView) -> tell::Granted {
+pub(crate) fn granted_response(app: &App, granted: &Granted, view: &GrantView) -> responses::Granted {
     let (unix_ms, now) = (app.unix_ms(), view.now);
     let remaining_ms = now.until(granted.deadline).0;
     let lease = view.lease.as_ref();
@@ -57,7 +57,7 @@ pub(crate) fn granted_response(app: &App, granted: &Granted, view: &GrantView) -
     };
     let expires_at_unix_ms = unix_ms + remaining_ms;
     let lease_id = app.key.issue(Credential { lease: granted.lease, epoch: granted.epoch });
-    tell::Granted {
+    responses::Granted {
         public_id: lease_id.split('.').next().unwrap_or_default().to_string(),
         lease_id,
         lease_epoch: granted.epoch.0,
@@ -77,24 +77,24 @@ pub(crate) fn granted_response(app: &App, granted: &Granted, view: &GrantView) -
 }
 
 /// The deadline of a lease, for its holder.
-pub(crate) fn extended(app: &App, live: Live, now: Time) -> tell::Extended {
+pub(crate) fn extended(app: &App, live: Live, now: Time) -> responses::Extended {
     let remaining_ms = now.until(live.deadline).0;
     let expires_at_unix_ms = app.unix_ms() + remaining_ms;
-    tell::Extended { expires_at_unix: expires_at_unix_ms / 1000, expires_at_unix_ms, remaining_ms }
+    responses::Extended { expires_at_unix: expires_at_unix_ms / 1000, expires_at_unix_ms, remaining_ms }
 }
 
 /// A lease without its credential.
-pub(crate) fn public_lease(app: &App, lease: &LeaseView, now: Time) -> tell::Lease {
+pub(crate) fn public_lease(app: &App, lease: &LeaseView, now: Time) -> responses::Lease {
     let unix_ms = app.unix_ms();
     let unix_ms_at = |then: Time| unix_ms.saturating_sub(then.until(now).0);
     let remaining_ms = if lease.ended.is_some() { 0 } else { now.until(lease.deadline).0 };
-    let members = lease.members.iter().enumerate().map(|(index, member)| tell::Member {
+    let members = lease.members.iter().enumerate().map(|(index, member)| responses::Member {
         kind: member.resource.kind().to_string(),
         name: member.resource.name().to_string(),
         predicate: member.predicate.as_str().to_string(),
         member_index: index as u64,
     });
-    tell::Lease {
+    responses::Lease {
         public_id: lease.id.to_string(),
         namespace: lease.namespace.as_str().to_string(),
         holder: lease.identity.as_str().to_string(),
@@ -114,9 +114,9 @@ pub(crate) fn public_lease(app: &App, lease: &LeaseView, now: Time) -> tell::Lea
         },
         remaining_ms,
         on_expiry: match lease.details.on_expiry {
-            OnExpiry::Free => ask::OnExpiry::Free,
-            OnExpiry::Manual => ask::OnExpiry::Manual,
-            OnExpiry::Hold(span) => ask::OnExpiry::HoldMs(span.0),
+            OnExpiry::Free => requests::OnExpiry::Free,
+            OnExpiry::Manual => requests::OnExpiry::Manual,
+            OnExpiry::Hold(span) => requests::OnExpiry::HoldMs(span.0),
         },
         created_lsn: lease.id.lsn.0,
         ended_lsn: lease.ended.map(|ended| ended.lsn.0),
@@ -142,16 +142,16 @@ pub(crate) fn described(
     name: &str,
     namespace: &Namespace,
     description: &KeyDescription,
-) -> tell::Described {
+) -> responses::Described {
     let KeyDescription { key, lease, waiters, now } = description;
     let lease = lease.as_ref();
     let updated_at_unix =
         |document: Document| app.unix_ms().saturating_sub(document.committed_at.until(*now).0) / 1000;
     let expires_at_unix = |lease: &LeaseView| (app.unix_ms() + now.until(lease.deadline).0) / 1000;
-    tell::Described {
+    responses::Described {
         key: name.to_string(),
         namespace: namespace.as_str().to_string(),
-        lease: lease.map(|lease| tell::DescribedLease {
+        lease: lease.map(|lease| responses::DescribedLease {
             lease_id: lease.id.to_string(),
             owner: owner_of(lease),
             expires_at_unix: expires_at_unix(lease),
@@ -183,8 +183,8 @@ pub(crate) fn conflicting_lease(lease: &LeaseView, now: Time) -> InTheWay {
     }
 }
 
-pub(crate) fn resource(member: &Member) -> ask::Resource {
-    ask::Resource {
+pub(crate) fn resource(member: &Member) -> requests::Resource {
+    requests::Resource {
         kind: member.resource.kind().to_string(),
         name: member.resource.name().to_string(),
         predicate: Some(member.predicate.as_str().to_string()),

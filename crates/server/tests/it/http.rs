@@ -114,8 +114,8 @@ async fn a_grant_stands_while_one_response_that_carries_it_was_sent_or_may_be() 
     let (status, replay) = server.post("/v1/acquire", &key, body).await;
     assert_eq!(status, 200, "{replay}");
     drop(first);
-    let (status, reply) = server.post("/v1/acquire", &[], body).await;
-    assert_eq!((status, &reply["error"]), (409, &json!("waiting")), "the replay was sent");
+    let (status, refusal) = server.post("/v1/acquire", &[], body).await;
+    assert_eq!((status, &refusal["error"]), (409, &json!("waiting")), "the replay was sent");
     let held = json!({"lease_id": replay["lease_id"]}).to_string();
     assert_eq!(server.post("/v1/keepalive", &[], &held).await.0, 200);
     server.release(&replay).await;

@@ -26,10 +26,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Awaits a future, and fails after [`DEADLINE`].
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(DEADLINE, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("not within {DEADLINE:?}: {what}"),
-    }
+    let value = tokio::time::timeout(DEADLINE, future).await;
+    value.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
 }
 
 #[derive(Clone)]

@@ -354,7 +354,7 @@ impl<'a> ServerSimulation<'a> {
             Decision::Outcome(Outcome::Applied(Response::Granted(_), _)) => self.stats.grants += 1,
             Decision::Outcome(Outcome::Applied(Response::Committed(_), _)) => self.stats.commits += 1,
             Decision::Blocked(blocked) if blocked.advice != Advice::Wait => {
-                self.stats.deadlock_rejections += 1
+                self.stats.deadlock_rejections += 1;
             }
             _ => {}
         }

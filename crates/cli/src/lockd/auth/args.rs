@@ -86,7 +86,7 @@ pub(crate) struct NewServer {
     #[arg(long, value_name = "NAME", default_value = "lockd")]
     pub(crate) cn: Name,
     /// Hosts in the server's certificate, separated by commas. curl and other tools verify them; lockd's own clients do not
-    /// [default: localhost, 127.0.0.1, ::1 and this machine's host name]
+    /// [default: localhost, 127.0.0.1, `::1` and this machine's host name]
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub(crate) hosts: Vec<Host>,
     /// Also store the CA key in the server's file. Anyone who can read that file can then issue client certificates.
@@ -116,7 +116,7 @@ pub(crate) struct NewClient {
     /// Role of the client; operators may also revoke and reclaim leases, and set quotas.
     #[arg(long, value_enum, default_value_t = ClientRole::Worker)]
     pub(crate) role: ClientRole,
-    /// Rights in a namespace: r read, w write, p read without a lease, m manual hold (on_expiry=manual); `*` is any
+    /// Rights in a namespace: r read, w write, p read without a lease, m manual hold (`on_expiry=manual`); `*` is any
     /// namespace. Repeatable.
     #[arg(long, value_name = "NAME:RIGHTS", default_value = "default:rw")]
     pub(crate) namespace: Vec<NamespaceRights>,
@@ -214,7 +214,7 @@ pub(crate) struct PassphraseSource {
 #[derive(Args)]
 pub(crate) struct Kind {
     /// Validity in days, limited by that of the CA, which is valid for ten years.
-    #[arg(long, value_name = "N", default_value_t = Days::USUAL)]
+    #[arg(long, value_name = "N", default_value_t = Days::DEFAULT)]
     pub(crate) days: Days,
     /// Algorithm of the private key.
     #[arg(long, value_enum, default_value_t = KeyAlgorithm::P256)]

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use identity::{Authority, CaBundle, CaKey, Cost, Days, Error, ErrorKind, Moment, Name, ServerBundle, file};
+use identity::{
+    Authority, CaBundle, CaKey, Cost, Days, Error, ErrorKind, IssueContext, Name, ServerBundle, file,
+};
 
 use super::args::{CaSource, NewServer, PassphraseSource, default_ca_file};
 use super::read_server;
@@ -15,11 +17,11 @@ pub(crate) struct Ca {
 
 impl Ca {
     /// Creates a CA for a new server.
-    pub(crate) fn create(args: &NewServer, moment: &mut Moment) -> Result<Ca, String> {
+    pub(crate) fn create(args: &NewServer, moment: &mut IssueContext) -> Result<Ca, String> {
         let passphrase = args.pass.for_new_key()?;
         let (algorithm, _) = args.kind.get();
-        let authority = Authority::create(&ca_name(&args.cn), algorithm, Days::OF_CA, moment)?;
-        let sealing = passphrase.as_ref().map(|passphrase| (passphrase, Cost::USUAL));
+        let authority = Authority::create(&ca_name(&args.cn), algorithm, Days::CA_DEFAULT, moment)?;
+        let sealing = passphrase.as_ref().map(|passphrase| (passphrase, Cost::DEFAULT));
         let key = authority.to_bundle(sealing, moment)?.key().clone();
         Ok(Ca { authority, key })
     }

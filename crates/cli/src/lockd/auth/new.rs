@@ -1,6 +1,6 @@
 //! `lockd auth new`: creates a CA, and certificates of servers and clients.
 
-use identity::{Moment, Rights, ServerBundle, file};
+use identity::{IssueContext, Rights, ServerBundle, file};
 
 use super::args::{NewClient, NewServer};
 use super::ca::Ca;
@@ -9,7 +9,7 @@ use super::{fill, now, read_server};
 use crate::notice;
 
 pub(crate) fn server(args: &NewServer) -> Result<(), String> {
-    let mut moment = Moment { now: now(), fill: &mut fill };
+    let mut moment = IssueContext { now: now(), fill: &mut fill };
     let ca_out = args.ca_out();
     for path in ca_out.iter().chain([&args.out]) {
         file::check(path, args.write.existing())?;
@@ -49,7 +49,7 @@ fn write_server(args: &NewServer, ca: &Ca, mut bundle: ServerBundle) -> Result<S
 }
 
 pub(crate) fn client(args: &NewClient) -> Result<(), String> {
-    let mut moment = Moment { now: now(), fill: &mut fill };
+    let mut moment = IssueContext { now: now(), fill: &mut fill };
     let rights = Rights::new(args.namespace.iter().cloned())?;
     file::check(&args.out, args.write.existing())?;
     let ca = Ca::find(&args.source, &args.pass)?;

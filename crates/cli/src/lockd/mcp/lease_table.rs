@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use api::tell::Granted;
-use lockd_client::{Lease, Lost};
+use api::responses::Granted;
+use lockd_client::{Lease, LossReason};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Identifies a lease towards the agent. Never reused.
@@ -68,7 +68,7 @@ impl LeaseTable {
     }
 
     /// Removes the lost leases.
-    pub(super) fn take_lost(&self) -> Vec<(LeaseInfo, Lost)> {
+    pub(super) fn take_lost(&self) -> Vec<(LeaseInfo, LossReason)> {
         let mut lost = Vec::new();
         self.table().leases.retain(|handle, (lease, _)| {
             let why = lease.why_lost();

@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::agents::{Judged, Reconciled, ResourceState, Verdict};
-use api::tell::{Committed, Granted, Lease};
+use api::responses::{Committed, Granted, Lease};
 use cli::remote::agents::conflicts;
 use cli::remote::client_failure;
 use cli::stderr::escape_control;
-use lockd_client::{Error, Kind, Lost, State};
+use lockd_client::{DocumentState, Error, Kind, LossReason};
 
 use super::lease_table::{Handle, LeaseInfo};
 
@@ -47,7 +47,7 @@ pub(super) fn held(info: &LeaseInfo) -> String {
 }
 
 /// A lost lease.
-pub(super) fn lost(info: &LeaseInfo, why: Lost) -> String {
+pub(super) fn lost(info: &LeaseInfo, why: LossReason) -> String {
     format!(
         "LOST: handle={} on {} fencing_token={}: {why}. Others may already be using its resources; do not write with its token.\n",
         info.handle,
@@ -205,7 +205,7 @@ fn holder(lease: &Lease, yours: Option<&LeaseInfo>) -> String {
 }
 
 /// The result of `state_get`.
-pub(super) fn document(state: &State, under: Option<&LeaseInfo>) -> String {
+pub(super) fn document(state: &DocumentState, under: Option<&LeaseInfo>) -> String {
     let how = match under {
         Some(info) => format!("read under your lease, handle={}", info.handle),
         None => "last committed version; you do not hold the key, so it may change at any time".into(),

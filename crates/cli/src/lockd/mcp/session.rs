@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use api::Code;
 use api::agents::{self, Intent, Judged, Reconciled};
-use api::tell::Granted;
+use api::responses::Granted;
 use cli::remote::agents::Agent;
 use cli::remote::documents::edited;
-use lockd_client::{Client, Conditions, Declared, Error, Lease, Options};
+use lockd_client::{Client, Conditions, DeclareOutcome, Error, Lease, Options};
 use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
@@ -98,11 +98,13 @@ impl AgentSession {
         };
         let slot = self.slot()?;
         match self.client.declare(&manifest, wait).await {
-            Ok(Declared::Granted { lease, attempt_id }) => {
+            Ok(DeclareOutcome::Granted { lease, attempt_id }) => {
                 let granted = self.track(lease, slot).await.map(|info| messages::granted(&info))?;
                 Ok(format!("{granted}attempt_id={attempt_id}\n"))
             }
-            Ok(Declared::Not(judged)) => Err(messages::judged(&judged, &self.to_release(&judged))),
+            Ok(DeclareOutcome::NotGranted(judged)) => {
+                Err(messages::judged(&judged, &self.to_release(&judged)))
+            }
             Err(error) => self.own_lease_or_refusal(&error, |_| false),
         }
     }

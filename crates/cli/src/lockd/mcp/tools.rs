@@ -146,7 +146,7 @@ pub(super) struct Manifest {
     /// Seconds until the lease expires if this connection breaks; 60 if omitted. It is renewed before that.
     #[schemars(range(min = 1))]
     pub(super) ttl_seconds: Option<u32>,
-    /// For a retry: the attempt_id of the previous result. It keeps your seniority, so that you are not starved.
+    /// For a retry: the `attempt_id` of the previous result. It keeps your seniority, so that you are not starved.
     pub(super) attempt_id: Option<String>,
 }
 

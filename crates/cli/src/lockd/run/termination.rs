@@ -22,7 +22,7 @@
 use std::time::Duration;
 
 use cli::child::{BootInstant, Order};
-use lockd_client::Lost;
+use lockd_client::LossReason;
 
 /// The state of the lease at one point in time.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ pub(super) struct LeaseStatus {
     pub(super) now: BootInstant,
     /// Time until `s + R - m`. Read before `lost`, so that a loss in between is not taken for an expiry.
     pub(super) left: Duration,
-    pub(super) lost: Option<Lost>,
+    pub(super) lost: Option<LossReason>,
 }
 
 pub(super) struct TerminationPolicy {
@@ -39,7 +39,7 @@ pub(super) struct TerminationPolicy {
     /// `s + R - m` at the last evaluation; it only moves forward.
     kill_by: BootInstant,
     /// Why SIGTERM was sent, and when SIGKILL follows.
-    ending: Option<(Lost, BootInstant)>,
+    ending: Option<(LossReason, BootInstant)>,
 }
 
 impl TerminationPolicy {
@@ -48,15 +48,15 @@ impl TerminationPolicy {
     }
 
     /// What to do with the command now.
-    pub(super) fn order(&mut self, status: LeaseStatus) -> Order<Lost> {
+    pub(super) fn order(&mut self, status: LeaseStatus) -> Order<LossReason> {
         let LeaseStatus { now, left, lost } = status;
         if !left.is_zero() {
             self.kill_by = now.plus(left);
         }
         let begin = || match lost {
             None if left > self.grace => None,
-            None => Some((Lost::Unreachable, self.kill_by)),
-            Some(Lost::Revoked) => Some((Lost::Revoked, now.plus(self.grace).min(self.kill_by))),
+            None => Some((LossReason::Unreachable, self.kill_by)),
+            Some(LossReason::Revoked) => Some((LossReason::Revoked, now.plus(self.grace).min(self.kill_by))),
             Some(lost) => Some((lost, now)),
         };
         self.ending = self.ending.or_else(begin);
@@ -69,9 +69,9 @@ impl TerminationPolicy {
 
     /// Why the lease was lost before the command exited, if it was. A released lease does not count: only the command, or a
     /// process that it gave the credential to, can have released it.
-    pub(super) fn loss_at_exit(&self, lost: Option<Lost>) -> Option<Lost> {
+    pub(super) fn loss_at_exit(&self, lost: Option<LossReason>) -> Option<LossReason> {
         let noticed = self.ending.map(|(lost, _)| lost);
-        noticed.or_else(|| lost.filter(|lost| *lost != Lost::Released))
+        noticed.or_else(|| lost.filter(|lost| *lost != LossReason::Released))
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
     }
 
     /// A lease whose `s + R - m` is at 9500, of a TTL of 10 s, with a grace of 2 s.
-    fn status(now: u64, lost: Option<Lost>) -> LeaseStatus {
+    fn status(now: u64, lost: Option<LossReason>) -> LeaseStatus {
         let left = if lost.is_some() { Duration::ZERO } else { ms(9500_u64.saturating_sub(now)) };
         LeaseStatus { now: at(now), left, lost }
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_order(order: &Order<Lost>, expected: &str) {
+    fn assert_order(order: &Order<LossReason>, expected: &str) {
         let text = match order {
             Order::Run(within) => format!("run {}", within.as_millis()),
             Order::End(within) => format!("end {}", within.as_millis()),
@@ -120,7 +120,7 @@ mod tests {
         ] {
             assert_order(&policy.order(status(now, None)), expected);
         }
-        assert_eq!(policy.loss_at_exit(None), Some(Lost::Unreachable));
+        assert_eq!(policy.loss_at_exit(None), Some(LossReason::Unreachable));
     }
 
     #[test]
@@ -147,17 +147,17 @@ mod tests {
     fn a_revoked_lease_leaves_the_grace_but_nothing_past_its_end() {
         let mut early = policy();
         assert_order(&early.order(status(3000, None)), "run 4500");
-        assert_order(&early.order(status(3300, Some(Lost::Revoked))), "end 2000");
-        assert_order(&early.order(status(5300, Some(Lost::Revoked))), "kill Revoked");
+        assert_order(&early.order(status(3300, Some(LossReason::Revoked))), "end 2000");
+        assert_order(&early.order(status(5300, Some(LossReason::Revoked))), "kill Revoked");
         let mut late = policy();
         assert_order(&late.order(status(7000, None)), "run 500");
-        assert_order(&late.order(status(9000, Some(Lost::Revoked))), "end 500");
-        assert_order(&late.order(status(9500, Some(Lost::Revoked))), "kill Revoked");
+        assert_order(&late.order(status(9000, Some(LossReason::Revoked))), "end 500");
+        assert_order(&late.order(status(9500, Some(LossReason::Revoked))), "kill Revoked");
     }
 
     #[test]
     fn what_may_be_anothers_already_is_killed_at_once() {
-        for lost in [Lost::Expired, Lost::Released, Lost::Unreachable] {
+        for lost in [LossReason::Expired, LossReason::Released, LossReason::Unreachable] {
             let mut policy = policy();
             assert_order(&policy.order(status(100, None)), "run 7400");
             assert_order(&policy.order(status(200, Some(lost))), &format!("kill {lost:?}"));
@@ -175,7 +175,7 @@ mod tests {
         let mut policy = policy();
         assert_order(&policy.order(status(0, None)), "run 7500");
         assert_eq!(policy.loss_at_exit(None), None);
-        assert_eq!(policy.loss_at_exit(Some(Lost::Released)), None);
-        assert_eq!(policy.loss_at_exit(Some(Lost::Unreachable)), Some(Lost::Unreachable));
+        assert_eq!(policy.loss_at_exit(Some(LossReason::Released)), None);
+        assert_eq!(policy.loss_at_exit(Some(LossReason::Unreachable)), Some(LossReason::Unreachable));
     }
 }

@@ -109,7 +109,7 @@ impl<'a> Client<'a> {
         let (send, parked) = channel();
         let (recorder, asked) = (Arc::clone(&self.recorder), self.recorder.count());
         let to: ReplyTo = Box::new(move |reply, delivery| {
-            delivery.settle(send.send(note_asked(&recorder, key, asked, reply)).is_ok())
+            delivery.settle(send.send(note_asked(&recorder, key, asked, reply)).is_ok());
         });
         let wait = Some(Wait { most: PATIENCE, gone: Arc::new(AtomicBool::new(false)) });
         self.engine.sequencer().submit(Submission {

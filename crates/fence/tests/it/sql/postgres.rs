@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use lockd_fence::sql::{Marks, judge};
+use lockd_fence::sql::{Placeholders, check_rows_changed};
 use lockd_fence::{Error, Token};
 use tempfile::TempDir;
 
@@ -92,7 +92,7 @@ fn programs() -> Option<PathBuf> {
 
 /// Prepares the statements for a session.
 fn prepared() -> String {
-    let (write, claim) = (row().write(Marks::Dollar), row().claim(Marks::Dollar));
+    let (write, claim) = (row().write(Placeholders::Dollar), row().claim(Placeholders::Dollar));
     format!(
         "PREPARE write (text, text, text, bigint) AS {write};\nPREPARE claim (text, text, bigint) AS {claim};\n"
     )
@@ -100,7 +100,9 @@ fn prepared() -> String {
 
 /// The result that a statement's tag means.
 fn result_of(tag: &str) -> Result<(), Error> {
-    judge(tag.strip_prefix("INSERT 0 ").and_then(|rows| rows.parse().ok()).expect("an insert's tag"))
+    check_rows_changed(
+        tag.strip_prefix("INSERT 0 ").and_then(|rows| rows.parse().ok()).expect("an insert's tag"),
+    )
 }
 
 fn a_stale_writer_is_refused(postgres: &Postgres) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lockd_fence::sql::{Marks, Row, judge};
+use lockd_fence::sql::{Placeholders, Row, check_rows_changed};
 use lockd_fence::{Error, Token};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -19,14 +19,14 @@ fn database() -> Connection {
 
 fn write(database: &Connection, name: &str, page: &str, token: u64) -> Result<(), Error> {
     let token = i64::try_from(Token(token))?;
-    let rows = database.execute(&row().write(Marks::Question), params!["us", name, page, token]);
-    judge(rows.expect("a valid statement") as u64)
+    let rows = database.execute(&row().write(Placeholders::Question), params!["us", name, page, token]);
+    check_rows_changed(rows.expect("a valid statement") as u64)
 }
 
 fn claim(database: &Connection, name: &str, token: u64) -> Result<(), Error> {
     let token = i64::try_from(Token(token))?;
-    let rows = database.execute(&row().claim(Marks::Question), params!["us", name, token]);
-    judge(rows.expect("a valid statement") as u64)
+    let rows = database.execute(&row().claim(Placeholders::Question), params!["us", name, token]);
+    check_rows_changed(rows.expect("a valid statement") as u64)
 }
 
 fn read(database: &Connection, name: &str) -> Option<(Option<String>, i64)> {
@@ -91,7 +91,7 @@ fn a_table_without_the_column_or_a_unique_key_is_an_error_and_no_write() {
         "CREATE TABLE jobs (tenant TEXT, name TEXT, page TEXT, fencing_token BIGINT)",
     ] {
         database.execute_batch(&format!("DROP TABLE IF EXISTS jobs; {table}")).expect("a table");
-        let (write, claim) = (row().write(Marks::Question), row().claim(Marks::Question));
+        let (write, claim) = (row().write(Placeholders::Question), row().claim(Placeholders::Question));
         assert!(database.execute(&write, params!["us", "a", "x", 1]).is_err(), "{table}");
         assert!(database.execute(&claim, params!["us", "a", 1]).is_err(), "{table}");
     }
@@ -102,7 +102,8 @@ fn keywords_and_schemas_are_valid_names() {
     let database = Connection::open_in_memory().expect("memory");
     let table = r#"CREATE TABLE "order" ("select" TEXT NOT NULL PRIMARY KEY, "From" TEXT, fencing_token BIGINT NOT NULL)"#;
     database.execute(table, ()).expect("a table");
-    let statement = Row::new("main.order", &["select"], &["From"]).expect("names").write(Marks::Question);
+    let statement =
+        Row::new("main.order", &["select"], &["From"]).expect("names").write(Placeholders::Question);
     let write = |token: i64| database.execute(&statement, params!["k", "v", token]).expect("valid");
     assert_eq!((write(5), write(6), write(5)), (1, 1, 0));
 }
