@@ -1,8 +1,8 @@
 //! [`Server`]: opens the store, listens, reloads, and shuts down; for `lockd serve`, or embedded in another program.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), server::StartError> {
-//! use server::{Config, Server};
+//! # async fn example() -> Result<(), lockd_server::StartError> {
+//! use lockd_server::{Config, Server};
 //!
 //! let mut server = Server::new(Config::in_folder("/var/lib/lockd"))?;
 //! let address = server.start().await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use identity::{Algorithm, Authority, CaBundle, ClientBundle, Days, IssueContext, UnixTime};
 use rustix::process::Signal;
 
-use crate::serve::{Running, wait_for};
+use crate::serve::Running;
 
 /// A server, a worker that is revoked and a worker that is not.
 struct World {
@@ -49,7 +49,7 @@ impl World {
 
     fn reload(&mut self, outcome: &str) -> String {
         self.server.signal(Signal::HUP);
-        let line = wait_for(&mut self.server.lines, "reloaded");
+        let line = self.server.log.wait_for("reloaded");
         assert!(line.contains(outcome), "{outcome}: {line}");
         line
     }
