@@ -38,7 +38,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, Error> {
     Ok(text)
 }
 
-/// Checks in advance whether the file could be written: before a person is asked for a passphrase.
+/// Checks in advance whether the file could be written, before the caller prompts for a passphrase.
 pub fn check(path: &Path, existing: Existing) -> Result<(), Error> {
     match fs::metadata(path) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -119,7 +119,7 @@ impl Server {
         let (counted, recorded) = (Arc::clone(&metrics), Arc::clone(&event_log));
         let observer: Arc<dyn EngineObserver> =
             Arc::new(ShardObserver { metrics: counted, event_log: recorded, on_fatal });
-        let environment = Environment { random: &system::random::fill, clock: &Environment::clock };
+        let environment = Environment { random: &system::random::fill, clock: &Environment::machine_clock };
         let store = boot::open(&config.store, &config.open_options(), environment, &observer)?;
         store.torn_tails.iter().for_each(warn_of_torn_tail);
         let settings = config.settings();

@@ -26,7 +26,7 @@ pub use proxy::Proxy;
 
 /// Two shards in memory, on the machine's clock.
 pub fn app(settings: Settings) -> Arc<App> {
-    build(settings, &Environment::clock, Box::new(|| EPOCH))
+    build(settings, &Environment::machine_clock, Box::new(|| EPOCH))
 }
 
 /// Two shards in memory, on a clock that the test advances.

@@ -105,8 +105,8 @@ pub struct Environment<'a> {
 }
 
 impl Environment<'_> {
-    /// The clock of this environment.
-    pub fn clock() -> io::Result<Box<dyn Clock>> {
+    /// Creates a shard's clock from the clocks of this machine.
+    pub fn machine_clock() -> io::Result<Box<dyn Clock>> {
         Ok(Box::new(MachineClock::new()?))
     }
 }

@@ -44,7 +44,7 @@ pub(crate) type WallClock = Box<dyn Fn() -> Duration + Send + Sync>;
 /// Fills a buffer with random bytes.
 pub(crate) type FillRandom = Box<dyn Fn(&mut [u8]) + Send + Sync>;
 
-/// The components of an [`App`] besides its store.
+/// Clock, randomness, metrics and settings of an [`App`].
 pub(crate) struct Components {
     pub(crate) settings: Settings,
     /// Shared with the observer of the shards.

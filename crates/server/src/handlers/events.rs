@@ -2,7 +2,7 @@
 //!
 //! **Invariant.** Only durable events are sent. A subscriber sees the namespaces that its certificate lets it read, while
 //! that certificate is valid. A subscriber that is too slow loses its connection, and reconnects with `Last-Event-ID`:
-//! it gets the events that it missed, or `reset` if they are no longer in the ring and it must read the state again.
+//! it gets the events that it missed, or `reset` if they are no longer in the buffer and it must read the state again.
 //!
 //! **What would break it.** To send an event of a lease whose namespace is no longer known: the subscriber may not be
 //! allowed to see it. To omit it silently: the subscriber would believe that nothing happened. So it gets `reset`.
@@ -38,7 +38,7 @@ use crate::peer::{CertificateCheck, Peer};
 use crate::present::events as present;
 use crate::present::refusals::{RefusalResponse, too_many_subscriptions};
 
-/// How many entries are read from the ring at a time.
+/// How many entries are read from the buffer at a time.
 const ENTRIES_MAX: usize = 64;
 /// A chunk of the response is sent once it is this long.
 const CHUNK_BYTES: usize = 16 * 1024;
@@ -112,13 +112,13 @@ impl http_body::Body for EventBody {
     }
 }
 
-/// Follows the ring for one connection.
+/// Follows the buffer for one connection.
 struct Follower {
     app: Arc<App>,
     peer: Peer,
     namespace: Option<Namespace>,
     check: Option<CertificateCheck>,
-    /// The position of the next entry in the ring.
+    /// The position of the next entry in the buffer.
     position: u64,
     /// The text that is sent next.
     chunk: String,
@@ -153,7 +153,7 @@ impl Follower {
         }
     }
 
-    /// Sends all entries from the position to the end of the ring.
+    /// Sends all entries from the position to the end of the buffer.
     async fn send_entries(&mut self, send: &mpsc::Sender<Bytes>) -> Result<(), StreamEnd> {
         loop {
             let BufferRead::Events(entries, next) =

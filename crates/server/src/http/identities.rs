@@ -88,7 +88,7 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     let files: [(&Path, &str); 3] =
         [(&ca_path, &ca.to_pem()), (&client_path, &client.to_pem()), (&server, &bundle.to_pem())];
     file::write(&files, Existing::Keep, &mut system::random::fill)?;
-    tracing::info!(folder = %data.display(), "created a CA, a server and a client identity");
+    tracing::info!(directory = %data.display(), "created a CA, a server and a client identity");
     tracing::warn!(file = %ca_path.display(), "the CA's key is not encrypted; keep it elsewhere");
     Ok(server)
 }

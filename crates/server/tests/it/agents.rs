@@ -3,7 +3,7 @@
 use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
-use crate::support::{Server, header};
+use crate::support::{Server, header, within};
 
 /// A manifest of an agent, in a session of the same name, that writes these paths.
 fn manifest(agent: &str, paths: &[&str]) -> Value {
@@ -125,7 +125,7 @@ async fn an_older_attempt_waits_and_a_younger_one_dies_and_keeps_its_age() {
     };
     server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("old")).await;
     server.release(&young).await;
-    let granted = waiter.await.expect("an answer");
+    let granted = within("the waiter gets a reply", waiter).await.expect("a reply");
     assert_eq!(granted["attempt_id"], died["attempt_id"]);
     assert!(granted["fencing_token"].as_u64() > young["fencing_token"].as_u64());
 }
@@ -146,7 +146,7 @@ async fn a_wait_that_times_out_returns_a_verdict() {
     server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("old")).await;
     clock.advance(2_001);
     let reply = server.until("/v1/contention", |reply| reply["waiting"] == json!([])).await;
-    let told_last = waiter.await.expect("an answer");
+    let told_last = within("the waiter gets a reply", waiter).await.expect("a reply");
     assert_eq!((&told_last["position"], &told_last["holders"][0]["agent_id"]), (&json!(0), &json!("young")));
     assert_eq!(told_last["attempt_id"], first["attempt_id"]);
     assert_eq!(
@@ -176,7 +176,7 @@ async fn an_attempt_that_would_close_a_deadlock_cycle_dies_and_gets_the_leases_t
     let died = submit(&server, &body, "DIE").await;
     assert_eq!(died["release"], json!([b["public_id"]]));
     server.release(&b).await;
-    waiter.await.expect("its turn");
+    within("the waiter is granted", waiter).await.expect("a grant");
     let reply = server.get("/v1/contention").await.1;
     assert_eq!(reply["waiting"], json!([]));
 }
@@ -216,7 +216,7 @@ async fn a_retry_of_a_waiting_manifest_takes_its_queue_position() {
     server
         .post(&format!("/v1/leases/{}/reclaim", lease["public_id"].as_str().expect("a name")), &[], "")
         .await;
-    let (status, granted) = second.await.expect("an answer");
+    let (status, granted) = within("the second request gets a reply", second).await.expect("a reply");
     assert_eq!((status, &granted["verdict"]), (200, &json!("GRANTED")), "{granted}");
     let (_, again) = server.post("/v1/manifest", &key, &body).await;
     assert_eq!((&again["lease_id"], &again["attempt_id"]), (&granted["lease_id"], &granted["attempt_id"]));

@@ -4,7 +4,7 @@
 use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
-use crate::support::Server;
+use crate::support::{Server, within};
 
 fn with_clock() -> (TestClock, Server) {
     let clock = TestClock::default();
@@ -96,7 +96,7 @@ async fn a_wait_is_at_most_the_servers_limit() {
     assert_eq!(waiting.as_array().map(Vec::len), Some(1), "not yet");
     clock.advance(2);
     server.until("/v1/contention", |reply| reply["waiting"] == json!([])).await;
-    assert_eq!(waiter.await.expect("an answer"), json!("WAIT"));
+    assert_eq!(within("the waiter gets a reply", waiter).await.expect("a reply"), json!("WAIT"));
 }
 
 /// "`reason`: at most 256 bytes."

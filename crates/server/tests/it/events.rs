@@ -145,7 +145,7 @@ async fn an_event_says_how_it_happened() {
     clock.advance(2_001);
     server.until("/v1/contention", |reply| reply["waiting"] == json!([])).await;
     assert_eq!(reader.named("contention").await.2["how"], json!("timed_out"));
-    assert_eq!(waiter.await.expect("an answer"), 409);
+    assert_eq!(within("the waiter is refused", waiter).await.expect("a reply"), 409);
 }
 
 /// The event of a new waiter is sent at once: with the next record, it might come late or never.
@@ -159,7 +159,7 @@ async fn a_new_waiter_is_an_event_at_once() {
     let (_, _, reply) = reader.named("contention").await;
     assert_eq!((&reply["how"], &reply["blocked_by"]), (&json!("waits"), &json!([lease["public_id"]])));
     server.release(&lease).await;
-    waiter.await.expect("its turn");
+    within("the waiter is granted", waiter).await.expect("a grant");
     reader.named("released").await;
     reader.named("granted").await;
 }
@@ -214,7 +214,7 @@ async fn a_subscriber_that_cannot_keep_up_loses_its_connection() {
     let first = server.acquire(json!({"key": "first"})).await;
     let (id, _, reply) = reader.named("granted").await;
     assert_eq!(reply["public_id"], first["public_id"]);
-    // Each event is long, and there are twice as many as the ring holds.
+    // Each event is long, and there are twice as many as the buffer holds.
     let name = "n".repeat(500);
     for _ in 0..4200 {
         let lease = server.acquire(json!({"key": name})).await;

@@ -176,5 +176,10 @@ async fn a_connection_above_the_limit_waits_until_another_closes() {
     }
     assert!(!asking.is_finished());
     drop(held);
-    assert!(asking.await.expect("an answer").starts_with("HTTP/1.1 200"));
+    assert!(
+        within("the queued connection is served", asking)
+            .await
+            .expect("a response")
+            .starts_with("HTTP/1.1 200")
+    );
 }

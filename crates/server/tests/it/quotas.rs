@@ -3,7 +3,7 @@
 use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
-use crate::support::Server;
+use crate::support::{Server, within};
 
 fn with_clock() -> (TestClock, Server) {
     let clock = TestClock::default();
@@ -105,7 +105,7 @@ async fn a_lease_that_a_quota_ended_cannot_be_rebound_and_goes_to_waiters_first(
         assert_ne!(verdict, json!("GRANTED"), "{quota}");
         clock.advance(15_000);
         server.get("/v1/leases").await;
-        let next = waiter.await.expect("its turn");
+        let next = within("the waiter is granted", waiter).await.expect("a grant");
         let view = server.get("/v1/resource/KEY:k/state").await.1;
         assert_eq!(view["leases"][0]["public_id"], next["public_id"], "{quota}: {view}");
     }
