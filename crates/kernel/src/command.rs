@@ -108,6 +108,32 @@ impl Action {
     /// The maximum number of entries in one command that takes several.
     pub const MAX_BATCH: usize = 256;
 
+    /// The name of the action: in the audit trail, in fingerprints of requests and in transcripts.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Action::Open(_) => "open",
+            Action::Tick => "tick",
+            Action::Acquire(_) => "acquire",
+            Action::Reserve(_) => "reserve",
+            Action::Activate(_) => "activate",
+            Action::Renew(_) => "renew",
+            Action::Release(_) => "release",
+            Action::Rebind(_) => "rebind",
+            Action::Touch(_) => "touch",
+            Action::Commit(_) => "commit",
+            Action::Remove(_) => "remove",
+            Action::Relocate(_) => "relocate",
+            Action::Revoke(_) => "revoke",
+            Action::RevokeAll(_) => "revoke_all",
+            Action::Reclaim(_) => "reclaim",
+            Action::Pause(_) => "pause",
+            Action::SetQuota(_) => "set_quota",
+            Action::DropNamespace(_) => "drop_namespace",
+            Action::Agent(_) => "agent",
+            Action::Retract(_) => "retract",
+        }
+    }
+
     /// Whether only the engine issues this action. All others are logged with the identity that issued
     /// them.
     pub fn is_internal(&self) -> bool {

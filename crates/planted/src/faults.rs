@@ -194,11 +194,11 @@ faults! {
     /// The floor rises above documents that were not relocated.
     FloorWithoutMoves = "floor-without-moves" in "engine/src/checkpoint.rs" caught by "servers",
     /// The floor rises before the relocated documents are durable.
-    FloorBeforeMoves = "floor-before-moves" in "engine/src/engine/maintenance.rs" caught by "engine/letting_go",
+    FloorBeforeMoves = "floor-before-moves" in "engine/src/engine/maintenance.rs" caught by "engine/retention",
     /// Garbage collection of blobs ignores pins.
     PinsIgnored = "pins-ignored" in "engine/src/uploads.rs" caught by "servers",
     /// Garbage collection of blobs reads the pins after the state.
-    PinsLate = "pins-late" in "engine/src/uploads.rs" caught by "engine/letting_go",
+    PinsLate = "pins-late" in "engine/src/uploads.rs" caught by "engine/retention",
 }
 
 #[cfg(test)]

@@ -56,8 +56,8 @@ impl EngineObserver for Reporter {
 
     fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
 
-    fn upkeep(&self, news: MaintenanceEvent) {
-        let message = match news {
+    fn upkeep(&self, event: MaintenanceEvent) {
+        let message = match event {
             MaintenanceEvent::Snapshot { moved, .. } => WorkerMessage::Snapshot { moved },
             MaintenanceEvent::Swept(blobs) => WorkerMessage::Swept(blobs),
             MaintenanceEvent::Failed(error) => WorkerMessage::StoreFailed(error.to_string()),

@@ -41,7 +41,7 @@ pub struct PersistentErrors {
 
 #[derive(Clone, Default)]
 struct Disk {
-    fate: FaultPlan,
+    plan: FaultPlan,
     errors: PersistentErrors,
     calls: u64,
     files: Vec<FileState>,
@@ -88,14 +88,14 @@ impl EntryChange {
 
 impl SimFs {
     /// An empty disk.
-    pub fn new(fate: FaultPlan) -> SimFs {
-        SimFs(Arc::new(Mutex::new(Disk { fate, ..Disk::default() })))
+    pub fn new(plan: FaultPlan) -> SimFs {
+        SimFs(Arc::new(Mutex::new(Disk { plan, ..Disk::default() })))
     }
 
     /// Whether the power has failed.
     pub fn is_powered_off(&self) -> bool {
         let disk = self.disk();
-        disk.fate.crash_at.is_some_and(|at| disk.calls >= at)
+        disk.plan.crash_at.is_some_and(|at| disk.calls >= at)
     }
 
     /// The number of calls so far.
@@ -110,10 +110,10 @@ impl SimFs {
 
     /// The disk after a power failure: `rng` decides which unsynced changes survived.
     #[must_use]
-    pub fn after_crash(&self, rng: &mut Rng, fate: FaultPlan) -> SimFs {
+    pub fn after_crash(&self, rng: &mut Rng, plan: FaultPlan) -> SimFs {
         let mut disk = self.disk().clone();
         disk.lose_unsynced(rng);
-        (disk.fate, disk.errors, disk.calls) = (fate, PersistentErrors::default(), 0);
+        (disk.plan, disk.errors, disk.calls) = (plan, PersistentErrors::default(), 0);
         SimFs(Arc::new(Mutex::new(disk)))
     }
 
@@ -126,10 +126,10 @@ impl SimFs {
         let mut disk = self.disk();
         let number = disk.calls;
         disk.calls += 1;
-        if disk.fate.crash_at.is_some_and(|at| number >= at) {
+        if disk.plan.crash_at.is_some_and(|at| number >= at) {
             return Err(io::Error::other("power failure"));
         }
-        match disk.fate.fail_at {
+        match disk.plan.fail_at {
             Some((at, code)) if at == number => Err(io::Error::from_raw_os_error(code)),
             _ => Ok(disk),
         }

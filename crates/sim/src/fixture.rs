@@ -32,10 +32,11 @@ impl TestKernel {
             kernel_version,
             limits,
         };
-        let mut world = TestKernel { kernel: Kernel::new(), lsn: Lsn(1_700_000_000_000_000), now: Time(0) };
-        let opened = world.apply(&Command::internal(Action::Open(open)));
+        let mut test_kernel =
+            TestKernel { kernel: Kernel::new(), lsn: Lsn(1_700_000_000_000_000), now: Time(0) };
+        let opened = test_kernel.apply(&Command::internal(Action::Open(open)));
         assert!(matches!(opened, Outcome::Applied(Response::Opened, _)), "valid limits open a log");
-        world
+        test_kernel
     }
 
     /// Applies a command at the next LSN.

@@ -96,7 +96,7 @@ impl CommandGenerator {
     }
 
     /// Records the credential that the step issued, if any.
-    pub fn heard(&mut self, step: &Step, outcome: &Outcome) {
+    pub fn observe(&mut self, step: &Step, outcome: &Outcome) {
         let Some(identity) = step.command.identity.clone() else { return };
         if let Outcome::Applied(Response::Granted(granted), _) = outcome {
             let held = Credential { lease: granted.lease, epoch: granted.epoch };

@@ -34,9 +34,9 @@ pub struct Call<O> {
     /// The call and its response.
     pub op: O,
     /// Counter value before the invocation.
-    pub asked: u64,
+    pub invoked: u64,
     /// Counter value after the return.
-    pub answered: u64,
+    pub returned: u64,
 }
 
 /// The history is not linearizable: the longest prefix that the search found.
@@ -85,7 +85,7 @@ impl<S: Clone> Placement<S> {
 
 /// Searches for an order of all calls that the model accepts.
 pub fn explain<M: SequentialModel>(model: &M, mut calls: Vec<Call<M::Op>>) -> Result<(), NotLinearizable> {
-    calls.sort_by_key(|call| call.asked);
+    calls.sort_by_key(|call| call.invoked);
     let start = Placement { first: 0, ahead: Vec::new(), state: model.start() };
     let (mut visited, mut open, mut farthest) = (BTreeSet::new(), vec![start.clone()], start);
     while let Some(position) = open.pop() {
@@ -111,18 +111,18 @@ pub fn explain<M: SequentialModel>(model: &M, mut calls: Vec<Call<M::Op>>) -> Re
 /// The calls that may come next: those invoked before any unplaced call returned. The call that returned first is
 /// last, so that it is popped first.
 fn candidates<O, S>(calls: &[Call<O>], position: &Placement<S>) -> Vec<usize> {
-    let (mut found, mut first_answer) = (Vec::new(), u64::MAX);
+    let (mut found, mut first_return) = (Vec::new(), u64::MAX);
     for (number, call) in calls.iter().enumerate().skip(position.first) {
-        if call.asked > first_answer {
+        if call.invoked > first_return {
             break;
         }
         if position.ahead.binary_search(&number).is_err() {
-            first_answer = first_answer.min(call.answered);
+            first_return = first_return.min(call.returned);
             found.push(number);
         }
     }
-    found.retain(|number| calls[*number].asked < first_answer);
-    found.sort_by_key(|number| std::cmp::Reverse(calls[*number].answered));
+    found.retain(|number| calls[*number].invoked < first_return);
+    found.sort_by_key(|number| std::cmp::Reverse(calls[*number].returned));
     found
 }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn is_linearizable(calls: Vec<(u64, u64, Op)>) -> bool {
-        let calls = calls.into_iter().map(|(asked, answered, op)| Call { op, asked, answered });
+        let calls = calls.into_iter().map(|(invoked, returned, op)| Call { op, invoked, returned });
         explain(&Register, calls.collect()).is_ok()
     }
 

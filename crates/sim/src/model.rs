@@ -124,8 +124,8 @@ impl Model {
             return misplaced(InvalidRecord::NoIdentity);
         }
         let repeatable = matches!(command.action, Action::Renew(_) | Action::Release(_));
-        let kept = command.identity.as_ref().zip(command.request.as_ref()).filter(|_| !repeatable);
-        if let Some((identity, request)) = kept {
+        let keyed = command.identity.as_ref().zip(command.request.as_ref()).filter(|_| !repeatable);
+        if let Some((identity, request)) = keyed {
             let same =
                 |entry: &&IdempotencyEntry| entry.identity == *identity && entry.request.key == request.key;
             if let Some(entry) = self.requests.iter().find(same).filter(|entry| now <= entry.lapses_at) {
@@ -137,8 +137,8 @@ impl Model {
             self.check_request_capacity(now, identity)?;
         }
         let answer = self.act(lsn, now, command)?;
-        let goes_on = matches!(answer, Response::Dropped { more: true });
-        if let Some((identity, request)) = kept.filter(|_| !goes_on) {
+        let unfinished = matches!(answer, Response::Dropped { more: true });
+        if let Some((identity, request)) = keyed.filter(|_| !unfinished) {
             let (identity, answer) = (identity.clone(), answer.clone());
             self.requests.retain(|entry| !(entry.identity == identity && entry.request.key == request.key));
             let lapses_at = now.after(self.limits().request_window);
@@ -283,16 +283,16 @@ impl Model {
 
     /// Removes empty namespaces; a namespace created later starts above their versions.
     fn drop_empty_namespaces(&mut self) {
-        let used = |name: &Namespace| {
+        let is_used = |name: &Namespace| {
             self.leases.iter().any(|lease| lease.namespace == *name)
                 || self.history.iter().any(|past| past.namespace == *name)
                 || self.agents.iter().any(|agent| agent.namespace == *name)
                 || self.keys.iter().any(|key| key.namespace == *name)
         };
-        let (kept, gone): (Vec<_>, Vec<_>) =
-            self.namespaces.iter().cloned().partition(|namespace| used(&namespace.name));
-        self.floor = gone.iter().map(|namespace| namespace.floor).fold(self.floor, Version::max);
-        self.namespaces = kept;
+        let (used, empty): (Vec<_>, Vec<_>) =
+            self.namespaces.iter().cloned().partition(|namespace| is_used(&namespace.name));
+        self.floor = empty.iter().map(|namespace| namespace.floor).fold(self.floor, Version::max);
+        self.namespaces = used;
     }
 
     /// The next time-driven transition of a lease.
@@ -352,8 +352,8 @@ impl Model {
 
     /// Moves the lease to history; removes keys without document or lease, and raises the floor to their versions.
     fn end(&mut self, lsn: Lsn, end: EndReason) {
-        let place = self.leases.iter().position(|lease| lease.lsn == lsn).expect("it is live");
-        let lease = self.leases.remove(place);
+        let index = self.leases.iter().position(|lease| lease.lsn == lsn).expect("it is live");
+        let lease = self.leases.remove(index);
         let covered = |key: &KeyData| {
             let by = |lease: &LeaseData| {
                 lease.namespace == key.namespace
@@ -366,8 +366,9 @@ impl Model {
                 namespace.floor = namespace.floor.max(key.version);
             }
         }
-        let kept = self.keys.iter().filter(|key| key.document.is_some() || covered(key)).cloned().collect();
-        self.keys = kept;
+        let remaining =
+            self.keys.iter().filter(|key| key.document.is_some() || covered(key)).cloned().collect();
+        self.keys = remaining;
         let mine = |agent: &&AgentData| {
             agent.namespace == lease.namespace && Some(&agent.name) == lease.details.agent.as_ref()
         };

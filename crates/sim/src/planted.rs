@@ -39,7 +39,7 @@ const PARTS: [SuitePart; 17] = [
     SuitePart::Tests("engine", "waiting"),
     SuitePart::Tests("engine", "batch_bound"),
     SuitePart::Tests("engine", "sequencer"),
-    SuitePart::Tests("engine", "letting_go"),
+    SuitePart::Tests("engine", "retention"),
     SuitePart::Tests("engine", "crashes"),
     SuitePart::Tests("sim", "object_takeover"),
     SuitePart::Tests("engine", "engine"),

@@ -36,7 +36,7 @@ impl Rng {
 
     /// A random element of `choices`, which must not be empty.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
-        let place = self.below(choices.len() as u64);
-        &choices[usize::try_from(place).expect("a slice's length fits")]
+        let index = self.below(choices.len() as u64);
+        &choices[usize::try_from(index).expect("a slice's length fits")]
     }
 }

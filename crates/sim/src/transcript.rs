@@ -125,9 +125,9 @@ mod tests {
     /// Otherwise the transcript of a shrunk failure would not reproduce it.
     #[test]
     fn generated_steps_survive_writing_and_parsing() {
-        let (mut hostile, mut trial) = (CommandGenerator::new(7), Trial::default());
+        let (mut generator, mut trial) = (CommandGenerator::new(7), Trial::default());
         for _ in 0..3000 {
-            let step = hostile.step(&trial.kernel);
+            let step = generator.step(&trial.kernel);
             let text = write_step(&step);
             let parser = LineParser { names: &LeaseNames::default(), shard: kernel::Shard(1) };
             match parser.line(&text) {
@@ -138,7 +138,7 @@ mod tests {
                 other => panic!("{text} reads as {other:?}"),
             }
             let outcome = trial.step(&step).expect("the kernel and the model agree");
-            hostile.heard(&step, &outcome);
+            generator.observe(&step, &outcome);
         }
     }
 

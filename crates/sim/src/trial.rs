@@ -71,17 +71,17 @@ fn report(seed: u64, steps: u64, failure: &Failure) -> String {
 }
 
 fn random(seed: u64, count: u64) -> Result<TrialStats, Box<Failure>> {
-    let mut hostile = CommandGenerator::new(seed);
+    let mut generator = CommandGenerator::new(seed);
     let mut trial = Trial::default();
     let mut steps = Vec::new();
     let mut stats = TrialStats::default();
     for _ in 0..count {
-        let step = hostile.step(&trial.kernel);
+        let step = generator.step(&trial.kernel);
         steps.push(step.clone());
         match trial.step(&step) {
             Ok(outcome) => {
                 stats.count(&outcome);
-                hostile.heard(&step, &outcome);
+                generator.observe(&step, &outcome);
             }
             Err(what) => return Err(Box::new(Failure { steps, what })),
         }

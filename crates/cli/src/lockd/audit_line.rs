@@ -39,7 +39,7 @@ pub(crate) struct AuditLine<'a> {
 impl<'a> AuditLine<'a> {
     pub(crate) fn new(shard: u32, seq: Seq, record: &'a Record) -> AuditLine<'a> {
         let command = &record.command;
-        let (action, fields) = describe(&command.action);
+        let (action, fields) = (command.action.name(), fields(&command.action));
         AuditLine {
             lsn: record.lsn.0,
             shard,
@@ -55,53 +55,44 @@ impl<'a> AuditLine<'a> {
     }
 }
 
-/// The name and the fields of an action.
-fn describe(action: &Action) -> (&'static str, Value) {
+/// The fields of an action.
+fn fields(action: &Action) -> Value {
     match action {
-        Action::Open(open) => ("open", open_fields(open)),
-        Action::Tick => ("tick", json!({})),
-        Action::Acquire(grant) => ("acquire", grant_fields(grant)),
-        Action::Reserve(grant) => ("reserve", grant_fields(grant)),
-        Action::Activate(held) => ("activate", held_fields(*held)),
-        Action::Renew(renewals) => ("renew", json!({"renewals": listed(renewals, renewal_fields)})),
-        Action::Release(held) => ("release", held_fields(*held)),
-        Action::Rebind(held) => ("rebind", held_fields(*held)),
-        Action::Touch(held) => ("touch", held_fields(*held)),
+        Action::Open(open) => open_fields(open),
+        Action::Tick => json!({}),
+        Action::Acquire(grant) | Action::Reserve(grant) => grant_fields(grant),
+        Action::Activate(held) | Action::Release(held) | Action::Rebind(held) | Action::Touch(held) => {
+            held_fields(*held)
+        }
+        Action::Renew(renewals) => json!({"renewals": listed(renewals, renewal_fields)}),
         Action::Commit(commit) => {
             let location = number_hex(commit.location.0);
             let own =
                 json!({"etag": hex::encode(&commit.etag.0), "bytes": commit.bytes, "location": location});
-            ("commit", joined(write_fields(&commit.write), own))
+            joined(write_fields(&commit.write), own)
         }
-        Action::Remove(removal) => ("remove", write_fields(&removal.write)),
-        Action::Relocate(relocation) => (
-            "relocate",
-            json!({
-                "namespace": relocation.namespace.as_str(),
-                "key": relocation.key.as_str(),
-                "version": relocation.version.0,
-                "location": number_hex(relocation.location.0),
-            }),
-        ),
-        Action::Revoke(lease) => ("revoke", json!({"lease": lease.to_string()})),
-        Action::RevokeAll(party) => ("revoke_all", party_fields(party)),
-        Action::Reclaim(lease) => ("reclaim", json!({"lease": lease.to_string()})),
-        Action::Pause(pause) => ("pause", pause_fields(pause)),
-        Action::SetQuota(set) => ("set_quota", joined(scope_fields(&set.scope), quota_fields(&set.quota))),
-        Action::DropNamespace(namespace) => ("drop_namespace", json!({"namespace": namespace.as_str()})),
-        Action::Agent(news) => (
-            "agent",
-            json!({
-                "namespace": news.namespace.as_str(),
-                "agent": news.agent.as_str(),
-                "restarting": news.restarting,
-                "operator": news.operator,
-            }),
-        ),
+        Action::Remove(removal) => write_fields(&removal.write),
+        Action::Relocate(relocation) => json!({
+            "namespace": relocation.namespace.as_str(),
+            "key": relocation.key.as_str(),
+            "version": relocation.version.0,
+            "location": number_hex(relocation.location.0),
+        }),
+        Action::Revoke(lease) | Action::Reclaim(lease) => json!({"lease": lease.to_string()}),
+        Action::RevokeAll(party) => party_fields(party),
+        Action::Pause(pause) => pause_fields(pause),
+        Action::SetQuota(set) => joined(scope_fields(&set.scope), quota_fields(&set.quota)),
+        Action::DropNamespace(namespace) => json!({"namespace": namespace.as_str()}),
+        Action::Agent(news) => json!({
+            "namespace": news.namespace.as_str(),
+            "agent": news.agent.as_str(),
+            "restarting": news.restarting,
+            "operator": news.operator,
+        }),
         Action::Retract(retraction) => {
             let key = retraction.request.map(|key| hex::encode(&key.0));
             let lease = retraction.lease.to_string();
-            ("retract", present([("lease", json!(lease)), ("idempotency_key", json!(key))]))
+            present([("lease", json!(lease)), ("idempotency_key", json!(key))])
         }
     }
 }

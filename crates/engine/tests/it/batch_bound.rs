@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use engine::internals::decider::Decider;
 use engine::internals::sequencer::Sequencer;
@@ -18,11 +17,12 @@ use store::disk::{DiskLog, LogOptions};
 use store::fs::RealFs;
 use store::{LogStore, Seq};
 
-/// Far below what a log takes in one batch, 4 MiB; above the soft bound by one command.
-const BATCH_MAX: usize = 2 << 20;
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::deadline::DEADLINE;
 
-const OPENING: TenureConfig = TenureConfig {
+/// Above the soft bound by one command, and below the 4 MiB that every log accepts in one batch.
+const BATCH_MAX: usize = 2 << 20;
+
+const TENURE: TenureConfig = TenureConfig {
     store: Store { shard: kernel::Shard(0), shards: 1, hash_seed: 1 },
     writer: 1,
     limits: Limits {
@@ -63,7 +63,7 @@ impl Clock for TestClock {
     }
 }
 
-/// A shard whose callers are numbers. Every batch that it seals is held against the bound.
+/// A shard whose callers are numbers. Every sealed batch is compared with the bound.
 struct Driver {
     shard: Shard<u32>,
     clock: TestClock,
@@ -73,9 +73,9 @@ struct Driver {
 impl Driver {
     fn new() -> Driver {
         let clock = TestClock::default();
-        let decider = Decider::open(Kernel::new(), Seq(0), Box::new(clock.clone()), &OPENING);
+        let decider = Decider::open(Kernel::new(), Seq(0), Box::new(clock.clone()), &TENURE);
         let mut driver =
-            Driver { shard: Shard::new(decider.expect("a right clock")), clock, batches: vec![] };
+            Driver { shard: Shard::new(decider.expect("a valid clock")), clock, batches: vec![] };
         driver.turn();
         driver
     }
@@ -109,7 +109,7 @@ impl Driver {
             }
             replies.extend(self.turn());
         }
-        panic!("work is due for ever");
+        panic!("there is work after 1000 batches");
     }
 }
 
@@ -124,7 +124,7 @@ fn granted_to(replies: &[(u32, Reply)]) -> Vec<u32> {
     replies.iter().filter(|(_, reply)| granted(reply).is_some()).map(|(to, _)| *to).collect()
 }
 
-/// 128 shared members with names of 503 bytes, one of them `KEY:hot`: some 65 KB in the log.
+/// 128 shared members, `KEY:hot` and 127 names of 503 bytes: about 65 KB in the log.
 fn large_reader(n: u32) -> LeaseRequest {
     let name = |i: u32| format!("KEY:{}", format!("{n}-{i}-").repeat(503).split_at(503).0);
     let mut members = vec![member(Predicate::Consumes, "KEY:hot")];
@@ -155,7 +155,7 @@ fn a_hand_off_larger_than_a_batch_continues_in_the_next_in_order() {
     assert!(driver.batches.len() > 5, "{:?}", driver.batches);
 }
 
-/// The same without a release: the lease expired.
+/// The same after an expiry instead of a release.
 #[test]
 fn an_expiry_that_serves_more_than_a_batch_continues_in_the_next() {
     let mut driver = Driver::new();
@@ -170,7 +170,7 @@ fn an_expiry_that_serves_more_than_a_batch_continues_in_the_next() {
 }
 
 /// While a large hand-off is under way, a newcomer stays behind the waiters that have not been tried yet, and a waiter
-/// whose time is up in between is still granted what had been freed for it. Other commands are decided in the same
+/// that times out in between is still granted the resources that had been freed for it. Other commands are decided in the same
 /// batches.
 #[test]
 fn a_hand_off_under_way_is_neither_overtaken_nor_timed_out_and_lets_others_in() {
@@ -224,8 +224,8 @@ fn renewal(granted: &Granted) -> Renewal {
     Renewal { held: held(granted), ttl: Some(Span(60_000)) }
 }
 
-/// Each wake-up of the deciding thread added a part of every long command to a batch that was full already, while the
-/// append before it took its time: 9.7 MB, refused by the log, fatal.
+/// While the previous append was slow, each wake-up of the deciding thread added a part of every long command to a full
+/// batch: 9.7 MB, refused by the log, fatal.
 #[test]
 fn long_commands_add_nothing_to_a_full_batch() {
     let mut driver = Driver::new();
@@ -238,7 +238,7 @@ fn long_commands_add_nothing_to_a_full_batch() {
         driver.shard.housekeep();
     }
     let replies = driver.settle();
-    assert_eq!(replies.len(), 150, "all of them are done in the end");
+    assert_eq!(replies.len(), 150, "all of them complete");
     assert!(replies.iter().all(|(_, reply)| reply.is_ok()));
 }
 
@@ -251,7 +251,7 @@ fn submit(sequencer: &Sequencer, action: Action, wait: bool) -> Receiver<Reply> 
     receive
 }
 
-/// The first story, with the threads and a real log.
+/// The first test, with the sequencer's threads and a log on disk.
 #[test]
 fn a_sequencer_on_disk_survives_a_hand_off_larger_than_a_batch() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -259,8 +259,7 @@ fn a_sequencer_on_disk_survives_a_hand_off_larger_than_a_batch() {
     let log = DiskLog::open(RealFs, &dir.path().join("log"), options).expect("a sound log").0;
     let clock = MachineClock::new().expect("Linux");
     let next = log.bounds().next;
-    let decider =
-        Decider::open(Kernel::new(), next, Box::new(clock), &OPENING).expect("a clock that is right");
+    let decider = Decider::open(Kernel::new(), next, Box::new(clock), &TENURE).expect("a valid clock");
     let fatal = Box::new(|error| panic!("{error}"));
     let sequencer = Sequencer::start(Shard::new(decider), Box::new(log), Box::new(()), u64::MAX, fatal);
     let free = submit(&sequencer, Action::Acquire(grant(key("hot"), Span(60_000))), false);

@@ -37,7 +37,7 @@ impl Clock for TestClock {
     }
 }
 
-const OPENING: TenureConfig = TenureConfig {
+const TENURE: TenureConfig = TenureConfig {
     store: Store { shard: kernel::Shard(1), shards: 4, hash_seed: 9 },
     writer: 3,
     limits: Limits {
@@ -98,17 +98,17 @@ fn run(fs: &SimFs, clock: &TestClock, seed: u64, expected: &mut Expected) -> Res
     );
     *expected = Expected { durable: Some(found), in_flight: None };
     let mut decider =
-        Decider::open(kernel, log.bounds().next, Box::new(clock.clone()), &OPENING).expect("a right clock");
-    let (mut hostile, mut rng) = (CommandGenerator::new(seed), Rng::new(seed));
+        Decider::open(kernel, log.bounds().next, Box::new(clock.clone()), &TENURE).expect("a valid clock");
+    let (mut generator, mut rng) = (CommandGenerator::new(seed), Rng::new(seed));
     for _ in 0..200 {
         for _ in 0..=rng.below(6) {
             clock.boot_clock.fetch_add(rng.below(40), Ordering::Relaxed);
-            let step = hostile.step(decider.kernel());
+            let step = generator.step(decider.kernel());
             if step.command.action.is_internal() {
                 continue;
             }
             let outcome = decider.decide(&step.command, 0, None);
-            hostile.heard(&step, &outcome);
+            generator.observe(&step, &outcome);
         }
         let Some(sealed) = decider.seal() else { continue };
         expected.in_flight = Some(decider.kernel().snapshot());
@@ -129,8 +129,8 @@ fn every_durable_state_is_recovered_over_many_power_cuts() {
         let mut fs = SimFs::new(FaultPlan { crash_at: Some(rng.below(300)), fail_at: None });
         for process in 0..6 {
             crashes += u64::from(run(&fs, &clock, seed * 100 + process, &mut expected).is_err());
-            let fate = FaultPlan { crash_at: Some(rng.below(400)), fail_at: None };
-            fs = fs.after_crash(&mut rng, fate);
+            let plan = FaultPlan { crash_at: Some(rng.below(400)), fail_at: None };
+            fs = fs.after_crash(&mut rng, plan);
             if rng.one_in(2) {
                 clock = TestClock { boot_clock: Arc::default(), boot_id: clock.boot_id + 1 };
             }
@@ -167,13 +167,13 @@ fn a_state_that_the_log_does_not_reproduce_is_never_snapshotted() {
     use store::memory::{MemoryBlobs, MemoryLog};
     let (mut log, blobs) = (MemoryLog::default(), MemoryBlobs::default());
     let clock = Box::new(TestClock::default());
-    let mut decider = Decider::open(Kernel::new(), Seq(0), clock, &OPENING).expect("a right clock");
+    let mut decider = Decider::open(Kernel::new(), Seq(0), clock, &TENURE).expect("a valid clock");
     let sealed = decider.seal().expect("the open");
     log.append(sealed.seq, sealed.lsns, &sealed.payload).expect("writable");
     let state = StateDigest { lsn: decider.kernel().last_lsn(), hash: decider.kernel().state_hash() };
     let mark = Mark { next: Seq(1), state, extents: log.extents() };
     let wrong = Mark { state: StateDigest { hash: state.hash ^ 1, ..state }, ..mark.clone() };
-    let failed = take(&blobs, &mut *log.reader(), OPENING.store.shard, &wrong).err().expect("not the same");
+    let failed = take(&blobs, &mut *log.reader(), TENURE.store.shard, &wrong).err().expect("not the same");
     assert!(matches!(failed, CheckpointError::Diverged(_)), "{failed}");
     assert_eq!(blobs.list("").expect("a list"), []);
 }

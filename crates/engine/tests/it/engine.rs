@@ -17,6 +17,8 @@ use sim::fixture::{default_namespace, grant, held, identity, key};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
 
+use crate::deadline::{DEADLINE, eventually};
+
 const SEGMENT: u64 = 8 << 20;
 
 #[derive(Default)]
@@ -34,8 +36,8 @@ impl EngineObserver for MaintenanceLog {
 
     fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
 
-    fn upkeep(&self, news: MaintenanceEvent) {
-        match news {
+    fn upkeep(&self, event: MaintenanceEvent) {
+        match event {
             MaintenanceEvent::Snapshot { moved, moved_bytes } => {
                 self.snapshots.lock().expect("not poisoned").push((moved, moved_bytes));
             }
@@ -54,12 +56,12 @@ fn blobs(dir: &Path) -> Arc<DiskBlobs<RealFs>> {
     Arc::new(DiskBlobs::open(RealFs, &dir.join("blob")).expect("a sound store"))
 }
 
-fn open(dir: &Path, watch: &Arc<MaintenanceLog>, options: Options) -> Engine {
+fn open(dir: &Path, maintenance: &Arc<MaintenanceLog>, options: Options) -> Engine {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
+    let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
     let clock = Box::new(MachineClock::new().expect("Linux"));
-    let watcher: Arc<dyn EngineObserver> = Arc::clone(watch) as Arc<dyn EngineObserver>;
-    Engine::open(Box::new(log(dir)), blobs(dir), clock, &opening, options, watcher).expect("a sound store")
+    let observer: Arc<dyn EngineObserver> = Arc::clone(maintenance) as Arc<dyn EngineObserver>;
+    Engine::open(Box::new(log(dir)), blobs(dir), clock, &tenure, options, observer).expect("a sound store")
 }
 
 fn frequent_snapshots() -> Options {
@@ -108,7 +110,7 @@ fn document(engine: &Engine, name: &str) -> Document {
         Box::new(move || send.send(found).expect("the test listens"))
     }));
     query.expect("running");
-    receive.recv().expect("a reply").and_then(|view| view.document).expect("a document")
+    receive.recv_timeout(DEADLINE).expect("a reply").and_then(|view| view.document).expect("a document")
 }
 
 fn read(engine: &Engine, name: &str) -> Vec<u8> {
@@ -123,8 +125,8 @@ fn content(n: usize, length: usize) -> Vec<u8> {
 #[test]
 fn an_inline_document_is_read_in_parts_and_after_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(MaintenanceLog::default());
-    let engine = open(dir.path(), &watch, frequent_snapshots());
+    let maintenance = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &maintenance, frequent_snapshots());
     let lease = acquire(&engine, "k");
     put(&engine, &lease, "k", content(1, 1000));
     put(&engine, &lease, "k", content(2, 64 << 10));
@@ -133,17 +135,17 @@ fn an_inline_document_is_read_in_parts_and_after_a_restart() {
     let part = engine.read_document(Shard(0), location, 65_000, 1000).expect("there");
     assert_eq!(part, content(2, 64 << 10)[65_000..]);
     drop(engine);
-    let engine = open(dir.path(), &watch, frequent_snapshots());
+    let engine = open(dir.path(), &maintenance, frequent_snapshots());
     assert_eq!(read(&engine, "k"), content(2, 64 << 10));
 }
 
-/// 200 documents that never change, and one that changes all the time: the log is truncated and the live
+/// 200 documents that never change, and a document that always changes: the log is truncated and the live
 /// documents are relocated, but never more bytes than were written.
 #[test]
 fn truncation_relocates_live_documents_with_bounded_write_amplification() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(MaintenanceLog::default());
-    let engine = open(dir.path(), &watch, frequent_snapshots());
+    let maintenance = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &maintenance, frequent_snapshots());
     for n in 0..200 {
         let name = format!("cold-{n}");
         put(&engine, &acquire(&engine, &name), &name, content(n, 40 << 10));
@@ -155,13 +157,9 @@ fn truncation_relocates_live_documents_with_bounded_write_amplification() {
         written += 60 << 10;
     }
     // Maintenance lags behind by at most what was written since its last mark.
-    let relocated = loop {
-        let done = watch.snapshots.lock().expect("not poisoned").clone();
-        if done.len() >= 20 {
-            break done.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        }
-        std::thread::yield_now();
-    };
+    eventually("20 snapshots are taken", || maintenance.snapshots.lock().expect("not poisoned").len() >= 20);
+    let relocated =
+        maintenance.snapshots.lock().expect("not poisoned").iter().map(|(_, bytes)| bytes).sum::<u64>();
     assert!(relocated >= 200 * (40 << 10), "every document is relocated at least once: {relocated}");
     assert!(relocated <= written, "write amplification above 2: relocated={relocated} written={written}");
     for n in 0..200 {
@@ -176,7 +174,7 @@ fn truncation_relocates_live_documents_with_bounded_write_amplification() {
     }
     drop(engine);
     assert_eq!(snapshots(&*blobs(dir.path()), Shard(0)).expect("a list").len(), 1, "older ones are deleted");
-    let engine = open(dir.path(), &watch, frequent_snapshots());
+    let engine = open(dir.path(), &maintenance, frequent_snapshots());
     for n in 0..200 {
         assert_eq!(read(&engine, &format!("cold-{n}")), content(n, 40 << 10), "cold-{n}");
     }
@@ -197,7 +195,7 @@ fn upload(engine: &Engine, lease: &Granted, name: &str, content: &[u8]) {
     assert!(matches!(outcome, Outcome::Applied(Response::Committed(_), _)), "{outcome:?}");
 }
 
-/// Counts blobs without opening the store, which would delete unfinished ones.
+/// Counts blobs without tenure the store, which would delete unfinished ones.
 fn stored_blobs(dir: &Path) -> usize {
     std::fs::read_dir(dir.join("blob/by-name/document/0")).map_or(0, Iterator::count)
 }
@@ -205,21 +203,17 @@ fn stored_blobs(dir: &Path) -> usize {
 #[test]
 fn the_blob_of_a_long_document_is_deleted_once_a_durable_record_supersedes_it() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(MaintenanceLog::default());
-    let engine = open(dir.path(), &watch, frequent_snapshots());
+    let maintenance = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &maintenance, frequent_snapshots());
     let lease = acquire(&engine, "k");
     upload(&engine, &lease, "k", &content(1, 300_000));
     assert_eq!(read(&engine, "k"), content(1, 300_000));
     upload(&engine, &lease, "k", &content(2, 200_000));
-    while stored_blobs(dir.path()) > 1 {
-        std::thread::yield_now();
-    }
+    eventually("the old blob is deleted", || stored_blobs(dir.path()) <= 1);
     assert_eq!(read(&engine, "k"), content(2, 200_000));
     // A short document replaces it, and the blob is deleted too.
     put(&engine, &lease, "k", content(3, 10));
-    while stored_blobs(dir.path()) > 0 {
-        std::thread::yield_now();
-    }
+    eventually("the blob is deleted", || stored_blobs(dir.path()) == 0);
     assert_eq!(read(&engine, "k"), content(3, 10));
 }
 
@@ -228,8 +222,8 @@ fn the_blob_of_a_long_document_is_deleted_once_a_durable_record_supersedes_it() 
 #[test]
 fn garbage_collection_deletes_abandoned_blobs_and_spares_pinned_ones() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(MaintenanceLog::default());
-    let engine = open(dir.path(), &watch, frequent_snapshots());
+    let maintenance = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &maintenance, frequent_snapshots());
     let lease = acquire(&engine, "k");
     upload(&engine, &lease, "k", &content(1, 100_000));
     let mut abandoned = engine.uploads().begin().expect("writable");
@@ -239,7 +233,7 @@ fn garbage_collection_deletes_abandoned_blobs_and_spares_pinned_ones() {
     drop(engine);
 
     let often = Options { sweep_every: Duration::from_millis(20), ..frequent_snapshots() };
-    let engine = open(dir.path(), &watch, often);
+    let engine = open(dir.path(), &maintenance, often);
     let mut slow = engine.uploads().begin().expect("writable");
     slow.write(&content(5, 100_000)).expect("writable");
     let pin = slow.finish().expect("durable");
@@ -247,9 +241,7 @@ fn garbage_collection_deletes_abandoned_blobs_and_spares_pinned_ones() {
     dropped.write(b"its lease ended midway").expect("writable");
     drop(dropped.finish().expect("durable"));
     // The abandoned blob of the previous term, and the one whose pin was dropped.
-    while *watch.collected.lock().expect("not poisoned") < 2 {
-        std::thread::yield_now();
-    }
+    eventually("two blobs are collected", || *maintenance.collected.lock().expect("not poisoned") >= 2);
     assert_eq!(stored_blobs(dir.path()), 2);
     let location = DocumentLocation::Blob(pin.blob()).location();
     let outcome = call(&engine, commit(&lease, "k", 100_000, location), None);
@@ -262,8 +254,8 @@ fn garbage_collection_deletes_abandoned_blobs_and_spares_pinned_ones() {
 #[test]
 fn a_namespace_is_deleted_with_its_blobs_and_stays_deleted_after_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
-    let watch = Arc::new(MaintenanceLog::default());
-    let engine = open(dir.path(), &watch, frequent_snapshots());
+    let maintenance = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &maintenance, frequent_snapshots());
     for n in 0..600 {
         let name = format!("k{n}");
         let lease = acquire(&engine, &name);
@@ -278,11 +270,9 @@ fn a_namespace_is_deleted_with_its_blobs_and_stays_deleted_after_a_restart() {
     assert_eq!(stored_blobs(dir.path()), 3);
     let deleted = call(&engine, Action::DropNamespace(default_namespace()), None);
     assert!(matches!(deleted, Outcome::Applied(Response::Dropped { more: false }, _)), "{deleted:?}");
-    while stored_blobs(dir.path()) > 0 {
-        std::thread::yield_now();
-    }
+    eventually("the blobs are deleted", || stored_blobs(dir.path()) == 0);
     drop(engine);
-    let engine = open(dir.path(), &watch, frequent_snapshots());
+    let engine = open(dir.path(), &maintenance, frequent_snapshots());
     let again = call(&engine, Action::DropNamespace(default_namespace()), None);
     assert!(matches!(again, Outcome::Applied(Response::Dropped { more: false }, _)), "{again:?}");
     let lease = acquire(&engine, "k1");

@@ -1,6 +1,7 @@
 //! The engine's tests, in one binary.
 #![allow(missing_docs, reason = "a test has no public items")]
 
+mod deadline;
 mod record;
 mod golden_records;
 mod golden_snapshots;
@@ -11,6 +12,6 @@ mod batch_bound;
 mod sequencer;
 mod engine;
 mod checkpointing;
-mod letting_go;
+mod retention;
 mod crashes;
 mod linearizable;

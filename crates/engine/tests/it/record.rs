@@ -8,12 +8,12 @@ use sim::trial::Trial;
 
 /// Records of random commands, applied or not.
 fn records(seed: u64, count: u64) -> Vec<Record> {
-    let (mut hostile, mut trial, mut rng) = (CommandGenerator::new(seed), Trial::default(), Rng::new(seed));
+    let (mut generator, mut trial, mut rng) = (CommandGenerator::new(seed), Trial::default(), Rng::new(seed));
     let mut records = Vec::new();
     for _ in 0..count {
-        let step = hostile.step(&trial.kernel);
+        let step = generator.step(&trial.kernel);
         let outcome: Outcome = trial.step(&step).expect("the kernel and the model agree");
-        hostile.heard(&step, &outcome);
+        generator.observe(&step, &outcome);
         let document = rng.one_in(5).then(|| vec![rng.small(255); usize::from(rng.small(100))]);
         let correlation = if rng.one_in(2) { 0 } else { u128::from(rng.number()) << 60 };
         records.push(Record { lsn: step.lsn, now: step.now, correlation, command: step.command, document });

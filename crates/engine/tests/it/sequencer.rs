@@ -1,4 +1,4 @@
-//! The threads of a shard: what is answered is durable, what fails is fatal, what is full says so.
+//! The threads of a shard: replies are durable, failures are fatal, full queues and logs refuse.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -23,9 +23,11 @@ use store::fs::RealFs;
 use store::memory::MemoryLog;
 use store::{Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError};
 
-type Answered = Receiver<Reply>;
+use crate::deadline::{DEADLINE, eventually};
 
-const OPENING: TenureConfig = TenureConfig {
+type ReplyReceiver = Receiver<Reply>;
+
+const TENURE: TenureConfig = TenureConfig {
     store: Store { shard: kernel::Shard(0), shards: 1, hash_seed: 1 },
     writer: 1,
     limits: Limits {
@@ -51,32 +53,32 @@ const OPENING: TenureConfig = TenureConfig {
 
 fn decider(kernel: Kernel, next: Seq) -> Decider {
     let clock = MachineClock::new().expect("Linux");
-    Decider::open(kernel, next, Box::new(clock), &OPENING).expect("a clock that is right")
+    Decider::open(kernel, next, Box::new(clock), &TENURE).expect("a valid clock")
 }
 
 fn start(log: impl LogStore + 'static) -> Sequencer {
-    start_following(log, Box::new(()))
+    start_observed(log, Box::new(()))
 }
 
-fn start_following(log: impl LogStore + 'static, follower: Box<dyn BatchObserver>) -> Sequencer {
+fn start_observed(log: impl LogStore + 'static, observer: Box<dyn BatchObserver>) -> Sequencer {
     let next = log.bounds().next;
     Sequencer::start(
         Shard::new(decider(Kernel::new(), next)),
         Box::new(log),
-        follower,
+        observer,
         u64::MAX,
         Box::new(|error| panic!("{error}")),
     )
 }
 
-fn submit(sequencer: &Sequencer, who: &str, action: Action) -> Answered {
-    submit_waiting(sequencer, who, action, None)
+fn submit(sequencer: &Sequencer, name: &str, action: Action) -> ReplyReceiver {
+    submit_waiting(sequencer, name, action, None)
 }
 
-fn submit_waiting(sequencer: &Sequencer, who: &str, action: Action, wait: Option<Wait>) -> Answered {
+fn submit_waiting(sequencer: &Sequencer, name: &str, action: Action, wait: Option<Wait>) -> ReplyReceiver {
     let (send, receive) = channel();
-    let command = Command::by(&identity(who), action);
-    // Nobody may be listening any more.
+    let command = Command::by(&identity(name), action);
+    // The test may have dropped the receiver.
     let to = Box::new(move |reply, delivery: Delivery| delivery.settle(send.send(reply).is_ok()));
     sequencer.submit(Submission { command, correlation: 0, document: None, wait, on_decided: None, to });
     receive
@@ -90,43 +92,49 @@ fn acquire(name: &str) -> Action {
     Action::Acquire(grant(key(name), Span(60_000)))
 }
 
-fn granted(answered: &Answered) -> Granted {
-    match answered.recv().expect("an answer") {
+/// The reply, or why there is none.
+fn reply(receiver: &ReplyReceiver) -> Result<Reply, RecvTimeoutError> {
+    receiver.recv_timeout(DEADLINE)
+}
+
+fn granted(receiver: &ReplyReceiver) -> Granted {
+    match reply(receiver).expect("a reply") {
         Ok(Decision::Outcome(Outcome::Applied(Response::Granted(granted), _))) => granted,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 #[test]
-fn whatever_many_callers_were_told_is_in_the_log() {
+fn acknowledged_decisions_of_many_callers_are_in_the_log() {
     let dir = tempfile::tempdir().expect("a directory");
     let options = LogOptions { shard: 0, store_id: 1, segment_bytes: 8 << 20 };
     let open = || DiskLog::open(RealFs, &dir.path().join("log"), options).expect("a sound log").0;
-    tell_many(start(open()));
-    has_what_they_were_told(&open());
+    run_callers(start(open()));
+    assert_replays(&open());
 }
 
-/// Each does the turns of all.
+/// In memory, each calling thread decides and appends batches for all.
 #[test]
-fn whatever_many_callers_were_told_is_in_memory() {
+fn acknowledged_decisions_of_many_callers_are_in_memory() {
     let log = MemoryLog::default();
-    tell_many(start(log.clone()));
-    has_what_they_were_told(&log);
+    run_callers(start(log.clone()));
+    assert_replays(&log);
 }
 
-fn tell_many(sequencer: Sequencer) {
+/// 8 callers acquire 50 leases each and release every other.
+fn run_callers(sequencer: Sequencer) {
     let sequencer = Arc::new(sequencer);
     let callers: Vec<_> = (0..8)
         .map(|caller| {
             let sequencer = Arc::clone(&sequencer);
             std::thread::spawn(move || {
-                let who = format!("caller-{caller}");
+                let name = format!("caller-{caller}");
                 for n in 0..50 {
-                    let lease = granted(&submit(&sequencer, &who, acquire(&format!("{who}-{n}"))));
+                    let lease = granted(&submit(&sequencer, &name, acquire(&format!("{name}-{n}"))));
                     if n % 2 == 0 {
-                        let released = submit(&sequencer, &who, Action::Release(held(&lease)));
+                        let released = submit(&sequencer, &name, Action::Release(held(&lease)));
                         assert!(matches!(
-                            released.recv(),
+                            reply(&released),
                             Ok(Ok(Decision::Outcome(Outcome::Applied(Response::Released, _))))
                         ));
                     }
@@ -135,32 +143,32 @@ fn tell_many(sequencer: Sequencer) {
         })
         .collect();
     for caller in callers {
-        caller.join().expect("every caller was answered");
+        caller.join().expect("every caller got its replies");
     }
 }
 
-fn has_what_they_were_told(log: &dyn LogStore) {
+fn assert_replays(log: &dyn LogStore) {
     let mut kernel = Kernel::new();
-    replay(&mut kernel, &mut *log.reader(), Seq(0), log.bounds().next).expect("what was written replays");
+    replay(&mut kernel, &mut *log.reader(), Seq(0), log.bounds().next).expect("the log replays");
     assert_eq!(kernel.counts().leases, 8 * 25);
     kernel::invariants::check(&kernel).expect("all invariants hold");
 }
 
-/// A log whose appends wait until the test lets them go.
-struct Gate {
+/// A log each of whose appends waits for a permit from the test.
+struct GatedLog {
     inner: MemoryLog,
     arrived: SyncSender<()>,
-    open: Mutex<Receiver<()>>,
+    permits: Mutex<Receiver<()>>,
 }
 
-impl LogStore for Gate {
+impl LogStore for GatedLog {
     fn bounds(&self) -> Bounds {
         self.inner.bounds()
     }
 
     fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         self.arrived.send(()).expect("the test listens");
-        self.open.lock().expect("one at a time").recv().expect("the test lets it go");
+        self.permits.lock().expect("not poisoned").recv_timeout(DEADLINE).expect("a permit");
         self.inner.append(seq, lsns, payload)
     }
 
@@ -185,72 +193,72 @@ impl LogStore for Gate {
     }
 }
 
-fn gate() -> (Gate, Receiver<()>, SyncSender<()>) {
+fn gated_log() -> (GatedLog, Receiver<()>, SyncSender<()>) {
     let (arrived, has_arrived) = sync_channel(100);
-    let (let_go, open) = sync_channel(100);
-    (Gate { inner: MemoryLog::default(), arrived, open: Mutex::new(open) }, has_arrived, let_go)
+    let (permit, permits) = sync_channel(100);
+    (GatedLog { inner: MemoryLog::default(), arrived, permits: Mutex::new(permits) }, has_arrived, permit)
 }
 
-/// "Held by ada", said while ada's grant was not on disk: the power failed, and it had never been.
+/// "Held by ada" was the reply while ada's grant was not on disk: the power failed, and there had never been a grant.
 #[test]
 fn a_refusal_waits_for_the_state_that_it_reveals() {
-    // Alone, and several that are one batch.
+    // A batch of one command, and one of several.
     for commands in [1, 2] {
-        let (log, arrived, let_go) = gate();
+        let (log, arrived, permit) = gated_log();
         let sequencer = start(log);
-        arrived.recv().expect("the open");
-        let ask = |n| submit(&sequencer, "ada", acquire(&format!("k{n}")));
-        let grants: Vec<Answered> = (0..commands).map(ask).collect();
-        let_go.send(()).expect("open");
-        arrived.recv().expect("the grants are being appended");
+        arrived.recv_timeout(DEADLINE).expect("the open");
+        let request = |n| submit(&sequencer, "ada", acquire(&format!("k{n}")));
+        let grants: Vec<ReplyReceiver> = (0..commands).map(request).collect();
+        permit.send(()).expect("the log waits");
+        arrived.recv_timeout(DEADLINE).expect("the grants are being appended");
         let refusal = submit(&sequencer, "bob", acquire("k0"));
         let early =
             [refusal.recv_timeout(Duration::from_millis(200)), grants[0].recv_timeout(Duration::ZERO)];
-        // Before anything can fail: a sequencer ends when its appends have.
-        let_go.send(()).expect("open");
-        assert!(early.iter().all(Result::is_err), "told before it is durable: {early:?}");
+        // Before any assertion: dropping a sequencer waits for its appends.
+        permit.send(()).expect("the log waits");
+        assert!(early.iter().all(Result::is_err), "replied before it is durable: {early:?}");
         for grant in &grants {
             granted(grant);
         }
-        assert!(matches!(refusal.recv(), Ok(Ok(Decision::Blocked(_)))));
+        assert!(matches!(reply(&refusal), Ok(Ok(Decision::Blocked(_)))));
     }
 }
 
-/// Keeps what it is told.
+/// The events observed so far.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<Event>>>);
+struct EventLog(Arc<Mutex<Vec<Event>>>);
 
-impl BatchObserver for Heard {
+impl BatchObserver for EventLog {
     fn landed(&mut self, events: &[(Lsn, Vec<Event>)]) {
-        let mut heard = self.0.lock().expect("one at a time");
-        heard.extend(events.iter().flat_map(|(_, events)| events.clone()));
+        let mut observed = self.0.lock().expect("not poisoned");
+        observed.extend(events.iter().flat_map(|(_, events)| events.clone()));
     }
 
     fn marked(&mut self, _: Mark) {}
 }
 
-/// Whoever follows deletes the bytes of a document that was replaced. It was told while the commit was on its way
-/// to the disk; the power failed, the old document was the current one again, and its bytes were gone.
+/// An observer deletes the blob of a document that was replaced. It saw the event while the commit was being
+/// appended; the power failed, the old document was the current one again, and its blob was gone.
 #[test]
-fn what_has_happened_is_told_when_it_is_durable() {
-    let (log, arrived, let_go) = gate();
-    let heard = Heard::default();
-    let sequencer = start_following(log, Box::new(heard.clone()));
-    arrived.recv().expect("the open");
-    let_go.send(()).expect("open");
+fn events_are_published_when_they_are_durable() {
+    let (log, arrived, permit) = gated_log();
+    let observed = EventLog::default();
+    let sequencer = start_observed(log, Box::new(observed.clone()));
+    arrived.recv_timeout(DEADLINE).expect("the open");
+    permit.send(()).expect("the log waits");
     let grant = submit(&sequencer, "ada", acquire("k"));
-    arrived.recv().expect("the grant is being appended");
-    let early = heard.0.lock().expect("one at a time").clone();
-    let_go.send(()).expect("open");
-    assert_eq!(early, [], "told before it is durable");
+    arrived.recv_timeout(DEADLINE).expect("the grant is being appended");
+    let early = observed.0.lock().expect("not poisoned").clone();
+    permit.send(()).expect("the log waits");
+    assert_eq!(early, [], "published before it is durable");
     let lease = granted(&grant);
-    assert_eq!(*heard.0.lock().expect("one at a time"), [Event::Granted(lease.lease, lease.token)]);
+    assert_eq!(*observed.0.lock().expect("not poisoned"), [Event::Granted(lease.lease, lease.token)]);
 }
 
-/// Another had taken the log over. The old writer appended nothing any more, and so did not notice; to whoever only
-/// asked, or was refused, it told what had long been otherwise.
+/// Another writer had taken over the log. The old writer appended nothing, so it did not notice, and answered queries
+/// and refused requests from a stale state.
 #[test]
-fn nothing_is_told_of_a_state_that_may_be_anothers() {
+fn a_writer_that_lost_its_log_reveals_no_state() {
     let log = Faulty::new(
         MemoryLog::default(),
         Box::new(|call| match call {
@@ -269,32 +277,33 @@ fn nothing_is_told_of_a_state_that_may_be_anothers() {
     );
     granted(&submit(&sequencer, "ada", acquire("k")));
     let refusal = submit(&sequencer, "bob", acquire("k"));
-    assert!(refusal.recv().is_err(), "nobody knows whether it is so");
-    assert_eq!(failed.recv(), Ok(ErrorKind::Taken));
-    let (send, told) = channel();
-    let look = sequencer.query(Box::new(move |_| Box::new(move || send.send(()).expect("the test listens"))));
-    assert!(look.is_err() || told.recv().is_err());
+    assert_eq!(reply(&refusal), Err(RecvTimeoutError::Disconnected), "the refusal may be stale");
+    assert_eq!(failed.recv_timeout(DEADLINE), Ok(ErrorKind::Taken));
+    let (send, result) = channel();
+    let query =
+        sequencer.query(Box::new(move |_| Box::new(move || send.send(()).expect("the test listens"))));
+    assert!(query.is_err() || result.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Disconnected));
 }
 
 #[test]
-fn what_comes_in_during_an_append_is_one_batch_together() {
-    let (log, arrived, let_go) = gate();
+fn commands_submitted_during_an_append_form_one_batch() {
+    let (log, arrived, permit) = gated_log();
     let reader = log.inner.clone();
     let sequencer = start(log);
-    arrived.recv().expect("the open");
-    let answers: Vec<_> = (0..100).map(|n| submit(&sequencer, "ada", acquire(&format!("k{n}")))).collect();
-    // The first of them may have been decided alone; the rest is waiting by now.
+    arrived.recv_timeout(DEADLINE).expect("the open");
+    let receivers: Vec<_> = (0..100).map(|n| submit(&sequencer, "ada", acquire(&format!("k{n}")))).collect();
+    // The first may have been decided alone; the rest is queued by now.
     for _ in 0..100 {
-        let_go.send(()).expect("open");
+        permit.send(()).expect("the log waits");
     }
-    for answer in &answers {
-        granted(answer);
+    for receiver in &receivers {
+        granted(receiver);
     }
     assert!(reader.bounds().next <= Seq(4), "{:?}", reader.bounds());
 }
 
 #[test]
-fn a_failed_append_is_fatal_and_answers_nobody() {
+fn a_failed_append_is_fatal_and_its_commands_get_no_reply() {
     let fails = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let now = Arc::clone(&fails);
     let plan = move |call| {
@@ -314,20 +323,20 @@ fn a_failed_append_is_fatal_and_answers_nobody() {
     granted(&submit(&sequencer, "ada", acquire("before")));
     let waits = submit_waiting(&sequencer, "bob", acquire("before"), Some(wait(60_000)));
     fails.store(true, std::sync::atomic::Ordering::Relaxed);
-    let answer = submit(&sequencer, "ada", acquire("k"));
-    assert!(answer.recv().is_err(), "it may have happened: nobody is told that it did, or did not");
-    assert_eq!(failed.recv(), Ok(ErrorKind::Io));
-    // It was kept, and whoever waited for it waited for ever.
-    let end = waits.recv_timeout(Duration::from_secs(60));
-    assert_eq!(end.expect_err("nobody will answer any more"), RecvTimeoutError::Disconnected);
-    // From here on there is nobody to decide.
-    while !matches!(submit(&sequencer, "ada", acquire("k")).recv(), Ok(Err(Unavailable::Stopped))) {
-        std::thread::yield_now();
-    }
+    let indeterminate = submit(&sequencer, "ada", acquire("k"));
+    let end = reply(&indeterminate).expect_err("the append may or may not be durable");
+    assert_eq!(end, RecvTimeoutError::Disconnected);
+    assert_eq!(failed.recv_timeout(DEADLINE), Ok(ErrorKind::Io));
+    // The waiter's reply channel was kept, and its client waited for ever.
+    let end = reply(&waits).expect_err("the waiter gets no reply");
+    assert_eq!(end, RecvTimeoutError::Disconnected);
+    eventually("requests are refused", || {
+        matches!(reply(&submit(&sequencer, "ada", acquire("k"))), Ok(Err(Unavailable::Stopped)))
+    });
 }
 
 #[test]
-fn without_room_nothing_new_is_taken_and_what_gives_back_is_until_there_is_room_again() {
+fn a_full_log_accepts_only_releases_until_space_is_free_again() {
     let full = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let is_full = Arc::clone(&full);
     let plan = move |call| {
@@ -337,44 +346,44 @@ fn without_room_nothing_new_is_taken_and_what_gives_back_is_until_there_is_room_
     let sequencer = start(Faulty::new(MemoryLog::default(), Box::new(plan)));
     let lease = granted(&submit(&sequencer, "ada", acquire("k")));
     full.store(true, std::sync::atomic::Ordering::Relaxed);
-    let mut tried = 0;
-    let refused = loop {
-        match submit(&sequencer, "ada", acquire(&format!("more-{tried}"))).recv().expect("an answer") {
-            Ok(_) => tried += 1,
-            Err(refused) => break refused,
-        }
-    };
-    assert_eq!(refused, Unavailable::NoSpace);
+    let (mut requests, mut refused) = (0, None);
+    eventually("the full log is noticed", || {
+        requests += 1;
+        let request = submit(&sequencer, "ada", acquire(&format!("more-{requests}")));
+        refused = reply(&request).expect("a reply").err();
+        refused.is_some()
+    });
+    assert_eq!(refused, Some(Unavailable::NoSpace));
     let released = submit(&sequencer, "ada", Action::Release(held(&lease)));
-    assert!(matches!(released.recv(), Ok(Ok(Decision::Outcome(Outcome::Applied(Response::Released, _))))));
+    assert!(matches!(reply(&released), Ok(Ok(Decision::Outcome(Outcome::Applied(Response::Released, _))))));
     full.store(false, std::sync::atomic::Ordering::Relaxed);
-    while submit(&sequencer, "ada", acquire("again")).recv().expect("an answer").is_err() {
-        std::thread::yield_now();
-    }
+    eventually("requests are accepted again", || {
+        reply(&submit(&sequencer, "ada", acquire("again"))).expect("a reply").is_ok()
+    });
 }
 
 #[test]
-fn a_full_queue_says_so_at_once() {
-    let (log, arrived, let_go) = gate();
+fn a_full_queue_refuses_at_once() {
+    let (log, arrived, permit) = gated_log();
     let sequencer = start(log);
-    arrived.recv().expect("the open, which waits");
-    let answers: Vec<_> =
+    arrived.recv_timeout(DEADLINE).expect("the open is being appended");
+    let receivers: Vec<_> =
         (0..3 * QUEUE_MAX).map(|n| submit(&sequencer, "ada", acquire(&format!("k{n}")))).collect();
     let busy =
-        answers.iter().filter(|answer| matches!(answer.try_recv(), Ok(Err(Unavailable::Busy)))).count();
+        receivers.iter().filter(|receiver| matches!(receiver.try_recv(), Ok(Err(Unavailable::Busy)))).count();
     assert!(busy >= QUEUE_MAX / 2, "{busy}");
-    // All that was taken is still answered.
+    // All accepted requests still get their replies.
     for _ in 0..100 {
-        let_go.send(()).expect("open");
+        permit.send(()).expect("the log waits");
     }
-    let taken = answers.len() - busy;
-    assert_eq!(answers.iter().filter(|answer| matches!(answer.recv(), Ok(Ok(_)))).count(), taken);
+    let accepted = receivers.len() - busy;
+    assert_eq!(receivers.iter().filter(|receiver| matches!(reply(receiver), Ok(Ok(_)))).count(), accepted);
 }
 
-/// A panic in the middle of a turn, on the thread of a caller, left a state that was in no log, and the next caller went on
-/// with it.
+/// A panic in the middle of a batch, on a caller's thread, left a state that was in no log, and the next caller
+/// continued from it.
 #[test]
-fn a_turn_that_is_left_halfway_is_fatal() {
+fn a_panic_in_the_middle_of_a_batch_is_fatal() {
     for instant in [false, true] {
         let log: Box<dyn LogStore> = if instant {
             Box::new(MemoryLog::default())
@@ -386,37 +395,36 @@ fn a_turn_that_is_left_halfway_is_fatal() {
         let shard = Shard::new(decider(Kernel::new(), Seq(0)));
         let sequencer = Sequencer::start(shard, log, Box::new(()), u64::MAX, fatal);
         granted(&submit(&sequencer, "ada", acquire("k")));
-        leave_halfway(&sequencer);
-        let why = failed.recv_timeout(Duration::from_secs(60)).expect("it is told");
+        panic_in_a_batch(&sequencer);
+        let why = failed.recv_timeout(DEADLINE).expect("it is reported");
         assert!(why.contains("halfway"), "instant={instant}: {why}");
-        let refused = submit(&sequencer, "bob", acquire("m")).recv();
+        let refused = reply(&submit(&sequencer, "bob", acquire("m")));
         assert!(matches!(refused, Ok(Err(Unavailable::Stopped))), "{refused:?}");
     }
 }
 
-/// A turn was left halfway while the one before it was being appended. That append went well, and its answers were given: by
-/// then the owner had been told that nothing would be said any more.
+/// A batch panicked while the one before it was being appended. That append succeeded and its replies were sent,
+/// after the failure had been reported to the owner as final.
 #[test]
-fn nothing_is_said_after_a_turn_that_was_left_halfway() {
-    let (log, arrived, let_go) = gate();
+fn no_reply_is_sent_after_a_panic_in_a_batch() {
+    let (log, arrived, permit) = gated_log();
     let (send, failed) = channel();
     let fatal = Box::new(move |error: StoreError| send.send(error.what).expect("the test listens"));
     let shard = Shard::new(decider(Kernel::new(), Seq(0)));
     let sequencer = Sequencer::start(shard, Box::new(log), Box::new(()), u64::MAX, fatal);
-    arrived.recv().expect("the open");
-    let_go.send(()).expect("open");
+    arrived.recv_timeout(DEADLINE).expect("the open");
+    permit.send(()).expect("the log waits");
     let grant = submit(&sequencer, "ada", acquire("k"));
-    arrived.recv().expect("the grant is being appended");
-    leave_halfway(&sequencer);
-    let why = failed.recv_timeout(Duration::from_secs(60));
-    let_go.send(()).expect("open");
-    assert!(why.expect("it is told").contains("halfway"));
-    let end = grant.recv_timeout(Duration::from_secs(60));
-    assert_eq!(end.expect_err("nothing is said"), RecvTimeoutError::Disconnected);
+    arrived.recv_timeout(DEADLINE).expect("the grant is being appended");
+    panic_in_a_batch(&sequencer);
+    let why = failed.recv_timeout(DEADLINE);
+    permit.send(()).expect("the log waits");
+    assert!(why.expect("it is reported").contains("halfway"));
+    assert_eq!(reply(&grant).expect_err("no reply is sent"), RecvTimeoutError::Disconnected);
 }
 
-/// Here, or on the deciding thread.
-fn leave_halfway(sequencer: &Sequencer) {
+/// On this thread or on the deciding thread.
+fn panic_in_a_batch(sequencer: &Sequencer) {
     let on_decided: engine::OnDecided = Box::new(|_, _, _| panic!("halfway"));
     let command = Command::by(&identity("ada"), acquire("l"));
     let submission = Submission {
@@ -426,40 +434,40 @@ fn leave_halfway(sequencer: &Sequencer) {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sequencer.submit(submission)));
 }
 
-/// The floor was raised by the deciding thread, when the log was at hand. As long as there was always more to append it never
-/// was: the log of a busy server grew without end, for all its snapshots.
+/// The deciding thread raised the floor only when the log was idle. On a busy server it never was: the log grew
+/// without bound despite its snapshots.
 #[test]
-fn a_log_that_is_never_idle_gets_its_floor_raised() {
-    let (log, arrived, let_go) = gate();
+fn the_floor_of_a_log_that_is_never_idle_is_raised() {
+    let (log, arrived, permit) = gated_log();
     let reader = log.inner.clone();
     let sequencer = start(log);
-    arrived.recv().expect("the open is being appended");
+    arrived.recv_timeout(DEADLINE).expect("the open is being appended");
     let grant = submit(&sequencer, "ada", acquire("k"));
     sequencer.raise_floor(Seq(1));
-    let_go.send(()).expect("open");
-    arrived.recv().expect("the grant is being appended");
+    permit.send(()).expect("the log waits");
+    arrived.recv_timeout(DEADLINE).expect("the grant is being appended");
     let floor = reader.bounds().floor;
-    let_go.send(()).expect("open");
+    permit.send(()).expect("the log waits");
     granted(&grant);
     assert_eq!(floor, Seq(1));
 }
 
-/// A server was started again on a disk that had become full meanwhile. It had not looked for room before its first commands,
-/// decided them, could not append them, and ended; and so it did when it was started once more.
+/// A server was restarted on a full disk. It did not check for free space before its first commands, decided them,
+/// could not append them, and ended; and so at each further restart.
 #[test]
-fn a_log_without_room_is_found_out_before_the_first_command() {
+fn a_full_log_is_detected_before_the_first_command() {
     let plan = |call| if call == Call::Reserve { Fault::Before(ErrorKind::NoSpace) } else { Fault::None };
     for _ in 0..50 {
         let sequencer = start(Faulty::new(MemoryLog::default(), Box::new(plan)));
-        let refused = submit(&sequencer, "ada", acquire("k")).recv();
+        let refused = reply(&submit(&sequencer, "ada", acquire("k")));
         assert!(matches!(refused, Ok(Err(Unavailable::NoSpace))), "{refused:?}");
     }
 }
 
-/// The first command was decided by its caller before the deciding thread had begun: that one wanted to append the record that
-/// opens the tenure, and found no log.
+/// The first command was decided on its caller's thread before the deciding thread had started: that thread then had
+/// no log to append the tenure's open record to.
 #[test]
-fn the_first_command_may_come_before_the_threads_have_begun() {
+fn the_first_command_may_precede_the_start_of_the_threads() {
     for _ in 0..200 {
         let dir = tempfile::tempdir().expect("a directory");
         let options = LogOptions { shard: 0, store_id: 1, segment_bytes: 1 << 20 };
@@ -468,10 +476,10 @@ fn the_first_command_may_come_before_the_threads_have_begun() {
     }
 }
 
-/// In memory a reply is given on the thread that handed its command in, under the lock that keeps replies in order. One that
-/// handed in the next command from there would have waited for itself.
+/// In memory, a reply is sent on the submitting thread, under the lock that keeps replies in order. A callback that
+/// submitted the next command deadlocked.
 #[test]
-fn a_reply_may_hand_in_the_next_command() {
+fn a_reply_callback_may_submit_the_next_command() {
     let sequencer = Arc::new(start(MemoryLog::default()));
     let (send, receive) = channel();
     let next = Arc::clone(&sequencer);
@@ -485,90 +493,93 @@ fn a_reply_may_hand_in_the_next_command() {
         ));
     });
     sequencer.submit(Submission::new(Command::by(&identity("ada"), acquire("k")), to));
-    let released = receive.recv().expect("an answer").expect("taken");
+    let released = reply(&receive).expect("a reply").expect("accepted");
     assert!(matches!(released, Decision::Outcome(Outcome::Applied(Response::Released, _))), "{released:?}");
 }
 
 #[derive(Clone, Default)]
-struct Measured(Arc<Mutex<Vec<Measure>>>);
+struct MeasureLog(Arc<Mutex<Vec<Measure>>>);
 
-impl BatchObserver for Measured {
+impl BatchObserver for MeasureLog {
     fn landed(&mut self, _: &[(Lsn, Vec<Event>)]) {}
 
     fn marked(&mut self, _: Mark) {}
 
     fn measured(&mut self, measure: Measure) {
-        self.0.lock().expect("one at a time").push(measure);
+        self.0.lock().expect("not poisoned").push(measure);
     }
 }
 
 #[test]
 fn appends_and_hand_offs_are_measured() {
-    let measured = Measured::default();
-    let sequencer = start_following(MemoryLog::default(), Box::new(measured.clone()));
+    let measured = MeasureLog::default();
+    let sequencer = start_observed(MemoryLog::default(), Box::new(measured.clone()));
     let first = granted(&submit(&sequencer, "ada", acquire("k")));
     let second = submit_waiting(&sequencer, "bob", acquire("k"), Some(wait(60_000)));
-    submit(&sequencer, "ada", Action::Release(held(&first))).recv().expect("an answer").expect("taken");
+    reply(&submit(&sequencer, "ada", Action::Release(held(&first)))).expect("a reply").expect("accepted");
     granted(&second);
     drop(sequencer);
-    let (mut bytes, mut next, mut handed) = (0, Seq(0), 0);
-    for measure in measured.0.lock().expect("one at a time").drain(..) {
+    let (mut bytes, mut next, mut handed_off) = (0, Seq(0), 0);
+    for measure in measured.0.lock().expect("not poisoned").drain(..) {
         match measure {
             Measure::Append { bytes: more, bounds, .. } => (bytes, next) = (bytes + more, bounds.next),
-            Measure::HandOff { waiters, .. } => handed += waiters,
+            Measure::HandOff { waiters, .. } => handed_off += waiters,
         }
     }
-    // What opens the tenure and the first grant may go together.
-    assert!(bytes > 0 && (Seq(2)..=Seq(3)).contains(&next) && handed == 1, "{bytes} {next:?} {handed}");
+    // The open record of the tenure and the first grant may share a batch.
+    assert!(
+        bytes > 0 && (Seq(2)..=Seq(3)).contains(&next) && handed_off == 1,
+        "{bytes} {next:?} {handed_off}"
+    );
 }
 
 #[test]
-fn a_lease_is_handed_to_the_next_who_waits_and_the_last_gives_up_in_time() {
+fn a_lease_is_handed_off_to_the_next_waiter_and_waiters_time_out() {
     let sequencer = start(MemoryLog::default());
     let first = granted(&submit(&sequencer, "ada", acquire("k")));
     let second = submit_waiting(&sequencer, "bob", acquire("k"), Some(wait(60_000)));
-    let tired = submit_waiting(&sequencer, "eve", acquire("k"), Some(wait(50)));
-    assert!(matches!(tired.recv(), Ok(Ok(Decision::Blocked(_)))), "it has waited long enough");
-    assert!(second.try_recv().is_err(), "it has not");
-    submit(&sequencer, "ada", Action::Release(held(&first))).recv().expect("an answer").expect("taken");
+    let timed_out = submit_waiting(&sequencer, "eve", acquire("k"), Some(wait(50)));
+    assert!(matches!(reply(&timed_out), Ok(Ok(Decision::Blocked(_)))));
+    assert!(second.try_recv().is_err(), "its timeout is 60 s");
+    reply(&submit(&sequencer, "ada", Action::Release(held(&first)))).expect("a reply").expect("accepted");
     let second = granted(&second);
     assert!(second.token > first.token);
 
-    // A lease that runs out is handed on too, though nobody asks for anything.
+    // An expiring lease is handed off too, without any request.
     let short = Action::Acquire(grant(key("short"), Span(50)));
     granted(&submit(&sequencer, "ada", short));
     granted(&submit_waiting(&sequencer, "bob", acquire("short"), Some(wait(60_000))));
 }
 
-/// The reply was in its channel when the receiving end was dropped: no response was ever made, and the key was held by
-/// a client that did not know, until the TTL.
+/// The reply was in its channel when the receiver was dropped: no response was sent, and a client that did not know it
+/// held the key until the TTL ended.
 #[test]
 fn a_grant_whose_reply_is_dropped_unread_is_undone_unless_a_replay_is_on_its_way() {
     let sequencer = start(MemoryLog::default());
     let request = IdempotencyKey { key: RequestKey([7; 16]), fingerprint: [1; 16] };
-    let ask = || {
+    let request_lease = || {
         let (send, receive) = channel();
         let command = Command::by(&identity("ada"), acquire("k")).with_request(request);
         let to: ReplyTo = Box::new(move |reply, delivery| drop(send.send((reply, delivery))));
         sequencer.submit(Submission::new(command, to));
-        receive.recv().expect("a reply")
+        receive.recv_timeout(DEADLINE).expect("a reply")
     };
     let leases = || {
         let (send, receive) = channel();
-        let look = move |shard: &Shard<ReplyTo>| {
+        let query = move |shard: &Shard<ReplyTo>| {
             let leases = shard.kernel().counts().leases;
             Box::new(move || send.send(leases).expect("the test listens")) as Box<dyn FnOnce() + Send>
         };
-        sequencer.query(Box::new(look)).expect("it runs");
-        receive.recv().expect("a count")
+        sequencer.query(Box::new(query)).expect("running");
+        receive.recv_timeout(DEADLINE).expect("a count")
     };
-    let (first, replay) = (ask(), ask());
+    let (first, replay) = (request_lease(), request_lease());
     drop(first);
     assert_eq!(leases(), 1, "the replay may still be delivered");
     drop(replay);
     // The report of the failure comes before the query in the inbox.
-    assert_eq!(leases(), 0, "no response carries it any more");
-    let (first, replay) = (ask(), ask());
+    assert_eq!(leases(), 0, "no response will carry it");
+    let (first, replay) = (request_lease(), request_lease());
     replay.1.confirm();
     drop(first);
     assert_eq!(leases(), 1);

@@ -1,4 +1,4 @@
-//! A shard turn by turn: who may wait, who must die, what a retry replaces, what reached nobody.
+//! A shard, batch by batch: wait-die, deadlock cycles, retries of waiters, undelivered grants, long commands.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +16,9 @@ use sim::fixture::{default_namespace, grant, held, identity, key, member, one};
 use store::Seq;
 
 #[derive(Clone, Default)]
-struct Hands(Arc<AtomicU64>);
+struct TestClock(Arc<AtomicU64>);
 
-impl Clock for Hands {
+impl Clock for TestClock {
     fn boot_clock(&self) -> Span {
         Span(self.0.load(Ordering::Relaxed))
     }
@@ -32,28 +32,28 @@ impl Clock for Hands {
     }
 }
 
-/// A shard whose callers are numbers, and a clock that the test moves.
-struct World {
+/// A shard whose callers are numbers, and a clock that the test advances.
+struct Driver {
     shard: Shard<u32>,
-    hands: Hands,
+    clock: TestClock,
     replies: Vec<(u32, Reply, Option<LeaseId>)>,
     records: usize,
 }
 
-impl World {
-    fn new() -> World {
-        let hands = Hands::default();
+impl Driver {
+    fn new() -> Driver {
+        let clock = TestClock::default();
         let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-        let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
-        let decider = Decider::open(Kernel::new(), Seq(0), Box::new(hands.clone()), &opening);
-        let mut world = World {
-            shard: Shard::new(decider.expect("a right clock")),
-            hands,
+        let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
+        let decider = Decider::open(Kernel::new(), Seq(0), Box::new(clock.clone()), &tenure);
+        let mut driver = Driver {
+            shard: Shard::new(decider.expect("a valid clock")),
+            clock,
             replies: Vec::new(),
             records: 0,
         };
-        world.turn();
-        world
+        driver.turn();
+        driver
     }
 
     fn turn(&mut self) {
@@ -65,8 +65,8 @@ impl World {
         self.replies.extend(replies);
     }
 
-    fn pass(&mut self, ms: u64) {
-        self.hands.0.fetch_add(ms, Ordering::Relaxed);
+    fn advance(&mut self, ms: u64) {
+        self.clock.0.fetch_add(ms, Ordering::Relaxed);
         self.turn();
     }
 
@@ -76,35 +76,35 @@ impl World {
         self.turn();
     }
 
-    /// What the last reply to a caller said.
-    fn said(&self, to: u32) -> Option<&Reply> {
+    /// The last reply to a caller.
+    fn reply_to(&self, to: u32) -> Option<&Reply> {
         self.replies.iter().rev().find(|(caller, ..)| *caller == to).map(|(_, reply, _)| reply)
     }
 
     fn granted(&self, to: u32) -> Granted {
-        match self.said(to) {
+        match self.reply_to(to) {
             Some(Ok(Decision::Outcome(
                 Outcome::Applied(Response::Granted(granted), _)
                 | Outcome::Unchanged(Response::Granted(granted)),
             ))) => *granted,
-            other => panic!("{to} was not granted anything: {other:?}"),
+            other => panic!("{to} was not granted a lease: {other:?}"),
         }
     }
 
     fn blocked(&self, to: u32) -> &Blocked {
-        match self.said(to) {
+        match self.reply_to(to) {
             Some(Ok(Decision::Blocked(blocked))) => blocked,
-            other => panic!("{to} is not told that others are in the way: {other:?}"),
+            other => panic!("{to} was not blocked: {other:?}"),
         }
     }
 
     fn waits(&self, to: u32) -> bool {
-        self.said(to).is_none()
+        self.reply_to(to).is_none()
     }
 }
 
-fn ask(who: &str, grant: LeaseRequest) -> Command {
-    Command::by(&identity(who), Action::Acquire(grant))
+fn acquire(name: &str, request: LeaseRequest) -> Command {
+    Command::by(&identity(name), Action::Acquire(request))
 }
 
 fn session(name: &str, bundle: Bundle) -> LeaseRequest {
@@ -116,7 +116,7 @@ fn attempt(at: u64, name: &str, bundle: Bundle) -> LeaseRequest {
     LeaseRequest { attempt: Some(Age { at: Time(at), tie: 0 }), ..session(name, bundle) }
 }
 
-fn request(n: u8, fingerprint: u8) -> IdempotencyKey {
+fn idempotency_key(n: u8, fingerprint: u8) -> IdempotencyKey {
     IdempotencyKey { key: RequestKey([n; 16]), fingerprint: [fingerprint; 16] }
 }
 
@@ -125,276 +125,283 @@ fn release(lease: &Granted) -> Action {
 }
 
 #[test]
-fn two_sessions_that_want_what_the_other_has_are_told_and_one_goes_on() {
-    let mut world = World::new();
-    world.send(1, ask("ada", session("a", key("x"))), None);
-    world.send(2, ask("bob", session("b", key("y"))), None);
-    let (x, y) = (world.granted(1), world.granted(2));
-    world.send(3, ask("ada", session("a", key("y"))), Some(60_000));
-    assert!(world.waits(3));
-    world.send(4, ask("bob", session("b", key("x"))), Some(60_000));
-    let blocked = world.blocked(4).clone();
+fn a_wait_that_would_close_a_deadlock_cycle_is_refused_and_the_other_session_proceeds() {
+    let mut driver = Driver::new();
+    driver.send(1, acquire("ada", session("a", key("x"))), None);
+    driver.send(2, acquire("bob", session("b", key("y"))), None);
+    let (x, y) = (driver.granted(1), driver.granted(2));
+    driver.send(3, acquire("ada", session("a", key("y"))), Some(60_000));
+    assert!(driver.waits(3));
+    driver.send(4, acquire("bob", session("b", key("x"))), Some(60_000));
+    let blocked = driver.blocked(4).clone();
     assert_eq!((blocked.advice, blocked.release), (Advice::Deadlock, vec![y.lease]));
     assert_eq!(blocked.holders, [x.lease]);
-    world.send(5, Command::by(&identity("bob"), release(&y)), None);
-    assert!(world.granted(3).token > y.token, "the other one has it");
+    driver.send(5, Command::by(&identity("bob"), release(&y)), None);
+    assert!(driver.granted(3).token > y.token, "the release hands it to the other session");
 }
 
-/// A ring of three, closed over a queue and not over a holder: `c` waits behind `b`, who holds nothing that
-/// `c` wants.
+/// A cycle of three sessions that closes over a queue, not over a holder: `c` queues behind `b`, which holds
+/// nothing that `c` wants.
 #[test]
-fn a_ring_over_those_who_wait_is_found_too() {
-    let mut world = World::new();
-    world.send(1, ask("ada", session("a", key("x"))), None);
-    world.send(2, ask("cid", session("c", key("z"))), None);
-    world.send(3, ask("dot", session("d", key("y"))), None);
-    // b waits for x and y: for a and d.
+fn a_deadlock_cycle_over_waiters_is_found() {
+    let mut driver = Driver::new();
+    driver.send(1, acquire("ada", session("a", key("x"))), None);
+    driver.send(2, acquire("cid", session("c", key("z"))), None);
+    driver.send(3, acquire("dot", session("d", key("y"))), None);
+    // b waits for x and y, held by a and d.
     let both = Bundle::new(vec![member(Predicate::Mutates, "KEY:x"), member(Predicate::Mutates, "KEY:y")]);
-    world.send(4, ask("bob", session("b", both.expect("two"))), Some(60_000));
-    // a waits for z: for c.
-    world.send(5, ask("ada", session("a", key("z"))), Some(60_000));
-    assert!(world.waits(4) && world.waits(5));
-    // c waits for y: for d, and for b who came first; b waits for a, and a for c.
-    world.send(6, ask("cid", session("c", key("y"))), Some(60_000));
-    assert_eq!(world.blocked(6).advice, Advice::Deadlock);
-    // One that holds nothing closes no ring, whatever it waits for.
-    world.send(7, ask("eve", session("e", key("y"))), Some(60_000));
-    assert!(world.waits(7));
-    // Without a session nobody knows what it holds.
-    world.send(8, ask("cid", grant(key("y"), Span(60_000))), Some(60_000));
-    assert!(world.waits(8));
+    driver.send(4, acquire("bob", session("b", both.expect("two"))), Some(60_000));
+    // a waits for z, held by c.
+    driver.send(5, acquire("ada", session("a", key("z"))), Some(60_000));
+    assert!(driver.waits(4) && driver.waits(5));
+    // c would wait for y, held by d, and behind b; b waits for a, and a for c.
+    driver.send(6, acquire("cid", session("c", key("y"))), Some(60_000));
+    assert_eq!(driver.blocked(6).advice, Advice::Deadlock);
+    // A session that holds nothing cannot close a cycle.
+    driver.send(7, acquire("eve", session("e", key("y"))), Some(60_000));
+    assert!(driver.waits(7));
+    // Without a session, the leases of a request are unknown: it may wait.
+    driver.send(8, acquire("cid", grant(key("y"), Span(60_000))), Some(60_000));
+    assert!(driver.waits(8));
 }
 
 #[test]
-fn a_session_that_waits_is_not_let_wait_for_itself() {
-    let mut world = World::new();
-    world.send(1, ask("bob", grant(key("x"), Span(60_000))), None);
-    world.send(2, ask("ada", session("a", key("x"))), Some(60_000));
-    world.send(3, ask("ada", session("a", key("x"))), Some(60_000));
-    assert!(world.waits(2));
-    assert_eq!(world.blocked(3).advice, Advice::Deadlock);
+fn a_session_may_not_queue_behind_itself() {
+    let mut driver = Driver::new();
+    driver.send(1, acquire("bob", grant(key("x"), Span(60_000))), None);
+    driver.send(2, acquire("ada", session("a", key("x"))), Some(60_000));
+    driver.send(3, acquire("ada", session("a", key("x"))), Some(60_000));
+    assert!(driver.waits(2));
+    assert_eq!(driver.blocked(3).advice, Advice::Deadlock);
 }
 
 #[test]
-fn an_older_attempt_waits_and_a_younger_one_dies_with_what_it_has_to_give_back() {
-    let mut world = World::new();
-    world.hands.0.store(1000, Ordering::Relaxed);
-    world.send(1, ask("ada", attempt(500, "a", key("x"))), None);
-    world.send(2, ask("bob", attempt(600, "b", key("y"))), None);
-    world.send(3, ask("bob", attempt(600, "b", key("x"))), Some(60_000));
-    let died = world.blocked(3);
-    assert_eq!((died.advice, &died.release), (Advice::Die, &vec![world.granted(2).lease]));
-    world.send(4, ask("cid", attempt(400, "c", key("x"))), Some(60_000));
-    assert!(world.waits(4), "older than the holder");
-    world.send(5, ask("dot", attempt(450, "d", key("x"))), Some(60_000));
-    assert_eq!(world.blocked(5).advice, Advice::Die, "older than the holder, younger than one who waits");
-    world.send(6, ask("eve", attempt(300, "e", key("x"))), None);
-    assert_eq!(world.blocked(6).advice, Advice::Wait, "advice: it did not ask to wait");
-    assert_eq!(world.blocked(6).position, 1);
+fn an_older_attempt_waits_and_a_younger_one_dies_and_learns_which_leases_to_release() {
+    let mut driver = Driver::new();
+    driver.clock.0.store(1000, Ordering::Relaxed);
+    driver.send(1, acquire("ada", attempt(500, "a", key("x"))), None);
+    driver.send(2, acquire("bob", attempt(600, "b", key("y"))), None);
+    driver.send(3, acquire("bob", attempt(600, "b", key("x"))), Some(60_000));
+    let died = driver.blocked(3);
+    assert_eq!((died.advice, &died.release), (Advice::Die, &vec![driver.granted(2).lease]));
+    driver.send(4, acquire("cid", attempt(400, "c", key("x"))), Some(60_000));
+    assert!(driver.waits(4), "older than the holder");
+    driver.send(5, acquire("dot", attempt(450, "d", key("x"))), Some(60_000));
+    assert_eq!(driver.blocked(5).advice, Advice::Die, "older than the holder, younger than a waiter");
+    driver.send(6, acquire("eve", attempt(300, "e", key("x"))), None);
+    assert_eq!(driver.blocked(6).advice, Advice::Wait, "only advice: the request has no wait");
+    assert_eq!(driver.blocked(6).position, 1);
 }
 
-/// An attempt waited for a lease that counted as youngest, since only an operator could have ended its hold.
-/// Then its holder took it back, with the age that it had: the attempt stood behind an older holder, and
-/// a ring could have closed.
+/// An attempt waited for an expired lease in manual mode, which counts as the youngest until an operator ends
+/// it. Then its holder rebound it with its old age: the attempt waited for an older holder, and a deadlock cycle
+/// could have closed.
 #[test]
-fn an_attempt_that_is_left_behind_an_older_holder_dies() {
-    let mut world = World::new();
-    world.hands.0.store(1000, Ordering::Relaxed);
+fn an_attempt_dies_when_a_rebind_makes_its_holder_older() {
+    let mut driver = Driver::new();
+    driver.clock.0.store(1000, Ordering::Relaxed);
     let manual = LeaseRequest { on_expiry: OnExpiry::Manual, ttl: Span(100), ..attempt(100, "a", key("x")) };
-    world.send(1, ask("ada", manual), None);
-    let lease = world.granted(1);
-    world.pass(200);
-    world.send(2, ask("bob", attempt(900, "b", key("x"))), Some(60_000));
-    assert!(world.waits(2), "whoever holds it has no authority");
-    world.send(3, Command::by(&identity("ada"), Action::Rebind(held(&lease))), None);
-    world.granted(3);
-    assert_eq!(world.blocked(2).advice, Advice::Die);
+    driver.send(1, acquire("ada", manual), None);
+    let lease = driver.granted(1);
+    driver.advance(200);
+    driver.send(2, acquire("bob", attempt(900, "b", key("x"))), Some(60_000));
+    assert!(driver.waits(2), "the lease has expired, its holder has no authority");
+    driver.send(3, Command::by(&identity("ada"), Action::Rebind(held(&lease))), None);
+    driver.granted(3);
+    assert_eq!(driver.blocked(2).advice, Advice::Die);
 }
 
 #[test]
-fn what_no_waiting_would_help_against_is_said_before_the_wait() {
-    let mut world = World::new();
-    world.send(1, ask("ada", grant(key("x"), Span(60_000))), None);
-    world.send(2, ask("bob", grant(key("x"), Span(60_000))), Some(60_000));
-    world.send(3, ask("cid", grant(key("x"), Span(0))), Some(60_000));
+fn an_invalid_request_is_rejected_before_it_waits() {
+    let mut driver = Driver::new();
+    driver.send(1, acquire("ada", grant(key("x"), Span(60_000))), None);
+    driver.send(2, acquire("bob", grant(key("x"), Span(60_000))), Some(60_000));
+    driver.send(3, acquire("cid", grant(key("x"), Span(0))), Some(60_000));
     assert!(matches!(
-        world.said(3),
+        driver.reply_to(3),
         Some(Ok(Decision::Outcome(Outcome::Rejected(Rejection::InvalidTtl { .. }))))
     ));
 }
 
-/// The edge makes up the age of a first try. Its retry came with another age, and was refused as another request.
+/// The server chooses the age of a first attempt. Its retry came with another age, and was rejected as another request.
 #[test]
-fn a_retry_of_an_attempt_takes_its_waiters_place_and_is_as_old_as_the_first() {
-    let mut world = World::new();
-    world.hands.0.store(100, Ordering::Relaxed);
-    world.send(1, ask("ada", grant(key("x"), Span(60_000))), None);
-    let tried = |at| ask("bob", attempt(at, "b", key("x"))).with_request(request(7, 1));
-    world.send(2, tried(5), Some(60_000));
-    assert!(world.waits(2));
-    world.send(3, tried(90), Some(1_000));
-    assert_eq!(world.said(2), Some(&Err(Unavailable::Replaced)));
-    world.pass(1_001);
-    assert_eq!(world.blocked(3).age, Age { at: Time(5), tie: 0 });
+fn a_retried_attempt_replaces_its_waiter_and_keeps_the_first_age() {
+    let mut driver = Driver::new();
+    driver.clock.0.store(100, Ordering::Relaxed);
+    driver.send(1, acquire("ada", grant(key("x"), Span(60_000))), None);
+    let request = |at| acquire("bob", attempt(at, "b", key("x"))).with_request(idempotency_key(7, 1));
+    driver.send(2, request(5), Some(60_000));
+    assert!(driver.waits(2));
+    driver.send(3, request(90), Some(1_000));
+    assert_eq!(driver.reply_to(2), Some(&Err(Unavailable::Replaced)));
+    driver.advance(1_001);
+    assert_eq!(driver.blocked(3).age, Age { at: Time(5), tie: 0 });
 }
 
-/// A request that only waits has no answer and changes nothing: what it met must be told all the same.
+/// A request that only waits has no reply and changes no state: its contention must still be reported.
 #[test]
-fn whoever_meets_others_in_its_way_is_told_of() {
-    let mut world = World::new();
-    world.hands.0.store(100, Ordering::Relaxed);
-    world.send(1, ask("ada", grant(key("x"), Span(60_000))), None);
-    let lease = world.granted(1).lease;
-    let mut met = |command: Command, wait: Option<u64>| {
+fn every_contention_is_reported() {
+    let mut driver = Driver::new();
+    driver.clock.0.store(100, Ordering::Relaxed);
+    driver.send(1, acquire("ada", grant(key("x"), Span(60_000))), None);
+    let lease = driver.granted(1).lease;
+    let mut submit = |command: Command, wait: Option<u64>| {
         let wait = wait.map(|most| Wait { most: Span(most), gone: Arc::default() });
-        world.shard.submit(Submission { wait, ..Submission::new(command, 2) });
-        let told = world.shard.end_turn().contended;
-        assert!(told.iter().all(|one| one.holders == [lease] && one.members[0].resource.name() == "x"));
-        told.iter().map(|one| one.outcome).collect::<Vec<_>>()
+        driver.shard.submit(Submission { wait, ..Submission::new(command, 2) });
+        let contended = driver.shard.end_turn().contended;
+        assert!(
+            contended.iter().all(|event| event.holders == [lease] && event.members[0].resource.name() == "x")
+        );
+        contended.iter().map(|event| event.outcome).collect::<Vec<_>>()
     };
-    assert_eq!(met(ask("bob", grant(key("x"), Span(60_000))), None), [ContentionOutcome::Refused]);
-    assert_eq!(met(ask("bob", attempt(101, "b", key("x"))), Some(1_000)), [ContentionOutcome::Died]);
-    assert_eq!(met(ask("bob", attempt(5, "b", key("x"))), Some(1_000)), [ContentionOutcome::Queued]);
-    world.hands.0.fetch_add(1_001, Ordering::Relaxed);
-    world.shard.housekeep();
-    let told = world.shard.end_turn().contended;
-    assert_eq!(told.iter().map(|one| one.outcome).collect::<Vec<_>>(), [ContentionOutcome::TimedOut]);
+    assert_eq!(submit(acquire("bob", grant(key("x"), Span(60_000))), None), [ContentionOutcome::Refused]);
+    assert_eq!(submit(acquire("bob", attempt(101, "b", key("x"))), Some(1_000)), [ContentionOutcome::Died]);
+    assert_eq!(submit(acquire("bob", attempt(5, "b", key("x"))), Some(1_000)), [ContentionOutcome::Queued]);
+    driver.clock.0.fetch_add(1_001, Ordering::Relaxed);
+    driver.shard.housekeep();
+    let contended = driver.shard.end_turn().contended;
+    assert_eq!(
+        contended.iter().map(|event| event.outcome).collect::<Vec<_>>(),
+        [ContentionOutcome::TimedOut]
+    );
 }
 
 #[test]
-fn a_retry_takes_its_waiters_place_in_the_queue() {
-    let mut world = World::new();
-    world.send(1, ask("ada", grant(key("x"), Span(60_000))), None);
-    let holder = world.granted(1);
-    let asked = || ask("bob", grant(key("x"), Span(60_000))).with_request(request(7, 1));
-    world.send(2, asked(), Some(60_000));
-    world.send(3, ask("cid", grant(key("x"), Span(60_000))), Some(60_000));
-    world.send(4, asked(), Some(60_000));
-    assert_eq!(world.said(2), Some(&Err(Unavailable::Replaced)));
-    assert_eq!(world.shard.waiters().len(), 2);
-    let other = ask("bob", grant(key("y"), Span(60_000))).with_request(request(7, 2));
-    world.send(5, other, Some(60_000));
+fn a_retry_keeps_its_queue_position() {
+    let mut driver = Driver::new();
+    driver.send(1, acquire("ada", grant(key("x"), Span(60_000))), None);
+    let holder = driver.granted(1);
+    let request = || acquire("bob", grant(key("x"), Span(60_000))).with_request(idempotency_key(7, 1));
+    driver.send(2, request(), Some(60_000));
+    driver.send(3, acquire("cid", grant(key("x"), Span(60_000))), Some(60_000));
+    driver.send(4, request(), Some(60_000));
+    assert_eq!(driver.reply_to(2), Some(&Err(Unavailable::Replaced)));
+    assert_eq!(driver.shard.waiters().len(), 2);
+    let other = acquire("bob", grant(key("y"), Span(60_000))).with_request(idempotency_key(7, 2));
+    driver.send(5, other, Some(60_000));
     assert!(matches!(
-        world.said(5),
+        driver.reply_to(5),
         Some(Ok(Decision::Outcome(Outcome::Rejected(Rejection::RequestMismatch))))
     ));
-    world.send(6, Command::by(&identity("ada"), release(&holder)), None);
-    assert!(world.granted(4).token > holder.token, "before the one who came between");
-    assert!(world.waits(3));
-    // Another retry is answered with the same lease.
-    world.send(7, asked(), None);
-    assert_eq!(world.granted(7).lease, world.granted(4).lease);
+    driver.send(6, Command::by(&identity("ada"), release(&holder)), None);
+    assert!(driver.granted(4).token > holder.token, "served before the waiter that came between");
+    assert!(driver.waits(3));
+    // A further retry is a replay: it returns the same lease.
+    driver.send(7, request(), None);
+    assert_eq!(driver.granted(7).lease, driver.granted(4).lease);
 }
 
 #[test]
-fn one_who_waited_long_enough_is_told_who_is_in_the_way() {
-    let mut world = World::new();
-    world.send(1, ask("ada", grant(key("x"), Span(60_000))), None);
-    world.send(2, ask("bob", grant(key("x"), Span(60_000))), Some(1000));
-    world.send(3, ask("cid", grant(key("x"), Span(60_000))), Some(500));
-    assert_eq!(world.shard.until_due(), Some(Span(501)));
-    world.pass(500);
-    assert!(world.waits(3), "not a moment early");
-    world.pass(1);
-    let tired = world.blocked(3);
-    assert_eq!((tired.advice, tired.position), (Advice::Wait, 1));
-    assert_eq!(tired.holders, [world.granted(1).lease]);
-    assert!(world.waits(2));
+fn a_waiter_that_times_out_learns_the_conflicting_leases() {
+    let mut driver = Driver::new();
+    driver.send(1, acquire("ada", grant(key("x"), Span(60_000))), None);
+    driver.send(2, acquire("bob", grant(key("x"), Span(60_000))), Some(1000));
+    driver.send(3, acquire("cid", grant(key("x"), Span(60_000))), Some(500));
+    assert_eq!(driver.shard.until_due(), Some(Span(501)));
+    driver.advance(500);
+    assert!(driver.waits(3), "not a millisecond early");
+    driver.advance(1);
+    let timed_out = driver.blocked(3);
+    assert_eq!((timed_out.advice, timed_out.position), (Advice::Wait, 1));
+    assert_eq!(timed_out.holders, [driver.granted(1).lease]);
+    assert!(driver.waits(2));
 }
 
-/// A client's connection broke in the moment of the grant. Nobody had the lease, and everybody waited for it
-/// until its TTL.
+/// The expiry of a lease without waiters may be logged up to 5 s late; it has no effect on authority.
 #[test]
-fn what_nobody_waits_for_is_swept_late_and_honoured_not_a_moment_longer() {
-    let mut world = World::new();
-    world.shard.set_sweeper(Span(5000));
-    world.send(1, ask("ada", grant(key("x"), Span(1000))), None);
-    assert_eq!(world.shard.until_due(), Some(Span(6001)));
-    world.pass(1001);
-    assert_eq!(world.shard.kernel().counts().history, 0, "nothing is written down yet");
-    let late = world.granted(1);
-    world.send(
+fn expiry_is_logged_late_without_waiters_but_ends_authority_on_time() {
+    let mut driver = Driver::new();
+    driver.shard.set_sweeper(Span(5000));
+    driver.send(1, acquire("ada", grant(key("x"), Span(1000))), None);
+    assert_eq!(driver.shard.until_due(), Some(Span(6001)));
+    driver.advance(1001);
+    assert_eq!(driver.shard.kernel().counts().history, 0, "the expiry is not logged yet");
+    let late = driver.granted(1);
+    driver.send(
         2,
         Command::by(&identity("ada"), Action::Renew(vec![Renewal { held: held(&late), ttl: None }])),
         None,
     );
-    assert!(matches!(world.said(2), Some(Ok(said)) if format!("{said:?}").contains("LeaseExpired")));
-    // Whoever comes for it has it at once; whoever waits is served on time.
-    world.send(3, ask("bob", grant(key("x"), Span(1000))), None);
-    assert!(world.granted(3).token > late.token);
-    world.send(4, ask("cid", grant(key("x"), Span(1000))), Some(60_000));
-    assert_eq!(world.shard.until_due(), Some(Span(1001)));
-    world.pass(1001);
-    assert!(world.granted(4).token > world.granted(3).token);
-    world.pass(6001);
-    assert_eq!(world.shard.kernel().counts().leases, 0, "swept");
+    assert!(
+        matches!(driver.reply_to(2), Some(Ok(decision)) if format!("{decision:?}").contains("LeaseExpired"))
+    );
+    // A new request is granted at once, and a waiter on time.
+    driver.send(3, acquire("bob", grant(key("x"), Span(1000))), None);
+    assert!(driver.granted(3).token > late.token);
+    driver.send(4, acquire("cid", grant(key("x"), Span(1000))), Some(60_000));
+    assert_eq!(driver.shard.until_due(), Some(Span(1001)));
+    driver.advance(1001);
+    assert!(driver.granted(4).token > driver.granted(3).token);
+    driver.advance(6001);
+    assert_eq!(driver.shard.kernel().counts().leases, 0, "the expiry is logged");
+}
+
+/// A connection broke at the moment of the grant. No client knew of the lease, and all waited until its TTL ended.
+#[test]
+fn an_undelivered_grant_is_undone_and_its_idempotency_key_forgotten() {
+    let mut driver = Driver::new();
+    let request = || acquire("bob", grant(key("x"), Span(60_000))).with_request(idempotency_key(7, 1));
+    driver.send(1, request(), None);
+    let lost = driver.granted(1).lease;
+    assert_eq!(driver.replies.last().and_then(|(.., lease)| *lease), Some(lost));
+    driver.send(2, acquire("cid", grant(key("x"), Span(60_000))), Some(60_000));
+    driver.shard.delivered(lost, false);
+    driver.turn();
+    assert_ne!(driver.granted(2).lease, lost, "the next waiter has it");
+    driver.shard.delivered(driver.granted(2).lease, true);
+    driver.send(3, request(), None);
+    assert_eq!(driver.blocked(3).holders, [driver.granted(2).lease], "a retry is a new request");
 }
 
 #[test]
-fn a_grant_that_reached_nobody_is_undone_and_forgotten() {
-    let mut world = World::new();
-    let asked = || ask("bob", grant(key("x"), Span(60_000))).with_request(request(7, 1));
-    world.send(1, asked(), None);
-    let lost = world.granted(1).lease;
-    assert_eq!(world.replies.last().and_then(|(.., lease)| *lease), Some(lost));
-    world.send(2, ask("cid", grant(key("x"), Span(60_000))), Some(60_000));
-    world.shard.delivered(lost, false);
-    world.turn();
-    assert_ne!(world.granted(2).lease, lost, "the next one has it");
-    world.shard.delivered(world.granted(2).lease, true);
-    world.send(3, asked(), None);
-    assert_eq!(world.blocked(3).holders, [world.granted(2).lease], "a retry starts afresh");
-}
-
-#[test]
-fn a_grant_that_a_retry_delivered_or_its_holder_used_stays() {
-    let mut world = World::new();
-    let asked = || ask("bob", grant(key("x"), Span(60_000))).with_request(request(7, 1));
-    world.send(1, asked(), None);
-    world.send(2, asked(), None);
-    let lease = world.granted(1).lease;
-    world.shard.delivered(lease, false);
-    world.shard.delivered(lease, true);
-    world.turn();
-    assert_eq!(world.shard.kernel().counts().leases, 1);
-    // Nor the other way round: the first answer arrives, and the retry's is lost.
-    let again = || ask("bob", grant(key("z"), Span(60_000))).with_request(request(8, 1));
-    world.send(8, again(), None);
-    world.send(9, again(), None);
-    let lease = world.granted(8).lease;
-    world.shard.delivered(lease, true);
-    world.shard.delivered(lease, false);
-    world.turn();
-    assert_eq!(world.shard.kernel().counts().leases, 2);
-    world.send(10, Command::by(&identity("bob"), release(&world.granted(8))), None);
-    // A replay that is lost later on undoes nothing: the lease has reached its holder.
-    world.send(3, asked(), None);
+fn a_grant_delivered_by_a_replay_or_used_by_its_holder_is_not_undone() {
+    let mut driver = Driver::new();
+    let request = || acquire("bob", grant(key("x"), Span(60_000))).with_request(idempotency_key(7, 1));
+    driver.send(1, request(), None);
+    driver.send(2, request(), None);
+    let lease = driver.granted(1).lease;
+    driver.shard.delivered(lease, false);
+    driver.shard.delivered(lease, true);
+    driver.turn();
+    assert_eq!(driver.shard.kernel().counts().leases, 1);
+    // Nor in the other order: the first reply is delivered, the replay is lost.
+    let again = || acquire("bob", grant(key("z"), Span(60_000))).with_request(idempotency_key(8, 1));
+    driver.send(8, again(), None);
+    driver.send(9, again(), None);
+    let lease = driver.granted(8).lease;
+    driver.shard.delivered(lease, true);
+    driver.shard.delivered(lease, false);
+    driver.turn();
+    assert_eq!(driver.shard.kernel().counts().leases, 2);
+    driver.send(10, Command::by(&identity("bob"), release(&driver.granted(8))), None);
+    // A replay that is lost later undoes nothing: the lease was delivered.
+    driver.send(3, request(), None);
     assert_eq!(
-        world.replies.last().and_then(|(.., lease)| *lease),
+        driver.replies.last().and_then(|(.., lease)| *lease),
         None,
-        "nobody keeps track of it any more"
+        "its delivery is no longer tracked"
     );
 
-    world.send(4, ask("bob", grant(key("y"), Span(60_000))), None);
-    let used = world.granted(4);
+    driver.send(4, acquire("bob", grant(key("y"), Span(60_000))), None);
+    let used = driver.granted(4);
     let renewal = Action::Renew(vec![Renewal { held: held(&used), ttl: None }]);
-    world.send(5, Command::by(&identity("bob"), renewal), None);
-    world.shard.delivered(used.lease, false);
-    world.turn();
-    assert_eq!(world.shard.kernel().counts().leases, 2);
+    driver.send(5, Command::by(&identity("bob"), renewal), None);
+    driver.shard.delivered(used.lease, false);
+    driver.turn();
+    assert_eq!(driver.shard.kernel().counts().leases, 2);
 }
 
 #[test]
-fn a_long_command_becomes_records_of_256_and_others_get_their_turn_in_between() {
-    let mut world = World::new();
+fn a_long_command_is_logged_in_records_of_256_with_others_in_between() {
+    let mut driver = Driver::new();
     let mut renewals = Vec::new();
     for n in 0..700 {
-        world.send(n, ask("ada", grant(key(&format!("k{n}")), Span(60_000))), None);
-        renewals.push(Renewal { held: held(&world.granted(n)), ttl: Some(Span(90_000)) });
+        driver.send(n, acquire("ada", grant(key(&format!("k{n}")), Span(60_000))), None);
+        renewals.push(Renewal { held: held(&driver.granted(n)), ttl: Some(Span(90_000)) });
     }
-    let before = world.records;
+    let before = driver.records;
     let command = Command::by(&identity("ada"), Action::Renew(renewals));
-    world.shard.submit(Submission {
+    driver.shard.submit(Submission {
         command,
         correlation: 0,
         document: None,
@@ -402,119 +409,120 @@ fn a_long_command_becomes_records_of_256_and_others_get_their_turn_in_between() 
         on_decided: None,
         to: 1000,
     });
-    world.shard.submit(Submission {
-        command: ask("bob", grant(key("other"), Span(60_000))),
+    driver.shard.submit(Submission {
+        command: acquire("bob", grant(key("other"), Span(60_000))),
         correlation: 0,
         document: None,
         wait: None,
         on_decided: None,
         to: 1001,
     });
-    assert_eq!(world.shard.until_due(), Some(Span(0)), "there is more to do");
+    assert_eq!(driver.shard.until_due(), Some(Span(0)), "there is more to do");
     for _ in 0..3 {
-        world.turn();
+        driver.turn();
     }
-    let place = |to: u32| world.replies.iter().position(|(caller, ..)| *caller == to);
-    assert!(place(1001) < place(1000));
-    assert_eq!(world.records - before, 4);
-    match world.said(1000) {
+    let reply_index = |to: u32| driver.replies.iter().position(|(caller, ..)| *caller == to);
+    assert!(reply_index(1001) < reply_index(1000));
+    assert_eq!(driver.records - before, 4);
+    match driver.reply_to(1000) {
         Some(Ok(Decision::Outcome(Outcome::Applied(Response::Renewed(results), _)))) => {
             assert_eq!((results.len(), results.iter().filter(|result| result.is_ok()).count()), (700, 700));
         }
         other => panic!("{other:?}"),
     }
     let all = Action::RevokeAll(Party::Identity(default_namespace(), identity("ada")));
-    world.send(1002, Command::by(&identity("op"), all), None);
+    driver.send(1002, Command::by(&identity("op"), all), None);
     for _ in 0..3 {
-        world.turn();
+        driver.turn();
     }
     assert!(matches!(
-        world.said(1002),
+        driver.reply_to(1002),
         Some(Ok(Decision::Outcome(Outcome::Applied(Response::RevokedAll { revoked: 700, more: false }, _))))
     ));
-    let endless = vec![Renewal { held: held(&world.granted(0)), ttl: None }; engine::RENEWALS_MAX + 1];
-    world.send(1003, Command::by(&identity("ada"), Action::Renew(endless)), None);
+    let too_many = vec![Renewal { held: held(&driver.granted(0)), ttl: None }; engine::RENEWALS_MAX + 1];
+    driver.send(1003, Command::by(&identity("ada"), Action::Renew(too_many)), None);
     assert!(matches!(
-        world.said(1003),
+        driver.reply_to(1003),
         Some(Ok(Decision::Outcome(Outcome::Rejected(Rejection::InvalidBatch))))
     ));
 }
 
 #[test]
-fn without_space_what_gives_back_goes_on_and_then_nothing() {
-    let mut world = World::new();
+fn a_nearly_full_log_accepts_only_releases_and_a_full_log_nothing() {
+    let mut driver = Driver::new();
     for n in 0..3 {
-        world.send(n, ask("ada", grant(key(&format!("k{n}")), Span(1000))), None);
+        driver.send(n, acquire("ada", grant(key(&format!("k{n}")), Span(1000))), None);
     }
-    world.shard.set_space(LogSpace::Reserve);
-    world.send(10, ask("ada", grant(key("new"), Span(1000))), None);
-    assert_eq!(world.said(10), Some(&Err(Unavailable::NoSpace)));
-    world.send(11, Command::by(&identity("ada"), release(&world.granted(0))), None);
-    assert!(matches!(world.said(11), Some(Ok(_))));
-    world.shard.set_space(LogSpace::Nothing);
-    world.send(12, Command::by(&identity("ada"), release(&world.granted(1))), None);
-    assert_eq!(world.said(12), Some(&Err(Unavailable::NoSpace)));
-    let before = world.records;
-    world.pass(5000);
-    assert_eq!(world.records, before, "not even what is due is written");
-    assert_eq!(world.shard.until_due(), None);
-    world.shard.set_space(LogSpace::Plenty);
-    world.pass(1);
-    assert_eq!(world.shard.kernel().counts().leases, 0, "what was due has ended");
+    driver.shard.set_space(LogSpace::Reserve);
+    driver.send(10, acquire("ada", grant(key("new"), Span(1000))), None);
+    assert_eq!(driver.reply_to(10), Some(&Err(Unavailable::NoSpace)));
+    driver.send(11, Command::by(&identity("ada"), release(&driver.granted(0))), None);
+    assert!(matches!(driver.reply_to(11), Some(Ok(_))));
+    driver.shard.set_space(LogSpace::Nothing);
+    driver.send(12, Command::by(&identity("ada"), release(&driver.granted(1))), None);
+    assert_eq!(driver.reply_to(12), Some(&Err(Unavailable::NoSpace)));
+    let before = driver.records;
+    driver.advance(5000);
+    assert_eq!(driver.records, before, "not even due expiries are logged");
+    assert_eq!(driver.shard.until_due(), None);
+    driver.shard.set_space(LogSpace::Plenty);
+    driver.advance(1);
+    assert_eq!(driver.shard.kernel().counts().leases, 0, "the due expiries are logged");
 }
 
 #[test]
-fn when_it_stops_those_who_wait_are_told() {
-    let mut world = World::new();
-    world.send(1, ask("ada", one_reader()), None);
-    world.send(2, ask("bob", grant(key("x"), Span(60_000))), Some(60_000));
-    world.send(3, ask("cid", one_reader()), Some(60_000));
-    assert!(world.waits(3));
-    world.shard.stop();
-    world.turn();
+fn waiters_are_refused_when_the_shard_stops() {
+    let mut driver = Driver::new();
+    driver.send(1, acquire("ada", shared_x()), None);
+    driver.send(2, acquire("bob", grant(key("x"), Span(60_000))), Some(60_000));
+    driver.send(3, acquire("cid", shared_x()), Some(60_000));
+    assert!(driver.waits(3));
+    driver.shard.stop();
+    driver.turn();
     for to in [2, 3] {
-        assert_eq!(world.said(to), Some(&Err(Unavailable::Stopped)), "{to}");
+        assert_eq!(driver.reply_to(to), Some(&Err(Unavailable::Stopped)), "{to}");
     }
-    assert_eq!(world.shard.kernel().counts().leases, 1, "nobody is granted anything on the way out");
+    assert_eq!(driver.shard.kernel().counts().leases, 1, "no waiter is granted a lease while it stops");
 }
 
-fn one_reader() -> LeaseRequest {
+fn shared_x() -> LeaseRequest {
     grant(one(Predicate::Consumes, "KEY:x"), Span(60_000))
 }
 
-/// A client that gave up stayed in the queue until its turn, and everybody behind it was told a place too far back.
+/// A disconnected waiter stayed in the queue until it came to its front, and the queue positions behind it were one
+/// too high.
 #[test]
-fn one_who_hangs_up_is_out_of_the_queue_at_once() {
-    let mut world = World::new();
-    world.send(1, ask("ada", grant(key("x"), Span(60_000))), None);
+fn a_disconnected_waiter_leaves_the_queue_at_once() {
+    let mut driver = Driver::new();
+    driver.send(1, acquire("ada", grant(key("x"), Span(60_000))), None);
     let gone = Arc::default();
     let wait = Some(Wait { most: Span(60_000), gone: Arc::clone(&gone) });
-    let command = ask("bob", grant(key("x"), Span(60_000)));
-    world.shard.submit(Submission { wait, ..Submission::new(command, 2) });
-    world.send(3, ask("cid", grant(key("x"), Span(60_000))), Some(60_000));
-    assert_eq!(world.shard.waiters().len(), 2);
-    world.shard.hang_up(&gone);
-    world.turn();
-    assert_eq!(world.shard.waiters().len(), 1);
-    assert!(world.waits(2), "nobody listens, and nothing is said");
-    world.send(4, Command::by(&identity("ada"), release(&world.granted(1))), None);
-    world.granted(3);
-    world.shard.hang_up(&gone);
+    let command = acquire("bob", grant(key("x"), Span(60_000)));
+    driver.shard.submit(Submission { wait, ..Submission::new(command, 2) });
+    driver.send(3, acquire("cid", grant(key("x"), Span(60_000))), Some(60_000));
+    assert_eq!(driver.shard.waiters().len(), 2);
+    driver.shard.hang_up(&gone);
+    driver.turn();
+    assert_eq!(driver.shard.waiters().len(), 1);
+    assert!(driver.waits(2), "it gets no reply");
+    driver.send(4, Command::by(&identity("ada"), release(&driver.granted(1))), None);
+    driver.granted(3);
+    driver.shard.hang_up(&gone);
 }
 
 #[test]
-fn what_a_peek_sees_is_the_state_in_which_its_command_was_decided() {
-    let mut world = World::new();
+fn on_decided_sees_the_state_in_which_its_command_was_decided() {
+    let mut driver = Driver::new();
     let (send, receive) = std::sync::mpsc::channel();
     for (to, name) in [(1, "x"), (2, "x"), (3, "y")] {
         let send = send.clone();
-        let on_decided: engine::OnDecided = Box::new(move |kernel, _, said| {
-            let blocked = matches!(said, Decision::Blocked(_));
+        let on_decided: engine::OnDecided = Box::new(move |kernel, _, decision| {
+            let blocked = matches!(decision, Decision::Blocked(_));
             send.send((to, kernel.counts().leases, blocked)).expect("the test listens");
         });
-        let command = ask("ada", grant(key(name), Span(60_000)));
-        world.shard.submit(Submission { on_decided: Some(on_decided), ..Submission::new(command, to) });
+        let command = acquire("ada", grant(key(name), Span(60_000)));
+        driver.shard.submit(Submission { on_decided: Some(on_decided), ..Submission::new(command, to) });
     }
-    world.turn();
+    driver.turn();
     assert_eq!(receive.try_iter().collect::<Vec<_>>(), [(1, 1, false), (2, 1, true), (3, 2, false)]);
 }

@@ -24,12 +24,12 @@ fn through_a_blob(snapshot: &Snapshot, next: Seq) -> (Snapshot, Seq) {
 fn a_restored_kernel_behaves_like_the_original() {
     for seed in 0..40 {
         let (mut kernel, mut twin) = (Kernel::new(), Kernel::new());
-        let mut hostile = CommandGenerator::new(seed);
+        let mut generator = CommandGenerator::new(seed);
         for n in 0..1500 {
-            let step = hostile.step(&kernel);
+            let step = generator.step(&kernel);
             let outcome = kernel.apply(step.lsn, step.now, &step.command);
             assert_eq!(twin.apply(step.lsn, step.now, &step.command), outcome, "seed {seed}, step {n}");
-            hostile.heard(&step, &outcome);
+            generator.observe(&step, &outcome);
             if n % 16 == 0 {
                 let snapshot = kernel.snapshot();
                 let (again, next) = through_a_blob(&snapshot, Seq(n));

@@ -1,4 +1,4 @@
-//! Waiting: first come, first served, whole bundles, nobody barges; against a list that is scanned whole.
+//! Wait queues: FIFO, bundles granted as a whole, no barging; compared with a list that is scanned in full.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,10 @@ use sim::fixture::{grant, held, identity, key, member, one};
 use sim::rng::Rng;
 use store::Seq;
 
-/// Time stands still: nothing here is about time.
-struct Stopped;
+/// These tests do not depend on time.
+struct FrozenClock;
 
-impl Clock for Stopped {
+impl Clock for FrozenClock {
     fn boot_clock(&self) -> Span {
         Span(1)
     }
@@ -29,24 +29,24 @@ impl Clock for Stopped {
 
 fn decider() -> Decider {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = TenureConfig { store, writer: 1, limits: Limits { history_max: 0, ..Limits::default() } };
-    Decider::open(Kernel::new(), Seq(0), Box::new(Stopped), &opening).expect("a right clock")
+    let tenure = TenureConfig { store, writer: 1, limits: Limits { history_max: 0, ..Limits::default() } };
+    Decider::open(Kernel::new(), Seq(0), Box::new(FrozenClock), &tenure).expect("a valid clock")
 }
 
-fn acquire(bundle: Bundle) -> Command {
+fn acquire_command(bundle: Bundle) -> Command {
     Command::by(&identity("ada"), Action::Acquire(grant(bundle, Span(60_000))))
 }
 
-fn granted(said: &Decision) -> Option<Granted> {
-    match said {
+fn granted(decision: &Decision) -> Option<Granted> {
+    match decision {
         Decision::Outcome(Outcome::Applied(Response::Granted(granted), _)) => Some(*granted),
         _ => None,
     }
 }
 
-fn ask(decider: &mut Decider, bundle: Bundle) -> Result<Granted, (Ticket, usize)> {
-    match decider.ask(&acquire(bundle), 0, Some(&Arc::default())) {
-        Admission::Decided(said) => Ok(granted(&said).expect("granted, or it waits")),
+fn acquire(decider: &mut Decider, bundle: Bundle) -> Result<Granted, (Ticket, usize)> {
+    match decider.ask(&acquire_command(bundle), 0, Some(&Arc::default())) {
+        Admission::Decided(decision) => Ok(granted(&decision).expect("granted or waiting")),
         Admission::Waiting { ticket, position } => Err((ticket, position)),
     }
 }
@@ -58,17 +58,18 @@ fn release(decider: &mut Decider, lease: &Granted) {
 
 fn served(decider: &mut Decider) -> Vec<(Ticket, Granted)> {
     let served = decider.take_served().into_iter();
-    let granted = served.filter_map(|(ticket, answer)| Some((ticket, granted(&answer?).expect("granted"))));
+    let granted =
+        served.filter_map(|(ticket, decision)| Some((ticket, granted(&decision?).expect("granted"))));
     granted.collect()
 }
 
 #[test]
-fn a_key_is_handed_on_in_the_order_in_which_they_came() {
+fn a_key_is_handed_off_in_order_of_arrival() {
     let mut decider = decider();
-    let mut holder = ask(&mut decider, key("k")).expect("free");
+    let mut holder = acquire(&mut decider, key("k")).expect("free");
     let tickets: Vec<Ticket> = (0..5)
         .map(|n| {
-            let (ticket, position) = ask(&mut decider, key("k")).expect_err("held");
+            let (ticket, position) = acquire(&mut decider, key("k")).expect_err("held");
             assert_eq!(position, n);
             ticket
         })
@@ -76,47 +77,48 @@ fn a_key_is_handed_on_in_the_order_in_which_they_came() {
     for ticket in tickets {
         release(&mut decider, &holder);
         let served = served(&mut decider);
-        assert_eq!(served.len(), 1, "exactly the next");
+        assert_eq!(served.len(), 1, "the next waiter only");
         assert_eq!(served[0].0, ticket);
         assert!(served[0].1.token > holder.token);
         holder = served[0].1;
     }
 }
 
-/// `x` became free, and was given to whoever asked for `x` alone, since the bundle before it could not use
-/// it yet; a stream of those kept the bundle waiting for ever.
+/// `x` was freed and granted to a later request for `x` alone, because the bundle ahead of it could not use it
+/// yet; a stream of such requests starved the bundle.
 #[test]
-fn nobody_barges_past_a_bundle_that_waits() {
+fn no_request_barges_past_a_waiting_bundle() {
     let mut decider = decider();
-    let x = ask(&mut decider, key("x")).expect("free");
-    let y = ask(&mut decider, key("y")).expect("free");
+    let x = acquire(&mut decider, key("x")).expect("free");
+    let y = acquire(&mut decider, key("y")).expect("free");
     let both = Bundle::new(vec![member(Predicate::Mutates, "KEY:x"), member(Predicate::Mutates, "KEY:y")]);
-    let (bundle, _) = ask(&mut decider, both.expect("two")).expect_err("held");
+    let (bundle, _) = acquire(&mut decider, both.expect("two")).expect_err("held");
     release(&mut decider, &x);
-    assert_eq!(served(&mut decider), [], "half of it is not enough");
-    let (late, position) = ask(&mut decider, key("x")).expect_err("the bundle was first");
+    assert_eq!(served(&mut decider), [], "half of the bundle is still held");
+    let (late, position) = acquire(&mut decider, key("x")).expect_err("the bundle is ahead");
     assert_eq!(position, 1);
-    match decider.ask(&acquire(key("x")), 0, None) {
-        Admission::Decided(said) => assert!(matches!(said, Decision::Blocked(_)), "{said:?}"),
-        Admission::Waiting { .. } => panic!("it does not want to wait"),
+    match decider.ask(&acquire_command(key("x")), 0, None) {
+        Admission::Decided(decision) => assert!(matches!(decision, Decision::Blocked(_)), "{decision:?}"),
+        Admission::Waiting { .. } => panic!("the request has no wait"),
     }
     release(&mut decider, &y);
-    let whole = served(&mut decider);
-    assert_eq!(whole.len(), 1);
-    assert_eq!(whole[0].0, bundle);
-    release(&mut decider, &whole[0].1);
+    let bundle_grant = served(&mut decider);
+    assert_eq!(bundle_grant.len(), 1);
+    assert_eq!(bundle_grant[0].0, bundle);
+    release(&mut decider, &bundle_grant[0].1);
     assert_eq!(served(&mut decider)[0].0, late);
 }
 
 #[test]
-fn readers_are_served_together_and_a_writer_between_them_keeps_its_place() {
+fn readers_are_served_together_but_not_past_a_writer_between_them() {
     let mut decider = decider();
-    let writer = ask(&mut decider, one(Predicate::Mutates, "FILE:/a/*")).expect("free");
-    let reader =
-        |decider: &mut Decider, path: &str| ask(decider, one(Predicate::Consumes, path)).expect_err("held").0;
+    let writer = acquire(&mut decider, one(Predicate::Mutates, "FILE:/a/*")).expect("free");
+    let reader = |decider: &mut Decider, path: &str| {
+        acquire(decider, one(Predicate::Consumes, path)).expect_err("held").0
+    };
     let first = reader(&mut decider, "FILE:/a/b");
     let second = reader(&mut decider, "FILE:/a/c");
-    let (between, _) = ask(&mut decider, one(Predicate::Mutates, "FILE:/a/*")).expect_err("held");
+    let (between, _) = acquire(&mut decider, one(Predicate::Mutates, "FILE:/a/*")).expect_err("held");
     let third = reader(&mut decider, "FILE:/a/d");
     release(&mut decider, &writer);
     let readers = served(&mut decider);
@@ -131,12 +133,12 @@ fn readers_are_served_together_and_a_writer_between_them_keeps_its_place() {
 }
 
 #[test]
-fn one_who_is_called_off_is_never_granted_and_lets_those_behind_it_through() {
+fn a_cancelled_waiter_is_never_granted_and_unblocks_the_waiters_behind_it() {
     let mut decider = decider();
-    let reader = ask(&mut decider, one(Predicate::Consumes, "KEY:k")).expect("free");
-    let (writer, _) = ask(&mut decider, one(Predicate::Mutates, "KEY:k")).expect_err("held");
+    let reader = acquire(&mut decider, one(Predicate::Consumes, "KEY:k")).expect("free");
+    let (writer, _) = acquire(&mut decider, one(Predicate::Mutates, "KEY:k")).expect_err("held");
     let (behind, position) =
-        ask(&mut decider, one(Predicate::Consumes, "KEY:k")).expect_err("behind the writer");
+        acquire(&mut decider, one(Predicate::Consumes, "KEY:k")).expect_err("behind the writer");
     assert_eq!(position, 1);
     decider.call_off(writer);
     assert_eq!(served(&mut decider)[0].0, behind);
@@ -145,28 +147,28 @@ fn one_who_is_called_off_is_never_granted_and_lets_those_behind_it_through() {
     assert!(decider.waiters().is_empty());
 }
 
-/// A connection closed while its request waited; the grant that it got later held up everyone behind it
-/// until its TTL.
+/// A connection closed while its request waited; the lease that it was granted later blocked all waiters behind
+/// it until its TTL ended.
 #[test]
-fn one_who_is_gone_is_passed_by_when_its_turn_comes() {
+fn a_disconnected_waiter_is_skipped() {
     let mut decider = decider();
-    let holder = ask(&mut decider, key("k")).expect("free");
+    let holder = acquire(&mut decider, key("k")).expect("free");
     let gone = Arc::new(AtomicBool::new(false));
-    assert!(matches!(decider.ask(&acquire(key("k")), 0, Some(&gone)), Admission::Waiting { .. }));
-    let (behind, _) = ask(&mut decider, key("k")).expect_err("held");
+    assert!(matches!(decider.ask(&acquire_command(key("k")), 0, Some(&gone)), Admission::Waiting { .. }));
+    let (behind, _) = acquire(&mut decider, key("k")).expect_err("held");
     gone.store(true, Ordering::Release);
     release(&mut decider, &holder);
     assert_eq!(served(&mut decider).iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(), [behind]);
     assert!(decider.waiters().is_empty());
 }
 
-/// With ten thousand who wait for one key, handing it on must look at one or two of them.
+/// With 10,000 waiters for one key, a hand-off must visit one or two of them.
 #[test]
-fn a_long_queue_is_not_walked() {
+fn a_hand_off_does_not_scan_a_long_queue() {
     let mut decider = decider();
-    let mut holder = ask(&mut decider, key("k")).expect("free");
+    let mut holder = acquire(&mut decider, key("k")).expect("free");
     for _ in 0..10_000 {
-        ask(&mut decider, key("k")).expect_err("held");
+        acquire(&mut decider, key("k")).expect_err("held");
     }
     for left in (9_000..10_000).rev() {
         release(&mut decider, &holder);
@@ -177,21 +179,21 @@ fn a_long_queue_is_not_walked() {
     }
 }
 
-/// Those who hold and those who wait, in order: scanned whole after every change.
+/// The reference model: holders and waiters in order of arrival, scanned in full after every change.
 #[derive(Default)]
-struct Naive {
+struct ModelQueue {
     holders: Vec<(Granted, Bundle)>,
     waiting: Vec<(Ticket, Bundle)>,
 }
 
-impl Naive {
+impl ModelQueue {
     fn is_free(&self, bundle: &Bundle, ahead: &[(Ticket, Bundle)]) -> bool {
         let holders = self.holders.iter().map(|(_, held)| held);
         !holders.chain(ahead.iter().map(|(_, wanted)| wanted)).any(|other| other.conflicts_with(bundle))
     }
 
-    /// Takes out everyone whose turn has come, in order, and believes the decider's grants.
-    fn serve(&mut self, mut served: Vec<(Ticket, Granted)>, story: &str) {
+    /// Removes the waiters that can be served, in order, and compares them with those that the decider served.
+    fn serve(&mut self, mut served: Vec<(Ticket, Granted)>, context: &str) {
         let mut n = 0;
         while n < self.waiting.len() {
             if !self.is_free(&self.waiting[n].1, &self.waiting[..n]) {
@@ -199,15 +201,15 @@ impl Naive {
                 continue;
             }
             let (ticket, bundle) = self.waiting.remove(n);
-            let place = served.iter().position(|(other, _)| *other == ticket);
-            let place = place.unwrap_or_else(|| panic!("{story}: {ticket:?} should have been served"));
-            self.holders.push((served.remove(place).1, bundle));
+            let index = served.iter().position(|(other, _)| *other == ticket);
+            let index = index.unwrap_or_else(|| panic!("{context}: {ticket:?} should have been served"));
+            self.holders.push((served.remove(index).1, bundle));
         }
-        assert!(served.is_empty(), "{story}: served too early: {served:?}");
+        assert!(served.is_empty(), "{context}: served too early: {served:?}");
     }
 }
 
-fn some_bundle(rng: &mut Rng) -> Bundle {
+fn random_bundle(rng: &mut Rng) -> Bundle {
     let names = ["KEY:a", "KEY:b", "FILE:/x", "FILE:/x/y", "FILE:/x/*", "FILE:/*", "FILE:/z", "TABLE:t"];
     let members = (0..=rng.below(2)).map(|_| {
         let predicate = if rng.one_in(2) { Predicate::Mutates } else { *rng.pick(&Predicate::ALL) };
@@ -217,41 +219,41 @@ fn some_bundle(rng: &mut Rng) -> Bundle {
 }
 
 #[test]
-fn queues_agree_with_a_list_that_is_scanned_whole() {
+fn queues_agree_with_a_list_that_is_scanned_in_full() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
-        let (mut decider, mut naive) = (decider(), Naive::default());
+        let (mut decider, mut model) = (decider(), ModelQueue::default());
         for step in 0..200 {
-            let story = format!("seed {seed}, step {step}");
+            let context = format!("seed {seed}, step {step}");
             match rng.below(10) {
                 0..5 => {
-                    let bundle = some_bundle(&mut rng);
-                    let free = naive.is_free(&bundle, &naive.waiting);
-                    match ask(&mut decider, bundle.clone()) {
+                    let bundle = random_bundle(&mut rng);
+                    let free = model.is_free(&bundle, &model.waiting);
+                    match acquire(&mut decider, bundle.clone()) {
                         Ok(lease) => {
-                            assert!(free, "{story}: granted past somebody");
-                            naive.holders.push((lease, bundle));
+                            assert!(free, "{context}: granted despite a conflict");
+                            model.holders.push((lease, bundle));
                         }
                         Err((ticket, _)) => {
-                            assert!(!free, "{story}: nobody is in the way");
-                            naive.waiting.push((ticket, bundle));
+                            assert!(!free, "{context}: waits without a conflict");
+                            model.waiting.push((ticket, bundle));
                         }
                     }
                 }
-                5..9 if !naive.holders.is_empty() => {
-                    let place = usize::from(rng.small(250)) % naive.holders.len();
-                    let (lease, _) = naive.holders.remove(place);
+                5..9 if !model.holders.is_empty() => {
+                    let index = usize::from(rng.small(250)) % model.holders.len();
+                    let (lease, _) = model.holders.remove(index);
                     release(&mut decider, &lease);
                 }
-                _ if !naive.waiting.is_empty() => {
-                    let place = usize::from(rng.small(250)) % naive.waiting.len();
-                    let (ticket, _) = naive.waiting.remove(place);
+                _ if !model.waiting.is_empty() => {
+                    let index = usize::from(rng.small(250)) % model.waiting.len();
+                    let (ticket, _) = model.waiting.remove(index);
                     decider.call_off(ticket);
                 }
                 _ => {}
             }
-            naive.serve(served(&mut decider), &story);
-            assert_eq!(decider.waiters().len(), naive.waiting.len(), "{story}");
+            model.serve(served(&mut decider), &context);
+            assert_eq!(decider.waiters().len(), model.waiting.len(), "{context}");
         }
     }
 }

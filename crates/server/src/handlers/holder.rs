@@ -12,7 +12,7 @@ use kernel::{Action, Command, Credential, Outcome, Rejection, Renewal, Time};
 
 use crate::backend::leases::{check_covered, check_covers};
 use crate::backend::shards::{App, SubmitOptions};
-use crate::parse::idempotency::{self, action_name};
+use crate::parse::idempotency;
 use crate::parse::{self, Headers};
 use crate::peer::Peer;
 use crate::present::JsonResult;
@@ -114,7 +114,7 @@ async fn submit(
     body: &[u8],
 ) -> Result<(Decision, Time), RefusalResponse> {
     let shard = app.shard_of_lease(credential.lease)?;
-    let request = idempotency::key(headers, action_name(&action), &[body])?;
+    let request = idempotency::key(headers, action.name(), &[body])?;
     let command = Command { identity: Some(peer.identity.clone()), request, action };
     let options = SubmitOptions::new(parse::correlation(headers)?);
     Ok(app.submit(shard, command, options, |_, now, _| now).await?)

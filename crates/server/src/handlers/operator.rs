@@ -15,7 +15,7 @@ use kernel::{
 
 use crate::backend::error::BackendError;
 use crate::backend::shards::{App, ShardView, SubmitOptions};
-use crate::parse::idempotency::{self, action_name};
+use crate::parse::idempotency;
 use crate::parse::{self, Headers};
 use crate::peer::Peer;
 use crate::present::JsonResult;
@@ -174,7 +174,7 @@ fn command(
     headers: &HeaderMap,
     sent: &[u8],
 ) -> Result<Command, RefusalResponse> {
-    let request = idempotency::key(headers, action_name(&action), &[sent])?;
+    let request = idempotency::key(headers, action.name(), &[sent])?;
     Ok(Command { identity: Some(peer.identity.clone()), request, action })
 }
 

@@ -8,7 +8,7 @@
 
 use api::{Refusal, header};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use kernel::{Action, IdempotencyKey, RequestKey};
+use kernel::{IdempotencyKey, RequestKey};
 
 use crate::parse::headers::{REQUEST_HEADERS, digest, header_text};
 
@@ -43,30 +43,4 @@ pub(crate) fn key_of_part(
     let mut fingerprint = [0; 16];
     hasher.finalize_xof().fill(&mut fingerprint);
     Ok(Some(IdempotencyKey { key: RequestKey(digest(key.as_bytes())), fingerprint }))
-}
-
-/// The name of an action in fingerprints.
-pub(crate) fn action_name(action: &Action) -> &'static str {
-    match action {
-        Action::Open(_) => "open",
-        Action::Tick => "tick",
-        Action::Acquire(_) => "acquire",
-        Action::Reserve(_) => "reserve",
-        Action::Activate(_) => "activate",
-        Action::Renew(_) => "keepalive",
-        Action::Release(_) => "release",
-        Action::Rebind(_) => "rebind",
-        Action::Touch(_) => "touch",
-        Action::Commit(_) => "commit",
-        Action::Remove(_) => "remove",
-        Action::Relocate(_) => "relocate",
-        Action::Revoke(_) => "revoke",
-        Action::RevokeAll(_) => "revoke_all",
-        Action::Reclaim(_) => "reclaim",
-        Action::Pause(_) => "pause",
-        Action::SetQuota(_) => "set_quota",
-        Action::DropNamespace(_) => "drop_namespace",
-        Action::Agent(_) => "agent",
-        Action::Retract(_) => "retract",
-    }
 }

@@ -284,7 +284,7 @@ mod tests {
     }
 
     fn concurrent(calls: Vec<(u64, u64, Op)>) -> bool {
-        let calls = calls.into_iter().map(|(asked, answered, op)| Call { op, asked, answered });
+        let calls = calls.into_iter().map(|(invoked, returned, op)| Call { op, invoked, returned });
         explain(&KeyModel, calls.collect()).is_ok()
     }
 

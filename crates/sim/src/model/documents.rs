@@ -30,8 +30,8 @@ impl Model {
             return Err(Rejection::InvalidState(State::Reserved));
         }
         let matches = |key: &KeyData| key.namespace == lease.namespace && key.key == write.key;
-        let place = self.keys.iter().position(matches).expect("a leased key is known");
-        let key = &self.keys[place];
+        let index = self.keys.iter().position(matches).expect("a leased key is known");
+        let key = &self.keys[index];
         let tag = DocumentTag { version: key.version, etag: key.document.map(|document| document.etag) };
         if write.if_version.is_some_and(|version| version != tag.version) {
             return Err(Rejection::VersionConflict(tag));
@@ -39,16 +39,16 @@ impl Model {
         if write.if_etag.is_some_and(|etag| etag != tag.etag) {
             return Err(Rejection::EtagMismatch(tag));
         }
-        Ok((lsn, place))
+        Ok((lsn, index))
     }
 
     pub(super) fn commit(&mut self, lsn: Lsn, now: Time, who: &Identity, commit: &Commit) -> ModelResult {
-        let (lease, place) = self.may_write(now, who, &commit.write)?;
+        let (lease, index) = self.may_write(now, who, &commit.write)?;
         let documents = self.keys.iter().filter(|key| key.document.is_some()).count();
-        if self.keys[place].document.is_none() && documents >= self.limits().documents_max as usize {
+        if self.keys[index].document.is_none() && documents >= self.limits().documents_max as usize {
             return Err(Rejection::Full(BoundedTable::Documents).into());
         }
-        let (namespace, name) = (self.keys[place].namespace.clone(), commit.write.key.clone());
+        let (namespace, name) = (self.keys[index].namespace.clone(), commit.write.key.clone());
         self.pass_time(lsn, now, &[]);
         let matches = |key: &&mut KeyData| key.namespace == namespace && key.key == name;
         let key = self.keys.iter_mut().find(matches).expect("a leased key stays");
@@ -67,8 +67,8 @@ impl Model {
 
     pub(super) fn remove(&mut self, lsn: Lsn, now: Time, who: &Identity, removal: &Removal) -> ModelResult {
         let write = &removal.write;
-        let (lease, place) = self.may_write(now, who, write)?;
-        let KeyData { namespace, key: name, version, document } = self.keys[place].clone();
+        let (lease, index) = self.may_write(now, who, write)?;
+        let KeyData { namespace, key: name, version, document } = self.keys[index].clone();
         if document.is_none() && !write.release {
             return Err(NotApplied::Unchanged(Response::Removed { removed: false, version }));
         }

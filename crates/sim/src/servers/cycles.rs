@@ -22,11 +22,11 @@ pub fn check<R>(shard: &Shard<R>) -> Result<(), String> {
 }
 
 fn check_requests<R>(shard: &Shard<R>) -> Result<(), String> {
-    let mut seen = BTreeSet::new();
+    let mut requests = BTreeSet::new();
     for (_, waiter) in shard.waiters().iter() {
         let command = &waiter.command;
         let request = command.identity.clone().zip(command.request.map(|request| request.key));
-        if request.is_some_and(|request| !seen.insert(request)) {
+        if request.is_some_and(|request| !requests.insert(request)) {
             return Err(format!("a request waits twice: {command:?}"));
         }
     }
@@ -59,14 +59,14 @@ fn blocks(earlier: &Waiter, later: &Waiter) -> bool {
 fn check_cycles<R>(shard: &Shard<R>) -> Result<(), String> {
     let edges = edges(shard);
     for start in edges.keys() {
-        let (mut seen, mut todo) = (BTreeSet::new(), vec![start]);
-        while let Some(node) = todo.pop() {
+        let (mut visited, mut unvisited) = (BTreeSet::new(), vec![start]);
+        while let Some(node) = unvisited.pop() {
             for next in edges.get(node).into_iter().flatten() {
                 if next == start && matches!(start, WaitNode::Session(_)) {
                     return Err(format!("deadlock cycle through {start:?}"));
                 }
-                if seen.insert(next) {
-                    todo.push(next);
+                if visited.insert(next) {
+                    unvisited.push(next);
                 }
             }
         }

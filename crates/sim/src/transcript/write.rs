@@ -41,27 +41,25 @@ impl LineWriter {
     fn action(&mut self, action: &Action) {
         match action {
             Action::Open(open) => self.open(open),
-            Action::Tick => self.word("tick"),
-            Action::Acquire(grant) => self.grant("acquire", grant),
-            Action::Reserve(grant) => self.grant("reserve", grant),
-            Action::Activate(held) => self.held("activate", *held),
-            Action::Release(held) => self.held("release", *held),
-            Action::Rebind(held) => self.held("rebind", *held),
-            Action::Touch(held) => self.held("touch", *held),
+            Action::Tick => self.word(action.name()),
+            Action::Acquire(grant) | Action::Reserve(grant) => self.grant(action.name(), grant),
+            Action::Activate(held) | Action::Release(held) | Action::Rebind(held) | Action::Touch(held) => {
+                self.held(action.name(), *held);
+            }
             Action::Renew(renewals) => {
-                self.word("renew");
+                self.word(action.name());
                 for renewal in renewals {
                     let ttl = renewal.ttl.map_or_else(String::new, |ttl| format!(":{}", ttl.0));
                     self.word(format!("{}{ttl}", credential(renewal.held)));
                 }
             }
             Action::Commit(commit) => {
-                self.write("commit", &commit.write);
+                self.write(action.name(), &commit.write);
                 self.set("etag", etag(commit.etag));
                 self.set("bytes", commit.bytes);
                 self.set("at", commit.location.0);
             }
-            Action::Remove(removal) => self.write("remove", &removal.write),
+            Action::Remove(removal) => self.write(action.name(), &removal.write),
             Action::Relocate(relocation) => {
                 self.word("relocate");
                 self.word(quote(relocation.key.as_str()));

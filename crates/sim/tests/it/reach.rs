@@ -60,12 +60,12 @@ const MUST_OCCUR: &str = "
 fn generated_commands_reach_every_outcome() {
     let mut counts = BTreeMap::new();
     for seed in 0..60 {
-        let (mut hostile, mut trial) = (CommandGenerator::new(seed), Trial::default());
+        let (mut generator, mut trial) = (CommandGenerator::new(seed), Trial::default());
         for _ in 0..1000 {
-            let step = hostile.step(&trial.kernel);
+            let step = generator.step(&trial.kernel);
             let outcome = trial.step(&step).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
             note_outcome(&mut counts, &outcome);
-            hostile.heard(&step, &outcome);
+            generator.observe(&step, &outcome);
         }
     }
     for line in MUST_OCCUR.lines().filter(|line| !line.trim().is_empty()) {

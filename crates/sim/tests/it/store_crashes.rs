@@ -97,8 +97,8 @@ fn a_log_survives_crashes_during_its_recovery() {
         let mut fs = SimFs::new(FaultPlan { crash_at: Some(rng.below(400)), fail_at: None });
         let _ = use_log(&fs, &mut acknowledged);
         for _ in 0..4 {
-            let fate = FaultPlan { crash_at: Some(rng.below(30)), fail_at: None };
-            fs = fs.after_crash(&mut rng, fate);
+            let plan = FaultPlan { crash_at: Some(rng.below(30)), fail_at: None };
+            fs = fs.after_crash(&mut rng, plan);
             // It may succeed or crash; no acknowledged data may be lost.
             drop(open(&fs));
         }
@@ -263,13 +263,13 @@ fn a_list_of_blobs_is_complete_or_fails() {
 fn a_blob_of_which_a_part_failed_cannot_be_finished() {
     const IO_ERROR: i32 = 5;
     let long = vec![7; (4 << 20) + 1];
-    let begun = |fate| {
-        let fs = SimFs::new(fate);
+    let create_blob = |plan| {
+        let fs = SimFs::new(plan);
         let blobs = DiskBlobs::open(fs.clone(), Path::new("/store/blob")).expect("no fault yet");
         let writer = blobs.create(&blob_name("doc/1")).expect("no fault yet");
         (fs, blobs, writer)
     };
-    let (fault_free, blobs, mut writer) = begun(FaultPlan::default());
+    let (fault_free, blobs, mut writer) = create_blob(FaultPlan::default());
     let before = fault_free.calls();
     writer.write(&long).expect("no fault");
     assert_eq!(fault_free.calls() - before, 4, "three parts, and the sync of the first of them");
@@ -278,7 +278,8 @@ fn a_blob_of_which_a_part_failed_cannot_be_finished() {
     assert_eq!(blobs.list("").expect("a list"), [blob_name("doc/1")]);
     // `finish` syncs the last two parts.
     for fail_at in before..written + 2 {
-        let (_, blobs, mut writer) = begun(FaultPlan { crash_at: None, fail_at: Some((fail_at, IO_ERROR)) });
+        let (_, blobs, mut writer) =
+            create_blob(FaultPlan { crash_at: None, fail_at: Some((fail_at, IO_ERROR)) });
         let failed = writer.write(&long).is_err();
         assert_eq!(failed, fail_at < written, "call {fail_at}");
         assert!(!failed || writer.write(b"more").is_err(), "call {fail_at}");

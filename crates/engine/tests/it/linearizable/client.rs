@@ -1,5 +1,5 @@
-//! One thread's part: it asks for leases, some of them while it goes on with others, and uses those that it has
-//! or had, so that refusals are judged too.
+//! One client thread: it acquires leases, some through the wait queue while it makes other calls, and uses them even
+//! after they end, so that refusals are checked too.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,33 +15,47 @@ use sim::linearizability::key::{Holder, Op};
 use sim::rng::Rng;
 
 use super::record::Recorder;
+use crate::deadline::DEADLINE;
 
-/// How long leases last, and how long a request may wait for one.
+/// The TTLs to choose from.
 #[derive(Clone, Copy)]
-pub(crate) struct Habits {
+pub(crate) struct Workload {
     pub(crate) ttls: &'static [Span],
 }
 
-/// So long a request waits at the most: a lease that is revoked stays in its way until somebody reclaims it.
-const PATIENCE: Span = Span(20);
-/// How many leases a client remembers, live or not.
-const REMEMBERED: usize = 4;
+/// Timeout of a waiting request: a revoking lease may block it until a client reclaims that lease.
+const WAIT_MAX: Span = Span(20);
+/// Maximum number of leases, active or ended, that a client keeps using.
+const LEASES_MAX: usize = 4;
 
 pub(crate) struct Client<'a> {
     engine: &'a Engine,
     recorder: Arc<Recorder>,
-    habits: Habits,
-    me: Identity,
+    workload: Workload,
+    identity: Identity,
     rng: Rng,
     leases: Vec<(usize, Granted)>,
-    /// The request that waits, if one does.
-    parked: Option<Receiver<Option<(usize, Granted)>>>,
+    /// The acquire that waits in the queue.
+    pending: Option<Receiver<Option<(usize, Granted)>>>,
 }
 
 impl<'a> Client<'a> {
-    pub(crate) fn new(engine: &'a Engine, recorder: Arc<Recorder>, habits: Habits, seed: u64) -> Client<'a> {
-        let me = identity(&format!("client-{seed}"));
-        Client { engine, recorder, habits, me, rng: Rng::new(seed), leases: Vec::new(), parked: None }
+    pub(crate) fn new(
+        engine: &'a Engine,
+        recorder: Arc<Recorder>,
+        workload: Workload,
+        seed: u64,
+    ) -> Client<'a> {
+        let identity = identity(&format!("client-{seed}"));
+        Client {
+            engine,
+            recorder,
+            workload,
+            identity,
+            rng: Rng::new(seed),
+            leases: Vec::new(),
+            pending: None,
+        }
     }
 
     pub(crate) fn run(&mut self, calls: u32) {
@@ -49,47 +63,48 @@ impl<'a> Client<'a> {
             self.collect();
             self.one_call();
         }
-        // What this one holds may be what the others wait for.
+        // Other clients may be waiting for these leases.
         while let Some((key, lease)) = self.leases.pop() {
             self.release(key, &lease);
         }
-        let granted = self.parked.take().and_then(|parked| parked.recv().ok()).flatten();
+        let pending = self.pending.take();
+        let granted = pending.and_then(|pending| pending.recv_timeout(DEADLINE).expect("a reply"));
         if let Some((key, lease)) = granted {
             self.release(key, &lease);
         }
-        // This tells the time: whatever was said to be over before it must have been.
+        // These reads return kernel time: leases reported as ended before them must be past their deadlines.
         (0..self.recorder.keys()).for_each(|key| self.read(key));
     }
 
     fn one_call(&mut self) {
         let key = self.number(self.recorder.keys());
-        let one = self.number(REMEMBERED);
-        let mine = self.leases.get(one).copied();
-        match (self.rng.below(12), mine) {
+        let index = self.number(LEASES_MAX);
+        let lease = self.leases.get(index).copied();
+        match (self.rng.below(12), lease) {
             (0..=1, _) => self.acquire(key),
-            (2, _) if self.parked.is_none() => self.park(key),
+            (2, _) if self.pending.is_none() => self.acquire_waiting(key),
             (3..=4, Some((key, lease))) => self.renew(key, &lease),
             (5, Some((key, lease))) => self.release(key, &lease),
             (6..=8, Some((key, lease))) => self.commit(key, &lease),
-            (9, _) => self.withdraw(key),
+            (9, _) => self.revoke_or_reclaim(key),
             (10, Some((key, lease))) => self.read_lease(key, lease.lease),
             _ => self.read(key),
         }
     }
 
     fn number(&mut self, below: usize) -> usize {
-        usize::try_from(self.rng.below(below as u64)).expect("it is below a length")
+        usize::try_from(self.rng.below(below as u64)).expect("below a length")
     }
 
     fn request(&mut self, key: usize) -> Command {
         let bundle = Bundle::of_key(self.recorder.name(key).clone());
-        let request: LeaseRequest = grant(bundle, *self.rng.pick(self.habits.ttls));
-        Command::by(&self.me, Action::Acquire(request))
+        let request: LeaseRequest = grant(bundle, *self.rng.pick(self.workload.ttls));
+        Command::by(&self.identity, Action::Acquire(request))
     }
 
     fn remember(&mut self, granted: Option<(usize, Granted)>) {
         self.leases.extend(granted);
-        if self.leases.len() > REMEMBERED {
+        if self.leases.len() > LEASES_MAX {
             let (key, lease) = self.leases.remove(0);
             self.release(key, &lease);
         }
@@ -97,21 +112,21 @@ impl<'a> Client<'a> {
 
     fn acquire(&mut self, key: usize) {
         let command = self.request(key);
-        let asked = self.recorder.count();
+        let invoked = self.recorder.count();
         let reply = self.engine.sequencer().call(command, 1, None, None);
-        let granted = note_asked(&self.recorder, key, asked, reply.expect("it lives"));
+        let granted = record_acquire(&self.recorder, key, invoked, reply.expect("running"));
         self.remember(granted);
     }
 
-    /// Asks, and goes on meanwhile.
-    fn park(&mut self, key: usize) {
+    /// Submits an acquire that may wait, and returns at once.
+    fn acquire_waiting(&mut self, key: usize) {
         let command = self.request(key);
-        let (send, parked) = channel();
-        let (recorder, asked) = (Arc::clone(&self.recorder), self.recorder.count());
+        let (send, pending) = channel();
+        let (recorder, invoked) = (Arc::clone(&self.recorder), self.recorder.count());
         let to: ReplyTo = Box::new(move |reply, delivery| {
-            delivery.settle(send.send(note_asked(&recorder, key, asked, reply)).is_ok());
+            delivery.settle(send.send(record_acquire(&recorder, key, invoked, reply)).is_ok());
         });
-        let wait = Some(Wait { most: PATIENCE, gone: Arc::new(AtomicBool::new(false)) });
+        let wait = Some(Wait { most: WAIT_MAX, gone: Arc::new(AtomicBool::new(false)) });
         self.engine.sequencer().submit(Submission {
             command,
             correlation: 2,
@@ -120,26 +135,26 @@ impl<'a> Client<'a> {
             on_decided: None,
             to,
         });
-        self.parked = Some(parked);
+        self.pending = Some(pending);
     }
 
     fn collect(&mut self) {
-        let Some(parked) = &self.parked else { return };
-        if let Ok(granted) = parked.try_recv() {
-            self.parked = None;
+        let Some(pending) = &self.pending else { return };
+        if let Ok(granted) = pending.try_recv() {
+            self.pending = None;
             self.remember(granted);
         }
     }
 
-    /// Does it, and records what `read` makes of the outcome.
+    /// Calls the engine, and records the outcome as `read` translates it.
     fn call(&self, key: usize, action: Action, document: Option<Vec<u8>>, read: impl FnOnce(Outcome) -> Op) {
-        let command = Command::by(&self.me, action);
-        let asked = self.recorder.count();
-        let reply = self.engine.sequencer().call(command, 3, document, None).expect("it lives");
-        let answered = self.recorder.count();
-        match reply.expect("there is room") {
-            Decision::Outcome(outcome) => self.recorder.record(key, asked, answered, read(outcome)),
-            Decision::Blocked(blocked) => panic!("nobody asked for a lease: {blocked:?}"),
+        let command = Command::by(&self.identity, action);
+        let invoked = self.recorder.count();
+        let reply = self.engine.sequencer().call(command, 3, document, None).expect("running");
+        let returned = self.recorder.count();
+        match reply.expect("accepted") {
+            Decision::Outcome(outcome) => self.recorder.record(key, invoked, returned, read(outcome)),
+            Decision::Blocked(blocked) => panic!("not a request for a lease: {blocked:?}"),
         }
     }
 
@@ -166,7 +181,7 @@ impl<'a> Client<'a> {
         });
     }
 
-    /// The document is what its hash says, over and over.
+    /// The document consists of its ETag, repeated.
     fn commit(&mut self, key: usize, granted: &Granted) {
         let lease = granted.lease.lsn;
         let mut etag = [self.rng.small(255); 32];
@@ -190,9 +205,9 @@ impl<'a> Client<'a> {
         });
     }
 
-    /// An operator revokes whatever lease was granted last, or reclaims it.
-    fn withdraw(&mut self, key: usize) {
-        let Some(lease) = self.recorder.last(key) else { return };
+    /// An operator revokes or reclaims the lease that was granted last.
+    fn revoke_or_reclaim(&mut self, key: usize) {
+        let Some(lease) = self.recorder.last_granted(key) else { return };
         let id = LeaseId { shard: Shard(0), lsn: lease };
         let reclaims = !self.rng.one_in(3);
         let action = if reclaims { Action::Reclaim(id) } else { Action::Revoke(id) };
@@ -206,29 +221,29 @@ impl<'a> Client<'a> {
     }
 
     fn read(&self, key: usize) {
-        let (name, (send, seen)) = (self.recorder.name(key).clone(), channel());
-        let asked = self.recorder.count();
-        let look = self.engine.sequencer().query(Box::new(move |shard| {
+        let (name, (send, result)) = (self.recorder.name(key).clone(), channel());
+        let invoked = self.recorder.count();
+        let query = self.engine.sequencer().query(Box::new(move |shard| {
             let (kernel, at) = (shard.kernel(), shard.now());
             let view = kernel.key(&default_namespace(), &name);
             let holders: Vec<LeaseView> = kernel.holders(&default_namespace(), &name, at).collect();
             Box::new(move || drop(send.send((at, view, holders))))
         }));
-        look.expect("it lives");
-        let (at, view, holders) = seen.recv().expect("it lives");
-        let answered = self.recorder.count();
+        query.expect("running");
+        let (at, view, holders) = result.recv_timeout(DEADLINE).expect("running");
+        let returned = self.recorder.count();
         assert!(holders.len() <= 1, "two holders: {holders:?}");
         let holder = holders.first().map(|view| (holder_of(view), view.token));
         let document = view.and_then(|view| view.document);
         let version = view.map_or(Version(0), |view| view.version);
         let found = (version, document.map(|document| document.etag));
-        self.recorder.record(key, asked, answered, Op::Read { at, found, holder });
+        self.recorder.record(key, invoked, returned, Op::Read { at, found, holder });
         if let Some(document) = document {
             self.read_bytes(document);
         }
     }
 
-    /// They may be gone by now; if not, they are those that were committed.
+    /// The bytes may have been deleted by now; if not, they are those that were committed.
     fn read_bytes(&self, document: kernel::Document) {
         if let Ok(bytes) = self.engine.read_document(Shard(0), document.location, 0, 1 << 20) {
             assert_eq!(bytes.len() as u64, document.bytes);
@@ -237,18 +252,18 @@ impl<'a> Client<'a> {
     }
 
     fn read_lease(&self, key: usize, id: LeaseId) {
-        let (send, seen) = channel();
-        let asked = self.recorder.count();
-        let look = self.engine.sequencer().query(Box::new(move |shard| {
+        let (send, result) = channel();
+        let invoked = self.recorder.count();
+        let query = self.engine.sequencer().query(Box::new(move |shard| {
             let at: Time = shard.now();
             let state = shard.kernel().lease(id, at).map(|view| view.state);
             Box::new(move || drop(send.send((at, state))))
         }));
-        look.expect("it lives");
-        let (at, state) = seen.recv().expect("it lives");
-        let answered = self.recorder.count();
-        let state = state.expect("history is long enough");
-        self.recorder.record(key, asked, answered, Op::ReadLease { at, lease: id.lsn, state });
+        query.expect("running");
+        let (at, state) = result.recv_timeout(DEADLINE).expect("running");
+        let returned = self.recorder.count();
+        let state = state.expect("the history is long enough");
+        self.recorder.record(key, invoked, returned, Op::ReadLease { at, lease: id.lsn, state });
     }
 }
 
@@ -256,7 +271,7 @@ fn holder_of(view: &LeaseView) -> Holder {
     let revoking = match view.state {
         State::Active => false,
         State::Revoking => true,
-        other => panic!("a holder that holds nothing: {other:?}"),
+        other => panic!("the lease of a holder has ended: {other:?}"),
     };
     Holder { lease: view.id.lsn, deadline: view.deadline, revoking }
 }
@@ -271,10 +286,10 @@ fn refused(lease: Lsn, rejection: &Rejection) -> Op {
     Op::Refused(lease, state)
 }
 
-/// Records the answer to a request for a lease.
-fn note_asked(recorder: &Recorder, key: usize, asked: u64, reply: Reply) -> Option<(usize, Granted)> {
-    let answered = recorder.count();
-    let (op, granted) = match reply.expect("there is room") {
+/// Records the reply to an acquire.
+fn record_acquire(recorder: &Recorder, key: usize, invoked: u64, reply: Reply) -> Option<(usize, Granted)> {
+    let returned = recorder.count();
+    let (op, granted) = match reply.expect("accepted") {
         Decision::Outcome(Outcome::Applied(Response::Granted(granted), _)) => {
             let Granted { lease, token, granted_at, deadline, .. } = granted;
             (Op::Granted { lease: lease.lsn, token, at: granted_at, deadline }, Some((key, granted)))
@@ -282,6 +297,6 @@ fn note_asked(recorder: &Recorder, key: usize, asked: u64, reply: Reply) -> Opti
         Decision::Blocked(blocked) => (Op::Blocked(blocked.holders.first().map(|lease| lease.lsn)), None),
         Decision::Outcome(other) => panic!("{other:?}"),
     };
-    recorder.record(key, asked, answered, op);
+    recorder.record(key, invoked, returned, op);
     granted
 }

@@ -37,7 +37,7 @@ pub(crate) struct History {
 /// A batch of the log, as created in the object store.
 struct LogObject {
     /// Its index in the journal.
-    place: usize,
+    index: usize,
     header: ObjectHeader,
     frame: FrameHeader,
     batch: Batch,
@@ -74,8 +74,8 @@ impl History {
 
     pub(crate) fn check(&self, journal: &[ObjectChange]) -> Result<(), String> {
         let mut log = ReconstructedLog::default();
-        for (place, change) in journal.iter().enumerate() {
-            log.follow(place, change)?;
+        for (index, change) in journal.iter().enumerate() {
+            log.apply(index, change)?;
         }
         log.check_tenures()?;
         self.check_acknowledged(&log)?;
@@ -106,7 +106,7 @@ impl History {
     /// A confirmed owner had the last tenure in the log when it called.
     fn check_confirmed(&self, log: &ReconstructedLog) -> Result<(), String> {
         for (writer, changes_count) in &self.confirmed {
-            let mut before = log.log.iter().filter(|object| object.place < *changes_count);
+            let mut before = log.log.iter().filter(|object| object.index < *changes_count);
             let last = before.next_back().map(|object| object.header.writer);
             ensure(last == Some(*writer), || {
                 format!("{writer:?} was confirmed as the owner of the log of {last:?}")
@@ -117,10 +117,10 @@ impl History {
 }
 
 impl ReconstructedLog {
-    fn follow(&mut self, place: usize, change: &ObjectChange) -> Result<(), String> {
+    fn apply(&mut self, index: usize, change: &ObjectChange) -> Result<(), String> {
         let (ObjectChange::Put { name, .. } | ObjectChange::Delete { name }) = change;
         match (change, number("log/4/", name), number("floor/4/", name)) {
-            (ObjectChange::Put { bytes, .. }, Some(seq), _) => self.object(place, seq, bytes),
+            (ObjectChange::Put { bytes, .. }, Some(seq), _) => self.object(index, seq, bytes),
             (ObjectChange::Delete { .. }, Some(seq), _) => self.deleted(seq),
             (ObjectChange::Put { .. }, _, Some(floor)) => {
                 self.floor = self.floor.max(floor);
@@ -134,7 +134,7 @@ impl ReconstructedLog {
         }
     }
 
-    fn object(&mut self, place: usize, seq: Seq, bytes: &[u8]) -> Result<(), String> {
+    fn object(&mut self, index: usize, seq: Seq, bytes: &[u8]) -> Result<(), String> {
         let next = Seq(self.log.len() as u64);
         if seq < next {
             return ensure(seq < self.floor, || format!("{seq:?} was created twice above the floor"));
@@ -143,7 +143,7 @@ impl ReconstructedLog {
         let (header, frame, batch) = decode_object(bytes)?;
         let chain = self.log.last().map_or(0, |object| object.frame.crc);
         ensure(frame.chain == chain, || format!("{seq:?} does not chain to its predecessor"))?;
-        self.log.push(LogObject { place, header, frame, batch });
+        self.log.push(LogObject { index, header, frame, batch });
         Ok(())
     }
 
@@ -155,23 +155,23 @@ impl ReconstructedLog {
 
     /// Each writer has one contiguous run of batches, of which the first begins a tenure.
     fn check_tenures(&self) -> Result<(), String> {
-        let mut seen = Vec::new();
+        let mut writers = Vec::new();
         for object in &self.log {
-            let goes_on = seen.last() == Some(&object.header.writer);
+            let continues = writers.last() == Some(&object.header.writer);
             let (seq, begins) = (object.batch.seq, object.header.begins_tenure);
-            ensure(begins != goes_on, || format!("{seq:?} has the wrong tenure mark: begins={begins}"))?;
+            ensure(begins != continues, || format!("{seq:?} has the wrong tenure mark: begins={begins}"))?;
             if begins {
-                let again = seen.contains(&object.header.writer);
+                let again = writers.contains(&object.header.writer);
                 ensure(!again, || format!("{seq:?} is by a writer that was deposed before"))?;
-                seen.push(object.header.writer);
+                writers.push(object.header.writer);
             }
         }
         Ok(())
     }
 
     fn at(&self, seq: Seq) -> Result<&LogObject, String> {
-        let place = usize::try_from(seq.0).map_err(|_| "a large number".to_string())?;
-        self.log.get(place).ok_or_else(|| format!("{seq:?} is not in the log"))
+        let index = usize::try_from(seq.0).map_err(|_| "a large number".to_string())?;
+        self.log.get(index).ok_or_else(|| format!("{seq:?} is not in the log"))
     }
 }
 

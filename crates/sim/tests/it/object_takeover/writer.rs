@@ -62,9 +62,9 @@ impl WriterThread {
         for session in 0..SESSIONS {
             self.connection.scheduler.pass(self.name);
             let writer = WriterId(u128::from(session + 1) << 64 | self.name as u128);
-            let patience = RetryPolicy::without_pause(1 + u32::from(self.rng.small(4)));
+            let retries = RetryPolicy::without_pause(1 + u32::from(self.rng.small(4)));
             let options = ObjectOptions { writer, ..OPTIONS };
-            match ObjectLog::open(Arc::new(self.connection.clone()), options, patience) {
+            match ObjectLog::open(Arc::new(self.connection.clone()), options, retries) {
                 Ok(log) => {
                     self.count("opened");
                     LogSession { thread: &mut self, log, writer }.run();
