@@ -30,7 +30,7 @@ use crate::backend::boot::{self, BootError, Environment};
 use crate::backend::engine_observer::{FatalHandler, ShardObserver};
 use crate::backend::event_log::EventLog;
 use crate::backend::metrics::Metrics;
-use crate::backend::shards::{App, Components};
+use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
 use crate::backend::wall_clock;
 use crate::config::{Config, ConfigError};
@@ -89,7 +89,7 @@ impl From<identity::Error> for StartError {
 /// A server with an open store. The store is closed and unlocked when this and every router of it are dropped.
 pub struct Server {
     config: Config,
-    app: Arc<App>,
+    backend: Arc<Backend>,
     identities: Option<Identities>,
     serving: Option<Serving>,
 }
@@ -124,8 +124,8 @@ impl Server {
         store.torn_tails.iter().for_each(warn_of_torn_tail);
         let settings = config.settings();
         let (wall_clock, random) = (Box::new(wall_clock::since_epoch), Box::new(system::random::fill));
-        let app = App::new(store, Components { settings, metrics, event_log, wall_clock, random });
-        Ok(Server { config, app: Arc::new(app), identities, serving: None })
+        let backend = Backend::new(store, Components { settings, metrics, event_log, wall_clock, random });
+        Ok(Server { config, backend: Arc::new(backend), identities, serving: None })
     }
 
     /// The configuration.
@@ -136,7 +136,7 @@ impl Server {
     /// All paths, to be mounted in another program. Each request needs a [`Peer`] among its extensions: the
     /// authenticated client.
     pub fn router(&self) -> Router {
-        router(&self.app)
+        router(&self.backend)
     }
 
     /// Listens, and serves in the background, on the runtime of the caller. Returns the address.
@@ -155,8 +155,12 @@ impl Server {
             listeners.push(Listener::Unix(bind_unix(path)?, Peer::anonymous(Role::Operator)));
         }
         let (stop, stopped) = watch::channel(false);
-        let task =
-            tokio::spawn(serve(listeners, Arc::clone(&self.app), self.config.connection_limits(), stopped));
+        let task = tokio::spawn(serve(
+            listeners,
+            Arc::clone(&self.backend),
+            self.config.connection_limits(),
+            stopped,
+        ));
         self.serving = Some(Serving { stop, task });
         let scheme = if self.config.mtls { "https" } else { "http" };
         tracing::info!(url = %format_args!("{scheme}://{bound}"), store = %self.config.store, "serving");
@@ -182,13 +186,13 @@ impl Server {
             // The panic hook has logged a panic of the task.
             let _ = task.await;
         }
-        self.app.drain();
+        self.backend.drain();
         if let Some(path) = &self.config.unix {
             let _ = std::fs::remove_file(path);
         }
-        let app = self.app;
+        let backend = self.backend;
         // Blocks until the threads of all shards have ended.
-        let _ = tokio::task::spawn_blocking(move || drop(app)).await;
+        let _ = tokio::task::spawn_blocking(move || drop(backend)).await;
         tracing::info!("stopped");
     }
 }

@@ -18,19 +18,19 @@ use crate::backend::boot::{Environment, OpenOptions, open};
 use crate::backend::engine_observer::ShardObserver;
 use crate::backend::event_log::EventLog;
 use crate::backend::metrics::Metrics;
-use crate::backend::shards::{App, Components, Settings};
+use crate::backend::shards::{Backend, Components, Settings};
 use crate::backend::store::StoreUrl;
 use crate::http::listener::{ConnectionLimits, Listener, serve};
 use crate::peer::Peer;
 pub use proxy::Proxy;
 
 /// Two shards in memory, on the machine's clock.
-pub fn app(settings: Settings) -> Arc<App> {
+pub fn backend(settings: Settings) -> Arc<Backend> {
     build(settings, &Environment::machine_clock, Box::new(|| EPOCH))
 }
 
 /// Two shards in memory, on a clock that the test advances.
-pub fn app_with_clock(settings: Settings, test_clock: &TestClock) -> Arc<App> {
+pub fn backend_with_clock(settings: Settings, test_clock: &TestClock) -> Arc<Backend> {
     let (kernel_clock, wall_clock) = (test_clock.clone(), test_clock.clone());
     let clock = move || -> std::io::Result<Box<dyn Clock>> { Ok(Box::new(kernel_clock.clone())) };
     build(settings, &clock, Box::new(move || EPOCH + wall_clock.elapsed()))
@@ -43,7 +43,7 @@ fn build(
     settings: Settings,
     clock: &dyn Fn() -> std::io::Result<Box<dyn Clock>>,
     wall_clock: Box<dyn Fn() -> Duration + Send + Sync>,
-) -> Arc<App> {
+) -> Arc<Backend> {
     let options = OpenOptions { shards: 2, ..OpenOptions::default() };
     let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
     let on_fatal = Box::new(|why: &Fatal| panic!("{why}"));
@@ -58,7 +58,7 @@ fn build(
         let next = count.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         blake3::Hasher::new().update(&next).finalize_xof().fill(bytes);
     });
-    Arc::new(App::new(store, Components { settings, metrics, event_log, wall_clock, random }))
+    Arc::new(Backend::new(store, Components { settings, metrics, event_log, wall_clock, random }))
 }
 
 /// A clock that the test advances. The next request sees the new time.
@@ -109,7 +109,7 @@ impl Loopback {
         let address = listener.local_addr().expect("the socket is bound");
         let (stop, stopped) = watch::channel(false);
         let listeners = vec![Listener::Plain(listener, Peer::anonymous(role))];
-        tokio::spawn(serve(listeners, app(Settings::default()), limits, stopped));
+        tokio::spawn(serve(listeners, backend(Settings::default()), limits, stopped));
         Loopback { address, stop }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) type WallClock = Box<dyn Fn() -> Duration + Send + Sync>;
 /// Fills a buffer with random bytes.
 pub(crate) type FillRandom = Box<dyn Fn(&mut [u8]) + Send + Sync>;
 
-/// Clock, randomness, metrics and settings of an [`App`].
+/// Clock, randomness, metrics and settings of a [`Backend`].
 pub(crate) struct Components {
     pub(crate) settings: Settings,
     /// Shared with the observer of the shards.
@@ -56,7 +56,7 @@ pub(crate) struct Components {
 }
 
 /// The running shards, and everything else that requests share.
-pub struct App {
+pub struct Backend {
     engines: Vec<Arc<Engine>>,
     pub(crate) key: StoreKey,
     pub(crate) settings: Settings,
@@ -87,13 +87,13 @@ impl SubmitOptions {
     }
 }
 
-impl App {
-    pub(crate) fn new(store: OpenStore, components: Components) -> App {
+impl Backend {
+    pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
         let OpenStore { engines, key, torn_tails: _, guard } = store;
         let Components { settings, metrics, event_log, wall_clock, random } = components;
         assert!(!engines.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
-        App {
+        Backend {
             engines,
             key,
             settings,
@@ -180,7 +180,7 @@ impl App {
         Ok((decision, view))
     }
 
-    /// Like [`App::submit`], for responses that may carry a lease: with their delivery, which the response's body
+    /// Like [`Backend::submit`], for responses that may carry a lease: with their delivery, which the response's body
     /// confirms.
     pub(crate) async fn submit_for_lease<T: Send + 'static>(
         &self,

@@ -31,7 +31,7 @@ use crate::backend::event_log::event_buffer::{
     BufferRead, BufferedEvent, EventId, EventKind, Subject, lease_of,
 };
 use crate::backend::event_log::subscribers::Subscription;
-use crate::backend::shards::{App, ShardView};
+use crate::backend::shards::{Backend, ShardView};
 use crate::parse::query::Query;
 use crate::parse::{self, Headers};
 use crate::peer::{CertificateCheck, Peer};
@@ -56,24 +56,24 @@ pub(crate) struct EventsQuery {
 }
 
 pub(crate) async fn events(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     check: Option<Extension<CertificateCheck>>,
     Query(query): Query<EventsQuery>,
     Headers(headers): Headers,
 ) -> Result<Response, RefusalResponse> {
-    app.check_not_draining()?;
+    backend.check_not_draining()?;
     let namespace = parse::optional_namespace(query.namespace.as_deref())?;
     if let Some(namespace) = &namespace {
         parse::require_right(&peer, namespace, Right::Read)?;
     }
     let last_id = last_event_id(&headers)?;
     let subscription =
-        Subscription::begin(&app.subscribers, &peer.identity).ok_or_else(too_many_subscriptions)?;
-    let resumed = last_id.map(|id| app.event_log.events.after(id));
+        Subscription::begin(&backend.subscribers, &peer.identity).ok_or_else(too_many_subscriptions)?;
+    let resumed = last_id.map(|id| backend.event_log.events.after(id));
     let follower = Follower {
-        position: resumed.flatten().unwrap_or_else(|| app.event_log.events.end()),
-        app: Arc::clone(&app),
+        position: resumed.flatten().unwrap_or_else(|| backend.event_log.events.end()),
+        backend: Arc::clone(&backend),
         peer,
         namespace,
         check: check.map(|Extension(check)| check),
@@ -114,7 +114,7 @@ impl http_body::Body for EventBody {
 
 /// Follows the buffer for one connection.
 struct Follower {
-    app: Arc<App>,
+    backend: Arc<Backend>,
     peer: Peer,
     namespace: Option<Namespace>,
     check: Option<CertificateCheck>,
@@ -137,7 +137,7 @@ impl Follower {
     }
 
     async fn follow(&mut self, send: &mpsc::Sender<Bytes>) -> Result<(), StreamEnd> {
-        let mut closed = self.app.event_log.events.watch();
+        let mut closed = self.backend.event_log.events.watch();
         loop {
             let is_closed = *closed.borrow_and_update();
             self.send_entries(send).await?;
@@ -157,14 +157,14 @@ impl Follower {
     async fn send_entries(&mut self, send: &mpsc::Sender<Bytes>) -> Result<(), StreamEnd> {
         loop {
             let BufferRead::Events(entries, next) =
-                self.app.event_log.events.read(self.position, ENTRIES_MAX)
+                self.backend.event_log.events.read(self.position, ENTRIES_MAX)
             else {
                 return Err(StreamEnd);
             };
             if entries.is_empty() {
                 return Ok(());
             }
-            resolve(&self.app, &entries).await?;
+            resolve(&self.backend, &entries).await?;
             for entry in &entries {
                 self.append(entry);
                 if self.chunk.len() >= CHUNK_BYTES {
@@ -210,14 +210,14 @@ impl Follower {
 }
 
 /// Looks up the leases of entries that no subscriber has looked up yet.
-async fn resolve(app: &App, entries: &[Arc<BufferedEvent>]) -> Result<(), StreamEnd> {
+async fn resolve(backend: &Backend, entries: &[Arc<BufferedEvent>]) -> Result<(), StreamEnd> {
     let unresolved = || entries.iter().filter(|entry| entry.subject.get().is_none());
     if unresolved().next().is_none() {
         return Ok(());
     }
     // One subscriber looks up for all.
-    let _lock = app.event_log.events.resolving.lock().await;
-    for shard in app.shards() {
+    let _lock = backend.event_log.events.resolving.lock().await;
+    for shard in backend.shards() {
         let mut leases: Vec<(Arc<BufferedEvent>, LeaseId)> = Vec::new();
         for entry in unresolved() {
             let EventKind::Lease(event) = &entry.kind else { continue };
@@ -239,7 +239,7 @@ async fn resolve(app: &App, entries: &[Arc<BufferedEvent>]) -> Result<(), Stream
                 let _ = entry.subject.set(subject);
             }
         };
-        app.query(shard, read).await.map_err(|_| StreamEnd)?;
+        backend.query(shard, read).await.map_err(|_| StreamEnd)?;
     }
     Ok(())
 }
@@ -261,8 +261,8 @@ mod tests {
         let good = Arc::new(AtomicBool::new(true));
         let checked = Arc::clone(&good);
         let check = CertificateCheck(Arc::new(move || checked.load(Ordering::Acquire)));
-        let app = crate::testing::app(crate::backend::shards::Settings::default());
-        let router = crate::http::router::router(&app)
+        let backend = crate::testing::backend(crate::backend::shards::Settings::default());
+        let router = crate::http::router::router(&backend)
             .layer(Extension(check))
             .layer(Extension(Peer::anonymous(Role::Worker)));
         let acquire = |key: &str| {

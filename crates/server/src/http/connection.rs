@@ -20,7 +20,7 @@ use http_body_util::BodyExt;
 use identity::{SharedDenylist, UnixTime};
 use tower::ServiceExt;
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::handlers::acquire;
 use crate::handlers::holder;
 use crate::http::observer::RequestObserver;
@@ -44,7 +44,7 @@ pub trait RequestBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Se
 impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static> RequestBody for B {}
 
 struct Inner {
-    app: Arc<App>,
+    backend: Arc<Backend>,
     router: Router,
     observer: Arc<RequestObserver>,
     /// `None` without mutual TLS.
@@ -56,14 +56,14 @@ struct Inner {
 
 impl ConnectionService {
     pub(crate) fn new(
-        app: &Arc<App>,
+        backend: &Arc<Backend>,
         routes: &Routes,
         revocation: Option<&RevocationCheck>,
         peer: Peer,
         stall_timeout: Duration,
     ) -> ConnectionService {
         ConnectionService(Arc::new(Inner {
-            app: Arc::clone(app),
+            backend: Arc::clone(backend),
             router: routes.router.clone(),
             observer: Arc::clone(&routes.observer),
             revocation: revocation.cloned(),
@@ -73,8 +73,8 @@ impl ConnectionService {
     }
 
     /// Without authentication: every client is this peer.
-    pub fn unauthenticated(app: &Arc<App>, peer: Peer, stall_timeout: Duration) -> ConnectionService {
-        ConnectionService::new(app, &Routes::new(app), None, peer, stall_timeout)
+    pub fn unauthenticated(backend: &Arc<Backend>, peer: Peer, stall_timeout: Duration) -> ConnectionService {
+        ConnectionService::new(backend, &Routes::new(backend), None, peer, stall_timeout)
     }
 
     /// Handles one request.
@@ -161,15 +161,15 @@ impl FastPath {
             Ok(body) => body,
             Err(refusal) => return RefusalResponse(refusal).into_response(),
         };
-        let (app, peer) = (State(Arc::clone(&service.app)), Extension(service.peer.clone()));
+        let (backend, peer) = (State(Arc::clone(&service.backend)), Extension(service.peer.clone()));
         let headers = Headers(head.headers);
         match self {
             FastPath::Acquire => {
                 let query = Query(acquire::AcquireQuery::default());
-                acquire::acquire(app, peer, query, headers, body).await.into_response()
+                acquire::acquire(backend, peer, query, headers, body).await.into_response()
             }
-            FastPath::Keepalive => holder::keepalive(app, peer, headers, body).await.into_response(),
-            FastPath::Release => holder::release(app, peer, headers, body).await.into_response(),
+            FastPath::Keepalive => holder::keepalive(backend, peer, headers, body).await.into_response(),
+            FastPath::Release => holder::release(backend, peer, headers, body).await.into_response(),
         }
     }
 }
@@ -190,12 +190,12 @@ async fn read_body<B: RequestBody>(mut body: IdleTimeoutBody<B>) -> Result<Bytes
 #[derive(Clone)]
 pub(crate) struct RevocationCheck {
     denylist: Arc<SharedDenylist>,
-    app: Arc<App>,
+    backend: Arc<Backend>,
 }
 
 impl RevocationCheck {
-    pub(crate) fn new(denylist: &Arc<SharedDenylist>, app: &Arc<App>) -> RevocationCheck {
-        RevocationCheck { denylist: Arc::clone(denylist), app: Arc::clone(app) }
+    pub(crate) fn new(denylist: &Arc<SharedDenylist>, backend: &Arc<Backend>) -> RevocationCheck {
+        RevocationCheck { denylist: Arc::clone(denylist), backend: Arc::clone(backend) }
     }
 
     fn check(&self, peer: &Peer) -> Result<(), Refusal> {
@@ -206,7 +206,7 @@ impl RevocationCheck {
     }
 
     fn now(&self) -> UnixTime {
-        UnixTime::since_unix_epoch(Duration::from_millis(self.app.unix_ms()))
+        UnixTime::since_unix_epoch(Duration::from_millis(self.backend.unix_ms()))
     }
 
     fn recheck(&self, peer: &Peer) -> CertificateCheck {

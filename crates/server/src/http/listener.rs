@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::config::Config;
 use crate::http::connection::{ConnectionService, RevocationCheck};
 use crate::http::router::Routes;
@@ -67,7 +67,7 @@ pub enum Listener {
 /// Serves HTTP/1.1 and HTTP/2 until `stop` is true, then stops granting, and waits for requests in progress.
 pub async fn serve(
     listeners: Vec<Listener>,
-    app: Arc<App>,
+    backend: Arc<Backend>,
     limits: ConnectionLimits,
     stop: watch::Receiver<bool>,
 ) {
@@ -75,13 +75,13 @@ pub async fn serve(
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
         let revocation = match &listener {
-            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.denylist, &app)),
+            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.denylist, &backend)),
             Listener::Plain(..) | Listener::Unix(..) => None,
         };
         let acceptor = Acceptor {
-            routes: Routes::new(&app),
+            routes: Routes::new(&backend),
             revocation,
-            app: Arc::clone(&app),
+            backend: Arc::clone(&backend),
             limits,
             slots: Arc::clone(&slots),
             stop: stop.clone(),
@@ -89,7 +89,7 @@ pub async fn serve(
         accepting.spawn(acceptor.accept(listener));
     }
     while accepting.join_next().await.is_some() {}
-    app.drain();
+    backend.drain();
     // All slots are free when every connection is closed.
     let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
     let _ = tokio::time::timeout(limits.drain_timeout, slots.acquire_many(all)).await;
@@ -106,7 +106,7 @@ const READ_BUFFER_MAX: usize = 256 << 10;
 struct Acceptor {
     routes: Routes,
     revocation: Option<RevocationCheck>,
-    app: Arc<App>,
+    backend: Arc<Backend>,
     limits: ConnectionLimits,
     slots: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
@@ -158,7 +158,7 @@ impl Acceptor {
         let (stream, peer) = match self.handshake(stream, &tls).await {
             Ok(accepted) => accepted,
             Err(why) => {
-                self.app.metrics.handshake_refused();
+                self.backend.metrics.handshake_refused();
                 tracing::debug!(%why, "TLS handshake failed");
                 return;
             }
@@ -184,13 +184,14 @@ impl Acceptor {
         peer: Peer,
         slot: OwnedSemaphorePermit,
     ) {
-        let _counted = GaugeGuard::new(self.app.metrics.connections());
+        let _counted = GaugeGuard::new(self.backend.metrics.connections());
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.head_timeout);
         builder.http1().max_buf_size(READ_BUFFER_MAX);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
         let stall = self.limits.stall_timeout;
-        let service = ConnectionService::new(&self.app, &self.routes, self.revocation.as_ref(), peer, stall);
+        let service =
+            ConnectionService::new(&self.backend, &self.routes, self.revocation.as_ref(), peer, stall);
         let stream = IdleTimeoutStream::new(stream, self.limits.head_timeout, stall);
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let stopped = tokio::select! {

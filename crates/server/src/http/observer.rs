@@ -14,7 +14,7 @@ use engine::Stopwatch;
 use tracing::{Instrument, Span};
 
 use crate::backend::metrics::RouteMetrics;
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::http::openapi::Call;
 use crate::parse;
 use crate::parse::query::{self, Nothing};
@@ -26,7 +26,7 @@ const UNKNOWN: &str = "unknown";
 
 /// Wraps all calls.
 pub(crate) struct RequestObserver {
-    app: Arc<App>,
+    backend: Arc<Backend>,
     /// The metrics of each route, by its path.
     routes: BTreeMap<&'static str, RouteMetrics>,
     unknown: RouteMetrics,
@@ -79,10 +79,10 @@ impl RequestInfo {
 }
 
 impl RequestObserver {
-    pub(crate) fn new(app: &Arc<App>, calls: &[Call]) -> RequestObserver {
+    pub(crate) fn new(backend: &Arc<Backend>, calls: &[Call]) -> RequestObserver {
         let without = calls.iter().filter(|call| !call.takes_query).map(|call| (call.path, call.verb()));
         RequestObserver {
-            app: Arc::clone(app),
+            backend: Arc::clone(backend),
             routes: calls.iter().map(|call| (call.path, RouteMetrics::new(call.path))).collect(),
             unknown: RouteMetrics::new(UNKNOWN),
             without_query: without.collect(),
@@ -114,9 +114,9 @@ impl RequestObserver {
         let (status, took) = (response.status().as_u16(), stopwatch.elapsed());
         let code = response.extensions().get::<Code>().copied();
         if let Some(code) = code {
-            self.app.metrics.refused(code);
+            self.backend.metrics.refused(code);
         }
-        route.responded(&self.app.metrics, status, took);
+        route.responded(&self.backend.metrics, status, took);
         tracing::debug!(parent: &span, status, code = code.map(Code::as_str), ms = took.as_secs_f64() * 1000.0, "responded");
         response
     }

@@ -6,7 +6,7 @@ use api::{Code, Refusal};
 use axum::middleware::from_fn_with_state;
 use axum::{Extension, Router};
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::http::calls;
 use crate::http::observer::{RequestObserver, observe};
 use crate::http::openapi::{self, Document};
@@ -21,15 +21,15 @@ pub(crate) struct Routes {
 
 /// All paths, to be served, or mounted in another program. Each request needs a [`Peer`](crate::peer::Peer) among its
 /// extensions: the authenticated client.
-pub fn router(app: &Arc<App>) -> Router {
-    Routes::new(app).router
+pub fn router(backend: &Arc<Backend>) -> Router {
+    Routes::new(backend).router
 }
 
 impl Routes {
-    pub(crate) fn new(app: &Arc<App>) -> Routes {
+    pub(crate) fn new(backend: &Arc<Backend>) -> Routes {
         let calls = calls::all();
-        let document = Document(openapi::document(&calls, &app.settings).into());
-        let observer = Arc::new(RequestObserver::new(app, &calls));
+        let document = Document(openapi::document(&calls, &backend.settings).into());
+        let observer = Arc::new(RequestObserver::new(backend, &calls));
         // Every layer costs every request: there is only one.
         let routes = calls.into_iter().fold(Router::new(), |router, call| {
             let is_document = call.path == openapi::PATH;
@@ -43,7 +43,7 @@ impl Routes {
                 RefusalResponse(Refusal::new(Code::MethodNotAllowed, "the path does not support this method"))
             })
             .layer(from_fn_with_state(Arc::clone(&observer), observe))
-            .with_state(Arc::clone(app));
+            .with_state(Arc::clone(backend));
         Routes { router, observer }
     }
 }

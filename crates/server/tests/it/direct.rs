@@ -94,9 +94,12 @@ impl http_body::Body for Pieces {
 
 #[tokio::test]
 async fn a_body_may_arrive_in_frames_and_must_arrive_completely() {
-    let app = lockd_server::testing::app(Settings::default());
-    let service =
-        ConnectionService::unauthenticated(&app, Peer::anonymous(Role::Operator), Duration::from_secs(30));
+    let backend = lockd_server::testing::backend(Settings::default());
+    let service = ConnectionService::unauthenticated(
+        &backend,
+        Peer::anonymous(Role::Operator),
+        Duration::from_secs(30),
+    );
     for (pieces, wanted) in [
         (vec![r#"{"key":"a"}"#], "\"key\":\"a\""),
         (vec![r#"{"ke"#, r#"y":"#, r#""b"}"#], "\"key\":\"b\""),

@@ -10,7 +10,7 @@ use axum::http::{Request, Response};
 use axum::{Extension, Router};
 use identity::{Rights, Role};
 use kernel::Identity;
-use lockd_server::backend::shards::{App, Settings};
+use lockd_server::backend::shards::{Backend, Settings};
 use lockd_server::http::connection::ConnectionService;
 use lockd_server::http::router::router;
 use lockd_server::peer::Peer;
@@ -32,7 +32,7 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 
 #[derive(Clone)]
 pub(crate) struct Server {
-    app: Arc<App>,
+    backend: Arc<Backend>,
     service: ConnectionService,
     /// If set, requests go through this router instead of the service.
     router: Option<Router>,
@@ -62,26 +62,26 @@ impl Server {
 
     /// Every client has this role.
     pub(crate) fn start_as(role: Role) -> Server {
-        let app = lockd_server::testing::app(Settings { json_max: 2_000_000, ..Settings::default() });
-        Server::of(app, Peer::anonymous(role))
+        let backend = lockd_server::testing::backend(Settings { json_max: 2_000_000, ..Settings::default() });
+        Server::of(backend, Peer::anonymous(role))
     }
 
     /// On a clock that the test advances.
     pub(crate) fn start_by(clock: &TestClock) -> Server {
         Server::of(
-            lockd_server::testing::app_with_clock(Settings::default(), clock),
+            lockd_server::testing::backend_with_clock(Settings::default(), clock),
             Peer::anonymous(Role::Operator),
         )
     }
 
-    fn of(app: Arc<App>, peer: Peer) -> Server {
-        let service = ConnectionService::unauthenticated(&app, peer, Duration::from_secs(30));
-        Server { app, service, router: None, document: Arc::default() }
+    fn of(backend: Arc<Backend>, peer: Peer) -> Server {
+        let service = ConnectionService::unauthenticated(&backend, peer, Duration::from_secs(30));
+        Server { backend, service, router: None, document: Arc::default() }
     }
 
     /// The same server, as it is mounted in another program.
     pub(crate) fn mounted(&self) -> Server {
-        let router = router(&self.app).layer(Extension(Peer::anonymous(Role::Operator)));
+        let router = router(&self.backend).layer(Extension(Peer::anonymous(Role::Operator)));
         Server { router: Some(router), ..self.clone() }
     }
 
@@ -94,7 +94,7 @@ impl Server {
             rights: Rights::new(rights).expect("rights").into(),
             certificate: None,
         };
-        Server::of(Arc::clone(&self.app), peer)
+        Server::of(Arc::clone(&self.backend), peer)
     }
 
     /// Polls a path until its response satisfies the condition; fails after [`DEADLINE`].
@@ -120,7 +120,7 @@ impl Server {
     }
 
     pub(crate) fn drain(&self) {
-        self.app.drain();
+        self.backend.drain();
     }
 
     pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Response<Body> {

@@ -23,7 +23,7 @@ use utoipa::openapi::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::parse::query::Flag;
 
 const JSON: &str = "application/json";
@@ -54,7 +54,7 @@ async fn weaken_etag(mut response: axum::response::Response) -> axum::response::
 /// A method on a path, its handler, and its description.
 pub(crate) struct Call {
     pub(crate) path: &'static str,
-    pub(crate) handler: MethodRouter<Arc<App>>,
+    pub(crate) handler: MethodRouter<Arc<Backend>>,
     pub(crate) method: HttpMethod,
     /// Referenced schemas, by name.
     pub(crate) schemas: Vec<(String, RefOr<Schema>)>,
@@ -73,23 +73,23 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Call {
+    pub(crate) fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
         Call::new(HttpMethod::Get, path, on(MethodFilter::GET, handler))
     }
 
-    pub(crate) fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Call {
+    pub(crate) fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
         Call::new(HttpMethod::Post, path, on(MethodFilter::POST, handler))
     }
 
-    pub(crate) fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Call {
+    pub(crate) fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
         Call::new(HttpMethod::Put, path, on(MethodFilter::PUT, handler))
     }
 
-    pub(crate) fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Call {
+    pub(crate) fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
         Call::new(HttpMethod::Delete, path, on(MethodFilter::DELETE, handler))
     }
 
-    fn new(method: HttpMethod, path: &'static str, handler: MethodRouter<Arc<App>>) -> Call {
+    fn new(method: HttpMethod, path: &'static str, handler: MethodRouter<Arc<Backend>>) -> Call {
         let call = Call {
             path,
             handler,
