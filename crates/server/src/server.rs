@@ -183,7 +183,7 @@ impl Server {
         tracing::info!("stopping; no more leases are granted");
         if let Some(Serving { stop, task }) = self.serving {
             stop.send_replace(true);
-            // The panic hook has logged a panic of the task.
+            // A panic of the task was reported by the panic hook.
             let _ = task.await;
         }
         self.backend.drain();

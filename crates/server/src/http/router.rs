@@ -31,13 +31,13 @@ impl Routes {
         let document = Document(openapi::document(&calls, &backend.settings).into());
         let observer = Arc::new(RequestObserver::new(backend, &calls));
         // Every layer costs every request: there is only one.
-        let routes = calls.into_iter().fold(Router::new(), |router, call| {
+        let paths = calls.into_iter().fold(Router::new(), |router, call| {
             let is_document = call.path == openapi::PATH;
             let handler =
                 if is_document { call.handler.layer(Extension(document.clone())) } else { call.handler };
             router.route(call.path, handler)
         });
-        let router = routes
+        let router = paths
             .fallback(async || RefusalResponse(Refusal::new(Code::NotFound, "no such path")))
             .method_not_allowed_fallback(async || {
                 RefusalResponse(Refusal::new(Code::MethodNotAllowed, "the path does not support this method"))
