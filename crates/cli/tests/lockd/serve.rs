@@ -201,8 +201,11 @@ fn a_torn_tail_is_cut_at_the_start_and_logged_once() {
     assert_eq!(connection.ask("POST", "/v1/acquire", r#"{"key":"k"}"#).expect("an answer").0, 200);
     drop(server);
     let segments = std::fs::read_dir(data.join("store/log/0")).expect("the log of shard 0");
-    let segment = segments.map(|entry| entry.expect("readable").path()).max().expect("a segment");
-    let mut bytes = std::fs::read(&segment).expect("readable");
+    let segments = segments.map(|entry| entry.expect("readable").path());
+    let segments = segments.map(|path| (std::fs::read(&path).expect("readable"), path));
+    // The next segment may have been preallocated: it is all zeros.
+    let written = segments.filter(|(bytes, _)| bytes.iter().any(|byte| *byte != 0));
+    let (mut bytes, segment) = written.max_by_key(|(_, path)| path.clone()).expect("a segment");
     let last = bytes.iter().rposition(|byte| *byte != 0).expect("a frame");
     bytes[last] = 0;
     std::fs::write(&segment, bytes).expect("writable");
