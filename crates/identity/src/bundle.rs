@@ -10,7 +10,7 @@ use rustls::pki_types::UnixTime;
 use zeroize::Zeroizing;
 
 use crate::certificate::{Certificate, Purpose};
-use crate::denylist::{Denylist, Refused};
+use crate::denylist::{CertificateRefusal, Denylist};
 use crate::error::Error;
 use crate::key::{CaKey, KeyedCertificate};
 use crate::peer::PeerIdentity;
@@ -223,7 +223,7 @@ fn problems(ca: &Certificate, own: &[&Certificate], denylist: &Denylist, now: Un
     for certificate in own {
         found.extend(trust.check_at(certificate, now).err().map(|error| error.to_string()));
         if denylist.contains(certificate.serial()) {
-            found.push(Refused::Revoked(certificate.serial()).to_string());
+            found.push(CertificateRefusal::Revoked(certificate.serial()).to_string());
         }
     }
     found

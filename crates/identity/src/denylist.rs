@@ -1,8 +1,8 @@
-//! Certificates that are no longer honoured, by serial.
+//! Revoked certificates, by serial.
 //!
-//! A list is plain data; a [`SharedDenylist`] is the one that a running server goes by, and can be replaced
-//! while it runs. A TLS verifier asks it once, at a full handshake. Resumed sessions and open connections
-//! never ask again, so a server must: [`SharedDenylist::check`], for every request.
+//! A [`Denylist`] is plain data; a [`SharedDenylist`] is in use by a running server, and can be replaced while it runs.
+//! A TLS verifier checks it once, at a full handshake. Resumed sessions and open connections are not checked again, so a
+//! server must call [`SharedDenylist::check`] for every request.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,16 +14,16 @@ use crate::error::Error;
 use crate::peer::PeerIdentity;
 use crate::serial::Serial;
 
-/// Revoked serials. As text: one a line, in hexadecimal; `#` begins a comment.
+/// Revoked serials. Its text has one serial per line, in hexadecimal; `#` begins a comment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Denylist(BTreeSet<Serial>);
 
 impl Denylist {
-    /// From its text.
+    /// Parses the text of a denylist.
     pub fn parse(text: &str) -> Result<Denylist, Error> {
         let mut serials = BTreeSet::new();
         for (number, line) in text.lines().enumerate() {
-            let line = line.split('#').next().expect("the first of a split").trim();
+            let line = line.split('#').next().expect("a split has a first part").trim();
             if !line.is_empty() {
                 let serial = line.parse::<Serial>();
                 serials
@@ -33,7 +33,7 @@ impl Denylist {
         Ok(Denylist(serials))
     }
 
-    /// What is on either list.
+    /// The serials of both lists.
     #[must_use]
     pub fn union(&self, other: &Denylist) -> Denylist {
         Denylist(&self.0 | &other.0)
@@ -44,17 +44,17 @@ impl Denylist {
         self.0.contains(&serial)
     }
 
-    /// Whether nothing is revoked.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many are revoked.
+    /// The number of revoked serials.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// What is revoked, in order.
+    /// The revoked serials, in order.
     pub fn iter(&self) -> impl Iterator<Item = Serial> {
         self.0.iter().copied()
     }
@@ -72,39 +72,39 @@ impl fmt::Display for Denylist {
     }
 }
 
-/// Why an identity that once was accepted no longer is.
+/// Why a certificate that was accepted at the handshake is refused now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Its serial is on the list.
+pub enum CertificateRefusal {
+    /// Its serial is on the denylist.
     Revoked(Serial),
-    /// The certificate has run out.
+    /// It has expired.
     Expired(Serial),
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for CertificateRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Revoked(serial) => write!(f, "the certificate is revoked: serial={serial}"),
-            Refused::Expired(serial) => {
-                write!(f, "the certificate has expired; ask for a new one: serial={serial}")
+            CertificateRefusal::Revoked(serial) => write!(f, "the certificate is revoked: serial={serial}"),
+            CertificateRefusal::Expired(serial) => {
+                write!(f, "the certificate has expired; create a new one: serial={serial}")
             }
         }
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for CertificateRefusal {}
 
-/// The list that is in force. Asking takes no lock.
+/// The denylist in use. Checks take no lock.
 #[derive(Debug, Default)]
 pub struct SharedDenylist(ArcSwap<Denylist>);
 
 impl SharedDenylist {
-    /// Goes by this list, until another replaces it.
+    /// Uses this list until it is replaced.
     pub fn new(denylist: Denylist) -> SharedDenylist {
         SharedDenylist(ArcSwap::from_pointee(denylist))
     }
 
-    /// From now on this list, in whole, is in force.
+    /// Replaces the whole list.
     pub fn replace(&self, denylist: Denylist) {
         self.0.store(denylist.into());
     }
@@ -114,23 +114,23 @@ impl SharedDenylist {
         self.0.load().contains(serial)
     }
 
-    /// How many are revoked.
+    /// The number of revoked serials.
     pub fn len(&self) -> usize {
         self.0.load().len()
     }
 
-    /// Whether nothing is revoked.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.load().is_empty()
     }
 
-    /// Whether a peer whose handshake is long past is still to be honoured. To be asked for every request.
-    pub fn check(&self, peer: &PeerIdentity, now: UnixTime) -> Result<(), Refused> {
+    /// Checks that a peer's certificate is still valid. Call it for every request.
+    pub fn check(&self, peer: &PeerIdentity, now: UnixTime) -> Result<(), CertificateRefusal> {
         if self.contains(peer.serial) {
-            return Err(Refused::Revoked(peer.serial));
+            return Err(CertificateRefusal::Revoked(peer.serial));
         }
         if now > peer.not_after {
-            return Err(Refused::Expired(peer.serial));
+            return Err(CertificateRefusal::Expired(peer.serial));
         }
         Ok(())
     }
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named() {
+    fn a_malformed_line_is_reported_with_its_number() {
         let error = Denylist::parse("0a\n# x\nnope\n").expect_err("no serial").to_string();
         assert!(error.contains("serial=nope line=3"), "{error}");
     }
 
     #[test]
-    fn a_union_revokes_what_either_does() {
+    fn a_union_has_the_serials_of_both_lists() {
         let [one, other] = ["01\n02", "02\n03"].map(|text| Denylist::parse(text).expect("valid"));
         assert_eq!(one.union(&other).to_string(), "01\n02\n03\n");
     }

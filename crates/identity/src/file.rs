@@ -1,7 +1,7 @@
-//! Identity files on disk: read, and written whole or not at all, for their owner alone.
+//! Reads identity files, and writes them atomically with mode 0600.
 //!
-//! Invariant: what is written appears under its name complete and synced, with mode 0600. A file that is there
-//! is replaced only if the caller says so; two that belong together are checked before either is written.
+//! **Invariant.** A file appears under its name complete and synced, with mode 0600. An existing file is replaced only on
+//! request. Files that belong together are all checked and staged before the first one is published.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -13,20 +13,20 @@ use zeroize::Zeroizing;
 use crate::error::{Error, ErrorKind};
 use crate::serial::Serial;
 
-/// More than any identity file or denylist needs.
+/// Maximum size of an identity file or denylist, in bytes.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
 const OWNER_ONLY: u32 = 0o600;
 
-/// What to do about a file that is there already.
+/// What to do with an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Leave it, and fail.
+    /// Keep it, and fail.
     Keep,
     /// Replace it.
     Replace,
 }
 
-/// The text of a file.
+/// Reads the text of a file.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, Error> {
     let failed = |cause: io::Error| Error::io("the file cannot be read", path, &cause);
     let mut text = Zeroizing::new(String::with_capacity(64 * 1024));
@@ -38,21 +38,21 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, Error> {
     Ok(text)
 }
 
-/// Whether a file of that name could be written, as far as one can tell before: to be asked before people are.
+/// Checks in advance whether the file could be written, before the caller prompts for a passphrase.
 pub fn check(path: &Path, existing: Existing) -> Result<(), Error> {
     match fs::metadata(path) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(cause) => Err(Error::io("the file cannot be looked at", path, &cause)),
-        // A rename over a device would leave a file where everybody expects the device.
+        Err(cause) => Err(Error::io("the file's metadata cannot be read", path, &cause)),
+        // A rename over a device would replace the device with a file.
         Ok(found) if !found.is_file() => {
-            Err(Error::invalid(format!("not a regular file; give another name: file={}", path.display())))
+            Err(Error::invalid(format!("not a regular file; choose another name: file={}", path.display())))
         }
-        Ok(_) if existing == Existing::Keep => Err(taken(path)),
+        Ok(_) if existing == Existing::Keep => Err(already_exists(path)),
         Ok(_) => Ok(()),
     }
 }
 
-/// Writes files that belong together, in order. If any of them cannot be written, none that is new stays.
+/// Writes files that belong together, in order. If one of them cannot be written, new files are removed again.
 pub fn write(
     files: &[(&Path, &str)],
     existing: Existing,
@@ -63,7 +63,7 @@ pub fn write(
     }
     let mut staged = Vec::new();
     for (path, text) in files {
-        staged.push(Staged::write(path, text, fill)?);
+        staged.push(StagedFile::write(path, text, fill)?);
     }
     let mut written = Vec::new();
     for file in staged {
@@ -82,51 +82,51 @@ pub fn write(
     Ok(())
 }
 
-/// Keeps others from changing the files of a directory by way of this function, until it is dropped.
+/// Locks the directory of a file against other callers of this function, until the result is dropped.
 ///
-/// Reading a file, changing it and writing it back must not lose what another did in between: a revocation,
-/// say. Where the filesystem has no locks, nothing is kept from anybody.
+/// Two concurrent read-modify-write cycles would otherwise lose an update, such as a revocation. `None` if the filesystem
+/// has no locks.
 pub fn lock_beside(path: &Path) -> Result<Option<File>, Error> {
     let dir = parent(path);
     let failed = |cause: io::Error| Error::io("the directory cannot be locked", &dir, &cause);
     let handle = File::open(&dir).map_err(failed)?;
     match handle.try_lock() {
         Ok(()) => Ok(Some(handle)),
-        // A revocation that may lose another's is better than none.
+        // A revocation that may overwrite a concurrent one is better than none.
         Err(TryLockError::Error(_)) => Ok(None),
         Err(TryLockError::WouldBlock) => handle.lock().map_err(failed).map(|()| Some(handle)),
     }
 }
 
-/// A file under a name that nobody reads; removed unless it was published.
-struct Staged {
+/// A complete file under a temporary name; removed unless it is published.
+struct StagedFile {
     temp: PathBuf,
     target: PathBuf,
 }
 
-impl Staged {
-    fn write(path: &Path, text: &str, fill: &mut dyn FnMut(&mut [u8])) -> Result<Staged, Error> {
-        // Through a link to the file that it stands for.
+impl StagedFile {
+    fn write(path: &Path, text: &str, fill: &mut dyn FnMut(&mut [u8])) -> Result<StagedFile, Error> {
+        // A symbolic link is followed: its target is replaced.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let name = target.file_name().unwrap_or_default().to_string_lossy();
         let temp = parent(&target).join(format!(".{name}.{}.tmp", Serial::random(fill)));
         let failed = |cause: io::Error| Error::io("the file cannot be written", path, &cause);
         let mut options = OpenOptions::new();
         let mut handle = options.write(true).create_new(true).mode(OWNER_ONLY).open(&temp).map_err(failed)?;
-        let staged = Staged { temp, target };
+        let staged = StagedFile { temp, target };
         handle.write_all(text.as_bytes()).and_then(|()| handle.sync_all()).map_err(failed)?;
         Ok(staged)
     }
 
     fn publish(self, existing: Existing) -> Result<PathBuf, Error> {
-        let named = match existing {
+        let published = match existing {
             Existing::Replace => fs::rename(&self.temp, &self.target),
-            // Fails if the name was taken meanwhile, where a rename would not.
+            // Unlike a rename, fails if the name was taken since the check.
             Existing::Keep => fs::hard_link(&self.temp, &self.target),
         };
-        named.map_err(|cause| match cause.kind() {
-            io::ErrorKind::AlreadyExists => taken(&self.target),
-            _ => Error::io("the file cannot be given its name", &self.target, &cause),
+        published.map_err(|cause| match cause.kind() {
+            io::ErrorKind::AlreadyExists => already_exists(&self.target),
+            _ => Error::io("the file cannot be published under its name", &self.target, &cause),
         })?;
         let synced = File::open(parent(&self.target)).and_then(|dir| dir.sync_all());
         synced.map_err(|cause| Error::io("the directory cannot be synced", &self.target, &cause))?;
@@ -134,15 +134,15 @@ impl Staged {
     }
 }
 
-impl Drop for Staged {
+impl Drop for StagedFile {
     fn drop(&mut self) {
-        // After a rename it is gone already.
+        // After a rename the temporary name no longer exists.
         drop(fs::remove_file(&self.temp));
     }
 }
 
-fn taken(path: &Path) -> Error {
-    let what = "the file is there already; give another name, or --force to replace it";
+fn already_exists(path: &Path) -> Error {
+    let what = "the file exists; choose another name, or replace it with --force";
     Error::new(ErrorKind::Exists, format!("{what}: file={}", path.display()))
 }
 

@@ -31,7 +31,7 @@ pub mod tls;
 pub use authority::{Algorithm, Authority, Days, Host, IssueContext};
 pub use bundle::{CaBundle, ClientBundle, ServerBundle};
 pub use certificate::{Certificate, Name, Purpose};
-pub use denylist::{Denylist, Refused, SharedDenylist};
+pub use denylist::{CertificateRefusal, Denylist, SharedDenylist};
 pub use error::{Error, ErrorKind};
 pub use key::{CaKey, KeyedCertificate, PrivateKey};
 pub use peer::PeerIdentity;

@@ -1,12 +1,11 @@
-//! Identity files at work: TLS for servers, for clients, and for servers that forward to others.
+//! TLS configurations from identity files: for servers, for clients, and for servers that forward to other servers.
 //!
-//! A server asks every client for a certificate, and lets in those that the CA issued for clients and that are
-//! not revoked. A client checks the same of the server, and never its hostname. Certificates can be replaced
-//! while connections are open: handshakes to come use the new one.
+//! A server requires a client certificate that the CA issued for clients and that is not revoked. A client checks the
+//! same of the server's certificate, and never its hostname. Certificates can be replaced while connections are open:
+//! later handshakes use the new one.
 //!
-//! **What is absent.** Sockets. And the last word: neither verifier is asked when a session is resumed, and
-//! open connections outlive revocation and expiry, so a server also calls
-//! [`SharedDenylist::check`] for every request.
+//! **What is absent.** Sockets. Checks after the handshake: a resumed session calls no verifier, and open connections
+//! outlive revocation and expiry, so a server also calls [`SharedDenylist::check`] for every request.
 
 use std::sync::Arc;
 
@@ -25,81 +24,81 @@ use rustls::{
 
 use crate::bundle::{ClientBundle, ServerBundle};
 use crate::certificate::Certificate;
-use crate::denylist::{Denylist, Refused, SharedDenylist};
+use crate::denylist::{CertificateRefusal, Denylist, SharedDenylist};
 use crate::error::Error;
 use crate::key::KeyedCertificate;
 use crate::serial::Serial;
 use crate::trust::{Trust, provider};
 
-/// The protocols on offer, the preferred one first.
+/// The offered protocols, in order of preference.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// TLS for a server.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     config: Arc<ServerConfig>,
-    shown: Arc<Shown>,
+    certificate: Arc<OwnCertificate>,
 }
 
 impl ServerTls {
-    /// Goes by the bundle's certificate and CA, and by the denylist as it is at each handshake. The bundle's own
-    /// denylist counts only if the caller put it into the shared one.
+    /// Uses the bundle's certificate and CA, and reads the shared denylist at each handshake. The bundle's own denylist
+    /// applies only if the caller has added it to the shared one.
     pub fn new(
         bundle: &ServerBundle,
         denylist: Arc<SharedDenylist>,
         clock: Arc<dyn TimeProvider>,
     ) -> Result<ServerTls, Error> {
-        let shown = Arc::new(Shown::new(bundle.ca(), bundle.server()));
-        let verifier = Arc::new(Clients { trust: Trust::in_ca(bundle.ca())?, denylist });
+        let certificate = Arc::new(OwnCertificate::new(bundle.ca(), bundle.server()));
+        let verifier = Arc::new(ClientVerifier { trust: Trust::in_ca(bundle.ca())?, denylist });
         let mut config = ServerConfig::builder_with_details(provider(), clock)
             .with_safe_default_protocol_versions()
-            .expect("the library has its own protocol versions")
+            .expect("the provider supports the default protocol versions")
             .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::<Shown>::clone(&shown));
+            .with_cert_resolver(Arc::<OwnCertificate>::clone(&certificate));
         config.alpn_protocols = alpn();
-        Ok(ServerTls { config: Arc::new(config), shown })
+        Ok(ServerTls { config: Arc::new(config), certificate })
     }
 
-    /// What a TLS acceptor needs.
+    /// The configuration for a TLS acceptor.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
 
-    /// Checks a bundle that is to replace the current one, and changes nothing: [`CertificateUpdate::install`] does.
+    /// Checks a bundle that is to replace the current one. Changes nothing: [`CertificateUpdate::install`] does.
     ///
-    /// Refuses another CA, which takes a restart: sessions of the old CA's clients would live on. Refuses a new certificate
-    /// that no client would accept: one that is not valid now, or is on `denylist`, the list that is to be in force with it.
+    /// Refuses another CA, which needs a restart: sessions of the old CA's clients would survive. Refuses a new
+    /// certificate that no client would accept: not valid now, or on `denylist`, which is to be installed with it.
     pub fn prepare(
         &self,
         bundle: &ServerBundle,
         denylist: &Denylist,
     ) -> Result<CertificateUpdate<'_>, Error> {
-        let update = self.shown.prepare(bundle.ca(), bundle.server())?;
+        let update = self.certificate.prepare(bundle.ca(), bundle.server())?;
         let certificate = bundle.server().certificate();
         // A reload for a revocation alone must not fail because the certificate in use has expired.
-        if !self.shown.is_current(certificate) {
+        if !self.certificate.is_current(certificate) {
             let now = self.config.time_provider.current_time();
             let now = now.ok_or_else(|| Error::invalid("the clock cannot be read"))?;
             Trust::in_ca(bundle.ca())?.check_at(certificate, now)?;
             if denylist.contains(certificate.serial()) {
-                return Err(Error::invalid(Refused::Revoked(certificate.serial()).to_string()));
+                return Err(Error::invalid(CertificateRefusal::Revoked(certificate.serial()).to_string()));
             }
         }
         Ok(update)
     }
 }
 
-/// A certificate that was checked and is not in use yet. Dropping it changes nothing.
+/// A checked certificate that is not in use yet. Dropping it changes nothing.
 #[must_use]
 pub struct CertificateUpdate<'a> {
-    shown: &'a Shown,
+    certificate: &'a OwnCertificate,
     next: Arc<CertifiedKey>,
 }
 
 impl CertificateUpdate<'_> {
     /// Uses the certificate for every handshake from now on. Cannot fail.
     pub fn install(self) {
-        self.shown.current.store(self.next);
+        self.certificate.current.store(self.next);
     }
 }
 
@@ -107,18 +106,18 @@ impl CertificateUpdate<'_> {
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
-    shown: Arc<Shown>,
+    certificate: Arc<OwnCertificate>,
 }
 
 impl ClientTls {
-    /// For whoever asks a server.
+    /// TLS of a client. It has no denylist.
     pub fn new(bundle: &ClientBundle, clock: Arc<dyn TimeProvider>) -> Result<ClientTls, Error> {
-        let nobody = Arc::new(SharedDenylist::new(Denylist::default()));
-        ClientTls::build(bundle.ca(), bundle.client(), nobody, clock)
+        let none_revoked = Arc::new(SharedDenylist::new(Denylist::default()));
+        ClientTls::build(bundle.ca(), bundle.client(), none_revoked, clock)
     }
 
-    /// For a server that asks another: it shows its certificate for forwarding, and trusts no revoked server. Every
-    /// connection makes a full handshake, so that the denylist is asked.
+    /// TLS of a server that forwards requests to another server: it presents its forwarding certificate, and refuses
+    /// revoked servers. Session resumption is off, so that every connection checks the denylist.
     pub fn forwarding(
         bundle: &ServerBundle,
         denylist: Arc<SharedDenylist>,
@@ -129,19 +128,14 @@ impl ClientTls {
         Ok(tls)
     }
 
-    /// What a TLS connector needs. The name to connect to may be anything: nobody looks at it.
+    /// The configuration for a TLS connector. The server name is not verified.
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.config)
     }
 
-    /// Shows another certificate, of the same CA, from now on.
+    /// Presents another certificate of the same CA from now on.
     pub fn replace(&self, bundle: &ClientBundle) -> Result<(), Error> {
-        self.shown.prepare(bundle.ca(), bundle.client()).map(CertificateUpdate::install)
-    }
-
-    /// Shows another certificate for forwarding, of the same CA, from now on.
-    pub fn replace_forwarding(&self, bundle: &ServerBundle) -> Result<(), Error> {
-        self.shown.prepare(bundle.ca(), bundle.forwarding()).map(CertificateUpdate::install)
+        self.certificate.prepare(bundle.ca(), bundle.client()).map(CertificateUpdate::install)
     }
 
     fn build(
@@ -150,29 +144,29 @@ impl ClientTls {
         denylist: Arc<SharedDenylist>,
         clock: Arc<dyn TimeProvider>,
     ) -> Result<ClientTls, Error> {
-        let shown = Arc::new(Shown::new(ca, own));
-        let verifier = Arc::new(Servers { trust: Trust::in_ca(ca)?, denylist });
+        let certificate = Arc::new(OwnCertificate::new(ca, own));
+        let verifier = Arc::new(ServerVerifier { trust: Trust::in_ca(ca)?, denylist });
         let mut config = ClientConfig::builder_with_details(provider(), clock)
             .with_safe_default_protocol_versions()
-            .expect("the library has its own protocol versions")
+            .expect("the provider supports the default protocol versions")
             .dangerous()
             .with_custom_certificate_verifier(verifier)
-            .with_client_cert_resolver(Arc::<Shown>::clone(&shown));
+            .with_client_cert_resolver(Arc::<OwnCertificate>::clone(&certificate));
         config.alpn_protocols = alpn();
-        Ok(ClientTls { config: Arc::new(config), shown })
+        Ok(ClientTls { config: Arc::new(config), certificate })
     }
 }
 
-/// The certificate that this side shows.
+/// The certificate that this side presents in handshakes.
 #[derive(Debug)]
-struct Shown {
+struct OwnCertificate {
     ca: Certificate,
     current: ArcSwap<CertifiedKey>,
 }
 
-impl Shown {
-    fn new(ca: &Certificate, own: &KeyedCertificate) -> Shown {
-        Shown { ca: ca.clone(), current: ArcSwap::new(own.certified()) }
+impl OwnCertificate {
+    fn new(ca: &Certificate, own: &KeyedCertificate) -> OwnCertificate {
+        OwnCertificate { ca: ca.clone(), current: ArcSwap::new(own.certified()) }
     }
 
     fn is_current(&self, certificate: &Certificate) -> bool {
@@ -181,20 +175,20 @@ impl Shown {
 
     fn prepare(&self, ca: &Certificate, own: &KeyedCertificate) -> Result<CertificateUpdate<'_>, Error> {
         if *ca != self.ca {
-            let what = "the new file has another CA; that takes a restart";
+            let what = "the new file has another CA; restart the server to use it";
             return Err(Error::invalid(format!("{what}: cn={} serial={}", ca.name(), ca.serial())));
         }
-        Ok(CertificateUpdate { shown: self, next: own.certified() })
+        Ok(CertificateUpdate { certificate: self, next: own.certified() })
     }
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for OwnCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.current.load_full())
     }
 }
 
-impl ResolvesClientCert for Shown {
+impl ResolvesClientCert for OwnCertificate {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(self.current.load_full())
     }
@@ -204,14 +198,14 @@ impl ResolvesClientCert for Shown {
     }
 }
 
-/// Whom a server lets in.
+/// A server's verifier of client certificates.
 #[derive(Debug)]
-struct Clients {
+struct ClientVerifier {
     trust: Trust,
     denylist: Arc<SharedDenylist>,
 }
 
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for ClientVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.trust.clients().root_hint_subjects()
     }
@@ -219,10 +213,10 @@ impl ClientCertVerifier for Clients {
     fn verify_client_cert(
         &self,
         own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let peer = self.trust.check_client(own, between, now)?;
+        let peer = self.trust.check_client(own, intermediates, now)?;
         refuse_revoked(&self.denylist, peer.serial)?;
         Ok(ClientCertVerified::assertion())
     }
@@ -250,23 +244,23 @@ impl ClientCertVerifier for Clients {
     }
 }
 
-/// Whom a client believes.
+/// A client's verifier of server certificates.
 #[derive(Debug)]
-struct Servers {
+struct ServerVerifier {
     trust: Trust,
     denylist: Arc<SharedDenylist>,
 }
 
-impl ServerCertVerifier for Servers {
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         _name: &ServerName<'_>,
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let certificate = self.trust.check_server(own, between, now)?;
+        let certificate = self.trust.check_server(own, intermediates, now)?;
         refuse_revoked(&self.denylist, certificate.serial())?;
         Ok(ServerCertVerified::assertion())
     }

@@ -1,10 +1,10 @@
-//! The judgement over a chain: the project's CA issued it, for this purpose, and it is valid now.
+//! Verifies certificate chains: issued by the project's CA, for the expected purpose, and valid now.
 //!
-//! The TLS library asks for a purpose only where a certificate names any, and for no hostname where it is told
-//! not to. So certificates are read here as well: [`Certificate::parse`] refuses those without exactly one.
+//! The TLS library checks the purpose only of certificates that name one. So certificates are also parsed here:
+//! [`Certificate::parse`] refuses those without exactly one purpose.
 //!
 //! **What is absent.** Hostnames; intermediate CAs that the project's CA does not allow; the denylist, which
-//! [`crate::tls`] asks.
+//! [`crate::tls`] checks.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::certificate::{Certificate, Purpose};
 use crate::error::Error;
 use crate::peer::PeerIdentity;
 
-/// The one library of cryptography.
+/// The cryptography provider of all TLS configurations.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
@@ -49,7 +49,7 @@ impl Trust {
         Ok(Trust { ca: ca.clone(), roots, clients, algorithms })
     }
 
-    /// The TLS library's own verifier of clients; it does not know the denylist, nor our rules of purpose.
+    /// The TLS library's own client verifier. It checks neither the denylist nor our rules about purposes.
     pub(crate) fn clients(&self) -> &dyn ClientCertVerifier {
         &*self.clients
     }
@@ -58,27 +58,27 @@ impl Trust {
         &self.algorithms
     }
 
-    /// A certificate that asks.
+    /// Verifies a client certificate.
     pub(crate) fn check_client(
         &self,
         own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<PeerIdentity, rustls::Error> {
-        self.clients.verify_client_cert(own, between, now)?;
+        self.clients.verify_client_cert(own, intermediates, now)?;
         Certificate::parse(own).and_then(|certificate| PeerIdentity::of(&certificate)).map_err(refusal)
     }
 
-    /// A certificate that answers.
+    /// Verifies a server certificate.
     pub(crate) fn check_server(
         &self,
         own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<Certificate, rustls::Error> {
         let parsed = ParsedCertificate::try_from(own)?;
-        let known = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, between, now, known)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms)?;
         let certificate = Certificate::parse(own).map_err(refusal)?;
         match certificate.purpose() {
             Purpose::Server => Ok(certificate),
@@ -86,12 +86,13 @@ impl Trust {
         }
     }
 
-    /// Whether the CA issued it, for what it says. Dates apart: they change by themselves.
+    /// Checks that the CA issued the certificate for its purpose. Ignores its dates, which depend on the time of the
+    /// check.
     pub(crate) fn check_issued(&self, certificate: &Certificate) -> Result<(), Error> {
         self.check_at(certificate, certificate.not_before())
     }
 
-    /// Whether the CA issued it, for what it says, and it is valid at that moment.
+    /// Checks that the CA issued the certificate for its purpose, and that it is valid at `now`.
     pub(crate) fn check_at(&self, certificate: &Certificate, now: UnixTime) -> Result<(), Error> {
         let checked = match certificate.purpose() {
             Purpose::Client => self.check_client(certificate.der(), &[], now).map(drop),
@@ -100,7 +101,7 @@ impl Trust {
         };
         checked.map_err(|error| {
             let (name, ca) = (certificate.name(), self.ca.name());
-            Error::invalid(format!("{}: cn={name} ca={ca} serial={}", in_words(&error), certificate.serial()))
+            Error::invalid(format!("{}: cn={name} ca={ca} serial={}", describe(&error), certificate.serial()))
         })
     }
 }
@@ -109,7 +110,7 @@ fn refusal(error: Error) -> rustls::Error {
     rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
 }
 
-fn in_words(error: &rustls::Error) -> String {
+fn describe(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(error) = error else {
         return format!("the certificate cannot be used: {error}");
     };
@@ -118,13 +119,13 @@ fn in_words(error: &rustls::Error) -> String {
             "the certificate was not issued by this CA".into()
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "the certificate has expired; make a new one".into()
+            "the certificate has expired; create a new one".into()
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "the certificate is not valid yet; look at the clock".into()
+            "the certificate is not valid yet; check the clock".into()
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "the certificate is for something else".into()
+            "the certificate is for another purpose".into()
         }
         CertificateError::Other(OtherError(error)) => error.to_string(),
         other => format!("the certificate cannot be trusted: {other:?}"),

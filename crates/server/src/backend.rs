@@ -1,4 +1,4 @@
-//! The store's shards and everything that requests share: opening them, submitting commands, events, metrics.
+//! The shards of the store and everything that requests share: opening, submitting commands, events, metrics.
 //!
 //! **What is absent.** HTTP: a command comes in, a decision goes out.
 
@@ -12,7 +12,7 @@ pub(crate) mod bulk;
 pub(crate) mod agents;
 pub(crate) mod upload;
 pub(crate) mod download;
-pub mod watch;
+pub mod engine_observer;
 pub(crate) mod event_log;
 pub(crate) mod metrics;
-pub(crate) mod machine;
+pub(crate) mod wall_clock;

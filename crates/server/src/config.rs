@@ -12,10 +12,10 @@ use api::PORT;
 use engine::{Options, Record};
 use kernel::Span;
 
-use crate::backend::boot::Making;
+use crate::backend::boot::OpenOptions;
 use crate::backend::shards::Settings;
 use crate::backend::store::StoreUrl;
-use crate::http::listener::Limits;
+use crate::http::listener::ConnectionLimits;
 use crate::settings::{LogFormat, LogLevel, Range, duration_text, settings};
 
 settings! { |data_dir|
@@ -188,7 +188,7 @@ impl Config {
         }
     }
 
-    pub(crate) fn making(&self) -> Making {
+    pub(crate) fn open_options(&self) -> OpenOptions {
         let limits = kernel::Limits {
             ttl_max: span(self.max_ttl),
             history_max: self.history_max,
@@ -196,18 +196,18 @@ impl Config {
             leases_per_identity_max: self.max_leases_per_identity,
             ..kernel::Limits::default()
         };
-        let mut options = Options::default();
+        let mut engine = Options::default();
         if self.store.backend().is_volatile() {
             // A log that is never replayed: retained segments would only cost memory.
-            options.retain = 0;
+            engine.retain = 0;
         }
         let sweeper = span(self.sweeper_interval);
-        let options = Options { sweep_every: self.gc_temps_interval, sweeper, ..options };
-        Making { shards: self.shards, limits, options, allow_network: self.allow_network_fs }
+        let engine = Options { sweep_every: self.gc_temps_interval, sweeper, ..engine };
+        OpenOptions { shards: self.shards, limits, engine, allow_network: self.allow_network_fs }
     }
 
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
+    pub(crate) fn connection_limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
             connections_max: self.max_connections,
             head_timeout: self.head_timeout,
             stall_timeout: self.stall_timeout,

@@ -1,11 +1,11 @@
-//! lockd over HTTP: authenticates, turns requests into commands, and the engine's answers into responses.
+//! lockd over HTTP: authenticates clients, turns requests into commands, and decisions into responses.
 //!
-//! **What is absent.** No rule about leases: the kernel decides. No command line. No TLS of its own making.
+//! **What is absent.** Rules about leases: the kernel decides. The command line. TLS verification: `identity` does it.
 //!
-//! [`Server`] is all of it, set up by a [`Config`]: for a program of its own, or inside another.
+//! [`Server`] is the whole of it, configured by a [`Config`]; for `lockd serve`, or embedded in another program.
 //!
-//! The modules in reading order: [`settings`] are the columns of the table of settings, [`config`] its rows
-//! and the configuration made of them; [`peer`] is the authenticated client and its
+//! The modules in reading order: [`settings`] has the columns of the table of settings, [`config`] its rows
+//! and the configuration that is built from them; [`peer`] is the authenticated client and its
 //! rights; [`backend`] opens the store, submits commands to its shards, and keeps events and metrics; `parse` is
 //! everything about a request that can be malformed; `present` turns decisions into responses; `handlers` has a
 //! function for each call; [`http`] listens, routes and observes; [`server`](mod@server) runs all of it; [`testing`] runs

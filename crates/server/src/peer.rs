@@ -11,38 +11,38 @@ use kernel::Identity;
 pub struct Peer {
     /// The identity that its leases belong to.
     pub identity: Identity,
-    /// Operators may also call what is about other identities.
+    /// Operators may also act on the leases of other identities.
     pub role: Role,
     /// Its rights, by namespace.
     pub rights: Arc<Rights>,
     /// Its certificate, which is checked again for every request; `None` without mutual TLS.
-    pub shown: Option<Arc<PeerIdentity>>,
+    pub certificate: Option<Arc<PeerIdentity>>,
 }
 
 /// A certificate whose name is not a valid identity.
 #[derive(Debug)]
-pub struct NoIdentity(kernel::TextError);
+pub struct InvalidIdentity(kernel::TextError);
 
-impl fmt::Display for NoIdentity {
+impl fmt::Display for InvalidIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the certificate's name is not a valid identity: {}", self.0)
     }
 }
 
-impl std::error::Error for NoIdentity {}
+impl std::error::Error for InvalidIdentity {}
 
 impl Peer {
     /// Every client of a server without authentication: an operator on the same machine, a worker from elsewhere.
     pub fn anonymous(role: Role) -> Peer {
         let identity = Identity::new("anonymous").expect("a valid name");
-        Peer { identity, role, rights: Arc::new(Rights::all()), shown: None }
+        Peer { identity, role, rights: Arc::new(Rights::all()), certificate: None }
     }
 
     /// The client that presented this certificate.
-    pub fn of(shown: PeerIdentity) -> Result<Peer, NoIdentity> {
-        let identity = Identity::new(shown.name.as_str()).map_err(NoIdentity)?;
-        let (role, rights) = (shown.role, Arc::new(shown.rights.clone()));
-        Ok(Peer { identity, role, rights, shown: Some(Arc::new(shown)) })
+    pub fn from_certificate(certificate: PeerIdentity) -> Result<Peer, InvalidIdentity> {
+        let identity = Identity::new(certificate.name.as_str()).map_err(InvalidIdentity)?;
+        let (role, rights) = (certificate.role, Arc::new(certificate.rights.clone()));
+        Ok(Peer { identity, role, rights, certificate: Some(Arc::new(certificate)) })
     }
 }
 

@@ -1,8 +1,8 @@
-//! A whole server: to be run by a program of its own, or inside another.
+//! [`Server`]: opens the store, listens, reloads, and shuts down; for `lockd serve`, or embedded in another program.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), server::StartError> {
-//! use server::{Config, Server};
+//! # async fn example() -> Result<(), lockd_server::StartError> {
+//! use lockd_server::{Config, Server};
 //!
 //! let mut server = Server::new(Config::in_folder("/var/lib/lockd"))?;
 //! let address = server.start().await?;
@@ -26,31 +26,31 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::backend::boot::{self, BootError, Machine};
-use crate::backend::event_log::News;
-use crate::backend::machine;
+use crate::backend::boot::{self, BootError, Environment};
+use crate::backend::engine_observer::{FatalHandler, ShardObserver};
+use crate::backend::event_log::EventLog;
 use crate::backend::metrics::Metrics;
-use crate::backend::shards::{App, Parts};
+use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
-use crate::backend::watch::{OnFatal, Watch};
+use crate::backend::wall_clock;
 use crate::config::{Config, ConfigError};
 use crate::http::identities::Identities;
 use crate::http::listener::{Listener, serve};
 use crate::http::router::router;
 use crate::peer::Peer;
 
-/// Why a server does not start.
+/// Why a server cannot start.
 #[derive(Debug)]
 pub enum StartError {
-    /// A setting cannot be.
+    /// A setting has an invalid value.
     Config(ConfigError),
-    /// The store does not open.
+    /// The store cannot be opened.
     Store(BootError),
     /// An identity file or a denylist is missing or damaged.
     Identity(identity::Error),
-    /// It cannot listen there.
+    /// The address or socket cannot be listened on.
     Listen(String, std::io::Error),
-    /// It serves already.
+    /// The server was started before.
     Started,
 }
 
@@ -60,8 +60,8 @@ impl fmt::Display for StartError {
             StartError::Config(error) => error.fmt(f),
             StartError::Store(error) => error.fmt(f),
             StartError::Identity(error) => error.fmt(f),
-            StartError::Listen(at, error) => write!(f, "cannot listen: {error}: address={at}"),
-            StartError::Started => f.write_str("the server was started already"),
+            StartError::Listen(address, error) => write!(f, "cannot listen: {error}: address={address}"),
+            StartError::Started => f.write_str("the server is already started"),
         }
     }
 }
@@ -86,10 +86,10 @@ impl From<identity::Error> for StartError {
     }
 }
 
-/// An open store, and what lets clients in. The store is let go when this and every router of it are dropped.
+/// A server with an open store. The store is closed and unlocked when this and every router of it are dropped.
 pub struct Server {
     config: Config,
-    app: Arc<App>,
+    backend: Arc<Backend>,
     identities: Option<Identities>,
     serving: Option<Serving>,
 }
@@ -100,43 +100,46 @@ struct Serving {
 }
 
 impl Server {
-    /// Opens the store, or makes it, and reads or makes identities; nobody is served yet.
+    /// Opens or creates the store, and reads or creates identities. Serves no requests yet.
     ///
-    /// If the log ever fails to take what was decided, **the process ends**: memory is ahead of the log then, and no
-    /// answer may be given any more. [`Server::with_fatal`] is for programs that have to do something first.
+    /// If an append to the log ever fails, **the process ends**: memory is then ahead of the log, and no further
+    /// response may be sent. [`Server::with_fatal_handler`] is for programs that have to do something first.
     pub fn new(config: Config) -> Result<Server, StartError> {
-        Server::with_fatal(config, Box::new(end_process))
+        Server::with_fatal_handler(config, Box::new(end_process))
     }
 
-    /// The same; when the store fails, `on_fatal` is called, from any thread, and must see to it that the process ends.
-    pub fn with_fatal(config: Config, on_fatal: OnFatal) -> Result<Server, StartError> {
+    /// Like [`Server::new`]; when the log fails, `on_fatal` is called, from any thread, and must end the process.
+    pub fn with_fatal_handler(config: Config, on_fatal: FatalHandler) -> Result<Server, StartError> {
         config.check()?;
         if let Some(subdirectory) = config.data_subdirectory() {
             boot::private_dir(&config.data_dir, &[subdirectory])?;
         }
         let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
-        let (metrics, news) = (Arc::new(Metrics::new()), Arc::new(News::default()));
-        let watcher: Arc<dyn EngineObserver> =
-            Arc::new(Watch { metrics: Arc::clone(&metrics), news: Arc::clone(&news), on_fatal });
-        let machine = Machine { random: &system::random::fill, clock: &Machine::clock };
-        let opened = boot::open(&config.store, &config.making(), machine, &watcher)?;
-        opened.torn_tails.iter().for_each(warn_of_torn_tail);
-        let (wall, chance) = (Box::new(machine::wall), Box::new(system::random::fill));
-        let app = App::new(opened, Parts { settings: config.settings(), metrics, news, wall, chance });
-        Ok(Server { config, app: Arc::new(app), identities, serving: None })
+        let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
+        let (counted, recorded) = (Arc::clone(&metrics), Arc::clone(&event_log));
+        let observer: Arc<dyn EngineObserver> =
+            Arc::new(ShardObserver { metrics: counted, event_log: recorded, on_fatal });
+        let environment = Environment { random: &system::random::fill, clock: &Environment::machine_clock };
+        let store = boot::open(&config.store, &config.open_options(), environment, &observer)?;
+        store.torn_tails.iter().for_each(warn_of_torn_tail);
+        let settings = config.settings();
+        let (wall_clock, random) = (Box::new(wall_clock::since_epoch), Box::new(system::random::fill));
+        let backend = Backend::new(store, Components { settings, metrics, event_log, wall_clock, random });
+        Ok(Server { config, backend: Arc::new(backend), identities, serving: None })
     }
 
-    /// What it is set to.
+    /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// All paths, to be mounted in another program. Each request needs a [`Peer`] among its extensions: who is asking.
+    /// All paths, to be mounted in another program. Each request needs a [`Peer`] among its extensions: the
+    /// authenticated client.
     pub fn router(&self) -> Router {
-        router(&self.app)
+        router(&self.backend)
     }
 
-    /// Listens, and serves in the background, on the runtime that this is called on. Returns where.
+    /// Listens, and serves in the background, on the runtime of the caller. Returns the address.
     pub async fn start(&mut self) -> Result<SocketAddr, StartError> {
         if self.serving.is_some() {
             return Err(StartError::Started);
@@ -146,23 +149,28 @@ impl Server {
             tcp.local_addr().map_err(|error| StartError::Listen(self.config.listen.clone(), error))?;
         let mut listeners = vec![match &self.identities {
             Some(identities) => Listener::Tls(tcp, identities.tls.clone()),
-            None => Listener::Plain(tcp, Peer::anonymous(anonymous(bound))),
+            None => Listener::Plain(tcp, Peer::anonymous(anonymous_role(bound))),
         }];
         if let Some(path) = &self.config.unix {
-            listeners.push(Listener::Unix(unix(path)?, Peer::anonymous(Role::Operator)));
+            listeners.push(Listener::Unix(bind_unix(path)?, Peer::anonymous(Role::Operator)));
         }
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(serve(listeners, Arc::clone(&self.app), self.config.limits(), stopped));
+        let task = tokio::spawn(serve(
+            listeners,
+            Arc::clone(&self.backend),
+            self.config.connection_limits(),
+            stopped,
+        ));
         self.serving = Some(Serving { stop, task });
         let scheme = if self.config.mtls { "https" } else { "http" };
         tracing::info!(url = %format_args!("{scheme}://{bound}"), store = %self.config.store, "serving");
         if !self.config.mtls {
-            tracing::warn!("without mTLS everybody is the identity `anonymous`");
+            tracing::warn!("mTLS is off: every client has the identity `anonymous`");
         }
         Ok(bound)
     }
 
-    /// Reads identities and revocations again. If anything is wrong with them, all stays as it was.
+    /// Reads identities and revocations again. If any of them is invalid, none is replaced.
     pub fn reload(&self) -> Result<(), StartError> {
         match &self.identities {
             Some(identities) => Ok(identities.reload()?),
@@ -170,21 +178,21 @@ impl Server {
         }
     }
 
-    /// Grants nothing any more, sends away those who wait, answers what is under way, and closes the store.
+    /// Stops granting, refuses waiters, completes requests in progress, and closes the store.
     pub async fn shutdown(self) {
-        tracing::info!("stopping: nothing is granted any more");
+        tracing::info!("stopping; no more leases are granted");
         if let Some(Serving { stop, task }) = self.serving {
             stop.send_replace(true);
-            // A task that panicked has said so.
+            // A panic of the task was reported by the panic hook.
             let _ = task.await;
         }
-        self.app.drain();
+        self.backend.drain();
         if let Some(path) = &self.config.unix {
             let _ = std::fs::remove_file(path);
         }
-        let app = self.app;
-        // The engines' threads are waited for.
-        let _ = tokio::task::spawn_blocking(move || drop(app)).await;
+        let backend = self.backend;
+        // Blocks until the threads of all shards have ended.
+        let _ = tokio::task::spawn_blocking(move || drop(backend)).await;
         tracing::info!("stopped");
     }
 }
@@ -196,17 +204,17 @@ fn warn_of_torn_tail(torn: &TornTail) {
     tracing::warn!(shard = shard.0, %file, offset, seq = seq.0, %lsns, "torn tail cut; its batch was never acknowledged");
 }
 
-#[expect(clippy::disallowed_methods, reason = "memory is ahead of the log: nothing may be answered any more")]
+#[expect(clippy::disallowed_methods, reason = "memory is ahead of the log: no response may be sent any more")]
 fn end_process(_: &Fatal) {
     std::process::exit(1);
 }
 
-/// What everybody is, where nobody is asked.
-fn anonymous(bound: SocketAddr) -> Role {
+/// The role of every client without mTLS: operator on a loopback address, worker beyond.
+fn anonymous_role(bound: SocketAddr) -> Role {
     if bound.ip().is_loopback() { Role::Operator } else { Role::Worker }
 }
 
-/// Where a machine has no IPv6, every address means every one that it has.
+/// Binds an address; the unspecified IPv6 address becomes the IPv4 one on a machine without IPv6.
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     let bound = match TcpListener::bind(address).await {
         Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED => {
@@ -217,12 +225,12 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     bound.map_err(|error| StartError::Listen(address.to_string(), error))
 }
 
-/// For this user alone: every client of the socket is an operator. Replaces a socket that a dead server left behind.
-fn unix(path: &Path) -> Result<UnixListener, StartError> {
+/// Binds a Unix socket with mode 0600: every client of it is an operator. Replaces the socket of a dead server.
+fn bind_unix(path: &Path) -> Result<UnixListener, StartError> {
     if std::os::unix::net::UnixStream::connect(path).is_err() {
         let _ = std::fs::remove_file(path);
     }
-    // Process-wide, and so only narrower: what another thread creates meanwhile is for its owner too.
+    // The umask is process-wide: it is only tightened, so that files of other threads are at most too private.
     let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let bound = UnixListener::bind(path);
     rustix::process::umask(umask);

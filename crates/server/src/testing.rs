@@ -1,5 +1,5 @@
-//! A server for tests: a store in memory, chance that is the same in every run, a wall clock that stands still. Its credentials can be guessed by
-//! anybody; nothing but tests may use it.
+//! A server for tests: a store in memory, randomness that is the same in every run, a wall clock that stands still.
+//! Its credentials are predictable: for tests only.
 
 mod proxy;
 
@@ -14,68 +14,69 @@ use kernel::Span;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::backend::boot::{Machine, Making, open};
-use crate::backend::event_log::News;
+use crate::backend::boot::{Environment, OpenOptions, open};
+use crate::backend::engine_observer::ShardObserver;
+use crate::backend::event_log::EventLog;
 use crate::backend::metrics::Metrics;
-use crate::backend::shards::{App, Parts, Settings};
+use crate::backend::shards::{Backend, Components, Settings};
 use crate::backend::store::StoreUrl;
-use crate::backend::watch::Watch;
-use crate::http::listener::{Limits, Listener, serve};
+use crate::http::listener::{ConnectionLimits, Listener, serve};
 use crate::peer::Peer;
 pub use proxy::Proxy;
 
 /// Two shards in memory, on the machine's clock.
-pub fn app(settings: Settings) -> Arc<App> {
-    made(settings, &Machine::clock, Box::new(|| EPOCH))
+pub fn backend(settings: Settings) -> Arc<Backend> {
+    build(settings, &Environment::machine_clock, Box::new(|| EPOCH))
 }
 
-/// Two shards in memory, whose time passes when a test says so.
-pub fn app_by(settings: Settings, hands: &Hands) -> Arc<App> {
-    let (kernel, wall) = (hands.clone(), hands.clone());
-    let clock = move || -> std::io::Result<Box<dyn Clock>> { Ok(Box::new(kernel.clone())) };
-    made(settings, &clock, Box::new(move || EPOCH + wall.passed()))
+/// Two shards in memory, on a clock that the test advances.
+pub fn backend_with_clock(settings: Settings, test_clock: &TestClock) -> Arc<Backend> {
+    let (kernel_clock, wall_clock) = (test_clock.clone(), test_clock.clone());
+    let clock = move || -> std::io::Result<Box<dyn Clock>> { Ok(Box::new(kernel_clock.clone())) };
+    build(settings, &clock, Box::new(move || EPOCH + wall_clock.elapsed()))
 }
 
-/// What every test server's wall clock starts from.
+/// The time since 1970 at which the wall clock of every test server starts.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
-fn made(
+fn build(
     settings: Settings,
     clock: &dyn Fn() -> std::io::Result<Box<dyn Clock>>,
-    wall: Box<dyn Fn() -> Duration + Send + Sync>,
-) -> Arc<App> {
-    let making = Making { shards: 2, ..Making::default() };
-    let (metrics, news) = (Arc::new(Metrics::new()), Arc::new(News::default()));
+    wall_clock: Box<dyn Fn() -> Duration + Send + Sync>,
+) -> Arc<Backend> {
+    let options = OpenOptions { shards: 2, ..OpenOptions::default() };
+    let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
     let on_fatal = Box::new(|why: &Fatal| panic!("{why}"));
-    let watch = Watch { metrics: Arc::clone(&metrics), news: Arc::clone(&news), on_fatal };
-    let watcher: Arc<dyn EngineObserver> = Arc::new(watch);
-    let machine = Machine { random: &|bytes| bytes.fill(7), clock };
-    let opened = open(&StoreUrl::memory(), &making, machine, &watcher).expect("memory has room");
-    // Numbers that differ from each other, the same in every run.
+    let (counted, recorded) = (Arc::clone(&metrics), Arc::clone(&event_log));
+    let observer: Arc<dyn EngineObserver> =
+        Arc::new(ShardObserver { metrics: counted, event_log: recorded, on_fatal });
+    let environment = Environment { random: &|bytes| bytes.fill(7), clock };
+    let store = open(&StoreUrl::memory(), &options, environment, &observer).expect("a store in memory opens");
+    // Distinct numbers, the same in every run.
     let count = AtomicU64::new(0);
-    let chance = Box::new(move |bytes: &mut [u8]| {
+    let random = Box::new(move |bytes: &mut [u8]| {
         let next = count.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         blake3::Hasher::new().update(&next).finalize_xof().fill(bytes);
     });
-    Arc::new(App::new(opened, Parts { settings, metrics, news, wall, chance }))
+    Arc::new(Backend::new(store, Components { settings, metrics, event_log, wall_clock, random }))
 }
 
-/// A clock that a test moves. Whatever the server is asked next finds the new time.
+/// A clock that the test advances. The next request sees the new time.
 #[derive(Clone, Default)]
-pub struct Hands(Arc<AtomicU64>);
+pub struct TestClock(Arc<AtomicU64>);
 
-impl Hands {
-    /// So much time passes.
-    pub fn pass(&self, ms: u64) {
+impl TestClock {
+    /// Advances the clock by `ms` milliseconds.
+    pub fn advance(&self, ms: u64) {
         self.0.fetch_add(ms, Ordering::AcqRel);
     }
 
-    fn passed(&self) -> Duration {
+    fn elapsed(&self) -> Duration {
         Duration::from_millis(self.0.load(Ordering::Acquire))
     }
 }
 
-impl Clock for Hands {
+impl Clock for TestClock {
     fn boot_clock(&self) -> Span {
         Span(self.0.load(Ordering::Acquire))
     }
@@ -89,26 +90,26 @@ impl Clock for Hands {
     }
 }
 
-/// A server on loopback, to whom everybody is `anonymous`. Ends when it is dropped.
+/// A server on a loopback address without authentication: every client is `anonymous`. Stops when dropped.
 pub struct Loopback {
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
     stop: watch::Sender<bool>,
 }
 
 impl Loopback {
-    /// Serves on the runtime that this is called on.
+    /// Serves on the runtime of the caller.
     pub async fn start(role: Role) -> Loopback {
-        Loopback::limited(role, Limits::default()).await
+        Loopback::with_limits(role, ConnectionLimits::default()).await
     }
 
-    /// The same, with other limits.
-    pub async fn limited(role: Role, limits: Limits) -> Loopback {
+    /// Like [`Loopback::start`], with other limits.
+    pub async fn with_limits(role: Role, limits: ConnectionLimits) -> Loopback {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the socket is bound");
         let (stop, stopped) = watch::channel(false);
         let listeners = vec![Listener::Plain(listener, Peer::anonymous(role))];
-        tokio::spawn(serve(listeners, app(Settings::default()), limits, stopped));
+        tokio::spawn(serve(listeners, backend(Settings::default()), limits, stopped));
         Loopback { address, stop }
     }
 }

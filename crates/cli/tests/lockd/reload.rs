@@ -7,7 +7,7 @@ use std::time::Duration;
 use identity::{Algorithm, Authority, CaBundle, ClientBundle, Days, IssueContext, UnixTime};
 use rustix::process::Signal;
 
-use crate::serve::{Running, wait_for};
+use crate::serve::Running;
 
 /// A server, a worker that is revoked and a worker that is not.
 struct World {
@@ -49,9 +49,7 @@ impl World {
 
     fn reload(&mut self, outcome: &str) -> String {
         self.server.signal(Signal::HUP);
-        let line = wait_for(&mut self.server.lines, "reloaded");
-        assert!(line.contains(outcome), "{outcome}: {line}");
-        line
+        self.server.log.wait_for(outcome)
     }
 
     /// On a new connection, with a full handshake.
@@ -82,7 +80,7 @@ fn reload_refused_for_another_ca_keeps_revoked_clients_out() {
     std::fs::create_dir(&other).expect("made");
     auth(&["new", "server", "--out", text(&other.join("server.pem"))]);
     std::fs::copy(other.join("server.pem"), &world.bundle).expect("copied");
-    let line = world.reload("nothing was reloaded");
+    let line = world.reload("reload failed");
     assert!(line.contains("another CA"), "{line}");
     assert!(!world.lets_in(&world.revoked), "the revocation is still in force");
     assert!(world.lets_in(&world.good), "the old CA and certificate are still in force");
@@ -105,7 +103,7 @@ fn reload_refused_for_any_part_of_the_state_changes_nothing() {
     ] {
         std::fs::write(&world.bundle, bundle).expect("written");
         std::fs::write(&world.denylist, denylist).expect("written");
-        let line = world.reload("nothing was reloaded");
+        let line = world.reload("reload failed");
         assert!(line.contains(reason), "{reason}: {line}");
         assert!(!world.lets_in(&world.revoked), "{reason}: the revocation is still in force");
         assert!(world.lets_in(&world.good), "{reason}: the old certificate is still in force");

@@ -3,17 +3,24 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use identity::{ClientBundle, ClientTls};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 
+use crate::running::until;
+
+/// How long a test waits for the server before it fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 pub(crate) struct Running {
     child: Child,
-    pub(crate) lines: BufReader<ChildStderr>,
+    pub(crate) log: LogLines,
     pub(crate) address: String,
 }
 
@@ -35,11 +42,11 @@ impl Running {
         // No file of whoever runs this counts.
         command.env("XDG_CONFIG_HOME", data).stderr(Stdio::piped()).stdin(Stdio::null());
         let mut child = command.spawn().expect("the program");
-        let mut lines = BufReader::new(child.stderr.take().expect("piped"));
-        let serving = wait_for(&mut lines, "serving url=http");
+        let mut log = LogLines::new(child.stderr.take().expect("piped"));
+        let serving = log.wait_for("serving url=http");
         let address =
             serving.split("://").nth(1).and_then(|rest| rest.split(' ').next()).expect("an address");
-        Running { address: address.to_string(), child, lines }
+        Running { address: address.to_string(), child, log }
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
@@ -54,7 +61,19 @@ impl Running {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let name = ServerName::try_from("anything").expect("a name");
         let session = ClientConnection::new(Arc::new(config), name).expect("sound");
-        Connection(StreamOwned::new(session, TcpStream::connect(&self.address).expect("it listens")))
+        let stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(DEADLINE)).expect("an open socket");
+        Connection(StreamOwned::new(session, stream))
+    }
+
+    /// Waits until the process ends.
+    fn exit_status(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the server ends", || {
+            status = self.child.try_wait().expect("a child process");
+            status.is_some()
+        });
+        status.expect("it has ended")
     }
 }
 
@@ -65,15 +84,37 @@ impl Drop for Running {
     }
 }
 
-pub(crate) fn wait_for(lines: &mut BufReader<ChildStderr>, what: &str) -> String {
-    let mut said = String::new();
-    loop {
-        let mut line = String::new();
-        assert_ne!(lines.read_line(&mut line).expect("text"), 0, "it ended before it said {what:?}:\n{said}");
-        if line.contains(what) {
-            return line;
+/// The log of a server, which a thread reads line by line: so that every wait has a deadline.
+pub(crate) struct LogLines {
+    lines: Receiver<String>,
+    /// All lines that were waited for or skipped.
+    seen: String,
+}
+
+impl LogLines {
+    fn new(stderr: impl Read + Send + 'static) -> LogLines {
+        let (send, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines() {
+                if send.send(line.expect("text")).is_err() {
+                    return;
+                }
+            }
+        });
+        LogLines { lines, seen: String::new() }
+    }
+
+    /// Waits for a line that contains this text.
+    pub(crate) fn wait_for(&mut self, text: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(DEADLINE);
+            let line = line.unwrap_or_else(|error| panic!("no line with {text:?}: {error}:\n{}", self.seen));
+            self.seen.push_str(&line);
+            self.seen.push('\n');
+            if line.contains(text) {
+                return line;
+            }
         }
-        said.push_str(&line);
     }
 }
 
@@ -123,7 +164,7 @@ fn from_nothing_to_a_lease_that_survives_a_kill() {
     let mut connection = server.connect(&client);
     // The line that says what to type next works as it stands.
     let mut server = server;
-    let next = wait_for(&mut server.lines, "try it: ");
+    let next = server.log.wait_for("try it: ");
     let line = next.split("try it: ").nth(1).expect("a command").trim();
     let (code, said) = shell(&server, dir.path(), line);
     assert_eq!(code, Some(0), "{line}: {said}");
@@ -150,6 +191,34 @@ fn from_nothing_to_a_lease_that_survives_a_kill() {
     );
 }
 
+/// A batch that a crash had interrupted was cut off, and the log did not mention it.
+#[test]
+fn a_torn_tail_is_cut_at_the_start_and_logged_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let server = Running::start(&data, &[]);
+    let mut connection = server.connect(&data.join("client.pem"));
+    assert_eq!(connection.ask("POST", "/v1/acquire", r#"{"key":"k"}"#).expect("an answer").0, 200);
+    drop(server);
+    let segments = std::fs::read_dir(data.join("store/log/0")).expect("the log of shard 0");
+    let segments = segments.map(|entry| entry.expect("readable").path());
+    let segments = segments.map(|path| (std::fs::read(&path).expect("readable"), path));
+    // The next segment may have been preallocated: it is all zeros.
+    let written = segments.filter(|(bytes, _)| bytes.iter().any(|byte| *byte != 0));
+    let (mut bytes, segment) = written.max_by_key(|(_, path)| path.clone()).expect("a segment");
+    let last = bytes.iter().rposition(|byte| *byte != 0).expect("a frame");
+    bytes[last] = 0;
+    std::fs::write(&segment, bytes).expect("writable");
+
+    let server = Running::start(&data, &[]);
+    let torn = server.log.seen.lines().find(|line| line.contains("torn tail cut")).expect("it is logged");
+    assert!(torn.contains("WARN") && torn.contains("shard=0") && torn.contains("lsns="), "{torn}");
+    assert!(torn.contains(&format!("file={}", segment.display())), "{torn}");
+    drop(server);
+    let server = Running::start(&data, &[]);
+    assert!(!server.log.seen.contains("torn tail"), "{}", server.log.seen);
+}
+
 #[test]
 fn a_revoked_client_is_cut_off_on_its_open_connection_after_a_reload() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -169,7 +238,7 @@ fn a_revoked_client_is_cut_off_on_its_open_connection_after_a_reload() {
         .arg(&serial);
     assert!(revoke.output().expect("it runs").status.success());
     server.signal(rustix::process::Signal::HUP);
-    wait_for(&mut server.lines, "reloaded");
+    server.log.wait_for("reloaded");
     let (status, told) = connection.ask("GET", "/v1/leases", "").expect("an answer");
     assert_eq!(status, 401, "{told}");
     assert!(told.contains("unauthenticated") && told.contains("revoked"), "{told}");
@@ -177,7 +246,7 @@ fn a_revoked_client_is_cut_off_on_its_open_connection_after_a_reload() {
 }
 
 #[test]
-fn told_to_stop_it_sends_those_away_who_wait_and_ends_well() {
+fn on_sigterm_waiters_are_refused_and_the_server_exits_with_success() {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
     let mut server = Running::start(&data, &[]);
@@ -187,15 +256,15 @@ fn told_to_stop_it_sends_those_away_who_wait_and_ends_well() {
     let mut waiting = server.connect(&client);
     let waiter =
         std::thread::spawn(move || waiting.ask("POST", "/v1/acquire", r#"{"key":"k","block_seconds":60}"#));
-    while !holder.ask("GET", "/v1/describe?key=k", "").expect("an answer").1.contains(r#""waiters":1"#) {
-        std::thread::yield_now();
-    }
+    until("the waiter is queued", || {
+        holder.ask("GET", "/v1/describe?key=k", "").expect("an answer").1.contains(r#""waiters":1"#)
+    });
     server.signal(rustix::process::Signal::TERM);
     let (status, told) = waiter.join().expect("it is answered").expect("an answer");
     assert_eq!(status, 503, "{told}");
     assert!(told.contains("draining"), "{told}");
-    wait_for(&mut server.lines, "stopped");
-    assert!(server.child.wait().expect("it ends").success());
+    server.log.wait_for("stopped");
+    assert!(server.exit_status().success());
 }
 
 #[test]
@@ -275,28 +344,16 @@ fn in_json_every_line_is_an_object_and_debug_has_every_request() {
         whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
     };
     let said = |what: &str| lines().into_iter().find(|line| line["message"] == what);
-    let serving = loop {
-        match said("serving") {
-            Some(line) => break line,
-            None => std::thread::yield_now(),
-        }
+    let wait_for = |message: &str| {
+        until(message, || said(message).is_some());
+        said(message).expect("it was found")
     };
+    let serving = wait_for("serving");
     let address = serving["url"].as_str().and_then(|url| url.strip_prefix("https://")).expect("a URL");
-    let server = Running {
-        address: address.to_string(),
-        child,
-        lines: BufReader::new(
-            Command::new("true").stderr(Stdio::piped()).spawn().expect("true").stderr.expect("piped"),
-        ),
-    };
+    let server = Running { address: address.to_string(), child, log: LogLines::new(std::io::empty()) };
     let mut connection = server.connect(&data.join("client.pem"));
     assert_eq!(connection.ask("POST", "/v1/acquire", r#"{"key":"jobs"}"#).expect("an answer").0, 200);
-    let answered = loop {
-        match said("answered") {
-            Some(line) => break line,
-            None => std::thread::yield_now(),
-        }
-    };
+    let answered = wait_for("responded");
     assert_eq!(
         (&answered["status"], &answered["level"]),
         (&serde_json::json!(200), &serde_json::json!("DEBUG"))
@@ -329,6 +386,7 @@ fn every_request_is_a_span_at_the_collector() {
     let endpoint = format!("http://{}/v1/traces", listener.local_addr().expect("bound"));
     let collector = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("the server connects");
+        stream.set_read_timeout(Some(DEADLINE)).expect("an open socket");
         let (mut seen, mut part) = (Vec::new(), [0; 4096]);
         while !String::from_utf8_lossy(&seen).contains("/v1/acquire") {
             let read = stream.read(&mut part).expect("bytes");
@@ -345,7 +403,7 @@ fn every_request_is_a_span_at_the_collector() {
     assert_eq!(connection.ask("POST", "/v1/acquire", r#"{"key":"jobs"}"#).expect("an answer").0, 200);
     // What is left is sent at the end.
     server.signal(rustix::process::Signal::TERM);
-    assert!(server.child.wait().expect("it ends").success());
+    assert!(server.exit_status().success());
     let seen = collector.join().expect("traces");
     assert!(seen.starts_with("POST /v1/traces") && seen.contains("operator"), "{seen}");
 }

@@ -6,7 +6,7 @@ use identity::{
 };
 use rcgen::{ExtendedKeyUsagePurpose as Usage, IsCa};
 
-use crate::support::{DAY, MADE, Project, at, name, pem_of, section, sections};
+use crate::support::{DAY, ISSUED_AT, Project, at, name, pem_of, section, sections};
 
 #[test]
 fn every_kind_of_file_round_trips() {
@@ -54,19 +54,19 @@ fn a_client_carries_its_name_role_and_rights() {
     assert_eq!((usual.name.as_str(), usual.role), ("worker-1", Role::Worker));
     assert_eq!(usual.rights, Rights::client_default());
     assert_eq!(usual.serial.as_bytes().len(), 16);
-    assert_eq!(usual.not_after, at(MADE + 365 * DAY));
+    assert_eq!(usual.not_after, at(ISSUED_AT + 365 * DAY));
 
     let listed = ["orders/ä:rwm", "*:p"].map(|text| text.parse::<NamespaceRights>().expect(text));
     let rights = Rights::new(listed).expect("few");
     let kind = (Algorithm::P256, "7".parse().expect("days"));
     let who = (Role::Operator, &rights);
-    let other = project.roll(|moment| project.authority.issue_client(&name("Ada Ä"), who, kind, moment));
+    let other = project.issue(|moment| project.authority.issue_client(&name("Ada Ä"), who, kind, moment));
     let other = other.expect("a client").identity().clone();
     assert_eq!((other.name.as_str(), other.role), ("Ada Ä", Role::Operator));
     assert!(
         other.rights.allows("orders/ä", Right::ManualHold) && other.rights.allows("x", Right::PublicRead)
     );
-    assert_eq!(other.not_after, at(MADE + 7 * DAY));
+    assert_eq!(other.not_after, at(ISSUED_AT + 7 * DAY));
 }
 
 #[test]
@@ -74,12 +74,12 @@ fn nothing_outlives_its_ca() {
     let project = Project::new(5);
     let kind = (Algorithm::P256, "36500".parse().expect("days"));
     let who = (Role::Worker, &Rights::client_default());
-    let client = project.roll(|moment| project.authority.issue_client(&name("x"), who, kind, moment));
+    let client = project.issue(|moment| project.authority.issue_client(&name("x"), who, kind, moment));
     let until = client.expect("a client").identity().not_after;
     assert_eq!(until, project.authority.certificate().not_after());
 
-    let late = project.roll(|moment| {
-        moment.now = at(MADE + 3651 * DAY);
+    let late = project.issue(|moment| {
+        moment.now = at(ISSUED_AT + 3651 * DAY);
         project.authority.issue_client(&name("x"), who, kind, moment)
     });
     assert!(late.expect_err("the CA is gone").to_string().contains("the CA has expired"));
@@ -170,14 +170,14 @@ fn a_certificate_has_one_purpose() {
         (vec![Usage::Any], Err("for both sides")),
     ];
     for (usages, expected) in table {
-        let text = project.odd(|params| params.extended_key_usages.clone_from(&usages));
+        let text = project.irregular(|params| params.extended_key_usages.clone_from(&usages));
         let found = Certificate::parse(&section(&text, "CERTIFICATE"));
         match expected {
             Ok(purpose) => assert_eq!(found.expect("one purpose").purpose(), purpose),
             Err(what) => assert!(found.expect_err(what).to_string().contains(what), "{usages:?}"),
         }
     }
-    let text = project.odd(|params| {
+    let text = project.irregular(|params| {
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
     });
@@ -192,7 +192,7 @@ fn a_certificate_has_one_name() {
         params.extended_key_usages = vec![Usage::ClientAuth];
         params.distinguished_name = rcgen::DistinguishedName::new();
     };
-    let error = Certificate::parse(&section(&project.odd(none), "CERTIFICATE")).expect_err("no name");
+    let error = Certificate::parse(&section(&project.irregular(none), "CERTIFICATE")).expect_err("no name");
     assert!(error.to_string().contains("must have one common name"), "{error}");
     for bad in ["", "a\nb", "a\u{0}", &"x".repeat(65)] {
         assert!(bad.parse::<identity::Name>().is_err(), "{bad:?}");
@@ -207,34 +207,34 @@ fn check_reports_dates_and_revocations() {
     let project = Project::new(13);
     let (server, client) = (project.server(), project.client("a"));
     let none = Denylist::default();
-    assert_eq!(server.check(&none, at(MADE)), [""; 0]);
-    assert_eq!(server.check_client(&client, &none, at(MADE)), [""; 0]);
-    assert_eq!(server.check(&none, at(MADE + 365 * DAY)), [""; 0], "to the last second");
+    assert_eq!(server.check(&none, at(ISSUED_AT)), [""; 0]);
+    assert_eq!(server.check_client(&client, &none, at(ISSUED_AT)), [""; 0]);
+    assert_eq!(server.check(&none, at(ISSUED_AT + 365 * DAY)), [""; 0], "to the last second");
 
-    let late = server.check(&none, at(MADE + 365 * DAY + 1));
+    let late = server.check(&none, at(ISSUED_AT + 365 * DAY + 1));
     assert!(late.len() == 2 && late[0].contains("has expired"), "{late:?}");
-    let early = server.check_client(&client, &none, at(MADE - DAY));
-    assert!(early.iter().any(|what| what.contains("not valid yet; look at the clock")), "{early:?}");
-    let old = server.check(&none, at(MADE + 3651 * DAY));
+    let early = server.check_client(&client, &none, at(ISSUED_AT - DAY));
+    assert!(early.iter().any(|what| what.contains("not valid yet; check the clock")), "{early:?}");
+    let old = server.check(&none, at(ISSUED_AT + 3651 * DAY));
     assert!(old[0].contains("the CA certificate has expired"), "{old:?}");
 
     let serial = client.identity().serial;
     let listed: Denylist = [serial].into_iter().collect();
-    let said = format!("the certificate is revoked: serial={serial}");
-    assert_eq!(server.check_client(&client, &listed, at(MADE)), [said.as_str()]);
-    assert_eq!(server.with_denylist(listed).check_client(&client, &none, at(MADE)), [said.as_str()]);
+    let expected = format!("the certificate is revoked: serial={serial}");
+    assert_eq!(server.check_client(&client, &listed, at(ISSUED_AT)), [expected.as_str()]);
+    assert_eq!(server.with_denylist(listed).check_client(&client, &none, at(ISSUED_AT)), [expected.as_str()]);
 }
 
 #[test]
 fn a_client_of_another_ca_is_reported() {
     let (project, other) = (Project::new(14), Project::new(15));
-    let found = project.server().check_client(&other.client("a"), &Denylist::default(), at(MADE));
+    let found = project.server().check_client(&other.client("a"), &Denylist::default(), at(ISSUED_AT));
     assert!(found[0].contains("not issued by this CA"), "{found:?}");
     assert!(found[1].contains("another CA"), "{found:?}");
 }
 
 #[test]
-fn secrets_are_not_shown() {
+fn debug_output_hides_secrets() {
     let project = Project::new(16);
     let shown = format!("{:?} {:?} {:?}", project.server(), project.client("a"), project.authority);
     assert!(shown.contains("PrivateKey(..)"), "{shown}");

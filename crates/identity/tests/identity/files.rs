@@ -1,4 +1,4 @@
-//! Files are for their owner, whole or not there, and stay unless told otherwise.
+//! Identity files are private, written atomically, and replaced only on request.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,11 +7,11 @@ use std::path::Path;
 use identity::ErrorKind;
 use identity::file::{Existing, lock_beside, read, write};
 
-use crate::support::Dice;
+use crate::support::TestRandom;
 
 fn put(files: &[(&Path, &str)], existing: Existing) -> Result<(), ErrorKind> {
-    let mut dice = Dice::new(1);
-    write(files, existing, &mut |bytes| dice.fill(bytes)).map_err(|error| error.kind())
+    let mut random = TestRandom::new(1);
+    write(files, existing, &mut |bytes| random.fill(bytes)).map_err(|error| error.kind())
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -24,7 +24,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn only_the_owner_may_read_what_is_written() {
+fn only_the_owner_may_read_a_written_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("a.pem");
     put(&[(&path, "one")], Existing::Keep).expect("new");
@@ -38,7 +38,7 @@ fn only_the_owner_may_read_what_is_written() {
 }
 
 #[test]
-fn what_is_there_stays_and_so_does_its_neighbour() {
+fn an_existing_file_is_kept_and_its_pair_is_not_written() {
     let dir = tempfile::tempdir().expect("a directory");
     let [first, second] = ["a.pem", "b.pem"].map(|name| dir.path().join(name));
     fs::write(&second, "old").expect("writable");
@@ -49,35 +49,35 @@ fn what_is_there_stays_and_so_does_its_neighbour() {
         (vec!["b.pem".into()], "old".into())
     );
 
-    put(&files, Existing::Replace).expect("told to");
+    put(&files, Existing::Replace).expect("replaced on request");
     assert_eq!(fs::read_to_string(&second).expect("there"), "new");
 }
 
 #[test]
-fn a_pair_of_which_one_cannot_be_written_leaves_neither() {
+fn if_one_of_a_pair_cannot_be_written_neither_is() {
     let dir = tempfile::tempdir().expect("a directory");
     let (first, nowhere) = (dir.path().join("a.pem"), dir.path().join("none/b.pem"));
     assert_eq!(put(&[(&first, "x"), (&nowhere, "x")], Existing::Keep), Err(ErrorKind::NotFound));
     assert_eq!(names(dir.path()), [""; 0]);
-    // The same name twice: the second finds the first.
+    // The same name twice: the second finds the first file.
     assert_eq!(put(&[(&first, "x"), (&first, "y")], Existing::Keep), Err(ErrorKind::Exists));
     assert_eq!(names(dir.path()), [""; 0]);
 }
 
 #[test]
-fn a_link_is_followed_to_the_file_that_it_stands_for() {
+fn a_symbolic_link_is_followed() {
     let dir = tempfile::tempdir().expect("a directory");
     let (real, link) = (dir.path().join("real.pem"), dir.path().join("link.pem"));
     fs::write(&real, "old").expect("writable");
     symlink(&real, &link).expect("a link");
     assert_eq!(put(&[(&link, "new")], Existing::Keep), Err(ErrorKind::Exists));
-    put(&[(&link, "new")], Existing::Replace).expect("told to");
+    put(&[(&link, "new")], Existing::Replace).expect("replaced on request");
     assert_eq!(fs::read_to_string(&real).expect("there"), "new");
     assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
 }
 
 #[test]
-fn what_is_no_file_is_never_replaced() {
+fn a_directory_or_device_is_never_replaced() {
     let dir = tempfile::tempdir().expect("a directory");
     for target in [dir.path(), Path::new("/dev/null")] {
         assert_eq!(put(&[(target, "x")], Existing::Replace), Err(ErrorKind::Invalid));
@@ -85,7 +85,7 @@ fn what_is_no_file_is_never_replaced() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_with_its_name() {
+fn a_read_error_names_the_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("none.pem");
     let error = read(&path).expect_err("not there");
@@ -96,12 +96,12 @@ fn what_cannot_be_read_is_said_with_its_name() {
 }
 
 #[test]
-fn who_changes_a_file_keeps_others_waiting() {
+fn a_second_locker_waits_for_the_first() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("server.pem");
     let held = lock_beside(&path).expect("lockable");
     let other = std::thread::spawn(move || lock_beside(&path).map(drop).map_err(|error| error.to_string()));
     assert!(!other.is_finished());
     drop(held);
-    other.join().expect("no panic").expect("its turn");
+    other.join().expect("no panic").expect("locked after the first");
 }

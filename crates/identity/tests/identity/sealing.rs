@@ -8,7 +8,7 @@ const LABEL: &str = "LOCKD ENCRYPTED CA KEY";
 
 fn sealed(project: &Project) -> String {
     let right = passphrase("right");
-    let bundle = project.roll(|moment| project.authority.to_bundle(Some((&right, CHEAP)), moment));
+    let bundle = project.issue(|moment| project.authority.to_bundle(Some((&right, CHEAP)), moment));
     bundle.expect("a CA's file").to_pem().to_string()
 }
 
@@ -40,7 +40,7 @@ fn a_key_in_clear_opens_with_no_passphrase() {
 }
 
 #[test]
-fn no_bit_can_be_changed() {
+fn every_flipped_bit_is_refused() {
     let project = Project::new(3);
     let text = sealed(&project);
     let bytes = section(&text, LABEL);
@@ -64,7 +64,7 @@ fn a_truncated_or_extended_sealed_key_is_refused() {
     let longer = [&bytes[..], b"x"].concat();
     for bytes in [&bytes[..0], &bytes[..8], &bytes[..64], &bytes[..80], &bytes[..bytes.len() - 1], &longer] {
         let text = project.ca_certificate() + &pem_of(LABEL, bytes);
-        open(&text, Some("right")).expect_err("not whole");
+        open(&text, Some("right")).expect_err("wrong length");
     }
 }
 
@@ -74,9 +74,9 @@ fn a_file_cannot_demand_unbounded_memory_or_time() {
     let bytes = section(&sealed(&project), LABEL);
     for (at, number) in [(12, u32::MAX), (12, 1024 * 1024 + 1), (16, 17), (20, 17), (16, 0), (20, 0), (12, 0)]
     {
-        let mut asking = bytes.clone();
-        asking[at..at + 4].copy_from_slice(&number.to_le_bytes());
-        let text = project.ca_certificate() + &pem_of(LABEL, &asking);
+        let mut changed = bytes.clone();
+        changed[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        let text = project.ca_certificate() + &pem_of(LABEL, &changed);
         let error = CaBundle::parse(&text).expect_err("too much").to_string();
         assert!(error.contains("more memory or time"), "{at} {number}: {error}");
     }

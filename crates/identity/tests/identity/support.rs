@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 pub(crate) const DAY: u64 = 24 * 60 * 60;
 /// The time of all certificates here: November 2026.
-pub(crate) const MADE: u64 = 1_794_700_000;
+pub(crate) const ISSUED_AT: u64 = 1_794_700_000;
 
 pub(crate) fn at(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
@@ -21,20 +21,20 @@ pub(crate) fn at(seconds: u64) -> UnixTime {
 
 /// A fixed clock.
 #[derive(Debug)]
-pub(crate) struct Stopped(pub(crate) UnixTime);
+pub(crate) struct FixedClock(pub(crate) UnixTime);
 
-impl TimeProvider for Stopped {
+impl TimeProvider for FixedClock {
     fn current_time(&self) -> Option<UnixTime> {
         Some(self.0)
     }
 }
 
 /// Deterministic random bytes.
-pub(crate) struct Dice(u64);
+pub(crate) struct TestRandom(u64);
 
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(seed)
+impl TestRandom {
+    pub(crate) fn new(seed: u64) -> TestRandom {
+        TestRandom(seed)
     }
 
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
@@ -60,7 +60,7 @@ pub(crate) fn name(text: &str) -> Name {
 pub(crate) struct Project {
     pub(crate) authority: Authority,
     algorithm: Algorithm,
-    dice: std::cell::RefCell<Dice>,
+    random: std::cell::RefCell<TestRandom>,
 }
 
 impl Project {
@@ -69,39 +69,39 @@ impl Project {
     }
 
     pub(crate) fn with(seed: u64, algorithm: Algorithm) -> Project {
-        let mut dice = Dice::new(seed);
-        let mut moment = IssueContext { now: at(MADE), fill: &mut |bytes| dice.fill(bytes) };
+        let mut random = TestRandom::new(seed);
+        let mut moment = IssueContext { now: at(ISSUED_AT), fill: &mut |bytes| random.fill(bytes) };
         let ca = name("project CA");
         let authority = Authority::create(&ca, algorithm, Days::CA_DEFAULT, &mut moment).expect("a CA");
-        Project { authority, algorithm, dice: dice.into() }
+        Project { authority, algorithm, random: random.into() }
     }
 
     /// Runs `act` with the fixed time and the deterministic randomness.
-    pub(crate) fn roll<T>(&self, act: impl FnOnce(&mut IssueContext) -> T) -> T {
-        let mut dice = self.dice.borrow_mut();
-        act(&mut IssueContext { now: at(MADE), fill: &mut |bytes| dice.fill(bytes) })
+    pub(crate) fn issue<T>(&self, act: impl FnOnce(&mut IssueContext) -> T) -> T {
+        let mut random = self.random.borrow_mut();
+        act(&mut IssueContext { now: at(ISSUED_AT), fill: &mut |bytes| random.fill(bytes) })
     }
 
     pub(crate) fn server(&self) -> ServerBundle {
         let hosts = ["*", "localhost", "127.0.0.1"].map(|host| host.parse().expect("a host"));
         let kind = (self.algorithm, Days::DEFAULT);
-        let issued = self.roll(|moment| self.authority.issue_server(&name("lockd"), &hosts, kind, moment));
+        let issued = self.issue(|moment| self.authority.issue_server(&name("lockd"), &hosts, kind, moment));
         issued.expect("a server")
     }
 
     pub(crate) fn client(&self, cn: &str) -> ClientBundle {
         let (kind, who) = ((self.algorithm, Days::DEFAULT), (Role::Worker, &Rights::client_default()));
-        let issued = self.roll(|moment| self.authority.issue_client(&name(cn), who, kind, moment));
+        let issued = self.issue(|moment| self.authority.issue_client(&name(cn), who, kind, moment));
         issued.expect("a client")
     }
 
     /// The CA's file, not encrypted.
     pub(crate) fn ca_pem(&self) -> Zeroizing<String> {
-        self.roll(|moment| self.authority.to_bundle(None, moment)).expect("a CA's file").to_pem()
+        self.issue(|moment| self.authority.to_bundle(None, moment)).expect("a CA's file").to_pem()
     }
 
     /// An irregular certificate with its key, as PEM.
-    pub(crate) fn odd(&self, change: impl FnOnce(&mut CertificateParams)) -> String {
+    pub(crate) fn irregular(&self, change: impl FnOnce(&mut CertificateParams)) -> String {
         let own = KeyPair::try_from(section(&self.ca_pem(), "PRIVATE KEY")).expect("the CA's key");
         let issuer = Issuer::from_ca_cert_der(self.authority.certificate().der(), own).expect("the CA");
         let mut params = CertificateParams::default();

@@ -7,12 +7,12 @@ use kernel::{
 };
 
 use crate::backend::error::BackendError;
-use crate::backend::shards::{App, ShardView, SubmitOptions};
+use crate::backend::shards::{Backend, ShardView, SubmitOptions};
 use crate::peer::Peer;
 
 /// One agent, and the peer that changes its state.
 pub(crate) struct AgentCommands<'a> {
-    pub(crate) app: &'a App,
+    pub(crate) backend: &'a Backend,
     pub(crate) peer: &'a Peer,
     pub(crate) namespace: &'a Namespace,
     pub(crate) agent: &'a AgentName,
@@ -51,8 +51,8 @@ impl AgentCommands<'_> {
         let options = SubmitOptions::new(self.correlation);
         let (namespace, agent) = (self.namespace.clone(), self.agent.clone());
         let view = move |kernel: &Kernel, now: Time, _: &Decision| kernel.agent(&namespace, &agent, now);
-        let shard = self.app.shard_of(self.namespace);
-        let (decision, view) = self.app.submit(shard, command, options, view).await?;
+        let shard = self.backend.shard_of(self.namespace);
+        let (decision, view) = self.backend.submit(shard, command, options, view).await?;
         match decision {
             Decision::Outcome(Outcome::Applied(..) | Outcome::Unchanged(_)) => {
                 view.ok_or(BackendError::NoSuchAgent)
@@ -65,7 +65,7 @@ impl AgentCommands<'_> {
 
 /// Marks an agent that announced a restart as running again: it has sent a request. Returns the kernel's time.
 pub(crate) async fn mark_alive(
-    app: &App,
+    backend: &Backend,
     peer: &Peer,
     namespace: &Namespace,
     agent: &AgentName,
@@ -73,13 +73,13 @@ pub(crate) async fn mark_alive(
 ) -> Result<Time, BackendError> {
     let (of, name) = (namespace.clone(), agent.clone());
     let query = move |view: &ShardView<'_>| (view.kernel.agent(&of, &name, view.now), view.now);
-    let (view, now) = app.query(app.shard_of(namespace), query).await?;
+    let (view, now) = backend.query(backend.shard_of(namespace), query).await?;
     let Some(view) = view else { return Ok(now) };
     if view.identity != peer.identity {
         return Err(BackendError::Rejected(Rejection::AgentTaken));
     }
     if view.state != AgentState::Alive {
-        let commands = AgentCommands { app, peer, namespace, agent, correlation };
+        let commands = AgentCommands { backend, peer, namespace, agent, correlation };
         match commands.announce(false, false, None).await {
             // The kernel has dropped the agent since the query: there is no state to change.
             Ok(_) | Err(BackendError::NoSuchAgent) => {}

@@ -1,4 +1,4 @@
-//! Opens a store, with its key and its shards, from where its URL says it is.
+//! Opens the store at a URL, and starts its shards.
 
 use std::fmt;
 use std::io;
@@ -11,41 +11,41 @@ use store::private::{self, Access};
 use store::{BlobStore, LogStore, StoreError};
 
 use crate::backend::credential::StoreKey;
-use crate::backend::store::{OpenStore, StoreGuard, StoreUrl, TornTail, random_bytes};
+use crate::backend::store::{StoreGuard, StoreParts, StoreUrl, TornTail, random_bytes};
 
-/// What is fixed when a store is made, and what is not.
+/// Options of opening a store.
 #[derive(Clone, Copy, Debug)]
-pub struct Making {
-    /// How many shards a new store has.
+pub struct OpenOptions {
+    /// The number of shards of a new store; an existing store keeps its own.
     pub shards: u32,
-    /// In force until the next start.
+    /// Limits of the kernel, until the next start.
     pub limits: Limits,
-    /// How the store is looked after.
-    pub options: Options,
-    /// A network filesystem will do.
+    /// Maintenance of the store.
+    pub engine: Options,
+    /// Allows a network filesystem.
     pub allow_network: bool,
 }
 
-impl Default for Making {
-    fn default() -> Making {
-        Making { shards: 1, limits: Limits::default(), options: Options::default(), allow_network: false }
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { shards: 1, limits: Limits::default(), engine: Options::default(), allow_network: false }
     }
 }
 
-/// Why a store does not open.
+/// Why a store cannot be opened.
 #[derive(Debug)]
 pub enum BootError {
-    /// No store is there.
+    /// Not the URL of a store.
     Url(String),
-    /// The store refuses.
+    /// The store is damaged, locked, or cannot be read.
     Store(StoreError),
-    /// The store has lost its key.
+    /// The file of the store key is missing.
     NoKey(PathBuf),
-    /// Its key is no key.
+    /// The file of the store key has another length than 32 bytes.
     BadKey(PathBuf),
-    /// A shard does not start.
+    /// A shard cannot be started.
     Shard(u32, OpenError),
-    /// The machine refuses.
+    /// A file or directory cannot be read or written.
     Io(PathBuf, io::Error),
 }
 
@@ -58,14 +58,14 @@ impl fmt::Display for BootError {
             BootError::Store(error) => error.fmt(f),
             BootError::NoKey(path) => write!(
                 f,
-                "the store has lost its key, and without it no credential can be verified; restore it from the backup: \
+                "the store key is missing, and without it no credential can be verified; restore it from a backup: \
                  path={}",
                 path.display()
             ),
             BootError::BadKey(path) => {
                 write!(
                     f,
-                    "not the key of a store, 32 bytes; restore it from the backup: path={}",
+                    "not a store key, which has 32 bytes; restore it from a backup: path={}",
                     path.display()
                 )
             }
@@ -83,11 +83,11 @@ impl From<StoreError> for BootError {
     }
 }
 
-/// An open store. Others are kept out while this is held.
-pub struct Opened {
-    /// Its shards, in order.
+/// A store whose shards run. Locked against other processes while the guard exists.
+pub struct OpenStore {
+    /// The shards, in order.
     pub engines: Vec<Arc<Engine>>,
-    /// Its key.
+    /// The key that credentials are issued with.
     pub key: StoreKey,
     /// Torn tails that were cut off.
     pub torn_tails: Vec<TornTail>,
@@ -95,41 +95,43 @@ pub struct Opened {
     pub guard: StoreGuard,
 }
 
-/// What a store has of the machine that it runs on.
+/// The clock and the randomness of a store: the machine's, or a test's.
 #[derive(Clone, Copy)]
-pub struct Machine<'a> {
-    /// Fills bytes with chance.
+pub struct Environment<'a> {
+    /// Fills a buffer with random bytes.
     pub random: &'a dyn Fn(&mut [u8]),
-    /// A clock for each shard.
+    /// Creates the clock of a shard.
     pub clock: &'a dyn Fn() -> io::Result<Box<dyn Clock>>,
 }
 
-impl Machine<'_> {
-    /// Its own clock.
-    pub fn clock() -> io::Result<Box<dyn Clock>> {
+impl Environment<'_> {
+    /// Creates a shard's clock from the clocks of this machine.
+    pub fn machine_clock() -> io::Result<Box<dyn Clock>> {
         Ok(Box::new(MachineClock::new()?))
     }
 }
 
-/// Opens a store, or makes it.
+/// Opens a store, or creates it, and starts its shards.
 pub fn open(
     url: &StoreUrl,
-    making: &Making,
-    machine: Machine<'_>,
-    watcher: &Arc<dyn EngineObserver>,
-) -> Result<Opened, BootError> {
-    let OpenStore { logs, blobs, key, torn_tails, guard } = url.backend().open(making, machine.random)?;
+    options: &OpenOptions,
+    environment: Environment<'_>,
+    observer: &Arc<dyn EngineObserver>,
+) -> Result<OpenStore, BootError> {
+    let StoreParts { logs, blobs, key, torn_tails, guard } =
+        url.backend().open(options, environment.random)?;
     let shards = u32::try_from(logs.len()).expect("a store numbers its shards with 32 bits");
-    let start = |(number, log)| start(number, shards, log, &blobs, making, machine, watcher);
+    let start = |(number, log)| start(number, shards, log, &blobs, options, environment, observer);
     let engines = (0..).zip(logs).map(start).collect::<Result<_, _>>()?;
-    Ok(Opened { engines, key, torn_tails, guard })
+    Ok(OpenStore { engines, key, torn_tails, guard })
 }
 
-/// Creates a directory for this user alone. One that exists is tightened, unless others have a use for it.
+/// Creates a directory with mode 0700. An existing one is restricted to that, unless it has other uses: other
+/// subdirectories than these, another owner, or the sticky bit.
 pub(crate) fn private_dir(path: &Path, subdirectories: &[&str]) -> Result<(), BootError> {
     let access = private::create_dir(path).and_then(|()| private::tighten(path, subdirectories));
     if access.map_err(|error| BootError::Io(path.to_path_buf(), error))? == Access::Open {
-        tracing::warn!(path = %path.display(), "other users may enter the directory; make one for lockd alone, mode 0700");
+        tracing::warn!(path = %path.display(), "other users may enter the directory; use one for lockd alone, with mode 0700");
     }
     Ok(())
 }
@@ -139,18 +141,18 @@ fn start(
     shards: u32,
     log: Box<dyn LogStore>,
     blobs: &Arc<dyn BlobStore>,
-    making: &Making,
-    machine: Machine<'_>,
-    watcher: &Arc<dyn EngineObserver>,
+    options: &OpenOptions,
+    environment: Environment<'_>,
+    observer: &Arc<dyn EngineObserver>,
 ) -> Result<Arc<Engine>, BootError> {
-    let random = machine.random;
+    let random = environment.random;
     let hash_seed = u64::from_le_bytes(random_bytes(random));
     let store = Store { shard: Shard(number), shards, hash_seed };
-    let opening =
-        TenureConfig { store, writer: u128::from_le_bytes(random_bytes(random)), limits: making.limits };
-    let clock =
-        (machine.clock)().map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
-    let (blobs, watcher) = (Arc::clone(blobs), Arc::clone(watcher));
-    let engine = Engine::open(log, blobs, clock, &opening, making.options, watcher);
+    let tenure =
+        TenureConfig { store, writer: u128::from_le_bytes(random_bytes(random)), limits: options.limits };
+    let clock = (environment.clock)()
+        .map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
+    let (blobs, observer) = (Arc::clone(blobs), Arc::clone(observer));
+    let engine = Engine::open(log, blobs, clock, &tenure, options.engine, observer);
     engine.map(Arc::new).map_err(|error| BootError::Shard(number, error))
 }

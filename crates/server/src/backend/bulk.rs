@@ -14,7 +14,7 @@ use kernel::{Action, Command, Kernel, LeaseId, LeaseView, Rejection, Shard, Time
 use tokio::task::JoinSet;
 
 use crate::backend::error::BackendError;
-use crate::backend::shards::{App, ShardView, SubmitOptions};
+use crate::backend::shards::{Backend, ShardView, SubmitOptions};
 
 /// How many leases are submitted or read at a time: as many as the kernel renews with one record.
 pub(crate) const CHUNK: usize = Action::MAX_BATCH;
@@ -36,7 +36,7 @@ pub(crate) struct IndexedDecision<T> {
 
 /// Submits commands, [`CHUNK`] at a time, and waits for all decisions. They come in any order.
 pub(crate) async fn submit_all<T: Send + 'static>(
-    app: &Arc<App>,
+    backend: &Arc<Backend>,
     correlation: u128,
     mut commands: impl Iterator<Item = IndexedCommand>,
     view: fn(&Kernel, Time, &Decision) -> T,
@@ -45,10 +45,10 @@ pub(crate) async fn submit_all<T: Send + 'static>(
     loop {
         let mut pending = JoinSet::new();
         for IndexedCommand { index, shard, command } in commands.by_ref().take(CHUNK) {
-            let app = Arc::clone(app);
+            let backend = Arc::clone(backend);
             pending.spawn(async move {
                 let options = SubmitOptions::new(correlation);
-                IndexedDecision { index, result: app.submit(shard, command, options, view).await }
+                IndexedDecision { index, result: backend.submit(shard, command, options, view).await }
             });
         }
         if pending.is_empty() {
@@ -60,7 +60,7 @@ pub(crate) async fn submit_all<T: Send + 'static>(
 
 /// Reads leases of one shard, at most [`CHUNK`], and the time at which they were read.
 pub(crate) async fn read_leases(
-    app: &App,
+    backend: &Backend,
     shard: Shard,
     leases: Vec<LeaseId>,
 ) -> Result<(Vec<Result<LeaseView, Rejection>>, Time), BackendError> {
@@ -68,5 +68,5 @@ pub(crate) async fn read_leases(
         let leases = leases.iter().map(|lease| view.kernel.lease(*lease, view.now)).collect();
         (leases, view.now)
     };
-    app.query(shard, query).await
+    backend.query(shard, query).await
 }

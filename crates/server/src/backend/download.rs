@@ -16,7 +16,7 @@ use store::{ErrorKind, StoreError};
 use tokio::sync::mpsc;
 
 use crate::backend::error::BackendError;
-use crate::backend::shards::{App, ShardView};
+use crate::backend::shards::{Backend, ShardView};
 
 /// How much of a document is read at a time.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -33,17 +33,17 @@ pub(crate) enum ReadAccess {
 }
 
 impl ReadAccess {
-    pub(crate) fn shard(&self, app: &App) -> Result<Shard, BackendError> {
+    pub(crate) fn shard(&self, backend: &Backend) -> Result<Shard, BackendError> {
         match self {
-            ReadAccess::Lease(_, credential) => app.shard_of_lease(credential.lease),
-            ReadAccess::Public(namespace) => Ok(app.shard_of(namespace)),
+            ReadAccess::Lease(_, credential) => backend.shard_of_lease(credential.lease),
+            ReadAccess::Public(namespace) => Ok(backend.shard_of(namespace)),
         }
     }
 
     /// The key's version and document; `None` if the key was never written.
     pub(crate) async fn find(
         &self,
-        app: &App,
+        backend: &Backend,
         shard: Shard,
         key: &ResourceName,
     ) -> Result<Option<KeyView>, BackendError> {
@@ -56,7 +56,7 @@ impl ReadAccess {
             }
             ReadAccess::Public(namespace) => Ok(view.kernel.key(&namespace, &key)),
         };
-        app.query(shard, query).await?.map_err(BackendError::Rejected)
+        backend.query(shard, query).await?.map_err(BackendError::Rejected)
     }
 }
 
@@ -70,8 +70,8 @@ pub(crate) struct DocumentReader {
 }
 
 impl DocumentReader {
-    pub(crate) fn new(app: &App, shard: Shard, document: &Document) -> DocumentReader {
-        let engine = Arc::clone(app.engine(shard));
+    pub(crate) fn new(backend: &Backend, shard: Shard, document: &Document) -> DocumentReader {
+        let engine = Arc::clone(backend.engine(shard));
         DocumentReader { engine, shard, location: document.location, length: document.bytes }
     }
 

@@ -1,7 +1,7 @@
-//! What happens, as the engines tell it: kept for those who follow events, and for those who ask who is in whose way.
-//! Everything here is bounded, and gone with the process.
+//! Recent events of all shards: a buffer for subscribers, and the last conflicts and expiries for the contention view.
+//! Everything here is bounded, and lost when the process ends.
 
-pub(crate) mod ring;
+pub(crate) mod event_buffer;
 pub(crate) mod subscribers;
 
 use std::collections::VecDeque;
@@ -10,58 +10,58 @@ use std::sync::{Arc, Mutex, PoisonError};
 use engine::ContentionEvent;
 use kernel::{Event, LeaseId, Lsn, Shard};
 
-use crate::backend::event_log::ring::Ring;
+use crate::backend::event_log::event_buffer::EventBuffer;
 
-/// How many are remembered who met others in their way.
+/// How many conflicts are remembered.
 const CONTENDED_MAX: usize = 4096;
-/// How many leases are remembered that ran out.
+/// How many expired leases are remembered.
 const EXPIRED_MAX: usize = 512;
 
-/// What happened lately.
+/// Recent events of all shards.
 #[derive(Default)]
-pub(crate) struct News {
-    pub(crate) events: Ring,
-    lately: Mutex<Lately>,
+pub(crate) struct EventLog {
+    pub(crate) events: EventBuffer,
+    recent: Mutex<RecentActivity>,
 }
 
-/// The last ones of each kind, the oldest first.
+/// The last conflicts and expiries, the oldest first.
 #[derive(Clone, Default)]
-pub(crate) struct Lately {
+pub(crate) struct RecentActivity {
     pub(crate) contended: VecDeque<Arc<ContentionEvent>>,
     pub(crate) expired: VecDeque<LeaseId>,
 }
 
-impl News {
-    pub(crate) fn happened(&self, events: &[(Lsn, Vec<Event>)]) {
-        self.events.happened(events);
+impl EventLog {
+    pub(crate) fn record(&self, events: &[(Lsn, Vec<Event>)]) {
+        self.events.record(events);
         let expired = events.iter().flat_map(|(_, events)| events).filter_map(|event| match event {
             Event::Expired { lease, .. } => Some(*lease),
             _ => None,
         });
         let mut expired = expired.peekable();
         if expired.peek().is_some() {
-            let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
-            expired.for_each(|lease| push(&mut lately.expired, lease, EXPIRED_MAX));
+            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            expired.for_each(|lease| push(&mut recent.expired, lease, EXPIRED_MAX));
         }
     }
 
-    pub(crate) fn contended(&self, shard: Shard, contended: &[ContentionEvent]) {
-        for one in contended.iter().cloned().map(Arc::new) {
-            self.events.contended(shard, &one);
-            let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
-            push(&mut lately.contended, one, CONTENDED_MAX);
+    pub(crate) fn record_contention(&self, shard: Shard, contended: &[ContentionEvent]) {
+        for event in contended.iter().cloned().map(Arc::new) {
+            self.events.record_contention(shard, &event);
+            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            push(&mut recent.contended, event, CONTENDED_MAX);
         }
     }
 
-    pub(crate) fn lately(&self) -> Lately {
-        self.lately.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn recent(&self) -> RecentActivity {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// One more; the oldest makes room.
-fn push<T>(queue: &mut VecDeque<T>, one: T, most: usize) {
-    if queue.len() == most {
+/// Appends a value, and drops the oldest one of a full queue.
+fn push<T>(queue: &mut VecDeque<T>, value: T, length_max: usize) {
+    if queue.len() == length_max {
         queue.pop_front();
     }
-    queue.push_back(one);
+    queue.push_back(value);
 }

@@ -229,7 +229,7 @@ impl RouteMetrics {
         RouteMetrics { path, ok: OnceLock::new(), durations: OnceLock::new() }
     }
 
-    pub(crate) fn answered(&self, metrics: &Metrics, status: u16, took: Duration) {
+    pub(crate) fn responded(&self, metrics: &Metrics, status: u16, took: Duration) {
         let find = || metrics.requests.get_or_create_owned(&RequestLabels { path: self.path, status });
         let requests = if status == 200 { self.ok.get_or_init(find) } else { &find() };
         requests.inc();

@@ -8,27 +8,27 @@ use engine::{Decision, Delivery, Engine, OnDecided, Reply, ReplyTo, Submission, 
 use kernel::{Command, Kernel, LeaseId, Namespace, Shard, Span, Time};
 use tokio::sync::oneshot;
 
-use crate::backend::boot::Opened;
+use crate::backend::boot::OpenStore;
 use crate::backend::credential::StoreKey;
 use crate::backend::error::BackendError;
-use crate::backend::event_log::News;
+use crate::backend::event_log::EventLog;
 use crate::backend::event_log::subscribers::Subscribers;
 use crate::backend::metrics::Metrics;
 use crate::backend::store::StoreGuard;
 use crate::config::Config;
 
-/// What a server is set to.
+/// Defaults and limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where a request names no TTL.
+    /// TTL for requests that do not specify one.
     pub default_ttl: Span,
-    /// The longest TTL.
+    /// Maximum TTL.
     pub max_ttl: Span,
-    /// The longest wait.
+    /// Maximum time that a request waits for a lease.
     pub acquire_block: Span,
-    /// The longest document, as it is received.
+    /// Maximum size of a document as received, in bytes.
     pub json_max: u64,
-    /// The longest document that is kept in the log.
+    /// Maximum size of a document that is stored in the log, in bytes.
     pub inline_max: usize,
 }
 
@@ -38,33 +38,33 @@ impl Default for Settings {
     }
 }
 
-/// Tells the time since 1970.
-pub(crate) type Wall = Box<dyn Fn() -> Duration + Send + Sync>;
+/// Returns the time since 1970.
+pub(crate) type WallClock = Box<dyn Fn() -> Duration + Send + Sync>;
 
-/// Fills bytes with chance.
-pub(crate) type Chance = Box<dyn Fn(&mut [u8]) + Send + Sync>;
+/// Fills a buffer with random bytes.
+pub(crate) type FillRandom = Box<dyn Fn(&mut [u8]) + Send + Sync>;
 
-/// What an app has besides its store.
-pub(crate) struct Parts {
+/// Clock, randomness, metrics and settings of a [`Backend`].
+pub(crate) struct Components {
     pub(crate) settings: Settings,
-    /// The store's watcher counts here.
+    /// Shared with the observer of the shards.
     pub(crate) metrics: Arc<Metrics>,
-    /// The store's watcher tells it here.
-    pub(crate) news: Arc<News>,
-    pub(crate) wall: Wall,
-    pub(crate) chance: Chance,
+    /// Shared with the observer of the shards.
+    pub(crate) event_log: Arc<EventLog>,
+    pub(crate) wall_clock: WallClock,
+    pub(crate) random: FillRandom,
 }
 
-/// Everything that a request needs.
-pub struct App {
+/// The running shards, and everything else that requests share.
+pub struct Backend {
     engines: Vec<Arc<Engine>>,
     pub(crate) key: StoreKey,
     pub(crate) settings: Settings,
-    wall: Wall,
-    chance: Chance,
+    wall_clock: WallClock,
+    random: FillRandom,
     draining: AtomicBool,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) news: Arc<News>,
+    pub(crate) event_log: Arc<EventLog>,
     pub(crate) subscribers: Arc<Subscribers>,
     /// Dropped last: another process may open the store once its shards have ended.
     _guard: StoreGuard,
@@ -87,21 +87,21 @@ impl SubmitOptions {
     }
 }
 
-impl App {
-    pub(crate) fn new(opened: Opened, parts: Parts) -> App {
-        let Opened { engines, key, torn_tails: _, guard } = opened;
-        let Parts { settings, metrics, news, wall, chance } = parts;
+impl Backend {
+    pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
+        let OpenStore { engines, key, torn_tails: _, guard } = store;
+        let Components { settings, metrics, event_log, wall_clock, random } = components;
         assert!(!engines.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
-        App {
+        Backend {
             engines,
             key,
             settings,
-            wall,
-            chance,
+            wall_clock,
+            random,
             draining,
             metrics,
-            news,
+            event_log,
             subscribers: Arc::default(),
             _guard: guard,
         }
@@ -113,7 +113,7 @@ impl App {
         for engine in &self.engines {
             engine.sequencer().dismiss();
         }
-        self.news.events.close();
+        self.event_log.events.close();
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -155,13 +155,13 @@ impl App {
 
     /// Milliseconds since 1970, by the wall clock. Only shown to clients: the kernel has its own time.
     pub(crate) fn unix_ms(&self) -> u64 {
-        u64::try_from((self.wall)().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from((self.wall_clock)().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// An unpredictable number.
     pub(crate) fn random(&self) -> u64 {
         let mut bytes = [0; 8];
-        (self.chance)(&mut bytes);
+        (self.random)(&mut bytes);
         u64::from_le_bytes(bytes)
     }
 
@@ -180,7 +180,7 @@ impl App {
         Ok((decision, view))
     }
 
-    /// Like [`App::submit`], for responses that may carry a lease: with their delivery, which the response's body
+    /// Like [`Backend::submit`], for responses that may carry a lease: with their delivery, which the response's body
     /// confirms.
     pub(crate) async fn submit_for_lease<T: Send + 'static>(
         &self,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use kernel::Shard;
 use store::{BlobStore, LogStore, LsnRange, Seq};
 
-use crate::backend::boot::{BootError, Making};
+use crate::backend::boot::{BootError, OpenOptions};
 use crate::backend::credential::StoreKey;
 use disk::DiskBackend;
 use memory::MemoryBackend;
@@ -34,7 +34,7 @@ const SCHEMES: [Scheme; 3] = [
 /// A kind of store, at one location.
 pub trait StoreBackend: Send + Sync {
     /// Opens the store, or creates it, and locks it against other processes.
-    fn open(&self, making: &Making, random: &dyn Fn(&mut [u8])) -> Result<OpenStore, BootError>;
+    fn open(&self, options: &OpenOptions, random: &dyn Fn(&mut [u8])) -> Result<StoreParts, BootError>;
 
     /// The URL that selects it.
     fn url(&self) -> String;
@@ -51,7 +51,7 @@ pub trait StoreBackend: Send + Sync {
 }
 
 /// The parts of an open store.
-pub struct OpenStore {
+pub struct StoreParts {
     /// The log of each shard, in order.
     pub logs: Vec<Box<dyn LogStore>>,
     /// The documents that are not in the log, of all shards.

@@ -20,7 +20,7 @@ use store::{ErrorKind, StoreError};
 use tokio::task::JoinHandle;
 
 use crate::backend::error::BackendError;
-use crate::backend::shards::{App, Settings, SubmitOptions};
+use crate::backend::shards::{Backend, Settings, SubmitOptions};
 
 /// A chunk is written to an idle writer once it is longer than this.
 const CHUNK_MIN: usize = 256 << 10;
@@ -72,16 +72,16 @@ pub(crate) enum UploadError {
 ///
 /// `declared` is the body's Content-Length, if there is one.
 pub(crate) async fn receive<B: Body<Data = Bytes, Error: Display> + Unpin>(
-    app: &App,
+    backend: &Backend,
     shard: Shard,
     declared: Option<u64>,
     body: &mut B,
 ) -> Result<ReceivedDocument, UploadError> {
-    let max_bytes = app.settings.json_max;
+    let max_bytes = backend.settings.json_max;
     let received = if declared.is_some_and(|length| length > max_bytes) {
         Err(UploadError::TooLarge { max_bytes })
     } else {
-        receive_chunks(app.engine(shard), &app.settings, body).await
+        receive_chunks(backend.engine(shard), &backend.settings, body).await
     };
     if received.is_err() {
         let rest = async { while let Some(Ok(_)) = body.frame().await {} };
@@ -92,7 +92,7 @@ pub(crate) async fn receive<B: Body<Data = Bytes, Error: Display> + Unpin>(
 
 /// Submits the commit of a received document. A blob whose commit was not applied is deleted.
 pub(crate) async fn commit(
-    app: &App,
+    backend: &Backend,
     shard: Shard,
     command: Command,
     options: SubmitOptions,
@@ -100,11 +100,11 @@ pub(crate) async fn commit(
 ) -> Result<Decision, BackendError> {
     // The view closure owns the pin, so that the blob stays pinned until the commit is decided, even if this request is
     // dropped before.
-    let (decision, pin) = app.submit(shard, command, options, move |_, _, _| pin).await?;
+    let (decision, pin) = backend.submit(shard, command, options, move |_, _, _| pin).await?;
     if let Some(pin) = pin
         && !matches!(decision, Decision::Outcome(Outcome::Applied(..)))
     {
-        let engine = Arc::clone(app.engine(shard));
+        let engine = Arc::clone(backend.engine(shard));
         // If this fails, garbage collection deletes the blob.
         let _ = tokio::task::spawn_blocking(move || engine.uploads().discard(&pin)).await;
     }

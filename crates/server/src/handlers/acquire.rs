@@ -13,7 +13,7 @@ use utoipa::IntoParams;
 
 use crate::backend::download::DocumentReader;
 use crate::backend::leases::check_covered;
-use crate::backend::shards::{App, SubmitOptions};
+use crate::backend::shards::{Backend, SubmitOptions};
 use crate::parse::query::{Flag, Query};
 use crate::parse::{self, Headers, idempotency, lease_request};
 use crate::peer::Peer;
@@ -32,60 +32,61 @@ pub(crate) struct AcquireQuery {
 }
 
 pub(crate) async fn acquire(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<AcquireQuery>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> Result<Response, RefusalResponse> {
-    app.check_not_draining()?;
+    backend.check_not_draining()?;
     let fields: requests::Acquire = parse::body(&body)?;
-    let grant = lease_request::grant(&app.settings, &peer, &fields)?;
-    let wait = lease_request::wait(&app.settings, fields.block_seconds)?;
-    let shard = app.shard_of(&grant.namespace);
+    let grant = lease_request::grant(&backend.settings, &peer, &fields)?;
+    let wait = lease_request::wait(&backend.settings, fields.block_seconds)?;
+    let shard = backend.shard_of(&grant.namespace);
     let reserve = fields.reserve.unwrap_or(false);
     let action = if reserve { Action::Reserve(grant) } else { Action::Acquire(grant) };
     let request = idempotency::key(&headers, api::path::ACQUIRE, &[&body])?;
     let command = Command { identity: Some(peer.identity), request, action };
     let options = SubmitOptions { correlation: parse::correlation(&headers)?, wait, document: None };
-    submit_for_lease(&app, shard, command, options, Flag::is_set(query.include_state)).await
+    submit_for_lease(&backend, shard, command, options, Flag::is_set(query.include_state)).await
 }
 
 pub(crate) async fn rebind(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> Result<Response, RefusalResponse> {
     let fields: requests::Holder = parse::body(&body)?;
-    let credential = parse::credential_of_lease(&app.key, &fields.lease_id, &id)?;
+    let credential = parse::credential_of_lease(&backend.key, &fields.lease_id, &id)?;
     if let Some(key) = &fields.key {
-        check_covered(&app, credential, parse::key(key)?).await?;
+        check_covered(&backend, credential, parse::key(key)?).await?;
     }
-    let shard = app.shard_of_lease(credential.lease)?;
+    let shard = backend.shard_of_lease(credential.lease)?;
     let request = idempotency::key(&headers, "rebind", &[&body])?;
     let command = Command { identity: Some(peer.identity), request, action: Action::Rebind(credential) };
     let options = SubmitOptions::new(parse::correlation(&headers)?);
-    submit_for_lease(&app, shard, command, options, false).await
+    submit_for_lease(&backend, shard, command, options, false).await
 }
 
 async fn submit_for_lease(
-    app: &App,
+    backend: &Backend,
     shard: Shard,
     command: Command,
     options: SubmitOptions,
     include_state: bool,
 ) -> Result<Response, RefusalResponse> {
-    let (decision, view, delivery) = app.submit_for_lease(shard, command, options, GrantView::read).await?;
+    let (decision, view, delivery) =
+        backend.submit_for_lease(shard, command, options, GrantView::read).await?;
     let Some(granted) = leases::granted(&decision) else {
         return Err(refusals::refused(&decision, view.blocked_by).into());
     };
-    let response = leases::granted_response(app, granted, &view);
+    let response = leases::granted_response(backend, granted, &view);
     let mut body = Vec::with_capacity(GRANT_BYTES);
     serde_json::to_writer(&mut body, &response).expect("a lease serializes");
     if include_state && let Some(document) = view.key.and_then(|key| key.document) {
-        let document = DocumentReader::new(app, shard, &document).read_all().await;
+        let document = DocumentReader::new(backend, shard, &document).read_all().await;
         let document = document.map_err(|error| refusals::unreadable(&error))?;
         body.pop();
         body.extend_from_slice(b",\"state\":");

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::agents::AgentCommands;
-use crate::backend::shards::{App, ShardView};
+use crate::backend::shards::{Backend, ShardView};
 use crate::parse::query::Query;
 use crate::parse::{self, Headers, idempotency};
 use crate::peer::Peer;
@@ -39,7 +39,7 @@ pub(crate) struct AgentsQuery {
 }
 
 pub(crate) async fn agents(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<AgentsQuery>,
 ) -> JsonResult<Agents> {
@@ -54,7 +54,7 @@ pub(crate) async fn agents(
         agents.truncate(limit + 1);
         agents
     };
-    let mut agents = app.query(app.shard_of(&namespace), read).await?;
+    let mut agents = backend.query(backend.shard_of(&namespace), read).await?;
     let more = agents.len() > limit;
     agents.truncate(limit);
     let last = agents.last().filter(|_| more);
@@ -64,7 +64,7 @@ pub(crate) async fn agents(
 
 /// Agents announce their own state. An operator sets that of any agent, and alone pauses one.
 pub(crate) async fn set_state(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
     Headers(headers): Headers,
@@ -82,7 +82,7 @@ pub(crate) async fn set_state(
     }
     let correlation = parse::correlation(&headers)?;
     let commands =
-        AgentCommands { app: &app, peer: &peer, namespace: &namespace, agent: &agent, correlation };
+        AgentCommands { backend: &backend, peer: &peer, namespace: &namespace, agent: &agent, correlation };
     let sent: [&[u8]; 2] = [id.as_bytes(), &body];
     let request = |part| idempotency::key_of_part(&headers, "agent", &sent, part);
     let view = match state {

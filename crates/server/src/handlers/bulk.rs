@@ -17,7 +17,7 @@ use kernel::{
 use crate::backend::agents::mark_alive;
 use crate::backend::bulk::{CHUNK, IndexedCommand, IndexedDecision, read_leases, submit_all};
 use crate::backend::error::BackendError;
-use crate::backend::shards::{App, SubmitOptions};
+use crate::backend::shards::{Backend, SubmitOptions};
 use crate::parse::bulk::{BulkBody, BulkRequest};
 use crate::parse::idempotency;
 use crate::present::JsonResult;
@@ -31,22 +31,22 @@ const _: () = assert!(Bulk::MAX <= RENEWALS_MAX, "the heartbeats of one shard ar
 const MEMBERS_MAX: usize = 1000 * Bundle::MAX_MEMBERS;
 
 pub(crate) async fn heartbeat(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     body: BulkBody<Bulk>,
 ) -> JsonResult<Results<BulkResult>> {
-    let request = begin(&app, body).await?;
+    let request = begin(&backend, body).await?;
     let mut renewed = request.blank_results::<(Live, Time)>();
     for (shard, leases) in request.by_shard() {
         let renewals =
             leases.iter().map(|(_, credential)| Renewal { held: *credential, ttl: None }).collect();
         let command = request.command(Action::Renew(renewals), None);
         let options = SubmitOptions::new(request.correlation);
-        let decision = app.submit(shard, command, options, |_, now, _| now).await;
+        let decision = backend.submit(shard, command, options, |_, now, _| now).await;
         for (position, (index, _)) in leases.iter().enumerate() {
             renewed[*index] = renewal(&decision, position);
         }
     }
-    let unix_ms = app.unix_ms();
+    let unix_ms = backend.unix_ms();
     let deadline = |(live, now): (Live, Time)| {
         let remaining_ms = now.until(live.deadline).0;
         (Some(unix_ms + remaining_ms), Some(remaining_ms))
@@ -71,10 +71,10 @@ fn renewal(
 
 /// Each release is idempotent, also after the lease's history was deleted.
 pub(crate) async fn release(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     body: BulkBody<Bulk>,
 ) -> JsonResult<Results<BulkResult>> {
-    let request = begin(&app, body).await?;
+    let request = begin(&backend, body).await?;
     let mut released = request.blank_results::<()>();
     let commands = request.by_shard().into_iter().flat_map(|(shard, leases)| {
         let command = |(index, credential)| {
@@ -84,7 +84,7 @@ pub(crate) async fn release(
         leases.into_iter().map(command).collect::<Vec<_>>()
     });
     for IndexedDecision { index, result } in
-        submit_all(&app, request.correlation, commands, |_, _, _| ()).await
+        submit_all(&backend, request.correlation, commands, |_, _, _| ()).await
     {
         released[index] =
             result.map_err(Refusal::from).and_then(|(decision, ())| match (decision.response(), &decision) {
@@ -97,53 +97,53 @@ pub(crate) async fn release(
 }
 
 pub(crate) async fn reconcile(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     BulkBody { peer, headers, body }: BulkBody<Reconcile>,
 ) -> JsonResult<Results<Reconciled>> {
     let Reconcile { namespace, agent_id, lease_ids, rebind } = body;
     let body = Bulk { namespace, agent_id, lease_ids };
-    let request = begin(&app, BulkBody { peer, headers: headers.clone(), body }).await?;
-    let mut truths = read_truths(&app, &request).await;
+    let request = begin(&backend, BulkBody { peer, headers: headers.clone(), body }).await?;
+    let mut truths = read_truths(&backend, &request).await;
     if rebind == Some(true) {
-        rebind_expired(&app, &request, &headers, &mut truths).await?;
+        rebind_expired(&backend, &request, &headers, &mut truths).await?;
     }
     let leases = request.ids.iter().zip(&request.credentials).zip(truths);
     let results = leases.map(|((id, credential), truth)| {
         let epoch = credential.as_ref().ok().map(|(credential, _)| credential.epoch);
-        reconciled(&app, id, epoch, truth)
+        reconciled(&backend, id, epoch, truth)
     });
     Ok(Json(Results { results: results.collect() }))
 }
 
 /// Parses the request, and marks its agent as running.
-async fn begin(app: &App, body: BulkBody<Bulk>) -> Result<BulkRequest, Refusal> {
-    let request = BulkRequest::parse(app, body)?;
+async fn begin(backend: &Backend, body: BulkBody<Bulk>) -> Result<BulkRequest, Refusal> {
+    let request = BulkRequest::parse(backend, body)?;
     if let Some(agent) = &request.agent {
-        mark_alive(app, &request.peer, &request.namespace, agent, request.correlation).await?;
+        mark_alive(backend, &request.peer, &request.namespace, agent, request.correlation).await?;
     }
     Ok(request)
 }
 
 /// Each lease as it is now, if it belongs to the peer.
-async fn read_truths(app: &App, request: &BulkRequest) -> Vec<Result<LeaseTruth, Refusal>> {
+async fn read_truths(backend: &Backend, request: &BulkRequest) -> Vec<Result<LeaseTruth, Refusal>> {
     let (mut truths, mut members_left) = (request.blank_results(), MEMBERS_MAX);
     for (shard, leases) in request.by_shard() {
         for chunk in leases.chunks(CHUNK) {
-            read_chunk(app, request, (shard, chunk), &mut truths, &mut members_left).await;
+            read_chunk(backend, request, (shard, chunk), &mut truths, &mut members_left).await;
         }
     }
     truths
 }
 
 async fn read_chunk(
-    app: &App,
+    backend: &Backend,
     request: &BulkRequest,
     (shard, chunk): (Shard, &[(usize, Credential)]),
     truths: &mut [Result<LeaseTruth, Refusal>],
     members_left: &mut usize,
 ) {
     let ids = chunk.iter().map(|(_, credential)| credential.lease).collect();
-    match read_leases(app, shard, ids).await {
+    match read_leases(backend, shard, ids).await {
         Ok((views, now)) => {
             for ((index, _), view) in chunk.iter().zip(views) {
                 truths[*index] = truth(request, view, now, members_left);
@@ -177,7 +177,7 @@ fn truth(
 
 /// Rebinds the leases that expired and are on hold. A retry gets the same credentials.
 async fn rebind_expired(
-    app: &Arc<App>,
+    backend: &Arc<Backend>,
     request: &BulkRequest,
     headers: &HeaderMap,
     truths: &mut [Result<LeaseTruth, Refusal>],
@@ -194,21 +194,21 @@ async fn rebind_expired(
             commands.push(IndexedCommand { index, shard: *shard, command });
         }
     }
-    let decisions = submit_all(app, request.correlation, commands.into_iter(), GrantView::read).await;
+    let decisions = submit_all(backend, request.correlation, commands.into_iter(), GrantView::read).await;
     for IndexedDecision { index, result } in decisions {
         let Ok(truth) = &mut truths[index] else { continue };
         match result {
-            Ok((decision, view)) => note_rebind(app, truth, &decision, view),
+            Ok((decision, view)) => note_rebind(backend, truth, &decision, view),
             Err(error) => truth.rebound = Some(Err(error.into())),
         }
     }
     Ok(())
 }
 
-fn note_rebind(app: &App, truth: &mut LeaseTruth, decision: &Decision, view: GrantView) {
+fn note_rebind(backend: &Backend, truth: &mut LeaseTruth, decision: &Decision, view: GrantView) {
     truth.now = view.now;
     truth.rebound = match leases::granted(decision) {
-        Some(granted) => Some(Ok(leases::granted_response(app, granted, &view))),
+        Some(granted) => Some(Ok(leases::granted_response(backend, granted, &view))),
         // The lease is active under a later credential: the view shows that.
         None if matches!(decision, Decision::Outcome(Outcome::Rejected(Rejection::StaleEpoch { .. }))) => {
             None

@@ -15,8 +15,8 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::error::BackendError;
-use crate::backend::event_log::Lately;
-use crate::backend::shards::{App, ShardView};
+use crate::backend::event_log::RecentActivity;
+use crate::backend::shards::{Backend, ShardView};
 use crate::parse;
 use crate::parse::query::Query;
 use crate::peer::Peer;
@@ -39,7 +39,7 @@ pub(crate) struct ContentionQuery {
 
 /// A resource, named in one segment of the path: `FILE:%2Fsrc%2Fmain.rs`.
 pub(crate) async fn resource(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Path(name): Path<String>,
     Query(query): Query<ContentionQuery>,
@@ -58,20 +58,20 @@ pub(crate) async fn resource(
         leases.sort_by_key(|lease| (lease.age, lease.id));
         (leases, more, view.waiters.count_ahead(&of, &bundle, None), view.now)
     };
-    let (leases, more, waiters, now) = app.query(app.shard_of(&namespace), read).await?;
+    let (leases, more, waiters, now) = backend.query(backend.shard_of(&namespace), read).await?;
     Ok(Json(ResourceState {
         namespace: namespace.as_str().to_string(),
         kind: resource.kind().to_string(),
         name: resource.name().to_string(),
         state: present::resource_state(&leases).to_string(),
-        leases: leases.iter().map(|lease| public_lease(&app, lease, now)).collect(),
+        leases: leases.iter().map(|lease| public_lease(&backend, lease, now)).collect(),
         more,
         waiters: waiters as u64,
     }))
 }
 
 pub(crate) async fn contention(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<ContentionQuery>,
 ) -> JsonResult<Contention> {
@@ -81,13 +81,13 @@ pub(crate) async fn contention(
     }
     let readable = ReadableNamespaces { peer, only };
     let mut waiting = Vec::new();
-    for shard in app.shards() {
+    for shard in backend.shards() {
         let (readable, left) = (readable.clone(), (WAITERS_MAX + 1).saturating_sub(waiting.len()));
-        waiting.extend(app.query(shard, move |view| readable.waiters(view, left)).await?);
+        waiting.extend(backend.query(shard, move |view| readable.waiters(view, left)).await?);
     }
     // After the queries: waits that they no longer found are in the recent activity by now.
-    let recent = app.news.lately();
-    let expired = recently_expired(&app, &readable, &recent).await?;
+    let recent = backend.event_log.recent();
+    let expired = recently_expired(&backend, &readable, &recent).await?;
     let more = waiting.len() > WAITERS_MAX;
     waiting.truncate(WAITERS_MAX);
     let hotspots = present::hotspots(readable.contentions(&recent));
@@ -97,16 +97,16 @@ pub(crate) async fn contention(
 
 /// The parties whose leases expired recently.
 async fn recently_expired(
-    app: &App,
+    backend: &Backend,
     readable: &ReadableNamespaces,
-    recent: &Lately,
+    recent: &RecentActivity,
 ) -> Result<Vec<Party>, BackendError> {
     let mut parties = Vec::new();
-    for shard in app.shards() {
+    for shard in backend.shards() {
         let leases: Vec<LeaseId> = recent.expired.iter().copied().filter(|id| id.shard == shard).collect();
         if !leases.is_empty() {
             let readable = readable.clone();
-            parties.extend(app.query(shard, move |view| readable.parties(view, &leases)).await?);
+            parties.extend(backend.query(shard, move |view| readable.parties(view, &leases)).await?);
         }
     }
     Ok(parties)
@@ -138,7 +138,7 @@ impl ReadableNamespaces {
         readable.map(|lease| (lease.namespace, lease.identity, lease.details.agent)).collect()
     }
 
-    fn contentions<'a>(&'a self, recent: &'a Lately) -> impl Iterator<Item = &'a ContentionEvent> {
+    fn contentions<'a>(&'a self, recent: &'a RecentActivity) -> impl Iterator<Item = &'a ContentionEvent> {
         recent.contended.iter().map(AsRef::as_ref).filter(|contended| self.contains(&contended.namespace))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! **Invariant.** Only durable events are sent. A subscriber sees the namespaces that its certificate lets it read, while
 //! that certificate is valid. A subscriber that is too slow loses its connection, and reconnects with `Last-Event-ID`:
-//! it gets the events that it missed, or `reset` if they are no longer in the ring and it must read the state again.
+//! it gets the events that it missed, or `reset` if they are no longer in the buffer and it must read the state again.
 //!
 //! **What would break it.** To send an event of a lease whose namespace is no longer known: the subscriber may not be
 //! allowed to see it. To omit it silently: the subscriber would believe that nothing happened. So it gets `reset`.
@@ -27,16 +27,18 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
-use crate::backend::event_log::ring::{Entry, EventId, Subject, Taken, What, lease_of};
+use crate::backend::event_log::event_buffer::{
+    BufferRead, BufferedEvent, EventId, EventKind, Subject, lease_of,
+};
 use crate::backend::event_log::subscribers::Subscription;
-use crate::backend::shards::{App, ShardView};
+use crate::backend::shards::{Backend, ShardView};
 use crate::parse::query::Query;
 use crate::parse::{self, Headers};
 use crate::peer::{CertificateCheck, Peer};
 use crate::present::events as present;
 use crate::present::refusals::{RefusalResponse, too_many_subscriptions};
 
-/// How many entries are read from the ring at a time.
+/// How many entries are read from the buffer at a time.
 const ENTRIES_MAX: usize = 64;
 /// A chunk of the response is sent once it is this long.
 const CHUNK_BYTES: usize = 16 * 1024;
@@ -54,24 +56,24 @@ pub(crate) struct EventsQuery {
 }
 
 pub(crate) async fn events(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     check: Option<Extension<CertificateCheck>>,
     Query(query): Query<EventsQuery>,
     Headers(headers): Headers,
 ) -> Result<Response, RefusalResponse> {
-    app.check_not_draining()?;
+    backend.check_not_draining()?;
     let namespace = parse::optional_namespace(query.namespace.as_deref())?;
     if let Some(namespace) = &namespace {
         parse::require_right(&peer, namespace, Right::Read)?;
     }
     let last_id = last_event_id(&headers)?;
     let subscription =
-        Subscription::begin(&app.subscribers, &peer.identity).ok_or_else(too_many_subscriptions)?;
-    let resumed = last_id.map(|id| app.news.events.after(id));
+        Subscription::begin(&backend.subscribers, &peer.identity).ok_or_else(too_many_subscriptions)?;
+    let resumed = last_id.map(|id| backend.event_log.events.after(id));
     let follower = Follower {
-        position: resumed.flatten().unwrap_or_else(|| app.news.events.end()),
-        app: Arc::clone(&app),
+        position: resumed.flatten().unwrap_or_else(|| backend.event_log.events.end()),
+        backend: Arc::clone(&backend),
         peer,
         namespace,
         check: check.map(|Extension(check)| check),
@@ -110,13 +112,13 @@ impl http_body::Body for EventBody {
     }
 }
 
-/// Follows the ring for one connection.
+/// Follows the buffer for one connection.
 struct Follower {
-    app: Arc<App>,
+    backend: Arc<Backend>,
     peer: Peer,
     namespace: Option<Namespace>,
     check: Option<CertificateCheck>,
-    /// The position of the next entry in the ring.
+    /// The position of the next entry in the buffer.
     position: u64,
     /// The text that is sent next.
     chunk: String,
@@ -135,7 +137,7 @@ impl Follower {
     }
 
     async fn follow(&mut self, send: &mpsc::Sender<Bytes>) -> Result<(), StreamEnd> {
-        let mut closed = self.app.news.events.watch();
+        let mut closed = self.backend.event_log.events.watch();
         loop {
             let is_closed = *closed.borrow_and_update();
             self.send_entries(send).await?;
@@ -151,16 +153,18 @@ impl Follower {
         }
     }
 
-    /// Sends all entries from the position to the end of the ring.
+    /// Sends all entries from the position to the end of the buffer.
     async fn send_entries(&mut self, send: &mpsc::Sender<Bytes>) -> Result<(), StreamEnd> {
         loop {
-            let Taken::Entries(entries, next) = self.app.news.events.take(self.position, ENTRIES_MAX) else {
+            let BufferRead::Events(entries, next) =
+                self.backend.event_log.events.read(self.position, ENTRIES_MAX)
+            else {
                 return Err(StreamEnd);
             };
             if entries.is_empty() {
                 return Ok(());
             }
-            resolve(&self.app, &entries).await?;
+            resolve(&self.backend, &entries).await?;
             for entry in &entries {
                 self.append(entry);
                 if self.chunk.len() >= CHUNK_BYTES {
@@ -185,15 +189,15 @@ impl Follower {
         }
     }
 
-    fn append(&mut self, entry: &Entry) {
-        let event = match (&entry.what, entry.subject.get()) {
-            (What::ContentionEvent(contended), _) if self.may_read(&contended.namespace) => {
+    fn append(&mut self, entry: &BufferedEvent) {
+        let event = match (&entry.kind, entry.subject.get()) {
+            (EventKind::Contention(contended), _) if self.may_read(&contended.namespace) => {
                 present::contention(contended)
             }
-            (What::Lease(event), Some(Some(subject))) if self.may_read(&subject.namespace) => {
+            (EventKind::Lease(event), Some(Some(subject))) if self.may_read(&subject.namespace) => {
                 present::lease(event, subject)
             }
-            (What::Lease(_), None | Some(None)) => return self.chunk.push_str(present::RESET),
+            (EventKind::Lease(_), None | Some(None)) => return self.chunk.push_str(present::RESET),
             _ => return,
         };
         present::append(&mut self.chunk, entry.id, &event);
@@ -206,17 +210,17 @@ impl Follower {
 }
 
 /// Looks up the leases of entries that no subscriber has looked up yet.
-async fn resolve(app: &App, entries: &[Arc<Entry>]) -> Result<(), StreamEnd> {
+async fn resolve(backend: &Backend, entries: &[Arc<BufferedEvent>]) -> Result<(), StreamEnd> {
     let unresolved = || entries.iter().filter(|entry| entry.subject.get().is_none());
     if unresolved().next().is_none() {
         return Ok(());
     }
     // One subscriber looks up for all.
-    let _lock = app.news.events.resolving.lock().await;
-    for shard in app.shards() {
-        let mut leases: Vec<(Arc<Entry>, LeaseId)> = Vec::new();
+    let _lock = backend.event_log.events.resolving.lock().await;
+    for shard in backend.shards() {
+        let mut leases: Vec<(Arc<BufferedEvent>, LeaseId)> = Vec::new();
         for entry in unresolved() {
-            let What::Lease(event) = &entry.what else { continue };
+            let EventKind::Lease(event) = &entry.kind else { continue };
             let lease = lease_of(event).filter(|lease| lease.shard == shard);
             leases.extend(lease.map(|lease| (Arc::clone(entry), lease)));
         }
@@ -235,7 +239,7 @@ async fn resolve(app: &App, entries: &[Arc<Entry>]) -> Result<(), StreamEnd> {
                 let _ = entry.subject.set(subject);
             }
         };
-        app.query(shard, read).await.map_err(|_| StreamEnd)?;
+        backend.query(shard, read).await.map_err(|_| StreamEnd)?;
     }
     Ok(())
 }
@@ -257,8 +261,8 @@ mod tests {
         let good = Arc::new(AtomicBool::new(true));
         let checked = Arc::clone(&good);
         let check = CertificateCheck(Arc::new(move || checked.load(Ordering::Acquire)));
-        let app = crate::testing::app(crate::backend::shards::Settings::default());
-        let router = crate::http::router::router(&app)
+        let backend = crate::testing::backend(crate::backend::shards::Settings::default());
+        let router = crate::http::router::router(&backend)
             .layer(Extension(check))
             .layer(Extension(Peer::anonymous(Role::Worker)));
         let acquire = |key: &str| {

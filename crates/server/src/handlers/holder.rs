@@ -11,7 +11,7 @@ use engine::Decision;
 use kernel::{Action, Command, Credential, Outcome, Rejection, Renewal, Time};
 
 use crate::backend::leases::{check_covered, check_covers};
-use crate::backend::shards::{App, SubmitOptions};
+use crate::backend::shards::{Backend, SubmitOptions};
 use crate::parse::idempotency;
 use crate::parse::{self, Headers};
 use crate::peer::Peer;
@@ -20,51 +20,51 @@ use crate::present::leases::extended;
 use crate::present::refusals::{RefusalResponse, refused, rejected};
 
 pub(crate) async fn activate(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> JsonResult<responses::Extended> {
     let fields: requests::Holder = parse::body(&body)?;
-    let credential = parse::credential(&app.key, &fields.lease_id)?;
-    check_key(&app, &peer, credential, fields.key.as_deref()).await?;
+    let credential = parse::credential(&backend.key, &fields.lease_id)?;
+    check_key(&backend, &peer, credential, fields.key.as_deref()).await?;
     let action = Action::Activate(credential);
-    let (decision, now) = submit(&app, &peer, credential, action, &headers, &body).await?;
-    deadline(&app, &decision, now)
+    let (decision, now) = submit(&backend, &peer, credential, action, &headers, &body).await?;
+    deadline(&backend, &decision, now)
 }
 
 pub(crate) async fn touch(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> JsonResult<responses::Extended> {
     let fields: requests::Holder = parse::body(&body)?;
-    let credential = parse::credential_of_lease(&app.key, &fields.lease_id, &id)?;
-    check_key(&app, &peer, credential, fields.key.as_deref()).await?;
+    let credential = parse::credential_of_lease(&backend.key, &fields.lease_id, &id)?;
+    check_key(&backend, &peer, credential, fields.key.as_deref()).await?;
     let action = Action::Touch(credential);
-    let (decision, now) = submit(&app, &peer, credential, action, &headers, &body).await?;
-    deadline(&app, &decision, now)
+    let (decision, now) = submit(&backend, &peer, credential, action, &headers, &body).await?;
+    deadline(&backend, &decision, now)
 }
 
 pub(crate) async fn keepalive(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> JsonResult<responses::Extended> {
     let fields: requests::Keepalive = parse::body(&body)?;
-    let credential = parse::credential(&app.key, &fields.lease_id)?;
-    let ttl = parse::ttl(fields.ttl_seconds, fields.ttl_ms, app.settings.max_ttl)?;
-    check_key(&app, &peer, credential, fields.key.as_deref()).await?;
+    let credential = parse::credential(&backend.key, &fields.lease_id)?;
+    let ttl = parse::ttl(fields.ttl_seconds, fields.ttl_ms, backend.settings.max_ttl)?;
+    check_key(&backend, &peer, credential, fields.key.as_deref()).await?;
     let action = Action::Renew(vec![Renewal { held: credential, ttl }]);
-    let (decision, now) = submit(&app, &peer, credential, action, &headers, &body).await?;
+    let (decision, now) = submit(&backend, &peer, credential, action, &headers, &body).await?;
     let Some(kernel::Response::Renewed(results)) = decision.response() else {
         return Err(refused(&decision, None).into());
     };
     match results.first() {
-        Some(Ok(live)) => Ok(Json(extended(&app, *live, now))),
+        Some(Ok(live)) => Ok(Json(extended(&backend, *live, now))),
         Some(Err(rejection)) => Err(rejected(rejection).into()),
         None => Err(rejected(&Rejection::InvalidBatch).into()),
     }
@@ -72,18 +72,18 @@ pub(crate) async fn keepalive(
 
 /// Idempotent, also after the lease's history was deleted: the credential has no authority in any case.
 pub(crate) async fn release(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> JsonResult<responses::Released> {
     let fields: requests::Holder = parse::body(&body)?;
-    let credential = parse::credential(&app.key, &fields.lease_id)?;
+    let credential = parse::credential(&backend.key, &fields.lease_id)?;
     if let Some(key) = &fields.key {
-        check_covered(&app, credential, parse::key(key)?).await?;
+        check_covered(&backend, credential, parse::key(key)?).await?;
     }
     let action = Action::Release(credential);
-    let (decision, _) = submit(&app, &peer, credential, action, &headers, &body).await?;
+    let (decision, _) = submit(&backend, &peer, credential, action, &headers, &body).await?;
     match (decision.response(), &decision) {
         (Some(kernel::Response::Released), _)
         | (_, Decision::Outcome(Outcome::Rejected(Rejection::Retired))) => {
@@ -95,34 +95,34 @@ pub(crate) async fn release(
 
 /// The lease must cover the key, if the request names one.
 async fn check_key(
-    app: &App,
+    backend: &Backend,
     peer: &Peer,
     credential: Credential,
     key: Option<&str>,
 ) -> Result<(), RefusalResponse> {
     let Some(key) = key else { return Ok(()) };
-    Ok(check_covers(app, &peer.identity, credential, parse::key(key)?).await?)
+    Ok(check_covers(backend, &peer.identity, credential, parse::key(key)?).await?)
 }
 
 /// The decision, and the kernel's time when it was made.
 async fn submit(
-    app: &App,
+    backend: &Backend,
     peer: &Peer,
     credential: Credential,
     action: Action,
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<(Decision, Time), RefusalResponse> {
-    let shard = app.shard_of_lease(credential.lease)?;
+    let shard = backend.shard_of_lease(credential.lease)?;
     let request = idempotency::key(headers, action.name(), &[body])?;
     let command = Command { identity: Some(peer.identity.clone()), request, action };
     let options = SubmitOptions::new(parse::correlation(headers)?);
-    Ok(app.submit(shard, command, options, |_, now, _| now).await?)
+    Ok(backend.submit(shard, command, options, |_, now, _| now).await?)
 }
 
-fn deadline(app: &App, decision: &Decision, now: Time) -> JsonResult<responses::Extended> {
+fn deadline(backend: &Backend, decision: &Decision, now: Time) -> JsonResult<responses::Extended> {
     match decision.response() {
-        Some(kernel::Response::Live(live)) => Ok(Json(extended(app, *live, now))),
+        Some(kernel::Response::Live(live)) => Ok(Json(extended(backend, *live, now))),
         _ => Err(refused(decision, None).into()),
     }
 }

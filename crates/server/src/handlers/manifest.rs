@@ -19,7 +19,7 @@ use kernel::{Action, Age, Command, Identity, Namespace, Outcome, Rejection, Time
 
 use crate::backend::agents::mark_alive;
 use crate::backend::error::BackendError;
-use crate::backend::shards::{App, SubmitOptions};
+use crate::backend::shards::{Backend, SubmitOptions};
 use crate::parse::manifest::ManifestRequest;
 use crate::parse::{self, Headers, attempt, idempotency};
 use crate::peer::Peer;
@@ -34,25 +34,25 @@ const BACKOFF_MIN_MS: u64 = 100;
 const BACKOFF_MAX_MS: u64 = 5000;
 
 pub(crate) async fn manifest(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> Result<Response, RefusalResponse> {
-    app.check_not_draining()?;
-    let manifest = ManifestRequest::parse(&app.settings, &app.key, &peer, &parse::body(&body)?)?;
+    backend.check_not_draining()?;
+    let manifest = ManifestRequest::parse(&backend.settings, &backend.key, &peer, &parse::body(&body)?)?;
     let request = idempotency::key(&headers, api::path::MANIFEST, &[&body])?;
     let correlation = parse::correlation(&headers)?;
-    let now = mark_alive(&app, &peer, &manifest.namespace, &manifest.agent, correlation).await?;
+    let now = mark_alive(&backend, &peer, &manifest.namespace, &manifest.agent, correlation).await?;
     let age = manifest.attempt.filter(|age| age.counts_at(now));
-    let age = age.unwrap_or_else(|| Age { at: now, tie: app.random() });
+    let age = age.unwrap_or_else(|| Age { at: now, tie: backend.random() });
     let attempt =
-        Attempt { app: &app, identity: peer.identity.clone(), namespace: manifest.namespace.clone() };
-    let shard = app.shard_of(&manifest.namespace);
+        Attempt { backend: &backend, identity: peer.identity.clone(), namespace: manifest.namespace.clone() };
+    let shard = backend.shard_of(&manifest.namespace);
     let options = SubmitOptions { wait: manifest.wait, ..SubmitOptions::new(correlation) };
     let action = Action::Acquire(manifest.into_grant(age));
     let command = Command { identity: Some(peer.identity), request, action };
-    match app.submit_for_lease(shard, command, options, ManifestView::read).await {
+    match backend.submit_for_lease(shard, command, options, ManifestView::read).await {
         Ok((decision, view, delivery)) => {
             let judged = attempt.judge(&decision, &view, age)?;
             Ok(delivery::json(serialized(&judged), delivery))
@@ -67,7 +67,7 @@ pub(crate) async fn manifest(
 
 /// The attempt that a manifest is a try of.
 struct Attempt<'a> {
-    app: &'a App,
+    backend: &'a Backend,
     identity: Identity,
     namespace: Namespace,
 }
@@ -77,7 +77,7 @@ impl Attempt<'_> {
     fn judge(&self, decision: &Decision, view: &ManifestView, age: Age) -> Result<Judged, RefusalResponse> {
         if let Some(granted) = leases::granted(decision) {
             let age = view.grant.lease.as_ref().map_or(age, |lease| lease.age);
-            let lease = Some(leases::granted_response(self.app, granted, &view.grant));
+            let lease = Some(leases::granted_response(self.backend, granted, &view.grant));
             return Ok(Judged {
                 verdict: Verdict::Granted,
                 attempt_id: self.id(age),
@@ -102,13 +102,13 @@ impl Attempt<'_> {
     }
 
     fn id(&self, age: Age) -> String {
-        attempt::issue(&self.app.key, &self.identity, &self.namespace, age)
+        attempt::issue(&self.backend.key, &self.identity, &self.namespace, age)
     }
 
     /// Half the attempt's age, within bounds; jitter separates attempts that died together.
     fn backoff_ms(&self, now: Time, age: Age) -> u64 {
         let backoff_ms = (age.at.until(now).0 / 2).clamp(BACKOFF_MIN_MS, BACKOFF_MAX_MS);
-        backoff_ms / 2 + self.app.random() % (backoff_ms / 2 + 1)
+        backoff_ms / 2 + self.backend.random() % (backoff_ms / 2 + 1)
     }
 }
 

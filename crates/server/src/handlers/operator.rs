@@ -14,7 +14,7 @@ use kernel::{
 };
 
 use crate::backend::error::BackendError;
-use crate::backend::shards::{App, ShardView, SubmitOptions};
+use crate::backend::shards::{Backend, ShardView, SubmitOptions};
 use crate::parse::idempotency;
 use crate::parse::{self, Headers};
 use crate::peer::Peer;
@@ -23,26 +23,26 @@ use crate::present::leases::public_lease;
 use crate::present::refusals::{RefusalResponse, refused};
 
 pub(crate) async fn revoke_lease(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
     Headers(headers): Headers,
 ) -> JsonResult<responses::Lease> {
-    act_on_lease(&app, &peer, &id, Action::Revoke, &headers).await
+    act_on_lease(&backend, &peer, &id, Action::Revoke, &headers).await
 }
 
 pub(crate) async fn reclaim_lease(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
     Headers(headers): Headers,
 ) -> JsonResult<responses::Lease> {
-    act_on_lease(&app, &peer, &id, Action::Reclaim, &headers).await
+    act_on_lease(&backend, &peer, &id, Action::Reclaim, &headers).await
 }
 
 /// Submits an action on a lease, and returns the lease as it is afterwards.
 async fn act_on_lease(
-    app: &App,
+    backend: &Backend,
     peer: &Peer,
     id: &str,
     action: fn(LeaseId) -> Action,
@@ -50,19 +50,19 @@ async fn act_on_lease(
 ) -> JsonResult<responses::Lease> {
     parse::require_operator(peer)?;
     let lease = parse::public_id(id)?;
-    let shard = app.shard_of_lease(lease)?;
+    let shard = backend.shard_of_lease(lease)?;
     let command = command(peer, action(lease), headers, id.as_bytes())?;
     let options = SubmitOptions::new(parse::correlation(headers)?);
     let read = move |kernel: &Kernel, now: Time, _: &Decision| (kernel.lease(lease, now).ok(), now);
-    let (decision, (view, now)) = app.submit(shard, command, options, read).await?;
+    let (decision, (view, now)) = backend.submit(shard, command, options, read).await?;
     match view.filter(|_| decision.response().is_some()) {
-        Some(view) => Ok(Json(public_lease(app, &view, now))),
+        Some(view) => Ok(Json(public_lease(backend, &view, now))),
         None => Err(refused(&decision, None).into()),
     }
 }
 
 pub(crate) async fn revoke(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
@@ -71,8 +71,8 @@ pub(crate) async fn revoke(
     let fields: requests::Party = parse::body(&body)?;
     let party = parse::operator::party(&fields)?;
     let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = &party;
-    let shard = app.shard_of(namespace);
-    let decision = submit(&app, &peer, shard, Action::RevokeAll(party), &headers, &body).await?;
+    let shard = backend.shard_of(namespace);
+    let decision = submit(&backend, &peer, shard, Action::RevokeAll(party), &headers, &body).await?;
     match decision.response() {
         Some(kernel::Response::RevokedAll { revoked, .. }) => {
             Ok(Json(responses::RevokedAll { revoked: u64::from(*revoked) }))
@@ -82,7 +82,7 @@ pub(crate) async fn revoke(
 }
 
 pub(crate) async fn pause(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
@@ -94,11 +94,11 @@ pub(crate) async fn pause(
         Paused::Agent(namespace, _) => Some(namespace.clone()),
         Paused::Scope(scope) => scope.namespace.clone(),
     };
-    submit_to_scope(&app, &peer, namespace.as_ref(), &Action::Pause(pause), &headers, &body).await
+    submit_to_scope(&backend, &peer, namespace.as_ref(), &Action::Pause(pause), &headers, &body).await
 }
 
 pub(crate) async fn set_quota(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Headers(headers): Headers,
     body: Bytes,
@@ -107,20 +107,20 @@ pub(crate) async fn set_quota(
     let fields: requests::Quota = parse::body(&body)?;
     let quota = parse::operator::quota(&fields)?;
     let namespace = quota.scope.namespace.clone();
-    submit_to_scope(&app, &peer, namespace.as_ref(), &Action::SetQuota(quota), &headers, &body).await
+    submit_to_scope(&backend, &peer, namespace.as_ref(), &Action::SetQuota(quota), &headers, &body).await
 }
 
 pub(crate) async fn delete_namespace(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Path(name): Path<String>,
     Headers(headers): Headers,
 ) -> JsonResult<responses::Done> {
     parse::require_operator(&peer)?;
     let namespace = parse::namespace(Some(&name))?;
-    let shard = app.shard_of(&namespace);
+    let shard = backend.shard_of(&namespace);
     let action = Action::DropNamespace(namespace);
-    let decision = submit(&app, &peer, shard, action, &headers, name.as_bytes()).await?;
+    let decision = submit(&backend, &peer, shard, action, &headers, name.as_bytes()).await?;
     match decision.response() {
         Some(kernel::Response::Dropped { .. }) => Ok(Json(responses::Done { done: true })),
         _ => Err(refused(&decision, None).into()),
@@ -129,7 +129,7 @@ pub(crate) async fn delete_namespace(
 
 /// Submits an action to the namespace's shard; without a namespace, to all shards.
 async fn submit_to_scope(
-    app: &App,
+    backend: &Backend,
     peer: &Peer,
     namespace: Option<&Namespace>,
     action: &Action,
@@ -137,11 +137,11 @@ async fn submit_to_scope(
     sent: &[u8],
 ) -> JsonResult<responses::Done> {
     let shards: Vec<Shard> = match namespace {
-        Some(namespace) => vec![app.shard_of(namespace)],
-        None => app.shards().collect(),
+        Some(namespace) => vec![backend.shard_of(namespace)],
+        None => backend.shards().collect(),
     };
     for shard in shards {
-        let decision = submit(app, peer, shard, action.clone(), headers, sent).await?;
+        let decision = submit(backend, peer, shard, action.clone(), headers, sent).await?;
         match (decision.response(), &decision) {
             (Some(kernel::Response::Done), _) => {}
             // Only the pause of an agent looks anything up.
@@ -155,7 +155,7 @@ async fn submit_to_scope(
 }
 
 async fn submit(
-    app: &App,
+    backend: &Backend,
     peer: &Peer,
     shard: Shard,
     action: Action,
@@ -164,7 +164,7 @@ async fn submit(
 ) -> Result<Decision, RefusalResponse> {
     let command = command(peer, action, headers, sent)?;
     let options = SubmitOptions::new(parse::correlation(headers)?);
-    Ok(app.submit(shard, command, options, |_, _, _| ()).await?.0)
+    Ok(backend.submit(shard, command, options, |_, _, _| ()).await?.0)
 }
 
 /// `sent` is the body, or the path's parameter if there is none: the action's name and these bytes determine the action.
@@ -179,16 +179,16 @@ fn command(
 }
 
 pub(crate) async fn quotas(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
 ) -> JsonResult<responses::Quotas> {
     parse::require_operator(&peer)?;
     let mut quotas: Vec<responses::ScopeQuota> = Vec::new();
-    for shard in app.shards() {
+    for shard in backend.shards() {
         let read = |view: &ShardView<'_>| -> Vec<(Scope, Policy)> {
             view.kernel.policies().map(|(scope, policy)| (scope.clone(), *policy)).collect()
         };
-        for (scope, policy) in app.query(shard, read).await? {
+        for (scope, policy) in backend.query(shard, read).await? {
             let quota = scope_quota(&scope, &policy);
             if !quotas.contains(&quota) {
                 quotas.push(quota);

@@ -15,7 +15,7 @@ use store::{ErrorKind, StoreError};
 use utoipa::IntoParams;
 
 use crate::backend::download::{DocumentReader, ReadAccess};
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::parse::query::{Flag, Query};
 use crate::parse::range::Selection;
 use crate::parse::{self, Headers};
@@ -42,17 +42,17 @@ pub(crate) struct ReadQuery {
 
 /// Ranges and conditions apply to GET; a POST always returns the whole document.
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<ReadQuery>,
     method: Method,
     Headers(headers): Headers,
 ) -> Result<Response, RefusalResponse> {
     let key = parse::required_key(query.key.as_deref())?;
-    let access = access(&app, &peer, &query, &headers)?;
-    let shard = access.shard(&app)?;
+    let access = access(&backend, &peer, &query, &headers)?;
+    let shard = access.shard(&backend)?;
     for _ in 0..RETRIES_MAX {
-        let view = access.find(&app, shard, &key).await?;
+        let view = access.find(&backend, shard, &key).await?;
         let Some((view, document)) = view.and_then(|view| Some((view, view.document?))) else {
             return Ok(documents::no_document(view));
         };
@@ -60,7 +60,7 @@ pub(crate) async fn get(
             Method::GET => Selection::parse(&headers, &etag_text(document.etag), document.bytes),
             _ => Selection::Whole,
         };
-        match respond(&app, shard, view, &document, selection).await {
+        match respond(&backend, shard, view, &document, selection).await {
             Err(error) if error.kind == ErrorKind::Gone => {}
             Err(error) => return Err(refusals::unreadable(&error).into()),
             Ok(response) => return Ok(response),
@@ -69,28 +69,33 @@ pub(crate) async fn get(
     Err(Refusal::new(Code::Unavailable, "the document changed during each attempt to read it; retry").into())
 }
 
-fn access(app: &App, peer: &Peer, query: &ReadQuery, headers: &HeaderMap) -> Result<ReadAccess, Refusal> {
+fn access(
+    backend: &Backend,
+    peer: &Peer,
+    query: &ReadQuery,
+    headers: &HeaderMap,
+) -> Result<ReadAccess, Refusal> {
     let namespace = parse::namespace(query.namespace.as_deref())?;
     if !Flag::is_set(query.public) {
-        let credential = parse::credential_header(&app.key, headers)?;
+        let credential = parse::credential_header(&backend.key, headers)?;
         return Ok(ReadAccess::Lease(peer.identity.clone(), credential));
     }
     parse::require_right(peer, &namespace, Right::PublicRead)?;
     // A public read needs no credential, but refuses an invalid one.
     if headers.contains_key(wire::LEASE_ID) {
-        parse::credential_header(&app.key, headers)?;
+        parse::credential_header(&backend.key, headers)?;
     }
     Ok(ReadAccess::Public(namespace))
 }
 
 async fn respond(
-    app: &App,
+    backend: &Backend,
     shard: Shard,
     view: KeyView,
     document: &Document,
     selection: Selection,
 ) -> Result<Response, StoreError> {
-    let reader = DocumentReader::new(app, shard, document);
+    let reader = DocumentReader::new(backend, shard, document);
     match selection {
         Selection::NotModified => Ok(documents::not_modified(view, document)),
         Selection::NotSatisfiable => Ok(documents::range_not_satisfiable(document.bytes)),

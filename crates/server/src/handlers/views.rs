@@ -11,7 +11,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::error::BackendError;
-use crate::backend::shards::{App, ShardView};
+use crate::backend::shards::{Backend, ShardView};
 use crate::parse;
 use crate::parse::query::Query;
 use crate::peer::Peer;
@@ -64,7 +64,7 @@ pub(crate) struct LeasesQuery {
 }
 
 pub(crate) async fn describe(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<DescribeQuery>,
 ) -> JsonResult<responses::Described> {
@@ -80,8 +80,8 @@ pub(crate) async fn describe(
         let waiters = view.waiters.count_ahead(&of, &Bundle::of_key(resource), None);
         Some(KeyDescription { key, lease, waiters, now: view.now })
     };
-    let description = app.query(app.shard_of(&namespace), read).await?.ok_or_else(no_such_key)?;
-    Ok(Json(leases::described(&app, key.name(), &namespace, &description)))
+    let description = backend.query(backend.shard_of(&namespace), read).await?.ok_or_else(no_such_key)?;
+    Ok(Json(leases::described(&backend, key.name(), &namespace, &description)))
 }
 
 fn writes(lease: &LeaseView) -> bool {
@@ -89,23 +89,23 @@ fn writes(lease: &LeaseView) -> bool {
 }
 
 pub(crate) async fn lease(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
 ) -> JsonResult<responses::Lease> {
     let id = parse::public_id(&id)?;
-    let shard = app.shard_of_lease(id)?;
-    let (view, now) = app.query(shard, move |view| (view.kernel.lease(id, view.now), view.now)).await?;
+    let shard = backend.shard_of_lease(id)?;
+    let (view, now) = backend.query(shard, move |view| (view.kernel.lease(id, view.now), view.now)).await?;
     let view = view.map_err(BackendError::Rejected)?;
     // Not "forbidden": that would reveal the namespace of a lease that the client may not read.
     if !peer.rights.allows(view.namespace.as_str(), Right::Read) {
         return Err(no_such_lease().into());
     }
-    Ok(Json(public_lease(&app, &view, now)))
+    Ok(Json(public_lease(&backend, &view, now)))
 }
 
 pub(crate) async fn leases(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<LeasesQuery>,
 ) -> JsonResult<responses::Leases> {
@@ -114,12 +114,14 @@ pub(crate) async fn leases(
         parse::require_right(&peer, namespace, Right::Read)?;
     }
     let (mut shard, mut cursor) = match &query.cursor {
-        Some(text) => parse_cursor(text).filter(|(shard, _)| exists(&app, *shard)).ok_or_else(bad_cursor)?,
-        None => (namespace.as_ref().map_or(Shard(0), |name| app.shard_of(name)), Cursor::default()),
+        Some(text) => {
+            parse_cursor(text).filter(|(shard, _)| exists(&backend, *shard)).ok_or_else(bad_cursor)?
+        }
+        None => (namespace.as_ref().map_or(Shard(0), |name| backend.shard_of(name)), Cursor::default()),
     };
     let limit = parse::page_limit(query.limit, PAGE_MAX)?;
     let mut page = responses::Leases::default();
-    while page.leases.len() < limit && exists(&app, shard) {
+    while page.leases.len() < limit && exists(&backend, shard) {
         let (rights, only) = (peer.rights.clone(), namespace.clone());
         let left = limit - page.leases.len();
         let read = move |view: &ShardView<'_>| {
@@ -131,8 +133,8 @@ pub(crate) async fn leases(
             });
             (readable.collect::<Vec<_>>(), last, view.now)
         };
-        let (views, last, now) = app.query(shard, read).await?;
-        page.leases.extend(views.iter().map(|lease| public_lease(&app, lease, now)));
+        let (views, last, now) = backend.query(shard, read).await?;
+        page.leases.extend(views.iter().map(|lease| public_lease(&backend, lease, now)));
         match last {
             Some(last) => cursor = last,
             // A namespace is in one shard.
@@ -140,12 +142,12 @@ pub(crate) async fn leases(
             None => (shard, cursor) = (Shard(shard.0 + 1), Cursor::default()),
         }
     }
-    page.cursor = exists(&app, shard).then(|| format!("{}.{}", shard.0, cursor.0));
+    page.cursor = exists(&backend, shard).then(|| format!("{}.{}", shard.0, cursor.0));
     Ok(Json(page))
 }
 
-fn exists(app: &App, shard: Shard) -> bool {
-    shard.0 < app.shard_count()
+fn exists(backend: &Backend, shard: Shard) -> bool {
+    shard.0 < backend.shard_count()
 }
 
 /// `shard.number`
@@ -155,7 +157,7 @@ fn parse_cursor(text: &str) -> Option<(Shard, Cursor)> {
 }
 
 pub(crate) async fn fence(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<FenceQuery>,
 ) -> JsonResult<responses::Fence> {
@@ -164,18 +166,18 @@ pub(crate) async fn fence(
     parse::require_right(&peer, &namespace, Right::Read)?;
     let missing = || Refusal::new(Code::InvalidBody, "the query parameter `token` is missing");
     let token = Token(query.token.ok_or_else(missing)?);
-    let shard = app.shard_of(&namespace);
+    let shard = backend.shard_of(&namespace);
     let read = move |view: &ShardView<'_>| view.kernel.is_current(&namespace, &key, token, view.now);
-    Ok(Json(responses::Fence { current: app.query(shard, read).await? }))
+    Ok(Json(responses::Fence { current: backend.query(shard, read).await? }))
 }
 
 pub(crate) async fn namespaces(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
 ) -> JsonResult<responses::Namespaces> {
     let mut namespaces = Vec::new();
-    for shard in app.shards() {
-        namespaces.extend(app.query(shard, |view| view.kernel.namespaces()).await?);
+    for shard in backend.shards() {
+        namespaces.extend(backend.query(shard, |view| view.kernel.namespaces()).await?);
     }
     namespaces.retain(|namespace| peer.rights.allows(namespace.as_str(), Right::Read));
     namespaces.sort_unstable();

@@ -13,7 +13,7 @@ use kernel::{Action, Command, Commit, Credential, Location, Removal, ResourceNam
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::backend::shards::{App, SubmitOptions};
+use crate::backend::shards::{Backend, SubmitOptions};
 use crate::backend::upload::{self, Content};
 use crate::parse::query::{Flag, Query};
 use crate::parse::{self, Conditions, Headers, idempotency};
@@ -37,17 +37,17 @@ pub(crate) struct WriteQuery {
 }
 
 pub(crate) async fn update(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<WriteQuery>,
     Headers(headers): Headers,
     mut body: Body,
 ) -> JsonResult<responses::Committed> {
     let key = parse::required_key(query.key.as_deref())?;
-    let credential = parse::credential_header(&app.key, &headers)?;
-    let shard = app.shard_of_lease(credential.lease)?;
+    let credential = parse::credential_header(&backend.key, &headers)?;
+    let shard = backend.shard_of_lease(credential.lease)?;
     let conditions = parse::conditions(&headers)?;
-    let document = upload::receive(&app, shard, content_length(&headers), &mut body).await?;
+    let document = upload::receive(&backend, shard, content_length(&headers), &mut body).await?;
     let (etag, bytes) = (document.etag, document.bytes);
     let release = Flag::is_set(query.release);
     let sent: [&[u8]; 3] = [key.as_str().as_bytes(), &etag.0, &[u8::from(release)]];
@@ -60,7 +60,7 @@ pub(crate) async fn update(
     let action = Action::Commit(Commit { write, etag, bytes, location });
     let command = Command { identity: Some(peer.identity), request, action };
     let options = SubmitOptions { document: inline, ..SubmitOptions::new(parse::correlation(&headers)?) };
-    let decision = upload::commit(&app, shard, command, options, pin).await?;
+    let decision = upload::commit(&backend, shard, command, options, pin).await?;
     match decision.response() {
         Some(kernel::Response::Committed(version)) => {
             Ok(Json(responses::Committed { new_version: version.0, new_state_etag: etag_text(etag), bytes }))
@@ -70,14 +70,14 @@ pub(crate) async fn update(
 }
 
 pub(crate) async fn remove(
-    State(app): State<Arc<App>>,
+    State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Query(query): Query<WriteQuery>,
     Headers(headers): Headers,
 ) -> JsonResult<responses::Removed> {
     let key = parse::required_key(query.key.as_deref())?;
-    let credential = parse::credential_header(&app.key, &headers)?;
-    let shard = app.shard_of_lease(credential.lease)?;
+    let credential = parse::credential_header(&backend.key, &headers)?;
+    let shard = backend.shard_of_lease(credential.lease)?;
     let release = Flag::is_set(query.release);
     let sent: [&[u8]; 2] = [key.as_str().as_bytes(), &[u8::from(release)]];
     let request = idempotency::key(&headers, api::path::REMOVE_STATE, &sent)?;
@@ -85,7 +85,7 @@ pub(crate) async fn remove(
     let action = Action::Remove(Removal { write });
     let command = Command { identity: Some(peer.identity), request, action };
     let options = SubmitOptions::new(parse::correlation(&headers)?);
-    let (decision, ()) = app.submit(shard, command, options, |_, _, _| ()).await?;
+    let (decision, ()) = backend.submit(shard, command, options, |_, _, _| ()).await?;
     match decision.response() {
         Some(kernel::Response::Removed { removed, version }) => {
             Ok(Json(responses::Removed { removed: *removed, new_version: version.0 }))

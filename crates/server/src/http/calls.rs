@@ -35,43 +35,43 @@ fn leases() -> Vec<Call> {
             .named("leases", "activate", "Make a reserved lease active")
             .body::<requests::Holder>()
             .changes()
-            .tells::<responses::Extended>("The lease is active. Its deadline is unchanged.")
+            .returns::<responses::Extended>("The lease is active. Its deadline is unchanged.")
             .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidState]),
         Call::post(path::KEEPALIVE, holder::keepalive)
             .named("leases", "keepalive", "Extend a lease")
-            .at_length("Never shortens a lease and never revives an expired one.")
+            .described("Never shortens a lease and never revives an expired one.")
             .body::<requests::Keepalive>()
             .changes()
-            .tells::<responses::Extended>("The lease's deadline after the call.")
+            .returns::<responses::Extended>("The lease's deadline after the call.")
             .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidTtl, InvalidState]),
         Call::post(path::RELEASE, holder::release)
             .named("leases", "release", "Release a lease")
-            .at_length("May be repeated: the last credential of an ended lease gets the same response.")
+            .described("May be repeated: the last credential of an ended lease gets the same response.")
             .body::<requests::Holder>()
             .changes()
-            .tells::<responses::Released>("The lease is released, by this call or earlier.")
+            .returns::<responses::Released>("The lease is released, by this call or earlier.")
             .refuses(&[InvalidKey, NotHeld, StaleEpoch, NotFound]),
         Call::post("/v1/leases/{id}/rebind", acquire::rebind)
             .named("leases", "rebind", "Rebind an expired lease that is on hold")
-            .at_length(
+            .described(
                 "For leases with `on_expiry` of `hold_ms` or `manual`, once after each expiry. The response has a new credential \
                  and a new fencing token.",
             )
             .of_lease()
             .body::<requests::Holder>()
             .changes()
-            .tells::<responses::Granted>("The lease is held again.")
+            .returns::<responses::Granted>("The lease is held again.")
             .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidState, QuotaExceeded]),
         Call::post("/v1/leases/{id}/touch", holder::touch)
             .named("leases", "touch", "Record use of a lease")
-            .at_length("Only matters under a quota with `idle_ms`. Commits count as use, keepalives do not.")
+            .described("Only matters under a quota with `idle_ms`. Commits count as use, keepalives do not.")
             .of_lease()
             .body::<requests::Holder>()
             .changes()
-            .tells::<responses::Extended>("The lease's deadline after the call.")
+            .returns::<responses::Extended>("The lease's deadline after the call.")
             .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidState]),
     ]
@@ -100,7 +100,7 @@ fn acquire_call() -> Call {
     ];
     let call = Call::post(path::ACQUIRE, acquire::acquire)
         .named("leases", "acquire", "Acquire a lease")
-        .at_length(
+        .described(
             "Over one key, or over several resources, all or none. With `block_seconds` a blocked request waits in a fair queue. \
              Keep `lease_id`: every call under the lease needs it.",
         )
@@ -108,17 +108,17 @@ fn acquire_call() -> Call {
         .body::<requests::Acquire>()
         .changes()
         .with::<responses::Granted>()
-        .answers(200, json(RefOr::T(Schema::AllOf(granted))).description("The lease is granted."))
+        .response_with(200, json(RefOr::T(Schema::AllOf(granted))).description("The lease is granted."))
         .refuses(&[InvalidKey, InvalidTtl, MissingKey, Forbidden, LeaseExpired, LeaseRevoked])
         .refuses(&[Waiting, Deadlock, AlreadyHeld, QuotaExceeded]);
-    links.into_iter().fold(call, |call, (name, link)| call.leads_to(name, link))
+    links.into_iter().fold(call, |call, (name, link)| call.links_to(name, link))
 }
 
 fn agents() -> Vec<Call> {
     vec![
         Call::post(path::MANIFEST, manifest::manifest)
             .named("agents", "manifest", "Declare all resources that an agent intends to use")
-            .at_length(
+            .described(
                 "Grants one lease over all of them, or returns a verdict on what to do instead. Retry with the same `attempt_id`: an \
                  attempt's age counts from its first try, and the oldest attempt is never blocked forever.",
             )
@@ -133,19 +133,19 @@ fn agents() -> Vec<Call> {
             .with::<agents::Verdict>()
             .with::<agents::InTheWay>()
             .with::<responses::Granted>()
-            .tells::<agents::Judged>("The verdict, with the lease if it is granted.")
+            .returns::<agents::Judged>("The verdict, with the lease if it is granted.")
             .refuses(&[InvalidKey, InvalidTtl, Forbidden, AlreadyHeld]),
         bulk_call::<agents::Bulk>(Call::post(path::HEARTBEAT, bulk::heartbeat))
             .named("agents", "heartbeat", "Extend several leases")
-            .answers(200, results::<agents::BulkResult>("One result for each lease, in order."))
+            .response_with(200, results::<agents::BulkResult>("One result for each lease, in order."))
             .with::<agents::BulkResult>(),
         bulk_call::<agents::Bulk>(Call::post(path::RELEASE_ALL, bulk::release))
             .named("agents", "release_all", "Release several leases")
-            .answers(200, results::<agents::BulkResult>("One result for each lease, in order."))
+            .response_with(200, results::<agents::BulkResult>("One result for each lease, in order."))
             .with::<agents::BulkResult>(),
         bulk_call::<agents::Reconcile>(Call::post(path::RECONCILE, bulk::reconcile))
             .named("agents", "reconcile", "Read the current state of several leases")
-            .answers(200, results::<agents::Reconciled>("The current state of each lease, in order."))
+            .response_with(200, results::<agents::Reconciled>("The current state of each lease, in order."))
             .with::<responses::Lease>()
             .with::<responses::Member>()
             .with::<responses::Granted>()
@@ -156,7 +156,7 @@ fn agents() -> Vec<Call> {
             .reads()
             .with::<agents::Agent>()
             .with::<agents::AgentState>()
-            .tells::<agents::Agents>("One page of the list.")
+            .returns::<agents::Agents>("One page of the list.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::post("/v1/agents/{id}/state", agent_calls::set_state)
             .named("agents", "set_agent", "Set the state of an agent")
@@ -164,7 +164,7 @@ fn agents() -> Vec<Call> {
             .body::<agents::SetAgent>()
             .changes()
             .with::<agents::AgentState>()
-            .tells::<agents::Agent>("The agent, updated.")
+            .returns::<agents::Agent>("The agent, updated.")
             .refuses(&[InvalidKey, Forbidden, NotFound]),
     ]
 }
@@ -178,7 +178,7 @@ fn contention() -> Vec<Call> {
             .reads()
             .with::<responses::Lease>()
             .with::<responses::Member>()
-            .tells::<agents::ResourceState>("The state of the resource now.")
+            .returns::<agents::ResourceState>("The state of the resource now.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::get(path::CONTENTION, contention_calls::contention)
             .named("agents", "contention", "List waiters and recent contention")
@@ -189,7 +189,7 @@ fn contention() -> Vec<Call> {
             .with::<agents::Hotspot>()
             .with::<agents::Timeouts>()
             .with::<requests::Resource>()
-            .tells::<agents::Contention>("Current waiters and recent contention.")
+            .returns::<agents::Contention>("Current waiters and recent contention.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::get(path::EVENTS, events::events)
             .named("agents", "events", "Stream events as they happen")
@@ -204,7 +204,7 @@ fn contention() -> Vec<Call> {
             .with::<schema_types::SentEvent>()
             .with::<schema_types::EventName>()
             .with::<agents::Event>()
-            .answers(200, stream::<schema_types::SentEvent>("Server-sent events, until either side closes the connection."))
+            .response_with(200, stream::<schema_types::SentEvent>("Server-sent events, until either side closes the connection."))
             .refuses(&[InvalidKey, Forbidden, Draining, Throttled]),
     ]
 }
@@ -225,7 +225,7 @@ fn results<T: utoipa::ToSchema>(what: &str) -> ResponseBuilder {
 /// A call for several leases, each with its own result.
 fn bulk_call<T: utoipa::ToSchema>(call: Call) -> Call {
     call.body::<T>()
-        .at_length("Up to 10,000 credentials in a body of at most 2 MiB. Each has its own result, in order.")
+        .described("Up to 10,000 credentials in a body of at most 2 MiB. Each has its own result, in order.")
         .changes()
         .refuses(&[InvalidKey, Forbidden, NotFound])
 }
@@ -235,10 +235,10 @@ fn documents() -> Vec<Call> {
     vec![
         reads_more(Call::get(path::GET_STATE, read::get))
             .named("documents", "read_state", "Read a document")
-            .at_length(reading),
+            .described(reading),
         reads(Call::post(path::GET_STATE, read::get))
             .named("documents", "get_state", "Read a document")
-            .at_length(reading),
+            .described(reading),
         updates(path::UPDATE_STATE).named("documents", "update_state", "Commit a document"),
         removes(path::REMOVE_STATE).named("documents", "remove_state", "Remove a document"),
         reads_more(Call::get("/v1/get-state", read::get))
@@ -280,8 +280,8 @@ fn reads_more(call: Call) -> Call {
             Required::False,
             "Apply `Range` only to the version with this tag; send the complete document of any other.",
         )
-        .answers(206, part)
-        .answers(304, known)
+        .response_with(206, part)
+        .response_with(304, known)
         .refuses(&[InvalidRange])
 }
 
@@ -298,27 +298,27 @@ fn reads(call: Call) -> Call {
         .query::<read::ReadQuery>()
         .header::<schema_types::Credential>(header::LEASE_ID, Required::False, "Credential of the lease.")
         .reads()
-        .answers(200, document)
-        .answers(204, nothing)
+        .response_with(200, document)
+        .response_with(204, nothing)
         .refuses(&INVALID_CREDENTIAL)
         .refuses(&[InvalidKey, MissingKey, MissingLeaseId, Forbidden])
 }
 
 fn updates(path: &'static str) -> Call {
     writes(Call::post(path, write::update))
-        .at_length(
+        .described(
             "Atomic: lease, token and conditions are checked in the same log record that commits the document. A body that is \
              invalid, too long or cut off has no effect.",
         )
         .document()
-        .tells::<responses::Committed>("The document is committed.")
+        .returns::<responses::Committed>("The document is committed.")
         .refuses(&[InvalidJson, DocumentTooLarge])
 }
 
 fn removes(path: &'static str) -> Call {
     writes(Call::post(path, write::remove))
-        .at_length("If there is no document, `removed` is false and the version is unchanged.")
-        .tells::<responses::Removed>("The document is removed, or there was none.")
+        .described("If there is no document, `removed` is false and the version is unchanged.")
+        .returns::<responses::Removed>("The document is removed, or there was none.")
 }
 
 fn writes(call: Call) -> Call {
@@ -349,36 +349,36 @@ fn views() -> Vec<Call> {
     vec![
         Call::get(path::DESCRIBE, view_calls::describe)
             .named("views", "describe", "Describe a key")
-            .at_length("Lease and document metadata, without the document and without credentials.")
+            .described("Lease and document metadata, without the document and without credentials.")
             .query::<view_calls::DescribeQuery>()
             .reads()
-            .tells::<responses::Described>("The state of the key.")
+            .returns::<responses::Described>("The state of the key.")
             .refuses(&[InvalidKey, MissingKey, Forbidden, NotFound]),
         Call::get(path::LEASES, view_calls::leases)
             .named("views", "leases", "List all leases that the caller may see")
-            .at_length("Paged: repeat with `cursor` from the response until it has none.")
+            .described("Paged: repeat with `cursor` from the response until it has none.")
             .query::<view_calls::LeasesQuery>()
             .reads()
-            .tells::<responses::Leases>("One page of the list.")
+            .returns::<responses::Leases>("One page of the list.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::get("/v1/leases/{id}", view_calls::lease)
             .named("views", "lease", "Read one lease")
-            .at_length("Also after its end, until its history is removed.")
+            .described("Also after its end, until its history is removed.")
             .of_lease()
             .reads()
-            .tells::<responses::Lease>("Public view of the lease.")
+            .returns::<responses::Lease>("Public view of the lease.")
             .refuses(&[NotFound, Retired]),
         Call::get(path::FENCE, view_calls::fence)
             .named("views", "fence", "Check whether a fencing token is current")
-            .at_length("Valid at the time of the response only; it cannot replace a check at the resource.")
+            .described("Valid at the time of the response only; it cannot replace a check at the resource.")
             .query::<view_calls::FenceQuery>()
             .reads()
-            .tells::<responses::Fence>("Whether the token is current.")
+            .returns::<responses::Fence>("Whether the token is current.")
             .refuses(&[InvalidKey, MissingKey, Forbidden]),
         Call::get(path::NAMESPACES, view_calls::namespaces)
             .named("views", "namespaces", "List all namespaces that the caller may see")
             .reads()
-            .tells::<responses::Namespaces>("Names of the namespaces, sorted."),
+            .returns::<responses::Namespaces>("Names of the namespaces, sorted."),
     ]
 }
 
@@ -386,47 +386,47 @@ fn operators() -> Vec<Call> {
     vec![
         Call::post("/v1/leases/{id}/revoke", operator::revoke_lease)
             .named("operators", "revoke_lease", "Revoke a lease")
-            .at_length("The holder loses its authority. The resources stay blocked until the lease is reclaimed.")
+            .described("The holder loses its authority. The resources stay blocked until the lease is reclaimed.")
             .of_lease()
             .changes()
-            .tells::<responses::Lease>("The lease after the call.")
+            .returns::<responses::Lease>("The lease after the call.")
             .refuses(&[Forbidden, NotFound, Retired, InvalidState]),
         Call::post("/v1/leases/{id}/reclaim", operator::reclaim_lease)
             .named("operators", "reclaim_lease", "Free the resources of a revoked lease")
             .of_lease()
             .changes()
-            .tells::<responses::Lease>("The lease after the call.")
+            .returns::<responses::Lease>("The lease after the call.")
             .refuses(&[Forbidden, NotFound, Retired, InvalidState]),
         Call::post(path::REVOKE, operator::revoke)
             .named("operators", "revoke", "Revoke all leases of an identity or an agent")
             .body::<requests::Party>()
             .changes()
-            .tells::<responses::RevokedAll>("The number of revoked leases.")
+            .returns::<responses::RevokedAll>("The number of revoked leases.")
             .refuses(&[InvalidKey, Forbidden]),
         Call::post(path::PAUSE, operator::pause)
             .named("operators", "pause", "Pause or resume the grants of an identity or an agent")
             .body::<requests::Pause>()
             .changes()
-            .tells::<responses::Done>("The change was applied.")
+            .returns::<responses::Done>("The change was applied.")
             .refuses(&[InvalidKey, Forbidden, NotFound]),
         Call::delete("/v1/namespaces/{name}", operator::delete_namespace)
             .named("operators", "delete_namespace", "Delete a namespace and all its data")
-            .at_length("Refused while any lease is held in it. Nothing is granted in it during the deletion. May be repeated.")
+            .described("Refused while any lease is held in it. Nothing is granted in it during the deletion. May be repeated.")
             .of_namespace()
             .changes()
-            .tells::<responses::Done>("The namespace is deleted, by this call or earlier.")
+            .returns::<responses::Done>("The namespace is deleted, by this call or earlier.")
             .refuses(&[InvalidKey, Forbidden, InvalidState]),
         Call::get(path::QUOTAS, operator::quotas)
             .named("operators", "quotas", "List all quotas")
             .reads()
-            .tells::<responses::Quotas>("One quota for each scope.")
+            .returns::<responses::Quotas>("One quota for each scope.")
             .refuses(&[Forbidden]),
         Call::put(path::QUOTAS, operator::set_quota)
             .named("operators", "set_quota", "Set the quota of a scope")
-            .at_length("Replaces the scope's quota: a missing limit is unlimited.")
+            .described("Replaces the scope's quota: a missing limit is unlimited.")
             .body::<requests::Quota>()
             .changes()
-            .tells::<responses::Done>("The change was applied.")
+            .returns::<responses::Done>("The change was applied.")
             .refuses(&[InvalidKey, Forbidden]),
     ]
 }
@@ -438,7 +438,7 @@ fn server() -> Vec<Call> {
     vec![
         Call::get("/healthz", health::healthz)
             .named("server", "healthz", "Check that the server is alive")
-            .answers(
+            .response_with(
                 200,
                 ResponseBuilder::new()
                     .description("The server is alive.")
@@ -446,16 +446,18 @@ fn server() -> Vec<Call> {
             ),
         Call::get("/readyz", health::readyz)
             .named("server", "readyz", "Check that the server can grant leases durably")
-            .tells::<responses::Ready>("The server is ready.")
-            .tells_with::<responses::Ready>(503, "The server is not ready."),
-        Call::get("/metrics", health::metrics).named("server", "metrics", "Metrics for Prometheus").answers(
-            200,
-            ResponseBuilder::new()
-                .description("Metrics in OpenMetrics text format.")
-                .content("application/openmetrics-text", text),
-        ),
+            .returns::<responses::Ready>("The server is ready.")
+            .returns_status::<responses::Ready>(503, "The server is not ready."),
+        Call::get("/metrics", health::metrics)
+            .named("server", "metrics", "Metrics for Prometheus")
+            .response_with(
+                200,
+                ResponseBuilder::new()
+                    .description("Metrics in OpenMetrics text format.")
+                    .content("application/openmetrics-text", text),
+            ),
         Call::get(openapi::PATH, openapi::serve)
             .named("server", "openapi", "This OpenAPI document")
-            .answers(200, json(object).description("This OpenAPI document.")),
+            .response_with(200, json(object).description("This OpenAPI document.")),
     ]
 }

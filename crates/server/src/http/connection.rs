@@ -1,8 +1,8 @@
-//! What stands between a connection and the calls: who is asking, and whether it is still trusted.
+//! The service of one connection: checks the peer's certificate for every request, and calls the handler.
 //!
-//! Three calls are nearly all that a busy server is asked: to acquire, to keep alive, to release. In their plain form,
-//! whole and short and without a query, they go straight to their handlers; everything else, and any other form of these,
-//! goes by the router, which makes a dozen allocations on the way. What surrounds them is the same.
+//! Nearly all requests of a busy server are acquire, keepalive and release. In their plain form, with a short body of
+//! known length and without a query, they take a fast path straight to their handlers; all other requests go through
+//! the router, which costs a dozen allocations. The observer wraps both.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -20,108 +20,105 @@ use http_body_util::BodyExt;
 use identity::{SharedDenylist, UnixTime};
 use tower::ServiceExt;
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::handlers::acquire;
 use crate::handlers::holder;
-use crate::http::observer::Around;
+use crate::http::observer::RequestObserver;
 use crate::http::router::Routes;
-use crate::http::timeouts::PatientBody;
+use crate::http::timeouts::IdleTimeoutBody;
 use crate::parse::Headers;
 use crate::parse::query::Query;
 use crate::peer::{CertificateCheck, Peer};
 use crate::present::refusals::{self, RefusalResponse};
 
-/// A body that is longer goes by the router.
-const DIRECT_MAX: u64 = 16 << 10;
+/// The longest body on the fast path, in bytes.
+const FAST_PATH_BODY_MAX: u64 = 16 << 10;
 
-/// Where the requests of a connection arrive.
+/// Handles the requests of one connection.
 #[derive(Clone)]
-pub struct Front(Arc<Inner>);
+pub struct ConnectionService(Arc<Inner>);
 
-/// A body as it comes from a connection.
-pub trait Received: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static {}
+/// A request body, as a connection delivers it.
+pub trait RequestBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static {}
 
-impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static> Received for B {}
+impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static> RequestBody for B {}
 
 struct Inner {
-    app: Arc<App>,
+    backend: Arc<Backend>,
     router: Router,
-    around: Arc<Around>,
-    /// Where there are certificates.
-    gate: Option<Gate>,
+    observer: Arc<RequestObserver>,
+    /// `None` without mutual TLS.
+    revocation: Option<RevocationCheck>,
     peer: Peer,
-    /// How long one may do nothing who sends a body.
-    stall: Duration,
+    /// The idle timeout of request bodies.
+    stall_timeout: Duration,
 }
 
-impl Front {
+impl ConnectionService {
     pub(crate) fn new(
-        app: &Arc<App>,
+        backend: &Arc<Backend>,
         routes: &Routes,
-        gate: Option<&Gate>,
+        revocation: Option<&RevocationCheck>,
         peer: Peer,
-        stall: Duration,
-    ) -> Front {
-        Front(Arc::new(Inner {
-            app: Arc::clone(app),
+        stall_timeout: Duration,
+    ) -> ConnectionService {
+        ConnectionService(Arc::new(Inner {
+            backend: Arc::clone(backend),
             router: routes.router.clone(),
-            around: Arc::clone(&routes.around),
-            gate: gate.cloned(),
+            observer: Arc::clone(&routes.observer),
+            revocation: revocation.cloned(),
             peer,
-            stall,
+            stall_timeout,
         }))
     }
 
-    /// Everybody is this peer.
-    pub fn open(app: &Arc<App>, peer: Peer, stall: Duration) -> Front {
-        Front::new(app, &Routes::new(app), None, peer, stall)
+    /// Without authentication: every client is this peer.
+    pub fn unauthenticated(backend: &Arc<Backend>, peer: Peer, stall_timeout: Duration) -> ConnectionService {
+        ConnectionService::new(backend, &Routes::new(backend), None, peer, stall_timeout)
     }
 
-    /// Answers one request.
-    pub async fn answer<B: Received>(&self, request: Request<B>) -> Response {
-        self.0.answer(request).await
+    /// Handles one request.
+    pub async fn handle<B: RequestBody>(&self, request: Request<B>) -> Response {
+        self.0.handle(request).await
     }
 }
 
-impl<B: Received> hyper::service::Service<Request<B>> for Front {
+impl<B: RequestBody> hyper::service::Service<Request<B>> for ConnectionService {
     type Response = Response;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<B>) -> Self::Future {
-        let front = Arc::clone(&self.0);
-        Box::pin(async move { Ok(front.answer(request).await) })
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move { Ok(inner.handle(request).await) })
     }
 }
 
 impl Inner {
-    async fn answer<B: Received>(&self, request: Request<B>) -> Response {
-        if let Err(refusal) = self.gate.as_ref().map_or(Ok(()), |gate| gate.check(&self.peer)) {
+    async fn handle<B: RequestBody>(&self, request: Request<B>) -> Response {
+        if let Err(refusal) = self.revocation.as_ref().map_or(Ok(()), |check| check.check(&self.peer)) {
             return RefusalResponse(refusal).into_response();
         }
-        match Direct::of(&request) {
-            Some(direct) => {
-                let answer = async |request| direct.answer(self, request).await;
-                self.around.direct(direct.path(), &self.peer, request, answer).await
+        match FastPath::find(&request) {
+            Some(call) => {
+                let handle = async |request| call.handle(self, request).await;
+                self.observer.observe_direct(call.path(), &self.peer, request, handle).await
             }
-            None => self.by_the_router(request).await,
+            None => self.route(request).await,
         }
     }
 
-    fn by_the_router<B: Received>(
-        &self,
-        request: Request<B>,
-    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
-        let patient = |body| Body::new(PatientBody::new(body, self.stall));
+    fn route<B: RequestBody>(&self, request: Request<B>) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+        let with_timeout = |body| Body::new(IdleTimeoutBody::new(body, self.stall_timeout));
         let mut request =
-            request.map(|body: B| if body.is_end_stream() { Body::empty() } else { patient(body) });
+            request.map(|body: B| if body.is_end_stream() { Body::empty() } else { with_timeout(body) });
         request.extensions_mut().insert(self.peer.clone());
-        if let Some(gate) = &self.gate {
-            request.extensions_mut().insert(gate.recheck(&self.peer));
+        if let Some(revocation) = &self.revocation {
+            request.extensions_mut().insert(revocation.recheck(&self.peer));
         }
-        let answer = self.router.clone().oneshot(request);
+        let response = self.router.clone().oneshot(request);
         Box::pin(async move {
-            match answer.await {
+            match response.await {
                 Ok(response) => response,
                 Err(never) => match never {},
             }
@@ -129,56 +126,56 @@ impl Inner {
     }
 }
 
-/// A call that needs no router.
+/// A call that bypasses the router.
 #[derive(Clone, Copy)]
-enum Direct {
+enum FastPath {
     Acquire,
     Keepalive,
     Release,
 }
 
-impl Direct {
-    fn of<B: Received>(request: &Request<B>) -> Option<Direct> {
-        let plain = request.method() == Method::POST && request.uri().query().is_none();
-        let short = request.body().size_hint().exact().is_some_and(|length| length <= DIRECT_MAX);
+impl FastPath {
+    fn find<B: RequestBody>(request: &Request<B>) -> Option<FastPath> {
+        let is_plain = request.method() == Method::POST && request.uri().query().is_none();
+        let is_short = request.body().size_hint().exact().is_some_and(|length| length <= FAST_PATH_BODY_MAX);
         match request.uri().path() {
-            _ if !(plain && short) => None,
-            path::ACQUIRE => Some(Direct::Acquire),
-            path::KEEPALIVE => Some(Direct::Keepalive),
-            path::RELEASE => Some(Direct::Release),
+            _ if !(is_plain && is_short) => None,
+            path::ACQUIRE => Some(FastPath::Acquire),
+            path::KEEPALIVE => Some(FastPath::Keepalive),
+            path::RELEASE => Some(FastPath::Release),
             _ => None,
         }
     }
 
     fn path(self) -> &'static str {
         match self {
-            Direct::Acquire => path::ACQUIRE,
-            Direct::Keepalive => path::KEEPALIVE,
-            Direct::Release => path::RELEASE,
+            FastPath::Acquire => path::ACQUIRE,
+            FastPath::Keepalive => path::KEEPALIVE,
+            FastPath::Release => path::RELEASE,
         }
     }
 
-    async fn answer<B: Received>(self, front: &Inner, request: Request<B>) -> Response {
+    async fn handle<B: RequestBody>(self, service: &Inner, request: Request<B>) -> Response {
         let (head, body) = request.into_parts();
-        let body = match whole(PatientBody::new(body, front.stall)).await {
+        let body = match read_body(IdleTimeoutBody::new(body, service.stall_timeout)).await {
             Ok(body) => body,
             Err(refusal) => return RefusalResponse(refusal).into_response(),
         };
-        let (app, peer) = (State(Arc::clone(&front.app)), Extension(front.peer.clone()));
+        let (backend, peer) = (State(Arc::clone(&service.backend)), Extension(service.peer.clone()));
         let headers = Headers(head.headers);
         match self {
-            Direct::Acquire => {
+            FastPath::Acquire => {
                 let query = Query(acquire::AcquireQuery::default());
-                acquire::acquire(app, peer, query, headers, body).await.into_response()
+                acquire::acquire(backend, peer, query, headers, body).await.into_response()
             }
-            Direct::Keepalive => holder::keepalive(app, peer, headers, body).await.into_response(),
-            Direct::Release => holder::release(app, peer, headers, body).await.into_response(),
+            FastPath::Keepalive => holder::keepalive(backend, peer, headers, body).await.into_response(),
+            FastPath::Release => holder::release(backend, peer, headers, body).await.into_response(),
         }
     }
 }
 
-/// No longer than its length, which is known. Most come in one piece, and are not copied.
-async fn whole<B: Received>(mut body: PatientBody<B>) -> Result<Bytes, Refusal> {
+/// Reads a body, whose length is known and short. Most bodies are one frame, which is not copied.
+async fn read_body<B: RequestBody>(mut body: IdleTimeoutBody<B>) -> Result<Bytes, Refusal> {
     let broken = |error: axum::Error| refusals::truncated(&error);
     let Some(first) = body.frame().await else { return Ok(Bytes::new()) };
     let first = first.map_err(broken)?.into_data().unwrap_or_default();
@@ -189,30 +186,31 @@ async fn whole<B: Received>(mut body: PatientBody<B>) -> Result<Bytes, Refusal> 
     Ok([first, rest].concat().into())
 }
 
-/// Lets nobody in whose certificate was good at the handshake, and is revoked or has run out by now.
+/// Refuses certificates that were revoked or have expired since the handshake.
 #[derive(Clone)]
-pub(crate) struct Gate {
+pub(crate) struct RevocationCheck {
     denylist: Arc<SharedDenylist>,
-    app: Arc<App>,
+    backend: Arc<Backend>,
 }
 
-impl Gate {
-    pub(crate) fn new(denylist: &Arc<SharedDenylist>, app: &Arc<App>) -> Gate {
-        Gate { denylist: Arc::clone(denylist), app: Arc::clone(app) }
+impl RevocationCheck {
+    pub(crate) fn new(denylist: &Arc<SharedDenylist>, backend: &Arc<Backend>) -> RevocationCheck {
+        RevocationCheck { denylist: Arc::clone(denylist), backend: Arc::clone(backend) }
     }
 
     fn check(&self, peer: &Peer) -> Result<(), Refusal> {
         let refuse = |why: String| Refusal::new(Code::Unauthenticated, why);
-        let shown = peer.shown.as_ref().ok_or_else(|| refuse("no certificate was shown".to_string()))?;
-        self.denylist.check(shown, self.now()).map_err(|why| refuse(why.to_string()))
+        let certificate = peer.certificate.as_ref();
+        let certificate = certificate.ok_or_else(|| refuse("the client has no certificate".to_string()))?;
+        self.denylist.check(certificate, self.now()).map_err(|why| refuse(why.to_string()))
     }
 
     fn now(&self) -> UnixTime {
-        UnixTime::since_unix_epoch(Duration::from_millis(self.app.unix_ms()))
+        UnixTime::since_unix_epoch(Duration::from_millis(self.backend.unix_ms()))
     }
 
     fn recheck(&self, peer: &Peer) -> CertificateCheck {
-        let (gate, peer) = (self.clone(), peer.clone());
-        CertificateCheck(Arc::new(move || gate.check(&peer).is_ok()))
+        let (check, peer) = (self.clone(), peer.clone());
+        CertificateCheck(Arc::new(move || check.check(&peer).is_ok()))
     }
 }

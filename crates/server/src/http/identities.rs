@@ -10,7 +10,7 @@ use identity::{
 };
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
-use crate::backend::machine;
+use crate::backend::wall_clock;
 use crate::config::Config;
 use crate::http::listener::Tls;
 
@@ -73,7 +73,8 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     store::private::create_dir(data)
         .map_err(|error| Error::io("creating the data directory", data, &error))?;
     let mut fill = system::random::fill;
-    let mut moment = IssueContext { now: UnixTime::since_unix_epoch(machine::wall()), fill: &mut fill };
+    let mut moment =
+        IssueContext { now: UnixTime::since_unix_epoch(wall_clock::since_epoch()), fill: &mut fill };
     let name = |text: &str| text.parse::<Name>();
     let authority =
         Authority::create(&name("lockd CA")?, Algorithm::default(), Days::CA_DEFAULT, &mut moment)?;
@@ -87,7 +88,7 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
     let files: [(&Path, &str); 3] =
         [(&ca_path, &ca.to_pem()), (&client_path, &client.to_pem()), (&server, &bundle.to_pem())];
     file::write(&files, Existing::Keep, &mut system::random::fill)?;
-    tracing::info!(folder = %data.display(), "created a CA, a server and a client identity");
+    tracing::info!(directory = %data.display(), "created a CA, a server and a client identity");
     tracing::warn!(file = %ca_path.display(), "the CA's key is not encrypted; keep it elsewhere");
     Ok(server)
 }

@@ -1,8 +1,8 @@
-//! Listens, and serves whoever connects until it is told to stop.
+//! Accepts connections, and serves them until the server stops.
 //!
-//! **Invariant.** Whatever a client does, slow, endless, half-open or malformed, costs one bounded connection, and
-//! never a lease. Over TLS the certificate is checked at the handshake and again with every request: resumed
-//! sessions and open connections do not outlive a revocation.
+//! **Invariant.** A slow, endless, half-open or malformed client costs at most one connection of bounded memory, and
+//! never a lease. Over TLS the certificate is checked at the handshake and again with every request: resumed sessions
+//! and open connections end with a revocation.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,147 +19,162 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::config::Config;
-use crate::http::connection::{Front, Gate};
+use crate::http::connection::{ConnectionService, RevocationCheck};
 use crate::http::router::Routes;
-use crate::http::timeouts::PatientStream;
+use crate::http::timeouts::IdleTimeoutStream;
 use crate::peer::Peer;
 
-/// What one connection may cost.
+/// Limits and timeouts of connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Connections at a time; one more waits to be accepted.
+pub struct ConnectionLimits {
+    /// Maximum number of connections; further ones wait to be accepted.
     pub connections_max: usize,
-    /// How long a handshake, and the head of a request, may take.
+    /// Timeout of the TLS handshake, and of the head of a request.
     pub head_timeout: Duration,
-    /// How long one may do nothing who sends a body or is sent an answer.
+    /// Maximum idle time while a body is sent or received.
     pub stall_timeout: Duration,
-    /// How long connections may go on after they were told to stop.
+    /// How long requests in progress may continue when the server stops.
     pub drain_timeout: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Config::in_memory().limits()
+impl Default for ConnectionLimits {
+    fn default() -> ConnectionLimits {
+        Config::in_memory().connection_limits()
     }
 }
 
-/// Who is let in, and who no longer.
+/// TLS of a server: its certificate, its CA, and the revoked certificates.
 #[derive(Clone)]
 pub struct Tls {
-    /// The certificate, and the CA.
+    /// The server's certificate, and the CA of its clients.
     pub server: ServerTls,
-    /// Revoked certificates.
+    /// Revoked client certificates, checked for every request.
     pub denylist: Arc<SharedDenylist>,
 }
 
-/// What a server listens on.
+/// A socket that the server listens on.
 pub enum Listener {
-    /// Plain HTTP: everybody is this peer.
+    /// Plain HTTP: every client is this peer.
     Plain(TcpListener, Peer),
-    /// A socket on this machine: everybody is this peer.
+    /// A Unix socket: every client is this peer.
     Unix(UnixListener, Peer),
-    /// Over TLS, with certificates on both sides.
+    /// Mutual TLS.
     Tls(TcpListener, Tls),
 }
 
-/// Serves HTTP/1.1 and HTTP/2 until `stop` says true, then stops granting, and waits for what is under way.
-pub async fn serve(listeners: Vec<Listener>, app: Arc<App>, limits: Limits, stop: watch::Receiver<bool>) {
+/// Serves HTTP/1.1 and HTTP/2 until `stop` is true, then stops granting, and waits for requests in progress.
+pub async fn serve(
+    listeners: Vec<Listener>,
+    backend: Arc<Backend>,
+    limits: ConnectionLimits,
+    stop: watch::Receiver<bool>,
+) {
     let slots = Arc::new(Semaphore::new(limits.connections_max));
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
-        let gate = match &listener {
-            Listener::Tls(_, tls) => Some(Gate::new(&tls.denylist, &app)),
+        let revocation = match &listener {
+            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.denylist, &backend)),
             Listener::Plain(..) | Listener::Unix(..) => None,
         };
-        let door = Door {
-            routes: Routes::new(&app),
-            gate,
-            app: Arc::clone(&app),
+        let acceptor = Acceptor {
+            routes: Routes::new(&backend),
+            revocation,
+            backend: Arc::clone(&backend),
             limits,
             slots: Arc::clone(&slots),
             stop: stop.clone(),
         };
-        accepting.spawn(door.accept(listener));
+        accepting.spawn(acceptor.accept(listener));
     }
     while accepting.join_next().await.is_some() {}
-    app.drain();
-    // Whoever has all slots knows that nobody is connected any more.
+    backend.drain();
+    // All slots are free when every connection is closed.
     let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
     let _ = tokio::time::timeout(limits.drain_timeout, slots.acquire_many(all)).await;
 }
 
-/// Why a handshake came to nothing: for the log.
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+/// Why a handshake failed: for the log.
+type HandshakeError = Box<dyn std::error::Error + Send + Sync>;
 
-/// As much is read at a time at the most: the head of a request is no longer. Long documents come faster in long reads.
-const READ_MAX: usize = 256 << 10;
+/// Read buffer of an HTTP/1 connection, in bytes. It bounds the head of a request, and long reads make long uploads
+/// faster.
+const READ_BUFFER_MAX: usize = 256 << 10;
 
-/// One way in.
-struct Door {
+/// Accepts the connections of one listener.
+struct Acceptor {
     routes: Routes,
-    gate: Option<Gate>,
-    app: Arc<App>,
-    limits: Limits,
+    revocation: Option<RevocationCheck>,
+    backend: Arc<Backend>,
+    limits: ConnectionLimits,
     slots: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 }
 
-impl Door {
+impl Acceptor {
     async fn accept(self, listener: Listener) {
         let mut stop = self.stop.clone();
-        let door = Arc::new(self);
+        let acceptor = Arc::new(self);
         loop {
-            let slot = Arc::clone(&door.slots).acquire_owned().await.expect("nobody closes it");
+            let slot =
+                Arc::clone(&acceptor.slots).acquire_owned().await.expect("the semaphore is never closed");
             let accepted = tokio::select! {
-                accepted = door.one(&listener, slot) => accepted,
+                accepted = acceptor.accept_one(&listener, slot) => accepted,
                 _ = stop.wait_for(|stop| *stop) => return,
             };
             if accepted.is_err() {
-                // Out of descriptors, or gone again: the next may do better.
+                // Out of file descriptors, or the client is gone already: accept again after a pause.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
     }
 
-    async fn one(self: &Arc<Self>, listener: &Listener, slot: OwnedSemaphorePermit) -> std::io::Result<()> {
-        let door = Arc::clone(self);
+    async fn accept_one(
+        self: &Arc<Self>,
+        listener: &Listener,
+        slot: OwnedSemaphorePermit,
+    ) -> std::io::Result<()> {
+        let acceptor = Arc::clone(self);
         match listener {
             Listener::Plain(listener, peer) => {
-                let (stream, peer) = (quick(listener.accept().await?.0), peer.clone());
-                tokio::spawn(async move { door.serve(stream, peer, slot).await });
+                let (stream, peer) = (without_delay(listener.accept().await?.0), peer.clone());
+                tokio::spawn(async move { acceptor.serve(stream, peer, slot).await });
             }
             Listener::Unix(listener, peer) => {
                 let (stream, peer) = (listener.accept().await?.0, peer.clone());
-                tokio::spawn(async move { door.serve(stream, peer, slot).await });
+                tokio::spawn(async move { acceptor.serve(stream, peer, slot).await });
             }
             Listener::Tls(listener, tls) => {
-                let (stream, tls) = (quick(listener.accept().await?.0), tls.clone());
-                tokio::spawn(async move { door.shake_hands(stream, tls, slot).await });
+                let (stream, tls) = (without_delay(listener.accept().await?.0), tls.clone());
+                tokio::spawn(async move { acceptor.serve_tls(stream, tls, slot).await });
             }
         }
         Ok(())
     }
 
-    /// Who cannot show a certificate in time costs nothing more.
-    async fn shake_hands(&self, stream: TcpStream, tls: Tls, slot: OwnedSemaphorePermit) {
-        let (stream, peer) = match self.known(stream, &tls).await {
-            Ok(known) => known,
+    /// Drops connections that do not complete the handshake in time.
+    async fn serve_tls(&self, stream: TcpStream, tls: Tls, slot: OwnedSemaphorePermit) {
+        let (stream, peer) = match self.handshake(stream, &tls).await {
+            Ok(accepted) => accepted,
             Err(why) => {
-                self.app.metrics.handshake_refused();
-                tracing::debug!(%why, "a handshake failed");
+                self.backend.metrics.handshake_refused();
+                tracing::debug!(%why, "TLS handshake failed");
                 return;
             }
         };
         self.serve(stream, peer, slot).await;
     }
 
-    async fn known(&self, stream: TcpStream, tls: &Tls) -> Result<(TlsStream<TcpStream>, Peer), Failed> {
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+        tls: &Tls,
+    ) -> Result<(TlsStream<TcpStream>, Peer), HandshakeError> {
         let acceptor = TlsAcceptor::from(tls.server.config());
         let stream = tokio::time::timeout(self.limits.head_timeout, acceptor.accept(stream)).await??;
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let peer = Peer::of(PeerIdentity::from_chain(chain)?)?;
+        let peer = Peer::from_certificate(PeerIdentity::from_chain(chain)?)?;
         Ok((stream, peer))
     }
 
@@ -169,19 +184,20 @@ impl Door {
         peer: Peer,
         slot: OwnedSemaphorePermit,
     ) {
-        let _counted = Counted::new(self.app.metrics.connections());
+        let _counted = GaugeGuard::new(self.backend.metrics.connections());
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.head_timeout);
-        builder.http1().max_buf_size(READ_MAX);
+        builder.http1().max_buf_size(READ_BUFFER_MAX);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
         let stall = self.limits.stall_timeout;
-        let front = Front::new(&self.app, &self.routes, self.gate.as_ref(), peer, stall);
-        let stream = PatientStream::new(stream, self.limits.head_timeout, stall);
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), front));
+        let service =
+            ConnectionService::new(&self.backend, &self.routes, self.revocation.as_ref(), peer, stall);
+        let stream = IdleTimeoutStream::new(stream, self.limits.head_timeout, stall);
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let stopped = tokio::select! {
             biased;
-            () = Stopped::new(&self.stop) => true,
-            // Whatever a client does wrong costs its own connection.
+            () = StopSignal::new(&self.stop) => true,
+            // An error of a client ends its own connection only.
             _ = connection.as_mut() => false,
         };
         if stopped {
@@ -192,56 +208,58 @@ impl Door {
     }
 }
 
-/// Ends when the server stops. A connection wakes up with every request, and to wait for the signal is to stand in a list that
-/// all connections share: so it does that once, and then only looks whether the signal has come.
-struct Stopped {
+/// Completes when the server stops.
+///
+/// A connection's task is polled with every request, and each poll of `watch` would lock the waiter list that all
+/// connections share. So this registers a waker once, and after that only checks whether the value has changed.
+struct StopSignal {
     stop: watch::Receiver<bool>,
     waiting: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Whom the signal wakes.
-    woken: Option<Waker>,
+    /// The waker that is registered.
+    registered: Option<Waker>,
 }
 
-impl Stopped {
-    fn new(stop: &watch::Receiver<bool>) -> Stopped {
+impl StopSignal {
+    fn new(stop: &watch::Receiver<bool>) -> StopSignal {
         let mut signal = stop.clone();
-        // Not held back by what its task has used up: then it would stand in no list.
+        // Without the task's cooperative budget: an exhausted one would return pending before the waker is registered.
         let waiting = tokio::task::unconstrained(async move { drop(signal.wait_for(|stop| *stop).await) });
         let waiting = Box::pin(waiting);
-        Stopped { stop: stop.clone(), waiting, woken: None }
+        StopSignal { stop: stop.clone(), waiting, registered: None }
     }
 }
 
-impl Future for Stopped {
+impl Future for StopSignal {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let waits = self.woken.as_ref().is_some_and(|woken| woken.will_wake(context.waker()));
-        if waits && matches!(self.stop.has_changed(), Ok(false)) {
+        let is_registered = self.registered.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
+        if is_registered && matches!(self.stop.has_changed(), Ok(false)) {
             return Poll::Pending;
         }
-        self.woken = Some(context.waker().clone());
+        self.registered = Some(context.waker().clone());
         self.waiting.as_mut().poll(context)
     }
 }
 
-/// One more while it lasts.
-struct Counted<'a>(&'a Gauge);
+/// Counts in a gauge until it is dropped.
+struct GaugeGuard<'a>(&'a Gauge);
 
-impl Counted<'_> {
-    fn new(gauge: &Gauge) -> Counted<'_> {
+impl GaugeGuard<'_> {
+    fn new(gauge: &Gauge) -> GaugeGuard<'_> {
         gauge.inc();
-        Counted(gauge)
+        GaugeGuard(gauge)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for GaugeGuard<'_> {
     fn drop(&mut self) {
         self.0.dec();
     }
 }
 
-/// Small answers must not wait for more to send.
-fn quick(stream: TcpStream) -> TcpStream {
+/// Disables Nagle's algorithm: short responses are sent at once.
+fn without_delay(stream: TcpStream) -> TcpStream {
     let _ = stream.set_nodelay(true);
     stream
 }

@@ -1,5 +1,5 @@
-//! Around every request: what the framework refuses by itself is said in the words of the API; what the client calls its
-//! request is echoed; how long it took is counted, and logged for those who want to see each.
+//! Wraps every request: turns the framework's own errors into API errors, echoes the correlation id, counts the request
+//! and its duration, and logs it at level debug.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,109 +14,115 @@ use engine::Stopwatch;
 use tracing::{Instrument, Span};
 
 use crate::backend::metrics::RouteMetrics;
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::http::openapi::Call;
 use crate::parse;
 use crate::parse::query::{self, Nothing};
 use crate::peer::Peer;
 use crate::present::refusals::RefusalResponse;
 
-/// What is asked for and is not there is one series together.
+/// The route of all unknown paths: they share one metrics series.
 const UNKNOWN: &str = "unknown";
 
-/// What is around all calls.
-pub(crate) struct Around {
-    app: Arc<App>,
-    /// All calls, by path.
-    paths: BTreeMap<&'static str, RouteMetrics>,
+/// Wraps all calls.
+pub(crate) struct RequestObserver {
+    backend: Arc<Backend>,
+    /// The metrics of each route, by its path.
+    routes: BTreeMap<&'static str, RouteMetrics>,
     unknown: RouteMetrics,
     /// Calls that take no query, by path and method.
     without_query: BTreeSet<(&'static str, &'static str)>,
 }
 
-/// What is known of a request before it is answered.
-struct Seen {
+/// The state of a request until its response.
+struct RequestInfo {
     stopwatch: Stopwatch,
-    called: Option<HeaderValue>,
+    /// The correlation id, if the client sent a valid one.
+    correlation: Option<HeaderValue>,
     span: Span,
 }
 
-pub(crate) async fn around(
-    State(around): State<Arc<Around>>,
+/// The middleware of the router.
+pub(crate) async fn observe(
+    State(observer): State<Arc<RequestObserver>>,
     request: Request<Body>,
     next: Next,
 ) -> Response {
-    let path = request.extensions().get::<MatchedPath>().and_then(|route| around.paths.get(route.as_str()));
-    let counted = path.unwrap_or(&around.unknown);
-    let (seen, sound) = Seen::of(&request, counted.path, request.extensions().get::<Peer>());
-    let response = match sound.and_then(|()| around.query(&request, counted.path)) {
-        Ok(()) => in_our_words(next.run(request).instrument(seen.span.clone()).await).await,
+    let path = request.extensions().get::<MatchedPath>();
+    let route = path.and_then(|path| observer.routes.get(path.as_str())).unwrap_or(&observer.unknown);
+    let (info, checked) = RequestInfo::new(&request, route.path, request.extensions().get::<Peer>());
+    let response = match checked.and_then(|()| observer.check_query(&request, route.path)) {
+        Ok(()) => as_api_error(next.run(request).instrument(info.span.clone()).await).await,
         Err(refusal) => RefusalResponse(refusal).into_response(),
     };
-    around.answered(counted, seen, response)
+    observer.finish(route, info, response)
 }
 
-impl Seen {
-    /// And whether what the client calls its request can be that.
-    fn of<B>(request: &Request<B>, path: &'static str, peer: Option<&Peer>) -> (Seen, Result<(), Refusal>) {
-        let sound = parse::correlation(request.headers()).map(|_| ());
-        let called = request.headers().get(&parse::CORRELATION_ID).filter(|_| sound.is_ok()).cloned();
+impl RequestInfo {
+    /// Also checks the correlation id.
+    fn new<B>(
+        request: &Request<B>,
+        path: &'static str,
+        peer: Option<&Peer>,
+    ) -> (RequestInfo, Result<(), Refusal>) {
+        let checked = parse::correlation(request.headers()).map(|_| ());
+        let correlation = request.headers().get(&parse::CORRELATION_ID).filter(|_| checked.is_ok()).cloned();
         let span = tracing::debug_span!(
             "request",
             method = %request.method(),
             path,
             identity = peer.map(|peer| peer.identity.as_str()),
-            correlation = called.as_ref().and_then(|called| called.to_str().ok()),
+            correlation = correlation.as_ref().and_then(|id| id.to_str().ok()),
         );
-        (Seen { stopwatch: Stopwatch::start(), called, span }, sound)
+        (RequestInfo { stopwatch: Stopwatch::start(), correlation, span }, checked)
     }
 }
 
-impl Around {
-    pub(crate) fn new(app: &Arc<App>, calls: &[Call]) -> Around {
+impl RequestObserver {
+    pub(crate) fn new(backend: &Arc<Backend>, calls: &[Call]) -> RequestObserver {
         let without = calls.iter().filter(|call| !call.takes_query).map(|call| (call.path, call.verb()));
-        Around {
-            app: Arc::clone(app),
-            paths: calls.iter().map(|call| (call.path, RouteMetrics::new(call.path))).collect(),
+        RequestObserver {
+            backend: Arc::clone(backend),
+            routes: calls.iter().map(|call| (call.path, RouteMetrics::new(call.path))).collect(),
             unknown: RouteMetrics::new(UNKNOWN),
             without_query: without.collect(),
         }
     }
 
-    /// The same around a call that takes no query and that no router has found.
-    pub(crate) async fn direct<B>(
+    /// Does the same for a call on the fast path, which takes no query.
+    pub(crate) async fn observe_direct<B>(
         &self,
         path: &'static str,
         peer: &Peer,
         request: Request<B>,
-        answer: impl AsyncFnOnce(Request<B>) -> Response,
+        handle: impl AsyncFnOnce(Request<B>) -> Response,
     ) -> Response {
-        let counted = self.paths.get(path).unwrap_or(&self.unknown);
-        let (seen, sound) = Seen::of(&request, path, Some(peer));
-        let response = match sound {
-            Ok(()) => answer(request).instrument(seen.span.clone()).await,
+        let route = self.routes.get(path).unwrap_or(&self.unknown);
+        let (info, checked) = RequestInfo::new(&request, path, Some(peer));
+        let response = match checked {
+            Ok(()) => handle(request).instrument(info.span.clone()).await,
             Err(refusal) => RefusalResponse(refusal).into_response(),
         };
-        self.answered(counted, seen, response)
+        self.finish(route, info, response)
     }
 
-    fn answered(&self, counted: &RouteMetrics, seen: Seen, mut response: Response) -> Response {
-        let Seen { stopwatch, called, span } = seen;
-        if let Some(called) = called {
-            response.headers_mut().insert(&parse::CORRELATION_ID, called);
+    fn finish(&self, route: &RouteMetrics, info: RequestInfo, mut response: Response) -> Response {
+        let RequestInfo { stopwatch, correlation, span } = info;
+        if let Some(correlation) = correlation {
+            response.headers_mut().insert(&parse::CORRELATION_ID, correlation);
         }
         let (status, took) = (response.status().as_u16(), stopwatch.elapsed());
         let code = response.extensions().get::<Code>().copied();
         if let Some(code) = code {
-            self.app.metrics.refused(code);
+            self.backend.metrics.refused(code);
         }
-        counted.answered(&self.app.metrics, status, took);
-        tracing::debug!(parent: &span, status, code = code.map(Code::as_str), ms = took.as_secs_f64() * 1000.0, "answered");
+        route.responded(&self.backend.metrics, status, took);
+        tracing::debug!(parent: &span, status, code = code.map(Code::as_str), ms = took.as_secs_f64() * 1000.0, "responded");
         response
     }
 
-    /// Who asks for what is not there does not get something else.
-    fn query(&self, request: &Request<Body>, path: &str) -> Result<(), Refusal> {
+    /// Refuses query parameters of calls that take none.
+    fn check_query(&self, request: &Request<Body>, path: &str) -> Result<(), Refusal> {
         let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
         if request.uri().query().is_none() || !self.without_query.contains(&(path, method.as_str())) {
             return Ok(());
@@ -125,10 +131,11 @@ impl Around {
     }
 }
 
-async fn in_our_words(response: Response) -> Response {
+/// Turns an error of the framework into an error of the API.
+async fn as_api_error(response: Response) -> Response {
     let status = response.status();
-    let ours = response.headers().get("content-type").is_some_and(|kind| kind == "application/json");
-    if ours || !(status.is_client_error() || status.is_server_error()) {
+    let is_json = response.headers().get("content-type").is_some_and(|kind| kind == "application/json");
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
         return response;
     }
     let code = match status.as_u16() {

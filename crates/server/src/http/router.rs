@@ -1,4 +1,4 @@
-//! Every path, and what answers it.
+//! The router: every path and its handler.
 
 use std::sync::Arc;
 
@@ -6,44 +6,44 @@ use api::{Code, Refusal};
 use axum::middleware::from_fn_with_state;
 use axum::{Extension, Router};
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::http::calls;
-use crate::http::observer::{Around, around};
+use crate::http::observer::{RequestObserver, observe};
 use crate::http::openapi::{self, Document};
 use crate::present::refusals::RefusalResponse;
 
-/// The calls, to be found by path and method.
+/// The router and its observer.
 pub(crate) struct Routes {
     pub(crate) router: Router,
-    /// Also for calls that are answered without the router.
-    pub(crate) around: Arc<Around>,
+    /// Also observes the calls that bypass the router.
+    pub(crate) observer: Arc<RequestObserver>,
 }
 
-/// All of `/v1`, to be served, or mounted in another program. Each request needs a [`Peer`](crate::peer::Peer)
-/// among its extensions: who is asking.
-pub fn router(app: &Arc<App>) -> Router {
-    Routes::new(app).router
+/// All paths, to be served, or mounted in another program. Each request needs a [`Peer`](crate::peer::Peer) among its
+/// extensions: the authenticated client.
+pub fn router(backend: &Arc<Backend>) -> Router {
+    Routes::new(backend).router
 }
 
 impl Routes {
-    pub(crate) fn new(app: &Arc<App>) -> Routes {
+    pub(crate) fn new(backend: &Arc<Backend>) -> Routes {
         let calls = calls::all();
-        let document = Document(openapi::document(&calls, &app.settings).into());
-        let around_all = Arc::new(Around::new(app, &calls));
-        // A layer is paid for by every request: there is one.
-        let found = calls.into_iter().fold(Router::new(), |router, call| {
+        let document = Document(openapi::document(&calls, &backend.settings).into());
+        let observer = Arc::new(RequestObserver::new(backend, &calls));
+        // Every layer costs every request: there is only one.
+        let paths = calls.into_iter().fold(Router::new(), |router, call| {
             let is_document = call.path == openapi::PATH;
             let handler =
                 if is_document { call.handler.layer(Extension(document.clone())) } else { call.handler };
             router.route(call.path, handler)
         });
-        let router = found
+        let router = paths
             .fallback(async || RefusalResponse(Refusal::new(Code::NotFound, "no such path")))
             .method_not_allowed_fallback(async || {
-                RefusalResponse(Refusal::new(Code::MethodNotAllowed, "not by this method"))
+                RefusalResponse(Refusal::new(Code::MethodNotAllowed, "the path does not support this method"))
             })
-            .layer(from_fn_with_state(Arc::clone(&around_all), around))
-            .with_state(Arc::clone(app));
-        Routes { router, around: around_all }
+            .layer(from_fn_with_state(Arc::clone(&observer), observe))
+            .with_state(Arc::clone(backend));
+        Routes { router, observer }
     }
 }

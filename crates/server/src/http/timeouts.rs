@@ -1,12 +1,12 @@
-//! How long a server waits for a client that is in the middle of something.
+//! Idle timeouts of bodies and connections.
 //!
-//! **Invariant.** Who sends a body, or takes an answer, must get on with it: one that does nothing for so long loses its
-//! connection. Who waits for a lease does neither, and may.
+//! **Invariant.** A client that stalls while it sends a body or receives a response loses its connection after the idle
+//! timeout. A client that waits for a lease does neither, and keeps its connection.
 //!
-//! **What would break it.** To tell HTTP/1 from HTTP/2 its first bytes are read, and whoever reads them has no clock: one who
-//! connected and said nothing had its connection for ever.
+//! **What would break it.** hyper reads the first bytes to tell HTTP/1 from HTTP/2, without a timeout: a client that
+//! connects and sends nothing would keep its connection for ever. So the first bytes have a timeout of their own.
 //!
-//! No timer runs for what comes and goes at once.
+//! A timer is created only when a poll returns pending: transfers that never block cost none.
 
 use std::future::Future;
 use std::io;
@@ -20,53 +20,53 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// Runs while there is nothing to do but to wait.
-struct Timer {
-    most: Duration,
+/// Runs while the polled operation is pending.
+struct IdleTimer {
+    timeout: Duration,
     running: Option<Pin<Box<Sleep>>>,
 }
 
-impl Timer {
-    fn new(most: Duration) -> Timer {
-        Timer { most, running: None }
+impl IdleTimer {
+    fn new(timeout: Duration) -> IdleTimer {
+        IdleTimer { timeout, running: None }
     }
 
-    /// Passes on what is ready. While it is not, the time runs; when it is up, says so.
-    fn watch<T>(&mut self, context: &mut Context<'_>, polled: Poll<T>) -> Poll<Result<T, TooSlow>> {
+    /// Passes a ready value on and resets the timer; fails when the operation was pending for the whole timeout.
+    fn check<T>(&mut self, context: &mut Context<'_>, polled: Poll<T>) -> Poll<Result<T, IdleTimeout>> {
         if let Poll::Ready(value) = polled {
             self.running = None;
             return Poll::Ready(Ok(value));
         }
-        let timer = self.running.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.most)));
-        timer.as_mut().poll(context).map(|()| Err(TooSlow))
+        let timer = self.running.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.timeout)));
+        timer.as_mut().poll(context).map(|()| Err(IdleTimeout))
     }
 }
 
-/// The time was up.
+/// The client was idle for too long.
 #[derive(Debug)]
-pub(crate) struct TooSlow;
+pub(crate) struct IdleTimeout;
 
-impl std::fmt::Display for TooSlow {
+impl std::fmt::Display for IdleTimeout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("nothing came for too long")
+        f.write_str("idle timeout")
     }
 }
 
-impl std::error::Error for TooSlow {}
+impl std::error::Error for IdleTimeout {}
 
-/// A body that has to go on coming.
-pub(crate) struct PatientBody<B> {
+/// A request body with an idle timeout.
+pub(crate) struct IdleTimeoutBody<B> {
     inner: B,
-    timer: Timer,
+    timer: IdleTimer,
 }
 
-impl<B> PatientBody<B> {
-    pub(crate) fn new(inner: B, most: Duration) -> PatientBody<B> {
-        PatientBody { inner, timer: Timer::new(most) }
+impl<B> IdleTimeoutBody<B> {
+    pub(crate) fn new(inner: B, timeout: Duration) -> IdleTimeoutBody<B> {
+        IdleTimeoutBody { inner, timer: IdleTimer::new(timeout) }
     }
 }
 
-impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin> http_body::Body for PatientBody<B> {
+impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin> http_body::Body for IdleTimeoutBody<B> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -75,9 +75,9 @@ impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin> http_body:
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(context);
-        self.timer.watch(context, polled).map(|frame| match frame {
+        self.timer.check(context, polled).map(|frame| match frame {
             Ok(frame) => frame.map(|frame| frame.map_err(axum::Error::new)),
-            Err(slow) => Some(Err(axum::Error::new(slow))),
+            Err(timeout) => Some(Err(axum::Error::new(timeout))),
         })
     }
 
@@ -90,32 +90,39 @@ impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin> http_body:
     }
 }
 
-/// So many bytes tell HTTP/1 from HTTP/2: until they are there, nothing else looks at the time.
-const PREFACE: usize = 24;
+/// The length of the HTTP/2 preface: until hyper has read that many bytes, it has no timeout.
+const PREFACE_BYTES: usize = 24;
 
-/// A connection whose other end has to begin, and to go on taking what is written.
-pub(crate) struct PatientStream<I> {
+/// A connection with a timeout for its first bytes, and an idle timeout for writes.
+pub(crate) struct IdleTimeoutStream<I> {
     inner: I,
-    timer: Timer,
-    beginning: Option<(Timer, usize)>,
+    timer: IdleTimer,
+    /// The timer of the first bytes and the number of bytes read; `None` once [`PREFACE_BYTES`] were read.
+    preface: Option<(IdleTimer, usize)>,
 }
 
-impl<I> PatientStream<I> {
-    /// It has `first` to begin, and then `most` each time that it is written to.
-    pub(crate) fn new(inner: I, first: Duration, most: Duration) -> PatientStream<I> {
-        PatientStream { inner, timer: Timer::new(most), beginning: Some((Timer::new(first), 0)) }
+impl<I> IdleTimeoutStream<I> {
+    /// `preface` is the timeout of the first bytes, `stall` that of each write.
+    pub(crate) fn new(inner: I, preface: Duration, stall: Duration) -> IdleTimeoutStream<I> {
+        IdleTimeoutStream { inner, timer: IdleTimer::new(stall), preface: Some((IdleTimer::new(preface), 0)) }
     }
 
-    fn taken<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        self.timer.watch(context, polled).map(|written| written.unwrap_or_else(|slow| Err(late(slow))))
+    fn check_write<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        self.timer
+            .check(context, polled)
+            .map(|written| written.unwrap_or_else(|timeout| Err(timed_out(timeout))))
     }
 }
 
-fn late(slow: TooSlow) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, slow)
+fn timed_out(timeout: IdleTimeout) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, timeout)
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for PatientStream<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for IdleTimeoutStream<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -123,26 +130,26 @@ impl<I: AsyncRead + Unpin> AsyncRead for PatientStream<I> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(context, buffer);
-        let Some((timer, read)) = &mut self.beginning else { return polled };
+        let Some((timer, read)) = &mut self.preface else { return polled };
         *read += buffer.filled().len() - before;
-        let enough = *read >= PREFACE;
-        let watched =
-            timer.watch(context, polled).map(|polled| polled.unwrap_or_else(|slow| Err(late(slow))));
-        if enough {
-            self.beginning = None;
+        let is_complete = *read >= PREFACE_BYTES;
+        let checked =
+            timer.check(context, polled).map(|read| read.unwrap_or_else(|timeout| Err(timed_out(timeout))));
+        if is_complete {
+            self.preface = None;
         }
-        watched
+        checked
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for PatientStream<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for IdleTimeoutStream<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
-        self.taken(context, polled)
+        self.check_write(context, polled)
     }
 
     fn poll_write_vectored(
@@ -151,7 +158,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for PatientStream<I> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
-        self.taken(context, polled)
+        self.check_write(context, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -160,11 +167,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for PatientStream<I> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.inner).poll_flush(context);
-        self.taken(context, polled)
+        self.check_write(context, polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.inner).poll_shutdown(context);
-        self.taken(context, polled)
+        self.check_write(context, polled)
     }
 }

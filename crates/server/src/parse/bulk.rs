@@ -13,7 +13,7 @@ use identity::Right;
 use kernel::{Action, AgentName, Command, Credential, IdempotencyKey, Namespace, Shard};
 use serde::de::DeserializeOwned;
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::parse;
 use crate::parse::idempotency;
 use crate::peer::Peer;
@@ -26,12 +26,15 @@ pub(crate) struct BulkBody<T> {
     pub(crate) body: T,
 }
 
-impl<T: DeserializeOwned> FromRequest<Arc<App>> for BulkBody<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<Backend>> for BulkBody<T> {
     type Rejection = RefusalResponse;
 
-    async fn from_request(request: HttpRequest, app: &Arc<App>) -> Result<BulkBody<T>, RefusalResponse> {
+    async fn from_request(
+        request: HttpRequest,
+        backend: &Arc<Backend>,
+    ) -> Result<BulkBody<T>, RefusalResponse> {
         let (mut parts, body) = request.into_parts();
-        let peer = Extension::<Peer>::from_request_parts(&mut parts, app).await;
+        let peer = Extension::<Peer>::from_request_parts(&mut parts, backend).await;
         let Extension(peer) = peer.map_err(|error| Refusal::new(Code::Unauthenticated, error.body_text()))?;
         let body = Limited::new(body, Bulk::BODY_MAX).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
@@ -60,7 +63,7 @@ pub(crate) struct BulkRequest {
 
 impl BulkRequest {
     pub(crate) fn parse(
-        app: &App,
+        backend: &Backend,
         BulkBody { peer, headers, body }: BulkBody<Bulk>,
     ) -> Result<BulkRequest, Refusal> {
         let Bulk { namespace, agent_id, lease_ids: ids } = body;
@@ -78,8 +81,8 @@ impl BulkRequest {
             parse::require_right(&peer, &namespace, Right::Write)?;
         }
         let located = |id: &String| -> Result<(Credential, Shard), Refusal> {
-            let credential = parse::credential(&app.key, id)?;
-            Ok((credential, app.shard_of_lease(credential.lease)?))
+            let credential = parse::credential(&backend.key, id)?;
+            Ok((credential, backend.shard_of_lease(credential.lease)?))
         };
         let credentials = ids.iter().map(located).collect();
         Ok(BulkRequest { peer, correlation, namespace, agent, ids, credentials })

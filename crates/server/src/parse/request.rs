@@ -5,7 +5,7 @@ use identity::{Right, Role};
 use kernel::{AgentName, Credential, LeaseId, Namespace, ResourceName, Span};
 use serde::de::DeserializeOwned;
 
-use crate::backend::credential::{Shown, StoreKey};
+use crate::backend::credential::{StoreKey, Verification};
 use crate::peer::Peer;
 use crate::present::refusals;
 
@@ -42,9 +42,11 @@ pub(crate) fn resource(name: &str) -> Result<ResourceName, Refusal> {
 /// A credential that this store issued.
 pub(crate) fn credential(store: &StoreKey, text: &str) -> Result<Credential, Refusal> {
     match store.verify(text) {
-        Shown::Right(credential) => Ok(credential),
-        Shown::Wrong => Err(Refusal::new(Code::NotHeld, "the credential was not issued by this store")),
-        Shown::Malformed => Err(Refusal::new(Code::InvalidBody, "lease_id is not a credential")),
+        Verification::Valid(credential) => Ok(credential),
+        Verification::Invalid => {
+            Err(Refusal::new(Code::NotHeld, "the credential was not issued by this store"))
+        }
+        Verification::Malformed => Err(Refusal::new(Code::InvalidBody, "lease_id is not a credential")),
     }
 }
 

@@ -5,7 +5,7 @@ use api::{Refusal, responses};
 use axum::Json;
 use kernel::{Epoch, LeaseView, State as LeaseState, Time};
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::present::leases;
 
 /// `deadline` is the wall-clock deadline and the remaining time, both in milliseconds, if the response shows them.
@@ -36,7 +36,7 @@ pub(crate) struct LeaseTruth {
 
 /// `epoch` is that of the credential in the request.
 pub(crate) fn reconciled(
-    app: &App,
+    backend: &Backend,
     id: &str,
     epoch: Option<Epoch>,
     truth: Result<LeaseTruth, Refusal>,
@@ -65,7 +65,7 @@ pub(crate) fn reconciled(
         valid: lease.is_some() || live && epoch == Some(view.epoch),
         error: refusal.as_ref().map(|refusal| refusal.error),
         detail: refusal.map(|refusal| refusal.detail),
-        view: Some(leases::public_lease(app, &view, now)),
+        view: Some(leases::public_lease(backend, &view, now)),
         lease,
     }
 }

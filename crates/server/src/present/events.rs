@@ -6,7 +6,7 @@ use api::agents::Event as WireEvent;
 use engine::{ContentionEvent, ContentionOutcome};
 use kernel::Event;
 
-use crate::backend::event_log::ring::{EventId, Subject, lease_of};
+use crate::backend::event_log::event_buffer::{EventId, Subject, lease_of};
 use crate::present::leases;
 
 /// A comment, which clients ignore.

@@ -7,7 +7,7 @@ use kernel::{
     Credential, Document, Granted, Kernel, KeyView, LeaseView, Live, Member, Namespace, OnExpiry, Owner, Time,
 };
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::present::etag::etag_text;
 
 /// The state in which a request for a lease was decided, as far as its response shows it.
@@ -46,8 +46,8 @@ pub(crate) fn granted(decision: &Decision) -> Option<&Granted> {
 }
 
 /// A lease for its holder, with the credential.
-pub(crate) fn granted_response(app: &App, granted: &Granted, view: &GrantView) -> responses::Granted {
-    let (unix_ms, now) = (app.unix_ms(), view.now);
+pub(crate) fn granted_response(backend: &Backend, granted: &Granted, view: &GrantView) -> responses::Granted {
+    let (unix_ms, now) = (backend.unix_ms(), view.now);
     let remaining_ms = now.until(granted.deadline).0;
     let lease = view.lease.as_ref();
     let members = lease.map(|lease| lease.members.as_slice()).unwrap_or_default();
@@ -56,7 +56,7 @@ pub(crate) fn granted_response(app: &App, granted: &Granted, view: &GrantView) -
         _ => None,
     };
     let expires_at_unix_ms = unix_ms + remaining_ms;
-    let lease_id = app.key.issue(Credential { lease: granted.lease, epoch: granted.epoch });
+    let lease_id = backend.key.issue(Credential { lease: granted.lease, epoch: granted.epoch });
     responses::Granted {
         public_id: lease_id.split('.').next().unwrap_or_default().to_string(),
         lease_id,
@@ -77,15 +77,15 @@ pub(crate) fn granted_response(app: &App, granted: &Granted, view: &GrantView) -
 }
 
 /// The deadline of a lease, for its holder.
-pub(crate) fn extended(app: &App, live: Live, now: Time) -> responses::Extended {
+pub(crate) fn extended(backend: &Backend, live: Live, now: Time) -> responses::Extended {
     let remaining_ms = now.until(live.deadline).0;
-    let expires_at_unix_ms = app.unix_ms() + remaining_ms;
+    let expires_at_unix_ms = backend.unix_ms() + remaining_ms;
     responses::Extended { expires_at_unix: expires_at_unix_ms / 1000, expires_at_unix_ms, remaining_ms }
 }
 
 /// A lease without its credential.
-pub(crate) fn public_lease(app: &App, lease: &LeaseView, now: Time) -> responses::Lease {
-    let unix_ms = app.unix_ms();
+pub(crate) fn public_lease(backend: &Backend, lease: &LeaseView, now: Time) -> responses::Lease {
+    let unix_ms = backend.unix_ms();
     let unix_ms_at = |then: Time| unix_ms.saturating_sub(then.until(now).0);
     let remaining_ms = if lease.ended.is_some() { 0 } else { now.until(lease.deadline).0 };
     let members = lease.members.iter().enumerate().map(|(index, member)| responses::Member {
@@ -138,7 +138,7 @@ pub(crate) struct KeyDescription {
 }
 
 pub(crate) fn described(
-    app: &App,
+    backend: &Backend,
     name: &str,
     namespace: &Namespace,
     description: &KeyDescription,
@@ -146,8 +146,8 @@ pub(crate) fn described(
     let KeyDescription { key, lease, waiters, now } = description;
     let lease = lease.as_ref();
     let updated_at_unix =
-        |document: Document| app.unix_ms().saturating_sub(document.committed_at.until(*now).0) / 1000;
-    let expires_at_unix = |lease: &LeaseView| (app.unix_ms() + now.until(lease.deadline).0) / 1000;
+        |document: Document| backend.unix_ms().saturating_sub(document.committed_at.until(*now).0) / 1000;
+    let expires_at_unix = |lease: &LeaseView| (backend.unix_ms() + now.until(lease.deadline).0) / 1000;
     responses::Described {
         key: name.to_string(),
         namespace: namespace.as_str().to_string(),

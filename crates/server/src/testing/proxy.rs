@@ -1,4 +1,4 @@
-//! A wire in front of a server that can be cut. For tests only.
+//! A TCP proxy that can break connections and drop responses. For tests only.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,95 +8,98 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Passes bytes on, until it is cut.
+/// Forwards connections to a server until it is cut.
 pub struct Proxy {
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
     cut: watch::Sender<bool>,
-    counts: Counts,
+    faults: Faults,
 }
 
-/// What becomes of answers.
+/// The faults to inject into responses.
 #[derive(Clone, Default)]
-struct Counts {
+struct Faults {
+    /// How many responses are still to be dropped.
     swallow: Arc<AtomicUsize>,
+    /// How many responses were dropped.
     swallowed: Arc<AtomicUsize>,
+    /// Responses are held back, with their connections open.
     hang: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    /// In front of a server.
+    /// Starts a proxy for a server.
     pub async fn before(server: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the socket is bound");
         let (cut, is_cut) = watch::channel(false);
-        let counts = Counts::default();
-        tokio::spawn(listen(listener, server, is_cut, counts.clone()));
-        Proxy { address, cut, counts }
+        let faults = Faults::default();
+        tokio::spawn(listen(listener, server, is_cut, faults.clone()));
+        Proxy { address, cut, faults }
     }
 
-    /// From now on nothing gets through, and what is connected breaks.
+    /// Breaks all connections, and accepts no more.
     pub fn cut(&self) {
         self.cut.send_replace(true);
     }
 
-    /// The next answers are read from the server, and then their connections break.
-    pub fn swallow(&self, answers: usize) {
-        self.counts.swallow.store(answers, Ordering::SeqCst);
+    /// Reads the next responses from the server, drops them, and breaks their connections.
+    pub fn swallow(&self, responses: usize) {
+        self.faults.swallow.store(responses, Ordering::SeqCst);
     }
 
-    /// How many answers were.
+    /// How many responses were dropped.
     pub fn swallowed(&self) -> usize {
-        self.counts.swallowed.load(Ordering::SeqCst)
+        self.faults.swallowed.load(Ordering::SeqCst)
     }
 
-    /// From now on no answer gets through, and nothing breaks.
+    /// Holds back all further responses, and keeps their connections open.
     pub fn hang(&self) {
-        self.counts.hang.store(true, Ordering::SeqCst);
+        self.faults.hang.store(true, Ordering::SeqCst);
     }
 }
 
-async fn listen(listener: TcpListener, to: SocketAddr, is_cut: watch::Receiver<bool>, counts: Counts) {
+async fn listen(listener: TcpListener, to: SocketAddr, is_cut: watch::Receiver<bool>, faults: Faults) {
     let mut cut = is_cut.clone();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = cut.wait_for(|cut| *cut) => return,
         };
-        let (near, _) = accepted.expect("loopback");
-        let far = TcpStream::connect(to).await.expect("the server listens");
-        let (mut cut, counts) = (is_cut.clone(), counts.clone());
+        let (client, _) = accepted.expect("loopback");
+        let upstream = TcpStream::connect(to).await.expect("the server listens");
+        let (mut cut, faults) = (is_cut.clone(), faults.clone());
         tokio::spawn(async move {
             tokio::select! {
-                () = pass(near, far, counts) => {}
+                () = forward(client, upstream, faults) => {}
                 _ = cut.wait_for(|cut| *cut) => {}
             }
         });
     }
 }
 
-async fn pass(near: TcpStream, far: TcpStream, counts: Counts) {
-    let (mut near_read, mut near_write) = near.into_split();
-    let (mut far_read, mut far_write) = far.into_split();
-    let forth = async { drop(tokio::io::copy(&mut near_read, &mut far_write).await) };
-    let back = async {
-        let mut piece = vec![0; 64 << 10];
-        while let Ok(length @ 1..) = far_read.read(&mut piece).await {
-            if counts.hang.load(Ordering::SeqCst) {
+async fn forward(client: TcpStream, upstream: TcpStream, faults: Faults) {
+    let (mut client_read, mut client_write) = client.into_split();
+    let (mut upstream_read, mut upstream_write) = upstream.into_split();
+    let requests = async { drop(tokio::io::copy(&mut client_read, &mut upstream_write).await) };
+    let responses = async {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = upstream_read.read(&mut buffer).await {
+            if faults.hang.load(Ordering::SeqCst) {
                 std::future::pending::<()>().await;
             }
-            let take = |left: usize| left.checked_sub(1);
-            if counts.swallow.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
-                counts.swallowed.fetch_add(1, Ordering::SeqCst);
+            let decrement = |left: usize| left.checked_sub(1);
+            if faults.swallow.fetch_update(Ordering::SeqCst, Ordering::SeqCst, decrement).is_ok() {
+                faults.swallowed.fetch_add(1, Ordering::SeqCst);
                 return;
             }
-            if near_write.write_all(&piece[..length]).await.is_err() {
+            if client_write.write_all(&buffer[..length]).await.is_err() {
                 return;
             }
         }
     };
     tokio::select! {
-        () = forth => {}
-        () = back => {}
+        () = requests => {}
+        () = responses => {}
     }
 }

@@ -1,9 +1,9 @@
 //! The agents' protocol, call by call, on a clock that the test advances.
 
-use lockd_server::testing::Hands;
+use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
-use crate::support::{Server, header};
+use crate::support::{Server, header, within};
 
 /// A manifest of an agent, in a session of the same name, that writes these paths.
 fn manifest(agent: &str, paths: &[&str]) -> Value {
@@ -25,8 +25,8 @@ async fn submit(server: &Server, body: &Value, verdict: &str) -> Value {
     reply
 }
 
-fn with_clock() -> (Hands, Server) {
-    let clock = Hands::default();
+fn with_clock() -> (TestClock, Server) {
+    let clock = TestClock::default();
     let server = Server::start_by(&clock);
     (clock, server)
 }
@@ -98,17 +98,17 @@ async fn an_older_attempt_waits_and_a_younger_one_dies_and_keeps_its_age() {
     let (clock, server) = with_clock();
     let holder =
         submit(&server, &with(manifest("first", &["/x"]), &json!({"reason": "because"})), "GRANTED").await;
-    clock.pass(10);
+    clock.advance(10);
     let died = submit(&server, &manifest("old", &["/x"]), "DIE").await;
     let in_the_way = &died["holders"][0];
     assert_eq!((&in_the_way["public_id"], &in_the_way["agent_id"]), (&holder["public_id"], &json!("first")));
     assert_eq!((&in_the_way["reason"], &in_the_way["state"]), (&json!("because"), &json!("active")));
     let backoff = died["backoff_ms"].as_u64().expect("a number");
     assert!((50..=100).contains(&backoff), "{backoff}");
-    clock.pass(10);
+    clock.advance(10);
     server.release(&holder).await;
     let young = submit(&server, &manifest("young", &["/x"]), "GRANTED").await;
-    clock.pass(10);
+    clock.advance(10);
     // A new attempt is younger than the holder; the old one is older.
     submit(&server, &manifest("other", &["/x"]), "DIE").await;
     let back = with(manifest("old", &["/x"]), &json!({"attempt_id": died["attempt_id"]}));
@@ -125,7 +125,7 @@ async fn an_older_attempt_waits_and_a_younger_one_dies_and_keeps_its_age() {
     };
     server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("old")).await;
     server.release(&young).await;
-    let granted = waiter.await.expect("an answer");
+    let granted = within("the waiter gets a reply", waiter).await.expect("a reply");
     assert_eq!(granted["attempt_id"], died["attempt_id"]);
     assert!(granted["fencing_token"].as_u64() > young["fencing_token"].as_u64());
 }
@@ -134,7 +134,7 @@ async fn an_older_attempt_waits_and_a_younger_one_dies_and_keeps_its_age() {
 async fn a_wait_that_times_out_returns_a_verdict() {
     let (clock, server) = with_clock();
     let first = submit(&server, &manifest("old", &["/y"]), "GRANTED").await;
-    clock.pass(1);
+    clock.advance(1);
     submit(&server, &manifest("young", &["/x"]), "GRANTED").await;
     let body = manifest("old", &["/x"]);
     let body =
@@ -144,9 +144,9 @@ async fn a_wait_that_times_out_returns_a_verdict() {
         tokio::spawn(async move { submit(&server, &body, "WAIT").await })
     };
     server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("old")).await;
-    clock.pass(2_001);
+    clock.advance(2_001);
     let reply = server.until("/v1/contention", |reply| reply["waiting"] == json!([])).await;
-    let told_last = waiter.await.expect("an answer");
+    let told_last = within("the waiter gets a reply", waiter).await.expect("a reply");
     assert_eq!((&told_last["position"], &told_last["holders"][0]["agent_id"]), (&json!(0), &json!("young")));
     assert_eq!(told_last["attempt_id"], first["attempt_id"]);
     assert_eq!(
@@ -164,7 +164,7 @@ async fn a_wait_that_times_out_returns_a_verdict() {
 async fn an_attempt_that_would_close_a_deadlock_cycle_dies_and_gets_the_leases_to_release() {
     let (clock, server) = with_clock();
     let a = submit(&server, &manifest("a", &["/a"]), "GRANTED").await;
-    clock.pass(1);
+    clock.advance(1);
     let b = submit(&server, &manifest("b", &["/b"]), "GRANTED").await;
     let body = with(manifest("a", &["/b"]), &json!({"attempt_id": a["attempt_id"], "wait_ms": 30_000}));
     let waiter = {
@@ -176,7 +176,7 @@ async fn an_attempt_that_would_close_a_deadlock_cycle_dies_and_gets_the_leases_t
     let died = submit(&server, &body, "DIE").await;
     assert_eq!(died["release"], json!([b["public_id"]]));
     server.release(&b).await;
-    waiter.await.expect("its turn");
+    within("the waiter is granted", waiter).await.expect("a grant");
     let reply = server.get("/v1/contention").await.1;
     assert_eq!(reply["waiting"], json!([]));
 }
@@ -200,7 +200,7 @@ async fn a_retry_of_a_waiting_manifest_takes_its_queue_position() {
         })
     };
     server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("a")).await;
-    clock.pass(50);
+    clock.advance(50);
     let second = {
         let (server, body) = (server.clone(), body.clone());
         tokio::spawn(async move {
@@ -216,7 +216,7 @@ async fn a_retry_of_a_waiting_manifest_takes_its_queue_position() {
     server
         .post(&format!("/v1/leases/{}/reclaim", lease["public_id"].as_str().expect("a name")), &[], "")
         .await;
-    let (status, granted) = second.await.expect("an answer");
+    let (status, granted) = within("the second request gets a reply", second).await.expect("a reply");
     assert_eq!((status, &granted["verdict"]), (200, &json!("GRANTED")), "{granted}");
     let (_, again) = server.post("/v1/manifest", &key, &body).await;
     assert_eq!((&again["lease_id"], &again["attempt_id"]), (&granted["lease_id"], &granted["attempt_id"]));
@@ -226,7 +226,7 @@ async fn a_retry_of_a_waiting_manifest_takes_its_queue_position() {
 async fn an_attempt_id_is_valid_for_its_identity_and_namespace_and_for_an_hour() {
     let (clock, server) = with_clock();
     submit(&server, &manifest("holder", &["/x"]), "GRANTED").await;
-    clock.pass(5);
+    clock.advance(5);
     let died = submit(&server, &manifest("a", &["/x"]), "DIE").await;
     let back = with(manifest("a", &["/x"]), &json!({"attempt_id": died["attempt_id"]}));
     let elsewhere = with(back.clone(), &json!({"namespace": "elsewhere"}));
@@ -234,11 +234,11 @@ async fn an_attempt_id_is_valid_for_its_identity_and_namespace_and_for_an_hour()
     assert_eq!((status, &reply["error"]), (400, &json!("invalid_body")), "{reply}");
     let (status, reply) = server.worker("bob", "*:rw").post("/v1/manifest", &[], &back.to_string()).await;
     assert_eq!((status, &reply["error"]), (400, &json!("invalid_body")), "{reply}");
-    clock.pass(3_600_001);
+    clock.advance(3_600_001);
     submit(&server, &manifest("other", &["/x"]), "GRANTED").await;
     let again = submit(&server, &back, "DIE").await;
     assert_ne!(again["attempt_id"], died["attempt_id"], "it begins anew, and takes the new age along");
-    clock.pass(60_001);
+    clock.advance(60_001);
     submit(&server, &manifest("third", &["/x"]), "GRANTED").await;
     let back = with(back, &json!({"attempt_id": again["attempt_id"]}));
     submit(&server, &back, "WAIT").await;
@@ -313,7 +313,7 @@ async fn acquires_above_the_rate_quota_are_refused_with_retry_after_one_second()
     );
     submit(&ada, &manifest("a", &["/x"]), "PAUSED").await;
     submit(&server, &manifest("b", &["/x"]), "GRANTED").await;
-    clock.pass(1_000);
+    clock.advance(1_000);
     submit(&ada, &manifest("a", &["/y"]), "GRANTED").await;
 }
 
@@ -329,7 +329,7 @@ async fn bulk_calls_return_a_result_for_each_lease_in_order() {
     let theirs = submit(&server.worker("bob", "*:rw"), &manifest("b", &["/3"]), "GRANTED").await;
     let forged = json!({"lease_id": mine["lease_id"].as_str().expect("text").replace(".1.", ".3.")});
     let nonsense = json!({"lease_id": "nonsense"});
-    clock.pass(1_001);
+    clock.advance(1_001);
     let all = [&mine, &nonsense, &short, &theirs, &forged, &far];
     let beaten = bulk(&ada, "heartbeat", &all, json!({})).await;
     let errors: Vec<&Value> = beaten.iter().map(|result| &result["error"]).collect();
@@ -399,9 +399,9 @@ async fn agents_are_listed_page_by_page() {
     assert_eq!(server.get("/v1/agents?namespace=other").await.1["agents"], json!([]));
     assert_eq!(server.worker("eve", "other:r").get("/v1/agents").await.0, 403);
     // Agents are deleted five minutes after their last lease.
-    clock.pass(60_001);
+    clock.advance(60_001);
     server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await;
-    clock.pass(300_001);
+    clock.advance(300_001);
     assert_eq!(server.get("/v1/agents").await.1["agents"], json!([]));
 }
 
@@ -432,10 +432,10 @@ async fn a_restarting_agent_rebinds_its_leases_under_a_new_epoch_and_token() {
     let lease = submit(&server, &short, "GRANTED").await;
     let agent = server.ask("/v1/agents/coder/state", &json!({"state": "DIE_RESTART"})).await;
     assert_eq!(agent["state"], json!("DIE_RESTART"));
-    clock.pass(5_001);
+    clock.advance(5_001);
     // The agent has no authority, and no other client has the lease.
     assert_eq!(bulk(&server, "heartbeat", &[&lease], json!({})).await[0]["error"], json!("lease_expired"));
-    clock.pass(14_000);
+    clock.advance(14_000);
     submit(&server, &manifest("other", &["/x"]), "DIE").await;
     let state = server.get("/v1/resource/FILE:%2Fx/state").await.1;
     assert_eq!(
@@ -471,7 +471,7 @@ async fn a_restarting_agent_rebinds_its_leases_under_a_new_epoch_and_token() {
     );
     assert_eq!(bulk(&server, "heartbeat", &[&back["lease"]], json!({})).await[0]["ok"], json!(true));
     // The agent is back: leases that expire from here on have no grace period.
-    clock.pass(5_001);
+    clock.advance(5_001);
     submit(&server, &manifest("other", &["/x"]), "GRANTED").await;
     assert_eq!(
         bulk(&server, "reconcile", &[&back["lease"]], json!({"rebind": true})).await[0]["state"],
@@ -485,10 +485,10 @@ async fn leases_that_a_restarting_agent_does_not_rebind_are_free_after_the_grace
     let lease =
         submit(&server, &with(manifest("coder", &["/x"]), &json!({"ttl_ms": 5_000})), "GRANTED").await;
     server.ask("/v1/agents/coder/state", &json!({"state": "DIE_RESTART"})).await;
-    clock.pass(5_000 + 15_000);
+    clock.advance(5_000 + 15_000);
     submit(&server, &manifest("other", &["/x"]), "DIE").await;
     assert_eq!(bulk(&server, "reconcile", &[&lease], json!({})).await[0]["valid"], json!(false));
-    clock.pass(1);
+    clock.advance(1);
     submit(&server, &manifest("other", &["/x"]), "GRANTED").await;
     let late = bulk(&server, "reconcile", &[&lease], json!({"rebind": true})).await;
     assert_eq!((&late[0]["valid"], &late[0]["state"]), (&json!(false), &json!("expired")));
@@ -501,7 +501,7 @@ async fn a_manifest_makes_its_agent_alive_even_if_the_verdict_is_die() {
     submit(&server, &manifest("coder", &["/x"]), "GRANTED").await;
     submit(&server, &manifest("other", &["/y"]), "GRANTED").await;
     server.ask("/v1/agents/coder/state", &json!({"state": "DIE_RESTART"})).await;
-    clock.pass(1);
+    clock.advance(1);
     submit(&server, &with(manifest("coder", &["/y"]), &json!({"session_id": "again"})), "DIE").await;
     assert_eq!(server.get("/v1/agents").await.1["agents"][0]["state"], json!("ALIVE"));
 }
@@ -510,7 +510,7 @@ async fn a_manifest_makes_its_agent_alive_even_if_the_verdict_is_die() {
 async fn a_resource_shows_conflicting_leases_on_it_and_beneath_it() {
     let (clock, server) = with_clock();
     submit(&server, &manifest("a", &["/dir/one"]), "GRANTED").await;
-    clock.pass(1);
+    clock.advance(1);
     let key = server.acquire(json!({"key": "k"})).await;
     let names = |reply: &Value| {
         reply["leases"]
@@ -542,7 +542,7 @@ async fn contention_shows_only_readable_namespaces() {
         submit(&server, &with(manifest("a", &["/x"]), &place), "GRANTED").await;
         submit(&server, &with(manifest("b", &["/x"]), &place), "DIE").await;
     }
-    clock.pass(1_001);
+    clock.advance(1_001);
     server.get("/v1/leases").await;
     let eve = server.worker("eve", "open:r");
     let reply = eve.until("/v1/contention", |reply| reply["timeouts"] != json!([])).await;

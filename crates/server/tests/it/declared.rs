@@ -1,13 +1,13 @@
 //! Sentences of `docs/guide/agents.md` that `agents.rs`, `klis.rs`, `events.rs` and `bulk.rs` do not test, each in a test
 //! of its own.
 
-use lockd_server::testing::Hands;
+use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
-use crate::support::Server;
+use crate::support::{Server, within};
 
-fn with_clock() -> (Hands, Server) {
-    let clock = Hands::default();
+fn with_clock() -> (TestClock, Server) {
+    let clock = TestClock::default();
     let server = Server::start_by(&clock);
     (clock, server)
 }
@@ -49,7 +49,7 @@ async fn readers_share_and_writers_do_not() {
         ("g", "DELETES", "DIE"),
         ("h", "RENAMES", "DIE"),
     ] {
-        clock.pass(1);
+        clock.advance(1);
         assert_eq!(
             verdict(&server, &manifest(agent, &[(predicate, "/x")])).await,
             json!(wanted),
@@ -63,7 +63,7 @@ async fn readers_share_and_writers_do_not() {
 async fn a_star_is_the_directory_and_all_beneath_it() {
     let (clock, server) = with_clock();
     assert_eq!(verdict(&server, &manifest("a", &[("MUTATES", "/dir/*")])).await, json!("GRANTED"));
-    clock.pass(1);
+    clock.advance(1);
     for inside in ["/dir", "/dir/one", "/dir/deep/down", "/dir/deep/*", "/*"] {
         assert_eq!(verdict(&server, &manifest("b", &[("CONSUMES", inside)])).await, json!("DIE"), "{inside}");
     }
@@ -78,7 +78,7 @@ async fn a_star_is_the_directory_and_all_beneath_it() {
 async fn a_wait_is_at_most_the_servers_limit() {
     let (clock, server) = with_clock();
     let old = server.ask("/v1/manifest", &manifest("old", &[("MUTATES", "/y")])).await;
-    clock.pass(1);
+    clock.advance(1);
     let held =
         server.acquire(json!({"resources": [{"kind": "FILE", "name": "/x"}], "ttl_ms": 300_000})).await;
     let mut body = manifest("old", &[("MUTATES", "/x")]);
@@ -91,12 +91,12 @@ async fn a_wait_is_at_most_the_servers_limit() {
     // "how many wait", while it waits.
     let seen = server.get("/v1/resource/FILE:%2Fx/state").await.1;
     assert_eq!((&seen["waiters"], &seen["leases"][0]["public_id"]), (&json!(1), &held["public_id"]));
-    clock.pass(59_999);
+    clock.advance(59_999);
     let waiting = server.get("/v1/contention").await.1["waiting"].clone();
     assert_eq!(waiting.as_array().map(Vec::len), Some(1), "not yet");
-    clock.pass(2);
+    clock.advance(2);
     server.until("/v1/contention", |reply| reply["waiting"] == json!([])).await;
-    assert_eq!(waiter.await.expect("an answer"), json!("WAIT"));
+    assert_eq!(within("the waiter gets a reply", waiter).await.expect("a reply"), json!("WAIT"));
 }
 
 /// "`reason`: at most 256 bytes."
@@ -122,11 +122,11 @@ async fn an_agents_name_is_free_again_five_minutes_after_its_last_lease() {
     let mut elsewhere = manifest("coder", &[("MUTATES", "/y")]);
     elsewhere["namespace"] = json!("elsewhere");
     assert_eq!(verdict(&bob, &elsewhere).await, json!("GRANTED"), "another namespace's is another");
-    clock.pass(1_000);
+    clock.advance(1_000);
     ada.release(&lease).await;
-    clock.pass(299_000);
+    clock.advance(299_000);
     assert_eq!(asks().await.0, 403, "not yet");
-    clock.pass(1_001);
+    clock.advance(1_001);
     let (status, reply) = asks().await;
     assert_eq!((status, &reply["verdict"]), (200, &json!("GRANTED")), "{reply}");
 }
@@ -136,10 +136,10 @@ async fn an_agents_name_is_free_again_five_minutes_after_its_last_lease() {
 async fn an_attempt_keeps_its_age_when_its_intents_change() {
     let (clock, server) = with_clock();
     assert_eq!(verdict(&server, &manifest("holder", &[("MUTATES", "/x")])).await, json!("GRANTED"));
-    clock.pass(1);
+    clock.advance(1);
     let died = server.ask("/v1/manifest", &manifest("a", &[("MUTATES", "/x")])).await;
     assert_eq!(died["verdict"], json!("DIE"));
-    clock.pass(1);
+    clock.advance(1);
     assert_eq!(verdict(&server, &manifest("young", &[("MUTATES", "/y")])).await, json!("GRANTED"));
     let mut other = manifest("a", &[("CONSUMES", "/y"), ("MUTATES", "/z")]);
     assert_eq!(verdict(&server, &other).await, json!("DIE"), "anew, it is the youngest");
@@ -167,7 +167,7 @@ async fn an_operator_announces_a_restart_and_any_request_of_the_agent_ends_it() 
             ada.ask(&format!("/v1/leases/{call}"), &body).await;
         }
         assert_eq!(server.get("/v1/agents").await.1["agents"][0]["state"], json!("ALIVE"), "{call}");
-        clock.pass(5_001);
+        clock.advance(5_001);
         let next = verdict(&server, &manifest("next", &[("MUTATES", "/x")])).await;
         assert_eq!(next, json!("GRANTED"), "{call}: no grace");
     }

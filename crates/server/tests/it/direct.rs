@@ -10,9 +10,9 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use identity::Role;
 use lockd_server::backend::shards::Settings;
-use lockd_server::http::connection::Front;
+use lockd_server::http::connection::ConnectionService;
 use lockd_server::peer::Peer;
-use lockd_server::testing::Hands;
+use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
 use crate::support::{Server, header};
@@ -20,8 +20,8 @@ use crate::support::{Server, header};
 /// Two servers get the same requests, one of them mounted in another program: their responses are the same bytes.
 #[tokio::test]
 async fn direct_calls_return_the_same_bytes_as_the_router() {
-    let direct = Server::start_by(&Hands::default());
-    let mounted = Server::start_by(&Hands::default()).mounted();
+    let direct = Server::start_by(&TestClock::default());
+    let mounted = Server::start_by(&TestClock::default()).mounted();
     let both = async |path: &str, headers: &[(&str, &str)], body: &str| -> Value {
         let mut one = direct.raw("POST", path, headers, body).await;
         let mut other = mounted.raw("POST", path, headers, body).await;
@@ -94,8 +94,12 @@ impl http_body::Body for Pieces {
 
 #[tokio::test]
 async fn a_body_may_arrive_in_frames_and_must_arrive_completely() {
-    let app = lockd_server::testing::app(Settings::default());
-    let front = Front::open(&app, Peer::anonymous(Role::Operator), Duration::from_secs(30));
+    let backend = lockd_server::testing::backend(Settings::default());
+    let service = ConnectionService::unauthenticated(
+        &backend,
+        Peer::anonymous(Role::Operator),
+        Duration::from_secs(30),
+    );
     for (pieces, wanted) in [
         (vec![r#"{"key":"a"}"#], "\"key\":\"a\""),
         (vec![r#"{"ke"#, r#"y":"#, r#""b"}"#], "\"key\":\"b\""),
@@ -105,7 +109,7 @@ async fn a_body_may_arrive_in_frames_and_must_arrive_completely() {
     ] {
         let length = pieces.iter().map(|piece| piece.len() as u64).sum();
         let request = Request::post("/v1/acquire").body(Pieces(pieces.clone(), length));
-        let answer = front.answer(request.expect("a valid request")).await;
+        let answer = service.handle(request.expect("a valid request")).await;
         let body = answer.into_body().collect().await.expect("it is sent whole").to_bytes();
         let body = String::from_utf8_lossy(&body);
         assert!(body.contains(wanted), "{pieces:?}: {body}");

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::Response;
 use http_body_util::BodyExt;
-use lockd_server::testing::Hands;
+use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
 use crate::support::{Server, header, within};
@@ -60,7 +60,7 @@ fn intent(agent: &str, namespace: &str) -> Value {
 
 #[tokio::test]
 async fn every_event_has_its_namespace_and_resources() {
-    let clock = Hands::default();
+    let clock = TestClock::default();
     let server = Server::start_by(&clock);
     server.acquire(json!({"key": "before"})).await;
     let mut reader = Reader::open(&server, "/v1/events", &[]).await;
@@ -95,10 +95,10 @@ async fn every_event_has_its_namespace_and_resources() {
     assert_eq!(status, 200);
     let (_, _, committed) = reader.named("committed").await;
     assert_eq!((&committed["version"], &committed["resources"][0]["name"]), (&json!(1), &json!("k")));
-    clock.pass(1001);
+    clock.advance(1001);
     server.get("/v1/leases").await;
     assert_eq!(reader.named("expired").await.2["how"], json!("held"));
-    clock.pass(1000);
+    clock.advance(1000);
     server.get("/v1/leases").await;
     reader.named("reclaimed").await;
     let last = server.acquire(json!({"key": "k"})).await;
@@ -110,13 +110,13 @@ async fn every_event_has_its_namespace_and_resources() {
 /// The values of `how` in docs/guide/agents.md.
 #[tokio::test]
 async fn an_event_says_how_it_happened() {
-    let clock = Hands::default();
+    let clock = TestClock::default();
     let server = Server::start_by(&clock);
     let mut reader = Reader::open(&server, "/v1/events", &[]).await;
     let lease = server.ask("/v1/manifest", &intent("a", "default")).await;
     assert_eq!(reader.named("granted").await.2.get("how"), None);
     server.ask("/v1/agents/a/state", &json!({"state": "DIE_RESTART"})).await;
-    clock.pass(60_001);
+    clock.advance(60_001);
     server.get("/v1/leases").await;
     assert_eq!(reader.named("expired").await.2["how"], json!("held"));
     let body = json!({"lease_ids": [lease["lease_id"]], "agent_id": "a", "rebind": true});
@@ -142,10 +142,10 @@ async fn an_event_says_how_it_happened() {
         )
     };
     assert_eq!(reader.named("contention").await.2["how"], json!("waits"));
-    clock.pass(2_001);
+    clock.advance(2_001);
     server.until("/v1/contention", |reply| reply["waiting"] == json!([])).await;
     assert_eq!(reader.named("contention").await.2["how"], json!("timed_out"));
-    assert_eq!(waiter.await.expect("an answer"), 409);
+    assert_eq!(within("the waiter is refused", waiter).await.expect("a reply"), 409);
 }
 
 /// The event of a new waiter is sent at once: with the next record, it might come late or never.
@@ -159,7 +159,7 @@ async fn a_new_waiter_is_an_event_at_once() {
     let (_, _, reply) = reader.named("contention").await;
     assert_eq!((&reply["how"], &reply["blocked_by"]), (&json!("waits"), &json!([lease["public_id"]])));
     server.release(&lease).await;
-    waiter.await.expect("its turn");
+    within("the waiter is granted", waiter).await.expect("a grant");
     reader.named("released").await;
     reader.named("granted").await;
 }
@@ -214,7 +214,7 @@ async fn a_subscriber_that_cannot_keep_up_loses_its_connection() {
     let first = server.acquire(json!({"key": "first"})).await;
     let (id, _, reply) = reader.named("granted").await;
     assert_eq!(reply["public_id"], first["public_id"]);
-    // Each event is long, and there are twice as many as the ring holds.
+    // Each event is long, and there are twice as many as the buffer holds.
     let name = "n".repeat(500);
     for _ in 0..4200 {
         let lease = server.acquire(json!({"key": name})).await;

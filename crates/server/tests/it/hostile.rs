@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use identity::Role;
-use lockd_server::http::listener::Limits;
+use lockd_server::http::listener::ConnectionLimits;
 use lockd_server::testing::Loopback;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -14,8 +14,9 @@ use crate::support::within;
 const SHORT: Duration = Duration::from_millis(200);
 
 async fn server() -> Loopback {
-    let limits = Limits { head_timeout: SHORT, stall_timeout: SHORT, ..Limits::default() };
-    Loopback::limited(Role::Operator, limits).await
+    let limits =
+        ConnectionLimits { head_timeout: SHORT, stall_timeout: SHORT, ..ConnectionLimits::default() };
+    Loopback::with_limits(Role::Operator, limits).await
 }
 
 async fn connect(server: &Loopback) -> TcpStream {
@@ -156,8 +157,8 @@ async fn a_client_that_waits_for_a_lease_may_be_idle() {
 
 #[tokio::test]
 async fn a_connection_above_the_limit_waits_until_another_closes() {
-    let limits = Limits { connections_max: 2, ..Limits::default() };
-    let server = Loopback::limited(Role::Operator, limits).await;
+    let limits = ConnectionLimits { connections_max: 2, ..ConnectionLimits::default() };
+    let server = Loopback::with_limits(Role::Operator, limits).await;
     let held = [connect(&server).await, connect(&server).await];
     let asking = {
         let address = server.address;
@@ -175,5 +176,10 @@ async fn a_connection_above_the_limit_waits_until_another_closes() {
     }
     assert!(!asking.is_finished());
     drop(held);
-    assert!(asking.await.expect("an answer").starts_with("HTTP/1.1 200"));
+    assert!(
+        within("the queued connection is served", asking)
+            .await
+            .expect("a response")
+            .starts_with("HTTP/1.1 200")
+    );
 }

@@ -3,7 +3,7 @@
 use identity::Role;
 use serde_json::json;
 
-use crate::support::{Server, header};
+use crate::support::{Server, header, within};
 
 #[tokio::test]
 async fn a_worker_acquires_reads_commits_and_releases() {
@@ -65,7 +65,7 @@ async fn the_holder_of_a_conflicting_lease_is_named_and_a_wait_ends_with_the_gra
     });
     server.until("/v1/describe?key=k", |view| view["waiters"] == json!(1)).await;
     server.release(&lease).await;
-    let (status, next) = waiter.await.expect("it is answered");
+    let (status, next) = within("the waiter gets a reply", waiter).await.expect("a reply");
     assert_eq!((status, &next["owner"]), (200, &json!("bob")));
     let described = server.get("/v1/describe?key=k").await.1;
     assert_eq!((&described["owner"], &described["state"]), (&json!("bob"), &json!("active")));

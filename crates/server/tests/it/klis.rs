@@ -3,13 +3,13 @@
 //! The requirements on agents (heartbeats in time, stopping when a lease may be lost, a conservative local expiry) are
 //! tested in the client: `tests/leases.rs` and `digest.rs`. Here are the server's responses to agents that violate them.
 
-use lockd_server::testing::Hands;
+use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
 use crate::support::Server;
 
-fn with_clock() -> (Hands, Server) {
-    let clock = Hands::default();
+fn with_clock() -> (TestClock, Server) {
+    let clock = TestClock::default();
     let server = Server::start_by(&clock);
     (clock, server)
 }
@@ -46,7 +46,7 @@ fn short(ms: u64) -> [(&'static str, Value); 1] {
 async fn s3_1_leases_are_granted_only_without_conflicts() {
     let (clock, server) = with_clock();
     let lease = granted(&server, "a", &[]).await;
-    clock.pass(1);
+    clock.advance(1);
     assert_eq!(submit(&server, "b", &[]).await["verdict"], json!("DIE"));
     server.release(&lease).await;
     granted(&server, "b", &[]).await;
@@ -82,10 +82,10 @@ async fn s3_1_only_a_restarting_agents_lease_is_held_for_15_seconds() {
         if announced {
             server.ask("/v1/agents/a/state", &json!({"state": "DIE_RESTART"})).await;
         }
-        clock.pass(1_000 + 15_000);
+        clock.advance(1_000 + 15_000);
         let verdict = submit(&server, "b", &[]).await["verdict"].clone();
         assert_eq!(verdict == json!("DIE"), held, "announced={announced}: {verdict}");
-        clock.pass(1);
+        clock.advance(1);
         if held {
             granted(&server, "b", &[]).await;
         }
@@ -99,7 +99,7 @@ async fn s3_1_an_attempts_timestamp_does_not_change() {
     granted(&server, "holder", &[]).await;
     let mut attempt = Value::Null;
     for _ in 0..5 {
-        clock.pass(1_000);
+        clock.advance(1_000);
         let fields: Vec<(&str, Value)> =
             attempt.is_string().then(|| ("attempt_id", attempt.clone())).into_iter().collect();
         let reply = submit(&server, "a", &fields).await;
@@ -116,16 +116,16 @@ async fn s3_1_an_attempts_timestamp_does_not_change() {
 async fn s3_1_a_fresh_timestamp_takes_a_new_attempt_and_is_never_older() {
     let (clock, server) = with_clock();
     let lease = granted(&server, "holder", &[]).await;
-    clock.pass(1);
+    clock.advance(1);
     let old = submit(&server, "a", &[]).await;
-    clock.pass(1);
+    clock.advance(1);
     let fresh = submit(&server, "a", &[]).await;
     assert_ne!(old["attempt_id"], fresh["attempt_id"]);
     server.release(&lease).await;
-    clock.pass(1);
+    clock.advance(1);
     // The old attempt is older than the current holder. So is a new one from before that grant; one from after it is not.
     granted(&server, "next", &[]).await;
-    clock.pass(1);
+    clock.advance(1);
     assert_eq!(
         submit(&server, "a", &[("attempt_id", old["attempt_id"].clone())]).await["verdict"],
         json!("WAIT")
@@ -140,11 +140,11 @@ async fn s3_2_a_heartbeat_extends_by_the_ttl_from_now_and_without_one_the_lease_
     let (clock, server) = with_clock();
     let lease = granted(&server, "a", &short(3_000)).await;
     for _ in 0..5 {
-        clock.pass(1_000);
+        clock.advance(1_000);
         let beaten = one(&server, "heartbeat", &lease, false).await;
         assert_eq!((&beaten["ok"], &beaten["remaining_ms"]), (&json!(true), &json!(3_000)));
     }
-    clock.pass(3_001);
+    clock.advance(3_001);
     granted(&server, "b", &[]).await;
 }
 
@@ -153,7 +153,7 @@ async fn s3_2_a_heartbeat_extends_by_the_ttl_from_now_and_without_one_the_lease_
 async fn s3_2_heartbeats_for_expired_and_released_leases_are_rejected() {
     let (clock, server) = with_clock();
     let lease = granted(&server, "a", &short(1_000)).await;
-    clock.pass(1_001);
+    clock.advance(1_001);
     assert_eq!(one(&server, "heartbeat", &lease, false).await["error"], json!("lease_expired"));
     let lease = granted(&server, "a", &short(1_000)).await;
     server.release(&lease).await;
@@ -166,9 +166,9 @@ async fn s3_3_a_lease_ends_at_its_deadline_without_a_request() {
     let (clock, server) = with_clock();
     let lease = granted(&server, "a", &short(1_000)).await;
     let path = format!("/v1/leases/{}", lease["public_id"].as_str().expect("a name"));
-    clock.pass(1_000);
+    clock.advance(1_000);
     assert_eq!(server.get(&path).await.1["state"], json!("active"), "now = expires_at");
-    clock.pass(1);
+    clock.advance(1);
     assert_eq!(server.get(&path).await.1["state"], json!("expired"), "now > expires_at");
 }
 
@@ -183,7 +183,7 @@ async fn s3_4_verify_all_returns_the_current_state_of_each_lease() {
         (&seen["valid"], &seen["state"], &seen["holder"]),
         (&json!(true), &json!("active"), &json!("anonymous"))
     );
-    clock.pass(1_001);
+    clock.advance(1_001);
     let other = granted(&server, "b", &[]).await;
     let seen = one(&server, "reconcile", &lease, true).await;
     assert_eq!(
@@ -203,7 +203,7 @@ async fn s4_released_and_expired_are_terminal() {
     let released = granted(&server, "a", &short(1_000)).await;
     server.release(&released).await;
     let expired = granted(&server, "a", &short(1_000)).await;
-    clock.pass(1_001);
+    clock.advance(1_001);
     for (lease, state) in [(&released, "released"), (&expired, "expired")] {
         assert_eq!(one(&server, "heartbeat", lease, false).await["ok"], json!(false));
         let rebind = format!("/v1/leases/{}/rebind", lease["public_id"].as_str().expect("a name"));
@@ -220,9 +220,9 @@ async fn s5_a_lease_is_not_honoured_a_millisecond_past_its_expiry() {
     let (clock, server) = with_clock();
     let lease = server.acquire(json!({"key": "k", "ttl_ms": 1_000})).await;
     let headers = [("x-lease-id", lease["lease_id"].as_str().expect("a credential"))];
-    clock.pass(1_000);
+    clock.advance(1_000);
     assert_eq!(server.post("/v1/update_state?key=k", &headers, "{}").await.0, 200, "to the last millisecond");
-    clock.pass(1);
+    clock.advance(1);
     let (status, reply) = server.post("/v1/update_state?key=k", &headers, "{}").await;
     assert_eq!((status, &reply["error"]), (403, &json!("lease_expired")));
     assert_eq!(one(&server, "heartbeat", &lease, false).await["error"], json!("lease_expired"));
@@ -234,7 +234,7 @@ async fn s5_a_lease_is_not_honoured_a_millisecond_past_its_expiry() {
 async fn s5_responses_carry_the_remaining_time_by_the_servers_clock() {
     let (clock, server) = with_clock();
     let lease = granted(&server, "a", &short(10_000)).await;
-    clock.pass(4_000);
+    clock.advance(4_000);
     let seen = one(&server, "reconcile", &lease, false).await;
     assert_eq!(
         (&seen["remaining_ms"], &seen["expires_at_unix_ms"]),
@@ -252,7 +252,7 @@ async fn s5_a_release_is_idempotent() {
         assert_eq!(one(&server, "release", &released, false).await["ok"], json!(true));
     }
     let expired = granted(&server, "a", &short(1_000)).await;
-    clock.pass(1_001);
+    clock.advance(1_001);
     let next = granted(&server, "b", &[]).await;
     server.release(&expired).await;
     assert_eq!(one(&server, "release", &expired, false).await["ok"], json!(true));
@@ -269,7 +269,7 @@ async fn s5_a_release_is_idempotent() {
 async fn s6_1_an_agent_back_from_a_partition_has_lost_its_lease_and_must_reacquire() {
     let (clock, server) = with_clock();
     let lease = granted(&server, "a", &short(1_000)).await;
-    clock.pass(60_000);
+    clock.advance(60_000);
     granted(&server, "b", &[]).await;
     assert_eq!(one(&server, "heartbeat", &lease, false).await["error"], json!("lease_expired"));
     assert_eq!(one(&server, "reconcile", &lease, true).await["valid"], json!(false));
@@ -283,7 +283,7 @@ async fn s6_1_an_agent_back_from_a_partition_has_lost_its_lease_and_must_reacqui
 async fn s6_2_the_remaining_time_is_never_overstated() {
     let (clock, server) = with_clock();
     let lease = granted(&server, "a", &short(1_000)).await;
-    clock.pass(lease["remaining_ms"].as_u64().expect("a number"));
+    clock.advance(lease["remaining_ms"].as_u64().expect("a number"));
     assert_eq!(one(&server, "reconcile", &lease, false).await["valid"], json!(true));
 }
 
@@ -294,9 +294,9 @@ async fn s7_squatters_are_stopped_by_quotas() {
         let (clock, server) = with_clock();
         assert_eq!(server.raw("PUT", "/v1/quotas", &[], &quota.to_string()).await.status, 200);
         let lease = granted(&server, "squatter", &short(4_000)).await;
-        clock.pass(3_000);
+        clock.advance(3_000);
         assert_eq!(one(&server, "heartbeat", &lease, false).await["remaining_ms"], json!(2_000), "{quota}");
-        clock.pass(2_001);
+        clock.advance(2_001);
         assert_eq!(one(&server, "heartbeat", &lease, false).await["error"], json!("lease_expired"));
         granted(&server, "other", &[]).await;
     }

@@ -52,7 +52,7 @@ async fn metrics_count_grants_refusals_and_waiters() {
     let credential = header("x-lease-id", lease["lease_id"].as_str().expect("text"));
     assert_eq!(server.post("/v1/update_state?key=k", &[credential], "{}").await.0, 200);
     server.release(&lease).await;
-    waiting.await.expect("an answer");
+    within("the waiter is granted", waiting).await.expect("a grant");
     let text = self::text(&server).await;
     assert_eq!(value(&text, "lockd_handoff_seconds_count"), Some(1.0), "{text}");
     assert_eq!(value(&text, "lockd_grants_total"), Some(2.0));

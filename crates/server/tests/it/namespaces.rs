@@ -1,6 +1,6 @@
 //! Namespaces from their first use to their deletion, as seen by clients with and without rights.
 
-use lockd_server::testing::Hands;
+use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
 use crate::support::{Server, within};
@@ -116,7 +116,7 @@ async fn reaches_nothing(bob: &Server, inside: &Inside) {
 
 #[tokio::test]
 async fn a_namespace_begins_with_its_first_use_is_visible_to_its_readers_and_is_deleted_by_an_operator() {
-    let clock = Hands::default();
+    let clock = TestClock::default();
     let operator = Server::start_by(&clock);
     let (ada, bob) = (operator.worker("ada", "a:rw"), operator.worker("bob", "b:rw"));
     let reader = operator.worker("rob", "a:r");

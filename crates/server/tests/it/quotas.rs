@@ -1,12 +1,12 @@
 //! Quotas stop clients that squat, acquire too often or hold too much, and no others. The test advances the clock.
 
-use lockd_server::testing::Hands;
+use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
-use crate::support::Server;
+use crate::support::{Server, within};
 
-fn with_clock() -> (Hands, Server) {
-    let clock = Hands::default();
+fn with_clock() -> (TestClock, Server) {
+    let clock = TestClock::default();
     let server = Server::start_by(&clock);
     (clock, server)
 }
@@ -57,13 +57,13 @@ async fn a_holder_that_only_sends_heartbeats_is_stopped_by_total_time_and_by_idl
             let squatter = server.worker("ada", "default:rw");
             let lease = squatter.ask("/v1/manifest", &manifest("squatter")).await;
             for remaining_ms in [4_000, 4_000, 1_000] {
-                clock.pass(3_000);
+                clock.advance(3_000);
                 let reply = beat(&squatter, &lease).await;
                 assert_eq!(reply["remaining_ms"], json!(remaining_ms), "{quota} {scope}: {reply}");
             }
-            clock.pass(1_000);
+            clock.advance(1_000);
             assert_eq!(beat(&squatter, &lease).await["remaining_ms"], json!(0), "to the last millisecond");
-            clock.pass(1);
+            clock.advance(1);
             assert_eq!(beat(&squatter, &lease).await["error"], json!("lease_expired"), "{quota} {scope}");
             let next = server.worker("bob", "default:rw").ask("/v1/manifest", &manifest("next")).await;
             assert_eq!(next["verdict"], json!("GRANTED"), "{quota} {scope}");
@@ -86,11 +86,11 @@ async fn a_lease_that_a_quota_ended_cannot_be_rebound_and_goes_to_waiters_first(
         };
         server.until("/v1/contention", |reply| reply["waiting"] != json!([])).await;
         for _ in 0..3 {
-            clock.pass(3_000);
+            clock.advance(3_000);
             assert_eq!(beat(&squatter, &lease).await["ok"], json!(true));
         }
         squatter.ask("/v1/agents/squatter/state", &json!({"state": "DIE_RESTART"})).await;
-        clock.pass(1_001);
+        clock.advance(1_001);
         let body = json!({"lease_ids": [lease["lease_id"]], "agent_id": "squatter", "rebind": true});
         let back = squatter.ask("/v1/leases/reconcile", &body).await["results"][0].clone();
         assert_eq!((&back["valid"], &back["lease"]), (&json!(false), &Value::Null), "{quota}: {back}");
@@ -103,9 +103,9 @@ async fn a_lease_that_a_quota_ended_cannot_be_rebound_and_goes_to_waiters_first(
         // A lease that was held for the restart is free when the grace period ends.
         let verdict = squatter.ask("/v1/manifest", &body).await["verdict"].clone();
         assert_ne!(verdict, json!("GRANTED"), "{quota}");
-        clock.pass(15_000);
+        clock.advance(15_000);
         server.get("/v1/leases").await;
-        let next = waiter.await.expect("its turn");
+        let next = within("the waiter is granted", waiter).await.expect("a grant");
         let view = server.get("/v1/resource/KEY:k/state").await.1;
         assert_eq!(view["leases"][0]["public_id"], next["public_id"], "{quota}: {view}");
     }
@@ -120,7 +120,7 @@ async fn an_active_holder_is_never_idle_and_still_limited_by_total_time() {
     let lease = ada.ask("/v1/manifest", &manifest("squatter")).await;
     let (id, public) = (&lease["lease_id"], lease["public_id"].as_str().expect("a name"));
     for n in 0..6 {
-        clock.pass(3_000);
+        clock.advance(3_000);
         assert_eq!(beat(&ada, &lease).await["ok"], json!(true), "{n}");
         if n % 2 == 0 {
             ada.ask(&format!("/v1/leases/{public}/touch"), &json!({"lease_id": id})).await;
@@ -129,9 +129,9 @@ async fn an_active_holder_is_never_idle_and_still_limited_by_total_time() {
             assert_eq!(ada.post("/v1/update_state?key=k", &headers, "{}").await.0, 200);
         }
     }
-    clock.pass(2_000);
+    clock.advance(2_000);
     assert_eq!(beat(&ada, &lease).await["ok"], json!(true), "20 s");
-    clock.pass(1);
+    clock.advance(1);
     assert_eq!(beat(&ada, &lease).await["error"], json!("lease_expired"));
 }
 
@@ -148,7 +148,7 @@ async fn acquires_above_the_rate_quota_are_refused_with_retry_after() {
             let reply = ada.ask("/v1/manifest", &manifest("squatter")).await;
             assert_eq!(reply["verdict"], json!("PAUSED"), "{reply}");
             assert!(reply["backoff_ms"].as_u64() > Some(0), "{reply}");
-            clock.pass(1_000);
+            clock.advance(1_000);
         }
         // The rate is counted per identity and namespace.
         let bob = server.worker("bob", "*:rw");
@@ -176,7 +176,7 @@ async fn a_holder_at_its_lease_quota_gets_another_lease_after_a_release() {
         ada.release(&first).await;
         ada.acquire(json!({"key": "c"})).await;
         refused(&ada, &json!({"key": "e"})).await;
-        clock.pass(1_001);
+        clock.advance(1_001);
         ada.acquire(json!({"key": "e"})).await;
     }
 }

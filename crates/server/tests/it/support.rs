@@ -10,11 +10,11 @@ use axum::http::{Request, Response};
 use axum::{Extension, Router};
 use identity::{Rights, Role};
 use kernel::Identity;
-use lockd_server::backend::shards::{App, Settings};
-use lockd_server::http::connection::Front;
+use lockd_server::backend::shards::{Backend, Settings};
+use lockd_server::http::connection::ConnectionService;
 use lockd_server::http::router::router;
 use lockd_server::peer::Peer;
-use lockd_server::testing::Hands;
+use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tower::ServiceExt;
@@ -32,9 +32,9 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 
 #[derive(Clone)]
 pub(crate) struct Server {
-    app: Arc<App>,
-    front: Front,
-    /// If set, requests go through this router instead of the front.
+    backend: Arc<Backend>,
+    service: ConnectionService,
+    /// If set, requests go through this router instead of the service.
     router: Option<Router>,
     document: Arc<OnceCell<Document>>,
 }
@@ -62,23 +62,26 @@ impl Server {
 
     /// Every client has this role.
     pub(crate) fn start_as(role: Role) -> Server {
-        let app = lockd_server::testing::app(Settings { json_max: 2_000_000, ..Settings::default() });
-        Server::of(app, Peer::anonymous(role))
+        let backend = lockd_server::testing::backend(Settings { json_max: 2_000_000, ..Settings::default() });
+        Server::of(backend, Peer::anonymous(role))
     }
 
     /// On a clock that the test advances.
-    pub(crate) fn start_by(clock: &Hands) -> Server {
-        Server::of(lockd_server::testing::app_by(Settings::default(), clock), Peer::anonymous(Role::Operator))
+    pub(crate) fn start_by(clock: &TestClock) -> Server {
+        Server::of(
+            lockd_server::testing::backend_with_clock(Settings::default(), clock),
+            Peer::anonymous(Role::Operator),
+        )
     }
 
-    fn of(app: Arc<App>, peer: Peer) -> Server {
-        let front = Front::open(&app, peer, Duration::from_secs(30));
-        Server { app, front, router: None, document: Arc::default() }
+    fn of(backend: Arc<Backend>, peer: Peer) -> Server {
+        let service = ConnectionService::unauthenticated(&backend, peer, Duration::from_secs(30));
+        Server { backend, service, router: None, document: Arc::default() }
     }
 
     /// The same server, as it is mounted in another program.
     pub(crate) fn mounted(&self) -> Server {
-        let router = router(&self.app).layer(Extension(Peer::anonymous(Role::Operator)));
+        let router = router(&self.backend).layer(Extension(Peer::anonymous(Role::Operator)));
         Server { router: Some(router), ..self.clone() }
     }
 
@@ -89,9 +92,9 @@ impl Server {
             identity: Identity::new(name).expect("a name"),
             role: Role::Worker,
             rights: Rights::new(rights).expect("rights").into(),
-            shown: None,
+            certificate: None,
         };
-        Server::of(Arc::clone(&self.app), peer)
+        Server::of(Arc::clone(&self.backend), peer)
     }
 
     /// Polls a path until its response satisfies the condition; fails after [`DEADLINE`].
@@ -117,7 +120,7 @@ impl Server {
     }
 
     pub(crate) fn drain(&self) {
-        self.app.drain();
+        self.backend.drain();
     }
 
     pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Response<Body> {
@@ -138,7 +141,7 @@ impl Server {
         let request = request.body(Body::from(body.to_string())).expect("a valid request");
         match &self.router {
             Some(router) => router.clone().oneshot(request).await.expect("it always answers"),
-            None => self.front.answer(request).await,
+            None => self.service.handle(request).await,
         }
     }
 

@@ -92,7 +92,7 @@ impl Upload {
         // The server no longer reads a body that it refused.
         let _ = self.sender.send_data(Bytes::from_static(rest.as_bytes())).await;
         drop(self.sender);
-        self.answer.await.expect("an answer")
+        within("the upload is answered", self.answer).await.expect("a response")
     }
 }
 

@@ -41,7 +41,7 @@ fn rows(text: &str) -> BTreeMap<String, Row> {
 
 fn page() -> String {
     let metrics = Metrics::new();
-    RouteMetrics::new("/v1/acquire").answered(&metrics, 200, Duration::from_millis(1));
+    RouteMetrics::new("/v1/acquire").responded(&metrics, 200, Duration::from_millis(1));
     let bounds = Bounds { floor: Seq(0), next: Seq(1) };
     metrics.measured(Shard(0), Measure::Append { took: Duration::from_millis(1), bytes: 1, bounds });
     let mut page = String::from(

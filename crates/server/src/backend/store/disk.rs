@@ -9,8 +9,8 @@ use store::LogStore;
 use store::disk::{DiskDir, LogOptions, StoreFile};
 use system::file;
 
-use super::{OpenStore, StoreBackend, StoreUrl, TornTail, random_bytes};
-use crate::backend::boot::{BootError, Making, private_dir};
+use super::{StoreBackend, StoreParts, StoreUrl, TornTail, random_bytes};
+use crate::backend::boot::{BootError, OpenOptions, private_dir};
 use crate::backend::credential::StoreKey;
 
 const KEY_FILE: &str = "store.key";
@@ -32,15 +32,15 @@ impl DiskBackend {
 }
 
 impl StoreBackend for DiskBackend {
-    fn open(&self, making: &Making, random: &dyn Fn(&mut [u8])) -> Result<OpenStore, BootError> {
+    fn open(&self, options: &OpenOptions, random: &dyn Fn(&mut [u8])) -> Result<StoreParts, BootError> {
         let (path, key_path) = (&self.path, self.path.join(KEY_FILE));
         let is_new = !path.join("store").exists();
         private_dir(path, &["log", "blob"])?;
         if is_new {
             create_key(&key_path, random)?;
         }
-        let fresh = StoreFile { store_id: u128::from_le_bytes(random_bytes(random)), shards: making.shards };
-        let dir = DiskDir::open(path, fresh, making.allow_network)?;
+        let fresh = StoreFile { store_id: u128::from_le_bytes(random_bytes(random)), shards: options.shards };
+        let dir = DiskDir::open(path, fresh, options.allow_network)?;
         let key = read_key(&key_path)?;
         let blobs = Arc::new(dir.blobs()?);
         let (mut logs, mut torn_tails) = (Vec::<Box<dyn LogStore>>::new(), Vec::new());
@@ -49,7 +49,7 @@ impl StoreBackend for DiskBackend {
             logs.push(Box::new(log));
             torn_tails.extend(torn.map(|torn| torn_tail(Shard(number), torn)));
         }
-        Ok(OpenStore { logs, blobs, key, torn_tails, guard: Box::new(dir) })
+        Ok(StoreParts { logs, blobs, key, torn_tails, guard: Box::new(dir) })
     }
 
     fn url(&self) -> String {
@@ -90,9 +90,9 @@ mod tests {
     use super::*;
     use store::{LsnRange, Seq};
 
-    fn open(dir: &Path) -> OpenStore {
-        let making = Making { shards: 2, ..Making::default() };
-        DiskBackend::new(dir.to_path_buf()).open(&making, &|bytes| bytes.fill(7)).expect("a store")
+    fn open(dir: &Path) -> StoreParts {
+        let options = OpenOptions { shards: 2, ..OpenOptions::default() };
+        DiskBackend::new(dir.to_path_buf()).open(&options, &|bytes| bytes.fill(7)).expect("a store")
     }
 
     /// A torn tail was cut and not reported: an operator never learnt that a crash had interrupted a batch.
@@ -126,8 +126,8 @@ mod tests {
     #[test]
     fn another_open_is_refused_until_the_guard_is_dropped() {
         let dir = tempfile::tempdir().expect("a directory");
-        let OpenStore { guard, .. } = open(dir.path());
-        let again = DiskBackend::new(dir.path().to_path_buf()).open(&Making::default(), &|_| {});
+        let StoreParts { guard, .. } = open(dir.path());
+        let again = DiskBackend::new(dir.path().to_path_buf()).open(&OpenOptions::default(), &|_| {});
         assert!(matches!(again, Err(BootError::Store(_))));
         drop(guard);
         open(dir.path());

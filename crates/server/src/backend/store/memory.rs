@@ -5,8 +5,8 @@ use std::sync::Arc;
 use store::LogStore;
 use store::memory::{MemoryBlobs, MemoryLog};
 
-use super::{OpenStore, StoreBackend, StoreUrl, random_bytes};
-use crate::backend::boot::{BootError, Making};
+use super::{StoreBackend, StoreParts, StoreUrl, random_bytes};
+use crate::backend::boot::{BootError, OpenOptions};
 use crate::backend::credential::StoreKey;
 
 /// A store in memory.
@@ -20,10 +20,10 @@ impl MemoryBackend {
 }
 
 impl StoreBackend for MemoryBackend {
-    fn open(&self, making: &Making, random: &dyn Fn(&mut [u8])) -> Result<OpenStore, BootError> {
+    fn open(&self, options: &OpenOptions, random: &dyn Fn(&mut [u8])) -> Result<StoreParts, BootError> {
         let log = |_| -> Box<dyn LogStore> { Box::new(MemoryLog::default()) };
-        Ok(OpenStore {
-            logs: (0..making.shards).map(log).collect(),
+        Ok(StoreParts {
+            logs: (0..options.shards).map(log).collect(),
             blobs: Arc::new(MemoryBlobs::default()),
             key: StoreKey::new(random_bytes(random)),
             torn_tails: Vec::new(),

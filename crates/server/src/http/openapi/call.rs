@@ -23,7 +23,7 @@ use utoipa::openapi::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use crate::backend::shards::App;
+use crate::backend::shards::Backend;
 use crate::parse::query::Flag;
 
 const JSON: &str = "application/json";
@@ -54,7 +54,7 @@ async fn weaken_etag(mut response: axum::response::Response) -> axum::response::
 /// A method on a path, its handler, and its description.
 pub(crate) struct Call {
     pub(crate) path: &'static str,
-    pub(crate) handler: MethodRouter<Arc<App>>,
+    pub(crate) handler: MethodRouter<Arc<Backend>>,
     pub(crate) method: HttpMethod,
     /// Referenced schemas, by name.
     pub(crate) schemas: Vec<(String, RefOr<Schema>)>,
@@ -67,29 +67,29 @@ pub(crate) struct Call {
     deprecated: bool,
     parameters: Vec<Parameter>,
     body: Option<RequestBody>,
-    answers: Vec<(u16, Response)>,
+    responses: Vec<(u16, Response)>,
     codes: Vec<Code>,
     links: Vec<(&'static str, Link)>,
 }
 
 impl Call {
-    pub(crate) fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Call {
+    pub(crate) fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
         Call::new(HttpMethod::Get, path, on(MethodFilter::GET, handler))
     }
 
-    pub(crate) fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Call {
+    pub(crate) fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
         Call::new(HttpMethod::Post, path, on(MethodFilter::POST, handler))
     }
 
-    pub(crate) fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Call {
+    pub(crate) fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
         Call::new(HttpMethod::Put, path, on(MethodFilter::PUT, handler))
     }
 
-    pub(crate) fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Call {
+    pub(crate) fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
         Call::new(HttpMethod::Delete, path, on(MethodFilter::DELETE, handler))
     }
 
-    fn new(method: HttpMethod, path: &'static str, handler: MethodRouter<Arc<App>>) -> Call {
+    fn new(method: HttpMethod, path: &'static str, handler: MethodRouter<Arc<Backend>>) -> Call {
         let call = Call {
             path,
             handler,
@@ -103,7 +103,7 @@ impl Call {
             deprecated: false,
             parameters: Vec::new(),
             body: None,
-            answers: Vec::new(),
+            responses: Vec::new(),
             codes: Vec::new(),
             links: Vec::new(),
         };
@@ -131,7 +131,7 @@ impl Call {
     }
 
     /// The description, which extends the summary.
-    pub(crate) fn at_length(mut self, description: &'static str) -> Call {
+    pub(crate) fn described(mut self, description: &'static str) -> Call {
         self.description = description;
         self
     }
@@ -239,19 +239,19 @@ impl Call {
     }
 
     /// The response with status 200.
-    pub(crate) fn tells<T: ToSchema>(self, what: &str) -> Call {
-        self.tells_with::<T>(200, what)
+    pub(crate) fn returns<T: ToSchema>(self, what: &str) -> Call {
+        self.returns_status::<T>(200, what)
     }
 
     /// A response with another status.
-    pub(crate) fn tells_with<T: ToSchema>(self, status: u16, what: &str) -> Call {
+    pub(crate) fn returns_status<T: ToSchema>(self, status: u16, what: &str) -> Call {
         let schema = RefOr::Ref(Ref::from_schema_name(T::name()));
-        self.with::<T>().answers(status, json(schema).description(what))
+        self.with::<T>().response_with(status, json(schema).description(what))
     }
 
     /// A response without an API type.
-    pub(crate) fn answers(mut self, status: u16, response: ResponseBuilder) -> Call {
-        self.answers.push((status, response.build()));
+    pub(crate) fn response_with(mut self, status: u16, response: ResponseBuilder) -> Call {
+        self.responses.push((status, response.build()));
         self
     }
 
@@ -262,7 +262,7 @@ impl Call {
     }
 
     /// A link: a call that can follow, and where its parameters are in this response.
-    pub(crate) fn leads_to(mut self, name: &'static str, link: LinkBuilder) -> Call {
+    pub(crate) fn links_to(mut self, name: &'static str, link: LinkBuilder) -> Call {
         self.links.push((name, link.operation_id(name).build()));
         self
     }
@@ -283,12 +283,12 @@ impl Call {
             .deprecated(self.deprecated.then_some(Deprecated::True))
             .parameters(Some(self.parameters.clone()))
             .request_body(self.body.clone());
-        for (status, answer) in &self.answers {
-            let mut answer = answer.clone();
+        for (status, response) in &self.responses {
+            let mut response = response.clone();
             for (name, link) in self.links.iter().filter(|_| *status == 200) {
-                answer.links.insert((*name).to_string(), RefOr::T(link.clone()));
+                response.links.insert((*name).to_string(), RefOr::T(link.clone()));
             }
-            operation = operation.response(status.to_string(), answer);
+            operation = operation.response(status.to_string(), response);
         }
         for (status, codes) in self.refusals() {
             operation = operation.response(status.to_string(), refusal(&codes));

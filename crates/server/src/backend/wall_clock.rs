@@ -1,9 +1,9 @@
-//! The machine's wall clock: the one place that a server reads it.
+//! The wall clock of the machine. Nothing else in the server reads it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The time since 1970: for people to read, and for certificates.
+/// The time since 1970: shown to people, and compared with the dates of certificates.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
-pub(crate) fn wall() -> Duration {
+pub(crate) fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

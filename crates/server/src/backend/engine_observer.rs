@@ -5,19 +5,20 @@ use std::sync::Arc;
 use engine::{ContentionEvent, EngineObserver, Fatal, MaintenanceEvent, Measure};
 use kernel::{Event, Lsn, Shard};
 
-use crate::backend::event_log::News;
+use crate::backend::event_log::EventLog;
 use crate::backend::metrics::Metrics;
 
-/// Called when memory is ahead of the log. No response may be sent after that.
-pub type OnFatal = Box<dyn Fn(&Fatal) + Send + Sync>;
+/// Called when memory is ahead of the log: must end the process. No response may be sent after that.
+pub type FatalHandler = Box<dyn Fn(&Fatal) + Send + Sync>;
 
-pub(crate) struct Watch {
+/// Observes all shards of a server.
+pub(crate) struct ShardObserver {
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) news: Arc<News>,
-    pub(crate) on_fatal: OnFatal,
+    pub(crate) event_log: Arc<EventLog>,
+    pub(crate) on_fatal: FatalHandler,
 }
 
-impl EngineObserver for Watch {
+impl EngineObserver for ShardObserver {
     fn fatal(&self, why: Fatal) {
         tracing::error!("{why}");
         (self.on_fatal)(&why);
@@ -27,15 +28,15 @@ impl EngineObserver for Watch {
         for event in events.iter().flat_map(|(_, events)| events) {
             self.metrics.happened(event);
         }
-        self.news.happened(events);
+        self.event_log.record(events);
     }
 
     fn contended(&self, shard: Shard, contended: &[ContentionEvent]) {
-        self.news.contended(shard, contended);
+        self.event_log.record_contention(shard, contended);
     }
 
-    fn upkeep(&self, news: MaintenanceEvent) {
-        match news {
+    fn upkeep(&self, event: MaintenanceEvent) {
+        match event {
             MaintenanceEvent::Snapshot { moved, moved_bytes } => {
                 self.metrics.snapshot(moved);
                 tracing::debug!(moved, moved_bytes, "snapshot taken");
