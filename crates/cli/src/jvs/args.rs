@@ -226,7 +226,7 @@ pub(crate) struct Snapshot {
     pub(crate) target: Target,
     #[command(flatten)]
     pub(crate) session: SessionArg,
-    /// Required consistency.
+    /// Consistency that the snapshot must have.
     #[arg(long, default_value = "quiesced")]
     pub(crate) consistency: ConsistencyArg,
 }
