@@ -13,8 +13,6 @@
 //! in the next ones: in order, from where the batch before stopped.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use kernel::{
     Action, Age, AgentName, Bundle, Command, Conflict, Event, Granted, Identity, Kernel, LeaseId,
@@ -24,6 +22,7 @@ use kernel::{
 use store::{LsnRange, Seq};
 
 use crate::clock::{Clock, Stamps, WrongClock, opening_lsn};
+use crate::connection::WaiterConnection;
 use crate::deadlock::would_deadlock;
 use crate::documents::DocumentLocation;
 use crate::record::encode_record;
@@ -257,7 +256,12 @@ impl Decider {
     /// Asks for a lease. Nobody barges: whoever came earlier and is in the way goes first, even if what is
     /// wanted is free just now. With `wait`, which is set once nobody listens any more, it waits for it, if
     /// it may.
-    pub fn ask(&mut self, command: &Command, correlation: u128, wait: Option<&Arc<AtomicBool>>) -> Admission {
+    pub fn ask(
+        &mut self,
+        command: &Command,
+        correlation: u128,
+        wait: Option<&WaiterConnection>,
+    ) -> Admission {
         let (Some(grant), Some(identity)) = (lease_request_of(command), &command.identity) else {
             return Admission::Decided(Decision::Outcome(self.decide(command, correlation, None)));
         };
@@ -282,7 +286,7 @@ impl Decider {
         };
         self.note_contended(command, outcome, &blocked);
         match wait {
-            Some(gone) => self.queue(now, command, correlation, Arc::clone(gone), blocked.position),
+            Some(connection) => self.queue(now, command, correlation, connection.clone(), blocked.position),
             None => Admission::Decided(Decision::Blocked(Box::new(blocked))),
         }
     }
@@ -366,11 +370,11 @@ impl Decider {
         now: Time,
         command: &Command,
         correlation: u128,
-        gone: Arc<AtomicBool>,
+        connection: WaiterConnection,
         position: usize,
     ) -> Admission {
         let age = self.age_of(now, lease_request_of(command).expect("only requests for leases wait"));
-        let ticket = self.waiters.push(Waiter { command: command.clone(), correlation, age, gone });
+        let ticket = self.waiters.push(Waiter { command: command.clone(), correlation, age, connection });
         Admission::Waiting { ticket, position }
     }
 
@@ -439,8 +443,8 @@ impl Decider {
     }
 
     /// Another connection waits for a waiter's answer now.
-    pub fn listen(&mut self, ticket: Ticket, gone: Arc<AtomicBool>) {
-        self.waiters.reattach(ticket, gone);
+    pub fn listen(&mut self, ticket: Ticket, connection: WaiterConnection) {
+        self.waiters.reattach(ticket, connection);
     }
 
     /// Offers what became free to its waiters, in order, while the batch has capacity for their grants; the next

@@ -3,7 +3,7 @@
 //! **What is absent.** No HTTP, no TLS, no command line. Clocks, randomness and stores come in as arguments.
 //!
 //! The modules in reading order: `record` encodes commands in the log, and `snapshot` a whole state; `clock` stamps;
-//! `decider` applies commands and collects them into batches; `waiters` are the wait queues, `deadlock` finds cycles of
+//! `decider` applies commands and collects them into batches; `connection` tells whether a waiter is still there, `waiters` are the wait queues, `deadlock` finds cycles of
 //! sessions, `rates` limits requests; `documents` locates documents; `shard` is all of that, one batch at a time;
 //! `sequencer` has the threads that drive it; `recovery` goes from a store to a state; `checkpoint` does the same beside
 //! the live state, to snapshot it and to truncate the log; `uploads` are documents that are too long for the log;
@@ -18,6 +18,7 @@ mod record;
 mod snapshot;
 mod clock;
 mod decider;
+mod connection;
 mod waiters;
 mod deadlock;
 mod rates;
@@ -31,6 +32,7 @@ mod engine;
 mod stopwatch;
 
 pub use clock::{Clock, MachineClock};
+pub use connection::WaiterConnection;
 pub use decider::{Advice, Blocked, ContentionEvent, ContentionOutcome, Decision, TenureConfig};
 pub use documents::DocumentLocation;
 pub use engine::{Engine, EngineObserver, Fatal, MaintenanceEvent, OpenError, Options};

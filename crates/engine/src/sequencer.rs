@@ -22,7 +22,6 @@ mod delivery;
 mod inbox;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
@@ -34,6 +33,7 @@ use store::{Bounds, ErrorKind, LogStore, Seq, StoreError};
 pub use self::delivery::Delivery;
 use self::inbox::{Drained, Inbox};
 use crate::checkpoint::Mark;
+use crate::connection::WaiterConnection;
 use crate::decider::ContentionEvent;
 use crate::shard::{LogSpace, Reply, Shard, Submission, TurnOutput, Unavailable, Wait};
 use crate::stopwatch::Stopwatch;
@@ -257,9 +257,9 @@ impl Sequencer {
     }
 
     /// Nobody listens any more for the answer of the waiter with this flag: it goes, and those behind it move up.
-    pub fn hang_up(&self, gone: Arc<AtomicBool>) {
-        gone.store(true, Ordering::Release);
-        self.shared.inbox.hang_up(gone);
+    pub fn hang_up(&self, connection: WaiterConnection) {
+        connection.close();
+        self.shared.inbox.hang_up(connection);
     }
 
     /// Sends away those who wait: they are told that the shard is about to stop.
@@ -411,8 +411,8 @@ impl Shared {
         if taken.dismissed {
             core.shard.dismiss();
         }
-        for gone in &taken.gone {
-            core.shard.hang_up(gone);
+        for connection in &taken.closed_connections {
+            core.shard.hang_up(connection);
         }
         for (lease, reached) in taken.deliveries {
             core.shard.delivered(lease, reached);

@@ -8,14 +8,13 @@
 //! threads and a disk, the simulator with neither.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernel::{
     Action, Command, Event, Identity, Kernel, LeaseId, Lsn, Outcome, Rejection, Renewal, RequestKey,
     Response, Retraction, Span, Time,
 };
 
+use crate::connection::WaiterConnection;
 use crate::decider::{Admission, BATCH_BYTES, ContentionEvent, Decider, Decision, SealedBatch};
 use crate::rates::Rates;
 use crate::record::Record;
@@ -52,7 +51,7 @@ pub struct Wait {
     /// At most so long. There is no waiting for ever.
     pub most: Span,
     /// To be set once nobody listens any more: the waiter vanishes before it can be granted anything.
-    pub gone: Arc<AtomicBool>,
+    pub connection: WaiterConnection,
 }
 
 /// Looks at the state when a command has been decided: what its answer shows besides. What it sees may be told
@@ -126,18 +125,12 @@ impl<R> TurnOutput<R> {
     }
 }
 
-/// Tells the flag of one waiter from every other's: where it is.
-type Gone = usize;
-
-fn gone_at(flag: &Arc<AtomicBool>) -> Gone {
-    Arc::as_ptr(flag).addr()
-}
-
 /// A waiter's other half.
 struct ParkedRequest<R> {
     to: R,
     on_decided: Option<OnDecided>,
-    gone: Gone,
+    /// The number of its connection.
+    connection: u64,
     until: Time,
     /// A retry of the same request takes its place.
     request: Option<(Identity, RequestKey)>,
@@ -169,8 +162,8 @@ pub struct Shard<R> {
     /// When those who wait have waited long enough.
     patience: BTreeSet<(Time, Ticket)>,
     retries: BTreeMap<(Identity, RequestKey), Ticket>,
-    /// Whose flag is whose.
-    flags: BTreeMap<Gone, Ticket>,
+    /// Waiters by the numbers of their connections.
+    connections: BTreeMap<u64, Ticket>,
     long: VecDeque<LongCommand<R>>,
     undelivered: BTreeMap<LeaseId, Undelivered>,
     replies: Vec<(R, Reply, Option<LeaseId>)>,
@@ -189,7 +182,7 @@ impl<R> Shard<R> {
             parked: BTreeMap::new(),
             patience: BTreeSet::new(),
             retries: BTreeMap::new(),
-            flags: BTreeMap::new(),
+            connections: BTreeMap::new(),
             long: VecDeque::new(),
             undelivered: BTreeMap::new(),
             replies: Vec::new(),
@@ -334,7 +327,7 @@ impl<R> Shard<R> {
         }
         self.patience.clear();
         self.retries.clear();
-        self.flags.clear();
+        self.connections.clear();
     }
 
     /// Is a response that carries this lease on its way, and none delivered yet?
@@ -406,7 +399,7 @@ impl<R> Shard<R> {
             return self.reply(to, Err(Unavailable::TooOften));
         }
         let wait = wait.filter(|_| self.parked.len() < WAITERS_MAX);
-        match self.decider.ask(&command, correlation, wait.as_ref().map(|wait| &wait.gone)) {
+        match self.decider.ask(&command, correlation, wait.as_ref().map(|wait| &wait.connection)) {
             Admission::Decided(said) => {
                 self.note_grant(&command, &said);
                 self.say(to, on_decided, said);
@@ -420,9 +413,9 @@ impl<R> Shard<R> {
                 if !planted!(WaitUnbounded) {
                     self.patience.insert((until, ticket));
                 }
-                let gone = gone_at(&wait.gone);
-                self.flags.insert(gone, ticket);
-                self.parked.insert(ticket, ParkedRequest { to, on_decided, gone, until, request });
+                let connection = wait.connection.number();
+                self.connections.insert(connection, ticket);
+                self.parked.insert(ticket, ParkedRequest { to, on_decided, connection, until, request });
             }
         }
     }
@@ -455,15 +448,15 @@ impl<R> Shard<R> {
             return self.reply(to, Ok(refused(Rejection::RequestMismatch)));
         }
         // One that does not want to wait is told at once how things stand, at the end of its time.
-        let wait = wait.unwrap_or(Wait { most: Span(0), gone: Arc::default() });
+        let wait = wait.unwrap_or(Wait { most: Span(0), connection: WaiterConnection::default() });
         let until = self.decider.now().after(wait.most);
         let parked = self.parked.get_mut(&ticket).expect("whoever waits is parked");
         let before = std::mem::replace(&mut parked.to, to);
         parked.on_decided = on_decided;
-        self.flags.remove(&parked.gone);
-        parked.gone = gone_at(&wait.gone);
-        self.flags.insert(parked.gone, ticket);
-        self.decider.listen(ticket, wait.gone);
+        self.connections.remove(&parked.connection);
+        parked.connection = wait.connection.number();
+        self.connections.insert(parked.connection, ticket);
+        self.decider.listen(ticket, wait.connection);
         self.patience.remove(&(parked.until, ticket));
         parked.until = until;
         self.patience.insert((until, ticket));
@@ -505,7 +498,7 @@ impl<R> Shard<R> {
     fn unpark(&mut self, ticket: Ticket) -> Option<ParkedRequest<R>> {
         let parked = self.parked.remove(&ticket)?;
         self.patience.remove(&(parked.until, ticket));
-        self.flags.remove(&parked.gone);
+        self.connections.remove(&parked.connection);
         if let Some(request) = &parked.request {
             self.retries.remove(request);
         }
@@ -513,9 +506,9 @@ impl<R> Shard<R> {
     }
 
     /// Nobody listens any more for the answer of the waiter with this flag: it goes, and those behind it move up.
-    pub fn hang_up(&mut self, gone: &Arc<AtomicBool>) {
-        gone.store(true, Ordering::Release);
-        if let Some(ticket) = self.flags.get(&gone_at(gone)).copied() {
+    pub fn hang_up(&mut self, connection: &WaiterConnection) {
+        connection.close();
+        if let Some(ticket) = self.connections.get(&connection.number()).copied() {
             self.decider.call_off(ticket);
             self.unpark(ticket);
             self.collect_served();

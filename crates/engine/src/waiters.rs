@@ -11,13 +11,13 @@
 //! that it serves, and stops at the first exclusive waiter that it cannot serve, which blocks the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernel::{
     Action, Age, Bundle, ClaimSetKind, Command, Identity, LeaseRequest, Member, Namespace, Predicate,
     ResourceName, SessionName,
 };
+
+use crate::connection::WaiterConnection;
 
 /// A waiter's number, in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,7 +33,7 @@ pub struct Waiter {
     /// Its age under wait-die.
     pub age: Age,
     /// Set when its connection closes: it is then removed instead of served.
-    pub gone: Arc<AtomicBool>,
+    pub connection: WaiterConnection,
 }
 
 /// The result of offering freed resources to one waiter.
@@ -168,9 +168,9 @@ impl Waiters {
     }
 
     /// Replaces the connection of a waiter: `gone` is set when the new one closes.
-    pub fn reattach(&mut self, ticket: Ticket, gone: Arc<AtomicBool>) {
+    pub fn reattach(&mut self, ticket: Ticket, connection: WaiterConnection) {
         if let Some(waiter) = self.waiting.get_mut(&ticket) {
-            waiter.gone = gone;
+            waiter.connection = connection;
         }
     }
 
@@ -237,7 +237,7 @@ impl Waiters {
         let mut served = Vec::new();
         while let Some(ticket) = self.next_overlapping(namespace, freed, *tried) {
             let waiter = self.waiting.get(&ticket).expect("a ticket in a queue is waiting");
-            let gone = waiter.gone.load(Ordering::Acquire) && !planted!(DisconnectedStillServed);
+            let gone = waiter.connection.is_closed() && !planted!(DisconnectedStillServed);
             let attempt = if !gone && self.is_next(ticket) { serve(waiter) } else { ServeResult::Blocked };
             let result = match attempt {
                 ServeResult::Served(result) => Some(result),

@@ -4,14 +4,14 @@
 //! hand-over is shared by a batch.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kernel::{LeaseId, Span};
 use store::Seq;
 
 use super::{Query, ReplyTo};
+use crate::connection::WaiterConnection;
 use crate::shard::{Submission, Unavailable};
 use crate::stopwatch::Stopwatch;
 
@@ -28,7 +28,7 @@ pub(super) struct Inbox {
 struct InboxState {
     submissions: VecDeque<Submission<ReplyTo>>,
     queries: Vec<Query>,
-    gone: Vec<Arc<AtomicBool>>,
+    closed_connections: Vec<WaiterConnection>,
     /// Responses that carry a lease: whether they were handed to their sockets. As many as there are grants in a few
     /// batches: each turn takes all of them.
     deliveries: Vec<(LeaseId, bool)>,
@@ -45,7 +45,7 @@ struct InboxState {
 pub(super) struct Drained {
     pub(super) submissions: VecDeque<Submission<ReplyTo>>,
     pub(super) queries: Vec<Query>,
-    pub(super) gone: Vec<Arc<AtomicBool>>,
+    pub(super) closed_connections: Vec<WaiterConnection>,
     pub(super) deliveries: Vec<(LeaseId, bool)>,
     pub(super) dismissed: bool,
     pub(super) closed: bool,
@@ -99,10 +99,10 @@ impl Inbox {
     }
 
     /// No faster than they can be taken out: one that does not fit goes when its turn comes.
-    pub(super) fn hang_up(&self, gone: Arc<AtomicBool>) {
+    pub(super) fn hang_up(&self, connection: WaiterConnection) {
         let mut kept = self.kept();
-        if kept.gone.len() < self.max {
-            kept.gone.push(gone);
+        if kept.closed_connections.len() < self.max {
+            kept.closed_connections.push(connection);
             self.wake(kept);
         }
     }
@@ -199,7 +199,7 @@ impl Inbox {
         let mut kept = self.kept();
         let empty = |kept: &InboxState| {
             let commands = submissions && kept.has_more();
-            !commands && kept.gone.is_empty() && !kept.dismissed && !kept.closed && !kept.nudged
+            !commands && kept.closed_connections.is_empty() && !kept.dismissed && !kept.closed && !kept.nudged
         };
         if !timeout.is_zero() && empty(&kept) {
             kept.asleep = Some((timeout, Stopwatch::start()));
@@ -220,7 +220,7 @@ impl Inbox {
         Drained {
             submissions: if submissions { std::mem::take(&mut kept.submissions) } else { VecDeque::new() },
             queries: if submissions { std::mem::take(&mut kept.queries) } else { Vec::new() },
-            gone: std::mem::take(&mut kept.gone),
+            closed_connections: std::mem::take(&mut kept.closed_connections),
             deliveries: std::mem::take(&mut kept.deliveries),
             dismissed: std::mem::take(&mut kept.dismissed),
             closed: kept.closed,
@@ -247,6 +247,7 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::mpsc::channel;
 
     use super::*;

@@ -11,6 +11,7 @@ use engine::internals::sequencer::{BatchObserver, QUEUE_MAX, Sequencer};
 use engine::internals::shard::Shard;
 use engine::{
     Decision, Delivery, MachineClock, Measure, Reply, ReplyTo, Submission, TenureConfig, Unavailable, Wait,
+    WaiterConnection,
 };
 use kernel::{
     Action, Command, Event, Granted, IdempotencyKey, Kernel, Limits, Lsn, Outcome, RequestKey, Response,
@@ -85,7 +86,7 @@ fn submit_waiting(sequencer: &Sequencer, name: &str, action: Action, wait: Optio
 }
 
 fn wait(ms: u64) -> Wait {
-    Wait { most: Span(ms), gone: Arc::default() }
+    Wait { most: Span(ms), connection: WaiterConnection::default() }
 }
 
 fn acquire(name: &str) -> Action {

@@ -1,10 +1,8 @@
 //! Wait queues: FIFO, bundles granted as a whole, no barging; compared with a list that is scanned in full.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::internals::decider::{Admission, Decider};
-use engine::{Clock, Decision, TenureConfig, Ticket};
+use engine::{Clock, Decision, TenureConfig, Ticket, WaiterConnection};
 use kernel::{Action, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Response, Span, Store};
 use sim::fixture::{grant, held, identity, key, member, one};
 use sim::rng::Rng;
@@ -45,7 +43,7 @@ fn granted(decision: &Decision) -> Option<Granted> {
 }
 
 fn acquire(decider: &mut Decider, bundle: Bundle) -> Result<Granted, (Ticket, usize)> {
-    match decider.ask(&acquire_command(bundle), 0, Some(&Arc::default())) {
+    match decider.ask(&acquire_command(bundle), 0, Some(&WaiterConnection::default())) {
         Admission::Decided(decision) => Ok(granted(&decision).expect("granted or waiting")),
         Admission::Waiting { ticket, position } => Err((ticket, position)),
     }
@@ -153,10 +151,13 @@ fn a_cancelled_waiter_is_never_granted_and_unblocks_the_waiters_behind_it() {
 fn a_disconnected_waiter_is_skipped() {
     let mut decider = decider();
     let holder = acquire(&mut decider, key("k")).expect("free");
-    let gone = Arc::new(AtomicBool::new(false));
-    assert!(matches!(decider.ask(&acquire_command(key("k")), 0, Some(&gone)), Admission::Waiting { .. }));
+    let connection = WaiterConnection::default();
+    assert!(matches!(
+        decider.ask(&acquire_command(key("k")), 0, Some(&connection)),
+        Admission::Waiting { .. }
+    ));
     let (behind, _) = acquire(&mut decider, key("k")).expect_err("held");
-    gone.store(true, Ordering::Release);
+    connection.close();
     release(&mut decider, &holder);
     assert_eq!(served(&mut decider).iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(), [behind]);
     assert!(decider.waiters().is_empty());

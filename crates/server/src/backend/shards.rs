@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::{Decision, Delivery, Engine, OnDecided, Reply, ReplyTo, Submission, Unavailable, Wait};
+use engine::{
+    Decision, Delivery, Engine, OnDecided, Reply, ReplyTo, Submission, Unavailable, Wait, WaiterConnection,
+};
 use kernel::{Command, Kernel, LeaseId, Namespace, Shard, Span, Time};
 use tokio::sync::oneshot;
 
@@ -197,8 +199,8 @@ impl Backend {
         });
         let SubmitOptions { correlation, document, wait } = options;
         let mut guard = wait.map(|_| WaiterGuard::new(self.engine(shard)));
-        let gone = guard.as_ref().map(|guard| Arc::clone(&guard.gone));
-        let wait = wait.zip(gone).map(|(most, gone)| Wait { most, gone });
+        let connection = guard.as_ref().map(|guard| guard.connection.clone());
+        let wait = wait.zip(connection).map(|(most, connection)| Wait { most, connection });
         let (send, receive) = oneshot::channel();
         // A reply that is not received is dropped with its delivery: that reports the failure.
         let to: ReplyTo = Box::new(move |reply, delivery| drop(send.send((reply, delivery))));
@@ -252,21 +254,21 @@ pub(crate) struct ShardView<'a> {
 /// Removes a waiter from its queue if the request is dropped before the reply: its connection has closed.
 struct WaiterGuard {
     engine: Arc<Engine>,
-    gone: Arc<AtomicBool>,
+    connection: WaiterConnection,
     /// The reply has arrived: there is no waiter any more.
     replied: bool,
 }
 
 impl WaiterGuard {
     fn new(engine: &Arc<Engine>) -> WaiterGuard {
-        WaiterGuard { engine: Arc::clone(engine), gone: Arc::default(), replied: false }
+        WaiterGuard { engine: Arc::clone(engine), connection: WaiterConnection::default(), replied: false }
     }
 }
 
 impl Drop for WaiterGuard {
     fn drop(&mut self) {
         if !self.replied {
-            self.engine.sequencer().hang_up(Arc::clone(&self.gone));
+            self.engine.sequencer().hang_up(self.connection.clone());
         }
     }
 }

@@ -1,7 +1,6 @@
 //! One agent: its attempt, the leases it believes to hold, and the time of its next action.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use engine::WaiterConnection;
 
 use kernel::{
     Action, Age, AgentAnnouncement, AgentName, Bundle, Command, Credential, Granted, IdempotencyKey,
@@ -69,7 +68,7 @@ pub(super) struct AgentRequest {
     pub(super) agent: usize,
     pub(super) command: Command,
     /// Set when the client has disconnected and the server can know it.
-    pub(super) gone: Arc<AtomicBool>,
+    pub(super) connection: WaiterConnection,
     pub(super) wait: u64,
     /// The end of its wait, by its server's clock.
     pub(super) until: Option<Time>,

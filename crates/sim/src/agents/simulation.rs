@@ -1,11 +1,9 @@
 //! The simulation of agents: an event loop that advances time to the next event.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::internals::shard::TurnOutput;
-use engine::{Advice, Blocked, Decision, Reply, Submission, Wait};
+use engine::{Advice, Blocked, Decision, Reply, Submission, Wait, WaiterConnection};
 use kernel::{Action, Age, Command, Granted, Outcome, Response, Span};
 
 use super::agent::{Agent, AgentRequest, NextStep, request};
@@ -153,7 +151,7 @@ impl<'a> AgentSimulation<'a> {
 
     fn act(&mut self, number: usize) {
         for command in self.agents[number].maintain_leases(&mut self.rng, self.now) {
-            self.send(number, command, 0, Arc::default());
+            self.send(number, command, 0, WaiterConnection::default());
         }
         let now = self.now;
         let agent = &mut self.agents[number];
@@ -201,10 +199,10 @@ impl<'a> AgentSimulation<'a> {
         attempt.next = NextStep::AwaitResponse { number: self.next, by };
         let attempt = attempt.clone();
         let command = agent.command(&attempt, attempt.age);
-        self.send(number, command, wait, Arc::default());
+        self.send(number, command, wait, WaiterConnection::default());
     }
 
-    fn send(&mut self, agent: usize, command: Command, wait: u64, gone: Arc<AtomicBool>) {
+    fn send(&mut self, agent: usize, command: Command, wait: u64, connection: WaiterConnection) {
         let number = self.next;
         self.next += 1;
         let delay = match self.rng.below(20) {
@@ -212,7 +210,7 @@ impl<'a> AgentSimulation<'a> {
             1..3 if self.period == Period::Faulty => self.rng.below(FAULTY_DELAY),
             _ => self.rng.below(DELAY),
         };
-        let request = AgentRequest { agent, command, gone, wait, until: None, must_be_granted: false };
+        let request = AgentRequest { agent, command, connection, wait, until: None, must_be_granted: false };
         self.transit.push((after(self.now, delay), number, request));
     }
 
@@ -221,7 +219,7 @@ impl<'a> AgentSimulation<'a> {
         let known = self.period.is_fault_free() || self.rng.one_in(2);
         let request = self.transit.iter().find(|(_, other, _)| *other == number).map(|(.., request)| request);
         if let Some(request) = request.or(self.pending.get(&number)).filter(|_| known) {
-            request.gone.store(true, Ordering::Release);
+            request.connection.close();
         }
     }
 
@@ -287,7 +285,8 @@ impl<'a> AgentSimulation<'a> {
             to.push(Submission::new(self.agents[request.agent].announce(false), RequestNumber::MAX));
         }
         request.until = (request.wait > 0).then(|| now.after(Span(request.wait)));
-        let wait = request.until.map(|_| Wait { most: Span(request.wait), gone: Arc::clone(&request.gone) });
+        let wait =
+            request.until.map(|_| Wait { most: Span(request.wait), connection: request.connection.clone() });
         to.push(Submission { wait, ..Submission::new(request.command.clone(), number) });
         self.pending.insert(number, request);
     }
@@ -313,7 +312,7 @@ impl<'a> AgentSimulation<'a> {
             let Some(request) = self.pending.remove(&number) else { continue };
             (self.trace_line)(format!("{} {number} {} {reply:?}", self.now.0, request.agent));
             let faulty = self.period == Period::Faulty;
-            let lost = request.gone.load(Ordering::Acquire) || faulty && self.rng.one_in(15);
+            let lost = request.connection.is_closed() || faulty && self.rng.one_in(15);
             // A response can be lost without an error at the server.
             let lost_silently = faulty && self.rng.one_in(20);
             if let Some(lease) = lease {
@@ -414,7 +413,7 @@ impl<'a> AgentSimulation<'a> {
         let now = server.shard.now();
         let wakes = server.shard.until_due();
         for (ticket, waiter) in server.shard.waiters().iter() {
-            let request = self.pending.values().find(|request| Arc::ptr_eq(&request.gone, &waiter.gone));
+            let request = self.pending.values().find(|request| request.connection == waiter.connection);
             let until = request.and_then(|request| request.until);
             let Some(until) = until else {
                 return Err(format!("{ticket:?} has no pending request: {waiter:?}"));
@@ -471,7 +470,7 @@ impl<'a> AgentSimulation<'a> {
     fn restart(&mut self, number: usize) {
         self.stats.restarts += 1;
         let announce = self.agents[number].announce(true);
-        self.send(number, announce, 0, Arc::default());
+        self.send(number, announce, 0, WaiterConnection::default());
         let at = after(self.now, HOLD + self.rng.below(super::GRACE.0 + 2000));
         for lease in &mut self.agents[number].held {
             (lease.renew_at, lease.rebind_at) = (None, Some(at));

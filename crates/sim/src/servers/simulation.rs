@@ -1,12 +1,12 @@
 //! The simulation: time, a network, clients and servers, one step at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::internals::shard::TurnOutput;
 use engine::internals::waiters::lease_request_of;
-use engine::{Advice, Decision, DocumentLocation, Pin, Reply, Submission, Unavailable, Wait};
+use engine::{
+    Advice, Decision, DocumentLocation, Pin, Reply, Submission, Unavailable, Wait, WaiterConnection,
+};
 use kernel::{Action, Command, LeaseId, Outcome, Response, Span, State};
 use store::ErrorKind;
 use store::object::WriterId;
@@ -172,7 +172,7 @@ impl<'a> ServerSimulation<'a> {
             if !waiting.is_empty()
                 && let Some(wait) = &self.rng.pick(&waiting).wait
             {
-                wait.gone.store(true, Ordering::Release);
+                wait.connection.close();
             }
         }
     }
@@ -186,7 +186,7 @@ impl<'a> ServerSimulation<'a> {
         };
         let waits = lease_request_of(&command).is_some() && self.rng.one_in(2);
         let most = 1 + self.rng.below(8000);
-        let wait = waits.then(|| Wait { most: Span(most), gone: Arc::new(AtomicBool::new(false)) });
+        let wait = waits.then(|| Wait { most: Span(most), connection: WaiterConnection::default() });
         let (arrives, at) = (TrueTime(self.now.0 + delay), self.now);
         let respond_by = TrueTime(arrives.0 + most + SLACK);
         self.transit
@@ -278,7 +278,7 @@ impl<'a> ServerSimulation<'a> {
             let Some(request) = self.pending.remove(&number) else { continue };
             (self.trace_line)(format!("{} {number} {reply:?}", self.now.0));
             self.stats.responses += 1;
-            let gone = request.wait.as_ref().is_some_and(|wait| wait.gone.load(Ordering::Acquire));
+            let gone = request.wait.as_ref().is_some_and(|wait| wait.connection.is_closed());
             let lost = gone || self.rng.one_in(15);
             if let Ok(decision) = &reply {
                 self.ledger
@@ -477,7 +477,7 @@ fn is_live(server: &Server, lease: LeaseId) -> bool {
 }
 
 fn is_gone(request: &ClientRequest) -> bool {
-    request.wait.as_ref().is_some_and(|wait| wait.gone.load(Ordering::Acquire))
+    request.wait.as_ref().is_some_and(|wait| wait.connection.is_closed())
 }
 
 fn uses(command: &Command, lease: LeaseId) -> bool {

@@ -27,7 +27,7 @@ pub(crate) struct Serve;
 impl clap::Args for Serve {
     fn augment_args(command: Command) -> Command {
         let file = Arg::new(FILE).long(FILE).env("LOCKD_CONFIG").value_name("FILE");
-        let file = file.value_parser(value_parser!(PathBuf)).help("Settings file");
+        let file = file.value_parser(value_parser!(PathBuf)).help("File to read settings from");
         command.arg(file).args(Config::SETTINGS.iter().map(flag)).after_help(AFTER_HELP)
     }
 

@@ -2,10 +2,9 @@
 //! after they end, so that refusals are checked too.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, channel};
 
-use engine::{Decision, Engine, Reply, ReplyTo, Submission, Wait};
+use engine::{Decision, Engine, Reply, ReplyTo, Submission, Wait, WaiterConnection};
 use kernel::{
     Action, Bundle, Command, Commit, Etag, Granted, Identity, LeaseId, LeaseRequest, LeaseView, Location,
     Lsn, Outcome, Rejection, Renewal, Response, Shard, Span, State, Time, Version, Write,
@@ -126,7 +125,7 @@ impl<'a> Client<'a> {
         let to: ReplyTo = Box::new(move |reply, delivery| {
             delivery.settle(send.send(record_acquire(&recorder, key, invoked, reply)).is_ok());
         });
-        let wait = Some(Wait { most: WAIT_MAX, gone: Arc::new(AtomicBool::new(false)) });
+        let wait = Some(Wait { most: WAIT_MAX, connection: WaiterConnection::default() });
         self.engine.sequencer().submit(Submission {
             command,
             correlation: 2,
