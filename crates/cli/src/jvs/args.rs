@@ -219,7 +219,7 @@ pub(crate) struct Run {
                   jvs snapshot --consistency best_effort"
 )]
 pub(crate) struct Snapshot {
-    /// One-line note.
+    /// Note for the history, on one line.
     #[arg(value_parser = one_line)]
     pub(crate) note: Option<String>,
     #[command(flatten)]

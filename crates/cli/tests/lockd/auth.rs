@@ -303,7 +303,7 @@ fn a_passphrase_comes_from_a_file_or_a_descriptor_and_must_be_right() {
     let args = ["new", "client", "--server-in", "server.pem", "--out", "c.pem", "--cn", "x"];
     dir.write("wrong", "incorrect horse\n");
     dir.write("empty", "\n");
-    dir.refused(&args, 1, "nobody can be asked; give --ca-pass-file or --ca-pass-fd");
+    dir.refused(&args, 1, "there is no terminal to prompt on; pass --ca-pass-file or --ca-pass-fd");
     dir.refused(&[&args[..], &["--ca-pass-file", "wrong"]].concat(), 1, "the passphrase is wrong");
     dir.refused(
         &[&args[..], &["--ca-pass-file", "empty"]].concat(),

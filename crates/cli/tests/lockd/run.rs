@@ -166,7 +166,7 @@ fn is_gone_before_the_next_is_granted(cut: impl FnOnce(&lockd_server::testing::P
     assert_eq!(next.code, 0, "77: the command still ran: {}", next.stderr);
     let (code, stderr) = run.ended();
     assert_eq!(code, Some(12), "{stderr}");
-    assert!(stderr.contains("no server has confirmed it in time"), "{stderr}");
+    assert!(stderr.contains("no server confirmed it before its deadline"), "{stderr}");
     assert!(group_is_gone(pids[0]));
 }
 

@@ -1,6 +1,5 @@
 //! Wait queues: FIFO, bundles granted as a whole, no barging; compared with a list that is scanned in full.
 
-
 use engine::internals::decider::{Admission, Decider};
 use engine::{Clock, Decision, TenureConfig, Ticket, WaiterConnection};
 use kernel::{Action, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Response, Span, Store};
