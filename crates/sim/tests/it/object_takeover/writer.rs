@@ -156,7 +156,7 @@ impl LogSession<'_> {
             (ErrorKind::Taken, WriterRole::Deposed) => self.thread.count("deposed"),
             (ErrorKind::Refused, WriterRole::Deposed) => self.thread.count("stood down"),
             // It gave up on a batch of unknown outcome, and now has another.
-            (ErrorKind::Refused, _) if error.what.contains("undecided") => {}
+            (ErrorKind::Refused, _) if error.what.contains("outcome of an append is unknown") => {}
             other => panic!("{other:?}: {error}"),
         }
     }
