@@ -39,7 +39,7 @@ settings! { |data_dir|
     /// TTL for requests that do not specify one
     "default-ttl" "LOCKD_DEFAULT_TTL" "TIME" => default_ttl: Duration = Duration::from_secs(60),
         range Range::SPAN_FROM_1_MS;
-    /// Maximum TTL
+    /// Maximum TTL that a request may have
     "max-ttl" "LOCKD_MAX_TTL" "TIME" => max_ttl: Duration = of_span(kernel::Limits::default().ttl_max),
         range Range::SPAN_FROM_1_MS;
     /// Maximum time that a request waits for a lease

@@ -250,9 +250,9 @@ macro_rules! choices {
 choices! {
     /// The format of a log line.
     LogFormat {
-        /// For people
+        /// Lines of text, for people
         Text = "text",
-        /// For machines: one object per line
+        /// One JSON object per line, for programs
         Json = "json",
     }
 }
