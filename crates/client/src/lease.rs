@@ -91,7 +91,7 @@ impl Lease {
         &self.granted().lease_id
     }
 
-    /// The fencing token, to be checked by the protected resource, as [`fence`] does. It only grows for each resource.
+    /// The fencing token, to be checked by the protected resource, as [`fence`](crate::fence) does. It only grows for each resource.
     pub fn fencing_token(&self) -> u64 {
         self.granted().fencing_token
     }

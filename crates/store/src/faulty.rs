@@ -22,7 +22,7 @@ pub enum Call {
     RaiseFloor,
     /// [`LogStore::confirm`].
     Confirm,
-    /// [`LogReader::read`] or [`LogReader::holding`].
+    /// [`LogReader::read`] or [`LogReader::read_lsn`].
     ReadBatch,
     /// [`BlobStore::create`].
     CreateBlob,

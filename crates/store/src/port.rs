@@ -118,7 +118,7 @@ pub trait LogStore: Send {
     /// and syncs files that are already open. ([`ErrorKind::TooLarge`] still applies.)
     ///
     /// Fails with [`ErrorKind::NoSpace`] and no side effects; may be retried at any time. Until it succeeds,
-    /// appends continue within [`LogStore::room`].
+    /// appends continue within [`LogStore::capacity`].
     fn reserve(&mut self) -> Result<(), StoreError>;
 
     /// How much can be appended without another [`LogStore::reserve`].

@@ -129,7 +129,7 @@ pub(crate) enum WorktreeCommand {
         /// Name of the worktree.
         #[arg(value_name = "ID")]
         worktree: WorktreeId,
-        /// Directory below the repository's root [default: `worktrees/<ID>`].
+        /// Directory below the repository's root (default: `worktrees/<ID>`).
         #[arg(long)]
         path: Option<PathBuf>,
         /// Whether it has a single writer.

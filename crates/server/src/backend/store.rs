@@ -1,6 +1,6 @@
 //! Kinds of stores, and the URLs that select them.
 //!
-//! A new kind is a file in `store/` that implements [`StoreBackend`], and a row of [`SCHEMES`].
+//! A new kind is a file in `store/` that implements [`StoreBackend`], and a row of `SCHEMES`.
 
 mod disk;
 mod memory;

@@ -43,7 +43,7 @@ pub enum WriterRole {
     /// It has read the log; its first append takes the log over.
     Reader,
     /// Another writer created the object of its first append: it has to catch up with
-    /// [`ObjectLog::read_on`].
+    /// [`ObjectLog::catch_up`].
     Behind,
     /// It owned the log when it last checked.
     Owner,
@@ -233,7 +233,7 @@ impl LogStore for ObjectLog {
     /// After [`ErrorKind::Io`] the batch may be in the log: append it again with the same bytes. Any other
     /// batch is [`ErrorKind::Refused`] until that one is decided.
     ///
-    /// [`ErrorKind::Taken`] at the first append: another writer was faster, call [`ObjectLog::read_on`]. At a
+    /// [`ErrorKind::Taken`] at the first append: another writer was faster, call [`ObjectLog::catch_up`]. At a
     /// later append: another writer has taken the log over. [`ErrorKind::Refused`] at the first append: the
     /// log was truncated past this writer's position, reopen it.
     fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {

@@ -1,7 +1,7 @@
 //! When a command under a lease gets SIGTERM and SIGKILL.
 //!
 //! **Invariant.** Let the last successful renewal have been sent at `s` on the boot clock, and let `R` be the remaining time
-//! in its response. With `m`, the clock-drift margin of [`client::Lease`], and `g`, the smaller of `--grace` and a third
+//! in its response. With `m`, the clock-drift margin of [`lockd_client::Lease`], and `g`, the smaller of `--grace` and a third
 //! of the TTL:
 //!
 //! ```text

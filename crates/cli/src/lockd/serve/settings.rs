@@ -1,4 +1,4 @@
-//! The settings of a server as flags, made from the table in [`server::config`].
+//! The settings of a server as flags, made from the table in [`lockd_server::config`].
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const AFTER_HELP: &str = "Examples:\n  \
     ~/.config, then in /etc.\n\n\
     SIGTERM stops the server after the requests in progress; SIGHUP reloads certificates and revocations.";
 
-/// The flags of `serve` and `config`. Values are taken from the matches by [`super::resolve`].
+/// The flags of `serve` and `config`. Values are taken from the matches by [`super::resolve()`].
 pub(crate) struct Serve;
 
 impl clap::Args for Serve {
