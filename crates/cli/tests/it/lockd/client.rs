@@ -3,7 +3,7 @@
 
 use identity::Role;
 
-use crate::server::{Server, sh};
+use crate::lockd::server::{Server, sh};
 
 const ACQUIRE: &str = r#"eval "$(lockd client acquire --owner worker-1 --ttl 30s orders)"; "#;
 

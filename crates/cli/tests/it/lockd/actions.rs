@@ -10,7 +10,7 @@ use kernel::{
 use serde_json::{Value, json};
 use sim::fixture::{grant, key, member};
 
-use crate::support::{TestStore, record};
+use crate::lockd::support::{TestStore, record};
 
 const LEASE: LeaseId = LeaseId { shard: Shard(1), lsn: Lsn(0xabc) };
 const HELD: Credential = Credential { lease: LEASE, epoch: Epoch(3) };

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-use crate::serve::Running;
+use crate::lockd::serve::Running;
 
 /// Every directory at or below `path` whose mode is not 0700, and every other file whose mode is not 0600.
 fn wider(path: &Path) -> Vec<String> {

@@ -14,8 +14,6 @@ mod pages;
 mod progress;
 mod reload;
 mod run;
-#[path = "../shared/running.rs"]
-mod running;
 mod serve;
 mod server;
 mod settings;

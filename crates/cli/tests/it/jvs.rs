@@ -4,6 +4,4 @@ mod commands;
 mod errors;
 mod pages;
 mod run;
-#[path = "../shared/running.rs"]
-mod running;
 mod support;

@@ -6,8 +6,8 @@ use std::process::{ChildStdout, Stdio};
 use identity::Role;
 use serde_json::Value;
 
+use crate::lockd::server::{Server, sh};
 use crate::running::Running;
-use crate::server::{Server, sh};
 
 /// A running watch and its output lines.
 fn watch(server: &Server, args: &[&str]) -> (Running, Lines<BufReader<ChildStdout>>) {
@@ -108,7 +108,7 @@ fn an_unreachable_server_is_reported_once_and_polled_again() {
     let server = Server::start(Role::Operator);
     let proxy = server.proxy();
     let mut command =
-        crate::server::program(&proxy.address.to_string(), assert_cmd::cargo::cargo_bin!("lockd"));
+        crate::lockd::server::program(&proxy.address.to_string(), assert_cmd::cargo::cargo_bin!("lockd"));
     command.args(["client", "watch", "orders", "--every", "100ms", "--timeout", "4s"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();

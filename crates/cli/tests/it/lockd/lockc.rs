@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use identity::Role;
 
-use crate::server::Server;
-use crate::support::Ran;
+use crate::lockd::server::Server;
+use crate::lockd::support::Ran;
 
 /// A server, and a temporary home directory.
 struct Fixture {
@@ -293,7 +293,7 @@ fn health_is_reported_by_the_exit_code() {
 mod pages {
     use std::path::Path;
 
-    use crate::pages::shared;
+    use crate::help_pages;
 
     fn program() -> &'static Path {
         Path::new(assert_cmd::cargo::cargo_bin!("lockc"))
@@ -301,21 +301,21 @@ mod pages {
 
     #[test]
     fn every_command_has_help_with_an_example() {
-        shared::every_command_has_help_with_an_example(program());
+        help_pages::every_command_has_help_with_an_example(program());
     }
 
     #[test]
     fn every_command_has_a_page_that_can_be_read() {
-        shared::every_command_has_a_page_that_can_be_read(program(), "lockc");
+        help_pages::every_command_has_a_page_that_can_be_read(program(), "lockc");
     }
 
     #[test]
     fn shells_can_complete() {
-        shared::shells_can_complete(program(), "lockc", ("ke", "keepalive"));
+        help_pages::shells_can_complete(program(), "lockc", ("ke", "keepalive"));
     }
 
     #[test]
     fn help_texts_are_phrases_without_rust_names() {
-        shared::help_texts_are_phrases_without_rust_names(program());
+        help_pages::help_texts_are_phrases_without_rust_names(program());
     }
 }

@@ -8,7 +8,7 @@ use identity::Role;
 use lockd_server::testing::{Loopback, Proxy};
 use tokio::runtime::Runtime;
 
-use crate::support::Ran;
+use crate::lockd::support::Ran;
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,

@@ -10,7 +10,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::Ran;
+use crate::lockd::support::Ran;
 
 const PASS: [&str; 2] = ["--ca-pass-file", "pass"];
 

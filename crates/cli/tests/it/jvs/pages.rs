@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-#[path = "../shared/pages.rs"]
-mod shared;
+use crate::help_pages;
 
 fn program() -> &'static Path {
     Path::new(assert_cmd::cargo::cargo_bin!("jvs"))
@@ -11,20 +10,20 @@ fn program() -> &'static Path {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    shared::every_command_has_help_with_an_example(program());
+    help_pages::every_command_has_help_with_an_example(program());
 }
 
 #[test]
 fn every_command_has_a_page_that_can_be_read() {
-    shared::every_command_has_a_page_that_can_be_read(program(), "jvs");
+    help_pages::every_command_has_a_page_that_can_be_read(program(), "jvs");
 }
 
 #[test]
 fn shells_can_complete() {
-    shared::shells_can_complete(program(), "jvs", ("snap", "snapshot"));
+    help_pages::shells_can_complete(program(), "jvs", ("snap", "snapshot"));
 }
 
 #[test]
 fn help_texts_are_phrases_without_rust_names() {
-    shared::help_texts_are_phrases_without_rust_names(program());
+    help_pages::help_texts_are_phrases_without_rust_names(program());
 }

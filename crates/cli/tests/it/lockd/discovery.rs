@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::serve::Running;
+use crate::lockd::serve::Running;
 
 /// A client in `cwd`, of a user whose data directory is `data_home/lockd`.
 fn acquire(

@@ -9,8 +9,8 @@ use identity::Role;
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::lockd::server::{Server, program};
 use crate::running::{Running, until};
-use crate::server::{Server, program};
 
 /// Deadline of every response: far more than one needs.
 const LONG: Duration = Duration::from_secs(60);
@@ -424,7 +424,7 @@ fn an_unreachable_server_is_reported_by_the_tool_and_wrong_usage_at_start() {
         (2, "lockd mcp --max-leases 0 </dev/null"),
         (2, "LOCKD_CLIENT_MTLS=true lockd mcp --identity /no/such/file </dev/null"),
     ] {
-        let ran = crate::server::sh(&closed.to_string(), script);
+        let ran = crate::lockd::server::sh(&closed.to_string(), script);
         assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{script}: {}", ran.stderr);
         assert!(!ran.stderr.is_empty(), "{script}");
     }

@@ -3,8 +3,8 @@
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
+use crate::jvs::support::{Playground, ran};
 use crate::running::{Running, assert_gone, spoken, until};
-use crate::support::{Playground, ran};
 
 #[test]
 fn the_command_gets_its_token_and_its_exit_code_is_passed_on() {

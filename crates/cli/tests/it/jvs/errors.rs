@@ -1,6 +1,6 @@
 //! Errors: class, exit code, and what to do next.
 
-use crate::support::{Playground, ran};
+use crate::jvs::support::{Playground, ran};
 
 #[test]
 fn each_class_has_its_exit_code_and_its_json() {
@@ -128,7 +128,7 @@ fn outside_any_repository_the_error_names_jvs_init() {
     assert_eq!(elsewhere.code, 0, "--repo works from anywhere");
 }
 
-fn ran_with_repo(playground: &Playground, from: &std::path::Path) -> crate::support::RunResult {
+fn ran_with_repo(playground: &Playground, from: &std::path::Path) -> crate::jvs::support::RunResult {
     let root = playground.root();
     ran(playground.command().current_dir(from).arg("--repo").arg(root).args(["lock", "status"]))
 }

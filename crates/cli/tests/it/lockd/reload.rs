@@ -7,7 +7,7 @@ use std::time::Duration;
 use identity::{Algorithm, Authority, CaBundle, ClientBundle, Days, IssueContext, UnixTime};
 use rustix::process::Signal;
 
-use crate::serve::Running;
+use crate::lockd::serve::Running;
 
 /// A server, a worker that is revoked and a worker that is not.
 struct World {

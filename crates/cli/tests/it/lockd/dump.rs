@@ -11,7 +11,7 @@ use kernel::{Action, Kernel, Limits, Outcome, Span, Store};
 use sim::fixture::{grant, identity, key};
 use store::{LogStore, LsnRange};
 
-use crate::support::{TestStore, flip, frames, lockd, record, ticking};
+use crate::lockd::support::{TestStore, flip, frames, lockd, record, ticking};
 
 /// Every file below a directory, with its content.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {

@@ -5,8 +5,8 @@ use std::process::Command;
 use identity::Role;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
 
+use crate::lockd::server::{Server, program};
 use crate::running::{Running, assert_gone, spoken, until};
-use crate::server::{Server, program};
 
 /// Starts a script under a lease. Its first line of output must be the pids of its processes.
 fn start(lockd: &mut Command, options: &[&str], script: &str) -> (Running, Vec<Pid>) {
@@ -262,7 +262,7 @@ fn an_unreachable_server_is_unavailable_and_bad_arguments_are_wrong_usage() {
         (2, "lockd run --key orders"),
         (2, "lockd run --key orders --grace soon -- echo started"),
     ] {
-        let ran = crate::server::sh(&closed.to_string(), script);
+        let ran = crate::lockd::server::sh(&closed.to_string(), script);
         assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{script}: {}", ran.stderr);
     }
 }

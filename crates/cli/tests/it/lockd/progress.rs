@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use identity::Role;
 use lockd_client::{Client, Conditions, Options, Progress};
 
-use crate::server::Server;
+use crate::lockd::server::Server;
 
 #[derive(Default)]
 struct ByteCounts {

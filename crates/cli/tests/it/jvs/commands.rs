@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
-use crate::support::Playground;
+use crate::jvs::support::Playground;
 
 #[test]
 fn a_lock_shows_what_readers_of_its_copy_see_and_no_secret() {
@@ -67,7 +67,7 @@ fn a_session_can_come_from_the_environment() {
     let playground = Playground::new();
     let session = playground.acquire();
     let renewed =
-        crate::support::ran(playground.command().args(["lock", "renew"]).env("JVS_SESSION_ID", session));
+        crate::jvs::support::ran(playground.command().args(["lock", "renew"]).env("JVS_SESSION_ID", session));
     assert_eq!(renewed.code, 0, "{}", renewed.stderr);
 }
 

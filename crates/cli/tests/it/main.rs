@@ -1,0 +1,6 @@
+//! The tests of the real binaries, in one test binary.
+
+mod running;
+mod help_pages;
+mod jvs;
+mod lockd;
