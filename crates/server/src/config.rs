@@ -93,6 +93,18 @@ settings! { |data_dir|
     "otlp-endpoint" "LOCKD_OTLP_ENDPOINT" "URL" => otlp_endpoint: Option<String> = None;
 }
 
+impl Default for Settings {
+    fn default() -> Settings {
+        Config::in_memory().settings()
+    }
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> ConnectionLimits {
+        Config::in_memory().connection_limits()
+    }
+}
+
 /// A setting with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {

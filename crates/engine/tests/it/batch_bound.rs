@@ -1,18 +1,15 @@
 //! A batch stays below the bound of every log, however much one command frees and however many long commands run.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 
 use engine::internals::decider::Decider;
 use engine::internals::sequencer::Sequencer;
 use engine::internals::shard::{LogSpace, Shard};
-use engine::{
-    Clock, Decision, Delivery, MachineClock, Reply, Submission, TenureConfig, Wait, WaiterConnection,
-};
+use engine::{Decision, Delivery, MachineClock, Reply, Submission, Wait, WaiterConnection};
 use kernel::{
-    Action, Bundle, Command, Granted, Kernel, LeaseRequest, Limits, Metadata, Outcome, Predicate, Renewal,
-    Response, Span, Store,
+    Action, Bundle, Command, Granted, Kernel, LeaseRequest, Metadata, Outcome, Predicate, Renewal, Response,
+    Span,
 };
 use sim::fixture::{grant, held, identity, key, member, one};
 use store::disk::{DiskLog, LogOptions};
@@ -20,50 +17,10 @@ use store::fs::RealFs;
 use store::{LogStore, Seq};
 
 use crate::deadline::DEADLINE;
+use crate::fixture::{TENURE, TestClock};
 
 /// Above the soft bound by one command, and below the 4 MiB that every log accepts in one batch.
 const BATCH_MAX: usize = 2 << 20;
-
-const TENURE: TenureConfig = TenureConfig {
-    store: Store { shard: kernel::Shard(0), shards: 1, hash_seed: 1 },
-    writer: 1,
-    limits: Limits {
-        ttl_max: Span(300_000),
-        hold_max: Span(300_000),
-        leases_max: 100_000,
-        leases_per_identity_max: 100_000,
-        namespaces_max: 10,
-        nodes_max: 100_000,
-        documents_max: 1000,
-        agents_max: 100,
-        agents_per_identity_max: 100,
-        policies_max: 100,
-        history_max: 1000,
-        history_members_max: 1000,
-        history_window: Span(60_000),
-        requests_max: 1000,
-        requests_per_identity_max: 1000,
-        request_window: Span(60_000),
-        step_max: 256,
-    },
-};
-
-#[derive(Clone, Default)]
-struct TestClock(Arc<AtomicU64>);
-
-impl Clock for TestClock {
-    fn boot_clock(&self) -> Span {
-        Span(self.0.load(Ordering::Relaxed))
-    }
-
-    fn boot_id(&self) -> u128 {
-        1
-    }
-
-    fn unix_micros(&self) -> u64 {
-        1_800_000_000_000_000
-    }
-}
 
 /// A shard whose callers are numbers. Every sealed batch is compared with the bound.
 struct Driver {

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test has no public items")]
 
 mod deadline;
+mod fixture;
 mod record;
 mod golden_records;
 mod golden_snapshots;

@@ -10,12 +10,11 @@ use engine::internals::recovery::replay;
 use engine::internals::sequencer::{BatchObserver, QUEUE_MAX, Sequencer};
 use engine::internals::shard::Shard;
 use engine::{
-    Decision, Delivery, MachineClock, Measure, Reply, ReplyTo, Submission, TenureConfig, Unavailable, Wait,
+    Decision, Delivery, MachineClock, Measure, Reply, ReplyTo, Submission, Unavailable, Wait,
     WaiterConnection,
 };
 use kernel::{
-    Action, Command, Event, Granted, IdempotencyKey, Kernel, Limits, Lsn, Outcome, RequestKey, Response,
-    Span, Store,
+    Action, Command, Event, Granted, IdempotencyKey, Kernel, Lsn, Outcome, RequestKey, Response, Span,
 };
 use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
@@ -25,32 +24,9 @@ use store::memory::MemoryLog;
 use store::{Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError};
 
 use crate::deadline::{DEADLINE, eventually};
+use crate::fixture::TENURE;
 
 type ReplyReceiver = Receiver<Reply>;
-
-const TENURE: TenureConfig = TenureConfig {
-    store: Store { shard: kernel::Shard(0), shards: 1, hash_seed: 1 },
-    writer: 1,
-    limits: Limits {
-        ttl_max: Span(300_000),
-        hold_max: Span(300_000),
-        leases_max: 100_000,
-        leases_per_identity_max: 100_000,
-        namespaces_max: 10,
-        nodes_max: 100_000,
-        documents_max: 1000,
-        agents_max: 100,
-        agents_per_identity_max: 100,
-        policies_max: 100,
-        history_max: 1000,
-        history_members_max: 1000,
-        history_window: Span(60_000),
-        requests_max: 1000,
-        requests_per_identity_max: 1000,
-        request_window: Span(60_000),
-        step_max: 256,
-    },
-};
 
 fn decider(kernel: Kernel, next: Seq) -> Decider {
     let clock = MachineClock::new().expect("Linux");

@@ -1,12 +1,11 @@
 //! A shard, batch by batch: wait-die, deadlock cycles, retries of waiters, undelivered grants, long commands.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use engine::internals::decider::Decider;
 use engine::internals::shard::{LogSpace, Shard, TurnOutput};
 use engine::{
-    Advice, Blocked, Clock, ContentionOutcome, Decision, Reply, Submission, TenureConfig, Unavailable, Wait,
+    Advice, Blocked, ContentionOutcome, Decision, Reply, Submission, TenureConfig, Unavailable, Wait,
     WaiterConnection,
 };
 use kernel::{
@@ -16,22 +15,7 @@ use kernel::{
 use sim::fixture::{default_namespace, grant, held, identity, key, member, one};
 use store::Seq;
 
-#[derive(Clone, Default)]
-struct TestClock(Arc<AtomicU64>);
-
-impl Clock for TestClock {
-    fn boot_clock(&self) -> Span {
-        Span(self.0.load(Ordering::Relaxed))
-    }
-
-    fn boot_id(&self) -> u128 {
-        1
-    }
-
-    fn unix_micros(&self) -> u64 {
-        1_800_000_000_000_000
-    }
-}
+use crate::fixture::TestClock;
 
 /// A shard whose callers are numbers, and a clock that the test advances.
 struct Driver {

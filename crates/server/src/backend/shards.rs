@@ -17,7 +17,6 @@ use crate::backend::event_log::EventLog;
 use crate::backend::event_log::subscribers::Subscribers;
 use crate::backend::metrics::Metrics;
 use crate::backend::store::StoreGuard;
-use crate::config::Config;
 
 /// Defaults and limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +31,6 @@ pub struct Settings {
     pub json_max: u64,
     /// Maximum size of a document that is stored in the log, in bytes.
     pub inline_max: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Config::in_memory().settings()
-    }
 }
 
 /// Returns the time since 1970.

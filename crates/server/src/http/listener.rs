@@ -20,7 +20,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::backend::shards::Backend;
-use crate::config::Config;
 use crate::http::connection::{ConnectionService, RevocationCheck};
 use crate::http::router::Routes;
 use crate::http::timeouts::IdleTimeoutStream;
@@ -37,12 +36,6 @@ pub struct ConnectionLimits {
     pub stall_timeout: Duration,
     /// How long requests in progress may continue when the server stops.
     pub drain_timeout: Duration,
-}
-
-impl Default for ConnectionLimits {
-    fn default() -> ConnectionLimits {
-        Config::in_memory().connection_limits()
-    }
 }
 
 /// TLS of a server: its certificate, its CA, and the revoked certificates.
