@@ -18,7 +18,7 @@ use engine::internals::decider::Decider;
 use engine::internals::recovery::replay;
 use engine::internals::sequencer::Sequencer;
 use engine::internals::shard::Shard;
-use engine::{Decision, Delivery, MachineClock, Submission, TenureConfig};
+use engine::{Decision, Delivery, Executor, MachineClock, Submission, TenureConfig, Workers};
 use kernel::{Action, Command, Identity, Kernel, Limits, Outcome, Response, Span, Store};
 use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
@@ -65,9 +65,16 @@ fn run(dir: &Path, callers: usize, rounds: usize, drive: Drive) -> Duration {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
     let decider = Decider::open(Kernel::new(), Seq(0), clock, &opening).expect("a clock that is right");
-    let fatal = Box::new(|error| panic!("{error}"));
-    let sequencer =
-        Arc::new(Sequencer::start(Shard::new(decider), Box::new(log), Box::new(()), u64::MAX, fatal));
+    let fatal = Box::new(|why| panic!("{why:?}"));
+    let executor: Arc<dyn Executor> = Arc::new(Workers::default());
+    let sequencer = Arc::new(Sequencer::start(
+        Shard::new(decider),
+        Box::new(log),
+        Box::new(()),
+        u64::MAX,
+        fatal,
+        &executor,
+    ));
     // A spare segment is zeroed before the first reply: exclude that from the measurement.
     let mut first = Cycle::new(usize::MAX, 1);
     let opened = sequencer.call(first.next(None).expect("one round"), 0, None, None);

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use engine::{
-    Decision, Delivery, Engine, EngineObserver, Fatal, MachineClock, MaintenanceEvent, Options, Reply,
-    Submission, TenureConfig, Wait, WaiterConnection,
+    Decision, Delivery, Engine, EngineObserver, Executor, Fatal, MachineClock, MaintenanceEvent, Options,
+    Reply, Submission, TenureConfig, Wait, WaiterConnection, Workers,
 };
 use kernel::{
     Action, Command, Event, Granted, Identity, Limits, Lsn, Outcome, Renewal, Response, Span, Store,
@@ -64,7 +64,8 @@ fn open(dir: &Path, watch: &Arc<SnapshotCounter>, options: Options) -> Engine {
     let opening = TenureConfig { store, writer: 1, limits };
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let watcher: Arc<dyn EngineObserver> = Arc::clone(watch) as Arc<dyn EngineObserver>;
-    Engine::open(Box::new(log), blobs, clock, &opening, options, watcher).expect("a sound store")
+    let executor: Arc<dyn Executor> = Arc::new(Workers::default());
+    Engine::open(Box::new(log), blobs, clock, &opening, options, watcher, &executor).expect("a sound store")
 }
 
 /// An asynchronous client: replies arrive with the request's number and the time of arrival.

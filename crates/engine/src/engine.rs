@@ -20,8 +20,9 @@ use crate::checkpoint::Mark;
 use crate::clock::{Clock, WrongClock};
 use crate::decider::{ContentionEvent, Decider, TenureConfig};
 use crate::documents::{BlobId, DocumentLocation, Term, read_inline};
+use crate::executor::Executor;
 use crate::recovery::{RecoveryError, recover};
-use crate::sequencer::{BatchObserver, Measure, Sequencer};
+use crate::sequencer::{BatchObserver, Ended, Measure, Sequencer};
 use crate::uploads::{ReadHold, Uploads};
 
 /// Maintenance settings of an engine.
@@ -73,6 +74,8 @@ impl std::error::Error for OpenError {}
 pub enum Fatal {
     /// An append failed, or a turn panicked: the state in memory is ahead of the log.
     Append(StoreError),
+    /// Another server owns the log.
+    Deposed(StoreError),
     /// A second recovery led to a different state than the live one.
     Diverged(String),
 }
@@ -85,6 +88,9 @@ impl fmt::Display for Fatal {
                     f,
                     "the state in memory is ahead of the log, so no request can be answered; restart the server: {error}"
                 )
+            }
+            Fatal::Deposed(error) => {
+                write!(f, "another server has taken over the log; restart this one to follow it: {error}")
             }
             Fatal::Diverged(what) => f.write_str(what),
         }
@@ -177,6 +183,7 @@ impl Engine {
         opening: &TenureConfig,
         options: Options,
         watcher: Arc<dyn EngineObserver>,
+        executor: &Arc<dyn Executor>,
     ) -> Result<Engine, OpenError> {
         let shard = opening.store.shard;
         let kernel = recover(&*log, &*blobs, shard).map_err(OpenError::Recovery)?;
@@ -190,10 +197,15 @@ impl Engine {
         let (readers, reader) = (Readers::new(&*log), log.reader());
         let follower = Box::new(EventRelay { shard, tasks: tasks.clone(), watcher: Arc::clone(&watcher) });
         let on_fatal = Arc::clone(&watcher);
-        let fatal = Box::new(move |error| on_fatal.fatal(Fatal::Append(error)));
+        let on_end = Box::new(move |why| {
+            on_fatal.fatal(match why {
+                Ended::Failed(error) => Fatal::Append(error),
+                Ended::Deposed(error) => Fatal::Deposed(error),
+            });
+        });
         let mut served = crate::shard::Shard::new(decider);
         served.set_sweeper(options.sweeper);
-        let sequencer = Sequencer::start(served, log, follower, options.snapshot_every, fatal);
+        let sequencer = Sequencer::start(served, log, follower, options.snapshot_every, on_end, executor);
         let sequencer = Arc::new(sequencer);
         let stop = Arc::new(AtomicBool::new(false));
         let maintenance = Maintenance {
@@ -289,7 +301,7 @@ struct EventRelay {
 }
 
 impl BatchObserver for EventRelay {
-    fn landed(&mut self, events: &[(Lsn, Vec<Event>)]) {
+    fn durable(&mut self, events: &[(Lsn, Vec<Event>)]) {
         let all = events.iter().flat_map(|(_, events)| events);
         for blob in all.filter_map(superseded_blob) {
             // If the queue is full, garbage collection finds the blob.

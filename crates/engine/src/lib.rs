@@ -24,6 +24,8 @@ mod deadlock;
 mod rates;
 mod documents;
 mod shard;
+mod sync;
+mod executor;
 mod sequencer;
 mod recovery;
 mod checkpoint;
@@ -36,6 +38,7 @@ pub use connection::WaiterConnection;
 pub use decider::{Advice, Blocked, ContentionEvent, ContentionOutcome, Decision, TenureConfig};
 pub use documents::DocumentLocation;
 pub use engine::{Engine, EngineObserver, Fatal, MaintenanceEvent, OpenError, Options};
+pub use executor::{Executor, Workers};
 pub use record::Record;
 pub use sequencer::{Delivery, Measure, ReplyTo};
 pub use shard::{OnDecided, RENEWALS_MAX, Reply, Submission, Unavailable, Wait};
@@ -73,6 +76,10 @@ pub mod internals {
     /// See the module of this name in the sources.
     pub mod shard {
         pub use crate::shard::*;
+    }
+    /// See the module of this name in the sources.
+    pub mod executor {
+        pub use crate::executor::*;
     }
     /// See the module of this name in the sources.
     pub mod sequencer {

@@ -40,6 +40,8 @@ pub enum Unavailable {
     Replaced,
     /// The shard has ended, or is about to.
     Stopped,
+    /// Another server owns the shard now; the command was not carried out.
+    Deposed,
 }
 
 /// What a command comes to, once it is durable.
@@ -328,6 +330,20 @@ impl<R> Shard<R> {
         self.patience.clear();
         self.retries.clear();
         self.connections.clear();
+    }
+
+    /// Whether resources that became free have not been offered to all of their waiters yet, and there is log space for
+    /// grants. New requests for leases must wait meanwhile, or they would overtake the waiters.
+    pub fn is_handing_off(&self) -> bool {
+        self.space == LogSpace::Plenty && self.decider.has_unserved()
+    }
+
+    /// The reply addresses of all commands without a published reply. The shard is not used any more.
+    pub fn take_pending(&mut self) -> Vec<R> {
+        let parked = std::mem::take(&mut self.parked).into_values().map(|parked| parked.to);
+        let long = std::mem::take(&mut self.long).into_iter().map(|long| long.to);
+        let replies = std::mem::take(&mut self.replies).into_iter().map(|(to, ..)| to);
+        parked.chain(long).chain(replies).collect()
     }
 
     /// Is a response that carries this lease on its way, and none delivered yet?

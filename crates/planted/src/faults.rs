@@ -174,15 +174,29 @@ faults! {
     /// New work is accepted although the log has no space for it.
     NoSpaceIgnored = "no-space-ignored" in "engine/src/shard.rs" caught by "engine/shard",
     /// Responses are sent before the append.
-    AnswerEarly = "answer-early" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    AnswerEarly = "answer-early" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
     /// Rejections are sent before the append.
-    RefuseEarly = "refuse-early" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    RefuseEarly = "refuse-early" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
     /// Events are published before the append: a blob is deleted before its successor is durable.
-    EventsEarly = "events-early" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    EventsEarly = "events-early" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
     /// A query is answered without confirming that the log is still owned.
-    QueryUnconfirmed = "query-unconfirmed" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    QueryUnconfirmed = "query-unconfirmed" in "engine/src/sequencer/batch.rs" caught by "engine/sequencer",
     /// The engine continues after a failed append.
-    FailureIgnored = "failure-ignored" in "engine/src/sequencer.rs" caught by "engine/sequencer",
+    FailureIgnored = "failure-ignored" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
+    /// A thread that decided leaves without another look into the inbox.
+    InboxUnchecked = "inbox-unchecked" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
+    /// No turn follows when the log is back from an append.
+    NoTurnAfterAppend = "no-turn-after-append" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
+    /// A submitting thread that reached its limit of turns does not hand the rest to a worker.
+    RestForgotten = "rest-forgotten" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
+    /// No turn follows when the delivery of a grant fails.
+    FailedDeliveryUnnoticed = "failed-delivery-unnoticed" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
+    /// A timer that is set stays as it is, although something is due earlier.
+    TimerKept = "timer-kept" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
+    /// A thread continues with the state that a panic left half changed.
+    PoisonIgnored = "poison-ignored" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
+    /// Requests for leases are decided while waiters have not been offered yet what became free.
+    RequestsOvertakeHandOff = "requests-overtake-hand-off" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
     /// A snapshot omits the stored responses to idempotency keys.
     SnapshotForgetsRequests = "snapshot-forgets-requests" in "engine/src/checkpoint.rs" caught by "servers",
     /// A snapshot lacks the last batch that it claims to contain, and is not compared with the live state.

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use clap::Args;
 use engine::{
-    Decision, DocumentLocation, Engine, EngineObserver, Fatal, MachineClock, MaintenanceEvent, Options,
-    TenureConfig,
+    Decision, DocumentLocation, Engine, EngineObserver, Executor, Fatal, MachineClock, MaintenanceEvent,
+    Options, TenureConfig, Workers,
 };
 use kernel::{
     Action, Bundle, Command, Commit, Credential, Cursor, Event, Identity, LeaseView, Limits, Location, Lsn,
@@ -99,7 +99,8 @@ fn open(dir: &Path) -> Result<Engine, String> {
         sweep_every: Duration::from_millis(20),
         ..Options::default()
     };
-    Engine::open(Box::new(log), blobs, clock, &opening, options, Arc::new(Reporter))
+    let executor: Arc<dyn Executor> = Arc::new(Workers::default());
+    Engine::open(Box::new(log), blobs, clock, &opening, options, Arc::new(Reporter), &executor)
         .map_err(|error| error.to_string())
 }
 

@@ -138,6 +138,11 @@ pub trait LogStore: Send {
         Ok(())
     }
 
+    /// Records that the log ends with its last batch, so that the next opening can tell a lost batch from none.
+    fn mark_clean_stop(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// A new independent reader, for another thread.
     fn reader(&self) -> Box<dyn LogReader>;
 }
@@ -218,6 +223,8 @@ pub enum ErrorKind {
     Gone,
     /// The bytes differ from what was written. Do not build on them.
     Damaged,
+    /// Whether the batch was appended is not known: append the same bytes again until it is.
+    Undecided,
     /// The store cannot be used like this: opened by another process, on a network filesystem, or in the
     /// wrong state for the call.
     Refused,

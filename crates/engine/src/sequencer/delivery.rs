@@ -6,44 +6,45 @@
 //! Then the first connection closes. If that undid the grant, a second client would get a lease that the first was
 //! told it holds. So the shard counts the responses where they are decided, and each reports exactly once.
 
-use std::sync::Arc;
+use std::sync::Weak;
 
 use kernel::LeaseId;
 
-use super::inbox::Inbox;
+use super::turn::Shared;
 
 /// One response on its way to a client. Dropped without [`Delivery::confirm`], it has failed.
 #[derive(Default)]
 #[must_use = "dropping a delivery reports that the response was lost"]
 pub struct Delivery {
     /// `None` where the response carries no lease, or one that the client is known to have.
-    report: Option<(LeaseId, Arc<Inbox>)>,
+    report: Option<(LeaseId, Weak<Shared>)>,
 }
 
 impl Delivery {
-    pub(super) fn new(lease: Option<LeaseId>, inbox: &Arc<Inbox>) -> Delivery {
-        Delivery { report: lease.map(|lease| (lease, Arc::clone(inbox))) }
+    pub(super) fn new(lease: Option<LeaseId>, shared: &Weak<Shared>) -> Delivery {
+        Delivery { report: lease.map(|lease| (lease, Weak::clone(shared))) }
     }
 
     /// The response was handed to its socket. If the network loses it from here on, the lease lasts until its TTL.
     pub fn confirm(mut self) {
-        if let Some((lease, inbox)) = self.report.take() {
-            inbox.delivered(lease);
-        }
+        self.report(true);
     }
 
     /// Confirms the delivery if `reached` is true, otherwise reports it as failed.
-    pub fn settle(self, reached: bool) {
-        if reached {
-            self.confirm();
+    pub fn settle(mut self, reached: bool) {
+        self.report(reached);
+    }
+
+    fn report(&mut self, reached: bool) {
+        let Some((lease, shared)) = self.report.take() else { return };
+        if let Some(shared) = shared.upgrade() {
+            shared.report_delivery(lease, reached);
         }
     }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        if let Some((lease, inbox)) = self.report.take() {
-            inbox.undelivered(lease);
-        }
+        self.report(false);
     }
 }

@@ -1,283 +1,215 @@
-//! What waits for the deciding thread: commands, queries, and news.
+//! What has arrived and is not decided yet: commands, queries, and reports about connections.
 //!
-//! Bounded: who comes when it is full is turned away. All that is there is taken at once, so the cost of a
-//! hand-over is shared by a batch.
+//! Bounded: a command that finds it full is refused. Requests for leases and other commands are counted apart, so that a
+//! thousand requests that wait for a hand-off cannot keep a renewal out.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use kernel::{LeaseId, Span};
+use kernel::{Action, LeaseId};
 use store::Seq;
 
 use super::{Query, ReplyTo};
 use crate::connection::WaiterConnection;
 use crate::shard::{Submission, Unavailable};
-use crate::stopwatch::Stopwatch;
+use crate::sync::{Mutex, MutexGuard, lock};
 
-/// Nobody is woken to be earlier by less.
-const EARLIER: Duration = Duration::from_millis(2);
-
+/// The inbox of a sequencer.
 pub(super) struct Inbox {
     max: usize,
-    kept: Mutex<InboxState>,
-    arrived: Condvar,
+    state: Mutex<InboxState>,
 }
 
 #[derive(Default)]
 struct InboxState {
     submissions: VecDeque<Submission<ReplyTo>>,
+    /// How many of the submissions are requests for leases.
+    lease_requests: usize,
     queries: Vec<Query>,
-    closed_connections: Vec<WaiterConnection>,
-    /// Responses that carry a lease: whether they were handed to their sockets. As many as there are grants in a few
-    /// batches: each turn takes all of them.
-    deliveries: Vec<(LeaseId, bool)>,
-    dismissed: bool,
+    disconnected: VecDeque<WaiterConnection>,
+    /// Responses that carry a lease, and whether they were handed to their sockets. At most one for each grant that was
+    /// published.
+    deliveries: VecDeque<(LeaseId, bool)>,
+    /// One of them failed.
+    has_failed_delivery: bool,
+    is_dismissed: bool,
     floor: Option<Seq>,
-    closed: bool,
-    /// For how long the deciding thread sleeps, if it does, and since when.
-    asleep: Option<(Duration, Stopwatch)>,
-    /// It has to look at the time again.
-    nudged: bool,
+    is_closed: bool,
+    /// A worker is about to run a turn.
+    is_spawned: bool,
 }
 
-/// What was waiting.
-pub(super) struct Drained {
+/// What a turn can take now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Capacity {
+    /// Nothing: the batch is full, and the one before is not durable yet.
+    Nothing,
+    /// Anything but requests for leases: waiters go first.
+    NoLeaseRequests,
+    /// Anything.
+    Everything,
+}
+
+/// What a turn has taken.
+pub(super) struct Arrivals {
     pub(super) submissions: VecDeque<Submission<ReplyTo>>,
     pub(super) queries: Vec<Query>,
-    pub(super) closed_connections: Vec<WaiterConnection>,
-    pub(super) deliveries: Vec<(LeaseId, bool)>,
-    pub(super) dismissed: bool,
-    pub(super) closed: bool,
+    pub(super) disconnected: VecDeque<WaiterConnection>,
+    pub(super) deliveries: VecDeque<(LeaseId, bool)>,
+    pub(super) is_dismissed: bool,
 }
 
-impl InboxState {
-    fn has_more(&self) -> bool {
-        !self.submissions.is_empty() || !self.queries.is_empty()
-    }
+/// Whether a command asks for a lease.
+pub(super) fn is_lease_request(submission: &Submission<ReplyTo>) -> bool {
+    matches!(submission.command.action, Action::Acquire(_) | Action::Reserve(_))
 }
 
 impl Inbox {
     pub(super) fn new(max: usize) -> Inbox {
-        Inbox { max, kept: Mutex::default(), arrived: Condvar::new() }
+        Inbox { max, state: Mutex::default() }
     }
 
-    /// Or says whom to tell why not. The caller wakes the deciding thread, or does its work.
+    /// Adds a command, or returns its reply address with the reason why not.
     pub(super) fn submit(&self, submission: Submission<ReplyTo>) -> Result<(), (ReplyTo, Unavailable)> {
-        let mut kept = self.kept();
-        if kept.closed {
+        let mut state = self.lock();
+        if state.is_closed {
             return Err((submission.to, Unavailable::Stopped));
         }
-        if kept.submissions.len() >= self.max {
+        let is_request = is_lease_request(&submission);
+        let others = state.submissions.len() - state.lease_requests;
+        let same_kind = if is_request { state.lease_requests } else { others };
+        if same_kind >= self.max {
             return Err((submission.to, Unavailable::Busy));
         }
-        kept.submissions.push_back(submission);
+        state.lease_requests += usize::from(is_request);
+        state.submissions.push_back(submission);
         Ok(())
     }
 
-    /// The caller wakes the deciding thread, or does its work.
     pub(super) fn query(&self, query: Query) -> Result<(), Unavailable> {
-        let mut kept = self.kept();
-        if kept.closed {
+        let mut state = self.lock();
+        if state.is_closed {
             return Err(Unavailable::Stopped);
         }
-        if kept.queries.len() >= self.max {
+        if state.queries.len() >= self.max {
             return Err(Unavailable::Busy);
         }
-        kept.queries.push(query);
+        state.queries.push(query);
         Ok(())
     }
 
-    /// There is something to be taken. Heard also by one that sleeps until a full batch is gone, and does not know that it is.
-    pub(super) fn ring(&self) {
-        self.nudge();
-    }
-
-    /// The deciding thread is about to sleep, for no longer than this.
-    pub(super) fn retire(&self, most: Duration) {
-        self.kept().asleep = Some((most, Stopwatch::start()));
-    }
-
-    /// No faster than they can be taken out: one that does not fit goes when its turn comes.
-    pub(super) fn hang_up(&self, connection: WaiterConnection) {
-        let mut kept = self.kept();
-        if kept.closed_connections.len() < self.max {
-            kept.closed_connections.push(connection);
-            self.wake(kept);
+    /// Whether there was room. A connection that is closed is also noticed when its waiter would be served.
+    pub(super) fn disconnect(&self, connection: WaiterConnection) -> bool {
+        let mut state = self.lock();
+        let has_room = state.disconnected.len() < self.max;
+        if has_room {
+            state.disconnected.push_back(connection);
         }
+        has_room
     }
 
-    /// The next turn takes note of it: nothing is due for it.
-    pub(super) fn delivered(&self, lease: LeaseId) {
-        self.kept().deliveries.push((lease, true));
-    }
-
-    /// The deciding thread undoes the grant, unless another response carries it.
-    pub(super) fn undelivered(&self, lease: LeaseId) {
-        let mut kept = self.kept();
-        kept.deliveries.push((lease, false));
-        kept.nudged = true;
-        self.wake(kept);
+    /// Reports what became of a response that carries a lease.
+    pub(super) fn report_delivery(&self, lease: LeaseId, reached: bool) {
+        let mut state = self.lock();
+        state.deliveries.push_back((lease, reached));
+        state.has_failed_delivery |= !reached;
     }
 
     pub(super) fn dismiss(&self) {
-        let mut kept = self.kept();
-        kept.dismissed = true;
-        self.wake(kept);
+        self.lock().is_dismissed = true;
     }
 
-    /// Something has changed that the deciding thread has to look at.
-    pub(super) fn nudge(&self) {
-        let mut kept = self.kept();
-        kept.nudged = true;
-        self.wake(kept);
-    }
-
-    /// What was taken and did not fit goes first next time; the room for it is used again.
-    pub(super) fn put_back(&self, mut submissions: VecDeque<Submission<ReplyTo>>) {
-        let mut kept = self.kept();
-        if !submissions.is_empty() || kept.submissions.capacity() < submissions.capacity() {
-            submissions.append(&mut kept.submissions);
-            kept.submissions = submissions;
-        }
-    }
-
-    /// Is there more to be taken?
-    pub(super) fn has_more(&self) -> bool {
-        self.kept().has_more()
-    }
-
-    /// Does the deciding thread have to go on once the log is back?
-    pub(super) fn needs_the_log(&self) -> bool {
-        let kept = self.kept();
-        kept.closed || kept.floor.is_some() || kept.has_more()
-    }
-
-    /// The highest counts.
+    /// The highest floor counts.
     pub(super) fn raise_floor(&self, floor: Seq) {
-        self.keep_floor(floor);
-        self.nudge();
+        let mut state = self.lock();
+        state.floor = state.floor.max(Some(floor));
     }
 
-    /// For when the log is back.
-    pub(super) fn keep_floor(&self, floor: Seq) {
-        let mut kept = self.kept();
-        kept.floor = kept.floor.max(Some(floor));
+    pub(super) fn take_floor(&self) -> Option<Seq> {
+        self.lock().floor.take()
+    }
+
+    pub(super) fn has_floor(&self) -> bool {
+        self.lock().floor.is_some()
+    }
+
+    /// Whether a worker must be spawned: false if one is about to run a turn.
+    pub(super) fn note_spawned(&self) -> bool {
+        !std::mem::replace(&mut self.lock().is_spawned, true)
+    }
+
+    /// The worker runs a turn now: what arrives from here on needs another.
+    pub(super) fn note_started(&self) {
+        self.lock().is_spawned = false;
     }
 
     pub(super) fn close(&self) {
-        let mut kept = self.kept();
-        kept.closed = true;
-        self.wake(kept);
+        self.lock().is_closed = true;
     }
 
-    /// Is the deciding thread asleep, with nothing to wake up for?
-    pub(super) fn is_idle(&self) -> bool {
-        let kept = self.kept();
-        kept.asleep.is_some()
-            && !kept.nudged
-            && kept.submissions.is_empty()
-            && kept.queries.is_empty()
-            && !kept.closed
+    /// Takes what a turn can take. Whoever takes has `core`, so that what arrived first is decided first.
+    pub(super) fn take(&self, capacity: Capacity) -> Arrivals {
+        let mut state = self.lock();
+        let takes_commands = capacity != Capacity::Nothing;
+        if takes_commands {
+            state.lease_requests = 0;
+        }
+        state.has_failed_delivery = false;
+        Arrivals {
+            submissions: if takes_commands {
+                std::mem::take(&mut state.submissions)
+            } else {
+                VecDeque::new()
+            },
+            queries: if takes_commands { std::mem::take(&mut state.queries) } else { Vec::new() },
+            disconnected: std::mem::take(&mut state.disconnected),
+            deliveries: std::mem::take(&mut state.deliveries),
+            is_dismissed: std::mem::take(&mut state.is_dismissed),
+        }
     }
 
-    /// Something is due in so long: the deciding thread must not sleep for longer.
-    pub(super) fn wake_within(&self, due: Option<Span>) {
-        let mut kept = self.kept();
-        let sooner = |than: Duration| due.is_some_and(|due| Duration::from_millis(due.0) + EARLIER < than);
-        let too_long = |(asleep, since): (Duration, Stopwatch)| {
-            sooner(asleep) && sooner(asleep.saturating_sub(since.elapsed()))
+    /// Puts back what the batch had no capacity for, in front of what has arrived since. An empty queue returns for its
+    /// allocation.
+    pub(super) fn put_back(&self, mut left: Arrivals) {
+        let mut state = self.lock();
+        let is_larger = left.submissions.capacity() > state.submissions.capacity();
+        if !left.submissions.is_empty() || (state.submissions.is_empty() && is_larger) {
+            state.lease_requests += left.submissions.iter().filter(|left| is_lease_request(left)).count();
+            left.submissions.append(&mut state.submissions);
+            state.submissions = left.submissions;
+        }
+        if !left.disconnected.is_empty() {
+            left.disconnected.append(&mut state.disconnected);
+            state.disconnected = left.disconnected;
+        }
+        if !left.deliveries.is_empty() {
+            state.has_failed_delivery |= left.deliveries.iter().any(|(_, reached)| !reached);
+            left.deliveries.append(&mut state.deliveries);
+            state.deliveries = left.deliveries;
+        }
+    }
+
+    /// Whether a turn with this capacity has something to take. Deliveries that succeeded can wait for the next turn.
+    pub(super) fn has_work(&self, capacity: Capacity) -> bool {
+        let state = self.lock();
+        let takeable = match capacity {
+            Capacity::Nothing => return false,
+            Capacity::NoLeaseRequests => state.submissions.len() - state.lease_requests,
+            Capacity::Everything => state.submissions.len(),
         };
-        if kept.asleep.is_some_and(too_long) {
-            kept.nudged = true;
-            self.wake(kept);
-        }
+        takeable > 0
+            || !state.queries.is_empty()
+            || !state.disconnected.is_empty()
+            || state.is_dismissed
+            || state.has_failed_delivery
     }
 
-    /// Waits until there is something, or so long; for submissions only if they are wanted.
-    pub(super) fn wait(&self, timeout: Duration, submissions: bool) {
-        let mut kept = self.kept();
-        let empty = |kept: &InboxState| {
-            let commands = submissions && kept.has_more();
-            !commands && kept.closed_connections.is_empty() && !kept.dismissed && !kept.closed && !kept.nudged
-        };
-        if !timeout.is_zero() && empty(&kept) {
-            kept.asleep = Some((timeout, Stopwatch::start()));
-            kept = self
-                .arrived
-                .wait_timeout_while(kept, timeout, |kept| empty(kept))
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-        kept.asleep = None;
-        kept.nudged = false;
+    /// Whether it is closed, and every command and query was taken.
+    pub(super) fn is_exhausted(&self) -> bool {
+        let state = self.lock();
+        state.is_closed && state.submissions.is_empty() && state.queries.is_empty()
     }
 
-    /// Takes all that is there, submissions only if they are wanted. Whoever takes has the core: what came first is
-    /// decided first.
-    pub(super) fn take(&self, submissions: bool) -> Drained {
-        let mut kept = self.kept();
-        Drained {
-            submissions: if submissions { std::mem::take(&mut kept.submissions) } else { VecDeque::new() },
-            queries: if submissions { std::mem::take(&mut kept.queries) } else { Vec::new() },
-            closed_connections: std::mem::take(&mut kept.closed_connections),
-            deliveries: std::mem::take(&mut kept.deliveries),
-            dismissed: std::mem::take(&mut kept.dismissed),
-            closed: kept.closed,
-        }
-    }
-
-    /// The floor to raise, if there is one.
-    pub(super) fn take_floor(&self) -> Option<Seq> {
-        self.kept().floor.take()
-    }
-
-    fn wake(&self, kept: MutexGuard<'_, InboxState>) {
-        let asleep = kept.asleep.is_some();
-        drop(kept);
-        if asleep {
-            self.arrived.notify_one();
-        }
-    }
-
-    fn kept(&self) -> MutexGuard<'_, InboxState> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::mpsc::channel;
-
-    use super::*;
-
-    /// Sleeps for an hour if it is let, on a thread of its own; says whether it came back soon.
-    fn comes_back(inbox: &Arc<Inbox>, submissions: bool) -> bool {
-        let (send, receive) = channel();
-        let inbox = Arc::clone(inbox);
-        std::thread::spawn(move || {
-            inbox.wait(Duration::from_secs(3600), submissions);
-            let _ = send.send(());
-        });
-        receive.recv_timeout(Duration::from_secs(60)).is_ok()
-    }
-
-    /// The batch was full when the deciding thread went to sleep, and gone when somebody rang: it did not hear, for five
-    /// seconds.
-    #[test]
-    fn a_ring_is_heard_by_one_that_wants_no_submissions() {
-        let inbox = Arc::new(Inbox::new(1));
-        inbox.ring();
-        assert!(comes_back(&inbox, false));
-    }
-
-    /// Something became due while the deciding thread found out how long it might sleep: it slept for that long.
-    #[test]
-    fn what_becomes_due_just_before_the_sleep_is_not_slept_through() {
-        let inbox = Arc::new(Inbox::new(1));
-        inbox.retire(Duration::from_secs(3600));
-        inbox.wake_within(Some(Span(10)));
-        assert!(comes_back(&inbox, true));
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        lock(&self.state)
     }
 }

@@ -17,7 +17,7 @@ use store::fs::RealFs;
 use store::{LogStore, Seq};
 
 use crate::deadline::DEADLINE;
-use crate::fixture::{TENURE, TestClock};
+use crate::fixture::{TENURE, TestClock, executor};
 
 /// Above the soft bound by one command, and below the 4 MiB that every log accepts in one batch.
 const BATCH_MAX: usize = 2 << 20;
@@ -218,8 +218,9 @@ fn a_sequencer_on_disk_survives_a_hand_off_larger_than_a_batch() {
     let clock = MachineClock::new().expect("Linux");
     let next = log.bounds().next;
     let decider = Decider::open(Kernel::new(), next, Box::new(clock), &TENURE).expect("a valid clock");
-    let fatal = Box::new(|error| panic!("{error}"));
-    let sequencer = Sequencer::start(Shard::new(decider), Box::new(log), Box::new(()), u64::MAX, fatal);
+    let fatal = Box::new(|why| panic!("{why:?}"));
+    let sequencer =
+        Sequencer::start(Shard::new(decider), Box::new(log), Box::new(()), u64::MAX, fatal, &executor());
     let free = submit(&sequencer, Action::Acquire(grant(key("hot"), Span(60_000))), false);
     let holder = granted(&free.recv_timeout(DEADLINE).expect("a reply")).expect("free");
     let waiting: Vec<Receiver<Reply>> =

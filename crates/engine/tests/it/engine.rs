@@ -18,6 +18,7 @@ use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
 
 use crate::deadline::{DEADLINE, eventually};
+use crate::fixture::executor;
 
 const SEGMENT: u64 = 8 << 20;
 
@@ -61,7 +62,8 @@ fn open(dir: &Path, maintenance: &Arc<MaintenanceLog>, options: Options) -> Engi
     let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let observer: Arc<dyn EngineObserver> = Arc::clone(maintenance) as Arc<dyn EngineObserver>;
-    Engine::open(Box::new(log(dir)), blobs(dir), clock, &tenure, options, observer).expect("a sound store")
+    Engine::open(Box::new(log(dir)), blobs(dir), clock, &tenure, options, observer, &executor())
+        .expect("a sound store")
 }
 
 fn frequent_snapshots() -> Options {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::{Clock, TenureConfig};
+use engine::{Clock, Executor, TenureConfig, Workers};
 use kernel::{Limits, Span, Store};
 
 /// Limits that no test reaches by accident.
@@ -30,6 +30,11 @@ pub(crate) const TENURE: TenureConfig = TenureConfig {
         step_max: 256,
     },
 };
+
+/// Threads of the test's own.
+pub(crate) fn executor() -> Arc<dyn Executor> {
+    Arc::new(Workers::default())
+}
 
 /// A boot clock that the test advances, in milliseconds.
 #[derive(Clone, Default)]

@@ -23,6 +23,8 @@ use store::fs::RealFs;
 use self::client::{Client, Workload};
 use self::record::Recorder;
 
+use crate::fixture::executor;
+
 const KEYS: usize = 3;
 const CLIENTS: u64 = 6;
 const CALLS: u32 = 60;
@@ -42,7 +44,7 @@ fn open(dir: &Path) -> Engine {
         sweep_every: Duration::from_millis(50),
         ..Options::default()
     };
-    Engine::open(Box::new(log), blobs, clock, &tenure, options, Arc::new(PanicOnFailure))
+    Engine::open(Box::new(log), blobs, clock, &tenure, options, Arc::new(PanicOnFailure), &executor())
         .expect("a sound store")
 }
 

@@ -23,6 +23,7 @@ use store::{
 };
 
 use crate::deadline::{DEADLINE, eventually};
+use crate::fixture::executor;
 
 /// A reader had read half of a long document when the next version was committed: the rest was deleted.
 #[test]
@@ -180,7 +181,8 @@ fn open(
         ..Options::default()
     };
     let (blobs, clock) = (Arc::new(MemoryBlobs::default()), MachineClock::new().expect("Linux"));
-    Engine::open(Box::new(log), blobs, Box::new(clock), &tenure, options, observer).expect("an empty store")
+    Engine::open(Box::new(log), blobs, Box::new(clock), &tenure, options, observer, &executor())
+        .expect("an empty store")
 }
 
 /// Reports a fatal failure to the test.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::internals::checkpoint::Mark;
 use engine::internals::decider::Decider;
 use engine::internals::recovery::replay;
-use engine::internals::sequencer::{BatchObserver, QUEUE_MAX, Sequencer};
+use engine::internals::sequencer::{BatchObserver, Ended, QUEUE_MAX, Sequencer};
 use engine::internals::shard::Shard;
 use engine::{
     Decision, Delivery, MachineClock, Measure, Reply, ReplyTo, Submission, Unavailable, Wait,
@@ -24,7 +24,7 @@ use store::memory::MemoryLog;
 use store::{Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError};
 
 use crate::deadline::{DEADLINE, eventually};
-use crate::fixture::TENURE;
+use crate::fixture::{TENURE, executor};
 
 type ReplyReceiver = Receiver<Reply>;
 
@@ -44,8 +44,15 @@ fn start_observed(log: impl LogStore + 'static, observer: Box<dyn BatchObserver>
         Box::new(log),
         observer,
         u64::MAX,
-        Box::new(|error| panic!("{error}")),
+        Box::new(|why| panic!("{why:?}")),
+        &executor(),
     )
+}
+
+fn error_of(why: Ended) -> StoreError {
+    match why {
+        Ended::Failed(error) | Ended::Deposed(error) => error,
+    }
 }
 
 fn submit(sequencer: &Sequencer, name: &str, action: Action) -> ReplyReceiver {
@@ -206,7 +213,7 @@ fn a_refusal_waits_for_the_state_that_it_reveals() {
 struct EventLog(Arc<Mutex<Vec<Event>>>);
 
 impl BatchObserver for EventLog {
-    fn landed(&mut self, events: &[(Lsn, Vec<Event>)]) {
+    fn durable(&mut self, events: &[(Lsn, Vec<Event>)]) {
         let mut observed = self.0.lock().expect("not poisoned");
         observed.extend(events.iter().flat_map(|(_, events)| events.clone()));
     }
@@ -244,17 +251,19 @@ fn a_writer_that_lost_its_log_reveals_no_state() {
         }),
     );
     let (send, failed) = channel();
-    let fatal = Box::new(move |error: StoreError| send.send(error.kind).expect("the test listens"));
+    let fatal = Box::new(move |why| send.send(error_of(why).kind).expect("the test listens"));
     let sequencer = Sequencer::start(
         Shard::new(decider(Kernel::new(), Seq(0))),
         Box::new(log),
         Box::new(()),
         u64::MAX,
         fatal,
+        &executor(),
     );
     granted(&submit(&sequencer, "ada", acquire("k")));
     let refusal = submit(&sequencer, "bob", acquire("k"));
-    assert_eq!(reply(&refusal), Err(RecvTimeoutError::Disconnected), "the refusal may be stale");
+    let reply = reply(&refusal);
+    assert!(matches!(reply, Ok(Err(Unavailable::Deposed))), "a refusal may be stale: {reply:?}");
     assert_eq!(failed.recv_timeout(DEADLINE), Ok(ErrorKind::Taken));
     let (send, result) = channel();
     let query =
@@ -289,13 +298,14 @@ fn a_failed_append_is_fatal_and_its_commands_get_no_reply() {
     };
     let log = Faulty::new(MemoryLog::default(), Box::new(plan));
     let (send, failed) = channel();
-    let fatal = Box::new(move |error: StoreError| send.send(error.kind).expect("the test listens"));
+    let fatal = Box::new(move |why| send.send(error_of(why).kind).expect("the test listens"));
     let sequencer = Sequencer::start(
         Shard::new(decider(Kernel::new(), Seq(0))),
         Box::new(log),
         Box::new(()),
         u64::MAX,
         fatal,
+        &executor(),
     );
     granted(&submit(&sequencer, "ada", acquire("before")));
     let waits = submit_waiting(&sequencer, "bob", acquire("before"), Some(wait(60_000)));
@@ -368,13 +378,13 @@ fn a_panic_in_the_middle_of_a_batch_is_fatal() {
             Box::new(Faulty::new(MemoryLog::default(), Box::new(|_| Fault::None)))
         };
         let (send, failed) = channel();
-        let fatal = Box::new(move |error: StoreError| send.send(error.what).expect("the test listens"));
+        let fatal = Box::new(move |why| send.send(error_of(why).what).expect("the test listens"));
         let shard = Shard::new(decider(Kernel::new(), Seq(0)));
-        let sequencer = Sequencer::start(shard, log, Box::new(()), u64::MAX, fatal);
+        let sequencer = Sequencer::start(shard, log, Box::new(()), u64::MAX, fatal, &executor());
         granted(&submit(&sequencer, "ada", acquire("k")));
         panic_in_a_batch(&sequencer);
         let why = failed.recv_timeout(DEADLINE).expect("it is reported");
-        assert!(why.contains("halfway"), "instant={instant}: {why}");
+        assert!(why.contains("panic"), "instant={instant}: {why}");
         let refused = reply(&submit(&sequencer, "bob", acquire("m")));
         assert!(matches!(refused, Ok(Err(Unavailable::Stopped))), "{refused:?}");
     }
@@ -386,9 +396,9 @@ fn a_panic_in_the_middle_of_a_batch_is_fatal() {
 fn no_reply_is_sent_after_a_panic_in_a_batch() {
     let (log, arrived, permit) = gated_log();
     let (send, failed) = channel();
-    let fatal = Box::new(move |error: StoreError| send.send(error.what).expect("the test listens"));
+    let fatal = Box::new(move |why| send.send(error_of(why).what).expect("the test listens"));
     let shard = Shard::new(decider(Kernel::new(), Seq(0)));
-    let sequencer = Sequencer::start(shard, Box::new(log), Box::new(()), u64::MAX, fatal);
+    let sequencer = Sequencer::start(shard, Box::new(log), Box::new(()), u64::MAX, fatal, &executor());
     arrived.recv_timeout(DEADLINE).expect("the open");
     permit.send(()).expect("the log waits");
     let grant = submit(&sequencer, "ada", acquire("k"));
@@ -396,7 +406,7 @@ fn no_reply_is_sent_after_a_panic_in_a_batch() {
     panic_in_a_batch(&sequencer);
     let why = failed.recv_timeout(DEADLINE);
     permit.send(()).expect("the log waits");
-    assert!(why.expect("it is reported").contains("halfway"));
+    assert!(why.expect("it is reported").contains("panic"));
     assert_eq!(reply(&grant).expect_err("no reply is sent"), RecvTimeoutError::Disconnected);
 }
 
@@ -478,7 +488,7 @@ fn a_reply_callback_may_submit_the_next_command() {
 struct MeasureLog(Arc<Mutex<Vec<Measure>>>);
 
 impl BatchObserver for MeasureLog {
-    fn landed(&mut self, _: &[(Lsn, Vec<Event>)]) {}
+    fn durable(&mut self, _: &[(Lsn, Vec<Event>)]) {}
 
     fn marked(&mut self, _: Mark) {}
 

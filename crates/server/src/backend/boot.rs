@@ -5,7 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::{Clock, Engine, EngineObserver, MachineClock, OpenError, Options, TenureConfig};
+use engine::{
+    Clock, Engine, EngineObserver, Executor, MachineClock, OpenError, Options, TenureConfig, Workers,
+};
 use kernel::{Limits, Shard, Store};
 use store::private::{self, Access};
 use store::{BlobStore, LogStore, StoreError};
@@ -121,7 +123,9 @@ pub fn open(
     let StoreParts { logs, blobs, key, torn_tails, guard } =
         url.backend().open(options, environment.random)?;
     let shards = u32::try_from(logs.len()).expect("a store numbers its shards with 32 bits");
-    let start = |(number, log)| start(number, shards, log, &blobs, options, environment, observer);
+    let executor: Arc<dyn Executor> = Arc::new(Workers::default());
+    let environment = ShardEnvironment { environment, executor: &executor, observer };
+    let start = |(number, log)| start(number, shards, log, &blobs, options, environment);
     let engines = (0..).zip(logs).map(start).collect::<Result<_, _>>()?;
     Ok(OpenStore { engines, key, torn_tails, guard })
 }
@@ -136,23 +140,30 @@ pub(crate) fn private_dir(path: &Path, subdirectories: &[&str]) -> Result<(), Bo
     Ok(())
 }
 
+/// What all shards of a store share.
+#[derive(Clone, Copy)]
+struct ShardEnvironment<'a> {
+    environment: Environment<'a>,
+    executor: &'a Arc<dyn Executor>,
+    observer: &'a Arc<dyn EngineObserver>,
+}
+
 fn start(
     number: u32,
     shards: u32,
     log: Box<dyn LogStore>,
     blobs: &Arc<dyn BlobStore>,
     options: &OpenOptions,
-    environment: Environment<'_>,
-    observer: &Arc<dyn EngineObserver>,
+    shared: ShardEnvironment<'_>,
 ) -> Result<Arc<Engine>, BootError> {
-    let random = environment.random;
+    let random = shared.environment.random;
     let hash_seed = u64::from_le_bytes(random_bytes(random));
     let store = Store { shard: Shard(number), shards, hash_seed };
     let tenure =
         TenureConfig { store, writer: u128::from_le_bytes(random_bytes(random)), limits: options.limits };
-    let clock = (environment.clock)()
+    let clock = (shared.environment.clock)()
         .map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
-    let (blobs, observer) = (Arc::clone(blobs), Arc::clone(observer));
-    let engine = Engine::open(log, blobs, clock, &tenure, options.engine, observer);
+    let (blobs, observer) = (Arc::clone(blobs), Arc::clone(shared.observer));
+    let engine = Engine::open(log, blobs, clock, &tenure, options.engine, observer, shared.executor);
     engine.map(Arc::new).map_err(|error| BootError::Shard(number, error))
 }

@@ -261,7 +261,7 @@ impl WaiterGuard {
 impl Drop for WaiterGuard {
     fn drop(&mut self) {
         if !self.replied {
-            self.engine.sequencer().hang_up(self.connection.clone());
+            self.engine.sequencer().disconnect(self.connection.clone());
         }
     }
 }

@@ -147,6 +147,10 @@ fn unavailable(why: Unavailable) -> Refusal {
         Unavailable::Stopped => {
             Refusal::new(Code::Unavailable, "the server has stopped; retry with another server")
         }
+        Unavailable::Deposed => Refusal::new(
+            Code::Unavailable,
+            "another server owns this shard now; the request was not carried out",
+        ),
     }
 }
 

@@ -328,7 +328,8 @@ impl<'a> ServerSimulation<'a> {
                 | Unavailable::NoSpace
                 | Unavailable::TooOften
                 | Unavailable::Replaced
-                | Unavailable::Stopped,
+                | Unavailable::Stopped
+                | Unavailable::Deposed,
             ) => {
                 return;
             }

@@ -1,0 +1,638 @@
+//! The turn: decides what has arrived, appends it, publishes it. Every thread that drives a shard runs this function.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use kernel::{LeaseId, Span, Time};
+use store::{ErrorKind, LogStore, StoreError};
+
+use super::batch::PendingBatch;
+use super::inbox::{Capacity, Inbox, is_lease_request};
+use super::{BatchObserver, Ended, Health, OnEnd, Publish, QUEUE_MAX, ReplyTo};
+use crate::checkpoint::Mark;
+use crate::executor::{Executor, Timer};
+use crate::shard::{LogSpace, Shard, Unavailable};
+use crate::stopwatch::Stopwatch;
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError, TryLockError, lock};
+
+/// Maximum number of replies and query results in a batch, without those of waiters that were served.
+const BATCH_COMMANDS: usize = 1024;
+/// Maximum number of connections and deliveries that a turn looks at.
+const REPORTS_MAX: usize = 256;
+/// The space that a log needs to be given commands: a batch, and the command that made it full.
+const BATCH_CAPACITY: u64 = 2 << 20;
+/// After this time a log without space is asked again, and an undecided append is repeated.
+const RETRY: Duration = Duration::from_millis(250);
+/// Maximum number of turns that a submitting thread runs before it leaves the rest to a worker.
+const TURNS_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 8 };
+/// The timer of the executor may stand still while the machine sleeps, and the shard's clock does not.
+const TIMER_MAX: Span = Span(5000);
+/// A timer is not set anew to be due earlier by less than this.
+const EARLIER: Span = Span(2);
+
+/// What the thread that runs turns may do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Runner {
+    /// It appends the batch itself. Otherwise a worker does.
+    appends: bool,
+    /// It waits for `core`. Otherwise it leaves its work to the thread that has it.
+    waits: bool,
+    /// It leaves the rest to a worker after so many turns.
+    turns: usize,
+}
+
+impl Runner {
+    /// A thread of the executor.
+    pub(super) const WORKER: Runner = Runner { appends: true, waits: true, turns: usize::MAX };
+    /// A submitting thread that waits for its reply anyway.
+    pub(super) const BLOCKING: Runner = Runner { appends: true, waits: true, turns: TURNS_MAX };
+    /// A submitting thread that must not block.
+    const NON_BLOCKING: Runner = Runner { appends: false, waits: false, turns: TURNS_MAX };
+    /// A submitting thread that must not block, where an append does not.
+    const INSTANT: Runner = Runner { appends: true, waits: false, turns: TURNS_MAX };
+}
+
+/// A sequencer, shared by all threads that run its turns.
+pub(super) struct Shared {
+    pub(super) inbox: Inbox,
+    core: Mutex<Core>,
+    health: Mutex<Health>,
+    /// Set before the owner hears of a failure: nothing is published afterwards.
+    is_failed: AtomicBool,
+    ended: Mutex<bool>,
+    has_ended: Condvar,
+    executor: Arc<dyn Executor>,
+    /// An append never blocks.
+    is_instant: bool,
+    this: Weak<Shared>,
+}
+
+/// The shard, and what is on its way from and to it.
+struct Core {
+    shard: Shard<ReplyTo>,
+    writer: WriterSlot,
+    /// Results of queries that saw the state of the batch under way.
+    queries: Vec<Publish>,
+    /// Started with the first command of the batch under way.
+    stopwatch: Stopwatch,
+    timer: Box<dyn Timer>,
+    /// When the timer is due.
+    armed: Option<Time>,
+    /// The timer was due: the log is asked for space again, or an append repeated.
+    retries: bool,
+    space: LogSpace,
+    on_end: Option<OnEnd>,
+    /// The owner closed it, and the waiters have their replies.
+    is_stopping: bool,
+    has_ended: bool,
+}
+
+/// The log, and the observer of what is durable in it. One thread at a time has them: it appends a batch, and publishes it
+/// before the next is appended.
+struct Writer {
+    log: Box<dyn LogStore>,
+    observer: Box<dyn BatchObserver>,
+    /// A mark is made after so many bytes.
+    mark_every: u64,
+    since_mark: u64,
+}
+
+/// Where the writer is.
+enum WriterSlot {
+    Here(Writer),
+    /// A thread appends, publishes or maintains the log, and runs a turn when it has brought the writer back.
+    Appending,
+    /// The outcome of an append is not known: it is to be repeated.
+    Undecided(Work),
+}
+
+/// The writer, and the batch to append, if there is one.
+struct Work {
+    writer: Writer,
+    batch: Option<PendingBatch>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        shard: Shard<ReplyTo>,
+        mut log: Box<dyn LogStore>,
+        observer: Box<dyn BatchObserver>,
+        mark_every: u64,
+        on_end: OnEnd,
+        executor: &Arc<dyn Executor>,
+    ) -> Arc<Shared> {
+        let is_instant = log.is_instant();
+        let health = health_of(&mut *log);
+        let space = health.space;
+        Arc::new_cyclic(|this: &Weak<Shared>| {
+            let on_due = Weak::clone(this);
+            let timer = executor.timer(Arc::new(move || {
+                if let Some(shared) = on_due.upgrade() {
+                    shared.on_timer();
+                }
+            }));
+            let mut core = Core {
+                shard,
+                writer: WriterSlot::Here(Writer { log, observer, mark_every, since_mark: 0 }),
+                queries: Vec::new(),
+                stopwatch: Stopwatch::start(),
+                timer,
+                armed: None,
+                retries: false,
+                space,
+                on_end: Some(on_end),
+                is_stopping: false,
+                has_ended: false,
+            };
+            core.shard.set_space(space);
+            Shared {
+                inbox: Inbox::new(QUEUE_MAX),
+                core: Mutex::new(core),
+                health: Mutex::new(health),
+                is_failed: AtomicBool::new(false),
+                ended: Mutex::new(false),
+                has_ended: Condvar::new(),
+                executor: Arc::clone(executor),
+                is_instant,
+                this: Weak::clone(this),
+            }
+        })
+    }
+
+    /// A thread that submits and must not block.
+    pub(super) fn submitter(&self) -> Runner {
+        if self.is_instant { Runner::INSTANT } else { Runner::NON_BLOCKING }
+    }
+
+    pub(super) fn health(&self) -> Health {
+        lock(&self.health).clone()
+    }
+
+    /// Runs turns on a worker.
+    pub(super) fn spawn_turns(&self) {
+        if !self.inbox.note_spawned() {
+            return;
+        }
+        let this = Weak::clone(&self.this);
+        self.executor.spawn(Box::new(move || {
+            if let Some(shared) = this.upgrade() {
+                shared.inbox.note_started();
+                shared.run(Runner::WORKER);
+            }
+        }));
+    }
+
+    fn on_timer(&self) {
+        let mut core = self.lock_core();
+        core.armed = None;
+        core.retries = true;
+        drop(core);
+        self.run(Runner::WORKER);
+    }
+
+    /// A response that carries a lease was handed to its socket, or failed. A grant may have to be undone.
+    pub(super) fn report_delivery(&self, lease: LeaseId, reached: bool) {
+        self.inbox.report_delivery(lease, reached);
+        if !reached && !planted!(FailedDeliveryUnnoticed) {
+            self.spawn_turns();
+        }
+    }
+
+    /// Runs turns until there is nothing to do, or another thread does it.
+    pub(super) fn run(&self, runner: Runner) {
+        let _guard = PanicGuard::new(self);
+        for _ in 0..runner.turns {
+            if !self.turn(runner) {
+                return;
+            }
+        }
+        if !planted!(RestForgotten) {
+            self.spawn_turns();
+        }
+    }
+
+    /// One turn. Whether to run another.
+    fn turn(&self, runner: Runner) -> bool {
+        let Some(mut core) = self.core_for(runner) else { return false };
+        if core.has_ended {
+            return false;
+        }
+        core.decide(&self.inbox);
+        if self.inbox.is_exhausted() {
+            core.stop();
+        }
+        let is_last = core.is_stopping && core.is_idle();
+        let wants_log = core.is_here() && (is_last || core.retries || self.inbox.has_floor());
+        let work = if runner.appends { core.take_work(wants_log) } else { core.take_batch() };
+        let (capacity, is_due) = (core.capacity(), core.arm_timer());
+        drop(core);
+        match work {
+            Some(work) if is_last => self.finish(work),
+            Some(work) if runner.appends => return self.append(work),
+            Some(work) => self.spawn_append(work),
+            None if wants_log && !runner.appends => self.spawn_turns(),
+            None => {}
+        }
+        is_due || (self.inbox.has_work(capacity) && !planted!(InboxUnchecked))
+    }
+
+    fn spawn_append(&self, work: Work) {
+        let this = self.this.upgrade().expect("a turn is run through a reference");
+        self.executor.spawn(Box::new(move || {
+            let _guard = PanicGuard::new(&this);
+            if this.append(work) {
+                this.run(Runner::WORKER);
+            }
+        }));
+    }
+
+    /// Appends a batch, publishes it, maintains the log and brings the writer back. Whether to run another turn: always,
+    /// unless the append failed or is to be repeated.
+    fn append(&self, mut work: Work) -> bool {
+        if let Some(batch) = &mut work.batch
+            && let Err(error) = work.writer.append(batch)
+        {
+            return match error.kind {
+                ErrorKind::Undecided => self.postpone(work, error),
+                ErrorKind::Taken => self.end(Ended::Deposed(error), Some(work)),
+                _ => self.end(Ended::Failed(error), Some(work)),
+            };
+        }
+        if self.is_failed.load(Ordering::Acquire) {
+            return false;
+        }
+        let Work { mut writer, batch } = work;
+        // Replies go out before the log is maintained: that may take a while.
+        if let Some(batch) = batch {
+            batch.publish(&mut *writer.observer, &self.this);
+        }
+        let health = self.maintain(&mut *writer.log);
+        let mut core = self.lock_core();
+        core.set_space(health.space);
+        core.writer = WriterSlot::Here(writer);
+        drop(core);
+        self.set_health(health);
+        !planted!(NoTurnAfterAppend)
+    }
+
+    /// Truncates the log where that was asked for, and sees to space for the next batch.
+    fn maintain(&self, log: &mut dyn LogStore) -> Health {
+        if let Some(floor) = self.inbox.take_floor() {
+            // What cannot be freed now is freed when the floor is raised next, or when the log is opened.
+            let _ = log.raise_floor(floor);
+        }
+        health_of(log)
+    }
+
+    fn set_health(&self, health: Health) {
+        let mut known = lock(&self.health);
+        if *known != health {
+            *known = health;
+        }
+    }
+
+    /// Keeps an append whose outcome is not known, to repeat it.
+    fn postpone(&self, work: Work, error: StoreError) -> bool {
+        let mut core = self.lock_core();
+        core.writer = WriterSlot::Undecided(work);
+        core.retries = false;
+        core.arm_timer();
+        let space = core.space;
+        drop(core);
+        self.set_health(Health { space, reason: Some(error.what), is_undecided: true });
+        false
+    }
+
+    /// Closed, and every reply was sent.
+    fn finish(&self, mut work: Work) {
+        // Without the mark the next start copies the last batch, as after a crash.
+        let _ = work.writer.log.mark_clean_stop();
+        let mut core = self.lock_core();
+        core.has_ended = true;
+        core.on_end = None;
+        drop(core);
+        drop(work);
+        self.note_ended();
+    }
+
+    /// Ends before its owner closed it. From here on nothing is decided and nothing is published. Callers without a reply
+    /// lose their reply address, unless it is certain that their commands did not happen. Returns false: no more turns.
+    fn end(&self, why: Ended, work: Option<Work>) -> bool {
+        self.is_failed.store(true, Ordering::Release);
+        self.inbox.close();
+        let mut core = self.lock_core();
+        core.has_ended = true;
+        let on_end = core.on_end.take();
+        let mut left = core.take_replies();
+        drop(core);
+        left.extend(work.into_iter().flat_map(Work::into_replies));
+        left.extend(self.inbox.take(Capacity::Everything).submissions.into_iter().map(|left| left.to));
+        if matches!(why, Ended::Deposed(_)) {
+            for to in left.drain(..) {
+                to(Err(Unavailable::Deposed), super::Delivery::default());
+            }
+        }
+        // The owner hears of it before the callers: it may end the process. Once: another thread may end it too.
+        if let Some(on_end) = on_end {
+            on_end(why);
+            self.note_ended();
+        }
+        drop(left);
+        false
+    }
+
+    /// Ends it as a crash would.
+    pub(super) fn abandon(&self) {
+        self.inbox.close();
+        let mut core = self.lock_core();
+        core.has_ended = true;
+        core.on_end = None;
+        let left = (core.take_replies(), std::mem::replace(&mut core.writer, WriterSlot::Appending));
+        drop(core);
+        drop((left, self.inbox.take(Capacity::Everything)));
+        self.note_ended();
+    }
+
+    fn note_ended(&self) {
+        *lock(&self.ended) = true;
+        self.has_ended.notify_all();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        *lock(&self.ended)
+    }
+
+    pub(super) fn wait_until_ended(&self) {
+        let mut ended = lock(&self.ended);
+        while !*ended {
+            ended = self.has_ended.wait(ended).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn core_for(&self, runner: Runner) -> Option<MutexGuard<'_, Core>> {
+        if runner.waits {
+            return Some(self.lock_core());
+        }
+        match self.core.try_lock() {
+            Ok(core) => Some(core),
+            Err(TryLockError::Poisoned(poisoned)) => Some(ended_by_panic(poisoned)),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn lock_core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(ended_by_panic)
+    }
+}
+
+/// A turn that panicked left a state that no log leads to: it has ended, before anyone else looks at it.
+fn ended_by_panic(poisoned: PoisonError<MutexGuard<'_, Core>>) -> MutexGuard<'_, Core> {
+    let mut core = poisoned.into_inner();
+    core.has_ended |= !planted!(PoisonIgnored);
+    core
+}
+
+/// Ends the sequencer when a turn panics.
+struct PanicGuard<'a> {
+    shared: &'a Shared,
+    /// A thread that submits while it unwinds from another panic has not left a turn.
+    was_panicking: bool,
+}
+
+impl<'a> PanicGuard<'a> {
+    fn new(shared: &'a Shared) -> PanicGuard<'a> {
+        PanicGuard { shared, was_panicking: std::thread::panicking() }
+    }
+}
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.was_panicking {
+            let error = StoreError::new(ErrorKind::Io, "a batch was left unfinished by a panic");
+            self.shared.end(Ended::Failed(error), None);
+        }
+    }
+}
+
+impl Core {
+    /// Decides what has arrived, as far as the batch has capacity. What is left goes back to the inbox.
+    fn decide(&mut self, inbox: &Inbox) {
+        if !self.has_something() {
+            self.stopwatch = Stopwatch::start();
+        }
+        self.shard.housekeep();
+        let mut arrivals = inbox.take(self.capacity());
+        if arrivals.is_dismissed {
+            self.shard.dismiss();
+        }
+        for _ in 0..REPORTS_MAX {
+            let Some(connection) = arrivals.disconnected.pop_front() else { break };
+            self.shard.hang_up(&connection);
+        }
+        for _ in 0..REPORTS_MAX {
+            if self.is_full() {
+                break;
+            }
+            let Some((lease, reached)) = arrivals.deliveries.pop_front() else { break };
+            self.shard.delivered(lease, reached);
+        }
+        // While waiters are served, requests for leases wait, in order: they would overtake the waiters.
+        let mut postponed = VecDeque::new();
+        while !self.is_full()
+            && let Some(submission) = arrivals.submissions.pop_front()
+        {
+            let overtakes = self.shard.is_handing_off() || !postponed.is_empty();
+            if overtakes && is_lease_request(&submission) && !planted!(RequestsOvertakeHandOff) {
+                postponed.push_back(submission);
+            } else {
+                self.shard.submit(submission);
+            }
+        }
+        if !postponed.is_empty() {
+            postponed.append(&mut arrivals.submissions);
+            arrivals.submissions = postponed;
+        }
+        #[cfg(feature = "planted")]
+        self.publish_early();
+        for query in std::mem::take(&mut arrivals.queries) {
+            let publish = query(&self.shard);
+            self.queries.push(publish);
+        }
+        inbox.put_back(arrivals);
+    }
+
+    /// Planted faults: replies and events before they are durable.
+    #[cfg(feature = "planted")]
+    fn publish_early(&mut self) {
+        if planted!(RefuseEarly) {
+            for (to, reply) in self.shard.take_refusals() {
+                to(reply, super::Delivery::default());
+            }
+        }
+    }
+
+    /// What a turn can take from the inbox.
+    fn capacity(&self) -> Capacity {
+        match (self.is_full(), self.shard.is_handing_off()) {
+            (true, _) => Capacity::Nothing,
+            (false, true) => Capacity::NoLeaseRequests,
+            (false, false) => Capacity::Everything,
+        }
+    }
+
+    /// Replies to waiters that were served do not count: they would keep renewals out of every batch of a large
+    /// hand-off.
+    fn is_full(&self) -> bool {
+        let replies = self.shard.load().1.saturating_sub(self.shard.served());
+        self.shard.is_full() || replies + self.shard.contended() + self.queries.len() >= BATCH_COMMANDS
+    }
+
+    /// Whether the batch under way contains anything: records, replies, or results of queries.
+    fn has_something(&self) -> bool {
+        let (bytes, replies) = self.shard.load();
+        bytes > 0 || replies > 0 || self.shard.contended() > 0 || !self.queries.is_empty()
+    }
+
+    /// Nothing is under way.
+    fn is_idle(&self) -> bool {
+        self.is_here() && !self.has_something()
+    }
+
+    /// Whether the log is here, or an append that this turn may repeat.
+    fn is_here(&self) -> bool {
+        match self.writer {
+            WriterSlot::Here(_) => true,
+            WriterSlot::Appending => false,
+            WriterSlot::Undecided(_) => self.retries,
+        }
+    }
+
+    /// The writer and the batch under way, if the writer is here and there is something to append.
+    fn take_batch(&mut self) -> Option<Work> {
+        if self.has_something() { self.take_writer() } else { None }
+    }
+
+    /// The same, also for the log's own sake; or the append to be repeated.
+    fn take_work(&mut self, wants_log: bool) -> Option<Work> {
+        if !(wants_log || self.has_something()) {
+            return None;
+        }
+        let retries = std::mem::take(&mut self.retries);
+        match std::mem::replace(&mut self.writer, WriterSlot::Appending) {
+            WriterSlot::Undecided(work) if retries => Some(work),
+            other => {
+                self.writer = other;
+                self.take_writer()
+            }
+        }
+    }
+
+    fn take_writer(&mut self) -> Option<Work> {
+        match std::mem::replace(&mut self.writer, WriterSlot::Appending) {
+            WriterSlot::Here(mut writer) => {
+                let batch = self.has_something().then(|| self.seal(&mut writer));
+                Some(Work { writer, batch })
+            }
+            other => {
+                self.writer = other;
+                None
+            }
+        }
+    }
+
+    /// Ends the batch under way.
+    fn seal(&mut self, writer: &mut Writer) -> PendingBatch {
+        let mut turn = self.shard.end_turn();
+        if planted!(AnswerEarly) {
+            for (to, reply, _) in turn.replies.drain(..) {
+                to(reply, super::Delivery::default());
+            }
+        }
+        if planted!(EventsEarly) {
+            writer.observer.durable(&std::mem::take(&mut turn.events));
+        }
+        let queries = std::mem::take(&mut self.queries);
+        PendingBatch { turn, queries, mark: None, stopwatch: self.stopwatch, measure: None }
+    }
+
+    /// Sets the timer for what is due next. Whether something is due now and can be done now.
+    fn arm_timer(&mut self) -> bool {
+        if self.is_full() {
+            // Whoever brings the log back runs a turn.
+            return false;
+        }
+        let waits_for_log = self.space != LogSpace::Plenty || matches!(self.writer, WriterSlot::Undecided(_));
+        let retry = waits_for_log.then(|| Span(u64::try_from(RETRY.as_millis()).unwrap_or(u64::MAX)));
+        let due = self.shard.until_due().into_iter().chain(retry).min();
+        let Some(delay) = due.map(|due| due.min(TIMER_MAX)) else { return false };
+        if delay == Span(0) {
+            return true;
+        }
+        let at = self.shard.now().after(delay);
+        if self.armed.is_none_or(|armed| at.after(EARLIER) < armed && !planted!(TimerKept)) {
+            self.armed = Some(at);
+            self.timer.set(Duration::from_millis(delay.0));
+        }
+        false
+    }
+
+    fn set_space(&mut self, space: LogSpace) {
+        self.space = space;
+        if !self.is_stopping {
+            self.shard.set_space(space);
+        }
+    }
+
+    /// Replies to the waiters. Nothing is logged after the batch under way.
+    fn stop(&mut self) {
+        if !std::mem::replace(&mut self.is_stopping, true) {
+            self.shard.stop();
+        }
+    }
+
+    /// All reply addresses that are left: nothing will be published. To be dropped without `core`: who is dropped may
+    /// submit.
+    fn take_replies(&mut self) -> Vec<ReplyTo> {
+        let mut left = self.shard.take_pending();
+        if let WriterSlot::Undecided(work) = std::mem::replace(&mut self.writer, WriterSlot::Appending) {
+            left.extend(work.into_replies());
+        }
+        left
+    }
+}
+
+impl Writer {
+    /// Makes a batch durable, and marks it if enough has been logged since the last mark.
+    fn append(&mut self, batch: &mut PendingBatch) -> Result<(), StoreError> {
+        batch
+            .append(&mut *self.log)
+            .or_else(|error| if planted!(FailureIgnored) { Ok(()) } else { Err(error) })?;
+        let Some(sealed) = &batch.turn.sealed else { return Ok(()) };
+        self.since_mark += sealed.payload.len() as u64;
+        if self.since_mark >= self.mark_every {
+            self.since_mark = 0;
+            let (next, state) = (sealed.seq.next(), batch.turn.state);
+            batch.mark = Some(Mark { next, state, extents: self.log.extents() });
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    fn into_replies(self) -> impl Iterator<Item = ReplyTo> {
+        self.batch.into_iter().flat_map(|batch| batch.turn.replies).map(|(to, ..)| to)
+    }
+}
+
+/// Reserves space for a batch and a segment behind it; says what the log can take.
+fn health_of(log: &mut dyn LogStore) -> Health {
+    match log.reserve() {
+        Ok(()) => Health { space: LogSpace::Plenty, reason: None, is_undecided: false },
+        Err(error) => {
+            let fits = log.capacity().bytes >= BATCH_CAPACITY;
+            let space = if fits { LogSpace::Reserve } else { LogSpace::Nothing };
+            Health { space, reason: Some(error.what), is_undecided: false }
+        }
+    }
+}
