@@ -2,6 +2,9 @@
 //!
 //! **What is absent.** HTTP: a command comes in, a decision goes out.
 
+pub mod boot_error;
+pub mod open_options;
+pub(crate) mod private_dir;
 pub mod store;
 pub mod boot;
 pub mod credential;

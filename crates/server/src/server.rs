@@ -4,7 +4,7 @@
 //! # async fn example() -> Result<(), lockd_server::StartError> {
 //! use lockd_server::{Config, Server};
 //!
-//! let mut server = Server::new(Config::in_folder("/var/lib/lockd"))?;
+//! let mut server = Server::new(Config::in_directory("/var/lib/lockd"))?;
 //! let address = server.start().await?;
 //! println!("leases at {address}");
 //! server.shutdown().await;
@@ -26,10 +26,12 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::backend::boot::{self, BootError, Environment};
+use crate::backend::boot::{self, Environment};
+use crate::backend::boot_error::BootError;
 use crate::backend::engine_observer::{FatalHandler, ShardObserver};
 use crate::backend::event_log::EventLog;
 use crate::backend::metrics::Metrics;
+use crate::backend::private_dir::private_dir;
 use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
 use crate::backend::wall_clock;
@@ -112,7 +114,7 @@ impl Server {
     pub fn with_fatal_handler(config: Config, on_fatal: FatalHandler) -> Result<Server, StartError> {
         config.check()?;
         if let Some(subdirectory) = config.data_subdirectory() {
-            boot::private_dir(&config.data_dir, &[subdirectory])?;
+            private_dir(&config.data_dir, &[subdirectory])?;
         }
         let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
         let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));

@@ -14,10 +14,11 @@ use kernel::Span;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::backend::boot::{Environment, OpenOptions, open};
+use crate::backend::boot::{Environment, open};
 use crate::backend::engine_observer::ShardObserver;
 use crate::backend::event_log::EventLog;
 use crate::backend::metrics::Metrics;
+use crate::backend::open_options::OpenOptions;
 use crate::backend::shards::{Backend, Components, Settings};
 use crate::backend::store::StoreUrl;
 use crate::http::listener::{ConnectionLimits, Listener, serve};

@@ -27,7 +27,7 @@ fn on_disk(dir: &std::path::Path) -> Config {
         mtls: false,
         unix: Some(dir.join("socket")),
         store: StoreUrl::disk(dir.join("store")),
-        ..Config::in_folder(dir)
+        ..Config::in_directory(dir)
     }
 }
 
@@ -63,7 +63,7 @@ fn an_invalid_config_does_not_start() {
     let config = Config { default_ttl: Duration::ZERO, ..Config::in_memory() };
     assert!(matches!(Server::new(config), Err(StartError::Config(error)) if error.setting == "default-ttl"));
     let dir = tempfile::tempdir().expect("a directory");
-    let config = Config { bundle: Some(dir.path().join("none.pem")), ..Config::in_folder(dir.path()) };
+    let config = Config { bundle: Some(dir.path().join("none.pem")), ..Config::in_directory(dir.path()) };
     assert!(matches!(Server::new(config), Err(StartError::Identity(_))));
 }
 

@@ -11,6 +11,7 @@ mod hostile;
 mod http;
 mod klis;
 mod metrics;
+mod module_graph;
 mod namespaces;
 mod openapi;
 mod quotas;
