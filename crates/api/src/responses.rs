@@ -129,7 +129,7 @@ pub struct Described {
     pub expires_at_unix: Option<u64>,
     /// Lifecycle state of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::State>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::LeaseState>))]
     pub state: Option<String>,
     /// Epoch of the lease; each gain or loss of authority raises it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,7 +170,7 @@ pub struct Lease {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// Lifecycle state of the lease.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::State))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::LeaseState))]
     pub state: String,
     /// Epoch of the lease; each gain or loss of authority raises it.
     pub lease_epoch: u64,

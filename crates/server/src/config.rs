@@ -14,7 +14,7 @@ use engine::{Options, Record};
 use kernel::Span;
 
 use crate::backend::open_options::OpenOptions;
-use crate::backend::shards::Settings;
+use crate::backend::shards::RequestLimits;
 use crate::backend::store::StoreUrl;
 use crate::http::listener::ConnectionLimits;
 use crate::settings::{LogFormat, LogLevel, Range, Setting, duration_text, settings};
@@ -115,8 +115,8 @@ impl Setting<Config> {
     }
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
+impl Default for RequestLimits {
+    fn default() -> RequestLimits {
         Config::in_memory().settings()
     }
 }
@@ -212,8 +212,8 @@ impl Config {
         }
     }
 
-    pub(crate) fn settings(&self) -> Settings {
-        Settings {
+    pub(crate) fn settings(&self) -> RequestLimits {
+        RequestLimits {
             default_ttl: span(self.default_ttl),
             max_ttl: span(self.max_ttl),
             acquire_block: span(self.acquire_block),

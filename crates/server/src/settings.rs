@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 pub(crate) use quantity::Quantity;
 pub use quantity::{Range, duration_text, size_text};
 pub(crate) use value::SettingValue;
-pub use value::{Choice, LogFormat, LogLevel, Syntax, Value};
+pub use value::{Choice, LogFormat, LogLevel, ShownValue, Syntax};
 
 /// One row of the table: a field of the configuration `C`.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct Setting<C> {
     /// Describes the default where it is not a fixed value.
     pub(crate) default_note: Option<&'static str>,
     pub(crate) set: fn(&mut C, &OsStr) -> Result<(), String>,
-    pub(crate) get: fn(&C) -> Value,
+    pub(crate) get: fn(&C) -> ShownValue,
     pub(crate) quantity: fn(&C) -> Option<Quantity>,
 }
 
@@ -51,18 +51,18 @@ impl<C> Setting<C> {
     }
 
     /// The value in a configuration.
-    pub fn get(&self, config: &C) -> Value {
+    pub fn get(&self, config: &C) -> ShownValue {
         (self.get)(config)
     }
 
     /// The value in a configuration, as a flag takes it; `None`: not set.
     pub(crate) fn value_text(&self, config: &C) -> Option<String> {
         match (self.get(config), self.range) {
-            (Value::Unset, _) => None,
-            (Value::Number(bytes), Some(Range::Size(..))) => Some(size_text(bytes)),
-            (Value::Number(number), _) => Some(number.to_string()),
-            (Value::Switch(on), _) => Some(on.to_string()),
-            (Value::Text(text), _) => Some(text),
+            (ShownValue::Unset, _) => None,
+            (ShownValue::Number(bytes), Some(Range::Size(..))) => Some(size_text(bytes)),
+            (ShownValue::Number(number), _) => Some(number.to_string()),
+            (ShownValue::Switch(on), _) => Some(on.to_string()),
+            (ShownValue::Text(text), _) => Some(text),
         }
     }
 

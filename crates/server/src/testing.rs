@@ -19,19 +19,19 @@ use crate::backend::engine_observer::ShardObserver;
 use crate::backend::event_log::EventLog;
 use crate::backend::metrics::Metrics;
 use crate::backend::open_options::OpenOptions;
-use crate::backend::shards::{Backend, Components, Settings};
+use crate::backend::shards::{Backend, Components, RequestLimits};
 use crate::backend::store::StoreUrl;
 use crate::http::listener::{ConnectionLimits, Listener, serve};
 use crate::peer::Peer;
 pub use proxy::Proxy;
 
 /// Two shards in memory, on the machine's clock.
-pub fn backend(settings: Settings) -> Arc<Backend> {
+pub fn backend(settings: RequestLimits) -> Arc<Backend> {
     build(settings, &Environment::machine_clock, Box::new(|| EPOCH))
 }
 
 /// Two shards in memory, on a clock that the test advances.
-pub fn backend_with_clock(settings: Settings, test_clock: &TestClock) -> Arc<Backend> {
+pub fn backend_with_clock(settings: RequestLimits, test_clock: &TestClock) -> Arc<Backend> {
     let (kernel_clock, wall_clock) = (test_clock.clone(), test_clock.clone());
     let clock = move || -> std::io::Result<Box<dyn Clock>> { Ok(Box::new(kernel_clock.clone())) };
     build(settings, &clock, Box::new(move || EPOCH + wall_clock.elapsed()))
@@ -41,7 +41,7 @@ pub fn backend_with_clock(settings: Settings, test_clock: &TestClock) -> Arc<Bac
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
 fn build(
-    settings: Settings,
+    settings: RequestLimits,
     clock: &dyn Fn() -> std::io::Result<Box<dyn Clock>>,
     wall_clock: Box<dyn Fn() -> Duration + Send + Sync>,
 ) -> Arc<Backend> {
@@ -110,7 +110,7 @@ impl Loopback {
         let address = listener.local_addr().expect("the socket is bound");
         let (stop, stopped) = watch::channel(false);
         let listeners = vec![Listener::Plain(listener, Peer::anonymous(role))];
-        tokio::spawn(serve(listeners, backend(Settings::default()), limits, stopped));
+        tokio::spawn(serve(listeners, backend(RequestLimits::default()), limits, stopped));
         Loopback { address, stop }
     }
 }

@@ -19,7 +19,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::clock::{Millis, UnixMs};
-use crate::error::{Class, Error, Result};
+use crate::error::{Error, ErrorClass, Result};
 use crate::ids::WorktreeId;
 use crate::probe;
 use crate::repo::Repo;
@@ -153,7 +153,7 @@ impl Checkup<'_> {
     ) -> Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(error) if matches!(error.class(), Class::Damaged | Class::NotFound) => {
+            Err(error) if matches!(error.class(), ErrorClass::Damaged | ErrorClass::NotFound) => {
                 self.note(code, subject, error.detail());
                 Ok(None)
             }
@@ -189,5 +189,5 @@ fn shown(path: &Path) -> String {
 }
 
 fn is_missing(error: &Error) -> bool {
-    error.class() == Class::NotFound
+    error.class() == ErrorClass::NotFound
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{SnapshotId, WorktreeId};
 use crate::record::Event;
@@ -138,7 +138,7 @@ impl Repo {
 
 fn partial(id: &SnapshotId) -> Error {
     Error::new(
-        Class::PartialSnapshot,
+        ErrorClass::PartialSnapshot,
         format!(
             "the snapshot is not published: it is unfinished, or the entry that published it is lost; run \
              `jvs doctor --strict`: snapshot={id}"

@@ -34,15 +34,15 @@ mod steal;
 use crate::atomic;
 use crate::clock::{BootId, BootMs, Millis};
 use crate::env::Env;
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none};
 use crate::holder::HolderId;
 use crate::ids::{EntryNumber, FencingToken, LockId, Nonce, RepoId, SessionId, random_hex};
 use crate::layout::Layout;
 use crate::lease;
-use crate::policy::Policy;
+use crate::policy::LockPolicy;
 use crate::probe::{self, ClockProbe};
-use crate::record::{BootStamp, Entry, Event, FORMAT, LockRecord, Renewal, State, with_rfc3339};
+use crate::record::{BootStamp, Entry, Event, FORMAT, LockRecord, RenewalRecord, State, with_rfc3339};
 use crate::sequence::{AppendOutcome, Sequence};
 use crate::session::Session;
 use crate::view::View;
@@ -67,7 +67,7 @@ pub struct AcquireRequest<'a> {
     /// The process that will hold it.
     pub holder: HolderId,
     /// Durations that govern renewal and stealing.
-    pub policy: Policy,
+    pub policy: LockPolicy,
     /// Refuse a free lock: for `steal`.
     pub only_steal: bool,
     /// Called before a watch, with its length.
@@ -147,7 +147,7 @@ impl<'a> Lock<'a> {
         let reading = self.read_clocks(lock.policy.max_clock_skew_ms())?;
         self.require_time_left(&session.counted)?;
         let (lease_expires_at, boot) = reading.now.stamp(lock.policy.lease_duration_ms());
-        let renewal = Renewal {
+        let renewal = RenewalRecord {
             fencing_token: lock.fencing_token,
             holder_nonce: lock.holder_nonce,
             last_renewed_at: reading.now.fs,
@@ -169,7 +169,7 @@ impl<'a> Lock<'a> {
     pub fn release(&self, session_id: &SessionId) -> Result<ReleaseOutcome> {
         let released = self.session(session_id).and_then(|session| self.release_now(&session));
         match released {
-            Err(error) if error.class() == Class::LockNotHeld => self.released_before(session_id, error),
+            Err(error) if error.class() == ErrorClass::LockNotHeld => self.released_before(session_id, error),
             other => other,
         }
     }
@@ -239,7 +239,7 @@ impl<'a> Lock<'a> {
             }
         }
         Err(Error::new(
-            Class::LockConflict,
+            ErrorClass::LockConflict,
             format!("other writers kept appending to this worktree's sequence; retry: attempts={ATTEMPTS}"),
         ))
     }
@@ -263,7 +263,7 @@ impl<'a> Lock<'a> {
             return Ok(session);
         }
         Err(Error::new(
-            Class::LockNotHeld,
+            ErrorClass::LockNotHeld,
             format!(
                 "this session belongs to another worktree; pass its --worktree, or acquire this one: \
                  session_worktree={} worktree={}",
@@ -281,7 +281,7 @@ impl<'a> Lock<'a> {
         let Some(held) = &view.lock else {
             if request.only_steal {
                 return Err(Error::new(
-                    Class::LockNotHeld,
+                    ErrorClass::LockNotHeld,
                     "the lock is free, so there is nothing to steal; run `jvs lock acquire`",
                 ));
             }
@@ -359,7 +359,7 @@ impl<'a> Lock<'a> {
     fn require_held_by<'v>(&self, view: &'v View, session: &Session) -> Result<&'v LockRecord> {
         view.lock.as_ref().filter(|lock| is_holder(lock, session)).ok_or_else(|| {
             Error::new(
-                Class::LockNotHeld,
+                ErrorClass::LockNotHeld,
                 format!(
                     "this session no longer holds the lock; stop writing and acquire it again: session_id={} \
                      worktree={}",
@@ -372,7 +372,7 @@ impl<'a> Lock<'a> {
     fn require_token<'v>(&self, view: &'v View, session: &Session) -> Result<&'v LockRecord> {
         self.require_held_by(view, session).map_err(|_| {
             Error::new(
-                Class::FencingMismatch,
+                ErrorClass::FencingMismatch,
                 format!(
                     "the lock passed to another tenure, so nothing was committed; acquire it again and start \
                      from the current head: token={} current={}",
@@ -390,7 +390,7 @@ impl<'a> Lock<'a> {
             return Ok(());
         }
         Err(Error::new(
-            Class::LockExpired,
+            ErrorClass::LockExpired,
             "the lease expired before it was renewed, or this machine restarted; stop writing, then release \
              and acquire the lock",
         ))
@@ -444,7 +444,7 @@ impl<'a> Lock<'a> {
         probe::read(self.env, self.layout)?.within(max_skew_ms)
     }
 
-    fn write_renewal(&self, renewal: &Renewal) -> Result<()> {
+    fn write_renewal(&self, renewal: &RenewalRecord) -> Result<()> {
         let path = self.layout.renewal(&self.worktree.worktree_id, renewal.fencing_token);
         let bytes = serde_json::to_vec(renewal).expect("a renewal is plain data");
         atomic::replace(self.env, &self.layout.tmp(), &path, &bytes, Durability::Synced).doing("renew", &path)

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::clock::{BootId, BootMs, UnixMs};
 use crate::holder::HolderId;
 use crate::ids::{Digest, EntryNumber, FencingToken, LockId, RestoreId, SessionId, SnapshotId, WorktreeId};
-use crate::policy::Policy;
+use crate::policy::LockPolicy;
 
 /// The version of everything under `.jvs`.
 pub const FORMAT: u32 = 1;
@@ -206,7 +206,7 @@ pub struct LockRecord {
     pub last_renewed_at: UnixMs,
     /// Durations that govern renewal and stealing.
     #[serde(flatten)]
-    pub policy: Policy,
+    pub policy: LockPolicy,
     /// When the lease expires unless it is renewed.
     pub lease_expires_at: UnixMs,
     /// The number of the entry that granted it.
@@ -218,7 +218,7 @@ pub struct LockRecord {
 impl LockRecord {
     /// The lock as of `renewal`.
     #[must_use]
-    pub fn renewed(mut self, renewal: Renewal) -> Self {
+    pub fn renewed(mut self, renewal: RenewalRecord) -> Self {
         self.last_renewed_at = renewal.last_renewed_at;
         self.lease_expires_at = renewal.lease_expires_at;
         self.boot = renewal.boot;
@@ -239,7 +239,7 @@ pub struct BootStamp {
 
 /// The content of `<token>.renew`: the latest renewal of the lock that entry `<token>` granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Renewal {
+pub struct RenewalRecord {
     /// The renewed lock.
     pub fencing_token: FencingToken,
     /// The hash of the holder's secret.

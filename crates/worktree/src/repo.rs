@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::atomic::{self, CreateOutcome, DIR_MODE};
 use crate::clock::UnixMs;
 use crate::env::Env;
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, Kind, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, RepoId, WorktreeId, random_hex};
 use crate::layout::Layout;
 use crate::lock::{AcquireRequest, AcquiredLock, Lock};
-use crate::policy::Policy;
+use crate::policy::LockPolicy;
 use crate::probe;
 use crate::record::{Entry, Event, FORMAT, State};
 use crate::sequence::{AppendOutcome, Sequence};
@@ -35,7 +35,7 @@ pub struct RepoRecord {
     pub created_at: UnixMs,
     /// The default policy of new worktrees.
     #[serde(flatten)]
-    pub policy: Policy,
+    pub policy: LockPolicy,
 }
 
 /// An open repository.
@@ -56,12 +56,12 @@ pub struct NewWorktree {
     /// Whether it has one writer.
     pub mode: Mode,
     /// The policy of its locks.
-    pub policy: Policy,
+    pub policy: LockPolicy,
 }
 
 impl Repo {
     /// Creates a repository in `root`, which must exist.
-    pub fn init(env: Env, root: &Path, policy: Policy) -> Result<Self> {
+    pub fn init(env: Env, root: &Path, policy: LockPolicy) -> Result<Self> {
         let layout = Layout::new(root.to_owned());
         if absent_is_none(env.fs.meta(&layout.repo_file())).doing("stat", &layout.repo_file())?.is_some() {
             return Err(Error::invalid(format!(
@@ -176,7 +176,7 @@ impl Repo {
         let id_of = |name: &std::ffi::OsString| name.to_str()?.strip_suffix(".json")?.parse().ok();
         let mut ids: Vec<WorktreeId> = names.iter().filter_map(id_of).collect();
         ids.sort();
-        let removed_since = |error: &Error| error.class() == Class::NotFound;
+        let removed_since = |error: &Error| error.class() == ErrorClass::NotFound;
         let found = ids.iter().map(|id| self.worktree(id));
         found.filter(|found| !found.as_ref().is_err_and(removed_since)).collect()
     }
@@ -188,13 +188,13 @@ impl Repo {
         let removed = lock.commit(None, |view| match &view.lock {
             None => Ok(Event::Remove),
             Some(held) => Err(Error::new(
-                Class::LockConflict,
+                ErrorClass::LockConflict,
                 format!("the worktree is locked; release the lock first: holder={}", held.holder_id),
             )),
         });
         match removed {
             // A crash came between the entry and the record: only the record remains to be removed.
-            Err(error) if error.class() == Class::NotFound => {}
+            Err(error) if error.class() == ErrorClass::NotFound => {}
             other => drop(other?),
         }
         let path = self.layout.worktree_file(id);

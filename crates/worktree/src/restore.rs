@@ -20,14 +20,14 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::atomic::{DIR_MODE, FILE_MODE, OWNER_ONLY, parent};
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, FencingToken, RestoreId, SessionId, SnapshotId};
 use crate::record::Event;
 use crate::repo::Repo;
 use crate::session::Session;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Item, Manifest, Progress, ReadMode, Root};
+use crate::tree::{self, Item, Progress, ReadMode, Root, TreeManifest};
 use crate::verify::refuse_differences;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
@@ -147,7 +147,7 @@ impl Repo {
                 Ok(Some(session))
             }
             (Mode::Exclusive, None) => Err(Error::new(
-                Class::LockNotHeld,
+                ErrorClass::LockNotHeld,
                 "a restore needs the lock; run `jvs lock acquire` and pass its --session-id",
             )),
         }
@@ -173,7 +173,7 @@ impl Repo {
             None => error,
         })?;
         let hashed = tree::hash(&*self.env.fs, &root, &items, ReadMode::Strict, progress)?;
-        let found = Manifest::new(&hashed.records);
+        let found = TreeManifest::new(&hashed.records);
         let saved = match self.head(worktree)? {
             Some(head) => self.stored_manifest(&self.ready(&head)?)?,
             None => found.emptied(),
@@ -215,7 +215,7 @@ impl Repo {
         let target = Root::open(&tree)?;
         let items = tree::scan(&source)?;
         let copied = tree::copy(fs, &source, &target, &items, ReadMode::Strict, progress)?;
-        refuse_differences(&snapshot.snapshot_id, &stored, &Manifest::new(&copied.as_read()))?;
+        refuse_differences(&snapshot.snapshot_id, &stored, &TreeManifest::new(&copied.as_read()))?;
         tree::make_durable(fs, &target, &items)
     }
 
@@ -264,7 +264,7 @@ impl Repo {
             return Ok(());
         }
         Err(Error::new(
-            Class::LockConflict,
+            ErrorClass::LockConflict,
             "another restore of this worktree was committed while this one was prepared, so this one was not \
              committed; check the files and retry",
         ))
@@ -285,17 +285,17 @@ impl Repo {
         let (class, detail) = match (self.is_still_ours(worktree, session), done) {
             (true, true) => return Ok(()),
             (true, false) => (
-                Class::LockConflict,
+                ErrorClass::LockConflict,
                 "the restore was committed, but a later one replaced it before the files were swapped; see \
                  `jvs info head`",
             ),
             (false, true) => (
-                Class::FencingMismatch,
+                ErrorClass::FencingMismatch,
                 "the lock passed to another tenure after the restore was committed, and its holder has \
                  finished the restore; stop writing",
             ),
             (false, false) => (
-                Class::FencingMismatch,
+                ErrorClass::FencingMismatch,
                 "the lock passed to another tenure after the restore was committed, and the files are not \
                  those of the snapshot; stop writing",
             ),
@@ -306,7 +306,7 @@ impl Repo {
 
 fn changed_during_restore(path: &str) -> Error {
     Error::new(
-        Class::ConsistencyUnavailable,
+        ErrorClass::ConsistencyUnavailable,
         format!(
             "the worktree changed while the restore was prepared, and the change is in no snapshot; stop its \
              writers and retry, or pass --discard-changes: path={path}"

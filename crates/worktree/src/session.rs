@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{Clock, UnixMs};
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, Fs, absent_is_none};
 use crate::ids::{Entropy, FencingToken, Nonce, RepoId, SessionId, WorktreeId, random_hex};
 use crate::record::BootStamp;
@@ -84,7 +84,7 @@ impl SessionStore {
         let bytes = absent_is_none(self.fs.read(&path)).doing("read the session", &path)?;
         let bytes = bytes.ok_or_else(|| {
             Error::new(
-                Class::LockNotHeld,
+                ErrorClass::LockNotHeld,
                 format!(
                     "no such session of this user; use the session_id that `jvs lock acquire` printed: \
                      session_id={id}"
@@ -129,7 +129,7 @@ impl SessionStore {
             }
             if !crate::lease::may_act(&session.counted, &clock.boot_id(), clock.boot()) {
                 return Err(Error::new(
-                    Class::LockExpired,
+                    ErrorClass::LockExpired,
                     "another renewal of this session ran until the lease expired; stop writing now",
                 ));
             }

@@ -20,7 +20,7 @@ use crate::backend::store::StoreGuard;
 
 /// Defaults and limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RequestLimits {
     /// TTL for requests that do not specify one.
     pub default_ttl: Span,
     /// Maximum TTL.
@@ -41,7 +41,7 @@ pub(crate) type FillRandom = Box<dyn Fn(&mut [u8]) + Send + Sync>;
 
 /// Clock, randomness, metrics and settings of a [`Backend`].
 pub(crate) struct Components {
-    pub(crate) settings: Settings,
+    pub(crate) settings: RequestLimits,
     /// Shared with the observer of the shards.
     pub(crate) metrics: Arc<Metrics>,
     /// Shared with the observer of the shards.
@@ -54,7 +54,7 @@ pub(crate) struct Components {
 pub struct Backend {
     engines: Vec<Arc<Engine>>,
     pub(crate) key: StoreKey,
-    pub(crate) settings: Settings,
+    pub(crate) settings: RequestLimits,
     wall_clock: WallClock,
     random: FillRandom,
     draining: AtomicBool,

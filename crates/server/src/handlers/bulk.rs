@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use api::agents::{Bulk, BulkResult, Reconcile, Reconciled, Results};
+use api::agents::{Bulk, BulkResult, Reconcile, ReconciledLease, Results};
 use api::{Code, Refusal};
 use axum::Json;
 use axum::extract::State;
@@ -99,7 +99,7 @@ pub(crate) async fn release(
 pub(crate) async fn reconcile(
     State(backend): State<Arc<Backend>>,
     BulkBody { peer, headers, body }: BulkBody<Reconcile>,
-) -> JsonResult<Results<Reconciled>> {
+) -> JsonResult<Results<ReconciledLease>> {
     let Reconcile { namespace, agent_id, lease_ids, rebind } = body;
     let body = Bulk { namespace, agent_id, lease_ids };
     let request = begin(&backend, BulkBody { peer, headers: headers.clone(), body }).await?;

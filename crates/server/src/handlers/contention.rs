@@ -21,7 +21,7 @@ use crate::parse;
 use crate::parse::query::Query;
 use crate::peer::Peer;
 use crate::present::JsonResult;
-use crate::present::contention::{self as present, Party};
+use crate::present::contention::{self as present, Contender};
 use crate::present::leases::public_lease;
 
 /// The most leases of a resource in a response.
@@ -100,7 +100,7 @@ async fn recently_expired(
     backend: &Backend,
     readable: &ReadableNamespaces,
     recent: &RecentActivity,
-) -> Result<Vec<Party>, BackendError> {
+) -> Result<Vec<Contender>, BackendError> {
     let mut parties = Vec::new();
     for shard in backend.shards() {
         let leases: Vec<LeaseId> = recent.expired.iter().copied().filter(|id| id.shard == shard).collect();
@@ -132,7 +132,7 @@ impl ReadableNamespaces {
     }
 
     /// The parties of leases, without those whose history was deleted.
-    fn parties(&self, view: &ShardView<'_>, leases: &[LeaseId]) -> Vec<Party> {
+    fn parties(&self, view: &ShardView<'_>, leases: &[LeaseId]) -> Vec<Contender> {
         let known = leases.iter().filter_map(|lease| view.kernel.lease(*lease, view.now).ok());
         let readable = known.filter(|lease| self.contains(&lease.namespace));
         readable.map(|lease| (lease.namespace, lease.identity, lease.details.agent)).collect()

@@ -1,6 +1,6 @@
 //! Agents, and the verdicts on their manifests.
 
-use api::agents::{Agent, AgentState as WireState, Judged, Verdict};
+use api::agents::{Agent, AgentState as WireState, ManifestOutcome, Verdict};
 use engine::{Advice, Blocked, Decision};
 use kernel::{AgentState, AgentView, Kernel, LeaseView, Namespace, Time};
 
@@ -48,7 +48,7 @@ pub(crate) fn blocked_verdict(
     view: &ManifestView,
     attempt_id: String,
     backoff_ms: u64,
-) -> Judged {
+) -> ManifestOutcome {
     let (verdict, detail) = match blocked.advice {
         Advice::Wait => (Verdict::Wait, "blocked by younger holders or waiters; wait with wait_ms"),
         Advice::Die | Advice::Deadlock => (
@@ -56,7 +56,7 @@ pub(crate) fn blocked_verdict(
             "release the leases in `release`, wait for backoff_ms, and retry with the same attempt_id",
         ),
     };
-    Judged {
+    ManifestOutcome {
         verdict,
         attempt_id,
         backoff_ms: Some(backoff_ms),
@@ -64,17 +64,17 @@ pub(crate) fn blocked_verdict(
         position: Some(blocked.position as u64),
         release: blocked.release.iter().map(ToString::to_string).collect(),
         detail: Some(detail.to_string()),
-        ..Judged::default()
+        ..ManifestOutcome::default()
     }
 }
 
 /// The verdict on a manifest whose agent, identity or namespace gets no grants at this time.
-pub(crate) fn paused_verdict(attempt_id: String, backoff_ms: u64, detail: String) -> Judged {
-    Judged {
+pub(crate) fn paused_verdict(attempt_id: String, backoff_ms: u64, detail: String) -> ManifestOutcome {
+    ManifestOutcome {
         verdict: Verdict::Paused,
         attempt_id,
         backoff_ms: Some(backoff_ms),
         detail: Some(detail),
-        ..Judged::default()
+        ..ManifestOutcome::default()
     }
 }

@@ -1,6 +1,6 @@
 //! The results of bulk requests: one for each lease, in the order of the request.
 
-use api::agents::{BulkResult, Reconciled, Results};
+use api::agents::{BulkResult, ReconciledLease, Results};
 use api::{Refusal, responses};
 use axum::Json;
 use kernel::{Epoch, LeaseView, State as LeaseState, Time};
@@ -40,16 +40,16 @@ pub(crate) fn reconciled(
     id: &str,
     epoch: Option<Epoch>,
     truth: Result<LeaseTruth, Refusal>,
-) -> Reconciled {
+) -> ReconciledLease {
     let lease_id = id.to_string();
     let LeaseTruth { view, now, rebound } = match truth {
         Ok(truth) => truth,
         Err(Refusal { error, detail, .. }) => {
-            return Reconciled {
+            return ReconciledLease {
                 lease_id,
                 error: Some(error),
                 detail: Some(detail),
-                ..Reconciled::default()
+                ..ReconciledLease::default()
             };
         }
     };
@@ -59,7 +59,7 @@ pub(crate) fn reconciled(
         Some(Err(refusal)) => (None, Some(refusal)),
         None => (None, None),
     };
-    Reconciled {
+    ReconciledLease {
         lease_id,
         ok: refusal.is_none(),
         valid: lease.is_some() || live && epoch == Some(view.epoch),

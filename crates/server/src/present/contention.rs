@@ -14,7 +14,7 @@ use crate::present::leases;
 const TOP_MAX: usize = 20;
 
 /// A namespace, an identity, and its agent if it named one.
-pub(crate) type Party = (Namespace, Identity, Option<AgentName>);
+pub(crate) type Contender = (Namespace, Identity, Option<AgentName>);
 
 /// `held` while any lease has authority; `revoking` while resources are only not free yet.
 pub(crate) fn resource_state(leases: &[LeaseView]) -> &'static str {
@@ -74,9 +74,9 @@ pub(crate) fn hotspots<'a>(contended: impl Iterator<Item = &'a ContentionEvent>)
 /// The parties with the most waits that timed out and leases that expired, the most frequent first.
 pub(crate) fn timeouts<'a>(
     contended: impl Iterator<Item = &'a ContentionEvent>,
-    expired: Vec<Party>,
+    expired: Vec<Contender>,
 ) -> Vec<Timeouts> {
-    let mut counts: BTreeMap<Party, (u64, u64)> = BTreeMap::new();
+    let mut counts: BTreeMap<Contender, (u64, u64)> = BTreeMap::new();
     for contention in contended.filter(|contention| contention.outcome == ContentionOutcome::TimedOut) {
         let party = (contention.namespace.clone(), contention.identity.clone(), contention.agent.clone());
         counts.entry(party).or_default().0 += 1;

@@ -1,6 +1,6 @@
 //! Leases as responses of the API: to their holders, with the credential, and to everyone who may read them, without.
 
-use api::agents::InTheWay;
+use api::agents::ConflictingLease;
 use api::{requests, responses};
 use engine::Decision;
 use kernel::{
@@ -171,8 +171,8 @@ pub(crate) fn described(
 }
 
 /// A lease that blocks a request.
-pub(crate) fn conflicting_lease(lease: &LeaseView, now: Time) -> InTheWay {
-    InTheWay {
+pub(crate) fn conflicting_lease(lease: &LeaseView, now: Time) -> ConflictingLease {
+    ConflictingLease {
         public_id: lease.id.to_string(),
         holder: lease.identity.as_str().to_string(),
         owner: owner_of(lease),

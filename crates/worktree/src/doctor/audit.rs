@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 use std::io;
 
 use super::{Checkup, is_missing};
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{Digest, EntryNumber, FencingToken, SnapshotId, WorktreeId};
 use crate::record::{Event, LockRecord, State};
 use crate::sequence::Sequence;
-use crate::snapshot::{Descriptor, Intent};
+use crate::snapshot::{Descriptor, SnapshotIntent};
 use crate::worktree::Worktree;
 
 /// The result of auditing one sequence.
@@ -104,7 +104,7 @@ impl Checkup<'_> {
             let path = self.repo.layout.intent(&id);
             match absent_is_none(self.repo.env.fs.read(&path)).doing("read", &path)? {
                 Some(bytes) => {
-                    let Ok(intent) = serde_json::from_slice::<Intent>(&bytes) else { continue };
+                    let Ok(intent) = serde_json::from_slice::<SnapshotIntent>(&bytes) else { continue };
                     self.audit(&intent.worktree_id)?;
                     self.require_entry(&intent.worktree_id, intent.fencing_token, "an intent")?;
                 }

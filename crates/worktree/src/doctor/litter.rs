@@ -2,14 +2,14 @@
 
 use super::{Checkup, shown};
 use crate::atomic;
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{FencingToken, SnapshotId, WorktreeId};
 use crate::lease::{self, LeaseState};
 use crate::probe;
 use crate::repo::Repo;
 use crate::session::Session;
-use crate::snapshot::Intent;
+use crate::snapshot::SnapshotIntent;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
@@ -51,7 +51,8 @@ impl Checkup<'_> {
         let path = repo.layout.intent(id);
         let bytes = absent_is_none(repo.env.fs.read(&path)).doing("read", &path)?;
         let Some(bytes) = bytes else { return Ok(()) };
-        let intent = serde_json::from_slice::<Intent>(&bytes).ok().filter(|intent| intent.snapshot_id == *id);
+        let intent =
+            serde_json::from_slice::<SnapshotIntent>(&bytes).ok().filter(|intent| intent.snapshot_id == *id);
         let Some(intent) = intent else {
             let detail = "the intent is damaged, so the state of its snapshot is unknown; check the snapshot \
                           and remove the intent";
@@ -77,7 +78,7 @@ impl Checkup<'_> {
     }
 
     /// Whether no process can be taking this snapshot any more.
-    fn is_abandoned(&self, intent: &Intent) -> bool {
+    fn is_abandoned(&self, intent: &SnapshotIntent) -> bool {
         if let Some(gone) = atomic::maker_is_gone(&self.repo.env, &intent.maker) {
             return gone;
         }

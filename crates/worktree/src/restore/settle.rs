@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::{OLD, RECORD, StageRecord, SwapTarget, TREE};
 use crate::atomic::maker_is_gone;
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::random_hex;
 use crate::lock::AcquiredLock;
@@ -124,7 +124,7 @@ impl Repo {
             }
         }
         Err(Error::new(
-            Class::LockConflict,
+            ErrorClass::LockConflict,
             format!("other processes kept taking over the stages of restores; retry: attempts={ROUNDS}"),
         ))
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 use crate::fs::{Fs, Kind, absent_is_none};
 use crate::repo::Repo;
 use crate::tree::Root;

@@ -15,8 +15,8 @@ use rustix::io::{Errno, read, write};
 
 use super::large;
 use super::scan::{Fingerprint, Item, Shape};
-use super::{Content, Progress, Record, RelPath, Root};
-use crate::error::{Class, Error, Result};
+use super::{NodeContent, Progress, Record, RelPath, Root};
+use crate::error::{Error, ErrorClass, Result};
 use crate::fs::Fs;
 use crate::ids::Digest;
 
@@ -55,7 +55,7 @@ pub(crate) fn copy(
             .map_err(|cause| failed(&item.path, "create", cause))?;
     }
     let job =
-        Job { fs, source, target: Some(target), reading, progress, shares_blocks: AtomicBool::new(true) };
+        CopyJob { fs, source, target: Some(target), reading, progress, shares_blocks: AtomicBool::new(true) };
     let mut copied = job.run(items)?;
     finish_links(fs, target, items, &copied)?;
     finish_dirs(fs, target, items, &mut copied)?;
@@ -70,11 +70,11 @@ pub(crate) fn hash(
     reading: ReadMode,
     progress: &dyn Progress,
 ) -> Result<CopyResult> {
-    let job = Job { fs, source, target: None, reading, progress, shares_blocks: AtomicBool::new(false) };
+    let job = CopyJob { fs, source, target: None, reading, progress, shares_blocks: AtomicBool::new(false) };
     job.run(items)
 }
 
-struct Job<'a> {
+struct CopyJob<'a> {
     fs: &'a dyn Fs,
     source: &'a Root,
     target: Option<&'a Root>,
@@ -94,7 +94,7 @@ struct FileResult {
     unchanged: bool,
 }
 
-impl Job<'_> {
+impl CopyJob<'_> {
     fn run(&self, items: &[Item]) -> Result<CopyResult> {
         let files: Vec<usize> = (0..items.len()).filter(|i| items[*i].shape == Shape::File).collect();
         let bytes = files.iter().map(|i| items[*i].print.size).sum();
@@ -227,18 +227,18 @@ impl CopyResult {
         let modes =
             file.as_ref().map_or((item.print.mode, item.print.mode), |done| (done.mode_read, done.mode));
         let content = match &item.shape {
-            Shape::Dir => Content::Dir,
-            Shape::Symlink { target } => Content::Symlink { target: target.clone() },
+            Shape::Dir => NodeContent::Dir,
+            Shape::Symlink { target } => NodeContent::Symlink { target: target.clone() },
             Shape::HardLink { first } if self.changed.contains(first) && !self.has(first) => {
                 return self.changed.push(item.path.clone());
             }
-            Shape::HardLink { first } => Content::HardLink { first: first.clone() },
+            Shape::HardLink { first } => NodeContent::HardLink { first: first.clone() },
             Shape::File => {
                 let Some(done) = file else { return self.changed.push(item.path.clone()) };
                 if !done.unchanged {
                     self.changed.push(item.path.clone());
                 }
-                Content::File { size: done.size, digest: done.digest }
+                NodeContent::File { size: done.size, digest: done.digest }
             }
         };
         self.records.push(Record { path: item.path.clone(), mode: modes.0, content });
@@ -267,7 +267,7 @@ const MOST_THREADS: usize = 8;
 /// The error of a quiesced read.
 pub(crate) fn changed_underneath(path: &RelPath) -> Error {
     Error::new(
-        Class::ConsistencyUnavailable,
+        ErrorClass::ConsistencyUnavailable,
         format!(
             "the tree changed while it was read, so the snapshot is not quiesced; stop its writers and \
              retry, or use --consistency best_effort: path={path}"

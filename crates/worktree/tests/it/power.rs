@@ -12,7 +12,7 @@ use worktree::error::Result;
 use worktree::fs::{Fs, RealFs};
 use worktree::holder::{HolderId, Maker};
 use worktree::ids::{Digest, SystemEntropy};
-use worktree::policy::Policy;
+use worktree::policy::LockPolicy;
 use worktree::record::Event;
 use worktree::repo::Repo;
 use worktree::session::{Session, SessionStore};
@@ -37,7 +37,7 @@ impl Machine {
         let sessions = crate::support::scratch();
         let clock = Arc::new(TestClock::new());
         let env = env(&disk, sessions.path(), clock.clone());
-        let repo = Repo::init(env, root, Policy::DEFAULT).expect("an empty disk");
+        let repo = Repo::init(env, root, LockPolicy::DEFAULT).expect("an empty disk");
         let main = repo.add_worktree(new_worktree("main", Mode::Exclusive)).expect("a new name");
         Self { disk, sessions, clock, repo, main }
     }

@@ -153,12 +153,12 @@ impl Resolved {
     }
 }
 
-fn shown(value: settings::Value) -> Value {
+fn shown(value: settings::ShownValue) -> Value {
     match value {
-        settings::Value::Unset => Value::Null,
-        settings::Value::Text(text) => text.into(),
-        settings::Value::Number(number) => number.into(),
-        settings::Value::Switch(on) => on.into(),
+        settings::ShownValue::Unset => Value::Null,
+        settings::ShownValue::Text(text) => text.into(),
+        settings::ShownValue::Number(number) => number.into(),
+        settings::ShownValue::Switch(on) => on.into(),
     }
 }
 
