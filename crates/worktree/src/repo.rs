@@ -14,13 +14,13 @@ use crate::atomic::{self, CreateOutcome, DIR_MODE};
 use crate::clock::UnixMs;
 use crate::env::Env;
 use crate::error::{Error, ErrorClass, ErrorContext, Result};
-use crate::fs::{Durability, Kind, absent_is_none, ensure_dir};
+use crate::fs::{Durability, FileKind, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, RepoId, WorktreeId, random_hex};
 use crate::layout::Layout;
 use crate::lock::{AcquireRequest, AcquiredLock, Lock};
 use crate::policy::LockPolicy;
 use crate::probe;
-use crate::record::{Entry, Event, FORMAT, State};
+use crate::record::{Entry, EntryEvent, FORMAT, WorktreeState};
 use crate::sequence::{AppendOutcome, Sequence};
 use crate::worktree::{Mode, PayloadPath, Worktree};
 
@@ -186,7 +186,7 @@ impl Repo {
         let worktree = self.worktree(id)?;
         let lock = self.lock(&worktree);
         let removed = lock.commit(None, |view| match &view.lock {
-            None => Ok(Event::Remove),
+            None => Ok(EntryEvent::Remove),
             Some(held) => Err(Error::new(
                 ErrorClass::LockConflict,
                 format!("the worktree is locked; release the lock first: holder={}", held.holder_id),
@@ -234,7 +234,7 @@ impl Repo {
             dir.push(part);
             ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("create", &dir)?;
             let meta = self.env.fs.meta(&dir).doing("stat", &dir)?;
-            if meta.kind != Kind::Dir || meta.device != home.device {
+            if meta.kind != FileKind::Dir || meta.device != home.device {
                 return Err(Error::invalid(format!(
                     "every component of a worktree's path must be a real directory on the repository's \
                      filesystem, and this one is not: path={}",
@@ -253,7 +253,7 @@ impl Repo {
         let sequence = Sequence::new(&self.env, &self.layout, id);
         loop {
             let (n, prev, before) = match sequence.newest()? {
-                None => (EntryNumber(1), Digest::NONE, State::default()),
+                None => (EntryNumber(1), Digest::NONE, WorktreeState::default()),
                 Some(newest) => {
                     let stored = sequence.read(newest)?;
                     (newest.next(), stored.digest, stored.entry.state)
@@ -264,7 +264,7 @@ impl Repo {
                 // decides.
                 return Ok(());
             }
-            let event = Event::Create;
+            let event = EntryEvent::Create;
             let state = before.after(n, &event).expect("a closed sequence can be opened");
             let by = self.env.process.clone();
             let attempt = random_hex(&*self.env.entropy, 8);

@@ -23,9 +23,9 @@ use crate::atomic::{DIR_MODE, FILE_MODE, OWNER_ONLY, parent};
 use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, FencingToken, RestoreId, SessionId, SnapshotId};
-use crate::record::Event;
+use crate::record::EntryEvent;
 use crate::repo::Repo;
-use crate::session::Session;
+use crate::session::LockSession;
 use crate::snapshot::Descriptor;
 use crate::tree::{self, Item, Progress, ReadMode, Root, TreeManifest};
 use crate::verify::refuse_differences;
@@ -136,7 +136,7 @@ impl Repo {
         Ok(StagedRestore { path: stage.to_owned(), record, after })
     }
 
-    fn restorer(&self, worktree: &Worktree, request: &RestoreRequest<'_>) -> Result<Option<Session>> {
+    fn restorer(&self, worktree: &Worktree, request: &RestoreRequest<'_>) -> Result<Option<LockSession>> {
         let lock = self.lock(worktree);
         lock.view()?;
         match (worktree.mode, &request.session) {
@@ -156,7 +156,7 @@ impl Repo {
     fn while_held<T>(
         &self,
         worktree: &Worktree,
-        session: Option<&Session>,
+        session: Option<&LockSession>,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         match session {
@@ -232,11 +232,11 @@ impl Repo {
     fn commit_restore(
         &self,
         worktree: &Worktree,
-        session: Option<&Session>,
+        session: Option<&LockSession>,
         staged: &StagedRestore,
     ) -> Result<()> {
         let lock = self.lock(worktree);
-        let event = |fencing_token: Option<FencingToken>| Event::Restore {
+        let event = |fencing_token: Option<FencingToken>| EntryEvent::Restore {
             fencing_token,
             snapshot_id: staged.record.snapshot_id.clone(),
             restore_id: staged.record.restore_id.clone(),
@@ -270,7 +270,7 @@ impl Repo {
         ))
     }
 
-    fn is_still_ours(&self, worktree: &Worktree, session: Option<&Session>) -> bool {
+    fn is_still_ours(&self, worktree: &Worktree, session: Option<&LockSession>) -> bool {
         let lock = self.lock(worktree);
         session.is_none_or(|session| {
             lock.session(&session.session_id).and_then(|session| lock.check(&session)).is_ok()
@@ -278,7 +278,12 @@ impl Repo {
     }
 
     /// The outcome when another process took the stage over after the commit.
-    fn taken_over(&self, worktree: &Worktree, session: Option<&Session>, record: &StageRecord) -> Result<()> {
+    fn taken_over(
+        &self,
+        worktree: &Worktree,
+        session: Option<&LockSession>,
+        record: &StageRecord,
+    ) -> Result<()> {
         let payload = self.payload(worktree);
         let there = absent_is_none(self.env.fs.meta(&payload)).doing("stat", &payload)?;
         let done = there.is_some_and(|meta| meta.inode == record.tree_inode);

@@ -28,7 +28,7 @@ use crate::record::BootStamp;
 
 /// A lock that this user acquired.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Session {
+pub struct LockSession {
     /// The value of `--session-id`.
     pub session_id: SessionId,
     /// The repository of the worktree.
@@ -65,7 +65,7 @@ impl SessionStore {
     }
 
     /// Writes a session, replacing its previous version.
-    pub fn save(&self, session: &Session, entropy: &dyn Entropy) -> Result<()> {
+    pub fn save(&self, session: &LockSession, entropy: &dyn Entropy) -> Result<()> {
         let path = self.file(&session.session_id);
         let temp = self.dir.join(format!(".{}", random_hex(entropy, 8)));
         let bytes = serde_json::to_vec(session).expect("a session is plain data");
@@ -79,7 +79,7 @@ impl SessionStore {
     }
 
     /// The session `id`.
-    pub fn load(&self, id: &SessionId) -> Result<Session> {
+    pub fn load(&self, id: &SessionId) -> Result<LockSession> {
         let path = self.file(id);
         let bytes = absent_is_none(self.fs.read(&path)).doing("read the session", &path)?;
         let bytes = bytes.ok_or_else(|| {
@@ -117,7 +117,7 @@ impl SessionStore {
     }
 
     /// Serializes renewals of one session; waits until the lease expires at most.
-    pub(crate) fn lock_renewals(&self, session: &Session, clock: &dyn Clock) -> Result<RenewalGuard> {
+    pub(crate) fn lock_renewals(&self, session: &LockSession, clock: &dyn Clock) -> Result<RenewalGuard> {
         let path = self.guard(&session.session_id);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(open(&path, flags, Mode::from_raw_mode(0o600)).doing("open", &path)?);

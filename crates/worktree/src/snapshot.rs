@@ -21,9 +21,9 @@ use crate::fs::{Durability, absent_is_none};
 use crate::holder::HolderId;
 use crate::ids::{Digest, FencingToken, SessionId, SnapshotId, WorktreeId};
 use crate::probe;
-use crate::record::{Event, FORMAT, known_format};
+use crate::record::{EntryEvent, FORMAT, known_format};
 use crate::repo::{Repo, create_json};
-use crate::session::Session;
+use crate::session::LockSession;
 use crate::tree::{self, CopyResult, Item, NodeContent, Progress, ReadMode, Root, TreeManifest};
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
@@ -119,7 +119,7 @@ pub struct PublishedSnapshot {
 #[derive(Clone, Debug)]
 enum PublishAuthority {
     /// The lock of an exclusive worktree.
-    Token(Session),
+    Token(LockSession),
     /// A shared worktree: any process may move its head.
     Shared,
     /// An exclusive worktree without its lock: the snapshot is recorded, but does not move the head.
@@ -304,7 +304,7 @@ impl Repo {
     pub(crate) fn while_renewing<T>(
         &self,
         worktree: &Worktree,
-        session: &Session,
+        session: &LockSession,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let lock = self.lock(worktree);
@@ -332,7 +332,7 @@ impl Repo {
         descriptor: Descriptor,
     ) -> Result<PublishedSnapshot> {
         let lock = self.lock(worktree);
-        let event = |view: &View, fencing_token, moves_head| Event::Publish {
+        let event = |view: &View, fencing_token, moves_head| EntryEvent::Publish {
             fencing_token,
             snapshot_id: descriptor.snapshot_id.clone(),
             content_hash: descriptor.content_hash,

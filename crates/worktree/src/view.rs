@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{Digest, EntryNumber, FencingToken, WorktreeId};
 use crate::layout::Layout;
-use crate::record::{Entry, Event, LockRecord, RenewalRecord, State};
+use crate::record::{Entry, EntryEvent, LockRecord, RenewalRecord, WorktreeState};
 use crate::sequence::{Sequence, StoredEntry};
 
 /// The state of a sequence at one moment.
@@ -40,7 +40,7 @@ impl View {
     }
 
     /// The state after the newest entry.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &WorktreeState {
         &self.newest.state
     }
 
@@ -58,7 +58,7 @@ fn current_lock(
     token: FencingToken,
 ) -> Result<LockRecord> {
     let granted = sequence.read(token.entry())?;
-    let (Event::Acquire { lock } | Event::Steal { lock, .. }) = granted.entry.event else {
+    let (EntryEvent::Acquire { lock } | EntryEvent::Steal { lock, .. }) = granted.entry.event else {
         let path = layout.entry(worktree, token.entry());
         return Err(Error::damaged(&path, "the entry should grant the lock, and does not"));
     };

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use worktree::clock::Millis;
-use worktree::doctor::{DoctorRequest, Report};
+use worktree::doctor::{DoctorReport, DoctorRequest};
 use worktree::error::{Error, Result};
 use worktree::holder::HolderId;
 use worktree::ids::SnapshotId;
@@ -313,7 +313,7 @@ fn describe(status: &Status) -> String {
     text
 }
 
-fn describe_report(report: &Report) -> String {
+fn describe_report(report: &DoctorReport) -> String {
     let mut text = String::new();
     for finding in &report.findings {
         let mark = if finding.repaired { "repaired" } else { "found" };

@@ -8,7 +8,7 @@ use crate::ids::{FencingToken, SnapshotId, WorktreeId};
 use crate::lease::{self, LeaseState};
 use crate::probe;
 use crate::repo::Repo;
-use crate::session::Session;
+use crate::session::LockSession;
 use crate::snapshot::SnapshotIntent;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
@@ -131,7 +131,7 @@ impl Checkup<'_> {
 
     /// Whether a whole sequence shows that the session holds no lock. Compares session ids, because the token
     /// may not be saved yet. A token after the newest entry belongs to another copy of the repository.
-    fn is_lost(&mut self, session: &Session) -> Result<bool> {
+    fn is_lost(&mut self, session: &LockSession) -> Result<bool> {
         let (repo, id) = (self.repo, &session.worktree_id);
         let Ok(view) = View::read(&repo.env, &repo.layout, id) else { return Ok(false) };
         self.audit(id)?;
@@ -141,7 +141,7 @@ impl Checkup<'_> {
 
     /// Whether the acquire that created the session has ended. Until the token is saved, the lock may be
     /// about to be granted.
-    fn acquire_has_ended(&self, session: &Session) -> Result<bool> {
+    fn acquire_has_ended(&self, session: &LockSession) -> Result<bool> {
         if session.fencing_token != FencingToken(0) {
             return Ok(true);
         }

@@ -20,7 +20,7 @@ use crate::fs::absent_is_none;
 use crate::ids::random_hex;
 use crate::lock::AcquiredLock;
 use crate::probe;
-use crate::record::Event;
+use crate::record::EntryEvent;
 use crate::repo::Repo;
 use crate::sequence::Sequence;
 use crate::tree::{self, Root};
@@ -200,7 +200,7 @@ impl Repo {
         }
         let sequence = Sequence::new(&self.env, &self.layout, &worktree.worktree_id);
         match sequence.read(last)?.entry.event {
-            Event::Restore { restore_id, .. } => Ok(restore_id == record.restore_id),
+            EntryEvent::Restore { restore_id, .. } => Ok(restore_id == record.restore_id),
             _ => Ok(false),
         }
     }

@@ -42,7 +42,7 @@ pub enum NodeContent {
 
 /// One line of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct ManifestLine {
     /// The name.
     pub path: RelPath,
     /// Permission bits; meaningless for links.
@@ -59,9 +59,9 @@ pub struct TreeManifest {
 
 impl TreeManifest {
     /// The manifest of `records`, which are sorted by path.
-    pub fn new<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
+    pub fn new<'a>(records: impl IntoIterator<Item = &'a ManifestLine>) -> Self {
         let mut text = String::new();
-        for Record { path, mode, content } in records {
+        for ManifestLine { path, mode, content } in records {
             let written = match content {
                 NodeContent::Dir => writeln!(text, "d {mode:04o} {path}"),
                 NodeContent::File { size, digest } => writeln!(text, "f {mode:04o} {size} {digest} {path}"),
@@ -117,15 +117,15 @@ impl TreeManifest {
 mod tests {
     use super::*;
 
-    fn file(path: &[u8], mode: u32, bytes: &[u8]) -> Record {
+    fn file(path: &[u8], mode: u32, bytes: &[u8]) -> ManifestLine {
         let content = NodeContent::File { size: bytes.len() as u64, digest: Digest::of(bytes) };
-        Record { path: RelPath::ROOT.join(path), mode, content }
+        ManifestLine { path: RelPath::ROOT.join(path), mode, content }
     }
 
     #[test]
     fn path_mode_bytes_and_links_each_change_the_hash() {
         let base = TreeManifest::new(&[file(b"a", 0o644, b"x")]).content_hash();
-        let link = Record {
+        let link = ManifestLine {
             path: RelPath::ROOT.join(b"a"),
             mode: 0o644,
             content: NodeContent::Symlink { target: b"x".to_vec() },

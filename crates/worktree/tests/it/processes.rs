@@ -16,7 +16,7 @@ use worktree::fs::RealFs;
 use worktree::ids::SessionId;
 use worktree::lock::AcquireRequest;
 use worktree::policy::{LockPolicy, PolicyChanges};
-use worktree::record::Event;
+use worktree::record::EntryEvent;
 use worktree::repo::Repo;
 use worktree::sequence::Sequence;
 use worktree::snapshot::Consistency;
@@ -321,7 +321,7 @@ fn granted(shared: &Shared) -> Vec<u64> {
     let sequence = Sequence::new(shared.repo.env(), shared.repo.layout(), &shared.main.worktree_id);
     let read = |n| sequence.read(worktree::ids::EntryNumber(n)).expect("readable").entry;
     let grants = (1..=shared.newest()).map(read).filter_map(|entry| match entry.event {
-        Event::Acquire { lock } | Event::Steal { lock, .. } => Some(lock.fencing_token.0),
+        EntryEvent::Acquire { lock } | EntryEvent::Steal { lock, .. } => Some(lock.fencing_token.0),
         _ => None,
     });
     grants.collect()

@@ -9,7 +9,7 @@ use worktree::doctor::DoctorRequest;
 use worktree::error::ErrorClass;
 use worktree::fs::RealFs;
 use worktree::policy::LockPolicy;
-use worktree::record::{Event, LockRecord};
+use worktree::record::{EntryEvent, LockRecord};
 use worktree::restore::RestoreRequest;
 use worktree::sequence::Sequence;
 use worktree::snapshot::Consistency;
@@ -20,7 +20,7 @@ use worktree::worktree::Mode;
 use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
 use crate::support::{Fixture, STEALABLE_MS, TestClock, class, request, snapshot};
 
-fn events(fixture: &Fixture) -> Vec<Event> {
+fn events(fixture: &Fixture) -> Vec<EntryEvent> {
     let sequence = Sequence::new(fixture.repo.env(), fixture.repo.layout(), &fixture.main.worktree_id);
     let newest = sequence.newest().expect("readable").expect("there is one");
     let read = |n| sequence.read(worktree::ids::EntryNumber(n)).expect("readable").entry.event;
@@ -136,7 +136,7 @@ fn acquire_creates_its_entry_whole_or_not_at_all() {
         let visible = events(&fixture);
         assert!(visible.len() <= 2, "at={at}");
         if let Some(entry) = visible.get(1) {
-            assert!(matches!(entry, Event::Acquire { .. }), "what can be seen is whole, at={at}");
+            assert!(matches!(entry, EntryEvent::Acquire { .. }), "what can be seen is whole, at={at}");
         }
     }
     assert!(finished, "the attack went past the end of the acquire");
