@@ -198,7 +198,7 @@ pub struct BulkResult {
     /// Deadline in Unix milliseconds of the server's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_unix_ms: Option<u64>,
-    /// Milliseconds until the deadline, as of the server's decision.
+    /// Milliseconds until the deadline when the response was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_ms: Option<u64>,
 }

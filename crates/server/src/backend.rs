@@ -18,4 +18,5 @@ pub(crate) mod download;
 pub mod engine_observer;
 pub(crate) mod event_log;
 pub(crate) mod metrics;
-pub(crate) mod wall_clock;
+pub(crate) mod machine_clocks;
+pub(crate) mod moment;

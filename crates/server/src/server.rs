@@ -30,11 +30,12 @@ use crate::backend::boot::{self, Environment};
 use crate::backend::boot_error::BootError;
 use crate::backend::engine_observer::{FatalHandler, ShardObserver};
 use crate::backend::event_log::EventLog;
+use crate::backend::machine_clocks;
 use crate::backend::metrics::Metrics;
+use crate::backend::moment::Clocks;
 use crate::backend::private_dir::private_dir;
 use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
-use crate::backend::wall_clock;
 use crate::config::{Config, ConfigError};
 use crate::http::identities::Identities;
 use crate::http::listener::{Listener, serve};
@@ -125,8 +126,12 @@ impl Server {
         let store = boot::open(&config.store, &config.open_options(), environment, &observer)?;
         store.torn_tails.iter().for_each(warn_of_torn_tail);
         let settings = config.settings();
-        let (wall_clock, random) = (Box::new(wall_clock::since_epoch), Box::new(system::random::fill));
-        let backend = Backend::new(store, Components { settings, metrics, event_log, wall_clock, random });
+        let clocks = Clocks {
+            wall: Box::new(machine_clocks::since_epoch),
+            boot: Box::new(machine_clocks::since_boot),
+        };
+        let random = Box::new(system::random::fill);
+        let backend = Backend::new(store, Components { settings, metrics, event_log, clocks, random });
         Ok(Server { config, backend: Arc::new(backend), identities, serving: None })
     }
 

@@ -56,15 +56,15 @@ pub(crate) async fn resource(
         let more = leases.len() > LEASES_MAX;
         leases.truncate(LEASES_MAX);
         leases.sort_by_key(|lease| (lease.age, lease.id));
-        (leases, more, view.waiters.count_ahead(&of, &bundle, None), view.now)
+        (leases, more, view.waiters.count_ahead(&of, &bundle, None), view.moment)
     };
-    let (leases, more, waiters, now) = backend.query(backend.shard_of(&namespace), read).await?;
+    let (leases, more, waiters, moment) = backend.query(backend.shard_of(&namespace), read).await?;
     Ok(Json(ResourceState {
         namespace: namespace.as_str().to_string(),
         kind: resource.kind().to_string(),
         name: resource.name().to_string(),
         state: present::resource_state(&leases).to_string(),
-        leases: leases.iter().map(|lease| public_lease(&backend, lease, now)).collect(),
+        leases: leases.iter().map(|lease| public_lease(&backend, lease, &moment)).collect(),
         more,
         waiters: waiters as u64,
     }))
@@ -83,7 +83,13 @@ pub(crate) async fn contention(
     let mut waiting = Vec::new();
     for shard in backend.shards() {
         let (readable, left) = (readable.clone(), (WAITERS_MAX + 1).saturating_sub(waiting.len()));
-        waiting.extend(backend.query(shard, move |view| readable.waiters(view, left)).await?);
+        let read = move |view: &ShardView<'_>| (readable.waiters(view, left), view.moment);
+        let (mut waiters, moment) = backend.query(shard, read).await?;
+        let elapsed_ms = moment.elapsed(&backend.clocks).0;
+        for lease in waiters.iter_mut().flat_map(|waiter| &mut waiter.blocked_by) {
+            lease.remaining_ms = lease.remaining_ms.saturating_sub(elapsed_ms);
+        }
+        waiting.extend(waiters);
     }
     // After the queries: waits that they no longer found are in the recent activity by now.
     let recent = backend.event_log.recent();

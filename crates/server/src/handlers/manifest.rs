@@ -96,7 +96,7 @@ impl ManifestAttempt<'_> {
         match decision {
             Decision::Blocked(blocked) => {
                 let backoff_ms = self.backoff_ms(view.now(), blocked.age);
-                Ok(blocked_verdict(blocked, view, self.id(blocked.age), backoff_ms))
+                Ok(blocked_verdict(self.backend, blocked, view, self.id(blocked.age), backoff_ms))
             }
             Decision::Outcome(Outcome::Rejected(
                 why @ (Rejection::Paused | Rejection::QuotaExceeded { .. }),

@@ -206,7 +206,7 @@ impl RevocationCheck {
     }
 
     fn now(&self) -> UnixTime {
-        UnixTime::since_unix_epoch(Duration::from_millis(self.backend.unix_ms()))
+        UnixTime::since_unix_epoch(Duration::from_millis(self.backend.clocks.unix_ms()))
     }
 
     fn recheck(&self, peer: &Peer) -> CertificateCheck {

@@ -4,6 +4,8 @@ use api::agents::{Agent, AgentState as WireState, ManifestOutcome, Verdict};
 use engine::{Advice, Blocked, Decision};
 use kernel::{AgentState, AgentView, Kernel, LeaseView, Namespace, Time};
 
+use crate::backend::moment::Moment;
+use crate::backend::shards::Backend;
 use crate::present::leases::{self, GrantView};
 
 pub(crate) fn agent(namespace: &Namespace, agent: &AgentView) -> Agent {
@@ -28,22 +30,24 @@ pub(crate) struct ManifestView {
 }
 
 impl ManifestView {
-    pub(crate) fn read(kernel: &Kernel, now: Time, decision: &Decision) -> ManifestView {
+    pub(crate) fn read(kernel: &Kernel, moment: Moment, decision: &Decision) -> ManifestView {
+        let now = moment.now;
         let holders = match decision {
             Decision::Blocked(blocked) => blocked.holders.as_slice(),
             Decision::Outcome(_) => &[],
         };
         let holders = holders.iter().filter_map(|lease| kernel.lease(*lease, now).ok()).collect();
-        ManifestView { grant: GrantView::read(kernel, now, decision), holders }
+        ManifestView { grant: GrantView::read(kernel, moment, decision), holders }
     }
 
     pub(crate) fn now(&self) -> Time {
-        self.grant.now
+        self.grant.moment.now
     }
 }
 
 /// The verdict on a blocked manifest.
 pub(crate) fn blocked_verdict(
+    backend: &Backend,
     blocked: &Blocked,
     view: &ManifestView,
     attempt_id: String,
@@ -56,11 +60,13 @@ pub(crate) fn blocked_verdict(
             "release the leases in `release`, wait for backoff_ms, and retry with the same attempt_id",
         ),
     };
+    let elapsed = view.grant.moment.elapsed(&backend.clocks);
+    let conflicting = |lease| leases::conflicting_lease(lease, view.now(), elapsed);
     ManifestOutcome {
         verdict,
         attempt_id,
         backoff_ms: Some(backoff_ms),
-        holders: view.holders.iter().map(|lease| leases::conflicting_lease(lease, view.now())).collect(),
+        holders: view.holders.iter().map(conflicting).collect(),
         position: Some(blocked.position as u64),
         release: blocked.release.iter().map(ToString::to_string).collect(),
         detail: Some(detail.to_string()),

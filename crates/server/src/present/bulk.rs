@@ -3,8 +3,9 @@
 use api::agents::{BulkResult, ReconciledLease, Results};
 use api::{Refusal, responses};
 use axum::Json;
-use kernel::{Epoch, LeaseView, State as LeaseState, Time};
+use kernel::{Epoch, LeaseView, State as LeaseState};
 
+use crate::backend::moment::Moment;
 use crate::backend::shards::Backend;
 use crate::present::leases;
 
@@ -29,7 +30,7 @@ pub(crate) fn results<T>(
 /// The state of one lease, for its holder.
 pub(crate) struct LeaseTruth {
     pub(crate) view: LeaseView,
-    pub(crate) now: Time,
+    pub(crate) moment: Moment,
     /// The result of a rebind; `None` if there was none.
     pub(crate) rebound: Option<Result<responses::Granted, Refusal>>,
 }
@@ -42,7 +43,7 @@ pub(crate) fn reconciled(
     truth: Result<LeaseTruth, Refusal>,
 ) -> ReconciledLease {
     let lease_id = id.to_string();
-    let LeaseTruth { view, now, rebound } = match truth {
+    let LeaseTruth { view, moment, rebound } = match truth {
         Ok(truth) => truth,
         Err(Refusal { error, detail, .. }) => {
             return ReconciledLease {
@@ -65,7 +66,7 @@ pub(crate) fn reconciled(
         valid: lease.is_some() || live && epoch == Some(view.epoch),
         error: refusal.as_ref().map(|refusal| refusal.error),
         detail: refusal.map(|refusal| refusal.detail),
-        view: Some(leases::public_lease(backend, &view, now)),
+        view: Some(leases::public_lease(backend, &view, &moment)),
         lease,
     }
 }

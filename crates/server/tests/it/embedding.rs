@@ -12,9 +12,23 @@ use lockd_server::{Config, Server, StartError};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-async fn ask(router: &Router, method: &str, path: &str, body: &Value) -> (u16, Value) {
+pub(crate) async fn ask(router: &Router, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    ask_with(router, method, path, &[], body).await
+}
+
+pub(crate) async fn ask_with(
+    router: &Router,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &Value,
+) -> (u16, Value) {
     let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
-    let request = Request::builder().method(method).uri(path).body(body).expect("a request");
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(body).expect("a request");
     let response = router.clone().oneshot(request).await.expect("no error of its own");
     let status = response.status().as_u16();
     let body = to_bytes(response.into_body(), 1 << 20).await.expect("a body");

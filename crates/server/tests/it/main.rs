@@ -16,5 +16,6 @@ mod namespaces;
 mod openapi;
 mod quotas;
 mod reading;
+mod reported_times;
 mod support;
 mod uploads;
