@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // An in-memory store. `Config::in_folder("/var/lib/mine")` is durable, and requires certificates.
+    // An in-memory store. `Config::in_directory("/var/lib/mine")` is durable, and requires certificates.
     let mut lockd = Server::new(Config::in_memory())?;
 
     // As a separate server on its own port:

@@ -79,8 +79,8 @@ pub enum Verdict {
 
 /// The response to a manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Judged {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Judged))]
+pub struct ManifestOutcome {
     /// The decision on the manifest.
     pub verdict: Verdict,
     /// Send it with the next try: it preserves the age of the attempt.
@@ -91,7 +91,7 @@ pub struct Judged {
     pub lease: Option<Granted>,
     /// Some of the conflicting leases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub holders: Vec<InTheWay>,
+    pub holders: Vec<ConflictingLease>,
     /// Queue position: the number of earlier conflicting waiters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
@@ -108,8 +108,8 @@ pub struct Judged {
 
 /// A lease that blocks a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct InTheWay {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = InTheWay))]
+pub struct ConflictingLease {
     /// Public id of the lease.
     pub public_id: String,
     /// Identity of the holder.
@@ -198,15 +198,15 @@ pub struct BulkResult {
     /// Deadline in Unix milliseconds of the server's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_unix_ms: Option<u64>,
-    /// Milliseconds until the deadline, as of the server's decision.
+    /// Milliseconds until the deadline when the response was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_ms: Option<u64>,
 }
 
 /// The server's state of one lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Reconciled {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Reconciled))]
+pub struct ReconciledLease {
     /// Credential from the request.
     pub lease_id: String,
     /// False if the state could not be read, or a requested rebind failed.
@@ -336,7 +336,7 @@ pub struct Waiting {
     /// Resources that it waits for.
     pub resources: Vec<Resource>,
     /// Some of the conflicting leases.
-    pub blocked_by: Vec<InTheWay>,
+    pub blocked_by: Vec<ConflictingLease>,
     /// Queue position: the number of earlier conflicting waiters.
     pub position: u64,
     /// Age of the attempt in milliseconds, for wait-die: the older of two may wait for the younger.

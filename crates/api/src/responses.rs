@@ -38,7 +38,7 @@ pub struct Granted {
     pub expires_at_unix: u64,
     /// Deadline in Unix milliseconds of the server's clock.
     pub expires_at_unix_ms: u64,
-    /// Milliseconds until the deadline, as of the server's decision. Count them from before the request was sent.
+    /// Milliseconds until the deadline when the response was written. Count them from before the request was sent.
     pub remaining_ms: u64,
     /// Time to live of the lease, in milliseconds.
     pub ttl_ms: u64,
@@ -57,7 +57,7 @@ pub struct Extended {
     pub expires_at_unix: u64,
     /// Deadline in Unix milliseconds of the server's clock.
     pub expires_at_unix_ms: u64,
-    /// Milliseconds until the deadline, as of the server's decision.
+    /// Milliseconds until the deadline when the response was written.
     pub remaining_ms: u64,
 }
 
@@ -129,7 +129,7 @@ pub struct Described {
     pub expires_at_unix: Option<u64>,
     /// Lifecycle state of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::State>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::LeaseState>))]
     pub state: Option<String>,
     /// Epoch of the lease; each gain or loss of authority raises it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,7 +170,7 @@ pub struct Lease {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// Lifecycle state of the lease.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::State))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::LeaseState))]
     pub state: String,
     /// Epoch of the lease; each gain or loss of authority raises it.
     pub lease_epoch: u64,
@@ -184,9 +184,9 @@ pub struct Lease {
     pub ttl_ms: u64,
     /// Time of the grant, in Unix milliseconds.
     pub acquired_at_unix_ms: u64,
-    /// Deadline, past or future, in Unix milliseconds.
+    /// End of its authority, past or future, in Unix milliseconds: the deadline, or the release or revocation before it.
     pub expires_at_unix_ms: u64,
-    /// Milliseconds until the deadline; 0 once it has passed.
+    /// Milliseconds until the end of its authority; 0 once it has passed.
     pub remaining_ms: u64,
     /// When the resources become free after the lease expires.
     pub on_expiry: OnExpiry,

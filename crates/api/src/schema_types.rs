@@ -126,8 +126,8 @@ pub enum Predicate {
 
 /// Lifecycle state of a lease.
 #[derive(ToSchema)]
-#[schema(rename_all = "snake_case")]
-pub enum State {
+#[schema(as = State, rename_all = "snake_case")]
+pub enum LeaseState {
     /// Held, but not yet activated.
     Reserved,
     /// Held and active.

@@ -3,7 +3,7 @@
 //! `docs/reference/exit-codes.md` is generated from these tables; the help texts are tested against them.
 
 use lockd_client::Kind;
-use worktree::error::Class;
+use worktree::error::ErrorClass;
 
 /// Done.
 pub const DONE: u8 = 0;
@@ -25,7 +25,7 @@ pub const DENIED: u8 = 14;
 pub const INDETERMINATE: u8 = 15;
 
 /// One exit code.
-pub struct Row {
+pub struct ExitCode {
     /// The code.
     pub code: u8,
     /// Its name in `--help`.
@@ -36,12 +36,12 @@ pub struct Row {
     pub remedy: &'static str,
 }
 
-const fn row(code: u8, name: &'static str, meaning: &'static str, remedy: &'static str) -> Row {
-    Row { code, name, meaning, remedy }
+const fn row(code: u8, name: &'static str, meaning: &'static str, remedy: &'static str) -> ExitCode {
+    ExitCode { code, name, meaning, remedy }
 }
 
 /// The codes of `lockd` and `lockc`.
-pub const LOCKD: [Row; 9] = [
+pub const LOCKD: [ExitCode; 9] = [
     row(DONE, "done", "the command succeeded", "go on"),
     row(
         FAILED,
@@ -106,35 +106,43 @@ pub fn of_kind(kind: Kind) -> u8 {
     }
 }
 
-/// The error classes of `jvs` with their meaning and remedy; [`Class::exit_code`] has the codes.
-pub const JVS: [(Class, &str, &str); 11] = [
+/// The error classes of `jvs` with their meaning and remedy; [`ErrorClass::exit_code`] has the codes.
+pub const JVS: [(ErrorClass, &str, &str); 11] = [
     (
-        Class::LockConflict,
+        ErrorClass::LockConflict,
         "another session holds the lock",
         "retry later; an expired lock can be stolen with `jvs lock steal`",
     ),
     (
-        Class::LockExpired,
+        ErrorClass::LockExpired,
         "the lease expired before the operation was done",
         "acquire again, and check the work since the last renewal",
     ),
-    (Class::LockNotHeld, "the session does not hold the lock", "acquire it first"),
+    (ErrorClass::LockNotHeld, "the session does not hold the lock", "acquire it first"),
     (
-        Class::FencingMismatch,
+        ErrorClass::FencingMismatch,
         "the session's fencing token is no longer the current one",
         "stop; another session has the worktree",
     ),
-    (Class::ClockSkewExceeded, "a clock is further off than the policy allows", "correct the host's clock"),
     (
-        Class::ConsistencyUnavailable,
+        ErrorClass::ClockSkewExceeded,
+        "a clock is further off than the policy allows",
+        "correct the host's clock",
+    ),
+    (
+        ErrorClass::ConsistencyUnavailable,
         "the tree changed while it was read, so no quiesced snapshot exists",
         "stop the writers and retry, or use `--consistency best_effort`",
     ),
-    (Class::PartialSnapshot, "the snapshot was never completed", "use another snapshot"),
-    (Class::Invalid, "wrong usage or invalid input", "correct the command"),
-    (Class::NotFound, "the repository, worktree or snapshot does not exist", "check the name and `--repo`"),
-    (Class::Damaged, "stored data fails its checksum or cannot be parsed", "run `jvs doctor --strict`"),
-    (Class::Io, "a filesystem operation failed", "read the message"),
+    (ErrorClass::PartialSnapshot, "the snapshot was never completed", "use another snapshot"),
+    (ErrorClass::Invalid, "wrong usage or invalid input", "correct the command"),
+    (
+        ErrorClass::NotFound,
+        "the repository, worktree or snapshot does not exist",
+        "check the name and `--repo`",
+    ),
+    (ErrorClass::Damaged, "stored data fails its checksum or cannot be parsed", "run `jvs doctor --strict`"),
+    (ErrorClass::Io, "a filesystem operation failed", "read the message"),
 ];
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ impl worktree::tree::Progress for ByteProgress {
     }
 }
 
-impl lockd_client::Progress for ByteProgress {
+impl lockd_client::TransferProgress for ByteProgress {
     fn begin(&self, bytes: u64) {
         ByteProgress::begin(self, bytes);
     }

@@ -29,7 +29,7 @@ use crate::progress::ByteProgress;
 use crate::stderr::escape_control;
 
 use args::Verb;
-pub use args::{ClientArgs, Connection, LeaseTerms, Output, WriteConditions, duration};
+pub use args::{ClientArgs, ConnectionArgs, LeaseTerms, Output, WriteConditions, duration};
 pub use client_identity::identity_file;
 pub use documents::poison_output;
 pub use environment::{LeaseCredential, servers, values};
@@ -87,11 +87,11 @@ async fn dispatch(args: &ClientArgs) -> CommandResult {
 }
 
 /// Builds a client for the servers. Sends nothing yet.
-pub fn connect(connection: &Connection) -> Result<Client, Failure> {
+pub fn connect(connection: &ConnectionArgs) -> Result<Client, Failure> {
     prepare(connection)?.build().map_err(client_failure)
 }
 
-fn prepare(connection: &Connection) -> Result<Builder, Failure> {
+fn prepare(connection: &ConnectionArgs) -> Result<Builder, Failure> {
     let bar = Arc::new(ByteProgress::new("document", false));
     let builder = Client::builder().answer_timeout(connection.answer_timeout()).progress(bar);
     let builder = if connection.mtls { builder } else { builder.plain() };

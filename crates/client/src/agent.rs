@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use api::agents::{
-    Agent, AgentState, Agents, Bulk, BulkResult, Contention, Judged, Manifest, Reconcile, Reconciled,
-    ResourceState, Results, SetAgent, Verdict,
+    Agent, AgentState, Agents, Bulk, BulkResult, Contention, Manifest, ManifestOutcome, Reconcile,
+    ReconciledLease, ResourceState, Results, SetAgent, Verdict,
 };
 use api::{path, requests, responses};
 
@@ -25,12 +25,12 @@ pub enum DeclareOutcome {
         attempt_id: String,
     },
     /// Not granted before the deadline, or not before the caller does what the verdict says.
-    NotGranted(Box<Judged>),
+    NotGranted(Box<ManifestOutcome>),
 }
 
 impl Client {
     /// Sends a manifest once. The lease, if granted, does not renew itself.
-    pub async fn manifest(&self, manifest: &Manifest) -> Result<Judged, Error> {
+    pub async fn manifest(&self, manifest: &Manifest) -> Result<ManifestOutcome, Error> {
         let wait = Duration::from_millis(manifest.wait_ms.unwrap_or_default());
         self.call(ApiRequest { wait, ..post(path::MANIFEST, manifest) }).await
     }
@@ -45,7 +45,7 @@ impl Client {
             let wait = end.remaining();
             request.wait_ms = u64::try_from(wait.as_millis()).ok().filter(|ms| *ms > 0);
             let response = self.servers.call(ApiRequest { wait, ..post(path::MANIFEST, &request) }).await?;
-            let mut judged: Judged = read(&response)?;
+            let mut judged: ManifestOutcome = read(&response)?;
             if let Some(granted) = judged.lease.take() {
                 let lease = self.start_lease(granted, response.sent_at).await?;
                 return Ok(DeclareOutcome::Granted { lease, attempt_id: judged.attempt_id });
@@ -71,13 +71,13 @@ impl Client {
     }
 
     /// Reads the server's state of several leases. With `rebind`, expired leases that are still on hold are taken over.
-    pub async fn reconcile(&self, leases: &Reconcile) -> Result<Vec<Reconciled>, Error> {
-        Ok(self.call::<Results<Reconciled>>(post(path::RECONCILE, leases)).await?.results)
+    pub async fn reconcile(&self, leases: &Reconcile) -> Result<Vec<ReconciledLease>, Error> {
+        Ok(self.call::<Results<ReconciledLease>>(post(path::RECONCILE, leases)).await?.results)
     }
 
     /// Resumes a lease that [`Client::reconcile`] found valid or rebound: it renews itself from now on. `None` if it is
     /// neither.
-    pub async fn resume(&self, found: &Reconciled) -> Result<Option<Lease>, Error> {
+    pub async fn resume(&self, found: &ReconciledLease) -> Result<Option<Lease>, Error> {
         let Some(granted) = found.lease.clone().or_else(|| still_valid(found)) else { return Ok(None) };
         // The age of the reconcile response is unknown: a keepalive confirms what remains.
         let (extended, sent_at) = self.extend(&granted.lease_id, None, None).await?;
@@ -114,7 +114,7 @@ impl Client {
 }
 
 /// The grant of a valid lease, rebuilt from its view.
-fn still_valid(found: &Reconciled) -> Option<responses::Granted> {
+fn still_valid(found: &ReconciledLease) -> Option<responses::Granted> {
     let view = found.view.as_ref().filter(|_| found.valid)?;
     let resources = view.resources.iter().map(|member| requests::Resource {
         kind: member.kind.clone(),

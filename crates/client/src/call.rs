@@ -21,7 +21,7 @@ use crate::clock::BootTime;
 use crate::connect::Connector;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
-use crate::progress::{ProgressSink, Upload, download};
+use crate::progress::{ProgressBody, ProgressSink, download};
 use crate::random;
 
 /// The longest response that is accepted, in bytes.
@@ -70,14 +70,14 @@ struct AttemptError {
     may_be_applied: bool,
 }
 
-struct Server {
+struct PooledServer {
     endpoint: Endpoint,
-    pool: Pool<Connector, Upload>,
+    pool: Pool<Connector, ProgressBody>,
 }
 
 /// The configured servers, each with its connection pool.
 pub(crate) struct Servers {
-    all: Vec<Server>,
+    all: Vec<PooledServer>,
     /// The index of the server that responded last: the next call starts there.
     preferred: AtomicUsize,
     policy: RetryPolicy,
@@ -94,7 +94,7 @@ impl Servers {
         let all = endpoints.into_iter().map(|endpoint| {
             let connector = Connector::new(endpoint.clone(), policy.connect_timeout, tls.cloned());
             let pool = Pool::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
-            Server { endpoint, pool }
+            PooledServer { endpoint, pool }
         });
         Servers { all: all.collect(), preferred: AtomicUsize::new(0), policy, progress }
     }
@@ -145,7 +145,7 @@ impl Servers {
         Err(failed)
     }
 
-    async fn open_stream(&self, server: &Server, request: &ApiRequest) -> Result<Incoming, Error> {
+    async fn open_stream(&self, server: &PooledServer, request: &ApiRequest) -> Result<Incoming, Error> {
         let (sent_at, timeout) =
             (BootTime::now(), self.policy.connect_timeout + self.policy.response_timeout);
         let sent = server.pool.request(http_request(server, request, &None)?);
@@ -172,7 +172,7 @@ impl Servers {
     /// One attempt. `Ok` is final, whether success or error; `Err` may be retried.
     async fn try_once(
         &self,
-        server: &Server,
+        server: &PooledServer,
         request: &ApiRequest,
     ) -> Result<Result<ApiResponse, Error>, AttemptError> {
         let http_request = match http_request(server, request, &self.progress) {
@@ -200,28 +200,32 @@ impl Servers {
     }
 }
 
-fn unreachable_server(server: &Server, why: impl std::fmt::Display, may_be_applied: bool) -> AttemptError {
+fn unreachable_server(
+    server: &PooledServer,
+    why: impl std::fmt::Display,
+    may_be_applied: bool,
+) -> AttemptError {
     let detail = format!("the server cannot be reached: {why}: server={}", server.endpoint);
     AttemptError { error: Error::new(Kind::Unavailable, detail), may_be_applied }
 }
 
 fn http_request(
-    server: &Server,
+    server: &PooledServer,
     request: &ApiRequest,
     progress: &ProgressSink,
-) -> Result<Request<Upload>, Error> {
+) -> Result<Request<ProgressBody>, Error> {
     let uri = format!("http://{}{}", server.endpoint.authority(), request.path);
     let mut builder = Request::builder().method(&request.method).uri(uri);
     for (name, value) in &request.headers {
         builder = builder.header(*name, value);
     }
-    let built = builder.body(Upload::new(request.body.clone(), progress));
+    let built = builder.body(ProgressBody::new(request.body.clone(), progress));
     built.map_err(|error| Error::new(Kind::Invalid, format!("invalid HTTP request: {error}")))
 }
 
 async fn exchange(
-    server: &Server,
-    request: Request<Upload>,
+    server: &PooledServer,
+    request: Request<ProgressBody>,
     progress: &ProgressSink,
     sent_at: BootTime,
 ) -> Result<ApiResponse, AttemptError> {
@@ -232,7 +236,7 @@ async fn exchange(
 }
 
 async fn read_body(
-    server: &Server,
+    server: &PooledServer,
     response: Response<Incoming>,
     progress: &ProgressSink,
     sent_at: BootTime,
@@ -255,7 +259,7 @@ fn causes(error: &dyn std::error::Error) -> String {
 }
 
 /// The server's refusal, or an error by status if the body is none.
-fn error_from(server: &Server, response: &ApiResponse) -> Error {
+fn error_from(server: &PooledServer, response: &ApiResponse) -> Error {
     if let Ok(refusal) = serde_json::from_slice::<Refusal>(&response.body) {
         return Error::refused(refusal);
     }

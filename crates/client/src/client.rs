@@ -18,7 +18,7 @@ use crate::clock::BootTime;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
 use crate::lease::{Lease, LossReason};
-use crate::progress::{Progress, ProgressSink};
+use crate::progress::{ProgressSink, TransferProgress};
 use crate::random;
 
 /// A client of lockd. Cheap to clone; clones share their connections.
@@ -39,7 +39,7 @@ pub struct Builder {
 
 /// Options of an acquire. The server has a default for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct AcquireOptions {
     /// The namespace; `default` if missing.
     pub namespace: Option<String>,
     /// Time to live without a renewal.
@@ -134,7 +134,7 @@ impl Builder {
 
     /// Reports the progress of large documents. Not reported by default.
     #[must_use]
-    pub fn progress(mut self, progress: Arc<dyn Progress>) -> Builder {
+    pub fn progress(mut self, progress: Arc<dyn TransferProgress>) -> Builder {
         self.progress = Some(progress);
         self
     }
@@ -176,7 +176,7 @@ impl Client {
     }
 
     /// Acquires a lease over a key. It renews itself, and is released when it is dropped.
-    pub async fn acquire(&self, key: &str, options: &Options) -> Result<Lease, Error> {
+    pub async fn acquire(&self, key: &str, options: &AcquireOptions) -> Result<Lease, Error> {
         self.acquire_lease(
             requests::Acquire { key: Some(key.to_string()), ..options.to_request()? },
             options.block,
@@ -185,7 +185,11 @@ impl Client {
     }
 
     /// Acquires one lease over several resources: all of them, or none.
-    pub async fn acquire_many(&self, resources: Vec<Resource>, options: &Options) -> Result<Lease, Error> {
+    pub async fn acquire_many(
+        &self,
+        resources: Vec<Resource>,
+        options: &AcquireOptions,
+    ) -> Result<Lease, Error> {
         self.acquire_lease(
             requests::Acquire { resources: Some(resources), ..options.to_request()? },
             options.block,
@@ -198,7 +202,7 @@ impl Client {
     pub async fn with_lease<T>(
         &self,
         key: &str,
-        options: &Options,
+        options: &AcquireOptions,
         work: impl AsyncFnOnce(&Lease) -> T,
     ) -> Result<T, Error> {
         let lease = self.acquire(key, options).await?;
@@ -406,7 +410,7 @@ impl Client {
     }
 }
 
-impl Options {
+impl AcquireOptions {
     fn to_request(&self) -> Result<requests::Acquire, Error> {
         Ok(requests::Acquire {
             namespace: self.namespace.clone(),

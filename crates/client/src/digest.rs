@@ -23,7 +23,7 @@ use crate::clock::BootTime;
 
 /// An agent's state at the time of saving.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Digest {
+pub struct StateDigest {
     /// The agent's namespace; `default` if missing.
     pub namespace: Option<String>,
     /// The agent's id.
@@ -40,7 +40,7 @@ pub struct Digest {
     pub pending: Vec<Intent>,
 }
 
-/// A lease in a [`Digest`].
+/// A lease in a [`StateDigest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DigestLease {
     /// The credential.
@@ -57,7 +57,7 @@ struct DigestFile {
     version: u32,
     boot_id: String,
     boot_ms: u64,
-    digest: Digest,
+    digest: StateDigest,
 }
 
 /// The format's version.
@@ -65,7 +65,7 @@ const VERSION: u32 = 1;
 /// The longest file that is read, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
 
-impl Digest {
+impl StateDigest {
     /// A digest older than this is ignored.
     pub const LIFETIME: Duration = Duration::from_secs(300);
 
@@ -75,8 +75,8 @@ impl Digest {
     }
 
     /// Reads a digest. `None` if the file is missing or stale.
-    pub fn load(path: &Path) -> io::Result<Option<Digest>> {
-        Digest::load_at(path, &boot_id()?, BootTime::now())
+    pub fn load(path: &Path) -> io::Result<Option<StateDigest>> {
+        StateDigest::load_at(path, &boot_id()?, BootTime::now())
     }
 
     /// Removes the file, if it exists.
@@ -104,7 +104,7 @@ impl Digest {
         file::replace(path, &bytes, file::OWNER_ONLY)
     }
 
-    fn load_at(path: &Path, boot_id: &str, now: BootTime) -> io::Result<Option<Digest>> {
+    fn load_at(path: &Path, boot_id: &str, now: BootTime) -> io::Result<Option<StateDigest>> {
         let bytes = match fs::metadata(path) {
             Ok(metadata) if metadata.len() > BYTES_MAX => {
                 return Err(io::Error::other("the file is too long for a digest"));
@@ -119,7 +119,7 @@ impl Digest {
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         let age = now.0.checked_sub(stored.boot_ms).filter(|_| stored.boot_id == boot_id);
-        let fresh = age.is_some_and(|ms| Duration::from_millis(ms) <= Digest::LIFETIME);
+        let fresh = age.is_some_and(|ms| Duration::from_millis(ms) <= StateDigest::LIFETIME);
         Ok(fresh.then_some(stored.digest))
     }
 }
@@ -136,8 +136,8 @@ mod tests {
 
     use super::*;
 
-    fn digest() -> Digest {
-        Digest {
+    fn digest() -> StateDigest {
+        StateDigest {
             namespace: Some("prod".to_string()),
             agent_id: "coder".to_string(),
             session_id: "run-1".to_string(),
@@ -152,18 +152,18 @@ mod tests {
     fn a_digest_is_read_back_for_five_minutes_of_the_same_boot() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("digest.json");
-        assert_eq!(Digest::load(&path).expect("readable"), None, "none yet");
+        assert_eq!(StateDigest::load(&path).expect("readable"), None, "none yet");
         digest().save(&path).expect("writable");
-        assert_eq!(Digest::load(&path).expect("readable"), Some(digest()));
+        assert_eq!(StateDigest::load(&path).expect("readable"), Some(digest()));
 
         digest().save_at(&path, "boot", BootTime(1_000)).expect("writable");
-        let at = |boot: &str, ms| Digest::load_at(&path, boot, BootTime(ms)).expect("readable");
+        let at = |boot: &str, ms| StateDigest::load_at(&path, boot, BootTime(ms)).expect("readable");
         assert_eq!(at("boot", 301_000), Some(digest()), "to the last millisecond");
         assert_eq!(at("boot", 301_001), None, "too old");
         assert_eq!(at("another", 1_000), None, "of another boot");
         assert_eq!(at("boot", 999), None, "from the future");
-        Digest::remove(&path).expect("removed");
-        Digest::remove(&path).expect("again");
+        StateDigest::remove(&path).expect("removed");
+        StateDigest::remove(&path).expect("again");
         assert_eq!(at("boot", 1_000), None);
     }
 
@@ -174,12 +174,12 @@ mod tests {
         digest().save(&path).expect("writable");
         // A half-written temporary file of a crashed writer: the old digest stays valid.
         fs::write(dir.path().join("digest.json.1.tmp"), b"{\"version\":1,").expect("writable");
-        assert_eq!(Digest::load(&path).expect("readable"), Some(digest()));
+        assert_eq!(StateDigest::load(&path).expect("readable"), Some(digest()));
         let mode = fs::metadata(&path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let second = Digest { last_phase: "testing".to_string(), ..digest() };
+        let second = StateDigest { last_phase: "testing".to_string(), ..digest() };
         second.save(&path).expect("writable");
-        assert_eq!(Digest::load(&path).expect("readable"), Some(second));
+        assert_eq!(StateDigest::load(&path).expect("readable"), Some(second));
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 2, "nothing is left behind");
     }
 
@@ -189,7 +189,7 @@ mod tests {
         let path = dir.path().join("digest.json");
         for bad in ["", "{", "{}", r#"{"version":2,"boot_id":"","boot_ms":0,"digest":{}}"#] {
             fs::write(&path, bad).expect("writable");
-            assert!(Digest::load(&path).is_err(), "{bad}");
+            assert!(StateDigest::load(&path).is_err(), "{bad}");
         }
     }
 

@@ -43,13 +43,13 @@ mod clock;
 mod random;
 
 pub use agent::DeclareOutcome;
-pub use client::{Builder, Client, Conditions, DocumentState, Options};
-pub use digest::Digest;
+pub use client::{AcquireOptions, Builder, Client, Conditions, DocumentState};
+pub use digest::StateDigest;
 pub use error::{Error, Kind};
 pub use events::{Events, StreamItem};
 pub use lease::{Lease, LossReason};
 pub use lockd_fence as fence;
-pub use progress::Progress;
+pub use progress::TransferProgress;
 
 /// Runs the examples of the page as doctests.
 #[cfg(doctest)]

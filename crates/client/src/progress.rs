@@ -14,7 +14,7 @@ const SMALL_BYTES: u64 = 64 << 10;
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Receives the progress of documents that are sent or received.
-pub trait Progress: Send + Sync {
+pub trait TransferProgress: Send + Sync {
     /// A body of `bytes` bytes begins. A retry begins again.
     fn begin(&self, bytes: u64);
     /// `bytes` more bytes of it were sent or received.
@@ -22,26 +22,26 @@ pub trait Progress: Send + Sync {
 }
 
 /// The receiver of progress, if there is one.
-pub(crate) type ProgressSink = Option<Arc<dyn Progress>>;
+pub(crate) type ProgressSink = Option<Arc<dyn TransferProgress>>;
 
 /// A request body that reports its progress.
-pub(crate) struct Upload {
+pub(crate) struct ProgressBody {
     rest: Bytes,
     sink: ProgressSink,
 }
 
-impl Upload {
-    pub(crate) fn new(body: Bytes, sink: &ProgressSink) -> Upload {
+impl ProgressBody {
+    pub(crate) fn new(body: Bytes, sink: &ProgressSink) -> ProgressBody {
         let bytes = body.len() as u64;
         let sink = sink.clone().filter(|_| bytes > SMALL_BYTES);
         if let Some(sink) = &sink {
             sink.begin(bytes);
         }
-        Upload { rest: body, sink }
+        ProgressBody { rest: body, sink }
     }
 }
 
-impl Body for Upload {
+impl Body for ProgressBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -58,7 +58,8 @@ pub struct Wait {
 
 /// Looks at the state when a command has been decided: what its answer shows besides. What it sees may be told
 /// with the reply, and not before.
-pub type OnDecided = Box<dyn FnOnce(&Kernel, Time, &Decision) + Send>;
+/// The second argument reads kernel time, so that a caller can read another clock before it.
+pub type OnDecided = Box<dyn FnOnce(&Kernel, &dyn Fn() -> Time, &Decision) + Send>;
 
 /// A command on its way; `to` is where its reply goes.
 pub struct Submission<R> {
@@ -541,7 +542,7 @@ impl<R> Shard<R> {
 
     fn say(&mut self, to: R, on_decided: Option<OnDecided>, said: Decision) {
         if let Some(on_decided) = on_decided {
-            on_decided(self.decider.kernel(), self.decider.now(), &said);
+            on_decided(self.decider.kernel(), &|| self.decider.now(), &said);
         }
         self.reply(to, Ok(said));
     }

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::key::{CaKey, KeyedCertificate};
 use crate::peer::PeerIdentity;
 use crate::rights::Role;
-use crate::section::{Sections, Writer};
+use crate::section::{PemWriter, Sections};
 use crate::trust::Trust;
 
 /// `ca.pem`: the CA's certificate and key.
@@ -44,7 +44,7 @@ impl CaBundle {
 
     /// The file's text. It is secret.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        Writer::new().certificate(&self.certificate).ca_key(&self.key).finish()
+        PemWriter::new().certificate(&self.certificate).ca_key(&self.key).finish()
     }
 
     /// The CA's certificate.
@@ -116,7 +116,7 @@ impl ServerBundle {
 
     /// The file's text. It is secret.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        let mut writer = Writer::new().certificate(&self.ca);
+        let mut writer = PemWriter::new().certificate(&self.ca);
         if let Some(key) = &self.ca_key {
             writer = writer.ca_key(key);
         }
@@ -194,7 +194,7 @@ impl ClientBundle {
     /// The file's text. It is secret. The client's certificate comes first: tools that read certificate and key from one
     /// file, such as curl, use the first one.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        Writer::new().keyed(&self.client).certificate(&self.ca).finish()
+        PemWriter::new().keyed(&self.client).certificate(&self.ca).finish()
     }
 
     /// The CA's certificate.

@@ -35,7 +35,7 @@ pub use denylist::{CertificateRefusal, Denylist, SharedDenylist};
 pub use error::{Error, ErrorKind};
 pub use key::{CaKey, KeyedCertificate, PrivateKey};
 pub use peer::PeerIdentity;
-pub use rights::{NamespaceRights, Right, RightSet, Rights, Role, Scope};
+pub use rights::{NamespaceRights, Right, RightSet, Rights, RightsScope, Role};
 pub use rustls::pki_types::UnixTime;
 pub use seal::{Cost, Passphrase};
 pub use serial::Serial;

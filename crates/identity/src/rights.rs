@@ -146,7 +146,7 @@ impl FromStr for RightSet {
 
 /// The scope of rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum RightsScope {
     /// Every namespace, including future ones.
     Any,
     /// The namespace of this name.
@@ -156,21 +156,21 @@ pub enum Scope {
 /// Rights in one namespace, or in any; written `orders:rw`, `*:rwpm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceRights {
-    scope: Scope,
+    scope: RightsScope,
     rights: RightSet,
 }
 
 impl NamespaceRights {
     /// Refuses invalid namespace names.
-    pub fn new(scope: Scope, rights: RightSet) -> Result<NamespaceRights, Error> {
-        if let Scope::Namespace(name) = &scope {
+    pub fn new(scope: RightsScope, rights: RightSet) -> Result<NamespaceRights, Error> {
+        if let RightsScope::Namespace(name) = &scope {
             check_namespace(name)?;
         }
         Ok(NamespaceRights { scope, rights })
     }
 
     /// The scope.
-    pub fn scope(&self) -> &Scope {
+    pub fn scope(&self) -> &RightsScope {
         &self.scope
     }
 
@@ -181,15 +181,16 @@ impl NamespaceRights {
 
     fn to_uri(&self) -> String {
         let name = match &self.scope {
-            Scope::Any => "*".to_string(),
-            Scope::Namespace(name) => percent_encode(name),
+            RightsScope::Any => "*".to_string(),
+            RightsScope::Namespace(name) => percent_encode(name),
         };
         format!("{NAMESPACE_PREFIX}{name}:{}", self.rights)
     }
 
     fn from_uri_tail(tail: &str) -> Result<NamespaceRights, Error> {
         let (name, letters) = split(tail)?;
-        let scope = if name == "*" { Scope::Any } else { Scope::Namespace(percent_decode(name)?) };
+        let scope =
+            if name == "*" { RightsScope::Any } else { RightsScope::Namespace(percent_decode(name)?) };
         NamespaceRights::new(scope, letters.parse()?)
     }
 }
@@ -197,8 +198,8 @@ impl NamespaceRights {
 impl fmt::Display for NamespaceRights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.scope {
-            Scope::Any => write!(f, "*:{}", self.rights),
-            Scope::Namespace(name) => write!(f, "{name}:{}", self.rights),
+            RightsScope::Any => write!(f, "*:{}", self.rights),
+            RightsScope::Namespace(name) => write!(f, "{name}:{}", self.rights),
         }
     }
 }
@@ -209,7 +210,7 @@ impl FromStr for NamespaceRights {
     /// Parses the form that people write: the name, not encoded, ends at the last colon.
     fn from_str(text: &str) -> Result<NamespaceRights, Error> {
         let (name, letters) = split(text)?;
-        let scope = if name == "*" { Scope::Any } else { Scope::Namespace(name.to_string()) };
+        let scope = if name == "*" { RightsScope::Any } else { RightsScope::Namespace(name.to_string()) };
         NamespaceRights::new(scope, letters.parse()?)
     }
 }
@@ -243,8 +244,8 @@ impl Rights {
         let mut rights = Rights::none();
         for one in listed {
             let held = match one.scope {
-                Scope::Any => &mut rights.anywhere,
-                Scope::Namespace(name) => rights.namespaces.entry(name).or_default(),
+                RightsScope::Any => &mut rights.anywhere,
+                RightsScope::Namespace(name) => rights.namespaces.entry(name).or_default(),
             };
             *held = held.union(one.rights);
         }
@@ -264,11 +265,11 @@ impl Rights {
     /// All entries, `*` first.
     pub fn iter(&self) -> impl Iterator<Item = NamespaceRights> {
         let anywhere = (self.anywhere != RightSet::NONE)
-            .then_some(NamespaceRights { scope: Scope::Any, rights: self.anywhere });
-        let named = self
-            .namespaces
-            .iter()
-            .map(|(name, rights)| NamespaceRights { scope: Scope::Namespace(name.clone()), rights: *rights });
+            .then_some(NamespaceRights { scope: RightsScope::Any, rights: self.anywhere });
+        let named = self.namespaces.iter().map(|(name, rights)| NamespaceRights {
+            scope: RightsScope::Namespace(name.clone()),
+            rights: *rights,
+        });
         anywhere.into_iter().chain(named)
     }
 }
@@ -393,7 +394,7 @@ mod tests {
         let names = ["default", "a b", "*", "%2A", "ä/ö:ü", "a:rw", "..", "日本", "a%"];
         for name in names {
             let held = Rights::new([NamespaceRights::new(
-                Scope::Namespace(name.into()),
+                RightsScope::Namespace(name.into()),
                 "pr".parse().expect("letters"),
             )
             .expect(name)])

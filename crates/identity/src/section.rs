@@ -138,24 +138,24 @@ impl Sections {
 }
 
 /// Builds the text of a file. It may contain keys, and is zeroized on drop.
-pub(crate) struct Writer(Zeroizing<String>);
+pub(crate) struct PemWriter(Zeroizing<String>);
 
-impl Writer {
-    pub(crate) fn new() -> Writer {
+impl PemWriter {
+    pub(crate) fn new() -> PemWriter {
         // Enough for most files, so that a reallocation seldom leaves a copy in memory.
-        Writer(Zeroizing::new(String::with_capacity(64 * 1024)))
+        PemWriter(Zeroizing::new(String::with_capacity(64 * 1024)))
     }
 
-    pub(crate) fn certificate(mut self, certificate: &Certificate) -> Writer {
+    pub(crate) fn certificate(mut self, certificate: &Certificate) -> PemWriter {
         self.section(CERTIFICATE, certificate.der());
         self
     }
 
-    pub(crate) fn keyed(self, keyed: &KeyedCertificate) -> Writer {
+    pub(crate) fn keyed(self, keyed: &KeyedCertificate) -> PemWriter {
         self.certificate(keyed.certificate()).key(keyed.key())
     }
 
-    pub(crate) fn ca_key(mut self, key: &CaKey) -> Writer {
+    pub(crate) fn ca_key(mut self, key: &CaKey) -> PemWriter {
         match key {
             CaKey::Plain(key) => self.key(key),
             CaKey::Sealed(sealed) => {
@@ -165,7 +165,7 @@ impl Writer {
         }
     }
 
-    pub(crate) fn denylist(mut self, denylist: &Denylist) -> Writer {
+    pub(crate) fn denylist(mut self, denylist: &Denylist) -> PemWriter {
         if !denylist.is_empty() {
             self.section(DENYLIST, denylist.to_string().as_bytes());
         }
@@ -176,7 +176,7 @@ impl Writer {
         self.0
     }
 
-    fn key(mut self, key: &PrivateKey) -> Writer {
+    fn key(mut self, key: &PrivateKey) -> PemWriter {
         let label = match key.der() {
             PrivateKeyDer::Pkcs1(_) => RSA_PRIVATE_KEY,
             PrivateKeyDer::Sec1(_) => EC_PRIVATE_KEY,

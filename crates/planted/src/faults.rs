@@ -28,7 +28,7 @@ macro_rules! faults {
         }
 
         impl Fault {
-            /// All faults, in the order kernel, store, engine.
+            /// All faults, in the order kernel, store, engine, server.
             pub const ALL: &[Fault] = &[$(Fault::$fault,)+];
 
             /// The value of the environment variable that selects it.
@@ -213,6 +213,9 @@ faults! {
     PinsIgnored = "pins-ignored" in "engine/src/uploads.rs" caught by "servers",
     /// Garbage collection of blobs reads the pins after the state.
     PinsLate = "pins-late" in "engine/src/uploads.rs" caught by "engine/retention",
+
+    /// A response shows the time that remained at the decision, however long the sync took.
+    RemainingAtDecision = "remaining-at-decision" in "server/src/backend/moment.rs" caught by "server/reported_times",
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Deliberate faults in kernel, store and engine. One of them can be switched on at run time, to prove that the tests
+//! Deliberate faults in kernel, store, engine and server. One of them can be switched on at run time, to prove that the tests
 //! catch that mistake.
 //!
 //! **What is absent.** Everything but the macro, in a product build: without the feature `enabled`, which the crates'

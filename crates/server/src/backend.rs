@@ -2,6 +2,9 @@
 //!
 //! **What is absent.** HTTP: a command comes in, a decision goes out.
 
+pub mod boot_error;
+pub mod open_options;
+pub(crate) mod private_dir;
 pub mod store;
 pub mod boot;
 pub mod credential;
@@ -15,4 +18,5 @@ pub(crate) mod download;
 pub mod engine_observer;
 pub(crate) mod event_log;
 pub(crate) mod metrics;
-pub(crate) mod wall_clock;
+pub(crate) mod machine_clocks;
+pub(crate) mod moment;

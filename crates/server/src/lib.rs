@@ -11,6 +11,10 @@
 //! function for each call; [`http`] listens, routes and observes; [`server`](mod@server) runs all of it; [`testing`] runs
 //! it in memory.
 
+// `planted!(Fault)`: whether a deliberate fault is switched on; `false` without the feature `planted`.
+#[macro_use]
+extern crate planted;
+
 pub mod settings;
 pub mod config;
 pub mod peer;

@@ -4,7 +4,7 @@
 //! # async fn example() -> Result<(), lockd_server::StartError> {
 //! use lockd_server::{Config, Server};
 //!
-//! let mut server = Server::new(Config::in_folder("/var/lib/lockd"))?;
+//! let mut server = Server::new(Config::in_directory("/var/lib/lockd"))?;
 //! let address = server.start().await?;
 //! println!("leases at {address}");
 //! server.shutdown().await;
@@ -26,13 +26,16 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::backend::boot::{self, BootError, Environment};
+use crate::backend::boot::{self, Environment};
+use crate::backend::boot_error::BootError;
 use crate::backend::engine_observer::{FatalHandler, ShardObserver};
 use crate::backend::event_log::EventLog;
+use crate::backend::machine_clocks;
 use crate::backend::metrics::Metrics;
+use crate::backend::moment::Clocks;
+use crate::backend::private_dir::private_dir;
 use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
-use crate::backend::wall_clock;
 use crate::config::{Config, ConfigError};
 use crate::http::identities::Identities;
 use crate::http::listener::{Listener, serve};
@@ -112,7 +115,7 @@ impl Server {
     pub fn with_fatal_handler(config: Config, on_fatal: FatalHandler) -> Result<Server, StartError> {
         config.check()?;
         if let Some(subdirectory) = config.data_subdirectory() {
-            boot::private_dir(&config.data_dir, &[subdirectory])?;
+            private_dir(&config.data_dir, &[subdirectory])?;
         }
         let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
         let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
@@ -123,8 +126,12 @@ impl Server {
         let store = boot::open(&config.store, &config.open_options(), environment, &observer)?;
         store.torn_tails.iter().for_each(warn_of_torn_tail);
         let settings = config.settings();
-        let (wall_clock, random) = (Box::new(wall_clock::since_epoch), Box::new(system::random::fill));
-        let backend = Backend::new(store, Components { settings, metrics, event_log, wall_clock, random });
+        let clocks = Clocks {
+            wall: Box::new(machine_clocks::since_epoch),
+            boot: Box::new(machine_clocks::since_boot),
+        };
+        let random = Box::new(system::random::fill);
+        let backend = Backend::new(store, Components { settings, metrics, event_log, clocks, random });
         Ok(Server { config, backend: Arc::new(backend), identities, serving: None })
     }
 

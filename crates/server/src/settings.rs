@@ -1,32 +1,29 @@
 //! One table for all settings: name, variable, value, range, default and help of each.
 //!
-//! The table itself is in [`crate::config`]; this module has its columns, the syntax of values, and the `settings!` macro
-//! that makes [`Config`] and [`Config::SETTINGS`] of it. Flags, the reader of the
-//! settings file, `lockd config` and docs/reference/settings.md are all made from [`Config::SETTINGS`].
+//! This module has the columns, the syntax of values, and the `settings!` macro, which makes a configuration type and
+//! the list of its settings of a table. The rows are in `config.rs`. Flags, the reader of the settings file,
+//! `lockd config` and docs/reference/settings.md are all made from `Config::SETTINGS`.
 //!
 //! **Invariant.** A value within its range is served: no setting reaches an assertion of the kernel.
 //! **What would break it.** A range wider than the kernel's own bound ([`kernel::Limits::SPAN_MAX`], the width of an
 //! integer, [`engine::Record::DOCUMENT_MAX`]).
 //!
-//! **What is absent.** The command line: the program derives its flags.
+//! **What is absent.** The configuration type: a [`Setting`] is generic over it. The command line: the program derives
+//! its flags.
 
-mod page;
 mod quantity;
 mod value;
 
 use std::ffi::OsStr;
 
-use crate::config::Config;
-
-pub use page::page;
 pub(crate) use quantity::Quantity;
 pub use quantity::{Range, duration_text, size_text};
 pub(crate) use value::SettingValue;
-pub use value::{Choice, LogFormat, LogLevel, Syntax, Value};
+pub use value::{Choice, LogFormat, LogLevel, ShownValue, Syntax};
 
-/// One row of the table.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
+/// One row of the table: a field of the configuration `C`.
+#[derive(Debug)]
+pub struct Setting<C> {
     /// The flag without its dashes, and the key in the settings file.
     pub name: &'static str,
     /// The environment variable.
@@ -41,49 +38,36 @@ pub struct Setting {
     pub range: Option<Range>,
     /// Describes the default where it is not a fixed value.
     pub(crate) default_note: Option<&'static str>,
-    pub(crate) set: fn(&mut Config, &OsStr) -> Result<(), String>,
-    pub(crate) get: fn(&Config) -> Value,
-    pub(crate) quantity: fn(&Config) -> Option<Quantity>,
+    pub(crate) set: fn(&mut C, &OsStr) -> Result<(), String>,
+    pub(crate) get: fn(&C) -> ShownValue,
+    pub(crate) quantity: fn(&C) -> Option<Quantity>,
 }
 
-impl Setting {
+impl<C> Setting<C> {
     /// Parses a value, checks its range and sets it.
-    pub fn set(&self, config: &mut Config, text: &OsStr) -> Result<(), String> {
+    pub fn set(&self, config: &mut C, text: &OsStr) -> Result<(), String> {
         (self.set)(config, text)?;
         self.check_range(config)
     }
 
-    /// Whether this is a value.
-    pub fn check(&self, text: &OsStr) -> Result<(), String> {
-        self.set(&mut Config::in_memory(), text)
-    }
-
     /// The value in a configuration.
-    pub fn get(&self, config: &Config) -> Value {
+    pub fn get(&self, config: &C) -> ShownValue {
         (self.get)(config)
     }
 
-    /// The default, as a flag takes it or as a note; `None`: not set.
-    pub fn default_text(&self) -> Option<String> {
-        if let Some(note) = self.default_note {
-            return Some(note.to_string());
-        }
-        self.value_text(&Config::in_folder(""))
-    }
-
     /// The value in a configuration, as a flag takes it; `None`: not set.
-    pub(crate) fn value_text(&self, config: &Config) -> Option<String> {
+    pub(crate) fn value_text(&self, config: &C) -> Option<String> {
         match (self.get(config), self.range) {
-            (Value::Unset, _) => None,
-            (Value::Number(bytes), Some(Range::Size(..))) => Some(size_text(bytes)),
-            (Value::Number(number), _) => Some(number.to_string()),
-            (Value::Switch(on), _) => Some(on.to_string()),
-            (Value::Text(text), _) => Some(text),
+            (ShownValue::Unset, _) => None,
+            (ShownValue::Number(bytes), Some(Range::Size(..))) => Some(size_text(bytes)),
+            (ShownValue::Number(number), _) => Some(number.to_string()),
+            (ShownValue::Switch(on), _) => Some(on.to_string()),
+            (ShownValue::Text(text), _) => Some(text),
         }
     }
 
     /// Whether the value in a configuration is within its range.
-    pub(crate) fn check_range(&self, config: &Config) -> Result<(), String> {
+    pub(crate) fn check_range(&self, config: &C) -> Result<(), String> {
         match ((self.quantity)(config), self.range) {
             (Some(quantity), Some(range)) if !quantity.is_within(range) => {
                 Err(format!("out of range; allowed: {range}"))
@@ -98,7 +82,7 @@ pub(crate) const fn optional<T: Copy>(values: &[T]) -> Option<T> {
     if values.is_empty() { None } else { Some(values[0]) }
 }
 
-/// Makes the table, and `Config` with a field for each row.
+/// Makes the type `Config`, with a field for each row, and `Config::SETTINGS`.
 ///
 /// A row is its help text as a doc comment, then `name variable value_name => field: type = default`, and where they
 /// apply `, range …` and `, note …`; `data_dir` may occur in a default.
@@ -108,7 +92,7 @@ macro_rules! settings {
         $name:literal $variable:literal $value_name:literal => $field:ident: $type:ty = $default:expr
         $(, range $range:expr)? $(, note $note:literal)?;
     )+) => {
-        /// Settings of a server: [`Config::in_folder`] or [`Config::in_memory`] with some fields changed.
+        /// Settings of a server: [`Config::in_directory`] or [`Config::in_memory`] with some fields changed.
         ///
         /// `log_format`, `log_level` and `otlp_endpoint` are for the program around the server, which does the logging.
         #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +102,7 @@ macro_rules! settings {
 
         impl Config {
             /// Every setting, in the order in which `lockd config` lists them.
-            pub const SETTINGS: &'static [$crate::settings::Setting] = &[$(
+            pub const SETTINGS: &'static [$crate::settings::Setting<Config>] = &[$(
                 $crate::settings::Setting {
                     name: $name,
                     variable: $variable,
@@ -144,31 +128,3 @@ macro_rules! settings {
 }
 
 pub(crate) use settings;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_variables_and_help_follow_their_rules() {
-        for setting in Config::SETTINGS {
-            let variable = format!("LOCKD_{}", setting.name.replace('-', "_").to_uppercase());
-            assert_eq!(setting.variable, variable);
-            assert!(!setting.help.ends_with('.') && !setting.help.contains('\n'), "{}", setting.help);
-            let is_quantity = matches!(setting.syntax, Syntax::Duration | Syntax::Size | Syntax::Count);
-            assert_eq!(setting.range.is_some(), is_quantity, "{}", setting.name);
-        }
-    }
-
-    #[test]
-    fn every_default_is_a_value_that_can_be_set_and_changes_nothing() {
-        let usual = Config::in_folder("/data");
-        let mut config = usual.clone();
-        for setting in Config::SETTINGS {
-            if let Some(text) = setting.value_text(&usual) {
-                setting.set(&mut config, OsStr::new(&text)).expect(setting.name);
-            }
-        }
-        assert_eq!(config, usual);
-    }
-}

@@ -14,35 +14,40 @@ use kernel::Span;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::backend::boot::{Environment, OpenOptions, open};
+use crate::backend::boot::{Environment, open};
 use crate::backend::engine_observer::ShardObserver;
 use crate::backend::event_log::EventLog;
+use crate::backend::machine_clocks;
 use crate::backend::metrics::Metrics;
-use crate::backend::shards::{Backend, Components, Settings};
+use crate::backend::moment::Clocks;
+use crate::backend::open_options::OpenOptions;
+use crate::backend::shards::{Backend, Components, RequestLimits};
 use crate::backend::store::StoreUrl;
 use crate::http::listener::{ConnectionLimits, Listener, serve};
 use crate::peer::Peer;
 pub use proxy::Proxy;
 
 /// Two shards in memory, on the machine's clock.
-pub fn backend(settings: Settings) -> Arc<Backend> {
-    build(settings, &Environment::machine_clock, Box::new(|| EPOCH))
+pub fn backend(settings: RequestLimits) -> Arc<Backend> {
+    let clocks = Clocks { wall: Box::new(|| EPOCH), boot: Box::new(machine_clocks::since_boot) };
+    build(settings, &Environment::machine_clock, clocks)
 }
 
 /// Two shards in memory, on a clock that the test advances.
-pub fn backend_with_clock(settings: Settings, test_clock: &TestClock) -> Arc<Backend> {
-    let (kernel_clock, wall_clock) = (test_clock.clone(), test_clock.clone());
+pub fn backend_with_clock(settings: RequestLimits, test_clock: &TestClock) -> Arc<Backend> {
+    let (kernel_clock, wall_clock, boot_clock) = (test_clock.clone(), test_clock.clone(), test_clock.clone());
     let clock = move || -> std::io::Result<Box<dyn Clock>> { Ok(Box::new(kernel_clock.clone())) };
-    build(settings, &clock, Box::new(move || EPOCH + wall_clock.elapsed()))
+    let wall = Box::new(move || EPOCH + wall_clock.elapsed());
+    build(settings, &clock, Clocks { wall, boot: Box::new(move || boot_clock.boot_clock()) })
 }
 
 /// The time since 1970 at which the wall clock of every test server starts.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
 fn build(
-    settings: Settings,
+    settings: RequestLimits,
     clock: &dyn Fn() -> std::io::Result<Box<dyn Clock>>,
-    wall_clock: Box<dyn Fn() -> Duration + Send + Sync>,
+    clocks: Clocks,
 ) -> Arc<Backend> {
     let options = OpenOptions { shards: 2, ..OpenOptions::default() };
     let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
@@ -58,7 +63,7 @@ fn build(
         let next = count.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         blake3::Hasher::new().update(&next).finalize_xof().fill(bytes);
     });
-    Arc::new(Backend::new(store, Components { settings, metrics, event_log, wall_clock, random }))
+    Arc::new(Backend::new(store, Components { settings, metrics, event_log, clocks, random }))
 }
 
 /// A clock that the test advances. The next request sees the new time.
@@ -109,7 +114,7 @@ impl Loopback {
         let address = listener.local_addr().expect("the socket is bound");
         let (stop, stopped) = watch::channel(false);
         let listeners = vec![Listener::Plain(listener, Peer::anonymous(role))];
-        tokio::spawn(serve(listeners, backend(Settings::default()), limits, stopped));
+        tokio::spawn(serve(listeners, backend(RequestLimits::default()), limits, stopped));
         Loopback { address, stop }
     }
 }

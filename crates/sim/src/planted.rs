@@ -27,7 +27,7 @@ enum SuitePart {
 }
 
 /// All parts, the fastest first.
-const PARTS: [SuitePart; 17] = [
+const PARTS: [SuitePart; 18] = [
     SuitePart::Trial,
     SuitePart::Servers,
     SuitePart::Tests("sim", "agents"),
@@ -45,6 +45,7 @@ const PARTS: [SuitePart; 17] = [
     SuitePart::Tests("engine", "engine"),
     SuitePart::Tests("sim", "store_crashes"),
     SuitePart::Tests("sim", "crash_points"),
+    SuitePart::Tests("server", "reported_times"),
 ];
 
 /// The time limit of one part.
@@ -106,6 +107,7 @@ impl Suite {
         let mut command = Command::new(cargo);
         command.args(["test", "--no-run", "--features", "planted", "--message-format", "json"]);
         command.args(["-p", "lockd-kernel", "-p", "lockd-store", "-p", "lockd-engine", "-p", "lockd-sim"]);
+        command.args(["-p", "lockd-server"]);
         command.current_dir(crate_dir("..")).env_remove(VARIABLE).stderr(Stdio::inherit());
         let built = command.output().map_err(|error| format!("cannot build the tests: {error}"))?;
         if !built.status.success() {

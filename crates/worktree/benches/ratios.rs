@@ -24,7 +24,7 @@ use worktree::fs::{Durability, Fs, RealFs};
 use worktree::holder::HolderId;
 use worktree::ids::SessionId;
 use worktree::lock::AcquireRequest;
-use worktree::policy::Policy;
+use worktree::policy::LockPolicy;
 use worktree::repo::{NewWorktree, Repo};
 use worktree::session::SessionStore;
 use worktree::snapshot::{Consistency, SnapshotRequest};
@@ -66,12 +66,12 @@ impl Bench {
         let root = dir.join("repo");
         fs::create_dir(&root).expect("writable");
         let env = Env::system(SessionStore::new(Arc::new(RealFs), dir.join("sessions")));
-        let repo = Repo::init(env, &root, Policy::DEFAULT).expect("an empty directory");
+        let repo = Repo::init(env, &root, LockPolicy::DEFAULT).expect("an empty directory");
         let new = NewWorktree {
             worktree_id: "main".parse().expect("valid"),
             path: PathBuf::from("main").try_into().expect("valid"),
             mode: Mode::Exclusive,
-            policy: Policy::DEFAULT,
+            policy: LockPolicy::DEFAULT,
         };
         let main = repo.add_worktree(new).expect("a new name");
         Self { dir: dir.to_owned(), repo, main }
@@ -80,7 +80,7 @@ impl Bench {
     fn acquire(&self) -> SessionId {
         let request = AcquireRequest {
             holder: HolderId::this_process(),
-            policy: Policy::DEFAULT,
+            policy: LockPolicy::DEFAULT,
             only_steal: false,
             on_watch: &|_| {},
         };

@@ -19,7 +19,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::clock::{Millis, UnixMs};
-use crate::error::{Class, Error, Result};
+use crate::error::{Error, ErrorClass, Result};
 use crate::ids::WorktreeId;
 use crate::probe;
 use crate::repo::Repo;
@@ -51,7 +51,7 @@ pub struct Finding {
 
 /// The result of an examination.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     /// The problems found.
     pub findings: Vec<Finding>,
     /// The number of worktrees examined.
@@ -64,7 +64,7 @@ pub struct Report {
     pub clock_skew_ms: Millis,
 }
 
-impl Report {
+impl DoctorReport {
     /// Whether no unrepaired problem is left.
     pub fn is_healthy(&self) -> bool {
         self.findings.iter().all(|finding| finding.repaired)
@@ -73,7 +73,7 @@ impl Report {
 
 impl Repo {
     /// Examines the repository, and repairs it if requested.
-    pub fn doctor(&self, request: DoctorRequest) -> Result<Report> {
+    pub fn doctor(&self, request: DoctorRequest) -> Result<DoctorReport> {
         let reading = probe::read(&self.env, &self.layout)?;
         let mut checkup = Checkup {
             repo: self,
@@ -81,7 +81,7 @@ impl Repo {
             repair: request.repair,
             now: reading.now.fs,
             audits: BTreeMap::new(),
-            report: Report {
+            report: DoctorReport {
                 findings: Vec::new(),
                 worktrees: 0,
                 entries: 0,
@@ -118,7 +118,7 @@ struct Checkup<'a> {
     repair: bool,
     now: UnixMs,
     audits: BTreeMap<WorktreeId, Audit>,
-    report: Report,
+    report: DoctorReport,
 }
 
 impl Checkup<'_> {
@@ -153,7 +153,7 @@ impl Checkup<'_> {
     ) -> Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(error) if matches!(error.class(), Class::Damaged | Class::NotFound) => {
+            Err(error) if matches!(error.class(), ErrorClass::Damaged | ErrorClass::NotFound) => {
                 self.note(code, subject, error.detail());
                 Ok(None)
             }
@@ -189,5 +189,5 @@ fn shown(path: &Path) -> String {
 }
 
 fn is_missing(error: &Error) -> bool {
-    error.class() == Class::NotFound
+    error.class() == ErrorClass::NotFound
 }

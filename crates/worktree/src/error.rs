@@ -16,7 +16,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// The kind of error; callers react differently to each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum ErrorClass {
     /// Another session holds the lock.
     LockConflict,
     /// The lease expired before the operation was done; the lock is not stolen yet.
@@ -41,7 +41,7 @@ pub enum Class {
     Io,
 }
 
-impl Class {
+impl ErrorClass {
     /// The name that scripts match on.
     pub fn name(self) -> &'static str {
         match self {
@@ -78,36 +78,36 @@ impl Class {
 /// An error.
 #[derive(Clone, Debug)]
 pub struct Error {
-    class: Class,
+    class: ErrorClass,
     detail: String,
     facts: Map<String, Value>,
 }
 
 impl Error {
     /// An error of `class`; `detail` says what happened and what to do next.
-    pub fn new(class: Class, detail: impl Into<String>) -> Self {
+    pub fn new(class: ErrorClass, detail: impl Into<String>) -> Self {
         Self { class, detail: detail.into(), facts: Map::new() }
     }
 
     /// The filesystem call `action` on `path` failed.
     pub fn io(action: &str, path: &Path, cause: &io::Error) -> Self {
-        Self::new(Class::Io, format!("could not {action}: {cause}: path={}", path.display()))
+        Self::new(ErrorClass::Io, format!("could not {action}: {cause}: path={}", path.display()))
     }
 
     /// The request is invalid; `detail` says how to correct it.
     pub fn invalid(detail: impl Into<String>) -> Self {
-        Self::new(Class::Invalid, detail)
+        Self::new(ErrorClass::Invalid, detail)
     }
 
     /// The requested object does not exist.
     pub fn not_found(detail: impl Into<String>) -> Self {
-        Self::new(Class::NotFound, detail)
+        Self::new(ErrorClass::NotFound, detail)
     }
 
     /// The file at `path` is missing or altered.
     pub fn damaged(path: &Path, cause: impl fmt::Display) -> Self {
         Self::new(
-            Class::Damaged,
+            ErrorClass::Damaged,
             format!("damaged: {cause}; run `jvs doctor --strict`: path={}", path.display()),
         )
     }
@@ -121,7 +121,7 @@ impl Error {
     }
 
     /// The kind of error.
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ErrorClass {
         self.class
     }
 
@@ -145,18 +145,18 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Adds action and path to a failed filesystem call.
-pub(crate) trait Context<T> {
+pub(crate) trait ErrorContext<T> {
     /// Converts the failure into an [`Error`] that names the action and the path.
     fn doing(self, action: &str, path: &Path) -> Result<T>;
 }
 
-impl<T> Context<T> for io::Result<T> {
+impl<T> ErrorContext<T> for io::Result<T> {
     fn doing(self, action: &str, path: &Path) -> Result<T> {
         self.map_err(|cause| Error::io(action, path, &cause))
     }
 }
 
-impl<T> Context<T> for rustix::io::Result<T> {
+impl<T> ErrorContext<T> for rustix::io::Result<T> {
     fn doing(self, action: &str, path: &Path) -> Result<T> {
         self.map_err(|cause| Error::io(action, path, &cause.into()))
     }

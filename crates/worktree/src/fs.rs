@@ -29,7 +29,7 @@ pub enum Durability {
 
 /// The type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A directory.
@@ -44,7 +44,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
     /// The type of the file.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// The filesystem it is on.
     pub device: u64,
     /// The inode number, which a rename does not change.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{SnapshotId, WorktreeId};
-use crate::record::Event;
+use crate::record::EntryEvent;
 use crate::repo::Repo;
 use crate::sequence::Sequence;
 use crate::snapshot::Descriptor;
@@ -114,7 +114,7 @@ impl Repo {
         let Some(newest) = sequence.newest()? else { return Ok(()) };
         let mut at = sequence.read(newest)?.entry.state.last_publish;
         while let Some(n) = at {
-            let Event::Publish { snapshot_id, previous, .. } = sequence.read(n)?.entry.event else {
+            let EntryEvent::Publish { snapshot_id, previous, .. } = sequence.read(n)?.entry.event else {
                 let path = self.layout.entry(worktree, n);
                 return Err(Error::damaged(&path, "the entry should publish a snapshot, and does not"));
             };
@@ -138,7 +138,7 @@ impl Repo {
 
 fn partial(id: &SnapshotId) -> Error {
     Error::new(
-        Class::PartialSnapshot,
+        ErrorClass::PartialSnapshot,
         format!(
             "the snapshot is not published: it is unfinished, or the entry that published it is lost; run \
              `jvs doctor --strict`: snapshot={id}"

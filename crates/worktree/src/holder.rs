@@ -93,11 +93,11 @@ impl ProcessState {
         if boot_id != this_boot {
             return Self::BeforeReboot;
         }
-        match Process::with(parts.pid, Path::new(PROC)) {
-            Process::Gone => Self::Ended,
-            Process::Hidden => Self::Hidden,
-            Process::Started(at) if at == parts.start_time => Self::Running,
-            Process::Started(_) => Self::PidReused,
+        match PidState::with(parts.pid, Path::new(PROC)) {
+            PidState::Gone => Self::Ended,
+            PidState::Hidden => Self::Hidden,
+            PidState::Started(at) if at == parts.start_time => Self::Running,
+            PidState::Started(_) => Self::PidReused,
         }
     }
 }
@@ -139,10 +139,10 @@ impl Maker {
     }
 
     fn is_gone_from(&self, proc: &Path) -> bool {
-        match Process::with(self.pid, proc) {
-            Process::Gone => true,
-            Process::Hidden => false,
-            Process::Started(at) => at != self.start_time,
+        match PidState::with(self.pid, proc) {
+            PidState::Gone => true,
+            PidState::Hidden => false,
+            PidState::Started(at) => at != self.start_time,
         }
     }
 }
@@ -177,7 +177,7 @@ fn user_name() -> String {
 const PROC: &str = "/proc";
 
 /// The state of a pid, as the kernel reports it.
-enum Process {
+enum PidState {
     /// No such process.
     Gone,
     /// It exists, but `/proc` does not show it: mounted with `hidepid`, it hides the processes of other
@@ -187,7 +187,7 @@ enum Process {
     Started(u64),
 }
 
-impl Process {
+impl PidState {
     fn with(pid: u32, proc: &Path) -> Self {
         if let Some(at) = start_time_in(proc, pid) {
             return Self::Started(at);

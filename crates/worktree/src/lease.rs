@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::holder::HolderId;
     use crate::ids::{Digest, FencingToken};
-    use crate::policy::Policy;
+    use crate::policy::LockPolicy;
 
     fn now(fs: i64, boot: i64, boot_id: &str) -> LeaseTime {
         LeaseTime { fs: UnixMs(fs), boot: BootMs(boot), boot_id: BootId(boot_id.into()) }
@@ -118,7 +118,7 @@ mod tests {
             acquire_seq: 1,
             created_at: UnixMs(1_000_000),
             last_renewed_at: UnixMs(1_000_000),
-            policy: Policy::DEFAULT,
+            policy: LockPolicy::DEFAULT,
             lease_expires_at,
             fencing_token: FencingToken(2),
             boot,

@@ -34,17 +34,19 @@ mod steal;
 use crate::atomic;
 use crate::clock::{BootId, BootMs, Millis};
 use crate::env::Env;
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none};
 use crate::holder::HolderId;
 use crate::ids::{EntryNumber, FencingToken, LockId, Nonce, RepoId, SessionId, random_hex};
 use crate::layout::Layout;
 use crate::lease;
-use crate::policy::Policy;
+use crate::policy::LockPolicy;
 use crate::probe::{self, ClockProbe};
-use crate::record::{BootStamp, Entry, Event, FORMAT, LockRecord, Renewal, State, with_rfc3339};
+use crate::record::{
+    BootStamp, Entry, EntryEvent, FORMAT, LockRecord, RenewalRecord, WorktreeState, with_rfc3339,
+};
 use crate::sequence::{AppendOutcome, Sequence};
-use crate::session::Session;
+use crate::session::LockSession;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
@@ -67,7 +69,7 @@ pub struct AcquireRequest<'a> {
     /// The process that will hold it.
     pub holder: HolderId,
     /// Durations that govern renewal and stealing.
-    pub policy: Policy,
+    pub policy: LockPolicy,
     /// Refuse a free lock: for `steal`.
     pub only_steal: bool,
     /// Called before a watch, with its length.
@@ -80,7 +82,7 @@ pub struct AcquiredLock {
     /// The lock.
     pub lock: LockRecord,
     /// The holder's session.
-    pub session: Session,
+    pub session: LockSession,
     /// The token that was fenced, if it was stolen.
     pub stolen_from: Option<FencingToken>,
 }
@@ -100,7 +102,7 @@ pub struct CommittedEntry {
     /// The entry's number.
     pub n: EntryNumber,
     /// The state after it.
-    pub state: State,
+    pub state: WorktreeState,
 }
 
 impl<'a> Lock<'a> {
@@ -147,7 +149,7 @@ impl<'a> Lock<'a> {
         let reading = self.read_clocks(lock.policy.max_clock_skew_ms())?;
         self.require_time_left(&session.counted)?;
         let (lease_expires_at, boot) = reading.now.stamp(lock.policy.lease_duration_ms());
-        let renewal = Renewal {
+        let renewal = RenewalRecord {
             fencing_token: lock.fencing_token,
             holder_nonce: lock.holder_nonce,
             last_renewed_at: reading.now.fs,
@@ -169,15 +171,15 @@ impl<'a> Lock<'a> {
     pub fn release(&self, session_id: &SessionId) -> Result<ReleaseOutcome> {
         let released = self.session(session_id).and_then(|session| self.release_now(&session));
         match released {
-            Err(error) if error.class() == Class::LockNotHeld => self.released_before(session_id, error),
+            Err(error) if error.class() == ErrorClass::LockNotHeld => self.released_before(session_id, error),
             other => other,
         }
     }
 
-    fn release_now(&self, session: &Session) -> Result<ReleaseOutcome> {
+    fn release_now(&self, session: &LockSession) -> Result<ReleaseOutcome> {
         let committed = self.commit(Some(session.fencing_token), |view| {
             let lock = self.require_held_by(view, session)?;
-            Ok(Event::Release { fencing_token: lock.fencing_token })
+            Ok(EntryEvent::Release { fencing_token: lock.fencing_token })
         })?;
         self.remove_copies(session.fencing_token);
         self.env.sessions.remove(&session.session_id)?;
@@ -201,8 +203,8 @@ impl<'a> Lock<'a> {
     /// Commits `event` under the session's token: accepted only while that token is the current one.
     pub fn commit_under(
         &self,
-        session: &Session,
-        event: impl Fn(&View, FencingToken) -> Event,
+        session: &LockSession,
+        event: impl Fn(&View, FencingToken) -> EntryEvent,
     ) -> Result<CommittedEntry> {
         self.commit(Some(session.fencing_token), |view| {
             let lock = self.require_token(view, session)?;
@@ -212,7 +214,7 @@ impl<'a> Lock<'a> {
     }
 
     /// Refuses unless the session's token is the current one and its lease runs.
-    pub fn check(&self, session: &Session) -> Result<LockRecord> {
+    pub fn check(&self, session: &LockSession) -> Result<LockRecord> {
         let view = self.view()?;
         let lock = self.require_token(&view, session)?.clone();
         self.require_time_left(&session.counted)?;
@@ -224,7 +226,7 @@ impl<'a> Lock<'a> {
     pub fn commit(
         &self,
         own: Option<FencingToken>,
-        mut decide: impl FnMut(&View) -> Result<Event>,
+        mut decide: impl FnMut(&View) -> Result<EntryEvent>,
     ) -> Result<CommittedEntry> {
         let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
         for _ in 0..ATTEMPTS {
@@ -239,7 +241,7 @@ impl<'a> Lock<'a> {
             }
         }
         Err(Error::new(
-            Class::LockConflict,
+            ErrorClass::LockConflict,
             format!("other writers kept appending to this worktree's sequence; retry: attempts={ATTEMPTS}"),
         ))
     }
@@ -257,13 +259,13 @@ impl<'a> Lock<'a> {
     }
 
     /// The session `id`, if it belongs to this worktree.
-    pub fn session(&self, id: &SessionId) -> Result<Session> {
+    pub fn session(&self, id: &SessionId) -> Result<LockSession> {
         let session = self.env.sessions.load(id)?;
         if session.repo_id == *self.repo_id && session.worktree_id == self.worktree.worktree_id {
             return Ok(session);
         }
         Err(Error::new(
-            Class::LockNotHeld,
+            ErrorClass::LockNotHeld,
             format!(
                 "this session belongs to another worktree; pass its --worktree, or acquire this one: \
                  session_worktree={} worktree={}",
@@ -276,22 +278,22 @@ impl<'a> Lock<'a> {
         &self,
         view: &View,
         request: &AcquireRequest<'_>,
-        session: &Session,
-    ) -> Result<(Event, LockRecord, Option<FencingToken>)> {
+        session: &LockSession,
+    ) -> Result<(EntryEvent, LockRecord, Option<FencingToken>)> {
         let Some(held) = &view.lock else {
             if request.only_steal {
                 return Err(Error::new(
-                    Class::LockNotHeld,
+                    ErrorClass::LockNotHeld,
                     "the lock is free, so there is nothing to steal; run `jvs lock acquire`",
                 ));
             }
             let lock = self.new_lock(view, request, session)?;
-            return Ok((Event::Acquire { lock: lock.clone() }, lock, None));
+            return Ok((EntryEvent::Acquire { lock: lock.clone() }, lock, None));
         };
         self.permit_steal(view, held, request)?;
         // The clocks are read again: a watch may have taken longer than a lease.
         let lock = self.new_lock(view, request, session)?;
-        let event = Event::Steal {
+        let event = EntryEvent::Steal {
             lock: lock.clone(),
             stolen_from: held.fencing_token,
             stolen_from_holder: held.holder_id.clone(),
@@ -299,7 +301,12 @@ impl<'a> Lock<'a> {
         Ok((event, lock, Some(held.fencing_token)))
     }
 
-    fn new_lock(&self, view: &View, request: &AcquireRequest<'_>, session: &Session) -> Result<LockRecord> {
+    fn new_lock(
+        &self,
+        view: &View,
+        request: &AcquireRequest<'_>,
+        session: &LockSession,
+    ) -> Result<LockRecord> {
         let reading = self.read_clocks(request.policy.max_clock_skew_ms())?;
         let (lease_expires_at, boot) = reading.now.stamp(request.policy.lease_duration_ms());
         Ok(LockRecord {
@@ -318,10 +325,10 @@ impl<'a> Lock<'a> {
         })
     }
 
-    fn new_session(&self) -> Session {
+    fn new_session(&self) -> LockSession {
         let not_granted =
             BootStamp { boot_id: BootId::unknown(), renewed_boot_ms: BootMs(0), expires_boot_ms: BootMs(0) };
-        Session {
+        LockSession {
             session_id: SessionId::random(&*self.env.entropy),
             repo_id: self.repo_id.clone(),
             worktree_id: self.worktree.worktree_id.clone(),
@@ -332,11 +339,11 @@ impl<'a> Lock<'a> {
         }
     }
 
-    fn entry_after(&self, view: &View, event: Event) -> Result<Entry> {
+    fn entry_after(&self, view: &View, event: EntryEvent) -> Result<Entry> {
         let n = view.next();
         let state = view.state().after(n, &event).map_err(|reason| Error::invalid(reason.to_owned()))?;
         let at = match &event {
-            Event::Acquire { lock } | Event::Steal { lock, .. } => lock.created_at,
+            EntryEvent::Acquire { lock } | EntryEvent::Steal { lock, .. } => lock.created_at,
             _ => probe::read(self.env, self.layout)?.now.fs,
         };
         Ok(Entry {
@@ -351,15 +358,15 @@ impl<'a> Lock<'a> {
         })
     }
 
-    fn held_by(&self, session: &Session) -> Result<LockRecord> {
+    fn held_by(&self, session: &LockSession) -> Result<LockRecord> {
         let view = self.view()?;
         self.require_held_by(&view, session).cloned()
     }
 
-    fn require_held_by<'v>(&self, view: &'v View, session: &Session) -> Result<&'v LockRecord> {
+    fn require_held_by<'v>(&self, view: &'v View, session: &LockSession) -> Result<&'v LockRecord> {
         view.lock.as_ref().filter(|lock| is_holder(lock, session)).ok_or_else(|| {
             Error::new(
-                Class::LockNotHeld,
+                ErrorClass::LockNotHeld,
                 format!(
                     "this session no longer holds the lock; stop writing and acquire it again: session_id={} \
                      worktree={}",
@@ -369,10 +376,10 @@ impl<'a> Lock<'a> {
         })
     }
 
-    fn require_token<'v>(&self, view: &'v View, session: &Session) -> Result<&'v LockRecord> {
+    fn require_token<'v>(&self, view: &'v View, session: &LockSession) -> Result<&'v LockRecord> {
         self.require_held_by(view, session).map_err(|_| {
             Error::new(
-                Class::FencingMismatch,
+                ErrorClass::FencingMismatch,
                 format!(
                     "the lock passed to another tenure, so nothing was committed; acquire it again and start \
                      from the current head: token={} current={}",
@@ -390,7 +397,7 @@ impl<'a> Lock<'a> {
             return Ok(());
         }
         Err(Error::new(
-            Class::LockExpired,
+            ErrorClass::LockExpired,
             "the lease expired before it was renewed, or this machine restarted; stop writing, then release \
              and acquire the lock",
         ))
@@ -417,7 +424,9 @@ impl<'a> Lock<'a> {
         let newest = self.view()?.newest.n.0;
         for n in (newest.saturating_sub(SEARCH_ENTRIES)..=newest).rev().take_while(|n| *n > 0) {
             match sequence.read(EntryNumber(n))?.entry.event {
-                Event::Acquire { lock } | Event::Steal { lock, .. } if lock.session_id == *session_id => {
+                EntryEvent::Acquire { lock } | EntryEvent::Steal { lock, .. }
+                    if lock.session_id == *session_id =>
+                {
                     return Ok(Some(lock.fencing_token));
                 }
                 _ => {}
@@ -432,8 +441,8 @@ impl<'a> Lock<'a> {
         let newest = self.view()?.newest.n.0;
         for n in token.entry().0 + 1..=newest {
             match sequence.read(EntryNumber(n))?.entry.event {
-                Event::Release { fencing_token } => return Ok(fencing_token == token),
-                Event::Steal { .. } | Event::Acquire { .. } => return Ok(false),
+                EntryEvent::Release { fencing_token } => return Ok(fencing_token == token),
+                EntryEvent::Steal { .. } | EntryEvent::Acquire { .. } => return Ok(false),
                 _ => {}
             }
         }
@@ -444,18 +453,18 @@ impl<'a> Lock<'a> {
         probe::read(self.env, self.layout)?.within(max_skew_ms)
     }
 
-    fn write_renewal(&self, renewal: &Renewal) -> Result<()> {
+    fn write_renewal(&self, renewal: &RenewalRecord) -> Result<()> {
         let path = self.layout.renewal(&self.worktree.worktree_id, renewal.fencing_token);
         let bytes = serde_json::to_vec(renewal).expect("a renewal is plain data");
         atomic::replace(self.env, &self.layout.tmp(), &path, &bytes, Durability::Synced).doing("renew", &path)
     }
 
-    fn save(&self, session: &Session) -> Result<()> {
+    fn save(&self, session: &LockSession) -> Result<()> {
         self.env.sessions.save(session, &*self.env.entropy)
     }
 
     /// After a failed `link` the entry may still exist; then only its secret can release the lock.
-    fn forget_unless_indeterminate(&self, session: &Session, error: Error) -> Error {
+    fn forget_unless_indeterminate(&self, session: &LockSession, error: Error) -> Error {
         if error.facts().contains_key("indeterminate") {
             return error.with("session_id", &session.session_id);
         }
@@ -494,6 +503,6 @@ pub(crate) fn copy_of(lock: &LockRecord) -> Vec<u8> {
     bytes
 }
 
-fn is_holder(lock: &LockRecord, session: &Session) -> bool {
+fn is_holder(lock: &LockRecord, session: &LockSession) -> bool {
     lock.session_id == session.session_id && lock.holder_nonce == session.holder_nonce.digest()
 }

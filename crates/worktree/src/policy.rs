@@ -1,6 +1,6 @@
 //! Lease duration, renew interval, allowed clock skew and steal grace.
 //!
-//! **Invariant.** Every [`Policy`] is feasible: the holder can renew at least twice before its lease expires,
+//! **Invariant.** Every [`LockPolicy`] is feasible: the holder can renew at least twice before its lease expires,
 //! and no sum of its values overflows.
 
 use serde::{Deserialize, Serialize};
@@ -15,14 +15,14 @@ use crate::error::{Error, Result};
     clippy::struct_field_names,
     reason = "the unit belongs in the name, and the names are the specification's"
 )]
-pub struct Policy {
+pub struct LockPolicy {
     lease_duration_ms: Millis,
     renew_interval_ms: Millis,
     max_clock_skew_ms: Millis,
     steal_grace_ms: Millis,
 }
 
-impl Policy {
+impl LockPolicy {
     /// The specification's defaults.
     pub const DEFAULT: Self = Self {
         lease_duration_ms: 30_000,
@@ -73,7 +73,7 @@ impl Policy {
     }
 }
 
-impl Default for Policy {
+impl Default for LockPolicy {
     fn default() -> Self {
         Self::DEFAULT
     }
@@ -108,7 +108,7 @@ struct PolicyValues {
 /// A year: far above any use, far below any overflow.
 const LONGEST_MS: Millis = 366 * 24 * 3600 * 1000;
 
-impl TryFrom<PolicyValues> for Policy {
+impl TryFrom<PolicyValues> for LockPolicy {
     type Error = Error;
 
     fn try_from(values: PolicyValues) -> Result<Self> {
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn defaults_are_the_specifications() {
-        let json = serde_json::to_string(&Policy::DEFAULT).expect("plain numbers");
+        let json = serde_json::to_string(&LockPolicy::DEFAULT).expect("plain numbers");
         let expected = r#"{"lease_duration_ms":30000,"renew_interval_ms":10000,"max_clock_skew_ms":2000,"steal_grace_ms":1000}"#;
         assert_eq!(json, expected);
     }
@@ -149,9 +149,9 @@ mod tests {
             renew_interval_ms: Some(renew),
             ..PolicyChanges::default()
         };
-        assert!(Policy::DEFAULT.with(&lease(100, 50)).is_ok());
+        assert!(LockPolicy::DEFAULT.with(&lease(100, 50)).is_ok());
         for (duration, interval) in [(100, 51), (100, 0), (0, 0), (u64::MAX, 1), (LONGEST_MS + 1, 1)] {
-            assert!(Policy::DEFAULT.with(&lease(duration, interval)).is_err(), "{duration} {interval}");
+            assert!(LockPolicy::DEFAULT.with(&lease(duration, interval)).is_err(), "{duration} {interval}");
         }
     }
 }

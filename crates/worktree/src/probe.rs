@@ -7,7 +7,7 @@
 use crate::atomic;
 use crate::clock::{Millis, UnixMs};
 use crate::env::Env;
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::Durability;
 use crate::layout::Layout;
 use crate::lease::LeaseTime;
@@ -37,7 +37,7 @@ impl ClockProbe {
             return Ok(self);
         }
         Err(Error::new(
-            Class::ClockSkewExceeded,
+            ErrorClass::ClockSkewExceeded,
             format!(
                 "this machine's clock differs too much from the filesystem's; synchronize it and retry: \
                  skew_ms={skew_ms} max_clock_skew_ms={max_skew_ms}"

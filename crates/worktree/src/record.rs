@@ -1,7 +1,7 @@
 //! Records on disk: the entries of a sequence, the lock they grant, and its renewals.
 //!
 //! Each entry carries the state that holds after it, so that a reader needs the newest entry and never the
-//! history. Only [`State::after`] decides which event may follow which; writers call it before they append,
+//! history. Only [`WorktreeState::after`] decides which event may follow which; writers call it before they append,
 //! and `doctor` calls it again for every stored entry.
 //!
 //! Every name that ends in `_at` is Unix time in milliseconds by the filesystem's clock.
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::clock::{BootId, BootMs, UnixMs};
 use crate::holder::HolderId;
 use crate::ids::{Digest, EntryNumber, FencingToken, LockId, RestoreId, SessionId, SnapshotId, WorktreeId};
-use crate::policy::Policy;
+use crate::policy::LockPolicy;
 
 /// The version of everything under `.jvs`.
 pub const FORMAT: u32 = 1;
@@ -45,15 +45,15 @@ pub struct Entry {
     /// `link` with `EEXIST`.
     pub attempt: String,
     /// The state after this entry.
-    pub state: State,
+    pub state: WorktreeState,
     /// The event.
     #[serde(flatten)]
-    pub event: Event,
+    pub event: EntryEvent,
 }
 
 /// The state of a worktree after an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct WorktreeState {
     /// Whether the worktree exists.
     pub open: bool,
     /// The number of acquires and steals.
@@ -71,7 +71,7 @@ pub struct State {
 /// The event of an entry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum EntryEvent {
     /// The worktree was added.
     Create,
     /// A free lock was acquired.
@@ -119,30 +119,30 @@ pub enum Event {
     Remove,
 }
 
-impl State {
+impl WorktreeState {
     /// The state after `event` as entry `n`, or why the event is not allowed here.
-    pub fn after(&self, n: EntryNumber, event: &Event) -> Result<Self, &'static str> {
+    pub fn after(&self, n: EntryNumber, event: &EntryEvent) -> Result<Self, &'static str> {
         let mut next = self.clone();
-        if let Event::Create = event {
+        if let EntryEvent::Create = event {
             require(!self.open, "the worktree exists already")?;
             return Ok(Self { open: true, ..self.closed() });
         }
         require(self.open, "the worktree does not exist")?;
         match event {
-            Event::Create => unreachable!("handled above"),
-            Event::Acquire { lock } => {
+            EntryEvent::Create => unreachable!("handled above"),
+            EntryEvent::Acquire { lock } => {
                 require(self.held.is_none(), "the lock is not free")?;
                 next.grant(n, lock)?;
             }
-            Event::Steal { lock, stolen_from, .. } => {
+            EntryEvent::Steal { lock, stolen_from, .. } => {
                 require(self.held == Some(*stolen_from), "the lock that was to be stolen is gone")?;
                 next.grant(n, lock)?;
             }
-            Event::Release { fencing_token } => {
+            EntryEvent::Release { fencing_token } => {
                 require(self.held == Some(*fencing_token), "another tenure holds the lock")?;
                 next.held = None;
             }
-            Event::Publish { fencing_token, snapshot_id, moves_head, previous, .. } => {
+            EntryEvent::Publish { fencing_token, snapshot_id, moves_head, previous, .. } => {
                 self.require_current(*fencing_token)?;
                 require(*previous == self.last_publish, "the publish before it is another")?;
                 next.last_publish = Some(n);
@@ -150,12 +150,12 @@ impl State {
                     next.head = Some(snapshot_id.clone());
                 }
             }
-            Event::Restore { fencing_token, snapshot_id, .. } => {
+            EntryEvent::Restore { fencing_token, snapshot_id, .. } => {
                 self.require_current(*fencing_token)?;
                 next.last_restore = Some(n);
                 next.head = Some(snapshot_id.clone());
             }
-            Event::Remove => {
+            EntryEvent::Remove => {
                 require(self.held.is_none(), "the worktree is locked")?;
                 next = self.closed();
             }
@@ -206,7 +206,7 @@ pub struct LockRecord {
     pub last_renewed_at: UnixMs,
     /// Durations that govern renewal and stealing.
     #[serde(flatten)]
-    pub policy: Policy,
+    pub policy: LockPolicy,
     /// When the lease expires unless it is renewed.
     pub lease_expires_at: UnixMs,
     /// The number of the entry that granted it.
@@ -218,7 +218,7 @@ pub struct LockRecord {
 impl LockRecord {
     /// The lock as of `renewal`.
     #[must_use]
-    pub fn renewed(mut self, renewal: Renewal) -> Self {
+    pub fn renewed(mut self, renewal: RenewalRecord) -> Self {
         self.last_renewed_at = renewal.last_renewed_at;
         self.lease_expires_at = renewal.lease_expires_at;
         self.boot = renewal.boot;
@@ -239,7 +239,7 @@ pub struct BootStamp {
 
 /// The content of `<token>.renew`: the latest renewal of the lock that entry `<token>` granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Renewal {
+pub struct RenewalRecord {
     /// The renewed lock.
     pub fencing_token: FencingToken,
     /// The hash of the holder's secret.
@@ -279,19 +279,24 @@ mod tests {
 
     #[test]
     fn a_removed_worktree_accepts_nothing_but_being_added_again() {
-        let gone = State { acquire_seq: 4, ..State::default() };
-        assert!(gone.after(EntryNumber(9), &Event::Remove).is_err());
-        let release = Event::Release { fencing_token: FencingToken(3) };
+        let gone = WorktreeState { acquire_seq: 4, ..WorktreeState::default() };
+        assert!(gone.after(EntryNumber(9), &EntryEvent::Remove).is_err());
+        let release = EntryEvent::Release { fencing_token: FencingToken(3) };
         assert!(gone.after(EntryNumber(9), &release).is_err());
-        let back = gone.after(EntryNumber(9), &Event::Create).expect("it may be added again");
+        let back = gone.after(EntryNumber(9), &EntryEvent::Create).expect("it may be added again");
         assert_eq!(back.acquire_seq, 4, "counting goes on, so that no number comes back");
-        assert!(back.after(EntryNumber(10), &Event::Create).is_err());
+        assert!(back.after(EntryNumber(10), &EntryEvent::Create).is_err());
     }
 
     #[test]
     fn a_stale_token_changes_nothing() {
-        let held = State { open: true, acquire_seq: 2, held: Some(FencingToken(5)), ..State::default() };
-        let publish = |token| Event::Publish {
+        let held = WorktreeState {
+            open: true,
+            acquire_seq: 2,
+            held: Some(FencingToken(5)),
+            ..WorktreeState::default()
+        };
+        let publish = |token| EntryEvent::Publish {
             fencing_token: Some(FencingToken(token)),
             snapshot_id: "s1".parse().expect("a valid id"),
             content_hash: Digest::NONE,
@@ -301,7 +306,7 @@ mod tests {
         assert_eq!(held.after(EntryNumber(7), &publish(4)), Err("the fencing token is stale"));
         let after = held.after(EntryNumber(7), &publish(5)).expect("the current token");
         assert_eq!(after.head.map(String::from), Some("s1".to_owned()));
-        let free = State { held: None, ..held };
+        let free = WorktreeState { held: None, ..held };
         assert!(free.after(EntryNumber(7), &publish(5)).is_err(), "a released token is stale too");
     }
 

@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use crate::atomic::{self, CreateOutcome, DIR_MODE};
 use crate::clock::UnixMs;
 use crate::env::Env;
-use crate::error::{Class, Context, Error, Result};
-use crate::fs::{Durability, Kind, absent_is_none, ensure_dir};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
+use crate::fs::{Durability, FileKind, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, RepoId, WorktreeId, random_hex};
 use crate::layout::Layout;
 use crate::lock::{AcquireRequest, AcquiredLock, Lock};
-use crate::policy::Policy;
+use crate::policy::LockPolicy;
 use crate::probe;
-use crate::record::{Entry, Event, FORMAT, State};
+use crate::record::{Entry, EntryEvent, FORMAT, WorktreeState};
 use crate::sequence::{AppendOutcome, Sequence};
 use crate::worktree::{Mode, PayloadPath, Worktree};
 
@@ -35,7 +35,7 @@ pub struct RepoRecord {
     pub created_at: UnixMs,
     /// The default policy of new worktrees.
     #[serde(flatten)]
-    pub policy: Policy,
+    pub policy: LockPolicy,
 }
 
 /// An open repository.
@@ -56,12 +56,12 @@ pub struct NewWorktree {
     /// Whether it has one writer.
     pub mode: Mode,
     /// The policy of its locks.
-    pub policy: Policy,
+    pub policy: LockPolicy,
 }
 
 impl Repo {
     /// Creates a repository in `root`, which must exist.
-    pub fn init(env: Env, root: &Path, policy: Policy) -> Result<Self> {
+    pub fn init(env: Env, root: &Path, policy: LockPolicy) -> Result<Self> {
         let layout = Layout::new(root.to_owned());
         if absent_is_none(env.fs.meta(&layout.repo_file())).doing("stat", &layout.repo_file())?.is_some() {
             return Err(Error::invalid(format!(
@@ -176,7 +176,7 @@ impl Repo {
         let id_of = |name: &std::ffi::OsString| name.to_str()?.strip_suffix(".json")?.parse().ok();
         let mut ids: Vec<WorktreeId> = names.iter().filter_map(id_of).collect();
         ids.sort();
-        let removed_since = |error: &Error| error.class() == Class::NotFound;
+        let removed_since = |error: &Error| error.class() == ErrorClass::NotFound;
         let found = ids.iter().map(|id| self.worktree(id));
         found.filter(|found| !found.as_ref().is_err_and(removed_since)).collect()
     }
@@ -186,15 +186,15 @@ impl Repo {
         let worktree = self.worktree(id)?;
         let lock = self.lock(&worktree);
         let removed = lock.commit(None, |view| match &view.lock {
-            None => Ok(Event::Remove),
+            None => Ok(EntryEvent::Remove),
             Some(held) => Err(Error::new(
-                Class::LockConflict,
+                ErrorClass::LockConflict,
                 format!("the worktree is locked; release the lock first: holder={}", held.holder_id),
             )),
         });
         match removed {
             // A crash came between the entry and the record: only the record remains to be removed.
-            Err(error) if error.class() == Class::NotFound => {}
+            Err(error) if error.class() == ErrorClass::NotFound => {}
             other => drop(other?),
         }
         let path = self.layout.worktree_file(id);
@@ -234,7 +234,7 @@ impl Repo {
             dir.push(part);
             ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("create", &dir)?;
             let meta = self.env.fs.meta(&dir).doing("stat", &dir)?;
-            if meta.kind != Kind::Dir || meta.device != home.device {
+            if meta.kind != FileKind::Dir || meta.device != home.device {
                 return Err(Error::invalid(format!(
                     "every component of a worktree's path must be a real directory on the repository's \
                      filesystem, and this one is not: path={}",
@@ -253,7 +253,7 @@ impl Repo {
         let sequence = Sequence::new(&self.env, &self.layout, id);
         loop {
             let (n, prev, before) = match sequence.newest()? {
-                None => (EntryNumber(1), Digest::NONE, State::default()),
+                None => (EntryNumber(1), Digest::NONE, WorktreeState::default()),
                 Some(newest) => {
                     let stored = sequence.read(newest)?;
                     (newest.next(), stored.digest, stored.entry.state)
@@ -264,7 +264,7 @@ impl Repo {
                 // decides.
                 return Ok(());
             }
-            let event = Event::Create;
+            let event = EntryEvent::Create;
             let state = before.after(n, &event).expect("a closed sequence can be opened");
             let by = self.env.process.clone();
             let attempt = random_hex(&*self.env.entropy, 8);

@@ -20,14 +20,14 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::atomic::{DIR_MODE, FILE_MODE, OWNER_ONLY, parent};
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none, ensure_dir};
 use crate::ids::{Digest, EntryNumber, FencingToken, RestoreId, SessionId, SnapshotId};
-use crate::record::Event;
+use crate::record::EntryEvent;
 use crate::repo::Repo;
-use crate::session::Session;
+use crate::session::LockSession;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Item, Manifest, Progress, ReadMode, Root};
+use crate::tree::{self, Item, Progress, ReadMode, Root, TreeManifest};
 use crate::verify::refuse_differences;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
@@ -136,7 +136,7 @@ impl Repo {
         Ok(StagedRestore { path: stage.to_owned(), record, after })
     }
 
-    fn restorer(&self, worktree: &Worktree, request: &RestoreRequest<'_>) -> Result<Option<Session>> {
+    fn restorer(&self, worktree: &Worktree, request: &RestoreRequest<'_>) -> Result<Option<LockSession>> {
         let lock = self.lock(worktree);
         lock.view()?;
         match (worktree.mode, &request.session) {
@@ -147,7 +147,7 @@ impl Repo {
                 Ok(Some(session))
             }
             (Mode::Exclusive, None) => Err(Error::new(
-                Class::LockNotHeld,
+                ErrorClass::LockNotHeld,
                 "a restore needs the lock; run `jvs lock acquire` and pass its --session-id",
             )),
         }
@@ -156,7 +156,7 @@ impl Repo {
     fn while_held<T>(
         &self,
         worktree: &Worktree,
-        session: Option<&Session>,
+        session: Option<&LockSession>,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         match session {
@@ -173,7 +173,7 @@ impl Repo {
             None => error,
         })?;
         let hashed = tree::hash(&*self.env.fs, &root, &items, ReadMode::Strict, progress)?;
-        let found = Manifest::new(&hashed.records);
+        let found = TreeManifest::new(&hashed.records);
         let saved = match self.head(worktree)? {
             Some(head) => self.stored_manifest(&self.ready(&head)?)?,
             None => found.emptied(),
@@ -215,7 +215,7 @@ impl Repo {
         let target = Root::open(&tree)?;
         let items = tree::scan(&source)?;
         let copied = tree::copy(fs, &source, &target, &items, ReadMode::Strict, progress)?;
-        refuse_differences(&snapshot.snapshot_id, &stored, &Manifest::new(&copied.as_read()))?;
+        refuse_differences(&snapshot.snapshot_id, &stored, &TreeManifest::new(&copied.as_read()))?;
         tree::make_durable(fs, &target, &items)
     }
 
@@ -232,11 +232,11 @@ impl Repo {
     fn commit_restore(
         &self,
         worktree: &Worktree,
-        session: Option<&Session>,
+        session: Option<&LockSession>,
         staged: &StagedRestore,
     ) -> Result<()> {
         let lock = self.lock(worktree);
-        let event = |fencing_token: Option<FencingToken>| Event::Restore {
+        let event = |fencing_token: Option<FencingToken>| EntryEvent::Restore {
             fencing_token,
             snapshot_id: staged.record.snapshot_id.clone(),
             restore_id: staged.record.restore_id.clone(),
@@ -264,13 +264,13 @@ impl Repo {
             return Ok(());
         }
         Err(Error::new(
-            Class::LockConflict,
+            ErrorClass::LockConflict,
             "another restore of this worktree was committed while this one was prepared, so this one was not \
              committed; check the files and retry",
         ))
     }
 
-    fn is_still_ours(&self, worktree: &Worktree, session: Option<&Session>) -> bool {
+    fn is_still_ours(&self, worktree: &Worktree, session: Option<&LockSession>) -> bool {
         let lock = self.lock(worktree);
         session.is_none_or(|session| {
             lock.session(&session.session_id).and_then(|session| lock.check(&session)).is_ok()
@@ -278,24 +278,29 @@ impl Repo {
     }
 
     /// The outcome when another process took the stage over after the commit.
-    fn taken_over(&self, worktree: &Worktree, session: Option<&Session>, record: &StageRecord) -> Result<()> {
+    fn taken_over(
+        &self,
+        worktree: &Worktree,
+        session: Option<&LockSession>,
+        record: &StageRecord,
+    ) -> Result<()> {
         let payload = self.payload(worktree);
         let there = absent_is_none(self.env.fs.meta(&payload)).doing("stat", &payload)?;
         let done = there.is_some_and(|meta| meta.inode == record.tree_inode);
         let (class, detail) = match (self.is_still_ours(worktree, session), done) {
             (true, true) => return Ok(()),
             (true, false) => (
-                Class::LockConflict,
+                ErrorClass::LockConflict,
                 "the restore was committed, but a later one replaced it before the files were swapped; see \
                  `jvs info head`",
             ),
             (false, true) => (
-                Class::FencingMismatch,
+                ErrorClass::FencingMismatch,
                 "the lock passed to another tenure after the restore was committed, and its holder has \
                  finished the restore; stop writing",
             ),
             (false, false) => (
-                Class::FencingMismatch,
+                ErrorClass::FencingMismatch,
                 "the lock passed to another tenure after the restore was committed, and the files are not \
                  those of the snapshot; stop writing",
             ),
@@ -306,7 +311,7 @@ impl Repo {
 
 fn changed_during_restore(path: &str) -> Error {
     Error::new(
-        Class::ConsistencyUnavailable,
+        ErrorClass::ConsistencyUnavailable,
         format!(
             "the worktree changed while the restore was prepared, and the change is in no snapshot; stop its \
              writers and retry, or pass --discard-changes: path={path}"

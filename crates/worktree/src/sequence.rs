@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use crate::atomic::{self, CreateOutcome};
 use crate::env::Env;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none};
 use crate::ids::{Digest, EntryNumber, WorktreeId};
 use crate::layout::Layout;

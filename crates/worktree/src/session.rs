@@ -21,14 +21,14 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{Clock, UnixMs};
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, Fs, absent_is_none};
 use crate::ids::{Entropy, FencingToken, Nonce, RepoId, SessionId, WorktreeId, random_hex};
 use crate::record::BootStamp;
 
 /// A lock that this user acquired.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Session {
+pub struct LockSession {
     /// The value of `--session-id`.
     pub session_id: SessionId,
     /// The repository of the worktree.
@@ -65,7 +65,7 @@ impl SessionStore {
     }
 
     /// Writes a session, replacing its previous version.
-    pub fn save(&self, session: &Session, entropy: &dyn Entropy) -> Result<()> {
+    pub fn save(&self, session: &LockSession, entropy: &dyn Entropy) -> Result<()> {
         let path = self.file(&session.session_id);
         let temp = self.dir.join(format!(".{}", random_hex(entropy, 8)));
         let bytes = serde_json::to_vec(session).expect("a session is plain data");
@@ -79,12 +79,12 @@ impl SessionStore {
     }
 
     /// The session `id`.
-    pub fn load(&self, id: &SessionId) -> Result<Session> {
+    pub fn load(&self, id: &SessionId) -> Result<LockSession> {
         let path = self.file(id);
         let bytes = absent_is_none(self.fs.read(&path)).doing("read the session", &path)?;
         let bytes = bytes.ok_or_else(|| {
             Error::new(
-                Class::LockNotHeld,
+                ErrorClass::LockNotHeld,
                 format!(
                     "no such session of this user; use the session_id that `jvs lock acquire` printed: \
                      session_id={id}"
@@ -117,7 +117,7 @@ impl SessionStore {
     }
 
     /// Serializes renewals of one session; waits until the lease expires at most.
-    pub(crate) fn lock_renewals(&self, session: &Session, clock: &dyn Clock) -> Result<RenewalGuard> {
+    pub(crate) fn lock_renewals(&self, session: &LockSession, clock: &dyn Clock) -> Result<RenewalGuard> {
         let path = self.guard(&session.session_id);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(open(&path, flags, Mode::from_raw_mode(0o600)).doing("open", &path)?);
@@ -129,7 +129,7 @@ impl SessionStore {
             }
             if !crate::lease::may_act(&session.counted, &clock.boot_id(), clock.boot()) {
                 return Err(Error::new(
-                    Class::LockExpired,
+                    ErrorClass::LockExpired,
                     "another renewal of this session ran until the lease expired; stop writing now",
                 ));
             }

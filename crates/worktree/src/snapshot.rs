@@ -16,15 +16,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::atomic::{DIR_MODE, FILE_MODE, OWNER_ONLY};
 use crate::clock::{Millis, UnixMs};
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none};
 use crate::holder::HolderId;
 use crate::ids::{Digest, FencingToken, SessionId, SnapshotId, WorktreeId};
 use crate::probe;
-use crate::record::{Event, FORMAT, known_format};
+use crate::record::{EntryEvent, FORMAT, known_format};
 use crate::repo::{Repo, create_json};
-use crate::session::Session;
-use crate::tree::{self, Content, CopyResult, Item, Manifest, Progress, ReadMode, Root};
+use crate::session::LockSession;
+use crate::tree::{self, CopyResult, Item, NodeContent, Progress, ReadMode, Root, TreeManifest};
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
@@ -91,7 +91,7 @@ pub struct Descriptor {
 
 /// A snapshot that was begun: the content of `intents/<snapshot_id>.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Intent {
+pub struct SnapshotIntent {
     /// The version of this shape.
     pub v: u32,
     /// The snapshot.
@@ -117,9 +117,9 @@ pub struct PublishedSnapshot {
 
 /// What authorizes a publish.
 #[derive(Clone, Debug)]
-enum Authority {
+enum PublishAuthority {
     /// The lock of an exclusive worktree.
-    Token(Session),
+    Token(LockSession),
     /// A shared worktree: any process may move its head.
     Shared,
     /// An exclusive worktree without its lock: the snapshot is recorded, but does not move the head.
@@ -135,8 +135,8 @@ impl Repo {
         let id = &intent.snapshot_id;
         let work = || self.build(worktree, request, &authority, &intent);
         let built = match &authority {
-            Authority::Token(session) => self.while_renewing(worktree, session, work),
-            Authority::Shared | Authority::Unlocked => work(),
+            PublishAuthority::Token(session) => self.while_renewing(worktree, session, work),
+            PublishAuthority::Shared | PublishAuthority::Unlocked => work(),
         };
         let published = built.and_then(|descriptor| self.publish(worktree, &authority, descriptor));
         match published {
@@ -165,28 +165,33 @@ impl Repo {
         Ok(())
     }
 
-    fn authority(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<Authority> {
+    fn authority(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<PublishAuthority> {
         let lock = self.lock(worktree);
         lock.view()?;
         match (worktree.mode, &request.session, request.consistency) {
-            (Mode::Shared, ..) => Ok(Authority::Shared),
+            (Mode::Shared, ..) => Ok(PublishAuthority::Shared),
             (Mode::Exclusive, Some(id), _) => {
                 let session = lock.session(id)?;
                 lock.check(&session)?;
-                Ok(Authority::Token(session))
+                Ok(PublishAuthority::Token(session))
             }
-            (Mode::Exclusive, None, Consistency::BestEffort) => Ok(Authority::Unlocked),
+            (Mode::Exclusive, None, Consistency::BestEffort) => Ok(PublishAuthority::Unlocked),
             (Mode::Exclusive, None, Consistency::Quiesced) => Err(Error::new(
-                Class::LockNotHeld,
+                ErrorClass::LockNotHeld,
                 "a quiesced snapshot needs the lock; run `jvs lock acquire` and pass its --session-id, or \
                  use --consistency best_effort",
             )),
         }
     }
 
-    fn begin(&self, worktree: &Worktree, authority: &Authority, began: UnixMs) -> Result<Intent> {
+    fn begin(
+        &self,
+        worktree: &Worktree,
+        authority: &PublishAuthority,
+        began: UnixMs,
+    ) -> Result<SnapshotIntent> {
         let snapshot_id = SnapshotId::new(&began.rfc3339(), &*self.env.entropy);
-        let intent = Intent {
+        let intent = SnapshotIntent {
             v: FORMAT,
             snapshot_id,
             worktree_id: worktree.worktree_id.clone(),
@@ -203,17 +208,17 @@ impl Repo {
         &self,
         worktree: &Worktree,
         request: &SnapshotRequest<'_>,
-        authority: &Authority,
-        intent: &Intent,
+        authority: &PublishAuthority,
+        intent: &SnapshotIntent,
     ) -> Result<Descriptor> {
         let id = &intent.snapshot_id;
         // An interrupted restore, possibly of this very session, must not be finished after the snapshot.
-        if !matches!(authority, Authority::Unlocked) {
+        if !matches!(authority, PublishAuthority::Unlocked) {
             self.settle(worktree)?;
         }
         let parent = self.lock(worktree).view()?.state().head.clone();
         let (copied, items) = self.materialise(worktree, request, id)?;
-        let manifest = Manifest::new(&copied.records);
+        let manifest = TreeManifest::new(&copied.records);
         let path = self.layout.snapshot_manifest(id);
         self.env
             .fs
@@ -299,7 +304,7 @@ impl Repo {
     pub(crate) fn while_renewing<T>(
         &self,
         worktree: &Worktree,
-        session: &Session,
+        session: &LockSession,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let lock = self.lock(worktree);
@@ -323,11 +328,11 @@ impl Repo {
     fn publish(
         &self,
         worktree: &Worktree,
-        authority: &Authority,
+        authority: &PublishAuthority,
         descriptor: Descriptor,
     ) -> Result<PublishedSnapshot> {
         let lock = self.lock(worktree);
-        let event = |view: &View, fencing_token, moves_head| Event::Publish {
+        let event = |view: &View, fencing_token, moves_head| EntryEvent::Publish {
             fencing_token,
             snapshot_id: descriptor.snapshot_id.clone(),
             content_hash: descriptor.content_hash,
@@ -335,20 +340,20 @@ impl Repo {
             previous: view.state().last_publish,
         };
         let committed = match authority {
-            Authority::Token(session) => {
+            PublishAuthority::Token(session) => {
                 // Loaded again: the lease was renewed while the tree was copied.
                 let session = lock.session(&session.session_id)?;
                 lock.commit_under(&session, |view, token| event(view, Some(token), true))
             }
-            Authority::Shared => lock.commit(None, |view| Ok(event(view, None, true))),
-            Authority::Unlocked => lock.commit(None, |view| Ok(event(view, None, false))),
+            PublishAuthority::Shared => lock.commit(None, |view| Ok(event(view, None, true))),
+            PublishAuthority::Unlocked => lock.commit(None, |view| Ok(event(view, None, false))),
         }?;
         let is_head = committed.state.head.as_ref() == Some(&descriptor.snapshot_id);
         Ok(PublishedSnapshot { descriptor, is_head })
     }
 }
 
-impl Authority {
+impl PublishAuthority {
     fn token(&self) -> Option<FencingToken> {
         match self {
             Self::Token(session) => Some(session.fencing_token),
@@ -364,7 +369,7 @@ const REST_MS: Millis = 1_500;
 
 fn totals(copied: &CopyResult) -> (u64, u64) {
     copied.records.iter().fold((0, 0), |(files, bytes), record| match record.content {
-        Content::File { size, .. } => (files + 1, bytes + size),
+        NodeContent::File { size, .. } => (files + 1, bytes + size),
         _ => (files, bytes),
     })
 }

@@ -20,7 +20,7 @@ mod scan;
 pub use beneath::Root;
 pub(crate) use copy::{CopyResult, ReadMode, changed_underneath, copy, hash};
 pub(crate) use durable::make_durable;
-pub use manifest::{Content, Manifest, Record};
+pub use manifest::{ManifestLine, NodeContent, TreeManifest};
 pub(crate) use remove::remove;
 pub(crate) use scan::{Item, fingerprint, first_difference, scan};
 

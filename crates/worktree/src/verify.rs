@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::ids::{Digest, SnapshotId};
 use crate::repo::Repo;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Manifest, Progress, ReadMode, Root};
+use crate::tree::{self, Progress, ReadMode, Root, TreeManifest};
 
 /// A snapshot whose files were all read and match.
 #[derive(Clone, Debug, Serialize)]
@@ -37,11 +37,11 @@ impl Repo {
     }
 
     /// The manifest of a snapshot, checked against the hash that was published.
-    pub(crate) fn stored_manifest(&self, descriptor: &Descriptor) -> Result<Manifest> {
+    pub(crate) fn stored_manifest(&self, descriptor: &Descriptor) -> Result<TreeManifest> {
         let path = self.layout.snapshot_manifest(&descriptor.snapshot_id);
         let bytes = self.env.fs.read(&path).doing("read", &path)?;
         let text = String::from_utf8(bytes).map_err(|cause| Error::damaged(&path, cause))?;
-        let manifest = Manifest::from_text(text);
+        let manifest = TreeManifest::from_text(text);
         if manifest.content_hash() == descriptor.content_hash {
             return Ok(manifest);
         }
@@ -49,19 +49,19 @@ impl Repo {
     }
 
     /// The manifest of the tree below `root`.
-    pub(crate) fn manifest_of(&self, root: &Root, progress: &dyn Progress) -> Result<Manifest> {
+    pub(crate) fn manifest_of(&self, root: &Root, progress: &dyn Progress) -> Result<TreeManifest> {
         let items = tree::scan(root)?;
         let hashed = tree::hash(&*self.env.fs, root, &items, ReadMode::Strict, progress)?;
-        Ok(Manifest::new(&hashed.records))
+        Ok(TreeManifest::new(&hashed.records))
     }
 }
 
 /// Refuses a tree that differs from the snapshot's manifest.
-pub(crate) fn refuse_differences(id: &SnapshotId, stored: &Manifest, found: &Manifest) -> Result<()> {
+pub(crate) fn refuse_differences(id: &SnapshotId, stored: &TreeManifest, found: &TreeManifest) -> Result<()> {
     let differences = stored.differences(found);
     let Some(first) = differences.first() else { return Ok(()) };
     Err(Error::new(
-        Class::Damaged,
+        ErrorClass::Damaged,
         format!(
             "the snapshot's files are not those that were published; restore another one: snapshot={id} \
              differing={} first={first}",

@@ -6,11 +6,11 @@
 
 use crate::clock::BootId;
 use crate::env::Env;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{Digest, EntryNumber, FencingToken, WorktreeId};
 use crate::layout::Layout;
-use crate::record::{Entry, Event, LockRecord, Renewal, State};
+use crate::record::{Entry, EntryEvent, LockRecord, RenewalRecord, WorktreeState};
 use crate::sequence::{Sequence, StoredEntry};
 
 /// The state of a sequence at one moment.
@@ -40,7 +40,7 @@ impl View {
     }
 
     /// The state after the newest entry.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &WorktreeState {
         &self.newest.state
     }
 
@@ -58,7 +58,7 @@ fn current_lock(
     token: FencingToken,
 ) -> Result<LockRecord> {
     let granted = sequence.read(token.entry())?;
-    let (Event::Acquire { lock } | Event::Steal { lock, .. }) = granted.entry.event else {
+    let (EntryEvent::Acquire { lock } | EntryEvent::Steal { lock, .. }) = granted.entry.event else {
         let path = layout.entry(worktree, token.entry());
         return Err(Error::damaged(&path, "the entry should grant the lock, and does not"));
     };
@@ -66,7 +66,7 @@ fn current_lock(
     let Some(bytes) = absent_is_none(env.fs.read(&path)).doing("read the renewal", &path)? else {
         return Ok(lock);
     };
-    match serde_json::from_slice::<Renewal>(&bytes) {
+    match serde_json::from_slice::<RenewalRecord>(&bytes) {
         Ok(renewal) if renewal.holder_nonce == lock.holder_nonce => Ok(lock.renewed(renewal)),
         // The lock was renewed, and the disk lost the content: trust the file's time and no boot clock, so
         // that a stealer has to watch the lock first.

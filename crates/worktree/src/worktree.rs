@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::UnixMs;
 use crate::error::{Error, Result};
 use crate::ids::WorktreeId;
-use crate::policy::Policy;
+use crate::policy::LockPolicy;
 use crate::record::known_format;
 
 /// Whether a worktree has a single writer.
@@ -34,7 +34,7 @@ pub struct Worktree {
     pub mode: Mode,
     /// The policy of its locks, unless an acquire overrides it.
     #[serde(flatten)]
-    pub policy: Policy,
+    pub policy: LockPolicy,
     /// When it was added.
     pub created_at: UnixMs,
 }

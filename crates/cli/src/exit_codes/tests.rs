@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{JVS, LOCKD, Row};
+use super::{ExitCode, JVS, LOCKD};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/exit-codes.md");
 const COMMAND: &str = concat!("UPDATE_DOCS=1 cargo test -p ", env!("CARGO_PKG_NAME"), " --lib exit_codes");
@@ -38,7 +38,7 @@ const DOCTOR: &str = "
 fn page() -> String {
     let mut page = format!("{PREFACE}\nThis page is generated: `{COMMAND}`.\n");
     page.push_str("\n## lockd and lockc\n\n| code | name | meaning | what to do |\n|---|---|---|---|\n");
-    for Row { code, name, meaning, remedy } in &LOCKD {
+    for ExitCode { code, name, meaning, remedy } in &LOCKD {
         writeln!(page, "| {code} | {name} | {meaning} | {remedy} |").expect("writing to a string");
     }
     page.push_str("\n## jvs\n\nWith `--json` the class is also in the field `class` of the error.\n\n");

@@ -20,7 +20,7 @@ use worktree::worktree::Mode;
                   25 E_CONSISTENCY_UNAVAILABLE; 26 E_PARTIAL_SNAPSHOT. `jvs run` passes its command's on.\n\n\
                   Example:\n  jvs init\n  jvs run -- make -C main\n  jvs doctor"
 )]
-pub(crate) struct Args {
+pub(crate) struct JvsArgs {
     /// Repository directory [default: the nearest at or above the working directory].
     #[arg(long, global = true, env = "JVS_REPO", value_name = "DIR")]
     pub(crate) repo: Option<PathBuf>,
@@ -28,11 +28,11 @@ pub(crate) struct Args {
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: JvsCommand,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum JvsCommand {
     /// Create a repository with one worktree.
     Init(Init),
     /// Add, list and remove worktrees.
@@ -46,16 +46,16 @@ pub(crate) enum Command {
         command: LockCommand,
     },
     /// Run a command while holding the lock.
-    Run(Run),
+    Run(JvsRunArgs),
     /// Take and publish a snapshot of a worktree.
-    Snapshot(Snapshot),
+    Snapshot(SnapshotArgs),
     /// List the published snapshots of a worktree, newest first.
     #[command(
         after_help = "Example:\n  jvs history --limit 5\n  jvs history --json | jq '.data.snapshots[0].risk'"
     )]
     History {
         #[command(flatten)]
-        target: Target,
+        target: WorktreeArg,
         /// Maximum number of snapshots.
         #[arg(long, default_value_t = 50, value_name = "N")]
         limit: usize,
@@ -64,7 +64,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  jvs info\n  jvs info 20261115t0812 --json")]
     Info {
         #[command(flatten)]
-        target: Target,
+        target: WorktreeArg,
         /// Snapshot id, unique prefix of an id, or `head`.
         #[arg(default_value = "head")]
         snapshot: String,
@@ -75,7 +75,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  jvs verify head\n  jvs verify --all")]
     Verify {
         #[command(flatten)]
-        target: Target,
+        target: WorktreeArg,
         /// Snapshot id, unique prefix of an id, or `head`.
         #[arg(default_value = "head", conflicts_with = "all")]
         snapshot: String,
@@ -158,7 +158,7 @@ pub(crate) enum LockCommand {
     )]
     Acquire {
         #[command(flatten)]
-        target: Target,
+        target: WorktreeArg,
         #[command(flatten)]
         policy: PolicyArgs,
     },
@@ -166,7 +166,7 @@ pub(crate) enum LockCommand {
     #[command(after_help = "Example:\n  jvs lock renew --session-id s-2f6c...")]
     Renew {
         #[command(flatten)]
-        target: Target,
+        target: WorktreeArg,
         #[command(flatten)]
         session: SessionArg,
     },
@@ -174,7 +174,7 @@ pub(crate) enum LockCommand {
     #[command(after_help = "Example:\n  jvs lock release --session-id s-2f6c...")]
     Release {
         #[command(flatten)]
-        target: Target,
+        target: WorktreeArg,
         #[command(flatten)]
         session: SessionArg,
     },
@@ -182,7 +182,7 @@ pub(crate) enum LockCommand {
     #[command(after_help = "Example:\n  jvs lock steal --worktree main")]
     Steal {
         #[command(flatten)]
-        target: Target,
+        target: WorktreeArg,
         #[command(flatten)]
         policy: PolicyArgs,
     },
@@ -190,7 +190,7 @@ pub(crate) enum LockCommand {
     #[command(after_help = "Example:\n  jvs lock status --json | jq -r .data.state")]
     Status {
         #[command(flatten)]
-        target: Target,
+        target: WorktreeArg,
     },
 }
 
@@ -200,9 +200,9 @@ pub(crate) enum LockCommand {
                   the code of the error (21, 22, 24 or 1). When the command ends, the rest of its process \
                   group is stopped and the lock is released.\n\n\
                   Example:\n  jvs run -- make all\n  jvs run -- sh -c 'train.sh && jvs snapshot \"epoch 3\"'")]
-pub(crate) struct Run {
+pub(crate) struct JvsRunArgs {
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) target: WorktreeArg,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     /// Command and arguments.
@@ -218,12 +218,12 @@ pub(crate) struct Run {
                   Example:\n  jvs snapshot \"before the migration\"\n  \
                   jvs snapshot --consistency best_effort"
 )]
-pub(crate) struct Snapshot {
+pub(crate) struct SnapshotArgs {
     /// Note for the history, on one line.
     #[arg(value_parser = one_line)]
     pub(crate) note: Option<String>,
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) target: WorktreeArg,
     #[command(flatten)]
     pub(crate) session: SessionArg,
     /// Consistency that the snapshot must have.
@@ -240,7 +240,7 @@ pub(crate) struct Restore {
     /// Snapshot id, unique prefix of an id, or `head`.
     pub(crate) snapshot: String,
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) target: WorktreeArg,
     #[command(flatten)]
     pub(crate) session: SessionArg,
     /// Discard changes that are in no snapshot.
@@ -249,7 +249,7 @@ pub(crate) struct Restore {
 }
 
 #[derive(clap::Args)]
-pub(crate) struct Target {
+pub(crate) struct WorktreeArg {
     /// Worktree [default: the one that contains the working directory, else main].
     #[arg(long, env = "JVS_WORKTREE", value_name = "ID")]
     pub(crate) worktree: Option<WorktreeId>,

@@ -4,26 +4,26 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use worktree::clock::Millis;
-use worktree::doctor::{DoctorRequest, Report};
+use worktree::doctor::{DoctorReport, DoctorRequest};
 use worktree::error::{Error, Result};
 use worktree::holder::HolderId;
 use worktree::ids::SnapshotId;
 use worktree::lock::{AcquireRequest, ReleaseOutcome};
-use worktree::policy::Policy;
+use worktree::policy::LockPolicy;
 use worktree::repo::{NewWorktree, Repo};
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::{Descriptor, SnapshotRequest};
 use worktree::status::{LockState, Status};
 use worktree::worktree::{Mode, PayloadPath, Worktree};
 
-use crate::args::{Init, LockCommand, PolicyArgs, Restore, Snapshot, Target, WorktreeCommand};
-use crate::context::{Context, default_worktree, real_path, required, system_env};
+use crate::args::{Init, LockCommand, PolicyArgs, Restore, SnapshotArgs, WorktreeArg, WorktreeCommand};
+use crate::context::{RepoContext, default_worktree, real_path, required, system_env};
 use crate::output::CommandOutput;
 use cli::progress::ByteProgress;
 
 /// `jvs init`
 pub(crate) fn init(args: &Init) -> Result<CommandOutput> {
-    let policy = Policy::DEFAULT.with(&args.policy.changes())?;
+    let policy = LockPolicy::DEFAULT.with(&args.policy.changes())?;
     let env = system_env()?;
     std::fs::create_dir_all(&args.dir).map_err(|cause| Error::io("create", &args.dir, &cause))?;
     let root = real_path(&args.dir)?;
@@ -40,7 +40,7 @@ pub(crate) fn init(args: &Init) -> Result<CommandOutput> {
 }
 
 /// `jvs worktree …`
-pub(crate) fn worktree(context: &Context, command: &WorktreeCommand) -> Result<CommandOutput> {
+pub(crate) fn worktree(context: &RepoContext, command: &WorktreeCommand) -> Result<CommandOutput> {
     let repo = &context.repo;
     match command {
         WorktreeCommand::Add { worktree, path, mode, policy } => {
@@ -67,7 +67,7 @@ pub(crate) fn worktree(context: &Context, command: &WorktreeCommand) -> Result<C
 }
 
 /// `jvs lock …`
-pub(crate) fn lock(context: &Context, command: &LockCommand) -> Result<CommandOutput> {
+pub(crate) fn lock(context: &RepoContext, command: &LockCommand) -> Result<CommandOutput> {
     match command {
         LockCommand::Acquire { target, policy } => acquire(context, target, policy, false),
         LockCommand::Steal { target, policy } => acquire(context, target, policy, true),
@@ -100,7 +100,7 @@ pub(crate) fn lock(context: &Context, command: &LockCommand) -> Result<CommandOu
 }
 
 /// `jvs snapshot`
-pub(crate) fn snapshot(context: &Context, args: &Snapshot) -> Result<CommandOutput> {
+pub(crate) fn snapshot(context: &RepoContext, args: &SnapshotArgs) -> Result<CommandOutput> {
     let worktree = context.worktree(&args.target)?;
     let bar = ByteProgress::new("copying", context.json);
     let request = SnapshotRequest {
@@ -127,7 +127,7 @@ pub(crate) fn snapshot(context: &Context, args: &Snapshot) -> Result<CommandOutp
 }
 
 /// `jvs history`
-pub(crate) fn history(context: &Context, target: &Target, limit: usize) -> Result<CommandOutput> {
+pub(crate) fn history(context: &RepoContext, target: &WorktreeArg, limit: usize) -> Result<CommandOutput> {
     let worktree = context.worktree(target)?;
     let head = context.repo.head(&worktree)?;
     let snapshots = context.repo.history(&worktree, limit)?;
@@ -153,7 +153,7 @@ pub(crate) fn history(context: &Context, target: &Target, limit: usize) -> Resul
 }
 
 /// `jvs info`
-pub(crate) fn info(context: &Context, target: &Target, name: &str) -> Result<CommandOutput> {
+pub(crate) fn info(context: &RepoContext, target: &WorktreeArg, name: &str) -> Result<CommandOutput> {
     let worktree = context.worktree(target)?;
     let snapshot = context.repo.find(&worktree, name)?;
     let is_head = context.repo.head(&worktree)?.as_ref() == Some(&snapshot.snapshot_id);
@@ -173,7 +173,7 @@ pub(crate) fn info(context: &Context, target: &Target, name: &str) -> Result<Com
 }
 
 /// `jvs restore`
-pub(crate) fn restore(context: &Context, args: &Restore) -> Result<CommandOutput> {
+pub(crate) fn restore(context: &RepoContext, args: &Restore) -> Result<CommandOutput> {
     let worktree = context.worktree(&args.target)?;
     let snapshot = context.repo.find(&worktree, &args.snapshot)?;
     let bar = ByteProgress::new("restoring", context.json);
@@ -197,7 +197,12 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<CommandOutput
 }
 
 /// `jvs verify`
-pub(crate) fn verify(context: &Context, target: &Target, name: &str, all: bool) -> Result<CommandOutput> {
+pub(crate) fn verify(
+    context: &RepoContext,
+    target: &WorktreeArg,
+    name: &str,
+    all: bool,
+) -> Result<CommandOutput> {
     let worktree = context.worktree(target)?;
     let snapshots = if all {
         context.repo.history(&worktree, usize::MAX)?
@@ -216,7 +221,7 @@ pub(crate) fn verify(context: &Context, target: &Target, name: &str, all: bool) 
 }
 
 /// `jvs doctor`
-pub(crate) fn doctor(context: &Context, strict: bool, repair: bool) -> Result<CommandOutput> {
+pub(crate) fn doctor(context: &RepoContext, strict: bool, repair: bool) -> Result<CommandOutput> {
     let report = context.repo.doctor(DoctorRequest { strict, repair })?;
     let text = describe_report(&report);
     let exit_code = u8::from(!report.is_healthy());
@@ -233,8 +238,8 @@ pub(crate) fn announce_watch(watch_ms: Millis) {
 }
 
 fn acquire(
-    context: &Context,
-    target: &Target,
+    context: &RepoContext,
+    target: &WorktreeArg,
     policy: &PolicyArgs,
     only_steal: bool,
 ) -> Result<CommandOutput> {
@@ -308,7 +313,7 @@ fn describe(status: &Status) -> String {
     text
 }
 
-fn describe_report(report: &Report) -> String {
+fn describe_report(report: &DoctorReport) -> String {
     let mut text = String::new();
     for finding in &report.findings {
         let mark = if finding.repaired { "repaired" } else { "found" };

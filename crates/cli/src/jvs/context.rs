@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use system::xdg;
 use worktree::env::Env;
-use worktree::error::{Class, Error, Result};
+use worktree::error::{Error, ErrorClass, Result};
 use worktree::fs::RealFs;
 use worktree::ids::{SessionId, WorktreeId};
 use worktree::repo::Repo;
 use worktree::session::SessionStore;
 use worktree::worktree::Worktree;
 
-use crate::args::{Args, Target};
+use crate::args::{JvsArgs, WorktreeArg};
 
 /// The repository that a command works on.
-pub(crate) struct Context {
+pub(crate) struct RepoContext {
     pub(crate) repo: Repo,
     pub(crate) json: bool,
     working_dir: PathBuf,
 }
 
-impl Context {
+impl RepoContext {
     /// Opens the repository of `--repo`, or the nearest one at or above the working directory.
-    pub(crate) fn open(args: &Args) -> Result<Self> {
+    pub(crate) fn open(args: &JvsArgs) -> Result<Self> {
         let working_dir = working_dir()?;
         let root = match &args.repo {
             Some(root) => named_root(root)?,
@@ -40,7 +40,7 @@ impl Context {
     }
 
     /// The worktree of `--worktree`, the one that contains the working directory, or `main`.
-    pub(crate) fn worktree(&self, target: &Target) -> Result<Worktree> {
+    pub(crate) fn worktree(&self, target: &WorktreeArg) -> Result<Worktree> {
         if let Some(id) = &target.worktree {
             return self.repo.worktree(id);
         }
@@ -49,7 +49,7 @@ impl Context {
         match self.repo.worktrees()?.into_iter().find(contains_working_dir) {
             Some(worktree) => Ok(worktree),
             None => self.repo.worktree(&default_worktree()).map_err(|error| match error.class() {
-                Class::NotFound => Error::invalid(
+                ErrorClass::NotFound => Error::invalid(
                     "no worktree selected; pass --worktree, or run jvs inside one; `jvs worktree list` lists \
                      them",
                 ),
@@ -74,7 +74,7 @@ pub(crate) fn default_worktree() -> WorktreeId {
 pub(crate) fn required(session: Option<&SessionId>) -> Result<&SessionId> {
     session.ok_or_else(|| {
         Error::new(
-            Class::LockNotHeld,
+            ErrorClass::LockNotHeld,
             "no session given; pass --session-id or set JVS_SESSION_ID, as printed by `jvs lock acquire`",
         )
     })

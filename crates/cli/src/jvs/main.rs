@@ -16,10 +16,10 @@ use std::process::ExitCode;
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
 use cli::child::become_command;
-use worktree::error::{Class, Error};
+use worktree::error::{Error, ErrorClass};
 
-use crate::args::{Args, Command};
-use crate::context::Context;
+use crate::args::{JvsArgs, JvsCommand};
+use crate::context::RepoContext;
 use crate::output::CommandOutput;
 
 fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     match dispatch(&args) {
         Ok(output) => output.print(args.json),
         // Exit code 2: distinguishes an examination that failed from one with findings.
-        Err(error) if matches!(args.command, Command::Doctor { .. }) => {
+        Err(error) if matches!(args.command, JvsCommand::Doctor { .. }) => {
             output::print_error(&error, args.json, 2)
         }
         Err(error) => output::print_error(&error, args.json, error.class().exit_code()),
@@ -43,10 +43,10 @@ fn main() -> ExitCode {
 }
 
 /// Parses the command line, with environment variables as defaults.
-fn parse() -> Result<Args, clap::Error> {
-    let mut command = without_empty_env(Args::command());
+fn parse() -> Result<JvsArgs, clap::Error> {
+    let mut command = without_empty_env(JvsArgs::command());
     let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
-    Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    JvsArgs::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// An empty variable counts as unset: `JVS_SESSION_ID= jvs …` is how a shell user unsets one for a command.
@@ -58,33 +58,35 @@ fn without_empty_env(command: clap::Command) -> clap::Command {
     command.mut_subcommands(without_empty_env)
 }
 
-fn dispatch(args: &Args) -> Result<CommandOutput, Error> {
+fn dispatch(args: &JvsArgs) -> Result<CommandOutput, Error> {
     match &args.command {
-        Command::Init(init) => return commands::init(init),
-        Command::Completions(completions) => {
-            let script = completions.script(Args::command());
+        JvsCommand::Init(init) => return commands::init(init),
+        JvsCommand::Completions(completions) => {
+            let script = completions.script(JvsArgs::command());
             let written = std::io::stdout().write_all(&script);
             written.map_err(|cause| Error::io("write", "standard output".as_ref(), &cause))?;
             return Ok(CommandOutput::new((), ""));
         }
-        Command::Man(man) => {
-            man.write(Args::command()).map_err(|what| Error::new(Class::Io, what))?;
+        JvsCommand::Man(man) => {
+            man.write(JvsArgs::command()).map_err(|what| Error::new(ErrorClass::Io, what))?;
             return Ok(CommandOutput::new((), ""));
         }
         _ => {}
     }
-    let context = Context::open(args)?;
+    let context = RepoContext::open(args)?;
     match &args.command {
-        Command::Init(_) | Command::Completions(_) | Command::Man(_) => unreachable!("handled above"),
-        Command::Worktree { command } => commands::worktree(&context, command),
-        Command::Lock { command } => commands::lock(&context, command),
-        Command::Run(run) => run::run(&context, run),
-        Command::Snapshot(snapshot) => commands::snapshot(&context, snapshot),
-        Command::History { target, limit } => commands::history(&context, target, *limit),
-        Command::Info { target, snapshot } => commands::info(&context, target, snapshot),
-        Command::Restore(restore) => commands::restore(&context, restore),
-        Command::Verify { target, snapshot, all } => commands::verify(&context, target, snapshot, *all),
-        Command::Doctor { strict, repair } => commands::doctor(&context, *strict, *repair),
+        JvsCommand::Init(_) | JvsCommand::Completions(_) | JvsCommand::Man(_) => {
+            unreachable!("handled above")
+        }
+        JvsCommand::Worktree { command } => commands::worktree(&context, command),
+        JvsCommand::Lock { command } => commands::lock(&context, command),
+        JvsCommand::Run(run) => run::run(&context, run),
+        JvsCommand::Snapshot(snapshot) => commands::snapshot(&context, snapshot),
+        JvsCommand::History { target, limit } => commands::history(&context, target, *limit),
+        JvsCommand::Info { target, snapshot } => commands::info(&context, target, snapshot),
+        JvsCommand::Restore(restore) => commands::restore(&context, restore),
+        JvsCommand::Verify { target, snapshot, all } => commands::verify(&context, target, snapshot, *all),
+        JvsCommand::Doctor { strict, repair } => commands::doctor(&context, *strict, *repair),
     }
 }
 

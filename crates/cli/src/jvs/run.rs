@@ -12,18 +12,18 @@ use std::time::Duration;
 use cli::child::{Job, JobExit, Order, Signals, WANTS_TERMINAL};
 use serde_json::json;
 use worktree::clock::{BootMs, Clock};
-use worktree::error::{Class, Error, Result};
+use worktree::error::{Error, ErrorClass, Result};
 use worktree::holder::HolderId;
 use worktree::lock::{AcquireRequest, AcquiredLock};
 use worktree::worktree::Worktree;
 
-use crate::args::Run;
+use crate::args::JvsRunArgs;
 use crate::commands::announce_watch;
-use crate::context::Context;
+use crate::context::RepoContext;
 use crate::output::CommandOutput;
 
 /// Runs the command under the lock, and passes its exit code on.
-pub(crate) fn run(context: &Context, args: &Run) -> Result<CommandOutput> {
+pub(crate) fn run(context: &RepoContext, args: &JvsRunArgs) -> Result<CommandOutput> {
     let worktree = context.worktree(&args.target)?;
     let acquired = context.repo.acquire(
         &worktree,
@@ -59,7 +59,7 @@ fn not_made(what: &'static str) -> impl Fn(std::io::Error) -> Error {
 }
 
 fn not_ended() -> Error {
-    Error::new(Class::Io, cli::child::unkilled("lock"))
+    Error::new(ErrorClass::Io, cli::child::unkilled("lock"))
 }
 
 /// The outcome of a renewal.
@@ -72,10 +72,10 @@ enum RenewalReport {
 struct GroupEnded(bool);
 
 fn start<'a>(
-    context: &Context,
+    context: &RepoContext,
     worktree: &Worktree,
     acquired: &AcquiredLock,
-    args: &Run,
+    args: &JvsRunArgs,
     signals: &'a Signals,
     woken: PipeReader,
 ) -> Result<Job<'a>> {
@@ -91,7 +91,7 @@ fn start<'a>(
 
 /// Renews the lease while the command runs, and ends the command when the lease is lost.
 fn supervise(
-    context: &Context,
+    context: &RepoContext,
     worktree: &Worktree,
     acquired: &AcquiredLock,
     mut job: Job,
@@ -119,7 +119,7 @@ fn supervise(
 
 /// Renews until told to stop, and wakes the waiting thread after each try.
 fn renew(
-    context: &Context,
+    context: &RepoContext,
     worktree: &Worktree,
     acquired: &AcquiredLock,
     stopped: &Receiver<()>,
@@ -156,7 +156,7 @@ impl LeaseDeadline<'_> {
         let now = self.clock.boot();
         if now > self.expires {
             return Order::Kill(Error::new(
-                Class::LockExpired,
+                ErrorClass::LockExpired,
                 "no renewal succeeded before the lease expired, so the command was killed; check the \
                  filesystem and retry",
             ));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use cli::man_pages::{Completions, Man};
-use cli::remote::{Connection, LeaseTerms, Output, WriteConditions, duration, poison_output};
+use cli::remote::{ConnectionArgs, LeaseTerms, Output, WriteConditions, duration, poison_output};
 
 use crate::format::Format;
 
@@ -23,7 +23,7 @@ use crate::format::Format;
                   Examples:\n  lockc acquire -s localhost:9341 -i client.pem --ttl 5m orders\n  \
                   lockc state get -o dump.yaml\n  lockc state update -i dump.yaml\n  lockc edit\n  lockc release"
 )]
-pub(crate) struct Args {
+pub(crate) struct LockcArgs {
     /// Context that stores the leases.
     #[arg(long, global = true, env = "LOCKC_CONTEXT", value_name = "NAME", default_value = "default")]
     pub(crate) context: String,
@@ -31,15 +31,15 @@ pub(crate) struct Args {
     #[arg(long, global = true, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: LockcCommand,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum LockcCommand {
     /// Acquire a lease on a key, and make it the current key.
     ///
     /// Later commands on this key use the same server and identity.
-    Acquire(Box<Acquire>),
+    Acquire(Box<LockcAcquireArgs>),
     /// Renew the lease on a key.
     #[command(after_help = "Example:\n  lockc keepalive --ttl 30s")]
     Keepalive {
@@ -64,7 +64,7 @@ pub(crate) enum Command {
     ///
     /// The lease is renewed while the editor runs. The result is committed only if the document has not changed since it was
     /// read; otherwise it is kept in a file, whose path is printed.
-    Edit(Edit),
+    Edit(LockcEditArgs),
     /// List the held leases; `*` marks the current key.
     #[command(after_help = "Example:\n  lockc list\n  lockc list --output json | jq -r .leases[].key")]
     List,
@@ -88,9 +88,9 @@ pub(crate) enum Command {
 #[command(
     after_help = "Example:\n  lockc acquire -s localhost:9341 -i client.pem orders\n  lockc acquire --ttl 5m --block 10m orders"
 )]
-pub(crate) struct Acquire {
+pub(crate) struct LockcAcquireArgs {
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ConnectionArgs,
     /// Key to acquire.
     pub(crate) key: String,
     #[command(flatten)]
@@ -100,9 +100,9 @@ pub(crate) struct Acquire {
 #[derive(Subcommand)]
 pub(crate) enum StateCommand {
     /// Write the document to a file, as JSON or YAML; nothing if there is none.
-    Get(Get),
+    Get(LockcGetArgs),
     /// Replace the document with the content of a JSON or YAML file.
-    Update(Update),
+    Update(LockcUpdateArgs),
 }
 
 #[derive(clap::Args)]
@@ -111,7 +111,7 @@ pub(crate) enum StateCommand {
                   down the pipe rejects. With -o FILE, a failure writes nothing.\n\n\
                   Example:\n  lockc state get -o dump.yaml\n  lockc state get orders -o - | jq ."
 )]
-pub(crate) struct Get {
+pub(crate) struct LockcGetArgs {
     /// Key of the document; the current key if not given.
     pub(crate) key: Option<String>,
     /// File to write the document to; `-` is standard output.
@@ -128,7 +128,7 @@ pub(crate) struct Get {
                         and column.\n\nExample:\n  lockc state update -i dump.yaml\n  \
                         lockc state update orders -i dump.json --if-version 7 --release"
 )]
-pub(crate) struct Update {
+pub(crate) struct LockcUpdateArgs {
     /// Key of the document; the current key if not given.
     pub(crate) key: Option<String>,
     /// File to read the document from; `-` is standard input.
@@ -146,7 +146,7 @@ pub(crate) struct Update {
     after_help = "The editor is $VISUAL, else $EDITOR, else vi. If the editor fails or the text is empty, nothing is \
                         committed.\n\nExample:\n  lockc edit\n  EDITOR='code --wait' lockc edit orders --format json"
 )]
-pub(crate) struct Edit {
+pub(crate) struct LockcEditArgs {
     /// Key of the document; the current key if not given.
     pub(crate) key: Option<String>,
     /// Format in the editor.
@@ -154,11 +154,11 @@ pub(crate) struct Edit {
     pub(crate) format: Format,
 }
 
-impl Args {
+impl LockcArgs {
     /// Parses the arguments; exits with a message if they are invalid.
-    pub(crate) fn get() -> Args {
-        let matches = Args::described().try_get_matches();
-        let parsed = matches.and_then(|matches| Args::from_arg_matches(&matches));
+    pub(crate) fn get() -> LockcArgs {
+        let matches = LockcArgs::described().try_get_matches();
+        let parsed = matches.and_then(|matches| LockcArgs::from_arg_matches(&matches));
         parsed.unwrap_or_else(|refusal| {
             let words: Vec<_> = std::env::args_os().skip(1).collect();
             let of_state = words.iter().any(|word| word == "state") && words.iter().any(|word| word == "get");
@@ -172,13 +172,13 @@ impl Args {
     /// The command tree. `-i` is `--identity` for `acquire`, and the input file elsewhere.
     pub(crate) fn described() -> clap::Command {
         let short = |acquire: clap::Command| acquire.mut_arg("identity", |identity| identity.short('i'));
-        Args::command().mut_subcommand("acquire", short)
+        LockcArgs::command().mut_subcommand("acquire", short)
     }
 }
 
-impl Command {
+impl LockcCommand {
     /// Whether the command writes a document to standard output.
     pub(crate) fn pipes_a_document(&self) -> bool {
-        matches!(self, Command::State { command: StateCommand::Get(get) } if get.out.as_os_str() == "-")
+        matches!(self, LockcCommand::State { command: StateCommand::Get(get) } if get.out.as_os_str() == "-")
     }
 }

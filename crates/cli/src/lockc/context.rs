@@ -34,7 +34,7 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The leases of one context.
 #[derive(Default, Serialize, Deserialize)]
-pub(crate) struct Context {
+pub(crate) struct LeaseContext {
     pub(crate) current: Option<String>,
     pub(crate) leases: Vec<LeaseEntry>,
     /// Keys whose leases had expired when the file was read.
@@ -42,7 +42,7 @@ pub(crate) struct Context {
     expired: Vec<String>,
 }
 
-impl Context {
+impl LeaseContext {
     /// The lease on `key`, or on the current key.
     pub(crate) fn find(&self, key: Option<&str>) -> Result<LeaseEntry, Failure> {
         let known = || {
@@ -170,14 +170,14 @@ impl ContextStore {
     /// Reads the context, applies `change`, and writes the result if `change` succeeds.
     pub(crate) fn change<T>(
         &self,
-        change: impl FnOnce(&mut Context) -> Result<T, Failure>,
+        change: impl FnOnce(&mut LeaseContext) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let folder = self.folder()?;
         let path = folder.join(format!("lockc-{}.json", self.name));
         let _lock = self.lock()?;
         let before = read(&path).map_err(|error| failed_file("reading", &path, &error))?;
         let mut context = match before.as_slice() {
-            [] => Context::default(),
+            [] => LeaseContext::default(),
             text => serde_json::from_slice(text).map_err(|error| {
                 let error = io::Error::other(format!(
                     "not a context file: {error}; move it away to start with an empty context"

@@ -16,14 +16,14 @@ use jsonstream::{Limits, compact};
 use lockd_client::{Client, Conditions, DocumentState};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::Edit;
+use crate::args::LockcEditArgs;
 use crate::context::ContextStore;
 use crate::entry::LeaseEntry;
 use crate::format::Format;
 use crate::leases::{connect_current, forget_if_expired};
 use crate::notice;
 
-pub(crate) async fn edit(store: &ContextStore, output: Output, args: &Edit) -> CommandResult {
+pub(crate) async fn edit(store: &ContextStore, output: Output, args: &LockcEditArgs) -> CommandResult {
     let (client, entry) = connect_current(store, args.key.as_deref())?;
     let read = client.get_state(&entry.key, &entry.lease_id).await.map_err(client_failure);
     let read = forget_if_expired(store, &entry, read)?;

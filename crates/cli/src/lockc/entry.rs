@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::responses::{Extended, Granted};
-use cli::remote::{Connection, Failure, LeaseCredential, servers};
+use cli::remote::{ConnectionArgs, Failure, LeaseCredential, servers};
 use serde::{Deserialize, Serialize};
 use worktree::clock::{BootId, BootMs, Clock, SystemClock, UnixMs};
 
@@ -55,7 +55,7 @@ impl Expiry {
 
 impl LeaseEntry {
     /// A lease that was just granted.
-    pub(crate) fn new(connection: &Connection, granted: &Granted) -> Result<LeaseEntry, Failure> {
+    pub(crate) fn new(connection: &ConnectionArgs, granted: &Granted) -> Result<LeaseEntry, Failure> {
         Ok(LeaseEntry {
             key: granted.key.clone().unwrap_or_default(),
             namespace: granted.namespace.clone(),
@@ -87,8 +87,8 @@ impl LeaseEntry {
     }
 
     /// The connection to the server that granted the lease.
-    pub(crate) fn connection(&self) -> Connection {
-        Connection {
+    pub(crate) fn connection(&self) -> ConnectionArgs {
+        ConnectionArgs {
             server: self.servers.clone(),
             namespace: Some(self.namespace.clone()),
             mtls: true,

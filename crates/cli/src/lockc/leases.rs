@@ -12,13 +12,17 @@ use lockd_client::Client;
 use serde::Serialize;
 use worktree::clock::SystemClock;
 
-use crate::args::Acquire;
-use crate::context::{Context, ContextStore};
+use crate::args::LockcAcquireArgs;
+use crate::context::{ContextStore, LeaseContext};
 use crate::entry::LeaseEntry;
 use crate::notice;
 
 /// Acquires a lease and stores it. If storing fails the lease is released: its credential would be lost.
-pub(crate) async fn acquire(store: &ContextStore, output: Output, mut args: Acquire) -> CommandResult {
+pub(crate) async fn acquire(
+    store: &ContextStore,
+    output: Output,
+    mut args: LockcAcquireArgs,
+) -> CommandResult {
     let identity = identity_file(&args.connection)?.map(std::path::absolute).transpose();
     args.connection.identity =
         identity.map_err(|error| failed("resolving the path of the identity file", &error))?;
@@ -33,7 +37,7 @@ pub(crate) async fn acquire(store: &ContextStore, output: Output, mut args: Acqu
     });
     match kept {
         Ok(entry) => {
-            let view = LeaseView::new(&entry, true);
+            let view = LeaseListing::new(&entry, true);
             print(output, &view, || format!("acquired {}\n", view.text()))
         }
         Err(failure) => {
@@ -108,32 +112,32 @@ pub(crate) fn choose(store: &ContextStore, output: Output, key: &str) -> Command
         context.current = Some(entry.key.clone());
         Ok(entry)
     })?;
-    print(output, &LeaseView::new(&entry, true), String::new)
+    print(output, &LeaseListing::new(&entry, true), String::new)
 }
 
 pub(crate) fn list(store: &ContextStore, output: Output) -> CommandResult {
     let listed = store.change(|context| Ok(LeaseList::new(context)))?;
-    print(output, &listed, || listed.leases.iter().map(LeaseView::line).collect())
+    print(output, &listed, || listed.leases.iter().map(LeaseListing::line).collect())
 }
 
 /// The JSON output of `list`. It is stable: fields are added, never renamed.
 #[derive(Serialize)]
 struct LeaseList {
-    leases: Vec<LeaseView>,
+    leases: Vec<LeaseListing>,
 }
 
 impl LeaseList {
-    fn new(context: &Context) -> LeaseList {
+    fn new(context: &LeaseContext) -> LeaseList {
         let is_current = |entry: &LeaseEntry| context.current.as_deref() == Some(entry.key.as_str());
         LeaseList {
-            leases: context.leases.iter().map(|entry| LeaseView::new(entry, is_current(entry))).collect(),
+            leases: context.leases.iter().map(|entry| LeaseListing::new(entry, is_current(entry))).collect(),
         }
     }
 }
 
 /// A lease without its credential.
 #[derive(Serialize)]
-struct LeaseView {
+struct LeaseListing {
     key: String,
     current: bool,
     namespace: String,
@@ -144,9 +148,9 @@ struct LeaseView {
     remaining_ms: u64,
 }
 
-impl LeaseView {
-    fn new(entry: &LeaseEntry, current: bool) -> LeaseView {
-        LeaseView {
+impl LeaseListing {
+    fn new(entry: &LeaseEntry, current: bool) -> LeaseListing {
+        LeaseListing {
             key: entry.key.clone(),
             current,
             namespace: entry.namespace.clone(),

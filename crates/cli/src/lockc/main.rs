@@ -18,11 +18,11 @@ use std::process::ExitCode;
 use cli::remote::{CommandResult, failed, poison_output};
 use cli::stderr;
 
-use crate::args::{Args, Command, StateCommand};
+use crate::args::{LockcArgs, LockcCommand, StateCommand};
 use crate::context::ContextStore;
 
 fn main() -> ExitCode {
-    let args = Args::get();
+    let args = LockcArgs::get();
     let poisons = args.command.pipes_a_document();
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -36,15 +36,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args) -> CommandResult {
+fn run(args: LockcArgs) -> CommandResult {
     match &args.command {
-        Command::Completions(completions) => {
-            let script = completions.script(Args::described());
+        LockcCommand::Completions(completions) => {
+            let script = completions.script(LockcArgs::described());
             return std::io::stdout()
                 .write_all(&script)
                 .map_err(|error| failed("writing completions", &error));
         }
-        Command::Man(man) => return man.write(Args::described()).map_err(|what| (1, what)),
+        LockcCommand::Man(man) => return man.write(LockcArgs::described()).map_err(|what| (1, what)),
         _ => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -56,20 +56,20 @@ fn run(args: Args) -> CommandResult {
     done
 }
 
-async fn command(store: &ContextStore, args: Args) -> CommandResult {
+async fn command(store: &ContextStore, args: LockcArgs) -> CommandResult {
     let output = args.output;
     match args.command {
-        Command::Acquire(acquire) => leases::acquire(store, output, *acquire).await,
-        Command::Keepalive { key, ttl } => leases::keepalive(store, output, key.as_deref(), ttl).await,
-        Command::Release { key } => leases::release(store, output, key.as_deref()).await,
-        Command::State { command: StateCommand::Get(get) } => state::get(store, output, &get).await,
-        Command::State { command: StateCommand::Update(update) } => {
+        LockcCommand::Acquire(acquire) => leases::acquire(store, output, *acquire).await,
+        LockcCommand::Keepalive { key, ttl } => leases::keepalive(store, output, key.as_deref(), ttl).await,
+        LockcCommand::Release { key } => leases::release(store, output, key.as_deref()).await,
+        LockcCommand::State { command: StateCommand::Get(get) } => state::get(store, output, &get).await,
+        LockcCommand::State { command: StateCommand::Update(update) } => {
             state::update(store, output, &update).await
         }
-        Command::Edit(edit) => edit::edit(store, output, &edit).await,
-        Command::List => leases::list(store, output),
-        Command::Use { key } => leases::choose(store, output, &key),
-        Command::Completions(_) | Command::Man(_) => unreachable!("handled above"),
+        LockcCommand::Edit(edit) => edit::edit(store, output, &edit).await,
+        LockcCommand::List => leases::list(store, output),
+        LockcCommand::Use { key } => leases::choose(store, output, &key),
+        LockcCommand::Completions(_) | LockcCommand::Man(_) => unreachable!("handled above"),
     }
 }
 

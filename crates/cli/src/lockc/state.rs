@@ -4,14 +4,14 @@ use cli::remote::documents::{commit, read_input, write_output};
 use cli::remote::{CommandResult, Output, client_failure, print};
 use serde::Serialize;
 
-use crate::args::{Get, Update};
+use crate::args::{LockcGetArgs, LockcUpdateArgs};
 use crate::context::ContextStore;
 use crate::format::Format;
 use crate::leases::{connect_current, forget, forget_if_expired};
 
-pub(crate) async fn get(store: &ContextStore, output: Output, args: &Get) -> CommandResult {
+pub(crate) async fn get(store: &ContextStore, output: Output, args: &LockcGetArgs) -> CommandResult {
     #[derive(Serialize)]
-    struct Read {
+    struct DocumentInfo {
         version: u64,
         state_etag: String,
         bytes: usize,
@@ -24,11 +24,11 @@ pub(crate) async fn get(store: &ContextStore, output: Output, args: &Get) -> Com
     if args.out.as_os_str() == "-" {
         return Ok(());
     }
-    let read = Read { version: read.version, state_etag: read.etag, bytes: text.len() };
+    let read = DocumentInfo { version: read.version, state_etag: read.etag, bytes: text.len() };
     print(output, &read, || format!("read version={} bytes={}\n", read.version, read.bytes))
 }
 
-pub(crate) async fn update(store: &ContextStore, output: Output, args: &Update) -> CommandResult {
+pub(crate) async fn update(store: &ContextStore, output: Output, args: &LockcUpdateArgs) -> CommandResult {
     let (client, entry) = connect_current(store, args.key.as_deref())?;
     let document = Format::of(args.format, &args.file).read(read_input(Some(&args.file))?)?;
     let lease = entry.credential();

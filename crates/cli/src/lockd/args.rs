@@ -8,9 +8,9 @@ use cli::man_pages::{Completions, Man};
 use cli::remote::{self, ClientArgs, Output};
 
 use crate::auth::AuthCommand;
-use crate::health::Health;
+use crate::health::HealthArgs;
 use crate::mcp::Mcp;
-use crate::run::Run;
+use crate::run::RunArgs;
 use crate::serve::Serve;
 
 /// Lease authority: leases on named resources, fencing of stale holders, and a document per key.
@@ -26,13 +26,13 @@ use crate::serve::Serve;
                   lockd run --key orders --ttl 30s --block 10m -- ./import-orders\n  \
                   lockd store dump --store /var/lib/lockd | jq -c 'select(.identity == \"ada\")'"
 )]
-pub(crate) struct Args {
+pub(crate) struct LockdArgs {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: LockdCommand,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum LockdCommand {
     /// Create, revoke, inspect and verify the identity files of servers and clients.
     ///
     /// Trust is based on certificates, not on host names: an identity file may be moved to another machine.
@@ -56,14 +56,14 @@ pub(crate) enum Command {
     )]
     Config(Box<ConfigArgs>),
     /// Check whether a server can grant leases.
-    Health(Box<Health>),
+    Health(Box<HealthArgs>),
     /// Write man pages, one for each command.
     #[command(after_help = "Example:\n  lockd man --out ~/.local/share/man/man1 && man lockd-run")]
     Man(Man),
     /// Serve leases and documents to an AI agent over the Model Context Protocol.
     Mcp(Box<Mcp>),
     /// Run a command while holding a lease.
-    Run(Box<Run>),
+    Run(Box<RunArgs>),
     /// Serve leases over HTTPS.
     Serve(Box<Serve>),
     /// Inspect a store offline.
@@ -111,11 +111,11 @@ pub(crate) struct Dump {
     pub(crate) to_lsn: u64,
 }
 
-impl Args {
+impl LockdArgs {
     /// Parses the arguments, typed and as matches; exits with a message if they are invalid.
-    pub(crate) fn get() -> (Args, ArgMatches) {
-        let matches = Args::command().try_get_matches();
-        let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, matches)));
+    pub(crate) fn get() -> (LockdArgs, ArgMatches) {
+        let matches = LockdArgs::command().try_get_matches();
+        let parsed = matches.and_then(|matches| Ok((LockdArgs::from_arg_matches(&matches)?, matches)));
         let (args, matches) = parsed.unwrap_or_else(|refusal| {
             if refusal.use_stderr()
                 && let Some(verb) = pipes_a_document()
@@ -125,12 +125,12 @@ impl Args {
             refusal.exit()
         });
         let checked = match &args.command {
-            Command::Auth { command } => command.check(),
-            Command::Store { command: StoreCommand::Dump(dump) } => dump.check(),
+            LockdCommand::Auth { command } => command.check(),
+            LockdCommand::Store { command: StoreCommand::Dump(dump) } => dump.check(),
             _ => Ok(()),
         };
         if let Err(what) = checked {
-            Args::command().error(ErrorKind::ValueValidation, what).exit();
+            LockdArgs::command().error(ErrorKind::ValueValidation, what).exit();
         }
         (args, matches)
     }

@@ -1,6 +1,6 @@
 //! `lockd health`: a liveness and readiness probe for supervisors.
 
-use cli::remote::{CommandResult, Connection, Output, client_failure, connect, failed, print};
+use cli::remote::{CommandResult, ConnectionArgs, Output, client_failure, connect, failed, print};
 use lockd_client::Client;
 
 #[derive(clap::Args)]
@@ -9,9 +9,9 @@ use lockd_client::Client;
                   Example:\n  lockd health --unix /run/lockd/lockd.sock\n  \
                   lockd health --server localhost:9341 --identity client.pem --timeout 2s"
 )]
-pub(crate) struct Health {
+pub(crate) struct HealthArgs {
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionArgs,
     /// Use only this Unix socket, which needs no certificate (`lockd serve --unix PATH`).
     #[arg(long, value_name = "PATH")]
     unix: Option<std::path::PathBuf>,
@@ -21,7 +21,7 @@ pub(crate) struct Health {
 }
 
 /// Probes the server; the exit code is the result.
-pub(crate) fn run(args: &Health) -> CommandResult {
+pub(crate) fn run(args: &HealthArgs) -> CommandResult {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the runtime", &error))?;
     let client = match &args.unix {

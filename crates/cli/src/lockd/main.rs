@@ -21,7 +21,7 @@ use clap::{ArgMatches, CommandFactory};
 use cli::child::become_command;
 use cli::remote;
 
-use crate::args::{Args, Command, ConfigArgs, StoreCommand};
+use crate::args::{ConfigArgs, LockdArgs, LockdCommand, StoreCommand};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -30,24 +30,26 @@ fn main() -> ExitCode {
     if let Some(code) = become_command("lockd") {
         return ExitCode::from(code);
     }
-    let (args, matches) = Args::get();
+    let (args, matches) = LockdArgs::get();
     let submatches = || matches.subcommand().expect("a command is required").1;
     let failed = |what| (1, what);
     let done = match &args.command {
-        Command::Auth { command } => auth::run(command).map_err(failed).map(|()| 0),
-        Command::Client(args) => remote::run(args).map(|()| 0),
-        Command::Config(show) => config(submatches(), show).map(|()| 0),
-        Command::Completions(completions) => {
-            let script = completions.script(Args::command());
+        LockdCommand::Auth { command } => auth::run(command).map_err(failed).map(|()| 0),
+        LockdCommand::Client(args) => remote::run(args).map(|()| 0),
+        LockdCommand::Config(show) => config(submatches(), show).map(|()| 0),
+        LockdCommand::Completions(completions) => {
+            let script = completions.script(LockdArgs::command());
             let written = std::io::stdout().write_all(&script);
             written.map_err(|error| (1, format!("writing completions: {error}"))).map(|()| 0)
         }
-        Command::Health(health) => health::run(health).map(|()| 0),
-        Command::Man(man) => man.write(Args::command()).map_err(failed).map(|()| 0),
-        Command::Mcp(args) => mcp::run(args).map(|()| 0),
-        Command::Run(args) => run::run(args),
-        Command::Serve(_) => serve::run(submatches()).map(|()| 0),
-        Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map_err(failed).map(|()| 0),
+        LockdCommand::Health(health) => health::run(health).map(|()| 0),
+        LockdCommand::Man(man) => man.write(LockdArgs::command()).map_err(failed).map(|()| 0),
+        LockdCommand::Mcp(args) => mcp::run(args).map(|()| 0),
+        LockdCommand::Run(args) => run::run(args),
+        LockdCommand::Serve(_) => serve::run(submatches()).map(|()| 0),
+        LockdCommand::Store { command: StoreCommand::Dump(dump) } => {
+            dump::dump(dump).map_err(failed).map(|()| 0)
+        }
     };
     let code = done.unwrap_or_else(|(code, what)| {
         notice(&what);

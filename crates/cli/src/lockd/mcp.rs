@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cli::remote::agents::AgentArgs;
-use cli::remote::{CommandResult, Connection, connect, duration, failed};
+use cli::remote::{CommandResult, ConnectionArgs, connect, duration, failed};
 use rmcp::ServiceExt;
 use rmcp::service::QuitReason;
 use rmcp::transport::async_rw::AsyncRwTransport;
@@ -32,7 +32,7 @@ use rmcp::transport::stdio_pipes;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::handler::Handler;
-use self::session::{AgentSession, Limits};
+use self::session::{AgentSession, SessionLimits};
 use crate::logs::{self, Format, Level};
 
 /// Maximum length of a message. Longer ones are dropped and logged: without its id, a request cannot be replied to.
@@ -49,7 +49,7 @@ const LINE_BYTES_MAX: usize = 4 << 20;
 )]
 pub(crate) struct Mcp {
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionArgs,
     #[command(flatten)]
     agent: AgentArgs,
     /// Maximum number of leases held at the same time.
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Mcp) -> CommandResult {
 }
 
 async fn serve(args: &Mcp) -> CommandResult {
-    let limits = Limits { leases_max: args.max_leases, wait_max: args.max_wait };
+    let limits = SessionLimits { leases_max: args.max_leases, wait_max: args.max_wait };
     let agent = args.agent.begin("mcp", &args.connection)?;
     let client = connect(&args.connection)?;
     let session = Arc::new(AgentSession::new(client, args.connection.namespace.clone(), agent, limits));

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use api::agents::{Intent, Manifest};
 use cli::child::{BootInstant, Job, JobExit, Signals, WANTS_TERMINAL, Waker, unkilled, waker};
-use lockd_client::{Client, DeclareOutcome, Lease, LossReason, Options};
+use lockd_client::{AcquireOptions, Client, DeclareOutcome, Lease, LossReason};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -22,7 +22,7 @@ use self::termination::{LeaseStatus, TerminationPolicy};
 use crate::notice;
 use cli::remote::agents::{AgentArgs, intent, rejection};
 use cli::remote::{
-    Connection, Failure, LeaseTerms, client_failure, connect, duration, failed, usage_error, values,
+    ConnectionArgs, Failure, LeaseTerms, client_failure, connect, duration, failed, usage_error, values,
 };
 
 /// The exit code when the lease was lost.
@@ -43,9 +43,9 @@ const LOST: u8 = cli::exit_codes::EXPIRED;
                   lockd run --key orders -- lockd client set orders runs++\n  \
                   lockd run --intent MUTATES:FILE:src/auth.rs --intent 'CONSUMES:FILE:src/*' --block 10m -- make fix"
 )]
-pub(crate) struct Run {
+pub(crate) struct RunArgs {
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionArgs,
     /// Key to hold a lease on.
     #[arg(long, required_unless_present = "intents", conflicts_with = "intents")]
     key: Option<String>,
@@ -69,7 +69,7 @@ pub(crate) struct Run {
 }
 
 /// Acquires the lease, runs the command, and returns its exit code.
-pub(crate) fn run(args: &Run) -> Result<u8, Failure> {
+pub(crate) fn run(args: &RunArgs) -> Result<u8, Failure> {
     let client = connect(&args.connection)?;
     let target = args.target()?;
     // Before any other thread is started.
@@ -130,19 +130,19 @@ fn acquire(
 
 /// The resources to acquire.
 enum LeaseTarget {
-    Key(String, Options),
+    Key(String, AcquireOptions),
     Bundle(Manifest),
 }
 
-impl Run {
+impl RunArgs {
     fn target(&self) -> Result<LeaseTarget, Failure> {
         if let Some(key) = &self.key {
-            let options = Options {
+            let options = AcquireOptions {
                 namespace: self.connection.namespace.clone(),
                 ttl: self.terms.ttl,
                 owner: self.terms.owner.clone(),
                 block: self.terms.block,
-                ..Options::default()
+                ..AcquireOptions::default()
             };
             return Ok(LeaseTarget::Key(key.clone(), options));
         }
@@ -214,7 +214,7 @@ impl RunOutcome {
 
 /// Runs the command while renewing the lease.
 struct Supervisor<'a> {
-    args: &'a Run,
+    args: &'a RunArgs,
     runtime: &'a Runtime,
     lease: &'a Lease,
 }

@@ -17,10 +17,10 @@ use crate::logs::{self, Format};
 use crate::notice;
 use cli::remote::Output;
 
-type Failure = String;
+type ServeFailure = String;
 
 /// Serves until a signal stops it. A failure comes with its exit code: 2 for invalid settings, 1 for the rest.
-pub(crate) fn run(matches: &ArgMatches) -> Result<(), (u8, Failure)> {
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), (u8, ServeFailure)> {
     let resolved = resolve(matches).map_err(|what| (2, what))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| (1, format!("no threads to serve with: {error}")))?;
@@ -31,10 +31,10 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), (u8, Failure)> {
     runtime.block_on(serve(config)).map_err(|what| (1, what))
 }
 
-async fn serve(config: Config) -> Result<(), Failure> {
+async fn serve(config: Config) -> Result<(), ServeFailure> {
     let failure = |error: lockd_server::StartError| error.to_string();
     let mut server = Server::new(config).map_err(failure)?;
-    let signals = Signals::new()?;
+    let signals = ServerSignals::new()?;
     let bound = server.start().await.map_err(failure)?;
     if server.config().log_format == Format::Text {
         greet(server.config(), bound);
@@ -44,16 +44,16 @@ async fn serve(config: Config) -> Result<(), Failure> {
     Ok(())
 }
 
-struct Signals {
+struct ServerSignals {
     end: Signal,
     interrupt: Signal,
     reload: Signal,
 }
 
-impl Signals {
-    fn new() -> Result<Signals, Failure> {
+impl ServerSignals {
+    fn new() -> Result<ServerSignals, ServeFailure> {
         let on = |kind| signal(kind).map_err(|error| format!("listening for signals: {error}"));
-        Ok(Signals {
+        Ok(ServerSignals {
             end: on(SignalKind::terminate())?,
             interrupt: on(SignalKind::interrupt())?,
             reload: on(SignalKind::hangup())?,
@@ -90,7 +90,7 @@ fn greet(config: &Config, bound: SocketAddr) {
 }
 
 /// Every setting and its source, as TOML or JSON.
-pub(crate) fn show(matches: &ArgMatches, output: Output) -> Result<String, (u8, Failure)> {
+pub(crate) fn show(matches: &ArgMatches, output: Output) -> Result<String, (u8, ServeFailure)> {
     let resolved = resolve(matches).map_err(|what| (2, what))?;
     let listed = resolved.listed();
     Ok(match output {

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use api::agents::{InTheWay, Intent, Judged, Manifest, Verdict};
+use api::agents::{ConflictingLease, Intent, Manifest, ManifestOutcome, Verdict};
 use system::{hex, random};
 
-use super::{Connection, Failure, client_identity, failed, usage_error};
+use super::{ConnectionArgs, Failure, client_identity, failed, usage_error};
 use crate::exit_codes;
 use crate::stderr::escape_control;
 
@@ -25,7 +25,7 @@ pub struct AgentArgs {
 
 /// One run of an agent.
 #[derive(Clone)]
-pub struct Agent {
+pub struct AgentRun {
     /// The agent's name.
     pub agent_id: String,
     /// 128 random bits in hexadecimal, unique to this run.
@@ -36,13 +36,13 @@ pub struct Agent {
 
 impl AgentArgs {
     /// Starts a run of the agent. An agent name belongs to one identity, so the default name contains the identity's.
-    pub fn begin(&self, program: &str, connection: &Connection) -> Result<Agent, Failure> {
+    pub fn begin(&self, program: &str, connection: &ConnectionArgs) -> Result<AgentRun, Failure> {
         let agent_id = match (&self.agent_id, client_identity::name(connection)?) {
             (Some(given), _) => given.clone(),
             (None, Some(identity)) => format!("{program}.{identity}"),
             (None, None) => program.to_string(),
         };
-        Ok(Agent { agent_id, session_id: session_id(), root: self.root()? })
+        Ok(AgentRun { agent_id, session_id: session_id(), root: self.root()? })
     }
 
     fn root(&self) -> Result<String, Failure> {
@@ -53,7 +53,7 @@ impl AgentArgs {
     }
 }
 
-impl Agent {
+impl AgentRun {
     /// A manifest of this agent with these intents.
     pub fn manifest(&self, namespace: Option<String>, intents: Vec<Intent>) -> Manifest {
         Manifest {
@@ -86,7 +86,7 @@ pub fn intent(text: &str) -> Result<Intent, String> {
 }
 
 /// The exit code and message for a manifest that was not granted.
-pub fn rejection(judged: &Judged) -> Failure {
+pub fn rejection(judged: &ManifestOutcome) -> Failure {
     let detail = judged.detail.as_deref().map(escape_control).unwrap_or_default();
     match judged.verdict {
         Verdict::Paused => {
@@ -99,7 +99,7 @@ pub fn rejection(judged: &Judged) -> Failure {
 }
 
 /// The conflicting leases and the earlier waiters, on one line.
-pub fn conflicts(judged: &Judged) -> String {
+pub fn conflicts(judged: &ManifestOutcome) -> String {
     let mut all: Vec<String> = judged.holders.iter().map(conflict).collect();
     all.extend(
         judged
@@ -110,7 +110,7 @@ pub fn conflicts(judged: &Judged) -> String {
     if all.is_empty() { "none left by now".into() } else { all.join("; ") }
 }
 
-fn conflict(lease: &InTheWay) -> String {
+fn conflict(lease: &ConflictingLease) -> String {
     let mut text = format!("holder={} public_id={}", lease.holder, lease.public_id);
     let mut add = |name: &str, value: Option<&str>| {
         if let Some(value) = value {
@@ -151,15 +151,16 @@ mod tests {
 
     #[test]
     fn conflicting_leases_are_named_on_one_line() {
-        let lease = InTheWay {
+        let lease = ConflictingLease {
             holder: "ada".into(),
             public_id: "L-1".into(),
             owner: "ada".into(),
             reason: Some("rename\na field".into()),
             remaining_ms: 1500,
-            ..InTheWay::default()
+            ..ConflictingLease::default()
         };
-        let judged = Judged { holders: vec![lease], position: Some(2), ..Judged::default() };
+        let judged =
+            ManifestOutcome { holders: vec![lease], position: Some(2), ..ManifestOutcome::default() };
         let (code, message) = rejection(&judged);
         let expected = "not granted, conflicting leases: holder=ada public_id=L-1 reason=\"rename\\na field\" (expires in \
                         1500 ms unless renewed); 2 earlier waiters in the queue";

@@ -25,7 +25,7 @@ pub struct ClientArgs {
 #[derive(clap::Args)]
 pub(crate) struct Common {
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ConnectionArgs,
     /// Format of the output.
     #[arg(long, global = true, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
@@ -33,7 +33,7 @@ pub(crate) struct Common {
 
 /// The servers, the client's identity and the namespace.
 #[derive(clap::Args)]
-pub struct Connection {
+pub struct ConnectionArgs {
     /// Server address: `host[:port]`, a URL, or `unix:/path`; a comma-separated list is tried in order.
     #[arg(
         long,
@@ -68,7 +68,7 @@ pub struct Connection {
     pub timeout: Option<Duration>,
 }
 
-impl Connection {
+impl ConnectionArgs {
     /// Timeout of one request, without the time that the server may block.
     pub fn answer_timeout(&self) -> Duration {
         self.timeout.unwrap_or(Duration::from_secs(10))
@@ -87,22 +87,22 @@ pub enum Output {
 #[derive(Subcommand)]
 pub(crate) enum Verb {
     /// Acquire a lease on a key, and print it as exports for the shell.
-    Acquire(Acquire),
+    Acquire(AcquireArgs),
     /// Renew the lease on a key.
-    Keepalive(Keepalive),
+    Keepalive(KeepaliveArgs),
     /// Release the lease on a key; repeating it is harmless.
     #[command(after_help = "Example:\n  lockd client release orders")]
     Release(LeaseKey),
     /// Print the document of a key; nothing if there is none.
-    Get(Get),
+    Get(GetArgs),
     /// Replace the document of a key with a file or standard input.
-    Update(Update),
+    Update(UpdateArgs),
     /// Remove the document of a key.
     Remove(Remove),
     /// Edit the document of a key; fails if its version changes concurrently.
-    Set(Set),
+    Set(SetArgs),
     /// Edit a document in a file, or from standard input to standard output, without a server.
-    Edit(Edit),
+    Edit(EditArgs),
     /// Show the lease, the document version and the waiters of a key.
     #[command(after_help = "Example:\n  lockd client describe orders --output json | jq .waiters")]
     Describe(KeyArg),
@@ -128,7 +128,7 @@ pub(crate) enum Verb {
 #[command(
     after_help = "Example:\n  granted=$(lockd client acquire --ttl 30s --block 60s orders) && eval \"$granted\""
 )]
-pub(crate) struct Acquire {
+pub(crate) struct AcquireArgs {
     /// Key to acquire.
     pub(crate) key: String,
     #[command(flatten)]
@@ -175,7 +175,7 @@ pub(crate) struct LeaseIdArg {
 
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  lockd client keepalive --ttl 45s orders")]
-pub(crate) struct Keepalive {
+pub(crate) struct KeepaliveArgs {
     #[command(flatten)]
     pub(crate) held: LeaseKey,
     /// New time to live, from now; the lease's own TTL if not given.
@@ -189,7 +189,7 @@ pub(crate) struct Keepalive {
                         down the pipe reject. With -o FILE, a failure writes nothing.\n\n\
                         Example:\n  lockd client get orders -o checkpoint.json\n  lockd client get --public orders | jq ."
 )]
-pub(crate) struct Get {
+pub(crate) struct GetArgs {
     #[command(flatten)]
     pub(crate) held: LeaseKey,
     /// File to write the document to; `-` is standard output.
@@ -203,7 +203,7 @@ pub(crate) struct Get {
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  echo '{\"step\":\"done\"}' | lockd client update orders --release\n  \
                         lockd client update orders --file checkpoint.json --if-version 7")]
-pub(crate) struct Update {
+pub(crate) struct UpdateArgs {
     #[command(flatten)]
     pub(crate) held: LeaseKey,
     /// File to read the document from; `-` is standard input.
@@ -240,7 +240,7 @@ pub struct WriteConditions {
 
 #[derive(clap::Args)]
 #[command(after_help = EDITS)]
-pub(crate) struct Set {
+pub(crate) struct SetArgs {
     /// Key of the document.
     pub(crate) key: String,
     #[command(flatten)]
@@ -252,7 +252,7 @@ pub(crate) struct Set {
 
 #[derive(clap::Args)]
 #[command(after_help = EDITS)]
-pub(crate) struct Edit {
+pub(crate) struct EditArgs {
     /// File to edit in place; if not given, standard input is edited to standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,

@@ -11,21 +11,21 @@ use lockd_client::endpoint::Endpoint;
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use super::Failure;
-use super::args::Connection;
+use super::args::ConnectionArgs;
 use system::xdg;
 
 /// TLS for servers over HTTPS; `None` if all servers are plain HTTP.
-pub(super) fn identity(connection: &Connection) -> Result<Option<ClientTls>, Failure> {
+pub(super) fn identity(connection: &ConnectionArgs) -> Result<Option<ClientTls>, Failure> {
     let tls = |bundle| ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map_err(failure);
     bundle(connection)?.map(tls).transpose()
 }
 
 /// The name of the identity for servers over HTTPS; `None` if all servers are plain HTTP.
-pub(super) fn name(connection: &Connection) -> Result<Option<String>, Failure> {
+pub(super) fn name(connection: &ConnectionArgs) -> Result<Option<String>, Failure> {
     Ok(bundle(connection)?.map(|bundle| bundle.client().certificate().name().as_str().to_string()))
 }
 
-fn bundle(connection: &Connection) -> Result<Option<ClientBundle>, Failure> {
+fn bundle(connection: &ConnectionArgs) -> Result<Option<ClientBundle>, Failure> {
     let Some(path) = identity_file(connection)? else { return Ok(None) };
     let text = identity::file::read(&path).map_err(failure)?;
     ClientBundle::parse(&text).map(Some).map_err(|error| failure(error.in_file(&path)))
@@ -36,7 +36,7 @@ fn failure(error: identity::Error) -> Failure {
 }
 
 /// The identity file for servers over HTTPS; `None` if all servers are plain HTTP.
-pub fn identity_file(connection: &Connection) -> Result<Option<PathBuf>, Failure> {
+pub fn identity_file(connection: &ConnectionArgs) -> Result<Option<PathBuf>, Failure> {
     let over_tls = |text: &String| {
         Endpoint::parse(text, !connection.mtls)
             .is_ok_and(|endpoint| endpoint.to_string().starts_with("https"))

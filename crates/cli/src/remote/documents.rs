@@ -13,13 +13,13 @@ use jsonstream::edit::{apply, parse_edit};
 use lockd_client::{Client, Conditions};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::args::{Common, Edit, Get, Remove, Set, Update, Verb, WriteConditions};
+use super::args::{Common, EditArgs, GetArgs, Remove, SetArgs, UpdateArgs, Verb, WriteConditions};
 use super::environment::{LeaseCredential, key, lease_credential};
 use super::{CommandResult, Failure, Output, client_failure, failed, print, print_bytes, usage_error};
 use crate::stderr::escape_control;
 use system::file::replace_existing;
 
-pub(crate) async fn get(client: &Client, common: &Common, args: &Get) -> CommandResult {
+pub(crate) async fn get(client: &Client, common: &Common, args: &GetArgs) -> CommandResult {
     let read = if args.public {
         let key = key(args.held.key.as_deref())?;
         client.get_public_state(&key, common.connection.namespace.as_deref()).await
@@ -39,7 +39,7 @@ pub fn write_output(out: &Path, document: &[u8]) -> CommandResult {
     std::fs::write(out, document).map_err(|error| failed_file("writing", out, &error))
 }
 
-pub(crate) async fn update(client: &Client, common: &Common, args: &Update) -> CommandResult {
+pub(crate) async fn update(client: &Client, common: &Common, args: &UpdateArgs) -> CommandResult {
     let lease = lease_credential(args.held.key.as_deref(), &args.held.lease)?;
     let document = read_input(Some(&args.file))?;
     commit(client, common.output, &lease, document, &args.only.conditions(&lease)).await.map(drop)
@@ -67,7 +67,7 @@ impl WriteConditions {
 }
 
 /// Applies the edits to the current document, on the condition that its version has not changed.
-pub(crate) async fn set(client: &Client, common: &Common, args: &Set) -> CommandResult {
+pub(crate) async fn set(client: &Client, common: &Common, args: &SetArgs) -> CommandResult {
     let lease = lease_credential(Some(&args.key), &args.lease)?;
     let read = client.get_state(&lease.key, &lease.lease_id).await.map_err(client_failure)?;
     let document = edited(&read.document.unwrap_or_default(), &args.edits)?;
@@ -96,7 +96,7 @@ pub async fn commit(
     Ok(committed)
 }
 
-pub(crate) fn edit(args: &Edit) -> CommandResult {
+pub(crate) fn edit(args: &EditArgs) -> CommandResult {
     let document = edited(&read_input(args.file.as_deref())?, &args.edits)?;
     match &args.file {
         None => print_bytes(&document),
@@ -158,7 +158,7 @@ impl Verb {
     pub(crate) fn pipes_a_document(&self) -> Option<&'static str> {
         match self {
             Verb::Get(get) if get.out.as_os_str() == "-" => Some("get"),
-            Verb::Edit(Edit { file: None, .. }) => Some("edit"),
+            Verb::Edit(EditArgs { file: None, .. }) => Some("edit"),
             _ => None,
         }
     }

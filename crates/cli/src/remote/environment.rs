@@ -6,7 +6,7 @@
 use api::responses::Granted;
 use lockd_client::endpoint::Endpoint;
 
-use super::args::{Connection, LeaseIdArg};
+use super::args::{ConnectionArgs, LeaseIdArg};
 use super::{Failure, client_failure, usage_error};
 
 /// A held lease: its key and what proves it to the server.
@@ -49,7 +49,7 @@ pub(crate) fn lease_credential(
 }
 
 /// Shell `export` lines for a granted lease.
-pub(crate) fn exports(connection: &Connection, granted: &Granted) -> Result<String, Failure> {
+pub(crate) fn exports(connection: &ConnectionArgs, granted: &Granted) -> Result<String, Failure> {
     let at_grant = [
         ("LOCKD_CLIENT_VERSION", granted.version.to_string()),
         ("LOCKD_CLIENT_ETAG", granted.state_etag.clone()),
@@ -61,7 +61,10 @@ pub(crate) fn exports(connection: &Connection, granted: &Granted) -> Result<Stri
 }
 
 /// The variables that stay valid for as long as the lease is held.
-pub fn values(connection: &Connection, granted: &Granted) -> Result<[(&'static str, String); 6], Failure> {
+pub fn values(
+    connection: &ConnectionArgs,
+    granted: &Granted,
+) -> Result<[(&'static str, String); 6], Failure> {
     let servers = servers(connection)?.join(",");
     Ok([
         ("LOCKD_CLIENT_LEASE_ID", granted.lease_id.clone()),
@@ -74,7 +77,7 @@ pub fn values(connection: &Connection, granted: &Granted) -> Result<[(&'static s
 }
 
 /// The servers as full URLs, whose scheme makes `--mtls` unnecessary.
-pub fn servers(connection: &Connection) -> Result<Vec<String>, Failure> {
+pub fn servers(connection: &ConnectionArgs) -> Result<Vec<String>, Failure> {
     let servers = connection.server.iter();
     let servers = servers.map(|text| Endpoint::parse(text, !connection.mtls).map(|at| at.to_string()));
     servers.collect::<Result<Vec<_>, _>>().map_err(client_failure)

@@ -4,12 +4,12 @@ use api::requests;
 use api::responses::{Extended, Granted, Released};
 use lockd_client::Client;
 
-use super::args::{Acquire, Common, Keepalive, LeaseKey};
+use super::args::{AcquireArgs, Common, KeepaliveArgs, LeaseKey};
 use super::environment::{exports, lease_credential};
-use super::{CommandResult, Connection, Failure, LeaseTerms, Output, client_failure, print};
+use super::{CommandResult, ConnectionArgs, Failure, LeaseTerms, Output, client_failure, print};
 
 /// Acquires a lease and prints it as exports. If printing fails the lease is released: its credential would be lost.
-pub(crate) async fn acquire(client: &Client, common: &Common, args: &Acquire) -> CommandResult {
+pub(crate) async fn acquire(client: &Client, common: &Common, args: &AcquireArgs) -> CommandResult {
     let granted = grant(client, &common.connection, &args.key, &args.terms).await?;
     let printed = match exports(&common.connection, &granted) {
         Ok(text) => print(common.output, &granted, || text),
@@ -24,7 +24,7 @@ pub(crate) async fn acquire(client: &Client, common: &Common, args: &Acquire) ->
 /// Acquires a lease on a key.
 pub async fn grant(
     client: &Client,
-    connection: &Connection,
+    connection: &ConnectionArgs,
     key: &str,
     terms: &LeaseTerms,
 ) -> Result<Granted, Failure> {
@@ -38,7 +38,7 @@ pub async fn grant(
     client.grant(request, terms.block).await.map_err(client_failure)
 }
 
-pub(crate) async fn keepalive(client: &Client, common: &Common, args: &Keepalive) -> CommandResult {
+pub(crate) async fn keepalive(client: &Client, common: &Common, args: &KeepaliveArgs) -> CommandResult {
     let lease = lease_credential(args.held.key.as_deref(), &args.held.lease)?;
     let extended = client.keepalive(&lease.lease_id, args.ttl).await.map_err(client_failure)?;
     print_extended(common.output, &extended)

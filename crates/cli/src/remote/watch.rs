@@ -50,18 +50,18 @@ struct KeySource<'a> {
 
 impl KeySource<'_> {
     /// The current state of the key, changed or not.
-    async fn next(&mut self) -> Result<KeyState, Error> {
+    async fn next(&mut self) -> Result<WatchedKey, Error> {
         tokio::time::sleep(self.pause).await;
         self.pause = self.args.every;
         let key = &self.args.named.key;
         let known = describe_or_none(&self.client, self.common, key).await?;
-        Ok(KeyState::new(known.is_some(), known.unwrap_or_else(|| unused_key(self.common, key))))
+        Ok(WatchedKey::new(known.is_some(), known.unwrap_or_else(|| unused_key(self.common, key))))
     }
 }
 
 /// The fields whose change is printed; a renewal changes none. The JSON form is stable: fields are added, never renamed.
 #[derive(PartialEq, Eq, Serialize)]
-struct KeyState {
+struct WatchedKey {
     key: String,
     namespace: String,
     held: bool,
@@ -77,10 +77,10 @@ struct KeyState {
     known: bool,
 }
 
-impl KeyState {
-    fn new(known: bool, key: Described) -> KeyState {
+impl WatchedKey {
+    fn new(known: bool, key: Described) -> WatchedKey {
         let (public_id, owner) = key.lease.map(|lease| (lease.lease_id, lease.owner)).unzip();
-        KeyState {
+        WatchedKey {
             key: key.key,
             namespace: key.namespace,
             held: public_id.is_some(),
@@ -101,7 +101,7 @@ impl KeyState {
         struct Timestamped<'a> {
             time: String,
             #[serde(flatten)]
-            state: &'a KeyState,
+            state: &'a WatchedKey,
         }
         match output {
             Output::Json => {
@@ -112,7 +112,7 @@ impl KeyState {
     }
 
     fn text(&self, first: bool) -> String {
-        let KeyState { key, version, waiters, .. } = self;
+        let WatchedKey { key, version, waiters, .. } = self;
         match (&self.owner, &self.public_id) {
             (Some(owner), Some(public_id)) => {
                 let state = self.state.as_deref().unwrap_or_default();
@@ -130,7 +130,7 @@ impl KeyState {
 struct KeyWatcher {
     output: Output,
     until: Option<Until>,
-    last: Option<KeyState>,
+    last: Option<WatchedKey>,
     /// The failure of the last poll, if it failed.
     unreachable: Option<Failure>,
 }
@@ -156,7 +156,7 @@ impl KeyWatcher {
     }
 
     /// Prints a changed state, and returns whether the watch is over.
-    fn is_reached(&mut self, state: KeyState) -> Result<bool, Failure> {
+    fn is_reached(&mut self, state: WatchedKey) -> Result<bool, Failure> {
         let (first, changed) = (self.last.is_none(), self.last.as_ref() != Some(&state));
         if changed && !write_stdout(state.line(self.output, first).as_bytes())? {
             return Ok(true);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::agents::{AgentState, Bulk, Intent, Manifest, Verdict};
 use lockd_client::digest::DigestLease;
-use lockd_client::{DeclareOutcome, Digest, Lease, StreamItem};
+use lockd_client::{DeclareOutcome, Lease, StateDigest, StreamItem};
 use lockd_server::testing::Proxy;
 
 use crate::common::{Server, client};
@@ -70,19 +70,19 @@ async fn an_agent_reconciles_its_leases_after_a_restart() {
     };
     let invalid =
         DigestLease { lease_id: lease.credential().replace(".1.", ".3."), ..DigestLease::default() };
-    let digest = Digest {
+    let digest = StateDigest {
         agent_id: "coder".to_string(),
         session_id: "coder".to_string(),
         attempt_id: Some(attempt_id),
         leases: vec![valid, invalid],
-        ..Digest::default()
+        ..StateDigest::default()
     };
     digest.save(&path).expect("writable");
     client.set_agent("coder", None, AgentState::DieRestart).await.expect("its own");
     // The process ends without releasing anything.
     std::mem::forget(lease);
 
-    let digest = Digest::load(&path).expect("readable").expect("fresh");
+    let digest = StateDigest::load(&path).expect("readable").expect("fresh");
     let found = client.reconcile(&digest.to_reconcile(true)).await.expect("a response");
     assert_eq!(found.iter().map(|one| one.valid).collect::<Vec<_>>(), [true, false]);
     let back = client.resume(&found[0]).await.expect("it is valid").expect("it is valid");
@@ -108,7 +108,8 @@ async fn a_reader_resumes_where_its_connection_broke() {
     let mut events = client(&[proxy.address, server.address]).events(None, None).await.expect("it listens");
     let mut names = Vec::new();
     for n in 0..3 {
-        let lease = direct.acquire(&format!("k{n}"), &lockd_client::Options::default()).await.expect("free");
+        let lease =
+            direct.acquire(&format!("k{n}"), &lockd_client::AcquireOptions::default()).await.expect("free");
         names.push(lease.granted().public_id.clone());
         std::mem::forget(lease);
         if n == 0 {

@@ -7,13 +7,13 @@ use identity::Role;
 use lockd_client::fence::object::memory::MemoryObjects;
 use lockd_client::fence::sql::{self, Placeholders, Row};
 use lockd_client::fence::{Error, FencedFile, FencedObject, Token};
-use lockd_client::{Client, Options};
+use lockd_client::{AcquireOptions, Client};
 use lockd_server::testing::Loopback;
 
 const KEY: &str = "orders";
 
-fn waiting() -> Options {
-    Options { block: Duration::from_secs(60), ..Options::default() }
+fn waiting() -> AcquireOptions {
+    AcquireOptions { block: Duration::from_secs(60), ..AcquireOptions::default() }
 }
 
 /// A has a lease and writes. Then it sleeps past the end of its lease, B takes over and writes, and A wakes up and

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use lockd_client::{Client, Conditions, Kind, LossReason, Options};
+use lockd_client::{AcquireOptions, Client, Conditions, Kind, LossReason};
 use lockd_server::testing::Proxy;
 
 use crate::common::{Server, client, proxy_socket, unused_address};
 
-fn lasting(ttl_ms: u64) -> Options {
-    Options { ttl: Some(Duration::from_millis(ttl_ms)), ..Options::default() }
+fn lasting(ttl_ms: u64) -> AcquireOptions {
+    AcquireOptions { ttl: Some(Duration::from_millis(ttl_ms)), ..AcquireOptions::default() }
 }
 
 async fn pause(ms: u64) {
@@ -20,11 +20,11 @@ async fn one_worker_hands_its_checkpoint_to_the_next() {
     let server = Server::start().await;
     let (first, second) = (server.client(), server.client());
     let lease = first.acquire("orders", &lasting(30_000)).await.expect("free");
-    let refused = second.acquire("orders", &Options::default()).await.expect_err("held");
+    let refused = second.acquire("orders", &AcquireOptions::default()).await.expect_err("held");
     assert_eq!(refused.kind(), Kind::Held);
     assert!(refused.refusal().is_some_and(|refusal| refusal.hints.holder.is_some()));
     assert_eq!(lease.get_state().await.expect("held").document, None);
-    let waiting = Options { block: Duration::from_secs(20), ..Options::default() };
+    let waiting = AcquireOptions { block: Duration::from_secs(20), ..AcquireOptions::default() };
     let next = tokio::spawn(async move { second.acquire("orders", &waiting).await });
     pause(100).await;
     let written = lease.update_state(r#"{ "step": 1 }"#, &Conditions::default()).await.expect("held");
@@ -51,7 +51,7 @@ async fn a_lease_renews_itself_for_as_long_as_it_is_held() {
 async fn a_wait_longer_than_the_ttl_returns_a_live_lease() {
     let server = Server::start().await;
     let held = server.client().acquire("orders", &lasting(30_000)).await.expect("free");
-    let options = Options { block: Duration::from_secs(20), ..lasting(1_200) };
+    let options = AcquireOptions { block: Duration::from_secs(20), ..lasting(1_200) };
     let (client, second) = (server.client(), server.client());
     let waiting = tokio::spawn(async move { client.acquire("orders", &options).await });
     pause(1500).await;
@@ -59,7 +59,7 @@ async fn a_wait_longer_than_the_ttl_returns_a_live_lease() {
     let lease = waiting.await.expect("no panic").expect("granted");
     assert!(lease.is_live());
     drop(lease);
-    let options = Options { block: Duration::from_secs(20), ..Options::default() };
+    let options = AcquireOptions { block: Duration::from_secs(20), ..AcquireOptions::default() };
     second.acquire("orders", &options).await.expect("a dropped lease is released");
 }
 

@@ -7,6 +7,7 @@ use kernel::{
 };
 
 use crate::backend::error::BackendError;
+use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, ShardView, SubmitOptions};
 use crate::peer::Peer;
 
@@ -50,7 +51,7 @@ impl AgentCommands<'_> {
         let command = Command { identity: Some(self.peer.identity.clone()), request, action };
         let options = SubmitOptions::new(self.correlation);
         let (namespace, agent) = (self.namespace.clone(), self.agent.clone());
-        let view = move |kernel: &Kernel, now: Time, _: &Decision| kernel.agent(&namespace, &agent, now);
+        let view = move |kernel: &Kernel, at: Moment, _: &Decision| kernel.agent(&namespace, &agent, at.now);
         let shard = self.backend.shard_of(self.namespace);
         let (decision, view) = self.backend.submit(shard, command, options, view).await?;
         match decision {

@@ -1,89 +1,16 @@
 //! Opens the store at a URL, and starts its shards.
 
-use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::{
-    Clock, Engine, EngineObserver, Executor, MachineClock, OpenError, Options, TenureConfig, Workers,
-};
-use kernel::{Limits, Shard, Store};
-use store::private::{self, Access};
-use store::{BlobStore, LogStore, StoreError};
+use engine::{Clock, Engine, EngineObserver, Executor, MachineClock, TenureConfig, Workers};
+use kernel::{Shard, Store};
+use store::{BlobStore, LogStore};
 
+use crate::backend::boot_error::BootError;
 use crate::backend::credential::StoreKey;
+use crate::backend::open_options::OpenOptions;
 use crate::backend::store::{StoreGuard, StoreParts, StoreUrl, TornTail, random_bytes};
-
-/// Options of opening a store.
-#[derive(Clone, Copy, Debug)]
-pub struct OpenOptions {
-    /// The number of shards of a new store; an existing store keeps its own.
-    pub shards: u32,
-    /// Limits of the kernel, until the next start.
-    pub limits: Limits,
-    /// Maintenance of the store.
-    pub engine: Options,
-    /// Allows a network filesystem.
-    pub allow_network: bool,
-}
-
-impl Default for OpenOptions {
-    fn default() -> OpenOptions {
-        OpenOptions { shards: 1, limits: Limits::default(), engine: Options::default(), allow_network: false }
-    }
-}
-
-/// Why a store cannot be opened.
-#[derive(Debug)]
-pub enum BootError {
-    /// Not the URL of a store.
-    Url(String),
-    /// The store is damaged, locked, or cannot be read.
-    Store(StoreError),
-    /// The file of the store key is missing.
-    NoKey(PathBuf),
-    /// The file of the store key has another length than 32 bytes.
-    BadKey(PathBuf),
-    /// A shard cannot be started.
-    Shard(u32, OpenError),
-    /// A file or directory cannot be read or written.
-    Io(PathBuf, io::Error),
-}
-
-impl fmt::Display for BootError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BootError::Url(text) => {
-                write!(f, "not a store URL; use {}: store={text}", StoreUrl::syntaxes())
-            }
-            BootError::Store(error) => error.fmt(f),
-            BootError::NoKey(path) => write!(
-                f,
-                "the store key is missing, and without it no credential can be verified; restore it from a backup: \
-                 path={}",
-                path.display()
-            ),
-            BootError::BadKey(path) => {
-                write!(
-                    f,
-                    "not a store key, which has 32 bytes; restore it from a backup: path={}",
-                    path.display()
-                )
-            }
-            BootError::Shard(shard, error) => write!(f, "shard {shard}: {error}"),
-            BootError::Io(path, error) => write!(f, "{error}: path={}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for BootError {}
-
-impl From<StoreError> for BootError {
-    fn from(error: StoreError) -> BootError {
-        BootError::Store(error)
-    }
-}
 
 /// A store whose shards run. Locked against other processes while the guard exists.
 pub struct OpenStore {
@@ -130,6 +57,7 @@ pub fn open(
     Ok(OpenStore { engines, key, torn_tails, guard })
 }
 
+<<<<<<< HEAD
 /// Creates a directory with mode 0700. An existing one is restricted to that, unless it has other uses: other
 /// subdirectories than these, another owner, or the sticky bit.
 pub(crate) fn private_dir(path: &Path, subdirectories: &[&str]) -> Result<(), BootError> {
@@ -148,6 +76,8 @@ struct ShardEnvironment<'a> {
     observer: &'a Arc<dyn EngineObserver>,
 }
 
+=======
+>>>>>>> wt-server
 fn start(
     number: u32,
     shards: u32,

@@ -10,10 +10,11 @@
 use std::sync::Arc;
 
 use engine::Decision;
-use kernel::{Action, Command, Kernel, LeaseId, LeaseView, Rejection, Shard, Time};
+use kernel::{Action, Command, Kernel, LeaseId, LeaseView, Rejection, Shard};
 use tokio::task::JoinSet;
 
 use crate::backend::error::BackendError;
+use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, ShardView, SubmitOptions};
 
 /// How many leases are submitted or read at a time: as many as the kernel renews with one record.
@@ -39,7 +40,7 @@ pub(crate) async fn submit_all<T: Send + 'static>(
     backend: &Arc<Backend>,
     correlation: u128,
     mut commands: impl Iterator<Item = IndexedCommand>,
-    view: fn(&Kernel, Time, &Decision) -> T,
+    view: fn(&Kernel, Moment, &Decision) -> T,
 ) -> Vec<IndexedDecision<T>> {
     let mut decisions = Vec::new();
     loop {
@@ -58,15 +59,15 @@ pub(crate) async fn submit_all<T: Send + 'static>(
     }
 }
 
-/// Reads leases of one shard, at most [`CHUNK`], and the time at which they were read.
+/// Reads leases of one shard, at most [`CHUNK`], and the moment at which they were read.
 pub(crate) async fn read_leases(
     backend: &Backend,
     shard: Shard,
     leases: Vec<LeaseId>,
-) -> Result<(Vec<Result<LeaseView, Rejection>>, Time), BackendError> {
+) -> Result<(Vec<Result<LeaseView, Rejection>>, Moment), BackendError> {
     let query = move |view: &ShardView<'_>| {
         let leases = leases.iter().map(|lease| view.kernel.lease(*lease, view.now)).collect();
-        (leases, view.now)
+        (leases, view.moment)
     };
     backend.query(shard, query).await
 }

@@ -80,7 +80,7 @@ macro_rules! metrics {
         impl Metrics {
             fn registered() -> Metrics {
                 let mut registry = Registry::default();
-                registry.register_collector(Box::new(Process));
+                registry.register_collector(Box::new(ProcessMetrics));
                 let prefixed = registry.sub_registry_with_prefix("lockd");
                 let info = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
                 register(prefixed, "build", "The version that runs", None, info);
@@ -240,9 +240,9 @@ impl RouteMetrics {
 
 /// Resources that the process uses, by the names that every Prometheus client uses.
 #[derive(Debug)]
-struct Process;
+struct ProcessMetrics;
 
-impl Collector for Process {
+impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         if let Some(resident) = resident_bytes() {
             let gauge = ConstGauge::new(resident);

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use engine::{
     Decision, Delivery, Engine, OnDecided, Reply, ReplyTo, Submission, Unavailable, Wait, WaiterConnection,
@@ -16,11 +15,12 @@ use crate::backend::error::BackendError;
 use crate::backend::event_log::EventLog;
 use crate::backend::event_log::subscribers::Subscribers;
 use crate::backend::metrics::Metrics;
+use crate::backend::moment::{Clocks, Moment};
 use crate::backend::store::StoreGuard;
 
 /// Defaults and limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RequestLimits {
     /// TTL for requests that do not specify one.
     pub default_ttl: Span,
     /// Maximum TTL.
@@ -33,20 +33,17 @@ pub struct Settings {
     pub inline_max: usize,
 }
 
-/// Returns the time since 1970.
-pub(crate) type WallClock = Box<dyn Fn() -> Duration + Send + Sync>;
-
 /// Fills a buffer with random bytes.
 pub(crate) type FillRandom = Box<dyn Fn(&mut [u8]) + Send + Sync>;
 
-/// Clock, randomness, metrics and settings of a [`Backend`].
+/// Clocks, randomness, metrics and settings of a [`Backend`].
 pub(crate) struct Components {
-    pub(crate) settings: Settings,
+    pub(crate) settings: RequestLimits,
     /// Shared with the observer of the shards.
     pub(crate) metrics: Arc<Metrics>,
     /// Shared with the observer of the shards.
     pub(crate) event_log: Arc<EventLog>,
-    pub(crate) wall_clock: WallClock,
+    pub(crate) clocks: Clocks,
     pub(crate) random: FillRandom,
 }
 
@@ -54,8 +51,8 @@ pub(crate) struct Components {
 pub struct Backend {
     engines: Vec<Arc<Engine>>,
     pub(crate) key: StoreKey,
-    pub(crate) settings: Settings,
-    wall_clock: WallClock,
+    pub(crate) settings: RequestLimits,
+    pub(crate) clocks: Arc<Clocks>,
     random: FillRandom,
     draining: AtomicBool,
     pub(crate) metrics: Arc<Metrics>,
@@ -85,14 +82,14 @@ impl SubmitOptions {
 impl Backend {
     pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
         let OpenStore { engines, key, torn_tails: _, guard } = store;
-        let Components { settings, metrics, event_log, wall_clock, random } = components;
+        let Components { settings, metrics, event_log, clocks, random } = components;
         assert!(!engines.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
         Backend {
             engines,
             key,
             settings,
-            wall_clock,
+            clocks: Arc::new(clocks),
             random,
             draining,
             metrics,
@@ -148,11 +145,6 @@ impl Backend {
         &self.engines[shard.0 as usize]
     }
 
-    /// Milliseconds since 1970, by the wall clock. Only shown to clients: the kernel has its own time.
-    pub(crate) fn unix_ms(&self) -> u64 {
-        u64::try_from((self.wall_clock)().as_millis()).unwrap_or(u64::MAX)
-    }
-
     /// An unpredictable number.
     pub(crate) fn random(&self) -> u64 {
         let mut bytes = [0; 8];
@@ -167,7 +159,7 @@ impl Backend {
         shard: Shard,
         command: Command,
         options: SubmitOptions,
-        view: impl FnOnce(&Kernel, Time, &Decision) -> T + Send + 'static,
+        view: impl FnOnce(&Kernel, Moment, &Decision) -> T + Send + 'static,
     ) -> Result<(Decision, T), BackendError> {
         let (decision, view, delivery) = self.submit_for_lease(shard, command, options, view).await?;
         // Only requests for leases have a delivery to report.
@@ -182,12 +174,13 @@ impl Backend {
         shard: Shard,
         command: Command,
         options: SubmitOptions,
-        view: impl FnOnce(&Kernel, Time, &Decision) -> T + Send + 'static,
+        view: impl FnOnce(&Kernel, Moment, &Decision) -> T + Send + 'static,
     ) -> Result<(Decision, T, Delivery), BackendError> {
         let viewed = Arc::new(Mutex::new(None));
         let into = Arc::clone(&viewed);
+        let clocks = Arc::clone(&self.clocks);
         let on_decided: OnDecided = Box::new(move |kernel, now, decision| {
-            let value = view(kernel, now, decision);
+            let value = view(kernel, Moment::read(&clocks, now), decision);
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         });
         let SubmitOptions { correlation, document, wait } = options;
@@ -227,8 +220,11 @@ impl Backend {
         query: impl FnOnce(&ShardView<'_>) -> T + Send + 'static,
     ) -> Result<T, BackendError> {
         let (send, receive) = oneshot::channel();
+        let clocks = Arc::clone(&self.clocks);
         let queued = self.engine(shard).sequencer().query(Box::new(move |shard| {
-            let view = ShardView { kernel: shard.kernel(), waiters: shard.waiters(), now: shard.now() };
+            let moment = Moment::read(&clocks, || shard.now());
+            let (kernel, waiters) = (shard.kernel(), shard.waiters());
+            let view = ShardView { kernel, waiters, now: moment.now, moment };
             let result = query(&view);
             Box::new(move || drop(send.send(result)))
         }));
@@ -242,6 +238,7 @@ pub(crate) struct ShardView<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) waiters: &'a engine::Waiters,
     pub(crate) now: Time,
+    pub(crate) moment: Moment,
 }
 
 /// Removes a waiter from its queue if the request is dropped before the reply: its connection has closed.

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use kernel::Shard;
 use store::{BlobStore, LogStore, LsnRange, Seq};
 
-use crate::backend::boot::{BootError, OpenOptions};
+use crate::backend::boot_error::BootError;
 use crate::backend::credential::StoreKey;
+use crate::backend::open_options::OpenOptions;
 use disk::DiskBackend;
 use memory::MemoryBackend;
 
@@ -90,7 +91,10 @@ impl StoreUrl {
     /// `disk:///path`, its alias `pebble:///path`, or `mem://`.
     pub fn parse(text: &str) -> Result<StoreUrl, BootError> {
         let parse = |scheme: &Scheme| text.strip_prefix(scheme.prefix).and_then(scheme.parse);
-        SCHEMES.iter().find_map(parse).ok_or_else(|| BootError::Url(text.to_string()))
+        SCHEMES
+            .iter()
+            .find_map(parse)
+            .ok_or_else(|| BootError::Url { text: text.to_string(), syntaxes: StoreUrl::syntaxes() })
     }
 
     /// A store in a directory.
@@ -113,7 +117,7 @@ impl StoreUrl {
     }
 
     /// The syntax of every scheme, for error messages.
-    pub(crate) fn syntaxes() -> String {
+    fn syntaxes() -> String {
         SCHEMES.iter().filter_map(|scheme| scheme.syntax).collect::<Vec<_>>().join(" or ")
     }
 }

@@ -20,7 +20,7 @@ use store::{ErrorKind, StoreError};
 use tokio::task::JoinHandle;
 
 use crate::backend::error::BackendError;
-use crate::backend::shards::{Backend, Settings, SubmitOptions};
+use crate::backend::shards::{Backend, RequestLimits, SubmitOptions};
 
 /// A chunk is written to an idle writer once it is longer than this.
 const CHUNK_MIN: usize = 256 << 10;
@@ -36,7 +36,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A document that was received whole.
 pub(crate) struct ReceivedDocument {
-    pub(crate) content: Content,
+    pub(crate) content: ReceivedContent,
     /// The hash of the compact JSON.
     pub(crate) etag: Etag,
     /// The length of the compact JSON.
@@ -44,7 +44,7 @@ pub(crate) struct ReceivedDocument {
 }
 
 /// Where a received document is.
-pub(crate) enum Content {
+pub(crate) enum ReceivedContent {
     /// In memory, to be committed into the log.
     Inline(Vec<u8>),
     /// In a durable blob, which the pin protects from garbage collection until the commit is decided.
@@ -113,7 +113,7 @@ pub(crate) async fn commit(
 
 async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
     engine: &Arc<Engine>,
-    settings: &Settings,
+    settings: &RequestLimits,
     body: &mut B,
 ) -> Result<ReceivedDocument, UploadError> {
     let max_bytes = settings.json_max;
@@ -122,7 +122,7 @@ async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
         _ => UploadError::InvalidJson(error),
     };
     let mut compactor = Compactor::new(Limits { bytes_max: max_bytes });
-    let (mut chunk, mut writer) = (Chunk::default(), None::<ChunkWriter>);
+    let (mut chunk, mut writer) = (DocumentChunk::default(), None::<BlobWriter>);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| UploadError::Truncated(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
@@ -134,8 +134,8 @@ async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
                 Some(_) => CHUNK_MAX,
             };
             if chunk.length > chunk_max {
-                let (next, buffer) = ChunkWriter::write(engine, writer.take(), chunk).await?;
-                (writer, chunk) = (Some(next), Chunk::reusing(buffer));
+                let (next, buffer) = BlobWriter::write(engine, writer.take(), chunk).await?;
+                (writer, chunk) = (Some(next), DocumentChunk::reusing(buffer));
             }
         }
     }
@@ -143,7 +143,7 @@ async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
     let (content, etag) = match writer {
         None => {
             let etag = Etag(*blake3::hash(chunk.bytes()).as_bytes());
-            (Content::Inline(chunk.into_bytes()), etag)
+            (ReceivedContent::Inline(chunk.into_bytes()), etag)
         }
         Some(writer) => writer.finish(chunk).await?,
     };
@@ -152,17 +152,17 @@ async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
 
 /// Compact JSON that was received and is not written yet.
 #[derive(Default)]
-struct Chunk {
+struct DocumentChunk {
     /// Longer than its content: to zero it for every piece would cost a tenth of the whole upload.
     buffer: Vec<u8>,
     length: usize,
 }
 
-impl Chunk {
+impl DocumentChunk {
     /// An empty chunk in the buffer of an earlier one.
-    fn reusing(mut buffer: Vec<u8>) -> Chunk {
+    fn reusing(mut buffer: Vec<u8>) -> DocumentChunk {
         buffer.resize(BUFFER_BYTES.max(buffer.len()), 0);
-        Chunk { buffer, length: 0 }
+        DocumentChunk { buffer, length: 0 }
     }
 
     fn push(&mut self, compactor: &mut Compactor, piece: &[u8]) -> Result<(), JsonError> {
@@ -193,9 +193,9 @@ struct PartialBlob {
 }
 
 /// Hashes and writes one chunk on a blocking thread. Dropped, it leaves no blob behind.
-struct ChunkWriter(JoinHandle<Result<PartialBlob, StoreError>>);
+struct BlobWriter(JoinHandle<Result<PartialBlob, StoreError>>);
 
-impl ChunkWriter {
+impl BlobWriter {
     fn is_idle(&self) -> bool {
         self.0.is_finished()
     }
@@ -203,16 +203,16 @@ impl ChunkWriter {
     /// Waits until the previous chunk is written, then starts to write this one. Returns the previous chunk's buffer.
     async fn write(
         engine: &Arc<Engine>,
-        previous: Option<ChunkWriter>,
-        chunk: Chunk,
-    ) -> Result<(ChunkWriter, Vec<u8>), UploadError> {
+        previous: Option<BlobWriter>,
+        chunk: DocumentChunk,
+    ) -> Result<(BlobWriter, Vec<u8>), UploadError> {
         let mut blob = match previous {
             Some(writer) => Some(joined(writer.0).await?),
             None => None,
         };
         let buffer = blob.as_mut().map(|blob| std::mem::take(&mut blob.buffer)).unwrap_or_default();
         let engine = Arc::clone(engine);
-        let writer = ChunkWriter(tokio::task::spawn_blocking(move || {
+        let writer = BlobWriter(tokio::task::spawn_blocking(move || {
             let (mut upload, mut hasher) = match blob {
                 Some(blob) => (blob.upload, blob.hasher),
                 None => (engine.uploads().begin()?, blake3::Hasher::new()),
@@ -225,12 +225,12 @@ impl ChunkWriter {
     }
 
     /// Writes the last chunk, and makes the blob durable.
-    async fn finish(self, last: Chunk) -> Result<(Content, Etag), UploadError> {
+    async fn finish(self, last: DocumentChunk) -> Result<(ReceivedContent, Etag), UploadError> {
         let PartialBlob { mut upload, mut hasher, .. } = joined(self.0).await?;
         let finish = tokio::task::spawn_blocking(move || {
             hasher.update(last.bytes());
             upload.write(last.bytes())?;
-            Ok((Content::Blob(upload.finish()?), Etag(*hasher.finalize().as_bytes())))
+            Ok((ReceivedContent::Blob(upload.finish()?), Etag(*hasher.finalize().as_bytes())))
         });
         joined(finish).await
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use api::agents::{Bulk, BulkResult, Reconcile, Reconciled, Results};
+use api::agents::{Bulk, BulkResult, Reconcile, ReconciledLease, Results};
 use api::{Code, Refusal};
 use axum::Json;
 use axum::extract::State;
@@ -11,12 +11,12 @@ use axum::http::HeaderMap;
 use engine::{Decision, RENEWALS_MAX};
 use kernel::{
     Action, Bundle, Credential, LeaseView, Live, Outcome, Rejection, Renewal, Shard, State as LeaseState,
-    Time,
 };
 
 use crate::backend::agents::mark_alive;
 use crate::backend::bulk::{CHUNK, IndexedCommand, IndexedDecision, read_leases, submit_all};
 use crate::backend::error::BackendError;
+use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, SubmitOptions};
 use crate::parse::bulk::{BulkBody, BulkRequest};
 use crate::parse::idempotency;
@@ -35,36 +35,35 @@ pub(crate) async fn heartbeat(
     body: BulkBody<Bulk>,
 ) -> JsonResult<Results<BulkResult>> {
     let request = begin(&backend, body).await?;
-    let mut renewed = request.blank_results::<(Live, Time)>();
+    let mut renewed = request.blank_results::<(Live, Moment)>();
     for (shard, leases) in request.by_shard() {
         let renewals =
             leases.iter().map(|(_, credential)| Renewal { held: *credential, ttl: None }).collect();
         let command = request.command(Action::Renew(renewals), None);
         let options = SubmitOptions::new(request.correlation);
-        let decision = backend.submit(shard, command, options, |_, now, _| now).await;
+        let decision = backend.submit(shard, command, options, |_, moment, _| moment).await;
         for (position, (index, _)) in leases.iter().enumerate() {
             renewed[*index] = renewal(&decision, position);
         }
     }
-    let unix_ms = backend.unix_ms();
-    let deadline = |(live, now): (Live, Time)| {
-        let remaining_ms = now.until(live.deadline).0;
-        (Some(unix_ms + remaining_ms), Some(remaining_ms))
+    let deadline = |(live, moment): (Live, Moment)| {
+        let remaining_ms = moment.remaining_ms(&backend.clocks, live.deadline);
+        (Some(moment.unix_ms_at(live.deadline)), Some(remaining_ms))
     };
     Ok(results(request.ids, renewed, deadline))
 }
 
 /// The result of one lease in the decision on all heartbeats of a shard.
 fn renewal(
-    decision: &Result<(Decision, Time), BackendError>,
+    decision: &Result<(Decision, Moment), BackendError>,
     position: usize,
-) -> Result<(Live, Time), Refusal> {
-    let (decision, now) = decision.as_ref().map_err(|error| Refusal::from(error.clone()))?;
+) -> Result<(Live, Moment), Refusal> {
+    let (decision, moment) = decision.as_ref().map_err(|error| Refusal::from(error.clone()))?;
     let Some(kernel::Response::Renewed(renewed)) = decision.response() else {
         return Err(refused(decision, None));
     };
     match &renewed[position] {
-        Ok(live) => Ok((*live, *now)),
+        Ok(live) => Ok((*live, *moment)),
         Err(rejection) => Err(rejected(rejection)),
     }
 }
@@ -99,7 +98,7 @@ pub(crate) async fn release(
 pub(crate) async fn reconcile(
     State(backend): State<Arc<Backend>>,
     BulkBody { peer, headers, body }: BulkBody<Reconcile>,
-) -> JsonResult<Results<Reconciled>> {
+) -> JsonResult<Results<ReconciledLease>> {
     let Reconcile { namespace, agent_id, lease_ids, rebind } = body;
     let body = Bulk { namespace, agent_id, lease_ids };
     let request = begin(&backend, BulkBody { peer, headers: headers.clone(), body }).await?;
@@ -144,9 +143,9 @@ async fn read_chunk(
 ) {
     let ids = chunk.iter().map(|(_, credential)| credential.lease).collect();
     match read_leases(backend, shard, ids).await {
-        Ok((views, now)) => {
+        Ok((views, moment)) => {
             for ((index, _), view) in chunk.iter().zip(views) {
-                truths[*index] = truth(request, view, now, members_left);
+                truths[*index] = truth(request, view, moment, members_left);
             }
         }
         Err(error) => {
@@ -161,7 +160,7 @@ async fn read_chunk(
 fn truth(
     request: &BulkRequest,
     view: Result<LeaseView, Rejection>,
-    now: Time,
+    moment: Moment,
     members_left: &mut usize,
 ) -> Result<LeaseTruth, Refusal> {
     let view = view.map_err(|rejection| rejected(&rejection))?;
@@ -172,7 +171,7 @@ fn truth(
         let detail = "the response would be too long; send this lease again in a smaller request";
         Refusal::new(Code::Throttled, detail)
     })?;
-    Ok(LeaseTruth { view, now, rebound: None })
+    Ok(LeaseTruth { view, moment, rebound: None })
 }
 
 /// Rebinds the leases that expired and are on hold. A retry gets the same credentials.
@@ -206,7 +205,7 @@ async fn rebind_expired(
 }
 
 fn note_rebind(backend: &Backend, truth: &mut LeaseTruth, decision: &Decision, view: GrantView) {
-    truth.now = view.now;
+    truth.moment = view.moment;
     truth.rebound = match leases::granted(decision) {
         Some(granted) => Some(Ok(leases::granted_response(backend, granted, &view))),
         // The lease is active under a later credential: the view shows that.

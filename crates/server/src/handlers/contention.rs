@@ -21,7 +21,7 @@ use crate::parse;
 use crate::parse::query::Query;
 use crate::peer::Peer;
 use crate::present::JsonResult;
-use crate::present::contention::{self as present, Party};
+use crate::present::contention::{self as present, Contender};
 use crate::present::leases::public_lease;
 
 /// The most leases of a resource in a response.
@@ -56,15 +56,15 @@ pub(crate) async fn resource(
         let more = leases.len() > LEASES_MAX;
         leases.truncate(LEASES_MAX);
         leases.sort_by_key(|lease| (lease.age, lease.id));
-        (leases, more, view.waiters.count_ahead(&of, &bundle, None), view.now)
+        (leases, more, view.waiters.count_ahead(&of, &bundle, None), view.moment)
     };
-    let (leases, more, waiters, now) = backend.query(backend.shard_of(&namespace), read).await?;
+    let (leases, more, waiters, moment) = backend.query(backend.shard_of(&namespace), read).await?;
     Ok(Json(ResourceState {
         namespace: namespace.as_str().to_string(),
         kind: resource.kind().to_string(),
         name: resource.name().to_string(),
         state: present::resource_state(&leases).to_string(),
-        leases: leases.iter().map(|lease| public_lease(&backend, lease, now)).collect(),
+        leases: leases.iter().map(|lease| public_lease(&backend, lease, &moment)).collect(),
         more,
         waiters: waiters as u64,
     }))
@@ -83,7 +83,13 @@ pub(crate) async fn contention(
     let mut waiting = Vec::new();
     for shard in backend.shards() {
         let (readable, left) = (readable.clone(), (WAITERS_MAX + 1).saturating_sub(waiting.len()));
-        waiting.extend(backend.query(shard, move |view| readable.waiters(view, left)).await?);
+        let read = move |view: &ShardView<'_>| (readable.waiters(view, left), view.moment);
+        let (mut waiters, moment) = backend.query(shard, read).await?;
+        let elapsed_ms = moment.elapsed(&backend.clocks).0;
+        for lease in waiters.iter_mut().flat_map(|waiter| &mut waiter.blocked_by) {
+            lease.remaining_ms = lease.remaining_ms.saturating_sub(elapsed_ms);
+        }
+        waiting.extend(waiters);
     }
     // After the queries: waits that they no longer found are in the recent activity by now.
     let recent = backend.event_log.recent();
@@ -100,7 +106,7 @@ async fn recently_expired(
     backend: &Backend,
     readable: &ReadableNamespaces,
     recent: &RecentActivity,
-) -> Result<Vec<Party>, BackendError> {
+) -> Result<Vec<Contender>, BackendError> {
     let mut parties = Vec::new();
     for shard in backend.shards() {
         let leases: Vec<LeaseId> = recent.expired.iter().copied().filter(|id| id.shard == shard).collect();
@@ -132,7 +138,7 @@ impl ReadableNamespaces {
     }
 
     /// The parties of leases, without those whose history was deleted.
-    fn parties(&self, view: &ShardView<'_>, leases: &[LeaseId]) -> Vec<Party> {
+    fn parties(&self, view: &ShardView<'_>, leases: &[LeaseId]) -> Vec<Contender> {
         let known = leases.iter().filter_map(|lease| view.kernel.lease(*lease, view.now).ok());
         let readable = known.filter(|lease| self.contains(&lease.namespace));
         readable.map(|lease| (lease.namespace, lease.identity, lease.details.agent)).collect()

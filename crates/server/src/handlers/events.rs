@@ -261,7 +261,7 @@ mod tests {
         let good = Arc::new(AtomicBool::new(true));
         let checked = Arc::clone(&good);
         let check = CertificateCheck(Arc::new(move || checked.load(Ordering::Acquire)));
-        let backend = crate::testing::backend(crate::backend::shards::Settings::default());
+        let backend = crate::testing::backend(crate::backend::shards::RequestLimits::default());
         let router = crate::http::router::router(&backend)
             .layer(Extension(check))
             .layer(Extension(Peer::anonymous(Role::Worker)));

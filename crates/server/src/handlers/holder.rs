@@ -8,9 +8,10 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use engine::Decision;
-use kernel::{Action, Command, Credential, Outcome, Rejection, Renewal, Time};
+use kernel::{Action, Command, Credential, Outcome, Rejection, Renewal};
 
 use crate::backend::leases::{check_covered, check_covers};
+use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, SubmitOptions};
 use crate::parse::idempotency;
 use crate::parse::{self, Headers};
@@ -29,8 +30,8 @@ pub(crate) async fn activate(
     let credential = parse::credential(&backend.key, &fields.lease_id)?;
     check_key(&backend, &peer, credential, fields.key.as_deref()).await?;
     let action = Action::Activate(credential);
-    let (decision, now) = submit(&backend, &peer, credential, action, &headers, &body).await?;
-    deadline(&backend, &decision, now)
+    let (decision, moment) = submit(&backend, &peer, credential, action, &headers, &body).await?;
+    deadline(&backend, &decision, &moment)
 }
 
 pub(crate) async fn touch(
@@ -44,8 +45,8 @@ pub(crate) async fn touch(
     let credential = parse::credential_of_lease(&backend.key, &fields.lease_id, &id)?;
     check_key(&backend, &peer, credential, fields.key.as_deref()).await?;
     let action = Action::Touch(credential);
-    let (decision, now) = submit(&backend, &peer, credential, action, &headers, &body).await?;
-    deadline(&backend, &decision, now)
+    let (decision, moment) = submit(&backend, &peer, credential, action, &headers, &body).await?;
+    deadline(&backend, &decision, &moment)
 }
 
 pub(crate) async fn keepalive(
@@ -59,12 +60,12 @@ pub(crate) async fn keepalive(
     let ttl = parse::ttl(fields.ttl_seconds, fields.ttl_ms, backend.settings.max_ttl)?;
     check_key(&backend, &peer, credential, fields.key.as_deref()).await?;
     let action = Action::Renew(vec![Renewal { held: credential, ttl }]);
-    let (decision, now) = submit(&backend, &peer, credential, action, &headers, &body).await?;
+    let (decision, moment) = submit(&backend, &peer, credential, action, &headers, &body).await?;
     let Some(kernel::Response::Renewed(results)) = decision.response() else {
         return Err(refused(&decision, None).into());
     };
     match results.first() {
-        Some(Ok(live)) => Ok(Json(extended(&backend, *live, now))),
+        Some(Ok(live)) => Ok(Json(extended(&backend, *live, &moment))),
         Some(Err(rejection)) => Err(rejected(rejection).into()),
         None => Err(rejected(&Rejection::InvalidBatch).into()),
     }
@@ -104,7 +105,7 @@ async fn check_key(
     Ok(check_covers(backend, &peer.identity, credential, parse::key(key)?).await?)
 }
 
-/// The decision, and the kernel's time when it was made.
+/// The decision, and the moment at which it was made.
 async fn submit(
     backend: &Backend,
     peer: &Peer,
@@ -112,17 +113,17 @@ async fn submit(
     action: Action,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<(Decision, Time), RefusalResponse> {
+) -> Result<(Decision, Moment), RefusalResponse> {
     let shard = backend.shard_of_lease(credential.lease)?;
     let request = idempotency::key(headers, action.name(), &[body])?;
     let command = Command { identity: Some(peer.identity.clone()), request, action };
     let options = SubmitOptions::new(parse::correlation(headers)?);
-    Ok(backend.submit(shard, command, options, |_, now, _| now).await?)
+    Ok(backend.submit(shard, command, options, |_, moment, _| moment).await?)
 }
 
-fn deadline(backend: &Backend, decision: &Decision, now: Time) -> JsonResult<responses::Extended> {
+fn deadline(backend: &Backend, decision: &Decision, moment: &Moment) -> JsonResult<responses::Extended> {
     match decision.response() {
-        Some(kernel::Response::Live(live)) => Ok(Json(extended(backend, *live, now))),
+        Some(kernel::Response::Live(live)) => Ok(Json(extended(backend, *live, moment))),
         _ => Err(refused(decision, None).into()),
     }
 }

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use api::agents::{Judged, Verdict};
+use api::agents::{ManifestOutcome, Verdict};
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -46,8 +46,11 @@ pub(crate) async fn manifest(
     let now = mark_alive(&backend, &peer, &manifest.namespace, &manifest.agent, correlation).await?;
     let age = manifest.attempt.filter(|age| age.counts_at(now));
     let age = age.unwrap_or_else(|| Age { at: now, tie: backend.random() });
-    let attempt =
-        Attempt { backend: &backend, identity: peer.identity.clone(), namespace: manifest.namespace.clone() };
+    let attempt = ManifestAttempt {
+        backend: &backend,
+        identity: peer.identity.clone(),
+        namespace: manifest.namespace.clone(),
+    };
     let shard = backend.shard_of(&manifest.namespace);
     let options = SubmitOptions { wait: manifest.wait, ..SubmitOptions::new(correlation) };
     let action = Action::Acquire(manifest.into_grant(age));
@@ -66,29 +69,34 @@ pub(crate) async fn manifest(
 }
 
 /// The attempt that a manifest is a try of.
-struct Attempt<'a> {
+struct ManifestAttempt<'a> {
     backend: &'a Backend,
     identity: Identity,
     namespace: Namespace,
 }
 
-impl Attempt<'_> {
+impl ManifestAttempt<'_> {
     /// The verdict on a decision. `age` is that of the request; a replayed grant or a blocked request has its own.
-    fn judge(&self, decision: &Decision, view: &ManifestView, age: Age) -> Result<Judged, RefusalResponse> {
+    fn judge(
+        &self,
+        decision: &Decision,
+        view: &ManifestView,
+        age: Age,
+    ) -> Result<ManifestOutcome, RefusalResponse> {
         if let Some(granted) = leases::granted(decision) {
             let age = view.grant.lease.as_ref().map_or(age, |lease| lease.age);
             let lease = Some(leases::granted_response(self.backend, granted, &view.grant));
-            return Ok(Judged {
+            return Ok(ManifestOutcome {
                 verdict: Verdict::Granted,
                 attempt_id: self.id(age),
                 lease,
-                ..Judged::default()
+                ..ManifestOutcome::default()
             });
         }
         match decision {
             Decision::Blocked(blocked) => {
                 let backoff_ms = self.backoff_ms(view.now(), blocked.age);
-                Ok(blocked_verdict(blocked, view, self.id(blocked.age), backoff_ms))
+                Ok(blocked_verdict(self.backend, blocked, view, self.id(blocked.age), backoff_ms))
             }
             Decision::Outcome(Outcome::Rejected(
                 why @ (Rejection::Paused | Rejection::QuotaExceeded { .. }),
@@ -97,7 +105,7 @@ impl Attempt<'_> {
         }
     }
 
-    fn paused(&self, age: Age, now: Time, detail: String) -> Judged {
+    fn paused(&self, age: Age, now: Time, detail: String) -> ManifestOutcome {
         paused_verdict(self.id(age), self.backoff_ms(now, age), detail)
     }
 
@@ -112,6 +120,6 @@ impl Attempt<'_> {
     }
 }
 
-fn serialized(judged: &Judged) -> Vec<u8> {
+fn serialized(judged: &ManifestOutcome) -> Vec<u8> {
     serde_json::to_vec(judged).expect("a verdict serializes")
 }

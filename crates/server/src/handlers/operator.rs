@@ -10,10 +10,10 @@ use axum::{Extension, Json};
 use engine::Decision;
 use kernel::{
     Action, Command, Kernel, LeaseId, Namespace, Outcome, Party, Paused, Policy, Rejection, Scope, Shard,
-    Time,
 };
 
 use crate::backend::error::BackendError;
+use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, ShardView, SubmitOptions};
 use crate::parse::idempotency;
 use crate::parse::{self, Headers};
@@ -53,10 +53,10 @@ async fn act_on_lease(
     let shard = backend.shard_of_lease(lease)?;
     let command = command(peer, action(lease), headers, id.as_bytes())?;
     let options = SubmitOptions::new(parse::correlation(headers)?);
-    let read = move |kernel: &Kernel, now: Time, _: &Decision| (kernel.lease(lease, now).ok(), now);
-    let (decision, (view, now)) = backend.submit(shard, command, options, read).await?;
+    let read = move |kernel: &Kernel, at: Moment, _: &Decision| (kernel.lease(lease, at.now).ok(), at);
+    let (decision, (view, moment)) = backend.submit(shard, command, options, read).await?;
     match view.filter(|_| decision.response().is_some()) {
-        Some(view) => Ok(Json(public_lease(backend, &view, now))),
+        Some(view) => Ok(Json(public_lease(backend, &view, &moment))),
         None => Err(refused(&decision, None).into()),
     }
 }

@@ -78,10 +78,10 @@ pub(crate) async fn describe(
             view.kernel.holders(&of, &resource, view.now).take(HOLDERS_MAX).collect();
         let lease = holders.iter().find(|lease| writes(lease)).or(holders.first()).cloned();
         let waiters = view.waiters.count_ahead(&of, &Bundle::of_key(resource), None);
-        Some(KeyDescription { key, lease, waiters, now: view.now })
+        Some(KeyDescription { key, lease, waiters, moment: view.moment })
     };
     let description = backend.query(backend.shard_of(&namespace), read).await?.ok_or_else(no_such_key)?;
-    Ok(Json(leases::described(&backend, key.name(), &namespace, &description)))
+    Ok(Json(leases::described(key.name(), &namespace, &description)))
 }
 
 fn writes(lease: &LeaseView) -> bool {
@@ -95,13 +95,14 @@ pub(crate) async fn lease(
 ) -> JsonResult<responses::Lease> {
     let id = parse::public_id(&id)?;
     let shard = backend.shard_of_lease(id)?;
-    let (view, now) = backend.query(shard, move |view| (view.kernel.lease(id, view.now), view.now)).await?;
+    let read = move |view: &ShardView<'_>| (view.kernel.lease(id, view.now), view.moment);
+    let (view, moment) = backend.query(shard, read).await?;
     let view = view.map_err(BackendError::Rejected)?;
     // Not "forbidden": that would reveal the namespace of a lease that the client may not read.
     if !peer.rights.allows(view.namespace.as_str(), Right::Read) {
         return Err(no_such_lease().into());
     }
-    Ok(Json(public_lease(&backend, &view, now)))
+    Ok(Json(public_lease(&backend, &view, &moment)))
 }
 
 pub(crate) async fn leases(
@@ -131,10 +132,10 @@ pub(crate) async fn leases(
                 rights.allows(lease.namespace.as_str(), Right::Read)
                     && only.as_ref().is_none_or(|only| *only == lease.namespace)
             });
-            (readable.collect::<Vec<_>>(), last, view.now)
+            (readable.collect::<Vec<_>>(), last, view.moment)
         };
-        let (views, last, now) = backend.query(shard, read).await?;
-        page.leases.extend(views.iter().map(|lease| public_lease(&backend, lease, now)));
+        let (views, last, moment) = backend.query(shard, read).await?;
+        page.leases.extend(views.iter().map(|lease| public_lease(&backend, lease, &moment)));
         match last {
             Some(last) => cursor = last,
             // A namespace is in one shard.

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::shards::{Backend, SubmitOptions};
-use crate::backend::upload::{self, Content};
+use crate::backend::upload::{self, ReceivedContent};
 use crate::parse::query::{Flag, Query};
 use crate::parse::{self, Conditions, Headers, idempotency};
 use crate::peer::Peer;
@@ -53,8 +53,8 @@ pub(crate) async fn update(
     let sent: [&[u8]; 3] = [key.as_str().as_bytes(), &etag.0, &[u8::from(release)]];
     let request = idempotency::key(&headers, api::path::UPDATE_STATE, &sent)?;
     let (location, inline, pin) = match document.content {
-        Content::Inline(bytes) => (Location(0), Some(bytes), None),
-        Content::Blob(pin) => (DocumentLocation::Blob(pin.blob()).location(), None, Some(pin)),
+        ReceivedContent::Inline(bytes) => (Location(0), Some(bytes), None),
+        ReceivedContent::Blob(pin) => (DocumentLocation::Blob(pin.blob()).location(), None, Some(pin)),
     };
     let write = write(credential, key, &conditions, release);
     let action = Action::Commit(Commit { write, etag, bytes, location });

@@ -15,30 +15,30 @@ use crate::handlers::{
     acquire, agents as agent_calls, bulk, contention as contention_calls, events, health, holder, manifest,
     operator, read, views as view_calls, write,
 };
-use crate::http::openapi::{self, Call, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
+use crate::http::openapi::{self, ApiCall, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
 
 /// Why a credential is not, or no longer, valid.
 const INVALID_CREDENTIAL: [Code; 6] = [NotHeld, LeaseExpired, LeaseRevoked, StaleEpoch, NotFound, Retired];
 
 /// All calls.
-pub(crate) fn all() -> Vec<Call> {
+pub(crate) fn all() -> Vec<ApiCall> {
     [leases(), agents(), contention(), documents(), views(), operators(), server()]
         .into_iter()
         .flatten()
         .collect()
 }
 
-fn leases() -> Vec<Call> {
+fn leases() -> Vec<ApiCall> {
     vec![
         acquire_call(),
-        Call::post(path::ACTIVATE, holder::activate)
+        ApiCall::post(path::ACTIVATE, holder::activate)
             .named("leases", "activate", "Make a reserved lease active")
             .body::<requests::Holder>()
             .changes()
             .returns::<responses::Extended>("The lease is active. Its deadline is unchanged.")
             .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidState]),
-        Call::post(path::KEEPALIVE, holder::keepalive)
+        ApiCall::post(path::KEEPALIVE, holder::keepalive)
             .named("leases", "keepalive", "Extend a lease")
             .described("Never shortens a lease and never revives an expired one.")
             .body::<requests::Keepalive>()
@@ -46,14 +46,14 @@ fn leases() -> Vec<Call> {
             .returns::<responses::Extended>("The lease's deadline after the call.")
             .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidTtl, InvalidState]),
-        Call::post(path::RELEASE, holder::release)
+        ApiCall::post(path::RELEASE, holder::release)
             .named("leases", "release", "Release a lease")
             .described("May be repeated: the last credential of an ended lease gets the same response.")
             .body::<requests::Holder>()
             .changes()
             .returns::<responses::Released>("The lease is released, by this call or earlier.")
             .refuses(&[InvalidKey, NotHeld, StaleEpoch, NotFound]),
-        Call::post("/v1/leases/{id}/rebind", acquire::rebind)
+        ApiCall::post("/v1/leases/{id}/rebind", acquire::rebind)
             .named("leases", "rebind", "Rebind an expired lease that is on hold")
             .described(
                 "For leases with `on_expiry` of `hold_ms` or `manual`, once after each expiry. The response has a new credential \
@@ -65,7 +65,7 @@ fn leases() -> Vec<Call> {
             .returns::<responses::Granted>("The lease is held again.")
             .refuses(&INVALID_CREDENTIAL)
             .refuses(&[InvalidKey, InvalidState, QuotaExceeded]),
-        Call::post("/v1/leases/{id}/touch", holder::touch)
+        ApiCall::post("/v1/leases/{id}/touch", holder::touch)
             .named("leases", "touch", "Record use of a lease")
             .described("Only matters under a quota with `idle_ms`. Commits count as use, keepalives do not.")
             .of_lease()
@@ -77,7 +77,7 @@ fn leases() -> Vec<Call> {
     ]
 }
 
-fn acquire_call() -> Call {
+fn acquire_call() -> ApiCall {
     let state = ObjectBuilder::new()
         .property("state", anything())
         .description(Some("With `include_state=1`: `state` is the document; missing if there is none."));
@@ -98,7 +98,7 @@ fn acquire_call() -> Call {
         of_lease("revoke_lease"),
         of_lease("reclaim_lease"),
     ];
-    let call = Call::post(path::ACQUIRE, acquire::acquire)
+    let call = ApiCall::post(path::ACQUIRE, acquire::acquire)
         .named("leases", "acquire", "Acquire a lease")
         .described(
             "Over one key, or over several resources, all or none. With `block_seconds` a blocked request waits in a fair queue. \
@@ -114,9 +114,9 @@ fn acquire_call() -> Call {
     links.into_iter().fold(call, |call, (name, link)| call.links_to(name, link))
 }
 
-fn agents() -> Vec<Call> {
+fn agents() -> Vec<ApiCall> {
     vec![
-        Call::post(path::MANIFEST, manifest::manifest)
+        ApiCall::post(path::MANIFEST, manifest::manifest)
             .named("agents", "manifest", "Declare all resources that an agent intends to use")
             .described(
                 "Grants one lease over all of them, or returns a verdict on what to do instead. Retry with the same `attempt_id`: an \
@@ -131,26 +131,26 @@ fn agents() -> Vec<Call> {
             .with::<schema_types::Predicate>()
             .with::<schema_types::ResourceText>()
             .with::<agents::Verdict>()
-            .with::<agents::InTheWay>()
+            .with::<agents::ConflictingLease>()
             .with::<responses::Granted>()
-            .returns::<agents::Judged>("The verdict, with the lease if it is granted.")
+            .returns::<agents::ManifestOutcome>("The verdict, with the lease if it is granted.")
             .refuses(&[InvalidKey, InvalidTtl, Forbidden, AlreadyHeld]),
-        bulk_call::<agents::Bulk>(Call::post(path::HEARTBEAT, bulk::heartbeat))
+        bulk_call::<agents::Bulk>(ApiCall::post(path::HEARTBEAT, bulk::heartbeat))
             .named("agents", "heartbeat", "Extend several leases")
             .response_with(200, results::<agents::BulkResult>("One result for each lease, in order."))
             .with::<agents::BulkResult>(),
-        bulk_call::<agents::Bulk>(Call::post(path::RELEASE_ALL, bulk::release))
+        bulk_call::<agents::Bulk>(ApiCall::post(path::RELEASE_ALL, bulk::release))
             .named("agents", "release_all", "Release several leases")
             .response_with(200, results::<agents::BulkResult>("One result for each lease, in order."))
             .with::<agents::BulkResult>(),
-        bulk_call::<agents::Reconcile>(Call::post(path::RECONCILE, bulk::reconcile))
+        bulk_call::<agents::Reconcile>(ApiCall::post(path::RECONCILE, bulk::reconcile))
             .named("agents", "reconcile", "Read the current state of several leases")
-            .response_with(200, results::<agents::Reconciled>("The current state of each lease, in order."))
+            .response_with(200, results::<agents::ReconciledLease>("The current state of each lease, in order."))
             .with::<responses::Lease>()
             .with::<responses::Member>()
             .with::<responses::Granted>()
-            .with::<agents::Reconciled>(),
-        Call::get(path::AGENTS, agent_calls::agents)
+            .with::<agents::ReconciledLease>(),
+        ApiCall::get(path::AGENTS, agent_calls::agents)
             .named("agents", "agents", "List the agents of a namespace")
             .query::<agent_calls::AgentsQuery>()
             .reads()
@@ -158,7 +158,7 @@ fn agents() -> Vec<Call> {
             .with::<agents::AgentState>()
             .returns::<agents::Agents>("One page of the list.")
             .refuses(&[InvalidKey, Forbidden]),
-        Call::post("/v1/agents/{id}/state", agent_calls::set_state)
+        ApiCall::post("/v1/agents/{id}/state", agent_calls::set_state)
             .named("agents", "set_agent", "Set the state of an agent")
             .of_agent()
             .body::<agents::SetAgent>()
@@ -169,9 +169,9 @@ fn agents() -> Vec<Call> {
     ]
 }
 
-fn contention() -> Vec<Call> {
+fn contention() -> Vec<ApiCall> {
     vec![
-        Call::get("/v1/resource/{resource}/state", contention_calls::resource)
+        ApiCall::get("/v1/resource/{resource}/state", contention_calls::resource)
             .named("agents", "resource_state", "Read the leases and waiters of a resource")
             .of_resource()
             .query::<contention_calls::ContentionQuery>()
@@ -180,18 +180,18 @@ fn contention() -> Vec<Call> {
             .with::<responses::Member>()
             .returns::<agents::ResourceState>("The state of the resource now.")
             .refuses(&[InvalidKey, Forbidden]),
-        Call::get(path::CONTENTION, contention_calls::contention)
+        ApiCall::get(path::CONTENTION, contention_calls::contention)
             .named("agents", "contention", "List waiters and recent contention")
             .query::<contention_calls::ContentionQuery>()
             .reads()
             .with::<agents::Waiting>()
-            .with::<agents::InTheWay>()
+            .with::<agents::ConflictingLease>()
             .with::<agents::Hotspot>()
             .with::<agents::Timeouts>()
             .with::<requests::Resource>()
             .returns::<agents::Contention>("Current waiters and recent contention.")
             .refuses(&[InvalidKey, Forbidden]),
-        Call::get(path::EVENTS, events::events)
+        ApiCall::get(path::EVENTS, events::events)
             .named("agents", "events", "Stream events as they happen")
             .query::<events::EventsQuery>()
             .with::<schema_types::EventId>()
@@ -223,28 +223,28 @@ fn results<T: utoipa::ToSchema>(what: &str) -> ResponseBuilder {
 }
 
 /// A call for several leases, each with its own result.
-fn bulk_call<T: utoipa::ToSchema>(call: Call) -> Call {
+fn bulk_call<T: utoipa::ToSchema>(call: ApiCall) -> ApiCall {
     call.body::<T>()
         .described("Up to 10,000 credentials in a body of at most 2 MiB. Each has its own result, in order.")
         .changes()
         .refuses(&[InvalidKey, Forbidden, NotFound])
 }
 
-fn documents() -> Vec<Call> {
+fn documents() -> Vec<ApiCall> {
     let reading = "Needs the credential of a lease that covers the key; or, with `public=1`, only the right to public reads.";
     vec![
-        reads_more(Call::get(path::GET_STATE, read::get))
+        reads_more(ApiCall::get(path::GET_STATE, read::get))
             .named("documents", "read_state", "Read a document")
             .described(reading),
-        reads(Call::post(path::GET_STATE, read::get))
+        reads(ApiCall::post(path::GET_STATE, read::get))
             .named("documents", "get_state", "Read a document")
             .described(reading),
         updates(path::UPDATE_STATE).named("documents", "update_state", "Commit a document"),
         removes(path::REMOVE_STATE).named("documents", "remove_state", "Remove a document"),
-        reads_more(Call::get("/v1/get-state", read::get))
+        reads_more(ApiCall::get("/v1/get-state", read::get))
             .named("documents", "read_state_dashed", "Old spelling of `/v1/get_state`")
             .deprecated(),
-        reads(Call::post("/v1/get-state", read::get))
+        reads(ApiCall::post("/v1/get-state", read::get))
             .named("documents", "get_state_dashed", "Old spelling of `/v1/get_state`")
             .deprecated(),
         updates("/v1/update-state")
@@ -257,7 +257,7 @@ fn documents() -> Vec<Call> {
 }
 
 /// GET adds ranges and conditional reads.
-fn reads_more(call: Call) -> Call {
+fn reads_more(call: ApiCall) -> ApiCall {
     let etag = || HeaderBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String))).build();
     let text = || ObjectBuilder::new().schema_type(Type::String);
     let range = HeaderBuilder::new()
@@ -285,7 +285,7 @@ fn reads_more(call: Call) -> Call {
         .refuses(&[InvalidRange])
 }
 
-fn reads(call: Call) -> Call {
+fn reads(call: ApiCall) -> ApiCall {
     let version = || number("Version of the key.");
     let etag = HeaderBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String)));
     let document = json(anything())
@@ -304,8 +304,8 @@ fn reads(call: Call) -> Call {
         .refuses(&[InvalidKey, MissingKey, MissingLeaseId, Forbidden])
 }
 
-fn updates(path: &'static str) -> Call {
-    writes(Call::post(path, write::update))
+fn updates(path: &'static str) -> ApiCall {
+    writes(ApiCall::post(path, write::update))
         .described(
             "Atomic: lease, token and conditions are checked in the same log record that commits the document. A body that is \
              invalid, too long or cut off has no effect.",
@@ -315,13 +315,13 @@ fn updates(path: &'static str) -> Call {
         .refuses(&[InvalidJson, DocumentTooLarge])
 }
 
-fn removes(path: &'static str) -> Call {
-    writes(Call::post(path, write::remove))
+fn removes(path: &'static str) -> ApiCall {
+    writes(ApiCall::post(path, write::remove))
         .described("If there is no document, `removed` is false and the version is unchanged.")
         .returns::<responses::Removed>("The document is removed, or there was none.")
 }
 
-fn writes(call: Call) -> Call {
+fn writes(call: ApiCall) -> ApiCall {
     call.query::<write::WriteQuery>()
         .header::<schema_types::Credential>(header::LEASE_ID, Required::True, "Credential of the lease.")
         .header::<HeaderNumber>(
@@ -345,83 +345,83 @@ fn writes(call: Call) -> Call {
         .refuses(&[FencingMismatch, VersionConflict, EtagMismatch, InvalidState])
 }
 
-fn views() -> Vec<Call> {
+fn views() -> Vec<ApiCall> {
     vec![
-        Call::get(path::DESCRIBE, view_calls::describe)
+        ApiCall::get(path::DESCRIBE, view_calls::describe)
             .named("views", "describe", "Describe a key")
             .described("Lease and document metadata, without the document and without credentials.")
             .query::<view_calls::DescribeQuery>()
             .reads()
             .returns::<responses::Described>("The state of the key.")
             .refuses(&[InvalidKey, MissingKey, Forbidden, NotFound]),
-        Call::get(path::LEASES, view_calls::leases)
+        ApiCall::get(path::LEASES, view_calls::leases)
             .named("views", "leases", "List all leases that the caller may see")
             .described("Paged: repeat with `cursor` from the response until it has none.")
             .query::<view_calls::LeasesQuery>()
             .reads()
             .returns::<responses::Leases>("One page of the list.")
             .refuses(&[InvalidKey, Forbidden]),
-        Call::get("/v1/leases/{id}", view_calls::lease)
+        ApiCall::get("/v1/leases/{id}", view_calls::lease)
             .named("views", "lease", "Read one lease")
             .described("Also after its end, until its history is removed.")
             .of_lease()
             .reads()
             .returns::<responses::Lease>("Public view of the lease.")
             .refuses(&[NotFound, Retired]),
-        Call::get(path::FENCE, view_calls::fence)
+        ApiCall::get(path::FENCE, view_calls::fence)
             .named("views", "fence", "Check whether a fencing token is current")
             .described("Valid at the time of the response only; it cannot replace a check at the resource.")
             .query::<view_calls::FenceQuery>()
             .reads()
             .returns::<responses::Fence>("Whether the token is current.")
             .refuses(&[InvalidKey, MissingKey, Forbidden]),
-        Call::get(path::NAMESPACES, view_calls::namespaces)
+        ApiCall::get(path::NAMESPACES, view_calls::namespaces)
             .named("views", "namespaces", "List all namespaces that the caller may see")
             .reads()
             .returns::<responses::Namespaces>("Names of the namespaces, sorted."),
     ]
 }
 
-fn operators() -> Vec<Call> {
+fn operators() -> Vec<ApiCall> {
     vec![
-        Call::post("/v1/leases/{id}/revoke", operator::revoke_lease)
+        ApiCall::post("/v1/leases/{id}/revoke", operator::revoke_lease)
             .named("operators", "revoke_lease", "Revoke a lease")
             .described("The holder loses its authority. The resources stay blocked until the lease is reclaimed.")
             .of_lease()
             .changes()
             .returns::<responses::Lease>("The lease after the call.")
             .refuses(&[Forbidden, NotFound, Retired, InvalidState]),
-        Call::post("/v1/leases/{id}/reclaim", operator::reclaim_lease)
+        ApiCall::post("/v1/leases/{id}/reclaim", operator::reclaim_lease)
             .named("operators", "reclaim_lease", "Free the resources of a revoked lease")
             .of_lease()
             .changes()
             .returns::<responses::Lease>("The lease after the call.")
             .refuses(&[Forbidden, NotFound, Retired, InvalidState]),
-        Call::post(path::REVOKE, operator::revoke)
+        ApiCall::post(path::REVOKE, operator::revoke)
             .named("operators", "revoke", "Revoke all leases of an identity or an agent")
             .body::<requests::Party>()
             .changes()
             .returns::<responses::RevokedAll>("The number of revoked leases.")
             .refuses(&[InvalidKey, Forbidden]),
-        Call::post(path::PAUSE, operator::pause)
+        ApiCall::post(path::PAUSE, operator::pause)
             .named("operators", "pause", "Pause or resume the grants of an identity or an agent")
             .body::<requests::Pause>()
             .changes()
             .returns::<responses::Done>("The change was applied.")
             .refuses(&[InvalidKey, Forbidden, NotFound]),
-        Call::delete("/v1/namespaces/{name}", operator::delete_namespace)
+        ApiCall::delete("/v1/namespaces/{name}", operator::delete_namespace)
             .named("operators", "delete_namespace", "Delete a namespace and all its data")
             .described("Refused while any lease is held in it. Nothing is granted in it during the deletion. May be repeated.")
             .of_namespace()
             .changes()
             .returns::<responses::Done>("The namespace is deleted, by this call or earlier.")
             .refuses(&[InvalidKey, Forbidden, InvalidState]),
-        Call::get(path::QUOTAS, operator::quotas)
+        ApiCall::get(path::QUOTAS, operator::quotas)
             .named("operators", "quotas", "List all quotas")
             .reads()
             .returns::<responses::Quotas>("One quota for each scope.")
             .refuses(&[Forbidden]),
-        Call::put(path::QUOTAS, operator::set_quota)
+        ApiCall::put(path::QUOTAS, operator::set_quota)
             .named("operators", "set_quota", "Set the quota of a scope")
             .described("Replaces the scope's quota: a missing limit is unlimited.")
             .body::<requests::Quota>()
@@ -431,12 +431,12 @@ fn operators() -> Vec<Call> {
     ]
 }
 
-fn server() -> Vec<Call> {
+fn server() -> Vec<ApiCall> {
     let text = ObjectBuilder::new().schema_type(Type::String);
     let text = ContentBuilder::new().schema(Some(text)).build();
     let object = ObjectBuilder::new().schema_type(Type::Object).into();
     vec![
-        Call::get("/healthz", health::healthz)
+        ApiCall::get("/healthz", health::healthz)
             .named("server", "healthz", "Check that the server is alive")
             .response_with(
                 200,
@@ -444,11 +444,11 @@ fn server() -> Vec<Call> {
                     .description("The server is alive.")
                     .content("text/plain", text.clone()),
             ),
-        Call::get("/readyz", health::readyz)
+        ApiCall::get("/readyz", health::readyz)
             .named("server", "readyz", "Check that the server can grant leases durably")
             .returns::<responses::Ready>("The server is ready.")
             .returns_status::<responses::Ready>(503, "The server is not ready."),
-        Call::get("/metrics", health::metrics)
+        ApiCall::get("/metrics", health::metrics)
             .named("server", "metrics", "Metrics for Prometheus")
             .response_with(
                 200,
@@ -456,7 +456,7 @@ fn server() -> Vec<Call> {
                     .description("Metrics in OpenMetrics text format.")
                     .content("application/openmetrics-text", text),
             ),
-        Call::get(openapi::PATH, openapi::serve)
+        ApiCall::get(openapi::PATH, openapi::serve)
             .named("server", "openapi", "This OpenAPI document")
             .response_with(200, json(object).description("This OpenAPI document.")),
     ]

@@ -36,14 +36,14 @@ const FAST_PATH_BODY_MAX: u64 = 16 << 10;
 
 /// Handles the requests of one connection.
 #[derive(Clone)]
-pub struct ConnectionService(Arc<Inner>);
+pub struct ConnectionService(Arc<ConnectionContext>);
 
 /// A request body, as a connection delivers it.
 pub trait RequestBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static {}
 
 impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static> RequestBody for B {}
 
-struct Inner {
+struct ConnectionContext {
     backend: Arc<Backend>,
     router: Router,
     observer: Arc<RequestObserver>,
@@ -62,7 +62,7 @@ impl ConnectionService {
         peer: Peer,
         stall_timeout: Duration,
     ) -> ConnectionService {
-        ConnectionService(Arc::new(Inner {
+        ConnectionService(Arc::new(ConnectionContext {
             backend: Arc::clone(backend),
             router: routes.router.clone(),
             observer: Arc::clone(&routes.observer),
@@ -94,7 +94,7 @@ impl<B: RequestBody> hyper::service::Service<Request<B>> for ConnectionService {
     }
 }
 
-impl Inner {
+impl ConnectionContext {
     async fn handle<B: RequestBody>(&self, request: Request<B>) -> Response {
         if let Err(refusal) = self.revocation.as_ref().map_or(Ok(()), |check| check.check(&self.peer)) {
             return RefusalResponse(refusal).into_response();
@@ -155,7 +155,7 @@ impl FastPath {
         }
     }
 
-    async fn handle<B: RequestBody>(self, service: &Inner, request: Request<B>) -> Response {
+    async fn handle<B: RequestBody>(self, service: &ConnectionContext, request: Request<B>) -> Response {
         let (head, body) = request.into_parts();
         let body = match read_body(IdleTimeoutBody::new(body, service.stall_timeout)).await {
             Ok(body) => body,
@@ -206,7 +206,7 @@ impl RevocationCheck {
     }
 
     fn now(&self) -> UnixTime {
-        UnixTime::since_unix_epoch(Duration::from_millis(self.backend.unix_ms()))
+        UnixTime::since_unix_epoch(Duration::from_millis(self.backend.clocks.unix_ms()))
     }
 
     fn recheck(&self, peer: &Peer) -> CertificateCheck {

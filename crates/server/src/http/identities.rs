@@ -10,7 +10,7 @@ use identity::{
 };
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
-use crate::backend::wall_clock;
+use crate::backend::machine_clocks;
 use crate::config::Config;
 use crate::http::listener::Tls;
 
@@ -74,7 +74,7 @@ fn first_start(data: &Path) -> Result<PathBuf, Error> {
         .map_err(|error| Error::io("creating the data directory", data, &error))?;
     let mut fill = system::random::fill;
     let mut moment =
-        IssueContext { now: UnixTime::since_unix_epoch(wall_clock::since_epoch()), fill: &mut fill };
+        IssueContext { now: UnixTime::since_unix_epoch(machine_clocks::since_epoch()), fill: &mut fill };
     let name = |text: &str| text.parse::<Name>();
     let authority =
         Authority::create(&name("lockd CA")?, Algorithm::default(), Days::CA_DEFAULT, &mut moment)?;

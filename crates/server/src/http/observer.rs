@@ -15,7 +15,7 @@ use tracing::{Instrument, Span};
 
 use crate::backend::metrics::RouteMetrics;
 use crate::backend::shards::Backend;
-use crate::http::openapi::Call;
+use crate::http::openapi::ApiCall;
 use crate::parse;
 use crate::parse::query::{self, Nothing};
 use crate::peer::Peer;
@@ -79,7 +79,7 @@ impl RequestInfo {
 }
 
 impl RequestObserver {
-    pub(crate) fn new(backend: &Arc<Backend>, calls: &[Call]) -> RequestObserver {
+    pub(crate) fn new(backend: &Arc<Backend>, calls: &[ApiCall]) -> RequestObserver {
         let without = calls.iter().filter(|call| !call.takes_query).map(|call| (call.path, call.verb()));
         RequestObserver {
             backend: Arc::clone(backend),

@@ -1,6 +1,6 @@
 //! `GET /openapi.json`: the OpenAPI document of this server, for client generators and tests.
 //!
-//! **Invariant.** The document matches the server. Its paths are the router's: both are built from one list of [`Call`]s.
+//! **Invariant.** The document matches the server. Its paths are the router's: both are built from one list of [`ApiCall`]s.
 //! Its schemas are derived from the types that requests and responses are (de)serialized with. The tests of this crate
 //! check every response that they get, by status, code and body, against the document.
 //!
@@ -20,7 +20,7 @@ use axum::body::Bytes;
 use axum::http::header;
 use axum::response::IntoResponse;
 
-pub(crate) use call::{Call, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
+pub(crate) use call::{ApiCall, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
 pub(crate) use document::document;
 
 /// The document's path.
@@ -28,8 +28,10 @@ pub(crate) const PATH: &str = "/openapi.json";
 
 /// The serialized document, built once.
 #[derive(Clone)]
-pub(crate) struct Document(pub(crate) Bytes);
+pub(crate) struct OpenApiDocument(pub(crate) Bytes);
 
-pub(crate) async fn serve(Extension(Document(bytes)): Extension<Document>) -> impl IntoResponse {
+pub(crate) async fn serve(
+    Extension(OpenApiDocument(bytes)): Extension<OpenApiDocument>,
+) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], bytes)
 }

@@ -9,7 +9,7 @@ use axum::{Extension, Router};
 use crate::backend::shards::Backend;
 use crate::http::calls;
 use crate::http::observer::{RequestObserver, observe};
-use crate::http::openapi::{self, Document};
+use crate::http::openapi::{self, OpenApiDocument};
 use crate::present::refusals::RefusalResponse;
 
 /// The router and its observer.
@@ -28,7 +28,7 @@ pub fn router(backend: &Arc<Backend>) -> Router {
 impl Routes {
     pub(crate) fn new(backend: &Arc<Backend>) -> Routes {
         let calls = calls::all();
-        let document = Document(openapi::document(&calls, &backend.settings).into());
+        let document = OpenApiDocument(openapi::document(&calls, &backend.settings).into());
         let observer = Arc::new(RequestObserver::new(backend, &calls));
         // Every layer costs every request: there is only one.
         let paths = calls.into_iter().fold(Router::new(), |router, call| {

@@ -9,7 +9,7 @@ use kernel::{
     Span,
 };
 
-use crate::backend::shards::Settings;
+use crate::backend::shards::RequestLimits;
 use crate::parse;
 use crate::peer::Peer;
 
@@ -21,7 +21,7 @@ const DEFAULT_PREDICATE: &str = "MUTATES";
 
 /// The lease that is requested.
 pub(crate) fn grant(
-    settings: &Settings,
+    settings: &RequestLimits,
     peer: &Peer,
     body: &requests::Acquire,
 ) -> Result<LeaseRequest, Refusal> {
@@ -47,12 +47,12 @@ pub(crate) fn grant(
 }
 
 /// The TTL in the request, or the server's default.
-pub(crate) fn ttl(settings: &Settings, seconds: Option<i64>, ms: Option<i64>) -> Result<Span, Refusal> {
+pub(crate) fn ttl(settings: &RequestLimits, seconds: Option<i64>, ms: Option<i64>) -> Result<Span, Refusal> {
     Ok(parse::ttl(seconds, ms, settings.max_ttl)?.unwrap_or(settings.default_ttl))
 }
 
 /// How long the request waits, up to the server's limit. Absent, 0 and -1: it does not wait.
-pub(crate) fn wait(settings: &Settings, block_seconds: Option<i64>) -> Result<Option<Span>, Refusal> {
+pub(crate) fn wait(settings: &RequestLimits, block_seconds: Option<i64>) -> Result<Option<Span>, Refusal> {
     match block_seconds.unwrap_or(0) {
         -1 | 0 => Ok(None),
         seconds => {

@@ -10,7 +10,7 @@ use kernel::{
 };
 
 use crate::backend::credential::StoreKey;
-use crate::backend::shards::Settings;
+use crate::backend::shards::RequestLimits;
 use crate::parse;
 use crate::parse::attempt;
 use crate::parse::lease_request::{self, invalid};
@@ -32,7 +32,7 @@ pub(crate) struct ManifestRequest {
 
 impl ManifestRequest {
     pub(crate) fn parse(
-        settings: &Settings,
+        settings: &RequestLimits,
         store: &StoreKey,
         peer: &Peer,
         body: &agents::Manifest,

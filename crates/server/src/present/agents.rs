@@ -1,9 +1,11 @@
 //! Agents, and the verdicts on their manifests.
 
-use api::agents::{Agent, AgentState as WireState, Judged, Verdict};
+use api::agents::{Agent, AgentState as WireState, ManifestOutcome, Verdict};
 use engine::{Advice, Blocked, Decision};
 use kernel::{AgentState, AgentView, Kernel, LeaseView, Namespace, Time};
 
+use crate::backend::moment::Moment;
+use crate::backend::shards::Backend;
 use crate::present::leases::{self, GrantView};
 
 pub(crate) fn agent(namespace: &Namespace, agent: &AgentView) -> Agent {
@@ -28,27 +30,29 @@ pub(crate) struct ManifestView {
 }
 
 impl ManifestView {
-    pub(crate) fn read(kernel: &Kernel, now: Time, decision: &Decision) -> ManifestView {
+    pub(crate) fn read(kernel: &Kernel, moment: Moment, decision: &Decision) -> ManifestView {
+        let now = moment.now;
         let holders = match decision {
             Decision::Blocked(blocked) => blocked.holders.as_slice(),
             Decision::Outcome(_) => &[],
         };
         let holders = holders.iter().filter_map(|lease| kernel.lease(*lease, now).ok()).collect();
-        ManifestView { grant: GrantView::read(kernel, now, decision), holders }
+        ManifestView { grant: GrantView::read(kernel, moment, decision), holders }
     }
 
     pub(crate) fn now(&self) -> Time {
-        self.grant.now
+        self.grant.moment.now
     }
 }
 
 /// The verdict on a blocked manifest.
 pub(crate) fn blocked_verdict(
+    backend: &Backend,
     blocked: &Blocked,
     view: &ManifestView,
     attempt_id: String,
     backoff_ms: u64,
-) -> Judged {
+) -> ManifestOutcome {
     let (verdict, detail) = match blocked.advice {
         Advice::Wait => (Verdict::Wait, "blocked by younger holders or waiters; wait with wait_ms"),
         Advice::Die | Advice::Deadlock => (
@@ -56,25 +60,27 @@ pub(crate) fn blocked_verdict(
             "release the leases in `release`, wait for backoff_ms, and retry with the same attempt_id",
         ),
     };
-    Judged {
+    let elapsed = view.grant.moment.elapsed(&backend.clocks);
+    let conflicting = |lease| leases::conflicting_lease(lease, view.now(), elapsed);
+    ManifestOutcome {
         verdict,
         attempt_id,
         backoff_ms: Some(backoff_ms),
-        holders: view.holders.iter().map(|lease| leases::conflicting_lease(lease, view.now())).collect(),
+        holders: view.holders.iter().map(conflicting).collect(),
         position: Some(blocked.position as u64),
         release: blocked.release.iter().map(ToString::to_string).collect(),
         detail: Some(detail.to_string()),
-        ..Judged::default()
+        ..ManifestOutcome::default()
     }
 }
 
 /// The verdict on a manifest whose agent, identity or namespace gets no grants at this time.
-pub(crate) fn paused_verdict(attempt_id: String, backoff_ms: u64, detail: String) -> Judged {
-    Judged {
+pub(crate) fn paused_verdict(attempt_id: String, backoff_ms: u64, detail: String) -> ManifestOutcome {
+    ManifestOutcome {
         verdict: Verdict::Paused,
         attempt_id,
         backoff_ms: Some(backoff_ms),
         detail: Some(detail),
-        ..Judged::default()
+        ..ManifestOutcome::default()
     }
 }

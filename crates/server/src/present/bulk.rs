@@ -1,10 +1,11 @@
 //! The results of bulk requests: one for each lease, in the order of the request.
 
-use api::agents::{BulkResult, Reconciled, Results};
+use api::agents::{BulkResult, ReconciledLease, Results};
 use api::{Refusal, responses};
 use axum::Json;
-use kernel::{Epoch, LeaseView, State as LeaseState, Time};
+use kernel::{Epoch, LeaseView, State as LeaseState};
 
+use crate::backend::moment::Moment;
 use crate::backend::shards::Backend;
 use crate::present::leases;
 
@@ -29,7 +30,7 @@ pub(crate) fn results<T>(
 /// The state of one lease, for its holder.
 pub(crate) struct LeaseTruth {
     pub(crate) view: LeaseView,
-    pub(crate) now: Time,
+    pub(crate) moment: Moment,
     /// The result of a rebind; `None` if there was none.
     pub(crate) rebound: Option<Result<responses::Granted, Refusal>>,
 }
@@ -40,16 +41,16 @@ pub(crate) fn reconciled(
     id: &str,
     epoch: Option<Epoch>,
     truth: Result<LeaseTruth, Refusal>,
-) -> Reconciled {
+) -> ReconciledLease {
     let lease_id = id.to_string();
-    let LeaseTruth { view, now, rebound } = match truth {
+    let LeaseTruth { view, moment, rebound } = match truth {
         Ok(truth) => truth,
         Err(Refusal { error, detail, .. }) => {
-            return Reconciled {
+            return ReconciledLease {
                 lease_id,
                 error: Some(error),
                 detail: Some(detail),
-                ..Reconciled::default()
+                ..ReconciledLease::default()
             };
         }
     };
@@ -59,13 +60,13 @@ pub(crate) fn reconciled(
         Some(Err(refusal)) => (None, Some(refusal)),
         None => (None, None),
     };
-    Reconciled {
+    ReconciledLease {
         lease_id,
         ok: refusal.is_none(),
         valid: lease.is_some() || live && epoch == Some(view.epoch),
         error: refusal.as_ref().map(|refusal| refusal.error),
         detail: refusal.map(|refusal| refusal.detail),
-        view: Some(leases::public_lease(backend, &view, now)),
+        view: Some(leases::public_lease(backend, &view, &moment)),
         lease,
     }
 }

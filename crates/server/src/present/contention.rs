@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use api::agents::{Hotspot, Timeouts, Waiting};
 use engine::{ContentionEvent, ContentionOutcome, Ticket, Waiter};
-use kernel::{AgentName, Identity, LeaseView, Namespace, ResourceName, SessionName, State as LeaseState};
+use kernel::{
+    AgentName, Identity, LeaseView, Namespace, ResourceName, SessionName, Span, State as LeaseState,
+};
 
 use crate::backend::shards::ShardView;
 use crate::present::leases;
@@ -14,7 +16,7 @@ use crate::present::leases;
 const TOP_MAX: usize = 20;
 
 /// A namespace, an identity, and its agent if it named one.
-pub(crate) type Party = (Namespace, Identity, Option<AgentName>);
+pub(crate) type Contender = (Namespace, Identity, Option<AgentName>);
 
 /// `held` while any lease has authority; `revoking` while resources are only not free yet.
 pub(crate) fn resource_state(leases: &[LeaseView]) -> &'static str {
@@ -26,6 +28,7 @@ pub(crate) fn resource_state(leases: &[LeaseView]) -> &'static str {
     }
 }
 
+/// The times that remain are those of the moment of the view.
 pub(crate) fn waiter(view: &ShardView<'_>, ticket: Ticket, waiter: &Waiter) -> Waiting {
     let request = waiter.grant();
     let conflict = view.kernel.conflict(&request.namespace, &request.bundle, view.now);
@@ -38,7 +41,7 @@ pub(crate) fn waiter(view: &ShardView<'_>, ticket: Ticket, waiter: &Waiter) -> W
         session_id: request.session.as_ref().map(SessionName::as_str).map(ToString::to_string),
         reason: request.reason.as_ref().map(|reason| reason.as_str().to_string()),
         resources: request.bundle.members().iter().map(leases::resource).collect(),
-        blocked_by: holders.map(|lease| leases::conflicting_lease(&lease, view.now)).collect(),
+        blocked_by: holders.map(|lease| leases::conflicting_lease(&lease, view.now, Span(0))).collect(),
         position: view.waiters.position(ticket).unwrap_or_default() as u64,
         age_ms: waiter.age.at.until(view.now).0,
     }
@@ -74,9 +77,9 @@ pub(crate) fn hotspots<'a>(contended: impl Iterator<Item = &'a ContentionEvent>)
 /// The parties with the most waits that timed out and leases that expired, the most frequent first.
 pub(crate) fn timeouts<'a>(
     contended: impl Iterator<Item = &'a ContentionEvent>,
-    expired: Vec<Party>,
+    expired: Vec<Contender>,
 ) -> Vec<Timeouts> {
-    let mut counts: BTreeMap<Party, (u64, u64)> = BTreeMap::new();
+    let mut counts: BTreeMap<Contender, (u64, u64)> = BTreeMap::new();
     for contention in contended.filter(|contention| contention.outcome == ContentionOutcome::TimedOut) {
         let party = (contention.namespace.clone(), contention.identity.clone(), contention.agent.clone());
         counts.entry(party).or_default().0 += 1;

@@ -1,18 +1,20 @@
 //! Leases as responses of the API: to their holders, with the credential, and to everyone who may read them, without.
 
-use api::agents::InTheWay;
+use api::agents::ConflictingLease;
 use api::{requests, responses};
 use engine::Decision;
 use kernel::{
-    Credential, Document, Granted, Kernel, KeyView, LeaseView, Live, Member, Namespace, OnExpiry, Owner, Time,
+    Credential, Document, Granted, Kernel, KeyView, LeaseView, Live, Member, Namespace, OnExpiry, Owner,
+    Span, State as LeaseState, Time,
 };
 
+use crate::backend::moment::Moment;
 use crate::backend::shards::Backend;
 use crate::present::etag::etag_text;
 
 /// The state in which a request for a lease was decided, as far as its response shows it.
 pub(crate) struct GrantView {
-    pub(crate) now: Time,
+    pub(crate) moment: Moment,
     /// The lease, if it was granted.
     pub(crate) lease: Option<LeaseView>,
     /// The key, if the lease covers one key and no other resource.
@@ -22,7 +24,8 @@ pub(crate) struct GrantView {
 }
 
 impl GrantView {
-    pub(crate) fn read(kernel: &Kernel, now: Time, decision: &Decision) -> GrantView {
+    pub(crate) fn read(kernel: &Kernel, moment: Moment, decision: &Decision) -> GrantView {
+        let now = moment.now;
         let lease = granted(decision).and_then(|granted| kernel.lease(granted.lease, now).ok());
         let key = lease.as_ref().and_then(|lease| match lease.members.as_slice() {
             [member] if member.resource.is_key() => kernel.key(&lease.namespace, &member.resource),
@@ -33,7 +36,7 @@ impl GrantView {
             Decision::Outcome(_) => None,
         };
         let blocked_by = first.and_then(|lease| kernel.lease(*lease, now).ok()).map(|lease| owner_of(&lease));
-        GrantView { now, lease, key, blocked_by }
+        GrantView { moment, lease, key, blocked_by }
     }
 }
 
@@ -47,15 +50,13 @@ pub(crate) fn granted(decision: &Decision) -> Option<&Granted> {
 
 /// A lease for its holder, with the credential.
 pub(crate) fn granted_response(backend: &Backend, granted: &Granted, view: &GrantView) -> responses::Granted {
-    let (unix_ms, now) = (backend.unix_ms(), view.now);
-    let remaining_ms = now.until(granted.deadline).0;
     let lease = view.lease.as_ref();
     let members = lease.map(|lease| lease.members.as_slice()).unwrap_or_default();
     let key = match members {
         [member] if member.resource.is_key() => Some(member.resource.name().to_string()),
         _ => None,
     };
-    let expires_at_unix_ms = unix_ms + remaining_ms;
+    let expires_at_unix_ms = view.moment.unix_ms_at(granted.deadline);
     let lease_id = backend.key.issue(Credential { lease: granted.lease, epoch: granted.epoch });
     responses::Granted {
         public_id: lease_id.split('.').next().unwrap_or_default().to_string(),
@@ -66,10 +67,10 @@ pub(crate) fn granted_response(backend: &Backend, granted: &Granted, view: &Gran
         resources: key.is_none().then(|| members.iter().map(resource).collect()),
         key,
         owner: lease.map(owner_of).unwrap_or_default(),
-        acquired_at_unix: unix_ms.saturating_sub(granted.granted_at.until(now).0) / 1000,
+        acquired_at_unix: view.moment.unix_ms_at(granted.granted_at) / 1000,
         expires_at_unix: expires_at_unix_ms / 1000,
         expires_at_unix_ms,
-        remaining_ms,
+        remaining_ms: view.moment.remaining_ms(&backend.clocks, granted.deadline),
         ttl_ms: granted.ttl.0,
         version: view.key.map_or(0, |key| key.version.0),
         state_etag: document_etag(view.key.and_then(|key| key.document)),
@@ -77,17 +78,15 @@ pub(crate) fn granted_response(backend: &Backend, granted: &Granted, view: &Gran
 }
 
 /// The deadline of a lease, for its holder.
-pub(crate) fn extended(backend: &Backend, live: Live, now: Time) -> responses::Extended {
-    let remaining_ms = now.until(live.deadline).0;
-    let expires_at_unix_ms = backend.unix_ms() + remaining_ms;
+pub(crate) fn extended(backend: &Backend, live: Live, moment: &Moment) -> responses::Extended {
+    let remaining_ms = moment.remaining_ms(&backend.clocks, live.deadline);
+    let expires_at_unix_ms = moment.unix_ms_at(live.deadline);
     responses::Extended { expires_at_unix: expires_at_unix_ms / 1000, expires_at_unix_ms, remaining_ms }
 }
 
 /// A lease without its credential.
-pub(crate) fn public_lease(backend: &Backend, lease: &LeaseView, now: Time) -> responses::Lease {
-    let unix_ms = backend.unix_ms();
-    let unix_ms_at = |then: Time| unix_ms.saturating_sub(then.until(now).0);
-    let remaining_ms = if lease.ended.is_some() { 0 } else { now.until(lease.deadline).0 };
+pub(crate) fn public_lease(backend: &Backend, lease: &LeaseView, moment: &Moment) -> responses::Lease {
+    let authority_until = authority_until(lease, moment.now);
     let members = lease.members.iter().enumerate().map(|(index, member)| responses::Member {
         kind: member.resource.kind().to_string(),
         name: member.resource.name().to_string(),
@@ -106,13 +105,9 @@ pub(crate) fn public_lease(backend: &Backend, lease: &LeaseView, now: Time) -> r
         resources: members.collect(),
         member_count: lease.members.len() as u64,
         ttl_ms: lease.ttl.0,
-        acquired_at_unix_ms: unix_ms_at(lease.granted_at),
-        expires_at_unix_ms: if remaining_ms > 0 {
-            unix_ms + remaining_ms
-        } else {
-            unix_ms_at(lease.deadline)
-        },
-        remaining_ms,
+        acquired_at_unix_ms: moment.unix_ms_at(lease.granted_at),
+        expires_at_unix_ms: moment.unix_ms_at(authority_until),
+        remaining_ms: moment.remaining_ms(&backend.clocks, authority_until),
         on_expiry: match lease.details.on_expiry {
             OnExpiry::Free => requests::OnExpiry::Free,
             OnExpiry::Manual => requests::OnExpiry::Manual,
@@ -120,7 +115,7 @@ pub(crate) fn public_lease(backend: &Backend, lease: &LeaseView, now: Time) -> r
         },
         created_lsn: lease.id.lsn.0,
         ended_lsn: lease.ended.map(|ended| ended.lsn.0),
-        retire_after_ms: lease.ended.map(|ended| now.until(ended.retire_after).0),
+        retire_after_ms: lease.ended.map(|ended| moment.now.until(ended.retire_after).0),
         metadata: lease
             .details
             .metadata
@@ -129,25 +124,30 @@ pub(crate) fn public_lease(backend: &Backend, lease: &LeaseView, now: Time) -> r
     }
 }
 
+/// When the authority of a lease ends, or ended: at the deadline, unless its holder or an operator ended it before.
+fn authority_until(lease: &LeaseView, now: Time) -> Time {
+    let has_authority = matches!(lease.state, LeaseState::Active | LeaseState::Reserved);
+    let ended_at = lease.ended.map(|ended| ended.at).or((!has_authority).then_some(now));
+    ended_at.map_or(lease.deadline, |at| at.min(lease.deadline))
+}
+
 /// A key, its current lease, and how many requests wait for it.
 pub(crate) struct KeyDescription {
     pub(crate) key: KeyView,
     pub(crate) lease: Option<LeaseView>,
     pub(crate) waiters: usize,
-    pub(crate) now: Time,
+    pub(crate) moment: Moment,
 }
 
 pub(crate) fn described(
-    backend: &Backend,
     name: &str,
     namespace: &Namespace,
     description: &KeyDescription,
 ) -> responses::Described {
-    let KeyDescription { key, lease, waiters, now } = description;
+    let KeyDescription { key, lease, waiters, moment } = description;
     let lease = lease.as_ref();
-    let updated_at_unix =
-        |document: Document| backend.unix_ms().saturating_sub(document.committed_at.until(*now).0) / 1000;
-    let expires_at_unix = |lease: &LeaseView| (backend.unix_ms() + now.until(lease.deadline).0) / 1000;
+    let updated_at_unix = |document: Document| moment.unix_ms_at(document.committed_at) / 1000;
+    let expires_at_unix = |lease: &LeaseView| moment.unix_ms_at(authority_until(lease, moment.now)) / 1000;
     responses::Described {
         key: name.to_string(),
         namespace: namespace.as_str().to_string(),
@@ -170,16 +170,16 @@ pub(crate) fn described(
     }
 }
 
-/// A lease that blocks a request.
-pub(crate) fn conflicting_lease(lease: &LeaseView, now: Time) -> InTheWay {
-    InTheWay {
+/// A lease that blocks a request. `elapsed` is the time since `now`, at which the lease was read.
+pub(crate) fn conflicting_lease(lease: &LeaseView, now: Time, elapsed: Span) -> ConflictingLease {
+    ConflictingLease {
         public_id: lease.id.to_string(),
         holder: lease.identity.as_str().to_string(),
         owner: owner_of(lease),
         agent_id: lease.details.agent.as_ref().map(|agent| agent.as_str().to_string()),
         reason: lease.details.reason.as_ref().map(|reason| reason.as_str().to_string()),
         state: lease.state.as_str().to_string(),
-        remaining_ms: now.until(lease.deadline).0,
+        remaining_ms: now.after(elapsed).until(authority_until(lease, now)).0,
     }
 }
 

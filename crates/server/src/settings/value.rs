@@ -38,7 +38,7 @@ pub struct Choice {
 
 /// A value as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum ShownValue {
     /// There is none.
     Unset,
     /// Text, a path, a duration.
@@ -53,7 +53,7 @@ pub enum Value {
 pub(crate) trait SettingValue: Sized {
     const SYNTAX: Syntax;
     fn parse(text: &OsStr) -> Result<Self, String>;
-    fn value(&self) -> Value;
+    fn value(&self) -> ShownValue;
 
     /// For values with a range.
     fn quantity(&self) -> Option<Quantity> {
@@ -72,8 +72,8 @@ impl SettingValue for String {
         utf8(text).map(str::to_string)
     }
 
-    fn value(&self) -> Value {
-        Value::Text(self.clone())
+    fn value(&self) -> ShownValue {
+        ShownValue::Text(self.clone())
     }
 }
 
@@ -84,8 +84,8 @@ impl SettingValue for PathBuf {
         if text.is_empty() { Err("a path is needed".into()) } else { Ok(PathBuf::from(text)) }
     }
 
-    fn value(&self) -> Value {
-        Value::Text(self.display().to_string())
+    fn value(&self) -> ShownValue {
+        ShownValue::Text(self.display().to_string())
     }
 }
 
@@ -96,8 +96,8 @@ impl<T: SettingValue> SettingValue for Option<T> {
         T::parse(text).map(Some)
     }
 
-    fn value(&self) -> Value {
-        self.as_ref().map_or(Value::Unset, T::value)
+    fn value(&self) -> ShownValue {
+        self.as_ref().map_or(ShownValue::Unset, T::value)
     }
 }
 
@@ -108,8 +108,8 @@ impl SettingValue for StoreUrl {
         StoreUrl::parse(utf8(text)?).map_err(|error| error.to_string())
     }
 
-    fn value(&self) -> Value {
-        Value::Text(self.to_string())
+    fn value(&self) -> ShownValue {
+        ShownValue::Text(self.to_string())
     }
 }
 
@@ -120,8 +120,8 @@ impl SettingValue for bool {
         utf8(text)?.parse().map_err(|_| "true or false is needed".to_string())
     }
 
-    fn value(&self) -> Value {
-        Value::Switch(*self)
+    fn value(&self) -> ShownValue {
+        ShownValue::Switch(*self)
     }
 }
 
@@ -132,8 +132,8 @@ impl SettingValue for Duration {
         humantime::parse_duration(utf8(text)?).map_err(|error| error.to_string())
     }
 
-    fn value(&self) -> Value {
-        Value::Text(duration_text(*self))
+    fn value(&self) -> ShownValue {
+        ShownValue::Text(duration_text(*self))
     }
 
     fn quantity(&self) -> Option<Quantity> {
@@ -149,8 +149,8 @@ impl SettingValue for u64 {
         size(utf8(text)?)
     }
 
-    fn value(&self) -> Value {
-        Value::Number(*self)
+    fn value(&self) -> ShownValue {
+        ShownValue::Number(*self)
     }
 
     fn quantity(&self) -> Option<Quantity> {
@@ -169,8 +169,8 @@ impl SettingValue for u32 {
         count(text)
     }
 
-    fn value(&self) -> Value {
-        Value::Number((*self).into())
+    fn value(&self) -> ShownValue {
+        ShownValue::Number((*self).into())
     }
 
     fn quantity(&self) -> Option<Quantity> {
@@ -185,8 +185,8 @@ impl SettingValue for usize {
         count(text)
     }
 
-    fn value(&self) -> Value {
-        Value::Number(*self as u64)
+    fn value(&self) -> ShownValue {
+        ShownValue::Number(*self as u64)
     }
 
     fn quantity(&self) -> Option<Quantity> {
@@ -240,8 +240,8 @@ macro_rules! choices {
                 }
             }
 
-            fn value(&self) -> Value {
-                Value::Text(self.to_string())
+            fn value(&self) -> ShownValue {
+                ShownValue::Text(self.to_string())
             }
         }
     };

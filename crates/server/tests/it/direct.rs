@@ -9,7 +9,7 @@ use axum::http::Request;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use identity::Role;
-use lockd_server::backend::shards::Settings;
+use lockd_server::backend::shards::RequestLimits;
 use lockd_server::http::connection::ConnectionService;
 use lockd_server::peer::Peer;
 use lockd_server::testing::TestClock;
@@ -94,7 +94,7 @@ impl http_body::Body for Pieces {
 
 #[tokio::test]
 async fn a_body_may_arrive_in_frames_and_must_arrive_completely() {
-    let backend = lockd_server::testing::backend(Settings::default());
+    let backend = lockd_server::testing::backend(RequestLimits::default());
     let service = ConnectionService::unauthenticated(
         &backend,
         Peer::anonymous(Role::Operator),

@@ -12,9 +12,23 @@ use lockd_server::{Config, Server, StartError};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-async fn ask(router: &Router, method: &str, path: &str, body: &Value) -> (u16, Value) {
+pub(crate) async fn ask(router: &Router, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    ask_with(router, method, path, &[], body).await
+}
+
+pub(crate) async fn ask_with(
+    router: &Router,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &Value,
+) -> (u16, Value) {
     let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
-    let request = Request::builder().method(method).uri(path).body(body).expect("a request");
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(body).expect("a request");
     let response = router.clone().oneshot(request).await.expect("no error of its own");
     let status = response.status().as_u16();
     let body = to_bytes(response.into_body(), 1 << 20).await.expect("a body");
@@ -27,7 +41,7 @@ fn on_disk(dir: &std::path::Path) -> Config {
         mtls: false,
         unix: Some(dir.join("socket")),
         store: StoreUrl::disk(dir.join("store")),
-        ..Config::in_folder(dir)
+        ..Config::in_directory(dir)
     }
 }
 
@@ -63,7 +77,7 @@ fn an_invalid_config_does_not_start() {
     let config = Config { default_ttl: Duration::ZERO, ..Config::in_memory() };
     assert!(matches!(Server::new(config), Err(StartError::Config(error)) if error.setting == "default-ttl"));
     let dir = tempfile::tempdir().expect("a directory");
-    let config = Config { bundle: Some(dir.path().join("none.pem")), ..Config::in_folder(dir.path()) };
+    let config = Config { bundle: Some(dir.path().join("none.pem")), ..Config::in_directory(dir.path()) };
     assert!(matches!(Server::new(config), Err(StartError::Identity(_))));
 }
 

@@ -15,7 +15,7 @@ struct Reader {
 }
 
 /// An event: its id, its name, its data.
-type SentEvent = (String, String, Value);
+type ReceivedEvent = (String, String, Value);
 
 impl Reader {
     async fn open(server: &Server, path: &str, headers: &[(&str, &str)]) -> Reader {
@@ -26,7 +26,7 @@ impl Reader {
     }
 
     /// The next event; `None` when the server has ended the stream.
-    async fn next(&mut self) -> Option<SentEvent> {
+    async fn next(&mut self) -> Option<ReceivedEvent> {
         loop {
             if let Some(end) = self.text.find("\n\n") {
                 let block: String = self.text.drain(..end + 2).collect();
@@ -46,7 +46,7 @@ impl Reader {
         }
     }
 
-    async fn named(&mut self, event: &str) -> SentEvent {
+    async fn named(&mut self, event: &str) -> ReceivedEvent {
         let reply = self.next().await.expect("it goes on");
         assert_eq!(reply.1, event, "{reply:?}");
         reply

@@ -1,6 +1,7 @@
 //! A server in memory, called without a socket. Every response is checked against the server's OpenAPI document.
 
 mod document;
+pub(crate) mod slow_store;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use axum::http::{Request, Response};
 use axum::{Extension, Router};
 use identity::{Rights, Role};
 use kernel::Identity;
-use lockd_server::backend::shards::{Backend, Settings};
+use lockd_server::backend::shards::{Backend, RequestLimits};
 use lockd_server::http::connection::ConnectionService;
 use lockd_server::http::router::router;
 use lockd_server::peer::Peer;
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tower::ServiceExt;
 
-use document::Document;
+use document::OpenApiDocument;
 
 /// The longest that a test waits for a condition.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -36,7 +37,7 @@ pub(crate) struct Server {
     service: ConnectionService,
     /// If set, requests go through this router instead of the service.
     router: Option<Router>,
-    document: Arc<OnceCell<Document>>,
+    document: Arc<OnceCell<OpenApiDocument>>,
 }
 
 pub(crate) struct Raw {
@@ -62,14 +63,15 @@ impl Server {
 
     /// Every client has this role.
     pub(crate) fn start_as(role: Role) -> Server {
-        let backend = lockd_server::testing::backend(Settings { json_max: 2_000_000, ..Settings::default() });
+        let backend =
+            lockd_server::testing::backend(RequestLimits { json_max: 2_000_000, ..RequestLimits::default() });
         Server::of(backend, Peer::anonymous(role))
     }
 
     /// On a clock that the test advances.
     pub(crate) fn start_by(clock: &TestClock) -> Server {
         Server::of(
-            lockd_server::testing::backend_with_clock(Settings::default(), clock),
+            lockd_server::testing::backend_with_clock(RequestLimits::default(), clock),
             Peer::anonymous(Role::Operator),
         )
     }
@@ -184,8 +186,9 @@ impl Server {
     }
 
     /// The server's OpenAPI document.
-    pub(crate) async fn document(&self) -> &Document {
-        let read = async || Document::read(&self.unchecked("GET", "/openapi.json", &[], "").await.body);
+    pub(crate) async fn document(&self) -> &OpenApiDocument {
+        let read =
+            async || OpenApiDocument::read(&self.unchecked("GET", "/openapi.json", &[], "").await.body);
         self.document.get_or_init(read).await
     }
 

@@ -30,7 +30,7 @@ impl OnDisk {
     fn start() -> OnDisk {
         let dir = tempfile::tempdir().expect("a directory");
         let store = StoreUrl::disk(dir.path().join("store"));
-        let config = Config { mtls: false, store, ..Config::in_folder(dir.path()) };
+        let config = Config { mtls: false, store, ..Config::in_directory(dir.path()) };
         let server = Server::new(config).expect("a store");
         let router = server.router().layer(Extension(Peer::anonymous(Role::Operator)));
         OnDisk { dir, router, _server: server }

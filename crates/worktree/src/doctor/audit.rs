@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 use std::io;
 
 use super::{Checkup, is_missing};
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{Digest, EntryNumber, FencingToken, SnapshotId, WorktreeId};
-use crate::record::{Event, LockRecord, State};
+use crate::record::{EntryEvent, LockRecord, WorktreeState};
 use crate::sequence::Sequence;
-use crate::snapshot::{Descriptor, Intent};
+use crate::snapshot::{Descriptor, SnapshotIntent};
 use crate::worktree::Worktree;
 
 /// The result of auditing one sequence.
@@ -104,7 +104,7 @@ impl Checkup<'_> {
             let path = self.repo.layout.intent(&id);
             match absent_is_none(self.repo.env.fs.read(&path)).doing("read", &path)? {
                 Some(bytes) => {
-                    let Ok(intent) = serde_json::from_slice::<Intent>(&bytes) else { continue };
+                    let Ok(intent) = serde_json::from_slice::<SnapshotIntent>(&bytes) else { continue };
                     self.audit(&intent.worktree_id)?;
                     self.require_entry(&intent.worktree_id, intent.fencing_token, "an intent")?;
                 }
@@ -192,7 +192,7 @@ impl Checkup<'_> {
             self.note("audit_broken", id.as_str(), detail);
             return Ok(false);
         };
-        let (mut prev, mut state) = (Digest::NONE, State::default());
+        let (mut prev, mut state) = (Digest::NONE, WorktreeState::default());
         for n in (1..=last.0).map(EntryNumber) {
             let read = self.damage_is_a_finding("audit_broken", id.as_str(), sequence.read(n))?;
             let Some(stored) = read else { return Ok(false) };
@@ -211,7 +211,7 @@ impl Checkup<'_> {
                 self.note("audit_broken", id.as_str(), detail);
                 return Ok(false);
             }
-            if let Event::Publish { snapshot_id, .. } = stored.entry.event {
+            if let EntryEvent::Publish { snapshot_id, .. } = stored.entry.event {
                 audit.published.insert(snapshot_id);
             }
             (prev, state) = (stored.digest, stored.entry.state);

@@ -2,14 +2,14 @@
 
 use super::{Checkup, shown};
 use crate::atomic;
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{FencingToken, SnapshotId, WorktreeId};
 use crate::lease::{self, LeaseState};
 use crate::probe;
 use crate::repo::Repo;
-use crate::session::Session;
-use crate::snapshot::Intent;
+use crate::session::LockSession;
+use crate::snapshot::SnapshotIntent;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
@@ -51,7 +51,8 @@ impl Checkup<'_> {
         let path = repo.layout.intent(id);
         let bytes = absent_is_none(repo.env.fs.read(&path)).doing("read", &path)?;
         let Some(bytes) = bytes else { return Ok(()) };
-        let intent = serde_json::from_slice::<Intent>(&bytes).ok().filter(|intent| intent.snapshot_id == *id);
+        let intent =
+            serde_json::from_slice::<SnapshotIntent>(&bytes).ok().filter(|intent| intent.snapshot_id == *id);
         let Some(intent) = intent else {
             let detail = "the intent is damaged, so the state of its snapshot is unknown; check the snapshot \
                           and remove the intent";
@@ -77,7 +78,7 @@ impl Checkup<'_> {
     }
 
     /// Whether no process can be taking this snapshot any more.
-    fn is_abandoned(&self, intent: &Intent) -> bool {
+    fn is_abandoned(&self, intent: &SnapshotIntent) -> bool {
         if let Some(gone) = atomic::maker_is_gone(&self.repo.env, &intent.maker) {
             return gone;
         }
@@ -130,7 +131,7 @@ impl Checkup<'_> {
 
     /// Whether a whole sequence shows that the session holds no lock. Compares session ids, because the token
     /// may not be saved yet. A token after the newest entry belongs to another copy of the repository.
-    fn is_lost(&mut self, session: &Session) -> Result<bool> {
+    fn is_lost(&mut self, session: &LockSession) -> Result<bool> {
         let (repo, id) = (self.repo, &session.worktree_id);
         let Ok(view) = View::read(&repo.env, &repo.layout, id) else { return Ok(false) };
         self.audit(id)?;
@@ -140,7 +141,7 @@ impl Checkup<'_> {
 
     /// Whether the acquire that created the session has ended. Until the token is saved, the lock may be
     /// about to be granted.
-    fn acquire_has_ended(&self, session: &Session) -> Result<bool> {
+    fn acquire_has_ended(&self, session: &LockSession) -> Result<bool> {
         if session.fencing_token != FencingToken(0) {
             return Ok(true);
         }

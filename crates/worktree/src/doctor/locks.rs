@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::{Checkup, shown};
 use crate::atomic;
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none};
 use crate::ids::{FencingToken, WorktreeId};
 use crate::lock;

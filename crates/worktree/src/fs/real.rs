@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Durability, Fs, Kind, Meta};
+use super::{Durability, FileKind, Fs, Meta};
 use crate::clock::UnixMs;
 
 /// The filesystem of this machine.
@@ -98,11 +98,11 @@ fn meta_of(stat: &Stat) -> Meta {
 }
 
 /// The type of the file that `stat` describes.
-pub(crate) fn kind_of(stat: &Stat) -> Kind {
+pub(crate) fn kind_of(stat: &Stat) -> FileKind {
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Dir,
-        FileType::Symlink => Kind::Symlink,
-        _ => Kind::Other,
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Dir,
+        FileType::Symlink => FileKind::Symlink,
+        _ => FileKind::Other,
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{AcquireRequest, Lock};
 use crate::clock::Millis;
-use crate::error::{Class, Error, Result};
+use crate::error::{Error, ErrorClass, Result};
 use crate::lease::{self, LeaseState};
 use crate::record::LockRecord;
 use crate::view::View;
@@ -38,7 +38,7 @@ impl Lock<'_> {
                 self.watch(view, held, watch_ms)
             }
             LeaseState::RenewedInFuture { ahead_ms } => Err(Error::new(
-                Class::ClockSkewExceeded,
+                ErrorClass::ClockSkewExceeded,
                 format!(
                     "the lock was renewed in the future of this filesystem's clock, so one of the clocks is \
                      wrong; synchronize them and retry: ahead_ms={ahead_ms} max_clock_skew_ms={}",
@@ -74,7 +74,7 @@ const WATCH_STEP_MS: Millis = 250;
 fn conflict(held: &LockRecord) -> Error {
     let stealable_at = lease::stealable_at(held);
     Error::new(
-        Class::LockConflict,
+        ErrorClass::LockConflict,
         format!(
             "the worktree is locked; retry when its holder has released it, or steal it after stealable_at: \
              holder={} lease_expires_at={} stealable_at={}",

@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 
 use super::{OLD, RECORD, StageRecord, SwapTarget, TREE};
 use crate::atomic::maker_is_gone;
-use crate::error::{Class, Context, Error, Result};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::random_hex;
 use crate::lock::AcquiredLock;
 use crate::probe;
-use crate::record::Event;
+use crate::record::EntryEvent;
 use crate::repo::Repo;
 use crate::sequence::Sequence;
 use crate::tree::{self, Root};
@@ -124,7 +124,7 @@ impl Repo {
             }
         }
         Err(Error::new(
-            Class::LockConflict,
+            ErrorClass::LockConflict,
             format!("other processes kept taking over the stages of restores; retry: attempts={ROUNDS}"),
         ))
     }
@@ -200,7 +200,7 @@ impl Repo {
         }
         let sequence = Sequence::new(&self.env, &self.layout, &worktree.worktree_id);
         match sequence.read(last)?.entry.event {
-            Event::Restore { restore_id, .. } => Ok(restore_id == record.restore_id),
+            EntryEvent::Restore { restore_id, .. } => Ok(restore_id == record.restore_id),
             _ => Ok(false),
         }
     }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
-use crate::error::{Context, Result};
-use crate::fs::{Fs, Kind, absent_is_none};
+use crate::error::{ErrorContext, Result};
+use crate::fs::{FileKind, Fs, absent_is_none};
 use crate::repo::Repo;
 use crate::tree::Root;
 use crate::worktree::Worktree;
@@ -60,7 +60,7 @@ impl SwapTarget {
         allowed(&self.parent, Path::new("."), Access::WRITE_OK | Access::EXEC_OK)
             .doing(doing, &self.shown)?;
         let there = absent_is_none(fs.meta(&self.path())).doing("stat", &self.shown)?;
-        if there.is_some_and(|meta| meta.kind == Kind::Dir) {
+        if there.is_some_and(|meta| meta.kind == FileKind::Dir) {
             allowed(&self.parent, Path::new(&self.name), Access::WRITE_OK).doing(doing, &self.shown)?;
         }
         allowed(CWD, tree, Access::WRITE_OK).doing("move the restored files, which needs write access,", tree)

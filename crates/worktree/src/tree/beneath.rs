@@ -7,7 +7,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
 use rustix::io::Errno;
 
 use super::RelPath;
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 
 /// An open root of a tree: renaming or replacing directories above it has no effect.
 #[derive(Debug)]

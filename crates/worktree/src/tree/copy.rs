@@ -15,8 +15,8 @@ use rustix::io::{Errno, read, write};
 
 use super::large;
 use super::scan::{Fingerprint, Item, Shape};
-use super::{Content, Progress, Record, RelPath, Root};
-use crate::error::{Class, Error, Result};
+use super::{ManifestLine, NodeContent, Progress, RelPath, Root};
+use crate::error::{Error, ErrorClass, Result};
 use crate::fs::Fs;
 use crate::ids::Digest;
 
@@ -33,7 +33,7 @@ pub(crate) enum ReadMode {
 #[derive(Debug)]
 pub(crate) struct CopyResult {
     /// The copy, sorted by path.
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Vec<ManifestLine>,
     /// The files that changed or vanished while they were read.
     pub(crate) changed: Vec<RelPath>,
     /// The paths whose copy lacks some of the permission bits that were read, and those bits.
@@ -55,7 +55,7 @@ pub(crate) fn copy(
             .map_err(|cause| failed(&item.path, "create", cause))?;
     }
     let job =
-        Job { fs, source, target: Some(target), reading, progress, shares_blocks: AtomicBool::new(true) };
+        CopyJob { fs, source, target: Some(target), reading, progress, shares_blocks: AtomicBool::new(true) };
     let mut copied = job.run(items)?;
     finish_links(fs, target, items, &copied)?;
     finish_dirs(fs, target, items, &mut copied)?;
@@ -70,11 +70,11 @@ pub(crate) fn hash(
     reading: ReadMode,
     progress: &dyn Progress,
 ) -> Result<CopyResult> {
-    let job = Job { fs, source, target: None, reading, progress, shares_blocks: AtomicBool::new(false) };
+    let job = CopyJob { fs, source, target: None, reading, progress, shares_blocks: AtomicBool::new(false) };
     job.run(items)
 }
 
-struct Job<'a> {
+struct CopyJob<'a> {
     fs: &'a dyn Fs,
     source: &'a Root,
     target: Option<&'a Root>,
@@ -94,7 +94,7 @@ struct FileResult {
     unchanged: bool,
 }
 
-impl Job<'_> {
+impl CopyJob<'_> {
     fn run(&self, items: &[Item]) -> Result<CopyResult> {
         let files: Vec<usize> = (0..items.len()).filter(|i| items[*i].shape == Shape::File).collect();
         let bytes = files.iter().map(|i| items[*i].print.size).sum();
@@ -195,8 +195,8 @@ impl Job<'_> {
             copy_dense(file, &copy, path, buffer)
         }?;
         step(self.fs, path)?;
-        let mode =
-            finish(&copy, before, Kind::File).map_err(|cause| failed(path, "set the mode of", cause))?;
+        let mode = finish(&copy, before, CopiedKind::File)
+            .map_err(|cause| failed(path, "set the mode of", cause))?;
         Ok((written, mode))
     }
 
@@ -213,7 +213,7 @@ impl Job<'_> {
 
 impl CopyResult {
     /// The records with the permission bits that were read, even where the copy could not get them.
-    pub(crate) fn as_read(&self) -> Vec<Record> {
+    pub(crate) fn as_read(&self) -> Vec<ManifestLine> {
         let mut records = self.records.clone();
         for (path, mode) in &self.weakened {
             if let Ok(at) = records.binary_search_by(|record| record.path.cmp(path)) {
@@ -227,21 +227,21 @@ impl CopyResult {
         let modes =
             file.as_ref().map_or((item.print.mode, item.print.mode), |done| (done.mode_read, done.mode));
         let content = match &item.shape {
-            Shape::Dir => Content::Dir,
-            Shape::Symlink { target } => Content::Symlink { target: target.clone() },
+            Shape::Dir => NodeContent::Dir,
+            Shape::Symlink { target } => NodeContent::Symlink { target: target.clone() },
             Shape::HardLink { first } if self.changed.contains(first) && !self.has(first) => {
                 return self.changed.push(item.path.clone());
             }
-            Shape::HardLink { first } => Content::HardLink { first: first.clone() },
+            Shape::HardLink { first } => NodeContent::HardLink { first: first.clone() },
             Shape::File => {
                 let Some(done) = file else { return self.changed.push(item.path.clone()) };
                 if !done.unchanged {
                     self.changed.push(item.path.clone());
                 }
-                Content::File { size: done.size, digest: done.digest }
+                NodeContent::File { size: done.size, digest: done.digest }
             }
         };
-        self.records.push(Record { path: item.path.clone(), mode: modes.0, content });
+        self.records.push(ManifestLine { path: item.path.clone(), mode: modes.0, content });
         self.note_mode(&item.path, modes.1);
     }
 
@@ -267,7 +267,7 @@ const MOST_THREADS: usize = 8;
 /// The error of a quiesced read.
 pub(crate) fn changed_underneath(path: &RelPath) -> Error {
     Error::new(
-        Class::ConsistencyUnavailable,
+        ErrorClass::ConsistencyUnavailable,
         format!(
             "the tree changed while it was read, so the snapshot is not quiesced; stop its writers and \
              retry, or use --consistency best_effort: path={path}"
@@ -377,7 +377,7 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], path: &RelPath) -> Result<()> {
 }
 
 /// Owner before mode, because changing the owner clears set-user-id. Returns the resulting mode.
-fn finish(copy: &OwnedFd, print: &Fingerprint, kind: Kind) -> rustix::io::Result<u32> {
+fn finish(copy: &OwnedFd, print: &Fingerprint, kind: CopiedKind) -> rustix::io::Result<u32> {
     let (uid, gid) = print.owner;
     let mut owner = Fingerprint::of(&fstat(copy)?).owner;
     if owner != print.owner {
@@ -386,7 +386,7 @@ fn finish(copy: &OwnedFd, print: &Fingerprint, kind: Kind) -> rustix::io::Result
     }
     // A set-user-id program with another owner would run with that owner's rights: it is kept exactly or
     // refused.
-    if kind == Kind::File && owner != print.owner && print.mode & RUNS_AS_OWNER != 0 {
+    if kind == CopiedKind::File && owner != print.owner && print.mode & RUNS_AS_OWNER != 0 {
         return Err(Errno::PERM);
     }
     fchmod(copy, Mode::from_raw_mode(print.mode))?;
@@ -396,7 +396,7 @@ fn finish(copy: &OwnedFd, print: &Fingerprint, kind: Kind) -> rustix::io::Result
 
 /// The kind of file: on a directory, set-group-id grants no rights.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CopiedKind {
     File,
     Directory,
 }
@@ -441,7 +441,7 @@ fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item], copied: &mut CopyResu
         let dir = target
             .open_at(&item.path, super::beneath::DIRECTORY)
             .map_err(|cause| failed(&item.path, "open", cause))?;
-        let mode = finish(&dir, &item.print, Kind::Directory)
+        let mode = finish(&dir, &item.print, CopiedKind::Directory)
             .map_err(|cause| failed(&item.path, "set the mode of", cause))?;
         copied.note_mode(&item.path, mode);
     }

@@ -8,7 +8,7 @@ use rustix::fs::{OFlags, fstatfs, fsync, syncfs};
 use super::beneath::DIRECTORY;
 use super::scan::{Item, Shape};
 use super::{RelPath, Root};
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 use crate::fs::Fs;
 
 /// Syncs all `items` below `root`.

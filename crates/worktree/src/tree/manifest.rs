@@ -18,7 +18,7 @@ use crate::ids::Digest;
 
 /// The content of one name in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum NodeContent {
     /// A directory.
     Dir,
     /// A regular file.
@@ -42,31 +42,31 @@ pub enum Content {
 
 /// One line of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct ManifestLine {
     /// The name.
     pub path: RelPath,
     /// Permission bits; meaningless for links.
     pub mode: u32,
     /// The content.
-    pub content: Content,
+    pub content: NodeContent,
 }
 
 /// The content of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Manifest {
+pub struct TreeManifest {
     text: String,
 }
 
-impl Manifest {
+impl TreeManifest {
     /// The manifest of `records`, which are sorted by path.
-    pub fn new<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
+    pub fn new<'a>(records: impl IntoIterator<Item = &'a ManifestLine>) -> Self {
         let mut text = String::new();
-        for Record { path, mode, content } in records {
+        for ManifestLine { path, mode, content } in records {
             let written = match content {
-                Content::Dir => writeln!(text, "d {mode:04o} {path}"),
-                Content::File { size, digest } => writeln!(text, "f {mode:04o} {size} {digest} {path}"),
-                Content::HardLink { first } => writeln!(text, "h {first} {path}"),
-                Content::Symlink { target } => writeln!(text, "l {} {path}", escape(target)),
+                NodeContent::Dir => writeln!(text, "d {mode:04o} {path}"),
+                NodeContent::File { size, digest } => writeln!(text, "f {mode:04o} {size} {digest} {path}"),
+                NodeContent::HardLink { first } => writeln!(text, "h {first} {path}"),
+                NodeContent::Symlink { target } => writeln!(text, "l {} {path}", escape(target)),
             };
             written.expect("writing to a string cannot fail");
         }
@@ -117,38 +117,38 @@ impl Manifest {
 mod tests {
     use super::*;
 
-    fn file(path: &[u8], mode: u32, bytes: &[u8]) -> Record {
-        let content = Content::File { size: bytes.len() as u64, digest: Digest::of(bytes) };
-        Record { path: RelPath::ROOT.join(path), mode, content }
+    fn file(path: &[u8], mode: u32, bytes: &[u8]) -> ManifestLine {
+        let content = NodeContent::File { size: bytes.len() as u64, digest: Digest::of(bytes) };
+        ManifestLine { path: RelPath::ROOT.join(path), mode, content }
     }
 
     #[test]
     fn path_mode_bytes_and_links_each_change_the_hash() {
-        let base = Manifest::new(&[file(b"a", 0o644, b"x")]).content_hash();
-        let link = Record {
+        let base = TreeManifest::new(&[file(b"a", 0o644, b"x")]).content_hash();
+        let link = ManifestLine {
             path: RelPath::ROOT.join(b"a"),
             mode: 0o644,
-            content: Content::Symlink { target: b"x".to_vec() },
+            content: NodeContent::Symlink { target: b"x".to_vec() },
         };
         for other in [file(b"b", 0o644, b"x"), file(b"a", 0o600, b"x"), file(b"a", 0o644, b"y"), link] {
-            assert_ne!(Manifest::new([&other]).content_hash(), base, "{other:?}");
+            assert_ne!(TreeManifest::new([&other]).content_hash(), base, "{other:?}");
         }
-        assert_eq!(Manifest::new(&[file(b"a", 0o644, b"x")]).content_hash(), base);
+        assert_eq!(TreeManifest::new(&[file(b"a", 0o644, b"x")]).content_hash(), base);
     }
 
     #[test]
     fn a_name_cannot_pretend_to_be_another_line() {
-        let forged = Manifest::new(&[file(b"a\nf 0644 0 0 b", 0o644, b"")]);
+        let forged = TreeManifest::new(&[file(b"a\nf 0644 0 0 b", 0o644, b"")]);
         assert_eq!(forged.as_text().lines().count(), 1);
         assert!(forged.as_text().ends_with(" a%0af%200644%200%200%20b\n"));
-        let percent = Manifest::new(&[file(b"%0a", 0o644, b"")]);
+        let percent = TreeManifest::new(&[file(b"%0a", 0o644, b"")]);
         assert!(percent.as_text().ends_with(" %250a\n"));
     }
 
     #[test]
     fn differences_name_what_changed_came_and_went() {
-        let before = Manifest::new(&[file(b"a", 0o644, b"1"), file(b"b", 0o644, b"1")]);
-        let after = Manifest::new(&[file(b"a", 0o644, b"2"), file(b"c", 0o644, b"1")]);
+        let before = TreeManifest::new(&[file(b"a", 0o644, b"1"), file(b"b", 0o644, b"1")]);
+        let after = TreeManifest::new(&[file(b"a", 0o644, b"2"), file(b"c", 0o644, b"1")]);
         assert_eq!(before.differences(&after), ["a", "b", "c"]);
         assert!(before.differences(&before).is_empty());
     }

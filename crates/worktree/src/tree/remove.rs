@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, fstat, openat, unlinkat
 use rustix::io::Errno;
 
 use super::beneath::DIRECTORY;
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 use crate::fs::Fs;
 
 /// Removes `path` and everything below it; names that no longer exist are skipped.
@@ -21,7 +21,7 @@ pub(crate) fn remove(fs: &dyn Fs, path: &Path) -> Result<()> {
     loop {
         if let Some(name) = here.names.pop() {
             if let Some(below) = remove_name(fs, &here.dir, &name, path)? {
-                let Open { dir, names } = std::mem::replace(&mut here, below);
+                let OpenDir { dir, names } = std::mem::replace(&mut here, below);
                 let identity = identity(&dir).doing("stat", path)?;
                 above.push(Level { identity, names, within: name });
             }
@@ -36,7 +36,7 @@ pub(crate) fn remove(fs: &dyn Fs, path: &Path) -> Result<()> {
 }
 
 /// A directory that is being emptied.
-struct Open {
+struct OpenDir {
     dir: OwnedFd,
     names: Vec<Vec<u8>>,
 }
@@ -49,7 +49,7 @@ struct Level {
 }
 
 /// Removes `name` unless it is a directory, which is opened instead.
-fn remove_name(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Result<Option<Open>> {
+fn remove_name(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Result<Option<OpenDir>> {
     fs.step().doing("remove", whole)?;
     match unlinkat(&parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(None),
@@ -58,7 +58,7 @@ fn remove_name(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Res
     }
     let Some(dir) = open_dir(&parent, name).doing("open the directory", whole)? else { return Ok(None) };
     let names = names_in(&dir).doing("list", whole)?;
-    Ok(Some(Open { dir, names }))
+    Ok(Some(OpenDir { dir, names }))
 }
 
 fn remove_empty(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Result<()> {
@@ -70,9 +70,9 @@ fn remove_empty(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Re
 }
 
 /// Opens the parent of `dir`; refuses if `dir` was moved, because the new parent is not part of the tree.
-fn climb(dir: &OwnedFd, expected: (u64, u64), names: Vec<Vec<u8>>) -> rustix::io::Result<Open> {
+fn climb(dir: &OwnedFd, expected: (u64, u64), names: Vec<Vec<u8>>) -> rustix::io::Result<OpenDir> {
     let dir = openat(dir, c"..", DIRECTORY, Mode::empty())?;
-    if identity(&dir)? == expected { Ok(Open { dir, names }) } else { Err(Errno::XDEV) }
+    if identity(&dir)? == expected { Ok(OpenDir { dir, names }) } else { Err(Errno::XDEV) }
 }
 
 fn identity(dir: &OwnedFd) -> rustix::io::Result<(u64, u64)> {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::beneath::DIRECTORY;
 use super::{RelPath, Root};
 use crate::error::{Error, Result};
-use crate::fs::Kind;
+use crate::fs::FileKind;
 use crate::fs::kind_of;
 use crate::ids::Digest;
 
@@ -145,15 +145,15 @@ fn scan_name(dir: impl AsFd, path: RelPath, name: &[u8], device: u64) -> Result<
         )));
     }
     let shape = match kind_of(&stat) {
-        Kind::Dir => Shape::Dir,
-        Kind::File => Shape::File,
-        Kind::Symlink => match readlinkat(&dir, name, Vec::new()) {
+        FileKind::Dir => Shape::Dir,
+        FileKind::File => Shape::File,
+        FileKind::Symlink => match readlinkat(&dir, name, Vec::new()) {
             Err(Errno::NOENT | Errno::INVAL) => return Ok(None),
             other => Shape::Symlink {
                 target: other.map_err(|cause| refused(&path, "read the link", cause))?.into_bytes(),
             },
         },
-        Kind::Other => {
+        FileKind::Other => {
             return Err(Error::invalid(format!(
                 "a socket, pipe or device cannot be kept in a snapshot; remove it or move it out of the \
                  worktree: path={path}"

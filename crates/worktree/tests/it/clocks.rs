@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use worktree::doctor::DoctorRequest;
-use worktree::error::Class;
+use worktree::error::ErrorClass;
 use worktree::fs::RealFs;
 use worktree::status::LockState;
 
@@ -19,10 +19,10 @@ fn acquire_renew_and_steal_refuse_a_clock_that_is_too_far_off() {
         clock.set_wall_back_by(wrong_by);
         clock.advance(1);
         let there = fixture.seen_by(Arc::new(RealFs), clock.clone());
-        assert_eq!(class(there.lock(&fixture.main).renew(&session)), Class::ClockSkewExceeded);
+        assert_eq!(class(there.lock(&fixture.main).renew(&session)), ErrorClass::ClockSkewExceeded);
         clock.advance(STEALABLE_MS);
         let refused = there.acquire(&fixture.main, &request()).expect_err("nothing is stolen");
-        assert_eq!(refused.class(), Class::ClockSkewExceeded);
+        assert_eq!(refused.class(), ErrorClass::ClockSkewExceeded);
         let skew = refused.facts()["skew_ms"].as_u64().expect("a number");
         assert!(skew >= 4_900, "about what it is off, or more on a slow machine: {skew}");
     }
@@ -30,7 +30,7 @@ fn acquire_renew_and_steal_refuse_a_clock_that_is_too_far_off() {
     assert_eq!(lock.session_id, session, "and the lock is as it was");
     let other = Fixture::new();
     other.clock.set_wall_back_by(5_000);
-    assert_eq!(class(other.acquire()), Class::ClockSkewExceeded, "a free lock too");
+    assert_eq!(class(other.acquire()), ErrorClass::ClockSkewExceeded, "a free lock too");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn setting_the_wall_clock_back_revives_no_lease_on_the_same_boot() {
     let session = fixture.acquire().expect("a free lock").session.session_id;
     fixture.clock.advance(30_001);
     fixture.clock.set_wall_back_by(1_000);
-    assert_eq!(class(fixture.repo.lock(&fixture.main).renew(&session)), Class::LockExpired);
+    assert_eq!(class(fixture.repo.lock(&fixture.main).renew(&session)), ErrorClass::LockExpired);
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn after_a_reboot_the_holder_is_expired_and_the_lock_must_be_watched() {
     let fixture = Fixture::new();
     let session = fixture.acquire().expect("a free lock").session.session_id;
     let rebooted = fixture.seen_by(Arc::new(RealFs), Arc::new(TestClock::of_another_host("the next boot")));
-    assert_eq!(class(rebooted.lock(&fixture.main).renew(&session)), Class::LockExpired);
-    assert_eq!(class(rebooted.acquire(&fixture.main, &request())), Class::LockConflict);
+    assert_eq!(class(rebooted.lock(&fixture.main).renew(&session)), ErrorClass::LockExpired);
+    assert_eq!(class(rebooted.acquire(&fixture.main, &request())), ErrorClass::LockConflict);
     rebooted.lock(&fixture.main).release(&session).expect("giving back is always possible");
 }
 
@@ -83,7 +83,7 @@ fn another_host_waits_for_the_filesystems_time_and_then_watches() {
         fixture.seen_by(Arc::new(HookedFs::with_clock_ahead_by(ahead_ms)), Arc::new(clock))
     };
     let early = there(32_000).acquire(&fixture.main, &request()).expect_err("too early");
-    assert_eq!(early.class(), Class::LockConflict);
+    assert_eq!(early.class(), ErrorClass::LockConflict);
     let stealable_at = early.facts()["stealable_at"].as_i64().expect("a time");
     assert_eq!(stealable_at, grant.lock.lease_expires_at.0 + 3_000);
     let watched = std::cell::Cell::new(0);
@@ -110,7 +110,7 @@ fn a_holder_that_renews_while_it_is_watched_keeps_its_lock() {
     };
     let mut hasty = request();
     hasty.on_watch = &renew;
-    assert_eq!(class(there.acquire(&fixture.main, &hasty)), Class::LockConflict);
+    assert_eq!(class(there.acquire(&fixture.main, &hasty)), ErrorClass::LockConflict);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_renewal_from_the_future_is_refused_as_skew() {
     let clock = TestClock::of_another_host("a host with a slow clock");
     clock.set_wall_back_by(60_000);
     let there = fixture.seen_by(Arc::new(HookedFs::with_clock_ahead_by(-60_000)), Arc::new(clock));
-    assert_eq!(class(there.acquire(&fixture.main, &request())), Class::ClockSkewExceeded);
+    assert_eq!(class(there.acquire(&fixture.main, &request())), ErrorClass::ClockSkewExceeded);
     assert_eq!(there.status(&fixture.main).expect("readable").state, LockState::ClockSkew);
 }
 
@@ -135,5 +135,5 @@ fn a_dead_holder_permits_no_early_steal() {
     let status = fixture.repo.status(&fixture.main).expect("readable");
     assert_eq!(status.holder, Some(worktree::holder::ProcessState::Ended));
     fixture.clock.advance(30_000);
-    assert_eq!(class(fixture.acquire()), Class::LockConflict);
+    assert_eq!(class(fixture.acquire()), ErrorClass::LockConflict);
 }

@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use worktree::doctor::{DoctorRequest, Finding, Report};
+use worktree::doctor::{DoctorReport, DoctorRequest, Finding};
 use worktree::ids::{EntryNumber, SessionId, SnapshotId};
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
@@ -128,11 +128,11 @@ fn unfinished(fixture: &Fixture, worktree: &Worktree) -> Vec<SnapshotId> {
         .collect()
 }
 
-fn repair(repo: &Repo) -> Report {
+fn repair(repo: &Repo) -> DoctorReport {
     repo.doctor(DoctorRequest { strict: true, repair: true }).expect("damage is a finding, not a failure")
 }
 
-fn codes(report: &Report) -> Vec<&str> {
+fn codes(report: &DoctorReport) -> Vec<&str> {
     report.findings.iter().map(|finding: &Finding| finding.code).collect()
 }
 

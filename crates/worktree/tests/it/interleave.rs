@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use worktree::clock::{BootId, BootMs, Clock, Millis, MonoMs, UnixMs};
-use worktree::error::Class;
+use worktree::error::ErrorClass;
 use worktree::fs::RealFs;
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
@@ -53,7 +53,7 @@ fn a_publish_that_was_checked_before_the_steal_is_fenced_after_it() {
     let session = fixture.acquire().expect("a free lock").session.session_id;
     let paused = just_before(&fixture, is_entry, stealer(&fixture));
     let refused = snapshot(&paused, &fixture.main, Some(&session), Consistency::Quiesced);
-    assert_eq!(class(refused), Class::FencingMismatch);
+    assert_eq!(class(refused), ErrorClass::FencingMismatch);
     assert!(fixture.repo.history(&fixture.main, 9).expect("readable").is_empty());
     let left = std::fs::read_dir(fixture.repo.layout().snapshots()).expect("readable").count();
     assert_eq!(left, 0, "no trace of a partial publish");
@@ -64,7 +64,7 @@ fn a_release_that_was_checked_before_the_steal_does_not_free_the_thiefs_lock() {
     let fixture = Fixture::new();
     let session = fixture.acquire().expect("a free lock").session.session_id;
     let paused = just_before(&fixture, is_entry, stealer(&fixture));
-    assert_eq!(class(paused.lock(&fixture.main).release(&session)), Class::LockNotHeld);
+    assert_eq!(class(paused.lock(&fixture.main).release(&session)), ErrorClass::LockNotHeld);
     let lock = fixture.repo.status(&fixture.main).expect("readable").lock.expect("the stealer's");
     assert_eq!(lock.acquire_seq, 2);
 }
@@ -76,7 +76,7 @@ fn a_renewal_that_the_steal_overtook_does_not_count() {
     let is_renewal =
         |call, path: &Path| call == Call::Rename && path.extension().is_some_and(|end| end == "renew");
     let paused = just_before(&fixture, is_renewal, stealer(&fixture));
-    assert_eq!(class(paused.lock(&fixture.main).renew(&session)), Class::LockNotHeld);
+    assert_eq!(class(paused.lock(&fixture.main).renew(&session)), ErrorClass::LockNotHeld);
     let lock = fixture.repo.status(&fixture.main).expect("readable").lock.expect("the stealer's");
     assert_eq!(lock.acquire_seq, 2, "and it leaves the stealer's lock as it was");
 }
@@ -93,11 +93,11 @@ fn a_renewal_that_did_not_count_is_no_basis_for_the_next() {
         |call, path: &Path| call == Call::Rename && path.extension().is_some_and(|end| end == "renew");
     fixture.clock.advance(25_000);
     let slow = just_before(&fixture, is_renewal, move || clock.advance(5_001));
-    assert_eq!(class(slow.lock(&fixture.main).renew(&session)), Class::LockExpired);
+    assert_eq!(class(slow.lock(&fixture.main).renew(&session)), ErrorClass::LockExpired);
     let status = fixture.repo.status(&fixture.main).expect("readable");
     assert_eq!(status.state, worktree::status::LockState::Live, "to others it looks renewed");
-    assert_eq!(class(fixture.repo.lock(&fixture.main).renew(&session)), Class::LockExpired);
-    assert_eq!(class(fixture.snapshot(&session)), Class::LockExpired);
+    assert_eq!(class(fixture.repo.lock(&fixture.main).renew(&session)), ErrorClass::LockExpired);
+    assert_eq!(class(fixture.snapshot(&session)), ErrorClass::LockExpired);
 }
 
 /// A stealer reads a running lease, and pauses before it reads the clock. The holder renews in time. When the
@@ -116,7 +116,7 @@ fn a_steal_is_not_decided_by_a_view_older_than_the_clock() {
     };
     let pausing = PausingClock { clock: fixture.clock.clone(), action: Mutex::new(Some(Box::new(action))) };
     let stealer = fixture.seen_by(Arc::new(RealFs), Arc::new(pausing));
-    assert_eq!(class(stealer.acquire(&fixture.main, &request())), Class::LockConflict);
+    assert_eq!(class(stealer.acquire(&fixture.main, &request())), ErrorClass::LockConflict);
     fixture.repo.lock(&fixture.main).renew(&session).expect("the lease runs, undisturbed");
 }
 
@@ -171,7 +171,7 @@ fn a_restore_that_pauses_before_its_swap_cannot_replace_the_next_holders_files()
         },
     );
     let request = RestoreRequest { session: Some(session), discard_changes: true, progress: &NoProgress };
-    assert_eq!(class(paused.restore(&fixture.main, &old, &request)), Class::FencingMismatch);
+    assert_eq!(class(paused.restore(&fixture.main, &old, &request)), ErrorClass::FencingMismatch);
     assert_eq!(std::fs::read(fixture.payload("file")).expect("there"), b"the stealer's");
 }
 

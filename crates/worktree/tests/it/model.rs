@@ -13,7 +13,7 @@ use worktree::clock::{BootId, BootMs, UnixMs};
 use worktree::holder::HolderId;
 use worktree::ids::{Digest, FencingToken};
 use worktree::lease::{LeaseState, LeaseTime, lease_state, may_act};
-use worktree::policy::{Policy, PolicyChanges};
+use worktree::policy::{LockPolicy, PolicyChanges};
 use worktree::record::{BootStamp, LockRecord};
 
 /// Which safeguard is removed.
@@ -365,7 +365,7 @@ static GRANTED: LazyLock<LockRecord> = LazyLock::new(|| {
         acquire_seq: 1,
         created_at: UnixMs(0),
         last_renewed_at: UnixMs(0),
-        policy: Policy::DEFAULT.with(&changes).expect("valid"),
+        policy: LockPolicy::DEFAULT.with(&changes).expect("valid"),
         lease_expires_at: UnixMs(0),
         fencing_token: FencingToken(1),
         boot: stamp(0),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use worktree::error::Class;
+use worktree::error::ErrorClass;
 use worktree::fs::RealFs;
 use worktree::lock::ReleaseOutcome;
 use worktree::restore::RestoreRequest;
@@ -20,11 +20,11 @@ fn a_paused_holder_that_wakes_after_the_steal_can_do_nothing() {
     let stealer = fixture.acquire().expect("the lease is long over");
 
     let lock = fixture.repo.lock(&fixture.main);
-    assert_eq!(class(lock.renew(&paused)), Class::LockNotHeld);
-    assert_eq!(class(lock.release(&paused)), Class::LockNotHeld);
-    assert_eq!(class(fixture.snapshot(&paused)), Class::FencingMismatch);
+    assert_eq!(class(lock.renew(&paused)), ErrorClass::LockNotHeld);
+    assert_eq!(class(lock.release(&paused)), ErrorClass::LockNotHeld);
+    assert_eq!(class(fixture.snapshot(&paused)), ErrorClass::FencingMismatch);
     let restore = RestoreRequest { session: Some(paused), discard_changes: true, progress: &NoProgress };
-    assert_eq!(class(fixture.repo.restore(&fixture.main, &before, &restore)), Class::FencingMismatch);
+    assert_eq!(class(fixture.repo.restore(&fixture.main, &before, &restore)), ErrorClass::FencingMismatch);
 
     let history = fixture.repo.history(&fixture.main, 10).expect("readable");
     assert_eq!(history.len(), 1, "no trace of what was refused");
@@ -39,8 +39,8 @@ fn an_expired_holder_may_only_release() {
     let session = fixture.acquire().expect("a free lock").session.session_id;
     fixture.clock.advance(30_001);
     let lock = fixture.repo.lock(&fixture.main);
-    assert_eq!(class(lock.renew(&session)), Class::LockExpired);
-    assert_eq!(class(fixture.snapshot(&session)), Class::LockExpired);
+    assert_eq!(class(lock.renew(&session)), ErrorClass::LockExpired);
+    assert_eq!(class(fixture.snapshot(&session)), ErrorClass::LockExpired);
     assert_eq!(lock.release(&session).expect("not stolen yet"), ReleaseOutcome::Released);
     assert_eq!(lock.release(&session).expect("the same holder again"), ReleaseOutcome::AlreadyReleased);
 }
@@ -51,5 +51,5 @@ fn another_machine_steals_only_after_a_watch_without_renewals() {
     fixture.acquire().expect("a free lock");
     let elsewhere = Arc::new(TestClock::of_another_host("another-boot"));
     let there = fixture.seen_by(Arc::new(RealFs), elsewhere);
-    assert_eq!(class(there.acquire(&fixture.main, &request())), Class::LockConflict);
+    assert_eq!(class(there.acquire(&fixture.main, &request())), ErrorClass::LockConflict);
 }

@@ -12,10 +12,10 @@ use worktree::error::Result;
 use worktree::fs::{Fs, RealFs};
 use worktree::holder::{HolderId, Maker};
 use worktree::ids::{Digest, SystemEntropy};
-use worktree::policy::Policy;
-use worktree::record::Event;
+use worktree::policy::LockPolicy;
+use worktree::record::EntryEvent;
 use worktree::repo::Repo;
-use worktree::session::{Session, SessionStore};
+use worktree::session::{LockSession, SessionStore};
 use worktree::worktree::{Mode, Worktree};
 
 use crate::support::sim::{Rng, SimFs};
@@ -37,7 +37,7 @@ impl Machine {
         let sessions = crate::support::scratch();
         let clock = Arc::new(TestClock::new());
         let env = env(&disk, sessions.path(), clock.clone());
-        let repo = Repo::init(env, root, Policy::DEFAULT).expect("an empty disk");
+        let repo = Repo::init(env, root, LockPolicy::DEFAULT).expect("an empty disk");
         let main = repo.add_worktree(new_worktree("main", Mode::Exclusive)).expect("a new name");
         Self { disk, sessions, clock, repo, main }
     }
@@ -63,9 +63,9 @@ fn env(disk: &SimFs, sessions: &Path, clock: Arc<TestClock>) -> worktree::env::E
     }
 }
 
-fn publish(machine: &Machine, session: &Session) -> Result<()> {
+fn publish(machine: &Machine, session: &LockSession) -> Result<()> {
     let lock = machine.repo.lock(&machine.main);
-    let event = |view: &worktree::view::View, token| Event::Publish {
+    let event = |view: &worktree::view::View, token| EntryEvent::Publish {
         fencing_token: Some(token),
         snapshot_id: "the-new-head".parse().expect("a valid id"),
         content_hash: Digest::NONE,
@@ -86,7 +86,7 @@ enum Operation {
 }
 
 impl Operation {
-    fn prepare(self, machine: &Machine) -> Option<Session> {
+    fn prepare(self, machine: &Machine) -> Option<LockSession> {
         if let Self::Acquire = self {
             return None;
         }
@@ -97,7 +97,7 @@ impl Operation {
         Some(grant.session)
     }
 
-    fn act(self, machine: &Machine, session: Option<&Session>) -> Result<()> {
+    fn act(self, machine: &Machine, session: Option<&LockSession>) -> Result<()> {
         let lock = machine.repo.lock(&machine.main);
         let session = || session.expect("prepared");
         match self {
@@ -135,7 +135,7 @@ fn attack(operation: Operation, seed: u64) -> u64 {
     unreachable!("the loop has no end")
 }
 
-fn check(machine: &Machine, acknowledged: &Session, before: worktree::ids::EntryNumber, story: &str) {
+fn check(machine: &Machine, acknowledged: &LockSession, before: worktree::ids::EntryNumber, story: &str) {
     let repo = machine.rebooted();
     let status = repo.status(&machine.main).unwrap_or_else(|error| panic!("{story}: {error}"));
     assert_eq!(

@@ -11,12 +11,12 @@ use std::sync::{Arc, Barrier};
 use rustix::process::{Pid, Signal, kill_process};
 use worktree::clock::{BootId, BootMs, Clock, Millis, MonoMs, SystemClock, UnixMs};
 use worktree::doctor::DoctorRequest;
-use worktree::error::Class;
+use worktree::error::ErrorClass;
 use worktree::fs::RealFs;
 use worktree::ids::SessionId;
 use worktree::lock::AcquireRequest;
-use worktree::policy::{Policy, PolicyChanges};
-use worktree::record::Event;
+use worktree::policy::{LockPolicy, PolicyChanges};
+use worktree::record::EntryEvent;
 use worktree::repo::Repo;
 use worktree::sequence::Sequence;
 use worktree::snapshot::Consistency;
@@ -67,7 +67,7 @@ impl Shared {
         let root = dir.join("repo");
         std::fs::create_dir(&root).expect("writable");
         let env = env(dir, Arc::new(RealFs), Arc::new(SystemClock::new()));
-        let repo = Repo::init(env, &root, Policy::DEFAULT).expect("an empty directory");
+        let repo = Repo::init(env, &root, LockPolicy::DEFAULT).expect("an empty directory");
         let main = repo.add_worktree(new_worktree("main", Mode::Exclusive)).expect("a new name");
         Self { dir: dir.to_owned(), repo, main }
     }
@@ -167,14 +167,14 @@ fn wait_for_go() {
     std::io::stdin().read_line(&mut line).expect("the parent speaks");
 }
 
-fn policy(lease_duration_ms: Millis, max_clock_skew_ms: Millis) -> Policy {
+fn policy(lease_duration_ms: Millis, max_clock_skew_ms: Millis) -> LockPolicy {
     let changes = PolicyChanges {
         lease_duration_ms: Some(lease_duration_ms),
         renew_interval_ms: Some(lease_duration_ms / 4),
         max_clock_skew_ms: Some(max_clock_skew_ms),
         steal_grace_ms: Some(10),
     };
-    Policy::DEFAULT.with(&changes).expect("a valid policy")
+    LockPolicy::DEFAULT.with(&changes).expect("a valid policy")
 }
 
 /// The entry point of a child. Without a role in the environment it does nothing.
@@ -285,7 +285,7 @@ fn acquire_and_release_in_turn(shared: &Shared) {
                 drop(lock.release(&grant.session.session_id));
                 turns += 1;
             }
-            Err(error) if error.class() == Class::LockConflict => shared.clock().wait(10),
+            Err(error) if error.class() == ErrorClass::LockConflict => shared.clock().wait(10),
             Err(error) => return report(error.class().name()),
         }
     }
@@ -321,7 +321,7 @@ fn granted(shared: &Shared) -> Vec<u64> {
     let sequence = Sequence::new(shared.repo.env(), shared.repo.layout(), &shared.main.worktree_id);
     let read = |n| sequence.read(worktree::ids::EntryNumber(n)).expect("readable").entry;
     let grants = (1..=shared.newest()).map(read).filter_map(|entry| match entry.event {
-        Event::Acquire { lock } | Event::Steal { lock, .. } => Some(lock.fencing_token.0),
+        EntryEvent::Acquire { lock } | EntryEvent::Steal { lock, .. } => Some(lock.fencing_token.0),
         _ => None,
     });
     grants.collect()

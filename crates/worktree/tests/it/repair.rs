@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use worktree::doctor::{DoctorRequest, Finding};
-use worktree::error::Class;
+use worktree::error::ErrorClass;
 use worktree::ids::SessionId;
 use worktree::lock::ReleaseOutcome;
 use worktree::repo::Repo;
@@ -58,7 +58,7 @@ fn a_renewal_made_after_doctor_read_the_lock_is_left_alone() {
     );
     let found = repair(&doctor);
     assert!(found.is_empty(), "{found:?}");
-    assert_eq!(class(fixture.acquire()), Class::LockConflict, "the renewed lease runs");
+    assert_eq!(class(fixture.acquire()), ErrorClass::LockConflict, "the renewed lease runs");
 }
 
 /// Doctor read that a snapshot was not published, and paused. On another host the snapshot was published, and
@@ -256,11 +256,11 @@ fn releasing_a_lock_that_was_stolen_is_refused_for_ever() {
     fixture.clock.advance(STEALABLE_MS);
     let stealer = fixture.acquire().expect("stealable").session.session_id;
     let lock = fixture.repo.lock(&fixture.main);
-    assert_eq!(class(lock.release(&session)), Class::LockNotHeld);
+    assert_eq!(class(lock.release(&session)), ErrorClass::LockNotHeld);
     lock.release(&stealer).expect("the stealer's own");
-    assert_eq!(class(lock.release(&session)), Class::LockNotHeld, "the release was another's");
+    assert_eq!(class(lock.release(&session)), ErrorClass::LockNotHeld, "the release was another's");
     repair(&fixture.repo);
-    assert_eq!(class(lock.release(&session)), Class::LockNotHeld, "nor is it without its file");
+    assert_eq!(class(lock.release(&session)), ErrorClass::LockNotHeld, "nor is it without its file");
 }
 
 /// How long one side of an interleaving may wait for the other.

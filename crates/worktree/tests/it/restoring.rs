@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use worktree::clock::SystemClock;
 use worktree::doctor::DoctorRequest;
-use worktree::error::{Class, Result};
+use worktree::error::{ErrorClass, Result};
 use worktree::fs::{Fs, RealFs};
 use worktree::ids::SessionId;
 use worktree::repo::{NewWorktree, Repo};
@@ -183,7 +183,7 @@ fn a_settler_that_was_overtaken_changes_nothing_and_gets_no_lock() {
     let slow = fixture.seen_by(overtaken, fixture.clock.clone());
     let refused = slow.acquire(&fixture.main, &request());
     assert_eq!(read(&fixture, "file"), b"one", "the restore stays finished");
-    assert_eq!(class(refused), Class::FencingMismatch);
+    assert_eq!(class(refused), ErrorClass::FencingMismatch);
 }
 
 /// Removing the stage of an earlier holder took longer than the lease, and the acquire still succeeded.
@@ -194,7 +194,7 @@ fn an_acquire_that_settles_for_longer_than_its_lease_is_refused() {
     let clock = fixture.clock.clone();
     let slow = once_before(|call, _| call == Call::Exchange, move || clock.advance(STEALABLE_MS));
     let slow = fixture.seen_by(slow, fixture.clock.clone());
-    assert_eq!(class(slow.acquire(&fixture.main, &request())), Class::LockExpired);
+    assert_eq!(class(slow.acquire(&fixture.main, &request())), ErrorClass::LockExpired);
 }
 
 /// The next holder could not remove a directory of another user in a stage, so the worktree could not be
@@ -256,7 +256,7 @@ fn a_running_restore_of_a_shared_worktree_is_left_alone_by_others() {
         move || restore(&repo, &main, None, &to).expect("it is the first to commit"),
     );
     let slow = fixture.seen_by(overtaken, fixture.clock.clone());
-    assert_eq!(class(restore(&slow, &fixture.main, None, &s1)), Class::LockConflict);
+    assert_eq!(class(restore(&slow, &fixture.main, None, &s1)), ErrorClass::LockConflict);
     assert_eq!(read(&fixture, "file"), b"two");
     assert_eq!(fixture.repo.head(&fixture.main).expect("readable"), Some(s2.snapshot_id.clone()));
 
@@ -266,7 +266,7 @@ fn a_running_restore_of_a_shared_worktree_is_left_alone_by_others() {
         move || restore(&repo, &main, None, &s2).expect("committed later"),
     );
     let slow = fixture.seen_by(overtaken, fixture.clock.clone());
-    assert_eq!(class(restore(&slow, &fixture.main, None, &s1)), Class::LockConflict);
+    assert_eq!(class(restore(&slow, &fixture.main, None, &s1)), ErrorClass::LockConflict);
     assert_eq!(read(&fixture, "file"), b"two", "the files are those of the head");
 }
 
@@ -286,7 +286,7 @@ fn files_that_are_written_while_a_restore_is_staged_are_not_lost() {
     let repo = fixture.seen_by(busy, fixture.clock.clone());
     let request = RestoreRequest { session: Some(session), discard_changes: false, progress: &NoProgress };
     let refused = repo.restore(&fixture.main, &s1, &request).expect_err("it would be lost");
-    assert_eq!(refused.class(), Class::ConsistencyUnavailable);
+    assert_eq!(refused.class(), ErrorClass::ConsistencyUnavailable);
     assert!(refused.facts().contains_key("path"), "{refused}");
     assert_eq!(read(&fixture, "late"), b"precious");
     assert!(stages(&fixture).is_empty());
@@ -307,7 +307,7 @@ fn of_two_overlapping_worktrees_that_are_added_at_once_at_most_one_stays() {
         move || drop(repo.add_worktree(inner.clone()).expect("the other is not there yet")),
     );
     let slow = fixture.seen_by(race, fixture.clock.clone());
-    assert_eq!(class(slow.add_worktree(nested("outer", "a"))), Class::Invalid);
+    assert_eq!(class(slow.add_worktree(nested("outer", "a"))), ErrorClass::Invalid);
     let left: Vec<String> =
         fixture.repo.worktrees().expect("readable").iter().map(|one| one.worktree_id.to_string()).collect();
     assert_eq!(left, ["inner", "main"]);
@@ -395,7 +395,7 @@ fn part() {
     let Ok(part) = std::env::var("JVS_TEST_UNPRIVILEGED") else { return };
     let dir = PathBuf::from(std::env::var_os("JVS_TEST_DIR").expect("set by the parent"));
     let env = env(&dir, Arc::new(RealFs), Arc::new(SystemClock::new()));
-    let repo = Repo::init(env, &dir.join("repo"), worktree::policy::Policy::DEFAULT).expect("ours");
+    let repo = Repo::init(env, &dir.join("repo"), worktree::policy::LockPolicy::DEFAULT).expect("ours");
     let path = PathBuf::from("sub/main").try_into().expect("a valid path");
     let main =
         repo.add_worktree(NewWorktree { path, ..new_worktree("main", Mode::Exclusive) }).expect("a new name");
@@ -412,7 +412,7 @@ fn part() {
             let sub = dir.join("repo/sub");
             fs::set_permissions(&sub, fs::Permissions::from_mode(0o555)).expect("ours");
             let before = repo.status(&main).expect("readable").newest_entry;
-            assert_eq!(class(restore(&repo, &main, Some(&session), &taken)), Class::Io);
+            assert_eq!(class(restore(&repo, &main, Some(&session), &taken)), ErrorClass::Io);
             assert_eq!(repo.status(&main).expect("readable").newest_entry, before, "nothing was committed");
             repo.lock(&main).release(&session).expect("ours");
             repo.acquire(&main, &request()).expect("the lock can still be had");

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use worktree::doctor::DoctorRequest;
-use worktree::error::Class;
+use worktree::error::ErrorClass;
 use worktree::fs::RealFs;
-use worktree::policy::Policy;
-use worktree::record::{Event, LockRecord};
+use worktree::policy::LockPolicy;
+use worktree::record::{EntryEvent, LockRecord};
 use worktree::restore::RestoreRequest;
 use worktree::sequence::Sequence;
 use worktree::snapshot::Consistency;
@@ -20,7 +20,7 @@ use worktree::worktree::Mode;
 use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
 use crate::support::{Fixture, STEALABLE_MS, TestClock, class, request, snapshot};
 
-fn events(fixture: &Fixture) -> Vec<Event> {
+fn events(fixture: &Fixture) -> Vec<EntryEvent> {
     let sequence = Sequence::new(fixture.repo.env(), fixture.repo.layout(), &fixture.main.worktree_id);
     let newest = sequence.newest().expect("readable").expect("there is one");
     let read = |n| sequence.read(worktree::ids::EntryNumber(n)).expect("readable").entry.event;
@@ -32,7 +32,7 @@ fn events(fixture: &Fixture) -> Vec<Event> {
 fn goals_one_writer_per_exclusive_worktree() {
     let fixture = Fixture::new();
     fixture.acquire().expect("a free lock");
-    assert_eq!(class(fixture.acquire()), Class::LockConflict);
+    assert_eq!(class(fixture.acquire()), ErrorClass::LockConflict);
 }
 
 /// "Prevent stale-holder writes via fencing."
@@ -43,7 +43,7 @@ fn goals_a_stale_holder_publishes_nothing() {
     let stale = fixture.acquire().expect("a free lock").session.session_id;
     fixture.clock.advance(STEALABLE_MS);
     fixture.acquire().expect("stealable");
-    assert_eq!(class(fixture.snapshot(&stale)), Class::FencingMismatch);
+    assert_eq!(class(fixture.snapshot(&stale)), ErrorClass::FencingMismatch);
     assert!(fixture.repo.history(&fixture.main, 9).expect("readable").is_empty());
 }
 
@@ -55,7 +55,7 @@ fn goals_skew_within_the_bound_changes_no_decision() {
         fixture.clock.set_wall_back_by(skew);
         fixture.acquire().expect("within the bound");
         fixture.clock.advance(STEALABLE_MS - 20);
-        assert_eq!(class(fixture.acquire()), Class::LockConflict, "skew={skew}");
+        assert_eq!(class(fixture.acquire()), ErrorClass::LockConflict, "skew={skew}");
         fixture.clock.advance(40);
         assert!(fixture.acquire().is_ok(), "skew={skew}");
     }
@@ -114,7 +114,7 @@ fn schema_every_field_is_there() {
 /// "Default policy values": 30000, 10000, 2000, 1000.
 #[test]
 fn policy_has_the_defaults() {
-    let policy = Policy::DEFAULT;
+    let policy = LockPolicy::DEFAULT;
     let values = [
         policy.lease_duration_ms(),
         policy.renew_interval_ms(),
@@ -136,7 +136,7 @@ fn acquire_creates_its_entry_whole_or_not_at_all() {
         let visible = events(&fixture);
         assert!(visible.len() <= 2, "at={at}");
         if let Some(entry) = visible.get(1) {
-            assert!(matches!(entry, Event::Acquire { .. }), "what can be seen is whole, at={at}");
+            assert!(matches!(entry, EntryEvent::Acquire { .. }), "what can be seen is whole, at={at}");
         }
     }
     assert!(finished, "the attack went past the end of the acquire");
@@ -148,7 +148,7 @@ fn acquire_of_a_live_lock_is_a_conflict() {
     let fixture = Fixture::new();
     fixture.acquire().expect("a free lock");
     fixture.clock.advance(29_000);
-    assert_eq!(class(fixture.acquire()), Class::LockConflict);
+    assert_eq!(class(fixture.acquire()), ErrorClass::LockConflict);
 }
 
 /// "if expired plus skew+grace, steal flow applies and increments fencing token"
@@ -187,12 +187,12 @@ fn renew_needs_nonce_and_session() {
     let fixture = Fixture::new();
     let session = fixture.acquire().expect("a free lock").session;
     let lock = fixture.repo.lock(&fixture.main);
-    assert_eq!(class(lock.renew(&"s-another".parse().expect("valid"))), Class::LockNotHeld);
+    assert_eq!(class(lock.renew(&"s-another".parse().expect("valid"))), ErrorClass::LockNotHeld);
     // The right session with a wrong nonce: the id is public.
     let mut guessed = session.clone();
     guessed.holder_nonce = serde_json::from_str("\"guessed\"").expect("a text");
     fixture.repo.env().sessions.save(&guessed, &*fixture.repo.env().entropy).expect("writable");
-    assert_eq!(class(lock.renew(&session.session_id)), Class::LockNotHeld);
+    assert_eq!(class(lock.renew(&session.session_id)), ErrorClass::LockNotHeld);
     fixture.repo.env().sessions.save(&session, &*fixture.repo.env().entropy).expect("writable");
     lock.renew(&session.session_id).expect("both match");
 }
@@ -222,11 +222,11 @@ fn renew_that_fails_is_reported() {
         _ => CallOutcome::Proceed,
     });
     let repo = fixture.seen_by(Arc::new(broken), fixture.clock.clone());
-    assert_eq!(class(repo.lock(&fixture.main).renew(&session)), Class::Io);
+    assert_eq!(class(repo.lock(&fixture.main).renew(&session)), ErrorClass::Io);
     fixture.clock.advance(30_001);
     assert_eq!(
         class(fixture.repo.lock(&fixture.main).renew(&session)),
-        Class::LockExpired,
+        ErrorClass::LockExpired,
         "it did not count"
     );
 }
@@ -239,7 +239,7 @@ fn steal_is_refused_until_expiry_skew_and_grace_have_passed() {
     let mut steal = request();
     steal.only_steal = true;
     fixture.clock.advance(30_000 + 2_000 + 900);
-    assert_eq!(class(fixture.repo.acquire(&fixture.main, &steal)), Class::LockConflict);
+    assert_eq!(class(fixture.repo.acquire(&fixture.main, &steal)), ErrorClass::LockConflict);
     fixture.clock.advance(200);
     fixture.repo.acquire(&fixture.main, &steal).expect("now");
 }
@@ -257,7 +257,7 @@ fn steal_has_exactly_one_winner() {
     });
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
     for refused in results.into_iter().filter(std::result::Result::is_err) {
-        assert_eq!(class(refused), Class::LockConflict);
+        assert_eq!(class(refused), ErrorClass::LockConflict);
     }
 }
 
@@ -322,7 +322,7 @@ fn release_is_the_holders_alone() {
     let fixture = Fixture::new();
     let session = fixture.acquire().expect("a free lock").session.session_id;
     let lock = fixture.repo.lock(&fixture.main);
-    assert_eq!(class(lock.release(&"s-another".parse().expect("valid"))), Class::LockNotHeld);
+    assert_eq!(class(lock.release(&"s-another".parse().expect("valid"))), ErrorClass::LockNotHeld);
     lock.release(&session).expect("ours");
     assert_eq!(fixture.repo.status(&fixture.main).expect("readable").state, LockState::Free);
 }
@@ -338,9 +338,9 @@ fn fencing_publish_and_restore_need_the_current_token_and_leave_no_trace() {
     fixture.write("file", b"2");
     fixture.clock.advance(STEALABLE_MS);
     fixture.acquire().expect("stealable");
-    assert_eq!(class(fixture.snapshot(&stale)), Class::FencingMismatch);
+    assert_eq!(class(fixture.snapshot(&stale)), ErrorClass::FencingMismatch);
     let restore = RestoreRequest { session: Some(stale), discard_changes: true, progress: &NoProgress };
-    assert_eq!(class(fixture.repo.restore(&fixture.main, &good, &restore)), Class::FencingMismatch);
+    assert_eq!(class(fixture.repo.restore(&fixture.main, &good, &restore)), ErrorClass::FencingMismatch);
     assert_eq!(std::fs::read(fixture.payload("file")).expect("there"), b"2", "the files are untouched");
     assert_eq!(fixture.repo.history(&fixture.main, 9).expect("readable").len(), 1);
     assert_eq!(std::fs::read_dir(fixture.repo.layout().snapshots()).expect("readable").count(), 1);
@@ -354,7 +354,7 @@ fn consistency_quiesced_needs_the_lock() {
     let fixture = Fixture::new();
     fixture.write("file", b"1");
     let refused = snapshot(&fixture.repo, &fixture.main, None, Consistency::Quiesced);
-    assert_eq!(class(refused), Class::LockNotHeld);
+    assert_eq!(class(refused), ErrorClass::LockNotHeld);
     let session = fixture.acquire().expect("a free lock").session.session_id;
     let taken = fixture.snapshot(&session).expect("ours").descriptor;
     assert_eq!((taken.consistency, taken.risk), (Consistency::Quiesced, None));
@@ -391,11 +391,11 @@ fn ready_alone_is_visible_and_the_rest_is_recoverable() {
     let left = std::fs::read_dir(fixture.repo.layout().snapshots()).expect("readable").next();
     let name = left.expect("litter").expect("readable").file_name().into_string().expect("an id");
     assert!(fixture.repo.history(&fixture.main, 9).expect("readable").is_empty(), "hidden");
-    assert_eq!(class(fixture.repo.find(&fixture.main, &name)), Class::PartialSnapshot);
+    assert_eq!(class(fixture.repo.find(&fixture.main, &name)), ErrorClass::PartialSnapshot);
     let found = fixture.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
     assert!(found.findings.iter().any(|finding| finding.code == "partial_snapshot"));
     fixture.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
-    assert_eq!(class(fixture.repo.find(&fixture.main, &name)), Class::NotFound, "and gone");
+    assert_eq!(class(fixture.repo.find(&fixture.main, &name)), ErrorClass::NotFound, "and gone");
 }
 
 /// "On lock acquire and renew, JVS records `last_renewed_at` using local monotonic + wall clock." Decided
@@ -421,7 +421,7 @@ fn clock_skew_refuses_a_steal_and_a_late_steal_is_fine() {
     let holder = fixture.acquire().expect("a free lock").session.session_id;
     fixture.clock.advance(STEALABLE_MS + 3_600_000);
     fixture.clock.set_wall_back_by(2_500);
-    assert_eq!(class(fixture.acquire()), Class::ClockSkewExceeded);
+    assert_eq!(class(fixture.acquire()), ErrorClass::ClockSkewExceeded);
     let lock = fixture.repo.status(&fixture.main).expect("readable").lock.expect("not stolen");
     assert_eq!(lock.session_id, holder);
     fixture.clock.set_wall_back_by(-2_500);
@@ -434,7 +434,7 @@ fn clock_skew_stays_refused_until_it_is_resolved() {
     let fixture = Fixture::new();
     fixture.clock.set_wall_back_by(-10_000);
     for _ in 0..3 {
-        assert_eq!(class(fixture.acquire()), Class::ClockSkewExceeded);
+        assert_eq!(class(fixture.acquire()), ErrorClass::ClockSkewExceeded);
     }
     fixture.clock.set_wall_back_by(10_000);
     fixture.acquire().expect("resolved");
@@ -453,13 +453,13 @@ fn clock_doctor_warns_at_half() {
 #[test]
 fn errors_have_the_names_and_codes_in_order() {
     let classes = [
-        Class::LockConflict,
-        Class::LockExpired,
-        Class::LockNotHeld,
-        Class::FencingMismatch,
-        Class::ClockSkewExceeded,
-        Class::ConsistencyUnavailable,
-        Class::PartialSnapshot,
+        ErrorClass::LockConflict,
+        ErrorClass::LockExpired,
+        ErrorClass::LockNotHeld,
+        ErrorClass::FencingMismatch,
+        ErrorClass::ClockSkewExceeded,
+        ErrorClass::ConsistencyUnavailable,
+        ErrorClass::PartialSnapshot,
     ];
     let names = [
         "E_LOCK_CONFLICT",
@@ -482,5 +482,5 @@ fn steal_from_another_host_follows_the_same_rule() {
     let fixture = Fixture::new();
     fixture.acquire().expect("a free lock");
     let there = fixture.seen_by(Arc::new(RealFs), Arc::new(TestClock::of_another_host("another host")));
-    assert_eq!(class(there.acquire(&fixture.main, &request())), Class::LockConflict);
+    assert_eq!(class(there.acquire(&fixture.main, &request())), ErrorClass::LockConflict);
 }

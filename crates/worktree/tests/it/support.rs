@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use worktree::clock::{BootId, BootMs, Clock, Millis, MonoMs, SystemClock, UnixMs};
 use worktree::env::Env;
-use worktree::error::{Class, Result};
+use worktree::error::{ErrorClass, Result};
 use worktree::fs::{Fs, RealFs};
 use worktree::holder::{HolderId, Maker};
 use worktree::ids::{SessionId, SystemEntropy};
 use worktree::lock::{AcquireRequest, AcquiredLock};
-use worktree::policy::Policy;
+use worktree::policy::LockPolicy;
 use worktree::repo::{NewWorktree, Repo};
 use worktree::session::SessionStore;
 use worktree::snapshot::{Consistency, PublishedSnapshot, SnapshotRequest};
@@ -101,7 +101,7 @@ impl Fixture {
         let env = env(dir.path(), Arc::new(RealFs), clock.clone());
         let root = dir.path().join("repo");
         std::fs::create_dir(&root).expect("writable");
-        let repo = Repo::init(env, &root, Policy::DEFAULT).expect("an empty directory");
+        let repo = Repo::init(env, &root, LockPolicy::DEFAULT).expect("an empty directory");
         let main = repo.add_worktree(new_worktree("main", mode)).expect("a new name");
         Self { dir, clock, repo, main }
     }
@@ -156,15 +156,15 @@ pub fn new_worktree(name: &str, mode: Mode) -> NewWorktree {
         worktree_id: name.parse().expect("a valid name"),
         path: PathBuf::from(name).try_into().expect("a valid path"),
         mode,
-        policy: Policy::DEFAULT,
+        policy: LockPolicy::DEFAULT,
     }
 }
 
 pub fn request() -> AcquireRequest<'static> {
-    request_with(Policy::DEFAULT)
+    request_with(LockPolicy::DEFAULT)
 }
 
-pub fn request_with(policy: Policy) -> AcquireRequest<'static> {
+pub fn request_with(policy: LockPolicy) -> AcquireRequest<'static> {
     AcquireRequest { holder: HolderId::this_process(), policy, only_steal: false, on_watch: &|_| {} }
 }
 
@@ -180,7 +180,7 @@ pub fn snapshot(
 }
 
 /// The class of an error; a success fails the test.
-pub fn class<T: fmt::Debug>(result: Result<T>) -> Class {
+pub fn class<T: fmt::Debug>(result: Result<T>) -> ErrorClass {
     result.expect_err("this must be refused").class()
 }
 

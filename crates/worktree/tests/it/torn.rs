@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use worktree::doctor::{DoctorRequest, Finding};
-use worktree::error::Class;
+use worktree::error::ErrorClass;
 use worktree::fs::RealFs;
 use worktree::tree::NoProgress;
 
@@ -30,7 +30,7 @@ fn a_torn_renewal_delays_a_steal_and_does_not_forbid_it() {
         let token = fixture.repo.lock(&fixture.main).renew(&session).expect("ours").fencing_token;
         cut(&fixture.repo.layout().renewal(&fixture.main.worktree_id, token), quarters);
         fixture.clock.advance(STEALABLE_MS);
-        assert_eq!(class(fixture.acquire()), Class::LockConflict, "its date is too recent");
+        assert_eq!(class(fixture.acquire()), ErrorClass::LockConflict, "its date is too recent");
         let later = Arc::new(TestClock::new());
         later.set_wall_back_by(-40_000);
         let there = fixture.seen_by(Arc::new(HookedFs::with_probes_ahead_by(40_000)), later);
@@ -49,7 +49,7 @@ fn a_torn_copy_is_ignored_and_repaired() {
     let session = fixture.acquire().expect("a free lock").session.session_id;
     let copy = fixture.repo.layout().lock_copy(&fixture.main.worktree_id);
     cut(&copy, 2);
-    assert_eq!(class(fixture.acquire()), Class::LockConflict);
+    assert_eq!(class(fixture.acquire()), ErrorClass::LockConflict);
     assert_eq!(findings(&fixture, true)[0].code, "lock_copy_stale");
     assert!(findings(&fixture, false).is_empty());
     let text = std::fs::read_to_string(&copy).expect("mended");
@@ -65,7 +65,7 @@ fn a_damaged_entry_stops_everything_and_is_named() {
         cut(&path, quarters);
         fixture.clock.advance(STEALABLE_MS);
         if n == 2 {
-            assert_eq!(class(fixture.acquire()), Class::Damaged, "nothing is granted on a guess");
+            assert_eq!(class(fixture.acquire()), ErrorClass::Damaged, "nothing is granted on a guess");
         }
         let found = findings(&fixture, true);
         assert!(found.iter().any(|finding| finding.code == "audit_broken" && !finding.repaired), "{found:?}");
@@ -94,13 +94,13 @@ fn a_snapshot_that_lost_a_byte_is_found_and_not_restored() {
     let snapshot = fixture.snapshot(&session).expect("ours").descriptor;
     let stored = fixture.repo.layout().snapshot_tree(&snapshot.snapshot_id).join("file");
     std::fs::write(&stored, b"Precious").expect("writable");
-    assert_eq!(class(fixture.repo.verify(&snapshot, &NoProgress)), Class::Damaged);
+    assert_eq!(class(fixture.repo.verify(&snapshot, &NoProgress)), ErrorClass::Damaged);
     let restore = worktree::restore::RestoreRequest {
         session: Some(session),
         discard_changes: true,
         progress: &NoProgress,
     };
-    assert_eq!(class(fixture.repo.restore(&fixture.main, &snapshot, &restore)), Class::Damaged);
+    assert_eq!(class(fixture.repo.restore(&fixture.main, &snapshot, &restore)), ErrorClass::Damaged);
     assert_eq!(std::fs::read(fixture.payload("file")).expect("untouched"), b"precious");
     let manifest = fixture.repo.layout().snapshot_manifest(&snapshot.snapshot_id);
     cut(&manifest, 1);
@@ -112,7 +112,7 @@ fn a_torn_session_is_refused_and_says_so() {
     let fixture = Fixture::new();
     let session = fixture.acquire().expect("a free lock").session.session_id;
     cut(&fixture.repo.env().sessions.dir().join(format!("{session}.json")), 2);
-    assert_eq!(class(fixture.repo.lock(&fixture.main).renew(&session)), Class::Damaged);
+    assert_eq!(class(fixture.repo.lock(&fixture.main).renew(&session)), ErrorClass::Damaged);
     let other = fixture.seen_by(Arc::new(RealFs), fixture.clock.clone());
     fixture.clock.advance(STEALABLE_MS);
     other.acquire(&fixture.main, &request()).expect("the lease ran out as usual");

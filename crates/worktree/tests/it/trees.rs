@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
-use worktree::error::Class;
+use worktree::error::ErrorClass;
 use worktree::ids::SessionId;
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::{Consistency, Descriptor};
@@ -109,7 +109,7 @@ fn sockets_and_pipes_are_refused_by_name() {
     let session = fixture.acquire().expect("a free lock").session.session_id;
     let _socket = std::os::unix::net::UnixListener::bind(fixture.payload("a.sock")).expect("writable");
     let refused = fixture.snapshot(&session).expect_err("it cannot be kept");
-    assert_eq!(refused.class(), Class::Invalid);
+    assert_eq!(refused.class(), ErrorClass::Invalid);
     assert!(refused.detail().ends_with("path=a.sock"), "{refused}");
     let left = fs::read_dir(fixture.repo.layout().snapshots()).expect("readable").count();
     assert_eq!(left, 0, "nothing is left of the attempt");
@@ -132,7 +132,11 @@ fn nothing_outside_the_worktree_is_followed_or_written() {
     fs::remove_dir_all(&payload).expect("ours");
     symlink(&outside, &payload).expect("writable");
     let session = fixture.repo.status(&fixture.main).expect("readable").lock.expect("held").session_id;
-    assert_eq!(class(fixture.snapshot(&session)), Class::Io, "a worktree that became a link is not entered");
+    assert_eq!(
+        class(fixture.snapshot(&session)),
+        ErrorClass::Io,
+        "a worktree that became a link is not entered"
+    );
 }
 
 /// A writer that runs when the copy of a file begins.
@@ -165,7 +169,7 @@ fn a_quiesced_snapshot_refuses_a_tree_that_changed_underneath_it() {
         let payload = fixture.repo.payload(&fixture.main);
         let repo = writer_during_copy(&fixture, move || strike(&payload));
         let refused = snapshot(&repo, &fixture.main, Some(&session), Consistency::Quiesced);
-        assert_eq!(class(refused), Class::ConsistencyUnavailable, "strike {number}");
+        assert_eq!(class(refused), ErrorClass::ConsistencyUnavailable, "strike {number}");
         assert!(fixture.repo.history(&fixture.main, 9).expect("readable").is_empty());
     }
 }
@@ -193,7 +197,7 @@ fn a_best_effort_snapshot_of_a_changing_tree_carries_its_risk_everywhere() {
 fn a_shared_worktree_has_no_lock_and_any_process_moves_its_head() {
     let fixture = Fixture::with_mode(Mode::Shared);
     fixture.write("file", b"1");
-    assert_eq!(class(fixture.acquire()), Class::Invalid);
+    assert_eq!(class(fixture.acquire()), ErrorClass::Invalid);
     let taken = snapshot(&fixture.repo, &fixture.main, None, Consistency::Quiesced).expect("nobody writes");
     assert!(taken.is_head);
     assert_eq!(taken.descriptor.mode, Mode::Shared, "the descriptor tells that there was no single writer");

@@ -97,9 +97,9 @@ pub(crate) struct NewServer {
     #[command(flatten)]
     pub(crate) pass: PassphraseSource,
     #[command(flatten)]
-    pub(crate) kind: Kind,
+    pub(crate) kind: CertificateArgs,
     #[command(flatten)]
-    pub(crate) write: Write,
+    pub(crate) write: WriteArgs,
 }
 
 #[derive(Args)]
@@ -125,9 +125,9 @@ pub(crate) struct NewClient {
     #[command(flatten)]
     pub(crate) pass: PassphraseSource,
     #[command(flatten)]
-    pub(crate) kind: Kind,
+    pub(crate) kind: CertificateArgs,
     #[command(flatten)]
-    pub(crate) write: Write,
+    pub(crate) write: WriteArgs,
 }
 
 #[derive(Args)]
@@ -145,7 +145,7 @@ pub(crate) struct Revoke {
     #[arg(value_name = "HEX-SERIAL", required = true)]
     pub(crate) serials: Vec<Serial>,
     #[command(flatten)]
-    pub(crate) write: Write,
+    pub(crate) write: WriteArgs,
 }
 
 #[derive(Args)]
@@ -212,7 +212,7 @@ pub(crate) struct PassphraseSource {
 
 /// The validity and key algorithm of a certificate.
 #[derive(Args)]
-pub(crate) struct Kind {
+pub(crate) struct CertificateArgs {
     /// Validity in days, limited by that of the CA, which is valid for ten years.
     #[arg(long, value_name = "N", default_value_t = Days::DEFAULT)]
     pub(crate) days: Days,
@@ -221,7 +221,7 @@ pub(crate) struct Kind {
     pub(crate) algorithm: KeyAlgorithm,
 }
 
-impl Kind {
+impl CertificateArgs {
     pub(crate) fn get(&self) -> (Algorithm, Days) {
         let algorithm = match self.algorithm {
             KeyAlgorithm::P256 => Algorithm::P256,
@@ -232,7 +232,7 @@ impl Kind {
 }
 
 #[derive(Args)]
-pub(crate) struct Write {
+pub(crate) struct WriteArgs {
     /// Overwrite existing files.
     #[arg(long)]
     pub(crate) force: bool,
@@ -240,7 +240,7 @@ pub(crate) struct Write {
     pub(crate) output: Output,
 }
 
-impl Write {
+impl WriteArgs {
     pub(crate) fn existing(&self) -> Existing {
         if self.force { Existing::Replace } else { Existing::Keep }
     }
@@ -249,12 +249,12 @@ impl Write {
 #[derive(Args)]
 pub(crate) struct Output {
     /// Format of the output.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(crate) output: Format,
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) output: OutputFormat,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     Text,
     Json,
 }

@@ -4,7 +4,7 @@ use identity::{IssueContext, Rights, ServerBundle, file};
 
 use super::args::{NewClient, NewServer};
 use super::ca::Ca;
-use super::view::Report;
+use super::view::IdentityReport;
 use super::{fill, now, read_server};
 use crate::notice;
 
@@ -24,7 +24,7 @@ pub(crate) fn server(args: &NewServer) -> Result<(), String> {
     if !ca.key.is_sealed() && (ca_out.is_some() || args.with_ca_key) {
         notice("note: the CA key is not encrypted; use --ca-pass-prompt to encrypt it");
     }
-    let mut report = Report::about(&args.out);
+    let mut report = IdentityReport::about(&args.out);
     report.add_path("ca_file", ca_out.as_deref());
     report.add_server(&bundle);
     report.print(args.write.output.output);
@@ -57,7 +57,7 @@ pub(crate) fn client(args: &NewClient) -> Result<(), String> {
     let bundle = ca.authority.issue_client(&args.cn, who, args.kind.get(), &mut moment)?;
     let text = bundle.to_pem();
     file::write(&[(args.out.as_path(), text.as_str())], args.write.existing(), &mut fill)?;
-    let mut report = Report::about(&args.out);
+    let mut report = IdentityReport::about(&args.out);
     report.add_client(&bundle);
     report.print(args.write.output.output);
     Ok(())

@@ -6,7 +6,7 @@ use identity::file::{self, Existing};
 use identity::{Denylist, ServerBundle};
 
 use super::args::Revoke;
-use super::view::Report;
+use super::view::IdentityReport;
 use super::{fill, read_server};
 use crate::notice;
 
@@ -21,7 +21,7 @@ pub(crate) fn client(args: &Revoke) -> Result<(), String> {
     let existing = if same { Existing::Replace } else { args.write.existing() };
     file::write(&[(out, changed.to_pem().as_str())], existing, &mut fill)?;
     warn_if_own(&bundle, &added);
-    let mut report = Report::about(out);
+    let mut report = IdentityReport::about(out);
     report.add_serials("revoked_now", &added);
     report.add_serials("revoked", changed.denylist());
     report.print(args.write.output.output);

@@ -10,7 +10,7 @@ use std::path::Path;
 use identity::{Certificate, Denylist, Error, UnixTime};
 
 use super::args::{Output, VerifyClient, VerifyServer};
-use super::view::{Report, rfc3339};
+use super::view::{IdentityReport, rfc3339};
 use super::{now, read_client, read_denylist, read_server};
 
 /// Certificates with less validity left get a note.
@@ -91,7 +91,7 @@ impl Findings {
 
     fn report(self, path: &Path, output: &Output) -> Result<(), String> {
         let count = self.problems.len();
-        let mut report = Report::about(path);
+        let mut report = IdentityReport::about(path);
         report.add_flag("ok", count == 0);
         report.add_list("problems", self.problems);
         report.add_list("notes", self.notes);

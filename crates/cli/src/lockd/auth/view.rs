@@ -11,10 +11,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use identity::{CaKey, Certificate, ClientBundle, Denylist, PeerIdentity, ServerBundle, UnixTime};
 use serde_json::{Value, json};
 
-use super::args::Format;
+use super::args::OutputFormat;
 
 /// The fields of a report, in order.
-pub(crate) struct Report(Fields);
+pub(crate) struct IdentityReport(Fields);
 
 type Fields = Vec<(&'static str, Field)>;
 
@@ -27,10 +27,10 @@ enum Field {
     Group(Fields),
 }
 
-impl Report {
+impl IdentityReport {
     /// A report that starts with the file's path.
-    pub(crate) fn about(path: &Path) -> Report {
-        Report(vec![("file", Field::Text(path.display().to_string()))])
+    pub(crate) fn about(path: &Path) -> IdentityReport {
+        IdentityReport(vec![("file", Field::Text(path.display().to_string()))])
     }
 
     pub(crate) fn add_path(&mut self, name: &'static str, path: Option<&Path>) {
@@ -86,10 +86,10 @@ impl Report {
     }
 
     /// Prints the report. A closed pipe is no failure: the files are written already.
-    pub(crate) fn print(self, format: Format) {
+    pub(crate) fn print(self, format: OutputFormat) {
         let text = match format {
-            Format::Json => format!("{}\n", Field::Group(self.0).json()),
-            Format::Text => self.0.iter().map(|(name, field)| field.lines(name, "")).collect(),
+            OutputFormat::Json => format!("{}\n", Field::Group(self.0).json()),
+            OutputFormat::Text => self.0.iter().map(|(name, field)| field.lines(name, "")).collect(),
         };
         drop(std::io::stdout().write_all(text.as_bytes()));
     }

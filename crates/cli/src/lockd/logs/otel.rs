@@ -40,7 +40,7 @@ where
             "only http:// collectors are supported: run one on this machine or a trusted network: otlp-endpoint={endpoint}"
         ));
     }
-    let client = Client {
+    let client = ExportClient {
         runtime: Handle::current(),
         inner: HyperClient::with_default_connector(EXPORT_TIMEOUT, None),
     };
@@ -61,13 +61,13 @@ where
 
 /// Runs the exporter's requests on the tokio runtime: the exporter calls from a thread of its own.
 #[derive(Debug)]
-struct Client {
+struct ExportClient {
     runtime: Handle,
     inner: HyperClient,
 }
 
 #[async_trait]
-impl HttpClient for Client {
+impl HttpClient for ExportClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let inner = self.inner.clone();
         self.runtime.spawn(async move { inner.send_bytes(request).await }).await?

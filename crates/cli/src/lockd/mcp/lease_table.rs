@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(super) type Handle = u64;
 
 /// A reservation for one lease; freed on drop.
-pub(super) type Slot = OwnedSemaphorePermit;
+pub(super) type LeaseSlot = OwnedSemaphorePermit;
 
 /// A snapshot of a lease in the table.
 pub(super) struct LeaseInfo {
@@ -24,13 +24,13 @@ pub(super) struct LeaseInfo {
 pub(super) struct LeaseTable {
     slots: Arc<Semaphore>,
     slots_max: u32,
-    table: Mutex<Table>,
+    table: Mutex<LeaseRows>,
 }
 
 #[derive(Default)]
-struct Table {
+struct LeaseRows {
     last: Handle,
-    leases: BTreeMap<Handle, (Lease, Slot)>,
+    leases: BTreeMap<Handle, (Lease, LeaseSlot)>,
     closed: bool,
 }
 
@@ -40,17 +40,17 @@ impl LeaseTable {
         LeaseTable { slots, slots_max, table: Mutex::default() }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, LeaseRows> {
         self.table.lock().expect("no code panics while holding the lock")
     }
 
     /// Reserves a slot, before the lease is requested; `None` if the table is full.
-    pub(super) fn slot(&self) -> Option<Slot> {
+    pub(super) fn slot(&self) -> Option<LeaseSlot> {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
     /// Adds a lease. If the table is closed it is returned, and the caller must release it.
-    pub(super) fn add(&self, lease: Lease, slot: Slot) -> Result<LeaseInfo, (Lease, Slot)> {
+    pub(super) fn add(&self, lease: Lease, slot: LeaseSlot) -> Result<LeaseInfo, (Lease, LeaseSlot)> {
         let mut table = self.table();
         if table.closed {
             return Err((lease, slot));
@@ -63,7 +63,7 @@ impl LeaseTable {
     }
 
     /// Removes a lease, lost or not.
-    pub(super) fn take(&self, handle: Handle) -> Option<(Lease, Slot)> {
+    pub(super) fn take(&self, handle: Handle) -> Option<(Lease, LeaseSlot)> {
         self.table().leases.remove(&handle)
     }
 
@@ -91,7 +91,7 @@ impl LeaseTable {
     }
 
     /// Closes the table to new leases and returns all that it held.
-    pub(super) fn close(&self) -> Vec<(Lease, Slot)> {
+    pub(super) fn close(&self) -> Vec<(Lease, LeaseSlot)> {
         let mut table = self.table();
         table.closed = true;
         std::mem::take(&mut table.leases).into_values().collect()

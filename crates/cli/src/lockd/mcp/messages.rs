@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
-use api::agents::{Judged, Reconciled, ResourceState, Verdict};
+use api::agents::{ManifestOutcome, ReconciledLease, ResourceState, Verdict};
 use api::responses::{Committed, Granted, Lease};
 use cli::remote::agents::conflicts;
 use cli::remote::client_failure;
@@ -57,7 +57,7 @@ pub(super) fn lost(info: &LeaseInfo, why: LossReason) -> String {
 }
 
 /// A lease that the agent no longer holds.
-pub(super) fn no_longer_held(found: &Reconciled) -> String {
+pub(super) fn no_longer_held(found: &ReconciledLease) -> String {
     let why = found.detail.as_deref().or_else(|| found.view.as_ref().map(|view| view.state.as_str()));
     // Only the public part of the credential is repeated.
     let name = found.lease_id.split('.').next().unwrap_or_default();
@@ -79,7 +79,7 @@ pub(super) fn own_conflict(info: &LeaseInfo) -> String {
 }
 
 /// A manifest that was not granted.
-pub(super) fn judged(judged: &Judged, release: &[LeaseInfo]) -> String {
+pub(super) fn judged(judged: &ManifestOutcome, release: &[LeaseInfo]) -> String {
     let conflicts = conflicts(judged);
     let backoff = judged.backoff_ms.unwrap_or_default();
     let (what, next) = match judged.verdict {

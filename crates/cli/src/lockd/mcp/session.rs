@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use api::Code;
-use api::agents::{self, Intent, Judged, Reconciled};
+use api::agents::{self, Intent, ManifestOutcome, ReconciledLease};
 use api::responses::Granted;
-use cli::remote::agents::Agent;
+use cli::remote::agents::AgentRun;
 use cli::remote::documents::edited;
-use lockd_client::{Client, Conditions, DeclareOutcome, Error, Lease, Options};
+use lockd_client::{AcquireOptions, Client, Conditions, DeclareOutcome, Error, Lease};
 use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use super::lease_table::{Handle, LeaseInfo, LeaseTable, Slot};
+use super::lease_table::{Handle, LeaseInfo, LeaseSlot, LeaseTable};
 use super::messages;
 use super::tools::{Acquire, Manifest, Reconcile, Release, StateGet, StateUpdate, ToolName, WhoHolds};
 use crate::notice;
@@ -24,7 +24,7 @@ pub(super) const DOCUMENT_BYTES_MAX: usize = 256 << 10;
 pub(super) type ToolResult = Result<String, String>;
 
 /// The limits of one connection.
-pub(super) struct Limits {
+pub(super) struct SessionLimits {
     pub(super) leases_max: u32,
     pub(super) wait_max: Duration,
 }
@@ -33,17 +33,17 @@ pub(super) struct Limits {
 pub(super) struct AgentSession {
     client: Client,
     namespace: Option<String>,
-    agent: Agent,
+    agent: AgentRun,
     leases: LeaseTable,
-    limits: Limits,
+    limits: SessionLimits,
 }
 
 impl AgentSession {
     pub(super) fn new(
         client: Client,
         namespace: Option<String>,
-        agent: Agent,
-        limits: Limits,
+        agent: AgentRun,
+        limits: SessionLimits,
     ) -> AgentSession {
         AgentSession { client, namespace, agent, leases: LeaseTable::new(limits.leases_max), limits }
     }
@@ -72,13 +72,13 @@ impl AgentSession {
     }
 
     async fn acquire(&self, args: Acquire) -> ToolResult {
-        let options = Options {
+        let options = AcquireOptions {
             namespace: self.namespace.clone(),
             ttl: args.ttl_seconds.map(|seconds| Duration::from_secs(seconds.into())),
             owner: Some(self.agent.agent_id.clone()),
             block: self.wait(args.wait_seconds)?,
             session_id: Some(self.agent.session_id.clone()),
-            ..Options::default()
+            ..AcquireOptions::default()
         };
         let slot = self.slot()?;
         match self.client.acquire(&args.key, &options).await {
@@ -122,13 +122,13 @@ impl AgentSession {
     }
 
     /// The leases of this connection that must be released first, as the wait-die verdict lists them.
-    fn to_release(&self, judged: &Judged) -> Vec<LeaseInfo> {
+    fn to_release(&self, judged: &ManifestOutcome) -> Vec<LeaseInfo> {
         let mut live = self.leases.live();
         live.retain(|info| judged.release.contains(&info.granted.public_id));
         live
     }
 
-    async fn track(&self, lease: Lease, slot: Slot) -> Result<LeaseInfo, String> {
+    async fn track(&self, lease: Lease, slot: LeaseSlot) -> Result<LeaseInfo, String> {
         match self.leases.add(lease, slot) {
             Ok(info) => Ok(info),
             Err((lease, _slot)) => {
@@ -139,7 +139,7 @@ impl AgentSession {
         }
     }
 
-    fn slot(&self) -> Result<Slot, String> {
+    fn slot(&self) -> Result<LeaseSlot, String> {
         let full = || messages::lease_limit(self.limits.leases_max, &self.leases.live());
         self.leases.slot().ok_or_else(full)
     }
@@ -215,7 +215,7 @@ impl AgentSession {
     }
 
     /// Reports one lease. A valid lease of this agent that is not yet in the table is added to it.
-    async fn settle(&self, found: &Reconciled, own: &[LeaseInfo]) -> String {
+    async fn settle(&self, found: &ReconciledLease, own: &[LeaseInfo]) -> String {
         if let Some(info) = own.iter().find(|info| info.granted.lease_id == found.lease_id) {
             return if found.valid { messages::held(info) } else { messages::no_longer_held(found) };
         }
@@ -303,7 +303,7 @@ impl AgentSession {
     }
 }
 
-async fn release_on_exit((lease, _slot): (Lease, Slot)) {
+async fn release_on_exit((lease, _slot): (Lease, LeaseSlot)) {
     let name = lease.granted().public_id.clone();
     if let Err(error) = lease.release().await {
         notice(&format!("a lease could not be released and will expire: {error}: public_id={name}"));

@@ -77,7 +77,7 @@ fn configure(values: &BTreeMap<&'static str, OsString>) -> Result<Config, String
         }
         None => xdg::data_home().map(|home| home.join("lockd")).ok_or("no home directory; set --data-dir")?,
     };
-    let mut config = Config::in_folder(data_dir);
+    let mut config = Config::in_directory(data_dir);
     for setting in Config::SETTINGS.iter().filter(|setting| setting.name != DATA_DIR) {
         if let Some(value) = values.get(setting.name) {
             setting.set(&mut config, value).map_err(|error| invalid(setting, value, &error))?;
@@ -91,7 +91,7 @@ fn configure(values: &BTreeMap<&'static str, OsString>) -> Result<Config, String
 const DATA_DIR: &str = "data-dir";
 
 /// In the words of clap.
-fn invalid(setting: &Setting, value: &OsStr, error: &str) -> String {
+fn invalid(setting: &Setting<Config>, value: &OsStr, error: &str) -> String {
     format!("invalid value '{}' for '--{} <{}>': {error}", value.display(), setting.name, setting.value_name)
 }
 
@@ -145,19 +145,20 @@ fn read(path: &Path) -> Result<BTreeMap<String, String>, String> {
 impl Resolved {
     /// Each setting by its name, with its source; null: not set.
     pub(super) fn listed(&self) -> Vec<(&'static str, Value, &Source)> {
-        let source = |setting: &Setting| self.sources.get(setting.name).unwrap_or(&Source::Default);
-        let row =
-            |setting: &'static Setting| (setting.name, shown(setting.get(&self.config)), source(setting));
+        let source = |setting: &Setting<Config>| self.sources.get(setting.name).unwrap_or(&Source::Default);
+        let row = |setting: &'static Setting<Config>| {
+            (setting.name, shown(setting.get(&self.config)), source(setting))
+        };
         Config::SETTINGS.iter().map(row).collect()
     }
 }
 
-fn shown(value: settings::Value) -> Value {
+fn shown(value: settings::ShownValue) -> Value {
     match value {
-        settings::Value::Unset => Value::Null,
-        settings::Value::Text(text) => text.into(),
-        settings::Value::Number(number) => number.into(),
-        settings::Value::Switch(on) => on.into(),
+        settings::ShownValue::Unset => Value::Null,
+        settings::ShownValue::Text(text) => text.into(),
+        settings::ShownValue::Number(number) => number.into(),
+        settings::ShownValue::Switch(on) => on.into(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use cli::exit_codes::{JVS, LOCKD, Row};
+use cli::exit_codes::{ExitCode, JVS, LOCKD};
 
 fn help(program: impl AsRef<Path>) -> String {
     let output = Command::new(program.as_ref()).arg("--help").output().expect("the program runs");
@@ -14,7 +14,7 @@ fn help(program: impl AsRef<Path>) -> String {
 fn help_lists_every_exit_code_of_lockd_and_lockc() {
     for program in [assert_cmd::cargo::cargo_bin!("lockd"), assert_cmd::cargo::cargo_bin!("lockc")] {
         let help = help(program);
-        for Row { code, name, .. } in &LOCKD {
+        for ExitCode { code, name, .. } in &LOCKD {
             assert!(help.contains(&format!("{code} {name}")), "{code} {name}: {help}");
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use identity::Role;
-use lockd_client::{Client, Conditions, Options, Progress};
+use lockd_client::{AcquireOptions, Client, Conditions, TransferProgress};
 
 use crate::lockd::server::Server;
 
@@ -14,7 +14,7 @@ struct ByteCounts {
     moved: AtomicU64,
 }
 
-impl Progress for ByteCounts {
+impl TransferProgress for ByteCounts {
     fn begin(&self, bytes: u64) {
         self.announced.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -35,7 +35,7 @@ fn a_large_document_is_counted_there_and_back() {
     let bytes = document.len() as u64;
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
-        let lease = client.acquire("orders", &Options::default()).await.expect("free");
+        let lease = client.acquire("orders", &AcquireOptions::default()).await.expect("free");
         assert_eq!(count(), (0, 0), "small requests are not counted");
         lease.update_state(document.clone(), &Conditions::default()).await.expect("room");
         assert_eq!(count(), (bytes, bytes));

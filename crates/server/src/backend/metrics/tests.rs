@@ -13,15 +13,15 @@ use super::{Metrics, RouteMetrics};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
 
 #[derive(Default)]
-struct Row {
+struct MetricFamily {
     kind: String,
     help: String,
     labels: BTreeSet<String>,
 }
 
 /// Every family in the text of `/metrics`, with its labels.
-fn rows(text: &str) -> BTreeMap<String, Row> {
-    let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+fn rows(text: &str) -> BTreeMap<String, MetricFamily> {
+    let mut rows: BTreeMap<String, MetricFamily> = BTreeMap::new();
     for line in text.lines() {
         if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
             rows.entry(name.to_string()).or_default().kind = kind.to_string();
@@ -50,7 +50,7 @@ fn page() -> String {
          This page is generated: `UPDATE_DOCS=1 cargo test -p lockd-server metrics`.\n\n\
          | metric | type | labels | meaning |\n|---|---|---|---|\n",
     );
-    for (name, Row { kind, help, labels }) in rows(&metrics.text(&[])) {
+    for (name, MetricFamily { kind, help, labels }) in rows(&metrics.text(&[])) {
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
         writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels.join(", "))
             .expect("writing to a string");

@@ -10,8 +10,10 @@ use store::disk::{DiskDir, LogOptions, StoreFile};
 use system::file;
 
 use super::{StoreBackend, StoreParts, StoreUrl, TornTail, random_bytes};
-use crate::backend::boot::{BootError, OpenOptions, private_dir};
+use crate::backend::boot_error::BootError;
 use crate::backend::credential::StoreKey;
+use crate::backend::open_options::OpenOptions;
+use crate::backend::private_dir::private_dir;
 
 const KEY_FILE: &str = "store.key";
 

@@ -6,8 +6,9 @@ use store::LogStore;
 use store::memory::{MemoryBlobs, MemoryLog};
 
 use super::{StoreBackend, StoreParts, StoreUrl, random_bytes};
-use crate::backend::boot::{BootError, OpenOptions};
+use crate::backend::boot_error::BootError;
 use crate::backend::credential::StoreKey;
+use crate::backend::open_options::OpenOptions;
 
 /// A store in memory.
 pub(super) struct MemoryBackend;

@@ -1,4 +1,4 @@
-//! [`Call`]: a handler and its OpenAPI description.
+//! [`ApiCall`]: a handler and its OpenAPI description.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ async fn weaken_etag(mut response: axum::response::Response) -> axum::response::
 }
 
 /// A method on a path, its handler, and its description.
-pub(crate) struct Call {
+pub(crate) struct ApiCall {
     pub(crate) path: &'static str,
     pub(crate) handler: MethodRouter<Arc<Backend>>,
     pub(crate) method: HttpMethod,
@@ -72,25 +72,25 @@ pub(crate) struct Call {
     links: Vec<(&'static str, Link)>,
 }
 
-impl Call {
-    pub(crate) fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
-        Call::new(HttpMethod::Get, path, on(MethodFilter::GET, handler))
+impl ApiCall {
+    pub(crate) fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> ApiCall {
+        ApiCall::new(HttpMethod::Get, path, on(MethodFilter::GET, handler))
     }
 
-    pub(crate) fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
-        Call::new(HttpMethod::Post, path, on(MethodFilter::POST, handler))
+    pub(crate) fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> ApiCall {
+        ApiCall::new(HttpMethod::Post, path, on(MethodFilter::POST, handler))
     }
 
-    pub(crate) fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
-        Call::new(HttpMethod::Put, path, on(MethodFilter::PUT, handler))
+    pub(crate) fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> ApiCall {
+        ApiCall::new(HttpMethod::Put, path, on(MethodFilter::PUT, handler))
     }
 
-    pub(crate) fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> Call {
-        Call::new(HttpMethod::Delete, path, on(MethodFilter::DELETE, handler))
+    pub(crate) fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Backend>>) -> ApiCall {
+        ApiCall::new(HttpMethod::Delete, path, on(MethodFilter::DELETE, handler))
     }
 
-    fn new(method: HttpMethod, path: &'static str, handler: MethodRouter<Arc<Backend>>) -> Call {
-        let call = Call {
+    fn new(method: HttpMethod, path: &'static str, handler: MethodRouter<Arc<Backend>>) -> ApiCall {
+        let call = ApiCall {
             path,
             handler,
             method,
@@ -125,25 +125,25 @@ impl Call {
     }
 
     /// Tag, operation id and summary.
-    pub(crate) fn named(mut self, tag: &'static str, name: &'static str, summary: &'static str) -> Call {
+    pub(crate) fn named(mut self, tag: &'static str, name: &'static str, summary: &'static str) -> ApiCall {
         (self.tag, self.name, self.summary) = (tag, name, summary);
         self
     }
 
     /// The description, which extends the summary.
-    pub(crate) fn described(mut self, description: &'static str) -> Call {
+    pub(crate) fn described(mut self, description: &'static str) -> ApiCall {
         self.description = description;
         self
     }
 
     /// Marks an old spelling of a path.
-    pub(crate) fn deprecated(mut self) -> Call {
+    pub(crate) fn deprecated(mut self) -> ApiCall {
         self.deprecated = true;
         self
     }
 
     /// Compresses long responses for clients that accept it. Their `ETag` becomes weak: same content, other bytes.
-    pub(crate) fn compressed(mut self) -> Call {
+    pub(crate) fn compressed(mut self) -> ApiCall {
         let wanted = SizeAbove::new(COMPRESSED_MIN).and(OnlySuccess);
         let layer = CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(wanted);
         self.handler = self.handler.route_layer(layer).route_layer(map_response(weaken_etag));
@@ -151,26 +151,26 @@ impl Call {
     }
 
     /// The query parameters of the handler.
-    pub(crate) fn query<T: IntoParams>(mut self) -> Call {
+    pub(crate) fn query<T: IntoParams>(mut self) -> ApiCall {
         self.parameters.extend(T::into_params(|| Some(ParameterIn::Query)));
         self.takes_query = true;
         self.with::<schema_types::Key>().with::<schema_types::Namespace>().with::<Flag>()
     }
 
     /// `{id}` in its path.
-    pub(crate) fn of_agent(self) -> Call {
+    pub(crate) fn of_agent(self) -> ApiCall {
         let call = self.with::<schema_types::AgentId>();
         call.parameter::<schema_types::AgentId>("id", ParameterIn::Path, Required::True, "Id of the agent.")
     }
 
     /// `{resource}` in its path.
-    pub(crate) fn of_resource(self) -> Call {
+    pub(crate) fn of_resource(self) -> ApiCall {
         let what = "Kind and name, as in `FILE:%2Fsrc%2Fmain.rs`.";
         self.parameter::<schema_types::ResourceText>("resource", ParameterIn::Path, Required::True, what)
     }
 
     /// `{name}` in its path.
-    pub(crate) fn of_namespace(self) -> Call {
+    pub(crate) fn of_namespace(self) -> ApiCall {
         let call = self.with::<schema_types::Namespace>();
         call.parameter::<schema_types::Namespace>(
             "name",
@@ -181,13 +181,13 @@ impl Call {
     }
 
     /// `{id}` in its path.
-    pub(crate) fn of_lease(self) -> Call {
+    pub(crate) fn of_lease(self) -> ApiCall {
         let what = "Public id of the lease.";
         self.parameter::<schema_types::PublicId>("id", ParameterIn::Path, Required::True, what)
     }
 
     /// A header that the handler reads.
-    pub(crate) fn header<T: ToSchema>(self, name: &str, required: Required, what: &str) -> Call {
+    pub(crate) fn header<T: ToSchema>(self, name: &str, required: Required, what: &str) -> ApiCall {
         self.parameter::<T>(name, ParameterIn::Header, required, what)
     }
 
@@ -197,7 +197,7 @@ impl Call {
         location: ParameterIn,
         needed: Required,
         what: &str,
-    ) -> Call {
+    ) -> ApiCall {
         let parameter = ParameterBuilder::new()
             .name(name)
             .parameter_in(location)
@@ -209,29 +209,29 @@ impl Call {
     }
 
     /// A mutation: logged, and applied once for each idempotency key.
-    pub(crate) fn changes(self) -> Call {
+    pub(crate) fn changes(self) -> ApiCall {
         let what = "Makes retries safe: the same key within a minute gets the same response.";
         let codes = [Code::IdempotencyMismatch, Code::Draining, Code::NoSpace];
         self.reads().refuses(&codes).header::<HeaderText>(header::IDEMPOTENCY_KEY, Required::False, what)
     }
 
     /// A call that queries a shard.
-    pub(crate) fn reads(self) -> Call {
+    pub(crate) fn reads(self) -> ApiCall {
         self.refuses(&[Code::Throttled, Code::Unavailable])
     }
 
     /// The body that the handler reads.
-    pub(crate) fn body<T: ToSchema>(self) -> Call {
+    pub(crate) fn body<T: ToSchema>(self) -> ApiCall {
         let schema = RefOr::Ref(Ref::from_schema_name(T::name()));
         self.with::<T>().with_body(schema, None).refuses(&[Code::DocumentTooLarge])
     }
 
     /// A body of any JSON.
-    pub(crate) fn document(self) -> Call {
+    pub(crate) fn document(self) -> ApiCall {
         self.with_body(anything(), Some("Any JSON value. White space between tokens is removed."))
     }
 
-    fn with_body(mut self, schema: RefOr<Schema>, what: Option<&str>) -> Call {
+    fn with_body(mut self, schema: RefOr<Schema>, what: Option<&str>) -> ApiCall {
         let content = ContentBuilder::new().schema(Some(schema)).build();
         let body = RequestBodyBuilder::new().content(JSON, content).required(Some(Required::True));
         self.body = Some(body.description(what).build());
@@ -239,36 +239,36 @@ impl Call {
     }
 
     /// The response with status 200.
-    pub(crate) fn returns<T: ToSchema>(self, what: &str) -> Call {
+    pub(crate) fn returns<T: ToSchema>(self, what: &str) -> ApiCall {
         self.returns_status::<T>(200, what)
     }
 
     /// A response with another status.
-    pub(crate) fn returns_status<T: ToSchema>(self, status: u16, what: &str) -> Call {
+    pub(crate) fn returns_status<T: ToSchema>(self, status: u16, what: &str) -> ApiCall {
         let schema = RefOr::Ref(Ref::from_schema_name(T::name()));
         self.with::<T>().response_with(status, json(schema).description(what))
     }
 
     /// A response without an API type.
-    pub(crate) fn response_with(mut self, status: u16, response: ResponseBuilder) -> Call {
+    pub(crate) fn response_with(mut self, status: u16, response: ResponseBuilder) -> ApiCall {
         self.responses.push((status, response.build()));
         self
     }
 
     /// The error codes that it may return.
-    pub(crate) fn refuses(mut self, codes: &[Code]) -> Call {
+    pub(crate) fn refuses(mut self, codes: &[Code]) -> ApiCall {
         self.codes.extend(codes);
         self.with::<Refusal>()
     }
 
     /// A link: a call that can follow, and where its parameters are in this response.
-    pub(crate) fn links_to(mut self, name: &'static str, link: LinkBuilder) -> Call {
+    pub(crate) fn links_to(mut self, name: &'static str, link: LinkBuilder) -> ApiCall {
         self.links.push((name, link.operation_id(name).build()));
         self
     }
 
     /// Adds a referenced schema.
-    pub(crate) fn with<T: ToSchema>(mut self) -> Call {
+    pub(crate) fn with<T: ToSchema>(mut self) -> ApiCall {
         self.schemas.push((T::name().into_owned(), T::schema()));
         T::schemas(&mut self.schemas);
         self

@@ -7,9 +7,9 @@ use utoipa::openapi::{
     ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApiBuilder, Paths, SecurityRequirement,
 };
 
-use super::call::Call;
+use super::call::ApiCall;
 use super::rules;
-use crate::backend::shards::Settings;
+use crate::backend::shards::RequestLimits;
 
 const ABOUT: &str = "\
 A lease authority: it grants leases over named resources, fences holders that have gone stale, and keeps an atomic JSON \
@@ -34,7 +34,7 @@ const TAGS: [(&str, &str); 5] = [
 ];
 
 /// The serialized document.
-pub(crate) fn document(calls: &[Call], settings: &Settings) -> Vec<u8> {
+pub(crate) fn document(calls: &[ApiCall], settings: &RequestLimits) -> Vec<u8> {
     let mut paths = Paths::new();
     let mut components = ComponentsBuilder::new();
     for call in calls {

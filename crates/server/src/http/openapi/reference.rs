@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use self::examples::{Example, GROUPS};
 use self::schemas::{cell, text};
-use crate::backend::shards::Settings;
+use crate::backend::shards::RequestLimits;
 use crate::http::calls;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/api.md");
@@ -289,7 +289,7 @@ fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
 
 #[test]
 fn the_reference_page_is_the_document() {
-    let bytes = super::document(&calls::all(), &Settings::default());
+    let bytes = super::document(&calls::all(), &RequestLimits::default());
     let page = page(&serde_json::from_slice(&bytes).expect("the document is JSON"));
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(PAGE, &page).expect("the page is writable");

@@ -3,10 +3,10 @@
 use kernel::Limits;
 use serde_json::{Value, json};
 
-use crate::backend::shards::Settings;
+use crate::backend::shards::RequestLimits;
 
 /// Adds the rules to the document.
-pub(crate) fn add(document: &mut Value, settings: &Settings) {
+pub(crate) fn add(document: &mut Value, settings: &RequestLimits) {
     fix_unsigned_formats(document);
     parameters(document).for_each(remove_null);
     let max_ttl_ms = settings.max_ttl.0;

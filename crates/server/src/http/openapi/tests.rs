@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::backend::shards::Settings;
+use crate::backend::shards::RequestLimits;
 use crate::http::calls;
 
 /// The document without its texts and its version. Regenerate it with `UPDATE_GOLDEN=1` when a schema is meant to change.
@@ -12,7 +12,7 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/openapi.
 const RUST: [&str; 6] = ["::", "Some(", "Ok(", "Err(", "{ ", " ..}"];
 
 fn document() -> Value {
-    let bytes = super::document(&calls::all(), &Settings::default());
+    let bytes = super::document(&calls::all(), &RequestLimits::default());
     serde_json::from_slice(&bytes).expect("the document is JSON")
 }
 

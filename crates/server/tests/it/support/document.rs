@@ -4,14 +4,14 @@
 
 use serde_json::Value;
 
-pub(crate) struct Document(Value);
+pub(crate) struct OpenApiDocument(Value);
 
 /// Keywords without a constraint.
 const SAID: [&str; 6] = ["description", "examples", "example", "title", "deprecated", "format"];
 
-impl Document {
-    pub(crate) fn read(bytes: &[u8]) -> Document {
-        Document(serde_json::from_slice(bytes).expect("the document is JSON"))
+impl OpenApiDocument {
+    pub(crate) fn read(bytes: &[u8]) -> OpenApiDocument {
+        OpenApiDocument(serde_json::from_slice(bytes).expect("the document is JSON"))
     }
 
     pub(crate) fn whole(&self) -> &Value {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use worktree::clock::{Clock, SystemClock};
-use worktree::fs::{Durability, Fs, Kind, Meta};
+use worktree::fs::{Durability, FileKind, Fs, Meta};
 
 /// A seeded random generator, so that a failure can be reproduced.
 pub struct Rng(pub u64);
@@ -149,7 +149,7 @@ fn name(path: &Path) -> &OsStr {
     path.file_name().expect("a name")
 }
 
-fn meta(kind: Kind, inode: u64) -> Meta {
+fn meta(kind: FileKind, inode: u64) -> Meta {
     Meta { kind, device: 1, inode, modified: SystemClock::new().wall() }
 }
 
@@ -158,7 +158,7 @@ impl Fs for SimFs {
         let mut state = self.call()?;
         let inode = state.new_inode();
         state.add(path, inode)?;
-        let meta = meta(Kind::File, inode);
+        let meta = meta(FileKind::File, inode);
         let synced = durability == Durability::Synced;
         state.files.insert(inode, File { bytes: bytes.to_vec(), synced, meta });
         Ok(meta)
@@ -173,7 +173,7 @@ impl Fs for SimFs {
     fn meta(&self, path: &Path) -> io::Result<Meta> {
         let mut state = self.call()?;
         if state.dirs.contains_key(path) {
-            return Ok(meta(Kind::Dir, 0));
+            return Ok(meta(FileKind::Dir, 0));
         }
         let inode = state.inode(path)?;
         Ok(state.files[&inode].meta)

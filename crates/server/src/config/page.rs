@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use super::{Setting, Syntax};
-use crate::config::Config;
+use super::Config;
+use crate::settings::{Setting, Syntax};
 
 const HEAD: &str = "# Settings of `lockd serve`
 
-<!-- Made from the table in crates/server/src/config.rs; `UPDATE_DOCS=1 cargo test -p lockd-server --lib settings` rewrites it. -->
+<!-- Made from the table in crates/server/src/config.rs; `UPDATE_DOCS=1 cargo test -p lockd-server --lib config` rewrites it. -->
 
 Each setting is a flag, an environment variable and a key in the settings file. A flag takes precedence over its variable,
 and that over the file. The file is TOML: the names of flags without their dashes, as `lockd config` prints them. It is the
@@ -32,7 +32,7 @@ pub fn page() -> String {
     text
 }
 
-fn entry(text: &mut String, setting: &Setting) -> std::fmt::Result {
+fn entry(text: &mut String, setting: &Setting<Config>) -> std::fmt::Result {
     writeln!(text, "## `--{} {}`\n", setting.name, setting.value_name)?;
     writeln!(text, "{}.\n", setting.help)?;
     writeln!(text, "- Variable: `{}`", setting.variable)?;
@@ -68,7 +68,7 @@ mod tests {
         let written = std::fs::read_to_string(path).expect("docs/reference/settings.md");
         assert!(
             written == page(),
-            "out of date; UPDATE_DOCS=1 cargo test -p lockd-server --lib settings rewrites it"
+            "out of date; UPDATE_DOCS=1 cargo test -p lockd-server --lib config rewrites it"
         );
     }
 }

@@ -1,0 +1,64 @@
+//! Why a store cannot be opened.
+//!
+//! **What is absent.** Knowledge of any kind of store: every kind returns this type.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use engine::OpenError;
+use store::StoreError;
+
+/// Why a store cannot be opened.
+#[derive(Debug)]
+pub enum BootError {
+    /// Not the URL of a store.
+    Url {
+        /// The text that was read.
+        text: String,
+        /// The syntax of every kind of store.
+        syntaxes: String,
+    },
+    /// The store is damaged, locked, or cannot be read.
+    Store(StoreError),
+    /// The file of the store key is missing.
+    NoKey(PathBuf),
+    /// The file of the store key has another length than 32 bytes.
+    BadKey(PathBuf),
+    /// A shard cannot be started.
+    Shard(u32, OpenError),
+    /// A file or directory cannot be read or written.
+    Io(PathBuf, io::Error),
+}
+
+impl fmt::Display for BootError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BootError::Url { text, syntaxes } => write!(f, "not a store URL; use {syntaxes}: store={text}"),
+            BootError::Store(error) => error.fmt(f),
+            BootError::NoKey(path) => write!(
+                f,
+                "the store key is missing, and without it no credential can be verified; restore it from a backup: \
+                 path={}",
+                path.display()
+            ),
+            BootError::BadKey(path) => {
+                write!(
+                    f,
+                    "not a store key, which has 32 bytes; restore it from a backup: path={}",
+                    path.display()
+                )
+            }
+            BootError::Shard(shard, error) => write!(f, "shard {shard}: {error}"),
+            BootError::Io(path, error) => write!(f, "{error}: path={}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for BootError {}
+
+impl From<StoreError> for BootError {
+    fn from(error: StoreError) -> BootError {
+        BootError::Store(error)
+    }
+}

@@ -1,0 +1,23 @@
+//! Options of opening a store.
+
+use engine::Options;
+use kernel::Limits;
+
+/// Options of opening a store.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// The number of shards of a new store; an existing store keeps its own.
+    pub shards: u32,
+    /// Limits of the kernel, until the next start.
+    pub limits: Limits,
+    /// Maintenance of the store.
+    pub engine: Options,
+    /// Allows a network filesystem.
+    pub allow_network: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { shards: 1, limits: Limits::default(), engine: Options::default(), allow_network: false }
+    }
+}

@@ -1,0 +1,73 @@
+//! A store in memory whose appends take a while, and which keeps the wall-clock time at which the last one began.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lockd_server::backend::boot_error::BootError;
+use lockd_server::backend::credential::StoreKey;
+use lockd_server::backend::open_options::OpenOptions;
+use lockd_server::backend::store::{StoreBackend, StoreParts};
+use store::faulty::{Call, Fault, Faulty, Plan};
+use store::memory::{MemoryBlobs, MemoryLog};
+
+#[derive(Clone, Default)]
+pub(crate) struct SlowStore {
+    delay_ms: Arc<AtomicU64>,
+    appended_at: Arc<AtomicU64>,
+}
+
+impl SlowStore {
+    /// How long each append takes from now on.
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.delay_ms.store(u64::try_from(delay.as_millis()).expect("short"), Ordering::Release);
+    }
+
+    /// When the last append began, in milliseconds since 1970. What it makes durable was decided before.
+    pub(crate) fn appended_at_unix_ms(&self) -> u64 {
+        self.appended_at.load(Ordering::Acquire)
+    }
+
+    fn plan(&self) -> Plan {
+        let store = self.clone();
+        Box::new(move |call| {
+            if call == Call::Append {
+                store.appended_at.store(unix_ms(), Ordering::Release);
+                pause(Duration::from_millis(store.delay_ms.load(Ordering::Acquire)));
+            }
+            Fault::None
+        })
+    }
+}
+
+impl StoreBackend for SlowStore {
+    fn open(&self, options: &OpenOptions, random: &dyn Fn(&mut [u8])) -> Result<StoreParts, BootError> {
+        assert_eq!(options.shards, 1, "one shard, one last append");
+        let mut key = [0; 32];
+        random(&mut key);
+        Ok(StoreParts {
+            logs: vec![Box::new(Faulty::new(MemoryLog::default(), self.plan()))],
+            blobs: Arc::new(MemoryBlobs::default()),
+            key: StoreKey::new(key),
+            torn_tails: Vec::new(),
+            guard: Box::new(()),
+        })
+    }
+
+    fn url(&self) -> String {
+        "mem://slow".to_string()
+    }
+}
+
+/// Blocks the append thread, as a slow disk does.
+fn pause(delay: Duration) {
+    let never = Mutex::new(());
+    let guard = never.lock().expect("nothing else locks it");
+    drop(Condvar::new().wait_timeout_while(guard, delay, |()| true).expect("nothing else locks it"));
+}
+
+#[expect(clippy::disallowed_methods, reason = "compared with what a server publishes by the same clock")]
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    u64::try_from(since.as_millis()).expect("this century")
+}
