@@ -15,5 +15,6 @@ mod namespaces;
 mod openapi;
 mod quotas;
 mod reading;
+mod resets;
 mod support;
 mod uploads;
