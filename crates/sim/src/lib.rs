@@ -8,7 +8,8 @@
 //! [`trial`] runs kernel and model against each other; [`shrink`] minimises a failure; [`disk`] is a disk that loses
 //! unsynced writes; [`objects`] is an object store behind an unreliable network; [`servers`] simulates whole servers on
 //! either, with their clients; [`agents`] simulates agents under wait-die against such a server, and checks liveness;
-//! [`linearizability`] checks recorded histories of threads for linearizability.
+//! [`properties`] states what clients may rely on, and checks it in both; [`linearizability`] checks recorded histories of
+//! threads for linearizability.
 
 pub mod fixture;
 pub mod transcript;
@@ -20,6 +21,7 @@ pub mod disk;
 pub mod objects;
 pub mod servers;
 pub mod agents;
+pub mod properties;
 pub mod linearizability;
 pub mod rng;
 

@@ -7,9 +7,11 @@
 //! different states, of which only one can be continued.
 //!
 //! **What is absent.** Threads and clocks: the recorder numbers invocations and returns. Objects are checked
-//! separately: linearizability is local, as long as no call concerns two objects.
+//! separately: linearizability is local, as long as no call concerns two objects. An object here is a group of
+//! resources that bundles may join.
 
-pub mod key;
+pub mod operation;
+pub mod resources;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -48,11 +50,19 @@ pub struct NotLinearizable {
     pub state: String,
     /// The calls of which one would have to come next, and none can.
     pub next: Vec<String>,
+    /// The search was given up at [`VISITED_MAX`] states: the history is not proved wrong.
+    pub given_up: bool,
 }
+
+/// The maximum number of states that a search visits. A correct history of a few hundred calls needs about as many as
+/// it has calls; a wrong one can take exponentially many.
+const VISITED_MAX: usize = 300_000;
 
 impl fmt::Display for NotLinearizable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not linearizable: after {} calls the state is {}, and none of", self.placed, self.state)?;
+        let verdict =
+            if self.given_up { "no order found, and not all were tried" } else { "not linearizable" };
+        write!(f, "{verdict}: after {} calls the state is {}, and none of", self.placed, self.state)?;
         self.next.iter().try_for_each(|op| write!(f, "\n  {op}"))?;
         write!(f, "\ncan come next")
     }
@@ -88,7 +98,7 @@ pub fn explain<M: SequentialModel>(model: &M, mut calls: Vec<Call<M::Op>>) -> Re
     calls.sort_by_key(|call| call.invoked);
     let start = Placement { first: 0, ahead: Vec::new(), state: model.start() };
     let (mut visited, mut open, mut farthest) = (BTreeSet::new(), vec![start.clone()], start);
-    while let Some(position) = open.pop() {
+    while let Some(position) = open.pop().filter(|_| visited.len() < VISITED_MAX) {
         if position.placed() == calls.len() {
             return Ok(());
         }
@@ -105,7 +115,8 @@ pub fn explain<M: SequentialModel>(model: &M, mut calls: Vec<Call<M::Op>>) -> Re
         }
     }
     let next = candidates(&calls, &farthest).into_iter().map(|call| format!("{:?}", calls[call])).collect();
-    Err(NotLinearizable { placed: farthest.placed(), state: format!("{:?}", farthest.state), next })
+    let given_up = visited.len() >= VISITED_MAX;
+    Err(NotLinearizable { placed: farthest.placed(), state: format!("{:?}", farthest.state), next, given_up })
 }
 
 /// The calls that may come next: those invoked before any unplaced call returned. The call that returned first is

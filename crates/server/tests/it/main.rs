@@ -17,5 +17,6 @@ mod openapi;
 mod quotas;
 mod reading;
 mod reported_times;
+mod resets;
 mod support;
 mod uploads;

@@ -12,12 +12,13 @@ use super::{
     bound_with_newcomers, bound_without_newcomers,
 };
 use crate::disk::{FaultPlan, SimFs};
+use crate::properties::{ClientProperties, ResponseTime};
 use crate::rng::Rng;
 use crate::servers::client::namespace;
 use crate::servers::clock::{Machine, TrueTime};
 use crate::servers::cycles;
 use crate::servers::ledger::Ledger;
-use crate::servers::server::{Backend, RequestNumber, Server, ServerError};
+use crate::servers::server::{Backend, LIMITS, RequestNumber, Server, ServerError};
 
 pub(super) struct AgentSimulation<'a> {
     rng: Rng,
@@ -35,6 +36,7 @@ pub(super) struct AgentSimulation<'a> {
     boots: u128,
     writers: u128,
     ledger: Ledger,
+    properties: ClientProperties,
     stats: AgentStats,
     trace_line: &'a mut dyn FnMut(String),
 }
@@ -57,6 +59,7 @@ impl<'a> AgentSimulation<'a> {
             boots: 1,
             writers: 0,
             ledger: Ledger::default(),
+            properties: ClientProperties::new(&LIMITS),
             stats: AgentStats::default(),
             trace_line: trace,
         }
@@ -287,6 +290,8 @@ impl<'a> AgentSimulation<'a> {
         request.until = (request.wait > 0).then(|| now.after(Span(request.wait)));
         let wait =
             request.until.map(|_| Wait { most: Span(request.wait), connection: request.connection.clone() });
+        let waits = wait.as_ref().map(|wait| wait.connection.clone());
+        self.properties.arrived(number, &request.command, waits, self.now);
         to.push(Submission { wait, ..Submission::new(request.command.clone(), number) });
         self.pending.insert(number, request);
     }
@@ -319,10 +324,15 @@ impl<'a> AgentSimulation<'a> {
                 server.shard.delivered(lease, !lost);
                 retract |= lost;
             }
+            let written = ResponseTime { at: self.now, now: server.shard.now() };
+            self.properties
+                .responded(number, &reply, !lost && !lost_silently, written)
+                .map_err(ServerError::Violation)?;
             if !lost && !lost_silently {
                 self.receive(number, &request, &reply).map_err(ServerError::Violation)?;
             }
         }
+        self.properties.check_order().map_err(ServerError::Violation)?;
         Ok(retract)
     }
 
@@ -483,6 +493,7 @@ impl<'a> AgentSimulation<'a> {
         self.stats.crashes += 1;
         self.server = None;
         self.pending.clear();
+        self.properties.disconnected();
         self.fs = self.fs.after_crash(&mut self.rng, FaultPlan { crash_at: None, fail_at: None });
         if self.rng.one_in(2) {
             self.boots += 1;

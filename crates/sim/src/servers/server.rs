@@ -75,7 +75,8 @@ pub struct Server {
 }
 
 const STORE: Store = Store { shard: kernel::Shard(0), shards: 1, hash_seed: 77 };
-const LIMITS: Limits = Limits {
+/// The limits of every simulated server.
+pub const LIMITS: Limits = Limits {
     ttl_max: Span(60_000),
     hold_max: Span(20_000),
     leases_max: 40,

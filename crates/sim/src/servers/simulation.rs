@@ -15,9 +15,10 @@ use super::ServerStats;
 use super::client::{Client, Content, namespace};
 use super::clock::{Machine, TrueTime};
 use super::ledger::{DecisionTime, Ledger};
-use super::server::{Backend, RequestNumber, Server, ServerError};
+use super::server::{Backend, LIMITS, RequestNumber, Server, ServerError};
 use crate::disk::{FaultPlan, PersistentErrors, SimFs};
 use crate::objects::{NetworkFaults, SimObjects};
+use crate::properties::{ClientProperties, ResponseTime};
 use crate::rng::Rng;
 
 /// A request that a client has sent.
@@ -49,6 +50,7 @@ pub(super) struct ServerSimulation<'a> {
     rng: Rng,
     now: TrueTime,
     ledger: Ledger,
+    properties: ClientProperties,
     clients: Vec<Client>,
     next: RequestNumber,
     /// Leases whose grant was delivered.
@@ -92,6 +94,7 @@ impl<'a> ServerSimulation<'a> {
             rng,
             now: TrueTime(0),
             ledger: Ledger::default(),
+            properties: ClientProperties::new(&LIMITS),
             clients: (0..CLIENTS).map(Client::new).collect(),
             next: 1,
             delivered: BTreeSet::new(),
@@ -118,6 +121,7 @@ impl<'a> ServerSimulation<'a> {
             }
             self.resume_paused()?;
             self.ledger.prune(self.now);
+            self.properties.prune(self.now);
         }
         Ok(())
     }
@@ -258,6 +262,8 @@ impl<'a> ServerSimulation<'a> {
                 }
             }
             self.ledger.request_arrived(&request.command);
+            let waits = request.wait.as_ref().map(|wait| wait.connection.clone());
+            self.properties.arrived(self.next, &request.command, waits, now);
             let (command, wait) = (request.command.clone(), request.wait.clone());
             submissions.push(Submission {
                 command,
@@ -289,11 +295,13 @@ impl<'a> ServerSimulation<'a> {
             if let Some(lease) = lease {
                 self.deliver(server, lease, !lost)?;
             }
+            let written = ResponseTime { at: decided.at, now: decided.now };
+            self.properties.responded(number, &reply, !lost, written).map_err(ServerError::Violation)?;
             if !lost {
                 self.receive(&request, &reply);
             }
         }
-        Ok(())
+        self.properties.check_order().map_err(ServerError::Violation)
     }
 
     fn deliver(&mut self, server: &mut Server, lease: LeaseId, delivered: bool) -> Result<(), ServerError> {
@@ -464,6 +472,7 @@ impl<'a> ServerSimulation<'a> {
     /// Pending requests get no response, and uploads without a commit are lost with their pins.
     fn drop_pending(&mut self) {
         self.pending.clear();
+        self.properties.disconnected();
         self.transit.retain(|(_, request)| request.pin.is_none());
     }
 

@@ -1,31 +1,49 @@
-//! One client thread: it acquires leases, some through the wait queue while it makes other calls, and uses them even
-//! after they end, so that refusals are checked too.
+//! One client thread: it acquires leases, some through the wait queue while it makes other calls, uses them even after
+//! they end, so that refusals are checked too, and retries requests under their idempotency keys, at once or later.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use engine::{Decision, Engine, Reply, ReplyTo, Submission, Wait, WaiterConnection};
+use engine::{Engine, ReplyTo, Submission, Wait, WaiterConnection};
 use kernel::{
-    Action, Bundle, Command, Commit, Etag, Granted, Identity, LeaseId, LeaseRequest, LeaseView, Location,
-    Lsn, Outcome, Rejection, Renewal, Response, Shard, Span, State, Time, Version, Write,
+    Action, Bundle, Command, Commit, Etag, Identity, LeaseRequest, LeaseView, Location, Member, OnExpiry,
+    Predicate, Removal, Renewal, Shard, Span, Version, Write,
 };
-use sim::fixture::{default_namespace, grant, held, identity};
-use sim::linearizability::key::{Holder, Op};
+use sim::fixture::{default_namespace, grant, identity};
+use sim::linearizability::operation::{
+    CallResult, FoundHolder, Held, Members, Op, ResourceNumber, WriteCall,
+};
 use sim::rng::Rng;
 
-use super::record::Recorder;
+use super::record::{GroupNumber, Recorder};
+use super::request::{Intent, Request, credential, is_stored, lease_id};
 use crate::deadline::DEADLINE;
 
-/// The TTLs to choose from.
+/// The TTLs and policies to choose from.
 #[derive(Clone, Copy)]
 pub(crate) struct Workload {
     pub(crate) ttls: &'static [Span],
+    pub(crate) on_expiry: &'static [OnExpiry],
 }
 
 /// Timeout of a waiting request: a revoking lease may block it until a client reclaims that lease.
 const WAIT_MAX: Span = Span(20);
 /// Maximum number of leases, active or ended, that a client keeps using.
 const LEASES_MAX: usize = 4;
+/// Maximum number of stored requests that a client keeps retrying.
+const STORED_MAX: usize = 3;
+
+/// A lease that the client holds or has held.
+#[derive(Clone)]
+struct KnownLease {
+    group: GroupNumber,
+    held: Held,
+    ttl: Span,
+    members: Members,
+}
+
+/// What the client learns from a reply: a new credential, or a request that is stored.
+type Learned = (Option<KnownLease>, Option<Request>);
 
 pub(crate) struct Client<'a> {
     engine: &'a Engine,
@@ -33,9 +51,11 @@ pub(crate) struct Client<'a> {
     workload: Workload,
     identity: Identity,
     rng: Rng,
-    leases: Vec<(usize, Granted)>,
+    next_request: u64,
+    leases: Vec<KnownLease>,
+    stored: Vec<Request>,
     /// The acquire that waits in the queue.
-    pending: Option<Receiver<Option<(usize, Granted)>>>,
+    pending: Option<Receiver<Learned>>,
 }
 
 impl<'a> Client<'a> {
@@ -45,14 +65,15 @@ impl<'a> Client<'a> {
         workload: Workload,
         seed: u64,
     ) -> Client<'a> {
-        let identity = identity(&format!("client-{seed}"));
         Client {
             engine,
             recorder,
             workload,
-            identity,
+            identity: identity(&format!("client-{seed}")),
             rng: Rng::new(seed),
+            next_request: seed << 16,
             leases: Vec::new(),
+            stored: Vec::new(),
             pending: None,
         }
     }
@@ -63,31 +84,36 @@ impl<'a> Client<'a> {
             self.one_call();
         }
         // Other clients may be waiting for these leases.
-        while let Some((key, lease)) = self.leases.pop() {
-            self.release(key, &lease);
-        }
         let pending = self.pending.take();
-        let granted = pending.and_then(|pending| pending.recv_timeout(DEADLINE).expect("a reply"));
-        if let Some((key, lease)) = granted {
-            self.release(key, &lease);
+        let learned = pending.map(|pending| pending.recv_timeout(DEADLINE).expect("a reply"));
+        self.leases.extend(learned.and_then(|(lease, _)| lease));
+        while let Some(lease) = self.leases.pop() {
+            self.release(&lease);
         }
         // These reads return kernel time: leases reported as ended before them must be past their deadlines.
-        (0..self.recorder.keys()).for_each(|key| self.read(key));
+        for group in 0..self.recorder.groups() {
+            (0..self.recorder.keys()).for_each(|key| self.read(group, key));
+        }
     }
 
     fn one_call(&mut self) {
-        let key = self.number(self.recorder.keys());
-        let index = self.number(LEASES_MAX);
-        let lease = self.leases.get(index).copied();
-        match (self.rng.below(12), lease) {
-            (0..=1, _) => self.acquire(key),
-            (2, _) if self.pending.is_none() => self.acquire_waiting(key),
-            (3..=4, Some((key, lease))) => self.renew(key, &lease),
-            (5, Some((key, lease))) => self.release(key, &lease),
-            (6..=8, Some((key, lease))) => self.commit(key, &lease),
-            (9, _) => self.revoke_or_reclaim(key),
-            (10, Some((key, lease))) => self.read_lease(key, lease.lease),
-            _ => self.read(key),
+        let (group, index) = (self.number(self.recorder.groups()), self.number(LEASES_MAX));
+        let lease = self.leases.get(index).cloned();
+        match (self.rng.below(18), lease) {
+            (0..=2, _) => self.acquire(group),
+            (3, _) if self.pending.is_none() => self.acquire_waiting(group),
+            (4..=5, Some(lease)) => self.renew(&lease),
+            (6, Some(lease)) => self.release(&lease),
+            (7..=8, Some(lease)) => self.rebind(&lease),
+            (9..=11, Some(lease)) => self.write(&lease, false),
+            (12, Some(lease)) => self.write(&lease, true),
+            (13, _) => self.revoke_or_reclaim(group),
+            (14, Some(lease)) => self.read_lease(lease.group, lease.held),
+            (15, _) => self.retry_stored(),
+            _ => {
+                let key = self.number(self.recorder.keys());
+                self.read(group, key);
+            }
         }
     }
 
@@ -95,132 +121,193 @@ impl<'a> Client<'a> {
         usize::try_from(self.rng.below(below as u64)).expect("below a length")
     }
 
-    fn request(&mut self, key: usize) -> Command {
-        let bundle = Bundle::of_key(self.recorder.name(key).clone());
-        let request: LeaseRequest = grant(bundle, *self.rng.pick(self.workload.ttls));
-        Command::by(&self.identity, Action::Acquire(request))
-    }
-
-    fn remember(&mut self, granted: Option<(usize, Granted)>) {
-        self.leases.extend(granted);
-        if self.leases.len() > LEASES_MAX {
-            let (key, lease) = self.leases.remove(0);
-            self.release(key, &lease);
+    /// Sends a request, possibly under an idempotency key and then possibly twice at once.
+    fn send(&mut self, group: GroupNumber, action: Action, document: Option<Vec<u8>>, intent: Intent) {
+        let command = Command::by(&self.identity, action);
+        let request = Request { group, number: None, command, document, intent };
+        let learned = match self.rng.below(4) {
+            0 => {
+                let request = request.keyed(self.request_number());
+                let replies = [self.submit(request.clone(), None), self.submit(request, None)];
+                replies.map(|reply| reply.recv_timeout(DEADLINE).expect("a reply")).to_vec()
+            }
+            1 => {
+                let request = request.keyed(self.request_number());
+                vec![self.call(&request)]
+            }
+            _ => vec![self.call(&request)],
+        };
+        for learned in learned {
+            self.learn(learned);
         }
     }
 
-    fn acquire(&mut self, key: usize) {
-        let command = self.request(key);
-        let invoked = self.recorder.count();
-        let reply = self.engine.sequencer().call(command, 1, None, None);
-        let granted = record_acquire(&self.recorder, key, invoked, reply.expect("running"));
-        self.remember(granted);
+    fn request_number(&mut self) -> u64 {
+        self.next_request += 1;
+        self.next_request
     }
 
-    /// Submits an acquire that may wait, and returns at once.
-    fn acquire_waiting(&mut self, key: usize) {
-        let command = self.request(key);
+    /// Calls the engine, and records the result.
+    fn call(&self, request: &Request) -> Learned {
+        let (command, document) = (request.command.clone(), request.document.clone());
+        let invoked = self.recorder.count();
+        let reply = self.engine.sequencer().call(command, 1, document, None).expect("running");
+        observe(&self.recorder, request, invoked, request.result(&reply))
+    }
+
+    /// Submits a request, which the engine's threads answer. The result is recorded when the reply arrives.
+    fn submit(&self, request: Request, wait: Option<Wait>) -> Receiver<Learned> {
         let (send, pending) = channel();
+        let (command, document) = (request.command.clone(), request.document.clone());
         let (recorder, invoked) = (Arc::clone(&self.recorder), self.recorder.count());
         let to: ReplyTo = Box::new(move |reply, delivery| {
-            delivery.settle(send.send(record_acquire(&recorder, key, invoked, reply)).is_ok());
+            let learned = observe(&recorder, &request, invoked, request.result(&reply));
+            delivery.settle(send.send(learned).is_ok());
         });
-        let wait = Some(Wait { most: WAIT_MAX, connection: WaiterConnection::default() });
-        self.engine.sequencer().submit(Submission {
-            command,
-            correlation: 2,
-            document: None,
-            wait,
-            on_decided: None,
-            to,
+        let submission = Submission { command, correlation: 2, document, wait, on_decided: None, to };
+        self.engine.sequencer().submit(submission);
+        pending
+    }
+
+    fn learn(&mut self, (lease, stored): Learned) {
+        self.stored.extend(stored);
+        if self.stored.len() > STORED_MAX {
+            self.stored.remove(0);
+        }
+        let Some(mut lease) = lease.filter(|new| self.leases.iter().all(|known| known.held != new.held))
+        else {
+            return;
+        };
+        if lease.members.is_empty() {
+            let known = self.leases.iter().find(|known| known.held.lease == lease.held.lease);
+            let Some(known) = known else { return };
+            lease.members.clone_from(&known.members);
+        }
+        self.leases.push(lease);
+        if self.leases.len() > LEASES_MAX {
+            let oldest = self.leases.remove(0);
+            self.release(&oldest);
+        }
+    }
+
+    /// Half of the leases are over one key, exclusive; the others share, or cover several keys.
+    fn members(&mut self) -> Members {
+        let keys = self.recorder.keys();
+        let first = self.number(keys);
+        let count = if self.rng.one_in(2) { 1 } else { 1 + self.number(keys) };
+        let predicate = |rng: &mut Rng| {
+            if rng.one_in(2) { Predicate::Mutates } else { *rng.pick(&Predicate::ALL) }
+        };
+        (first..first + count).map(|key| (key % keys, predicate(&mut self.rng))).collect()
+    }
+
+    fn lease_request(&mut self, group: GroupNumber) -> (Action, Intent) {
+        let members = self.members();
+        let member = |(key, predicate): &(ResourceNumber, Predicate)| Member {
+            resource: self.recorder.name(group, *key).clone(),
+            predicate: *predicate,
+        };
+        let bundle = Bundle::new(members.iter().map(member).collect()).expect("each key once");
+        let on_expiry = *self.rng.pick(self.workload.on_expiry);
+        let request = LeaseRequest { on_expiry, ..grant(bundle, *self.rng.pick(self.workload.ttls)) };
+        let hold = match on_expiry {
+            OnExpiry::Free => None,
+            OnExpiry::Hold(span) => Some(span),
+            OnExpiry::Manual => Some(Span(u64::MAX)),
+        };
+        (Action::Acquire(request), Intent::Acquire { members, hold })
+    }
+
+    fn acquire(&mut self, group: GroupNumber) {
+        let (action, intent) = self.lease_request(group);
+        self.send(group, action, None, intent);
+    }
+
+    /// Submits an acquire that may wait, and returns at once. A retry may take the place of the first.
+    fn acquire_waiting(&mut self, group: GroupNumber) {
+        let (action, intent) = self.lease_request(group);
+        let command = Command::by(&self.identity, action);
+        let mut request = Request { group, number: None, command, document: None, intent };
+        let wait = || Some(Wait { most: WAIT_MAX, connection: WaiterConnection::default() });
+        if self.rng.one_in(2) {
+            request = request.keyed(self.request_number());
+        }
+        let first = self.submit(request.clone(), wait());
+        self.pending = Some(match request.number.filter(|_| self.rng.one_in(2)) {
+            Some(_) => self.submit(request, wait()),
+            None => first,
         });
-        self.pending = Some(pending);
     }
 
     fn collect(&mut self) {
         let Some(pending) = &self.pending else { return };
-        if let Ok(granted) = pending.try_recv() {
+        if let Ok(learned) = pending.try_recv() {
             self.pending = None;
-            self.remember(granted);
+            self.learn(learned);
         }
     }
 
-    /// Calls the engine, and records the outcome as `read` translates it.
-    fn call(&self, key: usize, action: Action, document: Option<Vec<u8>>, read: impl FnOnce(Outcome) -> Op) {
-        let command = Command::by(&self.identity, action);
-        let invoked = self.recorder.count();
-        let reply = self.engine.sequencer().call(command, 3, document, None).expect("running");
-        let returned = self.recorder.count();
-        match reply.expect("accepted") {
-            Decision::Outcome(outcome) => self.recorder.record(key, invoked, returned, read(outcome)),
-            Decision::Blocked(blocked) => panic!("not a request for a lease: {blocked:?}"),
+    /// Repeats a request that was accepted earlier, or sends another one under its idempotency key.
+    fn retry_stored(&mut self) {
+        if self.stored.is_empty() {
+            return;
         }
+        let request = self.rng.pick(&self.stored).clone();
+        let request = if self.rng.one_in(4) { request.altered() } else { request };
+        let (lease, _) = self.call(&request);
+        self.learn((lease, None));
     }
 
-    fn renew(&self, key: usize, granted: &Granted) {
-        let (lease, ttl) = (granted.lease.lsn, granted.ttl);
-        let action = Action::Renew(vec![Renewal { held: held(granted), ttl: None }]);
-        self.call(key, action, None, |outcome| match outcome {
-            Outcome::Applied(Response::Renewed(results), _)
-            | Outcome::Unchanged(Response::Renewed(results)) => match &results[..] {
-                [Ok(live)] => Op::Renewed { lease, ttl, deadline: live.deadline },
-                [Err(rejection)] => refused(lease, rejection),
-                other => panic!("one renewal, one result: {other:?}"),
-            },
-            other => panic!("{other:?}"),
-        });
+    fn renew(&mut self, lease: &KnownLease) {
+        let (held, ttl) = (lease.held, lease.ttl);
+        let action = Action::Renew(vec![Renewal { held: credential(held), ttl: None }]);
+        self.send(lease.group, action, None, Intent::Renew { held, ttl });
     }
 
-    fn release(&self, key: usize, granted: &Granted) {
-        let lease = granted.lease.lsn;
-        self.call(key, Action::Release(held(granted)), None, |outcome| match outcome {
-            Outcome::Applied(Response::Released, _) => Op::Released(lease),
-            Outcome::Unchanged(Response::Released) => Op::NothingToRelease(lease),
-            other => panic!("{other:?}"),
-        });
+    fn release(&mut self, lease: &KnownLease) {
+        let held = lease.held;
+        self.send(lease.group, Action::Release(credential(held)), None, Intent::Release { held });
     }
 
-    /// The document consists of its ETag, repeated.
-    fn commit(&mut self, key: usize, granted: &Granted) {
-        let lease = granted.lease.lsn;
+    fn rebind(&mut self, lease: &KnownLease) {
+        let held = lease.held;
+        self.send(lease.group, Action::Rebind(credential(held)), None, Intent::Rebind { held });
+    }
+
+    /// Commits or removes a document. A document consists of its ETag, repeated.
+    fn write(&mut self, lease: &KnownLease, removes: bool) {
+        let resource = self.rng.pick(&lease.members).0;
+        let if_version = self.rng.one_in(2).then(|| Version(self.rng.below(8)));
+        let (held, release) = (lease.held, self.rng.one_in(6));
+        let key = self.recorder.name(lease.group, resource).clone();
+        let call = WriteCall { held, resource, if_version, release };
+        let write = Write { held: credential(held), key, token: None, if_version, if_etag: None, release };
+        if removes {
+            let action = Action::Remove(Removal { write });
+            return self.send(lease.group, action, None, Intent::Remove { write: call });
+        }
         let mut etag = [self.rng.small(255); 32];
         etag[..8].copy_from_slice(&self.rng.number().to_le_bytes());
         let (etag, document) = (Etag(etag), etag.repeat(self.number(40)));
-        let if_version = self.rng.one_in(2).then(|| Version(self.rng.below(8)));
-        let release = self.rng.one_in(6);
-        let name = self.recorder.name(key).clone();
-        let write = Write { held: held(granted), key: name, token: None, if_version, if_etag: None, release };
         let commit = Commit { write, etag, bytes: document.len() as u64, location: Location(0) };
-        self.call(key, Action::Commit(commit), Some(document), |outcome| match outcome {
-            Outcome::Applied(Response::Committed(version), _) => {
-                Op::Committed { lease, if_version, etag, version, release }
-            }
-            Outcome::Rejected(Rejection::VersionConflict(tag)) => {
-                let if_version = if_version.expect("there was a condition");
-                Op::VersionConflict { lease, if_version, found: (tag.version, tag.etag) }
-            }
-            Outcome::Rejected(rejection) => refused(lease, &rejection),
-            other => panic!("{other:?}"),
-        });
+        let intent = Intent::Commit { write: call, etag };
+        self.send(lease.group, Action::Commit(commit), Some(document), intent);
     }
 
     /// An operator revokes or reclaims the lease that was granted last.
-    fn revoke_or_reclaim(&mut self, key: usize) {
-        let Some(lease) = self.recorder.last_granted(key) else { return };
-        let id = LeaseId { shard: Shard(0), lsn: lease };
-        let reclaims = !self.rng.one_in(3);
-        let action = if reclaims { Action::Reclaim(id) } else { Action::Revoke(id) };
-        self.call(key, action, None, |outcome| match outcome {
-            Outcome::Applied(Response::Revoking(_), _) => Op::Revoking(lease),
-            Outcome::Applied(Response::Reclaimed(_), _) => Op::Reclaimed(lease),
-            Outcome::Rejected(Rejection::InvalidState(state)) if reclaims => Op::NotReclaimed(lease, state),
-            Outcome::Rejected(Rejection::InvalidState(state)) => Op::NotRevoked(lease, state),
-            other => panic!("{other:?}"),
-        });
+    fn revoke_or_reclaim(&mut self, group: GroupNumber) {
+        let Some(lease) = self.recorder.last_granted(group) else { return };
+        let (action, intent) = if self.rng.one_in(3) {
+            (Action::Revoke(lease_id(lease)), Intent::Revoke(lease))
+        } else {
+            (Action::Reclaim(lease_id(lease)), Intent::Reclaim(lease))
+        };
+        let command = Command::by(&self.identity, action);
+        self.call(&Request { group, number: None, command, document: None, intent });
     }
 
-    fn read(&self, key: usize) {
-        let (name, (send, result)) = (self.recorder.name(key).clone(), channel());
+    fn read(&self, group: GroupNumber, resource: ResourceNumber) {
+        let (name, (send, result)) = (self.recorder.name(group, resource).clone(), channel());
         let invoked = self.recorder.count();
         let query = self.engine.sequencer().query(Box::new(move |shard| {
             let (kernel, at) = (shard.kernel(), shard.now());
@@ -231,12 +318,14 @@ impl<'a> Client<'a> {
         query.expect("running");
         let (at, view, holders) = result.recv_timeout(DEADLINE).expect("running");
         let returned = self.recorder.count();
-        assert!(holders.len() <= 1, "two holders: {holders:?}");
-        let holder = holders.first().map(|view| (holder_of(view), view.token));
+        let shown =
+            |view: &LeaseView| FoundHolder { lease: view.id.lsn, token: view.token, state: view.state };
+        let mut holders: Vec<FoundHolder> = holders.iter().map(shown).collect();
+        holders.sort_unstable();
         let document = view.and_then(|view| view.document);
-        let version = view.map_or(Version(0), |view| view.version);
-        let found = (version, document.map(|document| document.etag));
-        self.recorder.record(key, invoked, returned, Op::Read { at, found, holder });
+        let found = view.map(|view| (view.version, document.map(|document| document.etag)));
+        let result = CallResult::Read { at: Some(at), resource, found, holders: Some(holders) };
+        self.recorder.record(group, invoked, returned, Op { request: None, result });
         if let Some(document) = document {
             self.read_bytes(document);
         }
@@ -250,52 +339,39 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn read_lease(&self, key: usize, id: LeaseId) {
-        let (send, result) = channel();
+    fn read_lease(&self, group: GroupNumber, held: Held) {
+        let (lease, (send, result)) = (held.lease, channel());
         let invoked = self.recorder.count();
         let query = self.engine.sequencer().query(Box::new(move |shard| {
-            let at: Time = shard.now();
-            let state = shard.kernel().lease(id, at).map(|view| view.state);
+            let at = shard.now();
+            let state = shard.kernel().lease(lease_id(lease), at).map(|view| view.state);
             Box::new(move || drop(send.send((at, state))))
         }));
         query.expect("running");
         let (at, state) = result.recv_timeout(DEADLINE).expect("running");
         let returned = self.recorder.count();
-        let state = state.expect("the history is long enough");
-        self.recorder.record(key, invoked, returned, Op::ReadLease { at, lease: id.lsn, state });
+        let result = CallResult::ReadLease { at, lease, state: state.expect("the history is long enough") };
+        self.recorder.record(group, invoked, returned, Op { request: None, result });
     }
 }
 
-fn holder_of(view: &LeaseView) -> Holder {
-    let revoking = match view.state {
-        State::Active => false,
-        State::Revoking => true,
-        other => panic!("the lease of a holder has ended: {other:?}"),
-    };
-    Holder { lease: view.id.lsn, deadline: view.deadline, revoking }
-}
-
-fn refused(lease: Lsn, rejection: &Rejection) -> Op {
-    let state = match rejection {
-        Rejection::NotHeld => State::Released,
-        Rejection::LeaseRevoked => State::Revoked,
-        Rejection::LeaseExpired => State::Expired,
-        other => panic!("{other:?}"),
-    };
-    Op::Refused(lease, state)
-}
-
-/// Records the reply to an acquire.
-fn record_acquire(recorder: &Recorder, key: usize, invoked: u64, reply: Reply) -> Option<(usize, Granted)> {
+/// Records a result, and returns what the client learns from it.
+fn observe(recorder: &Recorder, request: &Request, invoked: u64, result: Option<CallResult>) -> Learned {
     let returned = recorder.count();
-    let (op, granted) = match reply.expect("accepted") {
-        Decision::Outcome(Outcome::Applied(Response::Granted(granted), _)) => {
-            let Granted { lease, token, granted_at, deadline, .. } = granted;
-            (Op::Granted { lease: lease.lsn, token, at: granted_at, deadline }, Some((key, granted)))
+    let Some(result) = result else { return (None, None) };
+    let lease = match (&result, &request.command.action, &request.intent) {
+        (CallResult::Granted { lease, .. }, Action::Acquire(wanted), Intent::Acquire { members, .. }) => {
+            let held = Held { lease: *lease, epoch: kernel::Epoch::FIRST };
+            Some(KnownLease { group: request.group, held, ttl: wanted.ttl, members: members.clone() })
         }
-        Decision::Blocked(blocked) => (Op::Blocked(blocked.holders.first().map(|lease| lease.lsn)), None),
-        Decision::Outcome(other) => panic!("{other:?}"),
+        (CallResult::Rebound { held, epoch, ttl, .. }, ..) => {
+            let held = Held { epoch: *epoch, ..*held };
+            // The client knows the members from the grant.
+            Some(KnownLease { group: request.group, held, ttl: *ttl, members: Vec::new() })
+        }
+        _ => None,
     };
-    recorder.record(key, invoked, returned, op);
-    granted
+    let stored = (request.number.is_some() && is_stored(&result)).then(|| request.clone());
+    recorder.record(request.group, invoked, returned, Op { request: request.number, result });
+    (lease, stored)
 }

@@ -1,0 +1,80 @@
+//! What clients know about a lease from its responses.
+
+use std::collections::BTreeSet;
+
+use kernel::{Bundle, Epoch, Identity, Span, Time};
+
+use super::ResponseTime;
+use crate::servers::clock::{Machine, TrueTime};
+use crate::servers::server::RequestNumber;
+
+/// A lease of which a response reached a client.
+pub(super) struct KnownLease {
+    pub(super) owner: Option<Identity>,
+    pub(super) bundle: Bundle,
+    /// The epoch issued last.
+    pub(super) epoch: Epoch,
+    pub(super) ttl: Span,
+    /// The longest TTL that was requested for it.
+    pub(super) ttl_max: Span,
+    /// It is live at least until then, unless a request ends it.
+    pub(super) until: TrueTime,
+    /// It has ended after that, if known.
+    pub(super) latest: Option<TrueTime>,
+    /// A request that could end it has arrived.
+    pub(super) may_end: bool,
+    /// A response has shown that its authority has ended.
+    pub(super) ended: Option<TrueTime>,
+    /// Pending requests that may extend it.
+    pub(super) extending: BTreeSet<RequestNumber>,
+}
+
+impl KnownLease {
+    pub(super) fn new(
+        owner: Option<Identity>,
+        bundle: Bundle,
+        epoch: Epoch,
+        ttl: Span,
+        reported: ReportedTime,
+    ) -> KnownLease {
+        KnownLease {
+            owner,
+            bundle,
+            epoch,
+            ttl,
+            ttl_max: ttl,
+            until: reported.earliest(),
+            latest: None,
+            may_end: false,
+            ended: None,
+            extending: BTreeSet::new(),
+        }
+    }
+}
+
+/// A remaining time, as a response reports it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReportedTime {
+    pub(super) at: TrueTime,
+    pub(super) remaining: Span,
+}
+
+impl ReportedTime {
+    pub(super) fn new(response: ResponseTime, deadline: Time) -> ReportedTime {
+        ReportedTime { at: response.at, remaining: response.now.until(deadline) }
+    }
+
+    /// The earliest true time of the expiry, for any drift of the clock that measures it.
+    pub(super) fn earliest(self) -> TrueTime {
+        TrueTime(self.at.0 + self.remaining.0.saturating_sub(self.allowance()))
+    }
+
+    /// The latest true time of the expiry, while the server stays up.
+    pub(super) fn latest(self) -> TrueTime {
+        TrueTime(self.at.0 + self.remaining.0 + self.allowance())
+    }
+
+    fn allowance(self) -> u64 {
+        self.remaining.0 * Machine::DRIFT_MAX.unsigned_abs() * 2 / 1_000_000 + 2
+    }
+}
