@@ -21,17 +21,3 @@ pub use dir::{DiskDir, StoreFile};
 pub use inspect::{LogItem, LogView, StoreView};
 pub use log::{DiskLog, LogOptions};
 pub use tail::TornTail;
-
-use std::io;
-use std::path::Path;
-
-use crate::fs::Fs;
-
-/// Makes the name of a directory durable in its parent.
-fn sync_parent<F: Fs>(fs: &F, dir: &Path) -> io::Result<()> {
-    match dir.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => fs.sync_dir(Path::new(".")),
-        Some(parent) => fs.sync_dir(parent),
-        None => Ok(()),
-    }
-}

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 
 use super::index::{Index, IndexEntry};
 use super::reader::{DiskReader, Segments};
-use super::sync_parent;
 use super::tail::{ExpectedFrame, TornTail};
 use crate::frame::{
     FRAME_HEADER, FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, SegmentHeader, decode_frame, encode_frame,
@@ -89,9 +88,7 @@ impl<F: Fs> DiskLog<F> {
         options: LogOptions,
     ) -> Result<(DiskLog<F>, Option<TornTail>), StoreError> {
         assert!(options.segment_bytes >= LogOptions::SEGMENT_BYTES_MIN, "a segment holds at least one batch");
-        fs.create_dir(dir).map_err(|error| StoreError::io(&error, "creating the log directory"))?;
-        sync_parent(&fs, dir)
-            .map_err(|error| StoreError::io(&error, "syncing the parent of the log directory"))?;
+        fs.create_dir_durably(dir).map_err(|error| StoreError::io(&error, "creating the log directory"))?;
         let names = fs.open_dir(dir).map_err(|error| StoreError::io(&error, "opening the log directory"))?;
         let mut log = DiskLog {
             fs,
