@@ -3,17 +3,22 @@
 //! ```text
 //! store                 store id and number of shards, fixed at creation
 //! lock                  locked by the process that has the store open
-//! log/<shard>/          one log: <first batch, 16 hex digits>.seg, spare, floor
+//! log/<shard>/          one log: <first batch, 16 hex digits>.seg, spare-<n>, floor, clean-stop,
+//!                       cut-<segment>-<offset>
 //! blob/by-name/         finished blobs, by name
 //! blob/tmp/             blobs being written
 //! ```
 
 mod blobs;
+mod clean_stop;
 mod dir;
+mod floor;
 mod index;
 mod inspect;
 mod log;
 mod reader;
+mod recovery;
+mod spare;
 mod tail;
 
 pub use blobs::DiskBlobs;
