@@ -111,7 +111,15 @@ faults! {
     /// A frame is not compared with the checksum of its predecessor.
     ChainUnchecked = "chain-unchecked" in "store/src/disk/tail.rs" caught by "store/damage",
     /// A torn tail is not cut off.
-    TornTailKept = "torn-tail-kept" in "store/src/disk/log.rs" caught by "store/damage",
+    TornTailKept = "torn-tail-kept" in "store/src/disk/recovery.rs" caught by "store/damage",
+    /// A restart appends behind a batch that it has only read, and that may not be durable.
+    RecoveryUncopied = "recovery-uncopied" in "store/src/disk/recovery.rs" caught by "sim/store_recovery",
+    /// A frame is read from a segment although the next segment supersedes it.
+    SupersededRead = "superseded-read" in "store/src/disk/reader.rs" caught by "sim/store_recovery",
+    /// A log without the batch that its last clean stop named is opened.
+    CleanStopIgnored = "clean-stop-ignored" in "store/src/disk/clean_stop.rs" caught by "store/damage",
+    /// The next segment is never prepared ahead: an append waits until it is zeroed.
+    PreparationWithheld = "preparation-withheld" in "store/src/disk/spare.rs" caught by "store/preparation",
     /// Damage in the middle of the log is cut off like a torn tail.
     DamageCut = "damage-cut" in "store/src/disk/tail.rs" caught by "store/damage",
     /// A blob is linked under its name before it is durable.

@@ -1,9 +1,17 @@
-//! A simulated disk that loses unsynced writes in a crash.
+//! A simulated disk below a page cache.
 //!
-//! The power can fail at any call; [`SimFs::after_crash`] is the disk found afterwards. Synced data survives. Of the
-//! writes since a file's last sync each may survive in whole, in part or not at all, in any order; of the changes to a
-//! directory since its last sync, any subset. Directories themselves are durable once created. [`SimFs::set_errors`] makes
-//! calls fail for lack of file descriptors or disk space until it is called again.
+//! Reads return what was written, synced or not. What a failure leaves:
+//!
+//! - **A process death** ([`SimFs::after_process_death`]) keeps the page cache: unsynced writes stay readable.
+//! - **A power cut** ([`SimFs::after_crash`], [`SimFs::after_power_cut`]) loses a chosen subset of the unsynced sectors
+//!   and of the unsynced creations, renames and removals of names. A file or directory whose directory is lost is lost.
+//! - **A failed sync** ([`FaultPlan::fail_at`]) marks the sectors clean: they stay readable, later syncs succeed and do
+//!   not write them, and the next power cut may lose them.
+//! - **A flipped bit** ([`SimFs::flip_bit`]) changes a file on the device.
+//!
+//! [`SimFs::set_errors`] makes calls fail for lack of file descriptors or disk space until it is called again.
+
+mod pages;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use store::fs::{Dir, File, Fs};
 
+use self::pages::{CachedFile, Survival};
 use crate::rng::Rng;
 
-/// The unit in which a write survives a crash, in bytes.
-const SECTOR: usize = 64;
+pub use self::pages::SECTOR;
 
 /// A simulated filesystem. Clones share the disk.
 #[derive(Clone, Default)]
@@ -24,9 +32,10 @@ pub struct SimFs(Arc<Mutex<Disk>>);
 /// The faults of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultPlan {
-    /// The power fails before the call of this number: it and all later calls have no effect.
+    /// The process dies, or the power fails, before the call of this number: it and all later calls have no effect.
     pub crash_at: Option<u64>,
-    /// The call of this number fails with this `errno`, and has no effect.
+    /// The call of this number fails with this `errno`, and has no effect. A failed sync of a file marks its unsynced
+    /// sectors clean.
     pub fail_at: Option<(u64, i32)>,
 }
 
@@ -44,28 +53,29 @@ struct Disk {
     plan: FaultPlan,
     errors: PersistentErrors,
     calls: u64,
-    files: Vec<FileState>,
-    names: BTreeMap<PathBuf, usize>,
-    durable_names: BTreeMap<PathBuf, usize>,
-    dirs: Vec<PathBuf>,
+    files: Vec<CachedFile>,
+    names: Names,
+    durable_names: Names,
     /// Changes to directory entries since their directory was synced, in order.
     changes: Vec<EntryChange>,
 }
 
-/// A file's current bytes, its durable bytes, and the writes since the last sync.
-#[derive(Clone, Default)]
-struct FileState {
-    bytes: Vec<u8>,
-    durable: Vec<u8>,
-    writes: Vec<(usize, Vec<u8>)>,
+type Names = BTreeMap<PathBuf, Entry>;
+
+/// What a name refers to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    Directory,
+    /// By its index in `Disk::files`.
+    File(usize),
 }
 
 #[derive(Clone)]
 enum EntryChange {
-    Set(PathBuf, usize),
+    Set(PathBuf, Entry),
     Remove(PathBuf),
     /// Atomic: the new name exists exactly if the old one is gone.
-    Rename(PathBuf, PathBuf, usize),
+    Rename(PathBuf, PathBuf, Entry),
 }
 
 impl EntryChange {
@@ -74,28 +84,37 @@ impl EntryChange {
         path.parent() == Some(dir)
     }
 
-    fn apply(&self, names: &mut BTreeMap<PathBuf, usize>) {
+    fn apply(&self, names: &mut Names) {
         match self {
-            EntryChange::Set(path, file) => drop(names.insert(path.clone(), *file)),
+            EntryChange::Set(path, entry) => drop(names.insert(path.clone(), *entry)),
             EntryChange::Remove(path) => drop(names.remove(path)),
-            EntryChange::Rename(from, to, file) => {
+            EntryChange::Rename(from, to, entry) => {
                 names.remove(from);
-                names.insert(to.clone(), *file);
+                names.insert(to.clone(), *entry);
             }
         }
     }
 }
 
+/// Whether a name is the root or a directory.
+fn is_directory(names: &Names, path: &Path) -> bool {
+    path.parent().is_none() || names.get(path) == Some(&Entry::Directory)
+}
+
 impl SimFs {
     /// An empty disk.
     pub fn new(plan: FaultPlan) -> SimFs {
-        SimFs(Arc::new(Mutex::new(Disk { plan, ..Disk::default() })))
+        SimFs::from(Disk::default(), plan)
     }
 
-    /// Whether the power has failed.
+    fn from(disk: Disk, plan: FaultPlan) -> SimFs {
+        let disk = Disk { plan, errors: PersistentErrors::default(), calls: 0, ..disk };
+        SimFs(Arc::new(Mutex::new(disk)))
+    }
+
+    /// Whether the call of number [`FaultPlan::crash_at`] was reached.
     pub fn is_powered_off(&self) -> bool {
-        let disk = self.disk();
-        disk.plan.crash_at.is_some_and(|at| disk.calls >= at)
+        self.disk().is_powered_off()
     }
 
     /// The number of calls so far.
@@ -108,13 +127,67 @@ impl SimFs {
         self.disk().errors = errors;
     }
 
-    /// The disk after a power failure: `rng` decides which unsynced changes survived.
+    /// The disk that the next process finds if this one dies: everything written is readable, and nothing more is
+    /// durable than before.
+    #[must_use]
+    pub fn after_process_death(&self, plan: FaultPlan) -> SimFs {
+        SimFs::from(self.disk().clone(), plan)
+    }
+
+    /// The disk after a power cut: `rng` decides which unsynced changes survived.
     #[must_use]
     pub fn after_crash(&self, rng: &mut Rng, plan: FaultPlan) -> SimFs {
+        let rate = rng.below(3);
+        let mut survives = || match rate {
+            0 => Survival::Lost,
+            1 => Survival::Latest,
+            _ => match rng.below(4) {
+                0 | 1 => Survival::Lost,
+                2 => Survival::Latest,
+                _ => Survival::Earlier(usize::try_from(rng.below(1 << 20)).expect("small")),
+            },
+        };
+        self.without_power(&mut survives, plan)
+    }
+
+    /// The number of unsynced changes: to names first, then by file in order of creation, and by sector.
+    pub fn unsynced(&self) -> usize {
+        let disk = self.disk();
+        disk.changes.len() + disk.files.iter().map(CachedFile::unsynced).sum::<usize>()
+    }
+
+    /// The disk after a power cut that the unsynced changes with these numbers survive.
+    #[must_use]
+    pub fn after_power_cut(&self, survives: impl Fn(usize) -> bool, plan: FaultPlan) -> SimFs {
+        let mut numbers = 0..;
+        let mut survives = || match survives(numbers.next().expect("endless")) {
+            true => Survival::Latest,
+            false => Survival::Lost,
+        };
+        self.without_power(&mut survives, plan)
+    }
+
+    fn without_power(&self, survives: &mut dyn FnMut() -> Survival, plan: FaultPlan) -> SimFs {
         let mut disk = self.disk().clone();
-        disk.lose_unsynced(rng);
-        (disk.plan, disk.errors, disk.calls) = (plan, PersistentErrors::default(), 0);
-        SimFs(Arc::new(Mutex::new(disk)))
+        disk.cut_power(survives);
+        SimFs::from(disk, plan)
+    }
+
+    /// Flips one bit of a file.
+    pub fn flip_bit(&self, path: &Path, bit: usize) {
+        let mut disk = self.disk();
+        let file = disk.find(path).expect("a file with a bit to flip");
+        disk.files[file].flip_bit(bit);
+    }
+
+    /// The sum of the lengths of all files, in bytes.
+    pub fn bytes_used(&self) -> usize {
+        let disk = self.disk();
+        let length = |entry: &Entry| match entry {
+            Entry::Directory => 0,
+            Entry::File(file) => disk.files[*file].bytes().len(),
+        };
+        disk.names.values().map(length).sum()
     }
 
     fn disk(&self) -> MutexGuard<'_, Disk> {
@@ -124,15 +197,8 @@ impl SimFs {
     /// Counts a call, and fails it if it is due to fail.
     fn call(&self) -> io::Result<MutexGuard<'_, Disk>> {
         let mut disk = self.disk();
-        let number = disk.calls;
-        disk.calls += 1;
-        if disk.plan.crash_at.is_some_and(|at| number >= at) {
-            return Err(io::Error::other("power failure"));
-        }
-        match disk.plan.fail_at {
-            Some((at, code)) if at == number => Err(io::Error::from_raw_os_error(code)),
-            _ => Ok(disk),
-        }
+        disk.count()?;
+        Ok(disk)
     }
 
     /// A call that needs a file descriptor or a directory entry.
@@ -146,30 +212,32 @@ impl SimFs {
 }
 
 impl Disk {
-    fn lose_unsynced(&mut self, rng: &mut Rng) {
-        let survival = rng.below(3);
-        let survives = |rng: &mut Rng| match survival {
-            0 => false,
-            1 => true,
-            _ => rng.one_in(2),
-        };
-        let mut names = self.durable_names.clone();
+    fn is_powered_off(&self) -> bool {
+        self.plan.crash_at.is_some_and(|at| self.calls >= at)
+    }
+
+    fn count(&mut self) -> io::Result<()> {
+        let (number, is_off) = (self.calls, self.is_powered_off());
+        self.calls += 1;
+        if is_off {
+            return Err(io::Error::other("power failure"));
+        }
+        match self.plan.fail_at {
+            Some((at, code)) if at == number => Err(io::Error::from_raw_os_error(code)),
+            _ => Ok(()),
+        }
+    }
+
+    fn cut_power(&mut self, survives: &mut dyn FnMut() -> Survival) {
         for change in std::mem::take(&mut self.changes) {
-            if survives(rng) {
-                change.apply(&mut names);
+            if survives() != Survival::Lost {
+                change.apply(&mut self.durable_names);
             }
         }
-        for file in &mut self.files {
-            for (offset, bytes) in std::mem::take(&mut file.writes) {
-                for (n, sector) in bytes.chunks(SECTOR).enumerate() {
-                    if survives(rng) {
-                        put(&mut file.durable, offset + n * SECTOR, sector);
-                    }
-                }
-            }
-            file.bytes = file.durable.clone();
-        }
-        (self.names, self.durable_names) = (names.clone(), names);
+        self.files.iter_mut().for_each(|file| file.cut_power(survives));
+        let found = self.durable_names.clone();
+        self.durable_names.retain(|path, _| path.ancestors().skip(1).all(|dir| is_directory(&found, dir)));
+        self.names = self.durable_names.clone();
     }
 
     fn change(&mut self, change: EntryChange) {
@@ -178,16 +246,21 @@ impl Disk {
     }
 
     fn find(&self, path: &Path) -> io::Result<usize> {
-        self.names.get(path).copied().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        match self.names.get(path) {
+            Some(Entry::File(file)) => Ok(*file),
+            Some(Entry::Directory) => Err(io::Error::from(io::ErrorKind::IsADirectory)),
+            None => Err(io::Error::from(io::ErrorKind::NotFound)),
+        }
     }
-}
 
-fn put(bytes: &mut Vec<u8>, offset: usize, part: &[u8]) {
-    let end = offset + part.len();
-    if bytes.len() < end {
-        bytes.resize(end, 0);
+    /// Fails unless `path` is free, in a directory that exists.
+    fn check_free(&self, path: &Path) -> io::Result<()> {
+        if self.names.contains_key(path) {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        }
+        let has_directory = path.parent().is_some_and(|dir| is_directory(&self.names, dir));
+        if has_directory { Ok(()) } else { Err(io::Error::from(io::ErrorKind::NotFound)) }
     }
-    bytes[offset..end].copy_from_slice(part);
 }
 
 impl Fs for SimFs {
@@ -196,19 +269,21 @@ impl Fs for SimFs {
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.opening()?;
-        if !disk.dirs.iter().any(|dir| dir == path) {
-            disk.dirs.push(path.to_path_buf());
+        let mut missing: Vec<&Path> =
+            path.ancestors().take_while(|dir| !is_directory(&disk.names, dir)).collect();
+        while let Some(dir) = missing.pop() {
+            disk.change(EntryChange::Set(dir.to_path_buf(), Entry::Directory));
         }
         Ok(())
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let disk = self.opening()?;
-        if !disk.dirs.iter().any(|known| known == dir) {
+        if !is_directory(&disk.names, dir) {
             disk.find(dir)?;
             return Err(io::Error::from(io::ErrorKind::NotADirectory));
         }
-        let below = disk.names.keys().chain(&disk.dirs).filter(|path| path.parent() == Some(dir));
+        let below = disk.names.keys().filter(|path| path.parent() == Some(dir));
         let names = below.filter_map(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
         let mut names: Vec<String> = names.collect();
         names.sort_unstable();
@@ -222,29 +297,25 @@ impl Fs for SimFs {
 
     fn create(&self, path: &Path) -> io::Result<SimFile> {
         let mut disk = self.opening()?;
-        if disk.names.contains_key(path) {
-            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
-        }
-        disk.files.push(FileState::default());
+        disk.check_free(path)?;
+        disk.files.push(CachedFile::default());
         let file = disk.files.len() - 1;
-        disk.change(EntryChange::Set(path.to_path_buf(), file));
+        disk.change(EntryChange::Set(path.to_path_buf(), Entry::File(file)));
         Ok(SimFile { fs: self.clone(), file })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut disk = self.call()?;
         let file = disk.find(from)?;
-        disk.change(EntryChange::Rename(from.to_path_buf(), to.to_path_buf(), file));
+        disk.change(EntryChange::Rename(from.to_path_buf(), to.to_path_buf(), Entry::File(file)));
         Ok(())
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut disk = self.opening()?;
         let file = disk.find(from)?;
-        if disk.names.contains_key(to) {
-            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
-        }
-        disk.change(EntryChange::Set(to.to_path_buf(), file));
+        disk.check_free(to)?;
+        disk.change(EntryChange::Set(to.to_path_buf(), Entry::File(file)));
         Ok(())
     }
 
@@ -288,12 +359,12 @@ pub struct SimFile {
 
 impl File for SimFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.fs.call()?.files[self.file].bytes.len() as u64)
+        Ok(self.fs.call()?.files[self.file].bytes().len() as u64)
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let disk = self.fs.call()?;
-        let have = &disk.files[self.file].bytes;
+        let have = disk.files[self.file].bytes();
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(have.len());
         let read = (have.len() - from).min(bytes.len());
         bytes[..read].copy_from_slice(&have[from..from + read]);
@@ -304,26 +375,49 @@ impl File for SimFile {
         let mut disk = self.fs.call()?;
         let (growing, file) = (disk.errors.growing, &mut disk.files[self.file]);
         let offset = usize::try_from(offset).expect("a simulated file is small");
-        if let Some(code) = growing.filter(|_| offset + bytes.len() > file.bytes.len()) {
+        if let Some(code) = growing.filter(|_| offset + bytes.len() > file.bytes().len()) {
             return Err(io::Error::from_raw_os_error(code));
         }
-        put(&mut file.bytes, offset, bytes);
-        file.writes.push((offset, bytes.to_vec()));
+        file.write(offset, bytes);
+        Ok(())
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        let length = usize::try_from(length).expect("a simulated file is small");
+        self.fs.call()?.files[self.file].truncate(length);
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut disk = self.fs.call()?;
+        let mut disk = self.fs.disk();
+        let called = disk.count();
+        let is_off = disk.plan.crash_at.is_some_and(|at| disk.calls > at);
         let file = &mut disk.files[self.file];
-        file.durable = file.bytes.clone();
-        file.writes.clear();
-        Ok(())
+        match called {
+            Ok(()) => file.sync(),
+            Err(_) if is_off => {}
+            Err(_) => file.fail_sync(),
+        }
+        called
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const A: &str = "/d/a";
+    const IO_ERROR: i32 = 5;
+
+    /// A file in a directory, both durable.
+    fn empty_file() -> (SimFs, SimFile) {
+        let fs = SimFs::new(FaultPlan::default());
+        fs.create_dir(Path::new("/d")).expect("new");
+        fs.sync_dir(Path::new("/")).expect("synced");
+        let file = fs.create(Path::new(A)).expect("new");
+        fs.sync_dir(Path::new("/d")).expect("synced");
+        (fs, file)
+    }
 
     fn bytes_of(fs: &SimFs, path: &str) -> Option<Vec<u8>> {
         let file = fs.open(Path::new(path)).ok()?;
@@ -342,32 +436,103 @@ mod tests {
         found
     }
 
-    #[test]
-    fn synced_data_survives_a_crash_and_other_data_may() {
-        let fs = SimFs::new(FaultPlan::default());
-        let file = fs.create(Path::new("/d/a")).expect("new");
-        file.write_at(b"safe", 0).expect("written");
-        file.sync().expect("synced");
-        assert_eq!(outcomes(&fs, "/d/a"), [None, Some(b"safe".to_vec())], "the name was not synced");
-        fs.sync_dir(Path::new("/d")).expect("synced");
-        assert_eq!(outcomes(&fs, "/d/a"), [Some(b"safe".to_vec())]);
-        file.write_at(b"lost", 0).expect("written");
-        assert_eq!(outcomes(&fs, "/d/a"), [Some(b"lost".to_vec()), Some(b"safe".to_vec())]);
+    fn some(bytes: &[u8]) -> Option<Vec<u8>> {
+        Some(bytes.to_vec())
     }
 
     #[test]
-    fn a_long_write_may_survive_in_part() {
+    fn synced_data_survives_a_power_cut_and_other_data_may() {
+        let (fs, file) = empty_file();
+        file.write_at(b"safe", 0).expect("written");
+        file.sync().expect("synced");
+        assert_eq!(outcomes(&fs, A), [some(b"safe")]);
+        file.write_at(b"once", 0).expect("written");
+        file.write_at(b"lost", 0).expect("written");
+        assert_eq!(outcomes(&fs, A), [some(b"lost"), some(b"once"), some(b"safe")]);
+    }
+
+    #[test]
+    fn names_survive_a_power_cut_once_their_directory_and_its_parents_are_synced() {
         let fs = SimFs::new(FaultPlan::default());
-        let file = fs.create(Path::new("/d/a")).expect("new");
-        fs.sync_dir(Path::new("/d")).expect("synced");
+        fs.create_dir(Path::new("/d/e")).expect("new");
+        let file = fs.create(Path::new("/d/e/a")).expect("new");
+        file.sync().expect("synced");
+        for (dir, left) in [("/d/e", 2), ("/d", 2), ("/", 1)] {
+            fs.sync_dir(Path::new(dir)).expect("synced");
+            assert_eq!(outcomes(&fs, "/d/e/a").len(), left, "{dir}");
+        }
+        fs.remove(Path::new("/d/e/a")).expect("there");
+        assert_eq!(outcomes(&fs, "/d/e/a"), [None, some(b"")]);
+        assert!(fs.create(Path::new("/other/a")).is_err(), "its directory does not exist");
+    }
+
+    #[test]
+    fn each_subset_of_the_sectors_of_a_write_may_survive() {
+        let (fs, file) = empty_file();
         file.write_at(&[7; 3 * SECTOR], 0).expect("written");
-        assert!(outcomes(&fs, "/d/a").len() > 4, "torn in several ways");
+        assert_eq!(fs.unsynced(), 3);
+        for subset in 0..8 {
+            let after = fs.after_power_cut(|sector| subset & 1 << sector != 0, FaultPlan::default());
+            let bytes = bytes_of(&after, A).expect("durable");
+            let found = (0..3).filter(|sector| bytes.get(sector * SECTOR) == Some(&7));
+            assert_eq!(found.fold(0, |found, sector| found | 1 << sector), subset);
+        }
+    }
+
+    #[test]
+    fn a_process_death_keeps_unsynced_writes_readable_and_not_durable() {
+        let (fs, file) = empty_file();
+        file.write_at(b"cached", 0).expect("written");
+        let after = fs.after_process_death(FaultPlan::default());
+        assert_eq!(bytes_of(&after, A), some(b"cached"));
+        assert_eq!(outcomes(&after, A), [some(b""), some(b"cached")]);
+    }
+
+    #[test]
+    fn a_later_sync_does_not_save_what_a_failed_one_lost() {
+        let (fs, file) = empty_file();
+        file.write_at(&[1; SECTOR], 0).expect("written");
+        fs.disk().plan.fail_at = Some((fs.calls(), IO_ERROR));
+        file.sync().expect_err("as planned");
+        file.write_at(&[2; SECTOR], SECTOR as u64).expect("written");
+        file.sync().expect("the pages are clean");
+        assert_eq!(bytes_of(&fs, A), Some([[1; SECTOR], [2; SECTOR]].concat()));
+        let lost = [[0; SECTOR], [2; SECTOR]].concat();
+        assert_eq!(bytes_of(&fs.after_power_cut(|_| false, FaultPlan::default()), A), Some(lost));
+        file.write_at(&[3; SECTOR], 0).expect("written");
+        file.sync().expect("dirty again");
+        assert_eq!(outcomes(&fs, A), [Some([[3; SECTOR], [2; SECTOR]].concat())]);
+    }
+
+    #[test]
+    fn an_unsynced_truncation_may_be_lost() {
+        let (fs, file) = empty_file();
+        file.write_at(&[1; 2 * SECTOR], 0).expect("written");
+        file.sync().expect("synced");
+        file.truncate(9).expect("shorter");
+        assert_eq!(bytes_of(&fs, A), some(&[1; 9]));
+        assert_eq!(outcomes(&fs, A), [some(&[1; 9]), some(&[1; 2 * SECTOR])]);
+        file.sync().expect("synced");
+        assert_eq!(outcomes(&fs, A), [some(&[1; 9])]);
+    }
+
+    #[test]
+    fn a_flipped_bit_is_on_the_device() {
+        let (fs, file) = empty_file();
+        file.write_at(&[0, 0], 0).expect("written");
+        file.sync().expect("synced");
+        fs.flip_bit(Path::new(A), 9);
+        assert_eq!(bytes_of(&fs, A), some(&[0, 2]));
+        assert_eq!(outcomes(&fs, A), [some(&[0, 2])]);
     }
 
     #[test]
     fn calls_after_the_crash_fail() {
-        let fs = SimFs::new(FaultPlan { crash_at: Some(1), fail_at: None });
-        let file = fs.create(Path::new("/d/a")).expect("before it");
-        assert!(file.write_at(b"x", 0).is_err() && fs.sync_dir(Path::new("/d")).is_err());
+        let fs = SimFs::new(FaultPlan { crash_at: Some(2), fail_at: None });
+        fs.create_dir(Path::new("/d")).expect("before it");
+        let file = fs.create(Path::new(A)).expect("before it");
+        assert!(
+            file.write_at(b"x", 0).is_err() && file.sync().is_err() && fs.sync_dir(Path::new("/d")).is_err()
+        );
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Each function panics at the first violation of the [port](crate::port).
 
-use crate::port::{Batch, BlobName, BlobStore, ErrorKind, LogStore, Lsn, LsnRange, Seq, StoreError};
+use crate::port::{
+    BATCH_MAX, Batch, BlobName, BlobStore, ErrorKind, LogStore, Lsn, LsnRange, Seq, StoreError,
+};
 
 /// The suite's batch at `seq`: varied in length, different for each sequence number.
 pub fn batch(seq: Seq) -> Batch {
@@ -64,7 +66,7 @@ pub fn log<L: LogStore>(mut log: L, mut reopen: impl FnMut(L) -> L) {
         ErrorKind::Taken,
         "a sequence number is used once"
     );
-    let huge = vec![0; crate::frame::PAYLOAD_MAX + 1];
+    let huge = vec![0; BATCH_MAX + 1];
     assert_eq!(kind(log.append(Seq(100), LsnRange::default(), &huge)), ErrorKind::TooLarge);
     fill(&mut log, 101);
 

@@ -3,17 +3,22 @@
 //! ```text
 //! store                 store id and number of shards, fixed at creation
 //! lock                  locked by the process that has the store open
-//! log/<shard>/          one log: <first batch, 16 hex digits>.seg, spare, floor
+//! log/<shard>/          one log: <first batch, 16 hex digits>.seg, spare-<n>, floor, clean-stop,
+//!                       cut-<segment>-<offset>
 //! blob/by-name/         finished blobs, by name
 //! blob/tmp/             blobs being written
 //! ```
 
 mod blobs;
+mod clean_stop;
 mod dir;
+mod floor;
 mod index;
 mod inspect;
 mod log;
 mod reader;
+mod recovery;
+mod spare;
 mod tail;
 
 pub use blobs::DiskBlobs;
@@ -21,17 +26,3 @@ pub use dir::{DiskDir, StoreFile};
 pub use inspect::{LogItem, LogView, StoreView};
 pub use log::{DiskLog, LogOptions};
 pub use tail::TornTail;
-
-use std::io;
-use std::path::Path;
-
-use crate::fs::Fs;
-
-/// Makes the name of a directory durable in its parent.
-fn sync_parent<F: Fs>(fs: &F, dir: &Path) -> io::Result<()> {
-    match dir.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => fs.sync_dir(Path::new(".")),
-        Some(parent) => fs.sync_dir(parent),
-        None => Ok(()),
-    }
-}

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::port::{
     Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, Lsn,
-    LsnRange, Seq, StoreError,
+    LsnRange, Preparation, Seq, StoreError,
 };
 
 /// The call that is about to be made.
@@ -22,6 +22,8 @@ pub enum Call {
     RaiseFloor,
     /// [`LogStore::confirm`].
     Confirm,
+    /// [`LogStore::mark_clean_stop`].
+    MarkCleanStop,
     /// [`LogReader::read`] or [`LogReader::read_lsn`].
     ReadBatch,
     /// [`BlobStore::create`].
@@ -163,6 +165,10 @@ impl<S: LogStore> LogStore for Faulty<S> {
         self.plan.run(Call::Reserve, || self.inner.reserve())
     }
 
+    fn preparation(&mut self) -> Option<Preparation> {
+        self.inner.preparation()
+    }
+
     fn capacity(&self) -> LogCapacity {
         self.inner.capacity()
     }
@@ -177,6 +183,10 @@ impl<S: LogStore> LogStore for Faulty<S> {
 
     fn confirm(&mut self) -> Result<(), StoreError> {
         self.plan.run(Call::Confirm, || self.inner.confirm())
+    }
+
+    fn mark_clean_stop(&mut self) -> Result<(), StoreError> {
+        self.plan.run(Call::MarkCleanStop, || self.inner.mark_clean_stop())
     }
 
     fn reader(&self) -> Box<dyn LogReader> {

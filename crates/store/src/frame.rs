@@ -1,6 +1,7 @@
 //! The log's format on disk. All integers are little-endian.
 //!
-//! A **segment** is a file of fixed length, zeroed when it is created:
+//! A **segment** is a file that is zeroed before it gets its name. It ends where the next segment begins: frames in it
+//! from the next segment's first batch on are superseded by those of the next segment.
 //!
 //! ```text
 //!  0  8  magic "lockdlog"
@@ -35,7 +36,8 @@ use crate::port::{Batch, LsnRange, Seq};
 pub const SEGMENT_HEADER: usize = 48;
 /// The length of a frame header in bytes.
 pub const FRAME_HEADER: usize = 40;
-/// The largest payload of a batch in bytes.
+/// The largest payload that can be read, in bytes. Appends are limited to the smaller
+/// [`BATCH_MAX`](crate::port::BATCH_MAX).
 pub const PAYLOAD_MAX: usize = 4 << 20;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"lockdlog";
@@ -160,6 +162,21 @@ pub fn decode_frame(bytes: &[u8]) -> Option<(FrameHeader, Batch)> {
     }
     let payload = frame[FRAME_HEADER..FRAME_HEADER + header.length].to_vec();
     Some((header, Batch { seq: header.seq, lsns: header.lsns, payload }))
+}
+
+/// Whether the frame at the beginning of `bytes` is valid with one bit of its length flipped.
+pub fn is_valid_with_another_length(bytes: &[u8]) -> bool {
+    let Some(length) = bytes.first_chunk::<FRAME_HEADER>().map(|header| u32_at(header, 12)) else {
+        return false;
+    };
+    (0..u32::BITS).map(|bit| length ^ 1 << bit).any(|length| {
+        let frame = bytes.get(..frame_len(length as usize)).filter(|_| length as usize <= PAYLOAD_MAX);
+        frame.is_some_and(|frame| {
+            let mut frame = frame.to_vec();
+            frame[12..16].copy_from_slice(&length.to_le_bytes());
+            decode_frame(&frame).is_some()
+        })
+    })
 }
 
 /// Whether `bytes` contain a valid frame at any multiple of eight, where frames begin.

@@ -2,9 +2,11 @@
 //!
 //! They are a port, so that a simulator can crash between any two calls. The disk backend assumes of an
 //! implementation: written bytes are durable once the file is synced; a created, renamed or removed name is
-//! durable once its directory is synced; anything else may or may not survive, in any order, and a write may
-//! survive in part. Writing within a file's synced length, syncing, and renaming within a directory allocate
-//! neither space nor descriptors.
+//! durable once its directory is synced, and so are the directory's own name and its parents'; anything else
+//! may or may not survive, in any order, and a write may survive in part, by sectors of 512 bytes. Writing
+//! within a file's synced length, syncing, and renaming within a directory allocate neither space nor
+//! descriptors. A copy-on-write filesystem (btrfs, ZFS) breaks this: there an overwrite allocates, so that a
+//! full disk can fail an append that was reserved.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -23,7 +25,7 @@ pub trait Fs: Clone + Send + Sync + 'static {
     /// An open directory.
     type Dir: Dir;
 
-    /// Creates a directory; succeeds if it exists.
+    /// Creates a directory and its missing parents; succeeds if it exists.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// The names in a directory, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
@@ -44,6 +46,33 @@ pub trait Fs: Clone + Send + Sync + 'static {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.open_dir(dir)?.sync()
     }
+
+    /// Creates a directory and its missing parents, and makes all their names durable, whichever process
+    /// created them: one that died in between may have left any of them unsynced.
+    fn create_dir_durably(&self, path: &Path) -> io::Result<()> {
+        self.create_dir(path)?;
+        let parents: Vec<&Path> = path.ancestors().skip(1).collect();
+        for (distance, parent) in parents.into_iter().enumerate().rev() {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            match self.sync_dir(parent) {
+                // Further up, a directory that cannot be read or changed was not created by lockd.
+                Err(error) if distance > 0 && is_immutable(&error) => {}
+                synced => synced?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a directory cannot be synced because it is not readable, or its filesystem is never written.
+fn is_immutable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::Unsupported
+    )
 }
 
 /// An open directory.
@@ -60,7 +89,10 @@ pub trait File: Send + Sync + 'static {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all of `bytes`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Makes all writes so far durable.
+    /// Shortens the file to `length` bytes.
+    fn truncate(&self, length: u64) -> io::Result<()>;
+    /// Makes all writes so far durable. After a failure nothing is known, and a retry proves nothing: the
+    /// operating system may take unwritten pages for clean, so that they can be read until they are gone.
     fn sync(&self) -> io::Result<()>;
 
     /// Starts to sync the writes so far, while more is written. They are durable once [`PendingSync::wait`]
@@ -170,6 +202,10 @@ impl File for std::fs::File {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.write_all_at(bytes, offset)
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.set_len(length)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -24,6 +24,6 @@ pub mod faulty;
 pub mod conformance;
 
 pub use port::{
-    Batch, BlobName, BlobStore, BlobWriter, Bounds, Damage, ErrorKind, Extent, LogCapacity, LogReader,
-    LogStore, Lsn, LsnRange, Seq, StoreError,
+    BATCH_MAX, Batch, BlobName, BlobStore, BlobWriter, Bounds, Damage, ErrorKind, Extent, LogCapacity,
+    LogReader, LogStore, Lsn, LsnRange, Preparation, Seq, StoreError,
 };

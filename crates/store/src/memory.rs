@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::frame::{PAYLOAD_MAX, frame_len};
+use crate::frame::frame_len;
 use crate::port::{
-    Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, Lsn,
-    LsnRange, Seq, StoreError,
+    BATCH_MAX, Batch, BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogCapacity, LogReader,
+    LogStore, Lsn, LsnRange, Seq, StoreError,
 };
 
 /// A log in memory. Clones share their contents, like two handles of one log.
@@ -46,7 +46,7 @@ impl LogStore for MemoryLog {
                 format!("not the next sequence number: seq={} next={}", seq.0, state.bounds.next.0),
             ));
         }
-        if payload.len() > PAYLOAD_MAX {
+        if payload.len() > BATCH_MAX {
             return Err(StoreError::new(
                 ErrorKind::TooLarge,
                 format!("batch too large: bytes={}", payload.len()),
@@ -66,7 +66,7 @@ impl LogStore for MemoryLog {
     }
 
     fn capacity(&self) -> LogCapacity {
-        LogCapacity { bytes: PAYLOAD_MAX as u64, spare: true }
+        LogCapacity { bytes: BATCH_MAX as u64, spare: true }
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {

@@ -56,6 +56,9 @@ impl LsnRange {
     }
 }
 
+/// The largest payload that a log accepts in an append, in bytes. Logs may contain larger batches of earlier versions.
+pub const BATCH_MAX: usize = 2 << 20;
+
 /// The unit of append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
@@ -95,6 +98,9 @@ pub struct Extent {
     pub bytes: u64,
 }
 
+/// Work that a log leaves to another thread, such as the preallocation of its next segment.
+pub type Preparation = Box<dyn FnOnce() -> Result<(), StoreError> + Send>;
+
 /// An ordered log of batches, with one writer.
 pub trait LogStore: Send {
     /// The readable range.
@@ -112,7 +118,8 @@ pub trait LogStore: Send {
         false
     }
 
-    /// Preallocates a spare segment, so that the next append fits, of any size up to the maximum.
+    /// Ensures that the next append fits, of any size up to the maximum. Returns at once while there is capacity,
+    /// and otherwise preallocates a spare segment.
     ///
     /// After success, the next append allocates neither disk space nor descriptors: it only writes, renames
     /// and syncs files that are already open. ([`ErrorKind::TooLarge`] still applies.)
@@ -120,6 +127,12 @@ pub trait LogStore: Send {
     /// Fails with [`ErrorKind::NoSpace`] and no side effects; may be retried at any time. Until it succeeds,
     /// appends continue within [`LogStore::capacity`].
     fn reserve(&mut self) -> Result<(), StoreError>;
+
+    /// Work to be done on another thread, so that a later [`LogStore::reserve`] returns at once; `None` if there is none
+    /// to do, or it is being done. Its failure has no side effects and may be ignored: `reserve` then does the work.
+    fn preparation(&mut self) -> Option<Preparation> {
+        None
+    }
 
     /// How much can be appended without another [`LogStore::reserve`].
     fn capacity(&self) -> LogCapacity;
@@ -138,7 +151,8 @@ pub trait LogStore: Send {
         Ok(())
     }
 
-    /// Records that the log ends with its last batch, so that the next opening can tell a lost batch from none.
+    /// Records that the log is complete, after the last append of a clean stop. At the next opening, a log without its
+    /// last batch is then known to be damaged, and not torn by a crash.
     fn mark_clean_stop(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -273,11 +287,11 @@ impl StoreError {
 impl From<Damage> for StoreError {
     fn from(damage: Damage) -> StoreError {
         let Damage { file, offset, what } = damage;
-        let advice = "restore the store from a backup or a standby's copy; do not delete the file";
-        StoreError::new(
-            ErrorKind::Damaged,
-            format!("{what}; {advice}: file={} offset={offset}", file.display()),
-        )
+        let is_segment = file.extension().is_some_and(|extension| extension == "seg");
+        let cut = if is_segment { ", or cut the log there with `lockd store cut`" } else { "" };
+        let advice = "restore the store from a backup or a standby's copy";
+        let place = format_args!("file={} offset={offset}", file.display());
+        StoreError::new(ErrorKind::Damaged, format!("{what}; {advice}{cut}; do not delete the file: {place}"))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kernel::{LeaseId, Span, Time};
-use store::{ErrorKind, LogStore, StoreError};
+use store::{BATCH_MAX, ErrorKind, LogStore, StoreError};
 
 use super::batch::PendingBatch;
 use super::inbox::{Capacity, Inbox, is_lease_request};
@@ -20,8 +20,6 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError,
 const BATCH_COMMANDS: usize = 1024;
 /// Maximum number of connections and deliveries that a turn looks at.
 const REPORTS_MAX: usize = 256;
-/// The space that a log needs to be given commands: a batch, and the command that made it full.
-const BATCH_CAPACITY: u64 = 2 << 20;
 /// After this time a log without space is asked again, and an undecided append is repeated.
 const RETRY: Duration = Duration::from_millis(250);
 /// Maximum number of turns that a submitting thread runs before it leaves the rest to a worker.
@@ -281,6 +279,10 @@ impl Shared {
         if let Some(floor) = self.inbox.take_floor() {
             // What cannot be freed now is freed when the floor is raised next, or when the log is opened.
             let _ = log.raise_floor(floor);
+        }
+        if let Some(prepare) = log.preparation() {
+            // If it fails, the log makes its next segment itself when it needs it, and reports why it cannot.
+            self.executor.spawn_background(Box::new(move || drop(prepare())));
         }
         health_of(log)
     }
@@ -630,7 +632,7 @@ fn health_of(log: &mut dyn LogStore) -> Health {
     match log.reserve() {
         Ok(()) => Health { space: LogSpace::Plenty, reason: None, is_undecided: false },
         Err(error) => {
-            let fits = log.capacity().bytes >= BATCH_CAPACITY;
+            let fits = log.capacity().bytes >= BATCH_MAX as u64;
             let space = if fits { LogSpace::Reserve } else { LogSpace::Nothing };
             Health { space, reason: Some(error.what), is_undecided: false }
         }

@@ -4,6 +4,8 @@
 mod trial;
 mod reach;
 mod store_crashes;
+mod store_recovery;
+mod store_orders;
 mod store_capacity;
 mod object_blobs;
 mod object_takeover;

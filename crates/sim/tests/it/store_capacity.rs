@@ -137,6 +137,7 @@ fn the_capacity_of_a_segment_follows_from_its_own_length() {
             let fits = usize::try_from(log.capacity().bytes.saturating_sub(1000 + 40)).expect("small");
             log.append(log.bounds().next, LsnRange::default(), &vec![1; fits]).expect("there is space");
         }
+        log.mark_clean_stop().expect("writable");
         drop(log);
         let mut log = open(&fs, after).expect("a sound log");
         fs.set_errors(exhausted(DISK_FULL));

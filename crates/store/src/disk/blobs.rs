@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::sync_parent;
 use crate::fs::{File, Fs, PendingSync};
 use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
 
@@ -36,10 +35,7 @@ impl<F: Fs> DiskBlobs<F> {
     /// Opens or creates the directory, and removes unfinished blobs of an earlier process.
     pub fn open(fs: F, dir: &Path) -> Result<DiskBlobs<F>, StoreError> {
         let opened = || -> io::Result<()> {
-            fs.create_dir(dir)?;
-            fs.create_dir(&dir.join(TMP))?;
-            fs.sync_dir(dir)?;
-            sync_parent(&fs, dir)?;
+            fs.create_dir_durably(&dir.join(TMP))?;
             for name in fs.list(&dir.join(TMP))? {
                 fs.remove(&dir.join(TMP).join(name))?;
             }

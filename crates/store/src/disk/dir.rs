@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{DiskBlobs, DiskLog, LogOptions};
 use crate::disk::TornTail;
-use crate::fs::RealFs;
+use crate::fs::{Fs, RealFs};
 use crate::port::{Damage, ErrorKind, StoreError};
 use crate::private;
 
@@ -35,7 +35,7 @@ impl DiskDir {
         let doing = |error: &io::Error| {
             StoreError::io(error, "opening the store").with(format_args!("path={}", path.display()))
         };
-        private::create_dir(path).map_err(|error| doing(&error))?;
+        RealFs.create_dir_durably(path).map_err(|error| doing(&error))?;
         if !allow_network && is_network(path).map_err(|error| doing(&error))? {
             let what = "the store directory is on a network filesystem; use a local disk, or allow it: path=";
             return Err(StoreError::new(ErrorKind::Refused, format!("{what}{}", path.display())));
@@ -67,10 +67,7 @@ impl DiskDir {
     ) -> Result<(DiskLog<RealFs>, Option<TornTail>), StoreError> {
         assert!(shard < self.file.shards, "a store has as many logs as shards");
         let options = LogOptions { shard, store_id: self.file.store_id, segment_bytes };
-        let logs = self.path.join("log");
-        private::create_dir(&logs).map_err(|error| StoreError::io(&error, "creating the log directory"))?;
-        sync_dir(&self.path).map_err(|error| StoreError::io(&error, "syncing the store directory"))?;
-        DiskLog::open(RealFs, &logs.join(shard.to_string()), options)
+        DiskLog::open(RealFs, &self.path.join("log").join(shard.to_string()), options)
     }
 
     /// Opens the blobs.

@@ -8,15 +8,19 @@
 //! half written, and the next one complete by the time it is read; or the end of a segment may be read before
 //! its last frame is written, and then the next segment. A frame is written only after its predecessor is
 //! durable. So an invalid frame is read again after its successors were read, and counts as damage only if it
-//! is invalid both times.
+//! is invalid both times. Reading the clean-stop mark after the log: the log may have been appended to in
+//! between. So the mark is read first.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::clean_stop::{self, CleanStop};
 use super::dir::{StoreFile, decode_store};
-use super::log::{FLOOR, LogOptions, decode_floor};
+use super::floor;
+use super::log::LogOptions;
 use super::reader::Segments;
+use super::recovery::check_without_segments;
 use super::tail::{ExpectedFrame, TornTail};
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, decode_frame, frame_len};
 use crate::fs::{File as _, RealFs};
@@ -64,8 +68,9 @@ impl StoreView {
         let options = LogOptions { shard, store_id: self.file.store_id, segment_bytes: 0 };
         let dir = self.path.join("log").join(shard.to_string());
         let segments = Segments { fs: RealFs, dir, options };
+        let mark = read_mark(&segments)?;
         let floor = read_floor(&segments)?;
-        Ok(LogView { segments, floor, at: None, ended: false })
+        Ok(LogView { segments, floor, mark, at: None, ended: false })
     }
 }
 
@@ -85,6 +90,7 @@ pub enum LogItem {
 pub struct LogView {
     segments: Segments<RealFs>,
     floor: Seq,
+    mark: Option<CleanStop>,
     at: Option<Cursor>,
     ended: bool,
 }
@@ -93,6 +99,8 @@ pub struct LogView {
 struct Cursor {
     first: Seq,
     file: File,
+    /// The first batch of the next segment, if there was one when this one was opened: this one ends there.
+    successor: Option<Seq>,
     offset: u64,
     /// The batch that begins here, and the checksum of its predecessor.
     next: Seq,
@@ -118,10 +126,15 @@ impl LogView {
 
     fn step(&mut self) -> Result<LogItem, StoreError> {
         let Some(mut cursor) = self.at.take().map_or_else(|| self.begin(), |cursor| Ok(Some(cursor)))? else {
-            return Ok(LogItem::End);
+            return check_without_segments(&self.segments, self.floor, self.mark).map(|()| LogItem::End);
         };
         loop {
+            if cursor.successor == Some(cursor.next) {
+                cursor = self.continue_in(&cursor, cursor.next)?;
+            }
+            let offset = cursor.offset;
             if let Some(batch) = cursor.take_frame()? {
+                self.check_mark(&batch, &cursor, offset)?;
                 self.at = Some(cursor);
                 return Ok(LogItem::Batch(batch));
             }
@@ -131,6 +144,13 @@ impl LogView {
                 Continuation::Nothing(found) => return Ok(found),
             }
         }
+    }
+
+    /// Compares a batch that ends at the cursor with the clean-stop mark.
+    fn check_mark(&self, batch: &Batch, cursor: &Cursor, offset: u64) -> Result<(), StoreError> {
+        let found = CleanStop { seq: batch.seq, lsns: batch.lsns, crc: cursor.chain };
+        let path = self.segments.path(cursor.first);
+        self.mark.map_or(Ok(()), |mark| mark.check_batch(found, &path, offset))
     }
 
     /// The beginning of the segment that contains the floor.
@@ -163,6 +183,7 @@ impl LogView {
         Ok(Cursor {
             first,
             file,
+            successor: self.successor(first)?,
             offset: SEGMENT_HEADER as u64,
             next: header.first,
             chain: header.chain,
@@ -171,28 +192,42 @@ impl LogView {
         })
     }
 
+    /// The first batch of the segment after this one.
+    fn successor(&self, first: Seq) -> Result<Option<Seq>, StoreError> {
+        Ok(self.segments.list()?.into_iter().find(|later| *later > first))
+    }
+
     /// There is no valid frame at the cursor: is it the end of the segment, the end of the log, or damage?
     fn after_last_frame(&self, cursor: &mut Cursor) -> Result<Continuation, StoreError> {
-        let path = self.segments.path(cursor.first);
-        let later = self.segments.list()?.into_iter().find(|first| *first > cursor.first);
+        let later = self.successor(cursor.first)?;
         let tail = if later.is_none() { cursor.tail()? } else { Vec::new() };
         // Anything after this frame was written after the frame was complete, if it ever was.
         if cursor.refresh()? {
             return Ok(Continuation::ReadAgain);
         }
-        let Some(later) = later else {
-            if cursor.next < self.floor {
-                let what = "the log ends before its floor";
-                return Err(Damage { file: path, offset: cursor.offset, what }.into());
-            }
-            let torn = cursor.expected().classify_tail(&path, cursor.offset, &tail)?;
-            return Ok(Continuation::Nothing(torn.map_or(LogItem::End, LogItem::Torn)));
-        };
-        let next = self.open(later)?;
-        if (next.next, next.chain) == (cursor.next, cursor.chain) {
+        if let Some(later) = later {
+            let next = self.continue_in(cursor, later)?;
             return Ok(Continuation::Segment(Box::new(next)));
         }
-        if read_floor(&self.segments)? > cursor.next {
+        let path = self.segments.path(cursor.first);
+        if cursor.next < self.floor {
+            let what = "the log ends before its floor";
+            return Err(Damage { file: path, offset: cursor.offset, what }.into());
+        }
+        let torn = cursor.expected().classify_tail(&path, cursor.offset, &tail)?;
+        self.mark.map_or(Ok(()), |mark| mark.check_end(cursor.next, &path, cursor.offset))?;
+        Ok(Continuation::Nothing(torn.map_or(LogItem::End, LogItem::Torn)))
+    }
+
+    /// Opens the next segment, which must continue exactly at the cursor.
+    fn continue_in(&self, cursor: &Cursor, later: Seq) -> Result<Cursor, StoreError> {
+        let path = self.segments.path(cursor.first);
+        let next = self.open(later)?;
+        if (next.next, next.chain) == (cursor.next, cursor.chain) {
+            return Ok(next);
+        }
+        let is_reopened = later < cursor.next;
+        if is_reopened || read_floor(&self.segments)? > cursor.next {
             return Err(truncated(&path));
         }
         let what = "a frame is damaged, or the next segment does not continue this one";
@@ -261,21 +296,30 @@ impl Cursor {
     }
 }
 
-/// A store in use truncates its log.
+/// A store in use truncates its log, and a restart copies its end to another segment.
 fn truncated(path: &Path) -> StoreError {
-    let what = "the log was truncated while it was read; run the command again: file=";
+    let what = "the log was truncated or reopened while it was read; run the command again: file=";
     StoreError::new(ErrorKind::Gone, format!("{what}{}", path.display()))
 }
 
 fn read_floor(segments: &Segments<RealFs>) -> Result<Seq, StoreError> {
-    let path = segments.dir.join(FLOOR);
-    match std::fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Seq(0)),
+    let path = segments.dir.join(floor::NAME);
+    floor::decode(&path, read_small(&path)?.as_deref())
+}
+
+fn read_mark(segments: &Segments<RealFs>) -> Result<Option<CleanStop>, StoreError> {
+    let path = segments.dir.join(clean_stop::NAME);
+    CleanStop::decode(&path, read_small(&path)?.as_deref())
+}
+
+/// The contents of a file, `None` if there is none.
+fn read_small(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => {
             Err(StoreError::io(&error, "reading a file").with(format_args!("file={}", path.display())))
         }
-        Ok(bytes) => decode_floor(&bytes)
-            .ok_or_else(|| Damage { file: path, offset: 0, what: "the floor file is damaged" }.into()),
     }
 }
 

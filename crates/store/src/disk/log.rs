@@ -2,29 +2,29 @@
 //!
 //! **Invariant.** The segment files contain all appended batches in order, each frame chained to its
 //! predecessor; after the last frame there are only zeros. A frame is written only after its predecessor is
-//! durable, so after a crash only the last frame can be torn.
+//! durable, so after a crash only the last frame can be torn, and a segment is durable before the next one
+//! is begun.
 //!
-//! **What would break it.** Treating any bad frame as a torn tail: damage in the middle would silently cut
-//! off everything after it. So a bad frame is cut only if no valid frame follows it in the last segment.
-//! Leaving the torn bytes in place: a later, shorter frame would leave some of them after itself. So they are
-//! overwritten with zeros and synced before anything else is written. Allocating space or descriptors during
-//! an append: a failed append ends the process. So a spare segment is created beforehand, and both it and the
-//! directory stay open.
+//! **What would break it.** Treating any bad frame as a torn tail, or accepting a frame only because it can
+//! be read: see [`tail`](super::tail) and [`recovery`](super::recovery). Allocating space or descriptors
+//! during an append: a failed append ends the process. So a spare segment is created beforehand, and both it
+//! and the directory stay open.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::clean_stop::{self, CleanStop};
+use super::floor;
 use super::index::{Index, IndexEntry};
 use super::reader::{DiskReader, Segments};
-use super::sync_parent;
-use super::tail::{ExpectedFrame, TornTail};
-use crate::frame::{
-    FRAME_HEADER, FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, SegmentHeader, decode_frame, encode_frame,
-    frame_len,
-};
+use super::recovery::{LastSegment, OpenedSegment, check_without_segments};
+use super::spare::{self, Spare, Spares};
+use super::tail::TornTail;
+use crate::frame::{FRAME_HEADER, SEGMENT_HEADER, SegmentHeader, encode_frame};
 use crate::fs::{Dir, File, Fs};
 use crate::port::{
-    Bounds, Damage, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError,
+    BATCH_MAX, Bounds, Damage, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Preparation,
+    Seq, StoreError,
 };
 
 /// Options for opening a log.
@@ -34,143 +34,142 @@ pub struct LogOptions {
     pub shard: u32,
     /// The store that the log belongs to.
     pub store_id: u128,
-    /// The length of new segments.
+    /// The maximum length of new segments. They begin at [`LogOptions::SEGMENT_BYTES_FIRST`], and double.
     pub segment_bytes: u64,
 }
 
 impl LogOptions {
-    /// The default length of a segment.
+    /// The default maximum length of a segment.
     pub const SEGMENT_BYTES: u64 = 64 << 20;
-    /// The minimum length of a segment. It also limits payloads: a batch must fit into one segment.
+    /// The length of a log's first segment, and of the first after a restart, if the maximum is not lower.
+    pub const SEGMENT_BYTES_FIRST: u64 = 4 << 20;
+    /// The lowest maximum. It also limits payloads: a batch must fit into one segment.
     pub const SEGMENT_BYTES_MIN: u64 = (SEGMENT_HEADER + FRAME_HEADER + 4096) as u64;
+
+    pub(super) fn first_segment_bytes(&self) -> u64 {
+        self.segment_bytes.min(LogOptions::SEGMENT_BYTES_FIRST)
+    }
+
+    /// The length of the segment after one of this length.
+    fn next_segment_bytes(&self, length: u64) -> u64 {
+        length.saturating_mul(2).clamp(self.first_segment_bytes(), self.segment_bytes)
+    }
 }
 
 /// A log on disk.
 pub struct DiskLog<F: Fs> {
-    fs: F,
-    dir: PathBuf,
-    /// `dir`, kept open so that it can be synced without a new descriptor.
+    files: Segments<F>,
+    /// The directory, kept open so that it can be synced without a new descriptor.
     names: F::Dir,
-    options: LogOptions,
     bounds: Bounds,
     /// All segments, oldest first.
     segments: Vec<Extent>,
     /// Shared with all readers.
     index: Index,
     /// The last segment.
-    current: Option<CurrentSegment<F::File>>,
+    current: Option<OpenedSegment<F::File>>,
     /// The checksum of the last frame.
     chain: u32,
-    /// A zeroed segment, ready for use.
-    spare: Option<F::File>,
+    /// The LSNs of the last batch, if it is in the last segment.
+    last: Option<LsnRange>,
+    spares: Spares<F::File>,
     /// An append failed, so the contents of the disk are unknown.
     broken: bool,
 }
 
-/// The segment that is appended to.
-struct CurrentSegment<T> {
-    first: Seq,
-    file: T,
-    /// The offset of the next frame.
-    end: u64,
-    /// May differ from `options.segment_bytes`, which can change between restarts.
-    length: u64,
-}
-
-const SPARE: &str = "spare";
-pub(super) const FLOOR: &str = "floor";
-const FLOOR_TMP: &str = "floor.tmp";
-
 impl<F: Fs> DiskLog<F> {
-    /// Opens a log, or creates it. Cuts off a torn tail; any other damage is an error.
+    /// Opens a log, or creates it. Cuts off a torn tail, and makes durable what it accepts; any damage is an error.
     pub fn open(
         fs: F,
         dir: &Path,
         options: LogOptions,
     ) -> Result<(DiskLog<F>, Option<TornTail>), StoreError> {
         assert!(options.segment_bytes >= LogOptions::SEGMENT_BYTES_MIN, "a segment holds at least one batch");
-        fs.create_dir(dir).map_err(|error| StoreError::io(&error, "creating the log directory"))?;
-        sync_parent(&fs, dir)
-            .map_err(|error| StoreError::io(&error, "syncing the parent of the log directory"))?;
+        fs.create_dir_durably(dir).map_err(|error| StoreError::io(&error, "creating the log directory"))?;
         let names = fs.open_dir(dir).map_err(|error| StoreError::io(&error, "opening the log directory"))?;
         let mut log = DiskLog {
-            fs,
-            dir: dir.to_path_buf(),
+            files: Segments { fs, dir: dir.to_path_buf(), options },
             names,
-            options,
             bounds: Bounds::default(),
             segments: Vec::new(),
             index: Index::default(),
             current: None,
             chain: 0,
-            spare: None,
+            last: None,
+            spares: Spares::new(),
             broken: false,
         };
         log.remove_temporary_files()?;
-        let floor = log.read_floor()?;
-        log.segments = log.files().extents()?;
-        log.segments.iter().for_each(|segment| log.index.add_segment(segment.first));
-        log.bounds = Bounds { floor, next: floor };
-        let cut = log.open_last()?;
+        let torn = log.open_last()?;
         log.drop_below_floor()?;
-        Ok((log, cut))
+        Ok((log, torn))
     }
 
     /// Removes temporary files that a crash may have left behind.
     fn remove_temporary_files(&self) -> Result<(), StoreError> {
-        for name in [SPARE, FLOOR_TMP] {
-            match self.fs.remove(&self.dir.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(StoreError::io(&error, "removing a file").with(format_args!("name={name}")));
-                }
-                _ => {}
-            }
+        let Segments { fs, dir, .. } = &self.files;
+        let names = fs.list(dir).map_err(|error| StoreError::io(&error, "listing the log directory"))?;
+        let is_temporary = |name: &str| name.starts_with(spare::PREFIX) || name.ends_with(TMP);
+        for name in names.iter().filter(|name| is_temporary(name)) {
+            fs.remove(&dir.join(name)).map_err(|error| {
+                StoreError::io(&error, "removing a file").with(format_args!("name={name}"))
+            })?;
         }
         Ok(())
     }
 
     fn open_last(&mut self) -> Result<Option<TornTail>, StoreError> {
-        let Some(Extent { first, .. }) = self.segments.last().copied() else { return Ok(None) };
-        let path = self.files().path(first);
-        let (file, bytes) = self.files().read_whole(first)?;
-        let header = self.files().check_header(first, &bytes)?;
-        let mut at = SEGMENT_HEADER;
-        (self.bounds.next, self.chain) = (header.first, header.chain);
-        while let Some((frame, _)) =
-            decode_frame(&bytes[at..]).filter(|(frame, _)| self.expected().matches(frame))
-        {
-            let FrameHeader { seq, lsns, chain, length, .. } = frame;
-            let entry = IndexEntry { seq, lsn: lsns.first, offset: at as u64, chain };
-            self.index.add_frame(first, entry, frame_len(length) as u64);
-            at += frame_len(length);
-            (self.bounds.next, self.chain) = (frame.seq.next(), frame.crc);
+        let (floor, mark) = (self.files.read_floor()?, self.files.read_mark()?);
+        self.bounds = Bounds { floor, next: floor };
+        let firsts = self.files.list()?;
+        let Some(first) = firsts.last().copied() else {
+            return check_without_segments(&self.files, floor, mark).map(|()| None);
+        };
+        firsts.iter().for_each(|first| self.index.add_segment(*first));
+        let last = LastSegment::read(&self.files, first, &self.index)?;
+        if last.expected().seq < floor {
+            let (file, offset) = (self.files.path(first), last.end as u64);
+            return Err(Damage { file, offset, what: "the log ends before its floor" }.into());
         }
-        let cut = self.expected().classify_tail(&path, at as u64, &bytes[at..])?;
-        if cut.is_some() && !planted!(TornTailKept) {
-            let zeros = vec![0; bytes.len() - at];
-            let wipe = file.write_at(&zeros, at as u64).and_then(|()| file.sync());
-            wipe.map_err(|error| StoreError::io(&error, "cutting off a torn tail"))?;
+        if let Some(mark) = mark {
+            last.check_mark(mark, &self.files, &self.index, floor)?;
         }
-        if self.bounds.next < self.bounds.floor {
-            let what = "the log ends before its floor";
-            return Err(Damage { file: path, offset: at as u64, what }.into());
-        }
-        self.current = Some(CurrentSegment { first, file, end: at as u64, length: bytes.len() as u64 });
-        Ok(cut)
+        (self.bounds.next, self.chain) = (last.expected().seq, last.expected().chain);
+        self.last = last.last_frame().map(|frame| frame.lsns);
+        let torn = last.torn.clone();
+        self.current = Some(last.make_durable(mark, &self.files, &self.names, &self.index)?);
+        self.segments = self.files.extents()?;
+        Ok(torn)
     }
 
-    fn expected(&self) -> ExpectedFrame {
-        ExpectedFrame { seq: self.bounds.next, chain: self.chain }
+    fn check_not_broken(&self) -> Result<(), StoreError> {
+        if self.broken {
+            return Err(StoreError::new(ErrorKind::Io, "an earlier append failed; reopen the log"));
+        }
+        Ok(())
     }
 
-    /// The largest payload that fits into an empty segment.
+    /// The largest payload that fits into an empty segment of any length.
     fn payload_max(&self) -> u64 {
-        payload_within(self.options.segment_bytes - SEGMENT_HEADER as u64)
+        payload_within(self.files.options.first_segment_bytes() - SEGMENT_HEADER as u64)
     }
 
     /// The free bytes in the last segment.
     fn free_bytes(&self) -> u64 {
         self.current.as_ref().map_or(0, |current| current.length.saturating_sub(current.end))
+    }
+
+    /// Whether the largest batch fits into the last segment.
+    fn fits_any_batch(&self) -> bool {
+        self.current.is_some() && payload_within(self.free_bytes()) >= self.payload_max()
+    }
+
+    /// The length of the next segment.
+    fn next_segment_bytes(&self) -> u64 {
+        let options = self.files.options;
+        self.current
+            .as_ref()
+            .map_or(options.first_segment_bytes(), |current| options.next_segment_bytes(current.length))
     }
 
     fn write_frame(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
@@ -188,61 +187,33 @@ impl<F: Fs> DiskLog<F> {
         let entry = IndexEntry { seq, lsn: lsns.first, offset: current.end, chain: self.chain };
         self.index.add_frame(current.first, entry, bytes.len() as u64);
         current.end += bytes.len() as u64;
-        self.chain = crc;
+        (self.chain, self.last) = (crc, Some(lsns));
         self.bounds.next = seq.next();
         Ok(())
     }
 
     /// The header is durable before the segment gets its name, so a named segment always has a valid header.
     fn begin_segment(&mut self, first: Seq) -> io::Result<()> {
-        let LogOptions { shard, store_id, segment_bytes } = self.options;
+        let LogOptions { shard, store_id, .. } = self.files.options;
         let header = SegmentHeader { shard, store_id, first, chain: self.chain }.encode();
-        let file = self.spare.take().expect("the caller has created one");
+        let Spare { name, file, length } = self.spares.take().expect("the caller has created one");
         file.write_at(&header, 0)?;
         if !planted!(SegmentHeaderUnsynced) {
             file.sync()?;
         }
-        self.fs.rename(&self.dir.join(SPARE), &self.files().path(first))?;
+        self.files.fs.rename(&self.files.dir.join(name), &self.files.path(first))?;
         if !planted!(SegmentNameUnsynced) {
             self.names.sync()?;
         }
         self.index.add_segment(first);
-        self.segments.push(Extent { first, bytes: segment_bytes });
-        self.current =
-            Some(CurrentSegment { first, file, end: SEGMENT_HEADER as u64, length: segment_bytes });
+        self.segments.push(Extent { first, bytes: length });
+        self.current = Some(OpenedSegment { first, file, end: SEGMENT_HEADER as u64, length });
         Ok(())
     }
 
-    /// Zeroed and synced, so that an append changes neither the file's length nor its allocation.
     fn create_spare(&mut self) -> Result<(), StoreError> {
-        if self.spare.is_some() {
-            return Ok(());
-        }
-        let created = self.recreate(SPARE).and_then(|file| {
-            fill_with_zeros(&file, self.options.segment_bytes)?;
-            Ok(file)
-        });
-        match created {
-            Ok(file) => self.spare = Some(file),
-            Err(error) => {
-                // A partial spare uses up the space that is missing.
-                let _ = self.fs.remove(&self.dir.join(SPARE));
-                return Err(StoreError::io(&error, "preallocating a log segment"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Creates a file, replacing a leftover of a failed attempt.
-    fn recreate(&self, name: &str) -> io::Result<F::File> {
-        let path = self.dir.join(name);
-        match self.fs.create(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.fs.remove(&path)?;
-                self.fs.create(&path)
-            }
-            other => other,
-        }
+        let length = self.next_segment_bytes();
+        self.spares.create(&self.files, length)
     }
 
     fn drop_below_floor(&mut self) -> Result<(), StoreError> {
@@ -250,8 +221,9 @@ impl<F: Fs> DiskLog<F> {
         while self.segments.get(1).is_some_and(|second| second.first <= self.bounds.floor) {
             let first = self.segments[0].first;
             self.index.remove_segment(first);
-            self.fs
-                .remove(&self.files().path(first))
+            self.files
+                .fs
+                .remove(&self.files.path(first))
                 .map_err(|error| StoreError::io(&error, "dropping a segment"))?;
             self.segments.remove(0);
             dropped = true;
@@ -262,32 +234,29 @@ impl<F: Fs> DiskLog<F> {
         Ok(())
     }
 
-    fn read_floor(&self) -> Result<Seq, StoreError> {
-        let path = self.dir.join(FLOOR);
-        let mut bytes = [0; FLOOR_BYTES];
-        let read = match self.fs.open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Seq(0)),
-            other => other.and_then(|file| file.read_at(&mut bytes, 0)),
+    /// Replaces a small file atomically: written under a temporary name, synced, renamed.
+    fn replace(&self, name: &str, bytes: &[u8], is_synced: bool) -> io::Result<()> {
+        let Segments { fs, dir, .. } = &self.files;
+        let tmp = dir.join(format!("{name}{TMP}"));
+        let file = match fs.create(&tmp) {
+            // A leftover of a failed attempt.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs.remove(&tmp)?;
+                fs.create(&tmp)?
+            }
+            created => created?,
         };
-        let read = read.map_err(|error| StoreError::io(&error, "reading the log floor"))?;
-        decode_floor(&bytes[..read])
-            .ok_or_else(|| Damage { file: path, offset: 0, what: "the floor file is damaged" }.into())
-    }
-
-    fn write_floor(&self, floor: Seq) -> io::Result<()> {
-        let file = self.recreate(FLOOR_TMP)?;
-        file.write_at(&encode_floor(floor), 0)?;
-        if !planted!(FloorUnsynced) {
+        file.write_at(bytes, 0)?;
+        if is_synced {
             file.sync()?;
         }
-        self.fs.rename(&self.dir.join(FLOOR_TMP), &self.dir.join(FLOOR))?;
+        fs.rename(&tmp, &dir.join(name))?;
         self.names.sync()
     }
-
-    fn files(&self) -> Segments<F> {
-        Segments { fs: self.fs.clone(), dir: self.dir.clone(), options: self.options }
-    }
 }
+
+/// The names of temporary files end with this.
+const TMP: &str = ".tmp";
 
 impl<F: Fs> LogStore for DiskLog<F> {
     fn bounds(&self) -> Bounds {
@@ -295,9 +264,7 @@ impl<F: Fs> LogStore for DiskLog<F> {
     }
 
     fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
-        if self.broken {
-            return Err(StoreError::new(ErrorKind::Io, "an earlier append failed; reopen the log"));
-        }
+        self.check_not_broken()?;
         if seq != self.bounds.next {
             let what = format!("not the next sequence number: seq={} next={}", seq.0, self.bounds.next.0);
             return Err(StoreError::new(ErrorKind::Taken, what));
@@ -315,11 +282,20 @@ impl<F: Fs> LogStore for DiskLog<F> {
 
     /// A spare segment fits any batch.
     fn reserve(&mut self) -> Result<(), StoreError> {
-        self.create_spare()
+        self.spares.adopt();
+        if self.fits_any_batch() { Ok(()) } else { self.create_spare() }
+    }
+
+    /// Due once less than half of the last segment is free.
+    fn preparation(&mut self) -> Option<Preparation> {
+        let current = self.current.as_ref()?;
+        let is_due = self.free_bytes() < current.length / 2;
+        let length = self.next_segment_bytes();
+        if is_due { self.spares.preparation(self.files.clone(), length) } else { None }
     }
 
     fn capacity(&self) -> LogCapacity {
-        let spare = self.spare.is_some();
+        let spare = self.spares.is_ready();
         let bytes = if spare {
             self.payload_max()
         } else {
@@ -340,7 +316,8 @@ impl<F: Fs> LogStore for DiskLog<F> {
             );
             return Err(StoreError::new(ErrorKind::Refused, what));
         }
-        self.write_floor(floor).map_err(|error| StoreError::io(&error, "raising the log floor"))?;
+        self.replace(floor::NAME, &floor::encode(floor), !planted!(FloorUnsynced))
+            .map_err(|error| StoreError::io(&error, "raising the log floor"))?;
         self.bounds.floor = floor;
         self.drop_below_floor()
     }
@@ -349,68 +326,28 @@ impl<F: Fs> LogStore for DiskLog<F> {
         self.segments.clone()
     }
 
+    /// Writes nothing if the last segment has no batch: the next opening replaces it in any case.
+    fn mark_clean_stop(&mut self) -> Result<(), StoreError> {
+        self.check_not_broken()?;
+        let Some(lsns) = self.last else { return Ok(()) };
+        let mark = CleanStop { seq: Seq(self.bounds.next.0 - 1), lsns, crc: self.chain };
+        self.replace(clean_stop::NAME, &mark.encode(), true)
+            .map_err(|error| StoreError::io(&error, "marking a clean stop"))
+    }
+
     fn reader(&self) -> Box<dyn LogReader> {
-        Box::new(DiskReader::new(self.files(), self.index.clone(), self.bounds.floor))
+        Box::new(DiskReader::new(self.files.clone(), self.index.clone(), self.bounds.floor))
     }
 }
 
 /// The largest payload whose frame, with header and padding, fits into `bytes`.
 fn payload_within(bytes: u64) -> u64 {
     let unpadded = bytes / 8 * 8;
-    unpadded.saturating_sub(FRAME_HEADER as u64).min(PAYLOAD_MAX as u64)
+    unpadded.saturating_sub(FRAME_HEADER as u64).min(BATCH_MAX as u64)
 }
 
 /// A failure during an append is never [`ErrorKind::NoSpace`], even if the operating system reports a full
 /// disk: that kind promises that nothing was written.
 fn uncertain(error: &io::Error, doing: &str, seq: Seq) -> StoreError {
     StoreError::new(ErrorKind::Io, format!("{doing}: {error}: seq={}", seq.0))
-}
-
-/// Syncs after each part, so that few unsynced bytes pile up: an append's sync on the same disk may wait for
-/// them.
-fn fill_with_zeros(file: &impl File, length: u64) -> io::Result<()> {
-    let zeros = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < length {
-        let part = usize::try_from(length - at).unwrap_or(usize::MAX).min(zeros.len());
-        file.write_at(&zeros[..part], at)?;
-        file.sync()?;
-        at += part as u64;
-    }
-    Ok(())
-}
-
-/// Magic, version, sequence number, CRC32C of all these.
-const FLOOR_BYTES: usize = 24;
-const FLOOR_MAGIC: &[u8; 8] = b"lockdflr";
-const FLOOR_VERSION: u32 = 1;
-
-fn encode_floor(floor: Seq) -> [u8; FLOOR_BYTES] {
-    let mut bytes = [0; FLOOR_BYTES];
-    bytes[..8].copy_from_slice(FLOOR_MAGIC);
-    bytes[8..12].copy_from_slice(&FLOOR_VERSION.to_le_bytes());
-    bytes[12..20].copy_from_slice(&floor.0.to_le_bytes());
-    let crc = crc32c::crc32c(&bytes[..20]);
-    bytes[20..].copy_from_slice(&crc.to_le_bytes());
-    bytes
-}
-
-pub(super) fn decode_floor(bytes: &[u8]) -> Option<Seq> {
-    let bytes: &[u8; FLOOR_BYTES] = bytes.try_into().ok()?;
-    let floor = Seq(u64::from_le_bytes(bytes[12..20].try_into().expect("eight bytes")));
-    (*bytes == encode_floor(floor)).then_some(floor)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// These bytes are on users' disks. If this fails, the format has changed: introduce a new version.
-    #[test]
-    fn golden_bytes_of_the_floor() {
-        let bytes = encode_floor(Seq(0x0102));
-        let hex = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-        assert_eq!(hex, "6c6f636b64666c7201000000020100000000000088e5cdcb");
-        assert_eq!(decode_floor(&bytes), Some(Seq(0x0102)));
-    }
 }

@@ -1,4 +1,4 @@
-//! Reads a log's segments, and verifies everything that it reads.
+//! Reads a log's segments, and verifies everything that it reads. A segment ends where the next begins.
 //!
 //! **Invariant.** A returned batch was durable, matches its checksum, and follows its predecessor by sequence
 //! number and by chained checksum, starting at an entry of the [`Index`]. Any other batch is reported as
@@ -8,8 +8,11 @@
 //! the log may drop a segment at any time. So a missing file or batch counts as damage only while the log
 //! still has the segment.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
+use super::clean_stop::{self, CleanStop};
+use super::floor;
 use super::index::{Index, IndexEntry};
 use super::log::LogOptions;
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, SegmentHeader, decode_frame, frame_len};
@@ -56,6 +59,31 @@ impl<F: Fs> Segments<F> {
         let mut bytes = vec![0; usize::try_from(length).expect("a segment fits into memory")];
         file.read_at(&mut bytes, 0).map_err(|error| StoreError::io(&error, "reading a segment"))?;
         Ok((file, bytes))
+    }
+
+    /// The floor of the log.
+    pub(super) fn read_floor(&self) -> Result<Seq, StoreError> {
+        let path = self.dir.join(floor::NAME);
+        floor::decode(&path, self.read_small(&path, floor::BYTES)?.as_deref())
+    }
+
+    /// The mark of the last clean stop, if there is one.
+    pub(super) fn read_mark(&self) -> Result<Option<CleanStop>, StoreError> {
+        let path = self.dir.join(clean_stop::NAME);
+        CleanStop::decode(&path, self.read_small(&path, clean_stop::BYTES)?.as_deref())
+    }
+
+    /// The contents of a file of `length` bytes, with one byte more if it is longer; `None` if there is no file.
+    fn read_small(&self, path: &Path, length: usize) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut bytes = vec![0; length + 1];
+        let read = match self.fs.open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.and_then(|file| file.read_at(&mut bytes, 0)),
+        };
+        bytes.truncate(read.map_err(|error| {
+            StoreError::io(&error, "reading a file").with(format_args!("file={}", path.display()))
+        })?);
+        Ok(Some(bytes))
     }
 
     /// Checks that the header is valid and belongs to this log and to the segment's file name.
@@ -179,6 +207,15 @@ impl<F: Fs> DiskReader<F> {
         Ok(Some(batch))
     }
 
+    /// Fails if the log holds another batch than the one that a clean stop named.
+    pub(super) fn check_mark(&mut self, mark: CleanStop) -> Result<(), StoreError> {
+        let Batch { seq, lsns, payload } = self.read(mark.seq)?;
+        let position = self.at.as_ref().expect("a batch was just read");
+        let found = CleanStop { seq, lsns, crc: position.chain };
+        let offset = position.offset - frame_len(payload.len()) as u64;
+        mark.check_batch(found, &self.segments.path(position.first), offset)
+    }
+
     /// Opens the next segment, which must continue exactly where this one ends.
     fn next_segment(&self, position: &Position<F>) -> Result<Position<F>, StoreError> {
         let Some(first) = self.index.after(position.first).filter(|first| *first == position.next) else {
@@ -200,6 +237,10 @@ impl<F: Fs> DiskReader<F> {
 
     fn next(&mut self) -> Result<Batch, StoreError> {
         let mut position = self.at.take().expect("the caller has seeked");
+        let is_superseded = self.index.after(position.first) == Some(position.next);
+        if is_superseded && !planted!(SupersededRead) {
+            position = self.next_segment(&position)?;
+        }
         let mut found = self.take(&mut position)?;
         if found.is_none() {
             position = self.next_segment(&position)?;

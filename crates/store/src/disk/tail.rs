@@ -1,13 +1,23 @@
 //! Classifies the bytes after a log's last valid frame: empty, a torn frame, or damage.
 //!
-//! **Invariant.** Only bytes that an interrupted append can have left count as torn. Valid frames after a bad
-//! one, or bytes where no append has written, are damage. The rule is the same for a log being opened and for
-//! a read-only view.
+//! **Invariant.** A frame is torn only if a power cut in the middle of its append can have left it so: the disk writes
+//! sectors of 512 bytes, and a segment reads as zeros where nothing was written. So at least one sector of a torn frame
+//! is all zeros. Any other bad frame was whole once and may have been acknowledged: it is damage. The rule is the same
+//! for a log being opened and for a read-only view.
+//!
+//! **What would break it.** Trusting the length in a header that nothing has verified: one flipped bit there stretches
+//! the frame over sectors that no append has written. So a frame that becomes valid by flipping one bit of its length
+//! is damage.
 
 use std::path::{Path, PathBuf};
 
-use crate::frame::{FrameHeader, contains_frame, frame_len};
+use crate::frame::{
+    FRAME_HEADER, FrameHeader, PAYLOAD_MAX, contains_frame, frame_len, is_valid_with_another_length,
+};
 use crate::port::{Damage, LsnRange, Seq, StoreError};
+
+/// The unit that a disk writes in whole or not at all, in bytes.
+const SECTOR: u64 = 512;
 
 /// A torn tail: a batch whose append was interrupted, and so was never acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,19 +52,65 @@ impl ExpectedFrame {
         offset: u64,
         tail: &[u8],
     ) -> Result<Option<TornTail>, StoreError> {
-        if tail.iter().all(|byte| *byte == 0) {
+        if is_zeros(tail) {
             return Ok(None);
         }
-        let damaged = |what| Err(Damage { file: path.to_path_buf(), offset, what }.into());
-        if contains_frame(tail) && !planted!(DamageCut) {
-            return damaged("a damaged frame is followed by valid ones");
+        let header = self.header(tail);
+        let damage = match header {
+            Some(header) => damage_of_frame(&header, offset, tail),
+            None => damage_without_header(offset, tail),
+        };
+        if let Some(what) = damage.filter(|_| !planted!(DamageCut)) {
+            return Err(Damage { file: path.to_path_buf(), offset, what }.into());
         }
-        let header = FrameHeader::decode(tail).filter(|header| self.matches(header));
-        let torn_end = header.map_or(tail.len(), |header| frame_len(header.length).min(tail.len()));
-        if tail[torn_end..].iter().any(|byte| *byte != 0) && !planted!(DamageCut) {
-            return damaged("the last frame is followed by bytes that no append has written");
-        }
-        let lsns = header.map(|header| header.lsns);
+        // A header that lies in two sectors may have lost its second part, with the LSNs.
+        let is_complete = !has_empty_sector(offset, &tail[..tail.len().min(FRAME_HEADER)]);
+        let lsns = header.filter(|_| is_complete).map(|header| header.lsns);
         Ok(Some(TornTail { file: path.to_path_buf(), offset, seq: self.seq, lsns }))
     }
+
+    /// The header of the expected frame, if it is readable and the frame fits into the segment.
+    fn header(self, tail: &[u8]) -> Option<FrameHeader> {
+        let fits = |header: &FrameHeader| frame_len(header.length) <= tail.len();
+        FrameHeader::decode(tail).filter(|header| self.matches(header) && fits(header))
+    }
+}
+
+/// Why a bad frame with a readable header is not torn.
+fn damage_of_frame(header: &FrameHeader, offset: u64, tail: &[u8]) -> Option<&'static str> {
+    // Padding is zeros in any case.
+    let (frame, rest) = tail.split_at(frame_len(header.length));
+    if !is_zeros(rest) {
+        return Some("a damaged frame is followed by bytes that its append has not written");
+    }
+    if !has_empty_sector(offset, &frame[..FRAME_HEADER + header.length]) {
+        return Some("a frame does not match its checksum, and none of its sectors is missing");
+    }
+    is_valid_with_another_length(tail).then_some("a frame has a damaged length")
+}
+
+/// Why the bytes of a frame without a readable header are not torn.
+fn damage_without_header(offset: u64, tail: &[u8]) -> Option<&'static str> {
+    // Up to the end of the sector in which the header ends: if the sector is missing, so is all of this.
+    let header_end = (offset + FRAME_HEADER as u64).next_multiple_of(SECTOR) - offset;
+    let header = &tail[..usize::try_from(header_end).expect("at most two sectors").min(tail.len())];
+    if !has_empty_sector(offset, header) {
+        return Some("a frame header is damaged, and none of its sectors is missing");
+    }
+    let extent_max = frame_len(PAYLOAD_MAX).min(tail.len());
+    if contains_frame(tail) || !is_zeros(&tail[extent_max..]) {
+        return Some("a damaged frame is followed by valid ones");
+    }
+    None
+}
+
+/// Whether all bytes of `part` in some sector are zeros. `part` begins at `offset` in its file.
+fn has_empty_sector(offset: u64, part: &[u8]) -> bool {
+    let first = usize::try_from(SECTOR - offset % SECTOR).expect("at most a sector").min(part.len());
+    let (first, rest) = part.split_at(first);
+    is_zeros(first) || rest.chunks(usize::try_from(SECTOR).expect("small")).any(is_zeros)
+}
+
+fn is_zeros(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }

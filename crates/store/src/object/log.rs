@@ -22,8 +22,10 @@ use super::names;
 use super::port::{Objects, ObjectsErrorKind, RetryPolicy};
 use super::reader::ObjectReader;
 use super::shard_objects::{ObjectOptions, ShardObjects};
-use crate::frame::{FrameHeader, PAYLOAD_MAX, encode_frame};
-use crate::port::{Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError};
+use crate::frame::{FrameHeader, encode_frame};
+use crate::port::{
+    BATCH_MAX, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError,
+};
 
 /// A log in an object store.
 pub struct ObjectLog {
@@ -243,7 +245,7 @@ impl LogStore for ObjectLog {
             let what = format!("not the next sequence number: seq={} next={}", seq.0, next.0);
             return Err(StoreError::new(ErrorKind::Taken, what));
         }
-        if payload.len() > PAYLOAD_MAX {
+        if payload.len() > BATCH_MAX {
             let what = format!("batch too large: bytes={}", payload.len());
             return Err(StoreError::new(ErrorKind::TooLarge, what));
         }
@@ -257,7 +259,7 @@ impl LogStore for ObjectLog {
     }
 
     fn capacity(&self) -> LogCapacity {
-        LogCapacity { bytes: PAYLOAD_MAX as u64, spare: true }
+        LogCapacity { bytes: BATCH_MAX as u64, spare: true }
     }
 
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {

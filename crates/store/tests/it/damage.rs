@@ -7,7 +7,7 @@ use store::disk::{DiskDir, DiskLog, LogOptions, StoreFile, TornTail};
 use store::fs::RealFs;
 use store::{ErrorKind, LogStore, LsnRange, Seq, StoreError};
 
-use crate::segment_files::{frame_offsets, overwrite};
+use crate::segment_files::{erase, frame_offsets, overwrite, sectors_of_last_frame};
 
 const OPTIONS: LogOptions = LogOptions { shard: 0, store_id: 1, segment_bytes: 16 << 10 };
 
@@ -19,6 +19,10 @@ fn open(dir: &Path) -> Result<(DiskLog<RealFs>, Option<TornTail>), StoreError> {
 fn written(dir: &Path, batches: u64) -> Vec<PathBuf> {
     let (mut log, _) = open(dir).expect("an empty log");
     fill(&mut log, batches);
+    segments(dir)
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
     let names = std::fs::read_dir(dir).expect("there").map(|entry| entry.expect("readable").path());
     let mut segments: Vec<PathBuf> =
         names.filter(|path| path.extension().is_some_and(|e| e == "seg")).collect();
@@ -26,29 +30,29 @@ fn written(dir: &Path, batches: u64) -> Vec<PathBuf> {
     segments
 }
 
-/// Power failed while the last batch was being written: any part of it may be missing.
+/// Power failed while the last batch was being written: any of its sectors may be missing.
 #[test]
-fn a_tail_torn_at_any_byte_is_cut_and_reported_and_appends_continue() {
+fn a_tail_torn_at_any_sector_is_cut_and_reported_and_appends_continue() {
     let dir = tempfile::tempdir().expect("a directory");
-    let segment = written(dir.path(), 12).pop().expect("a segment");
-    let whole = std::fs::read(&segment).expect("readable");
-    let offsets = frame_offsets(&segment);
-    let (last, end) = (offsets[offsets.len() - 2], offsets[offsets.len() - 1]);
-    // Padding is zeros anyway: a frame without it is not torn.
-    let content =
-        last + whole[last..end].iter().rposition(|byte| *byte != 0).expect("a frame is not empty") + 1;
-    for torn in (last..content).step_by(5) {
-        std::fs::write(&segment, &whole).expect("writable");
-        overwrite(&segment, torn, &vec![0; end - torn]);
-        let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
-        assert_eq!(log.bounds().next, Seq(11), "torn at {torn}");
-        // If no byte of the frame is left, nothing was torn.
-        assert_eq!(cut.is_some(), torn > last, "torn at {torn}");
-        if let Some(cut) = cut {
-            let named = (torn >= last + store::frame::FRAME_HEADER).then_some(LsnRange::new(110, 119));
-            assert_eq!((cut.seq, cut.offset), (Seq(11), last as u64));
-            assert!(cut.lsns == named || torn < last + store::frame::FRAME_HEADER, "torn at {torn}: {cut:?}");
+    let (mut log, _) = open(dir.path()).expect("an empty log");
+    fill(&mut log, 2);
+    log.append(Seq(2), LsnRange::new(7, 9), &[0xab; 1200]).expect("writable");
+    drop(log);
+    let segment = dir.path().join(format!("{:016x}.seg", 0));
+    let (whole, sectors) = (std::fs::read(&segment).expect("readable"), sectors_of_last_frame(&segment));
+    assert_eq!(sectors.len(), 3);
+    for missing in 1..7 {
+        for name in std::fs::read_dir(dir.path()).expect("there") {
+            std::fs::remove_file(name.expect("readable").path()).expect("removable");
         }
+        std::fs::write(&segment, &whole).expect("writable");
+        let is_missing = |sector: usize| missing & 1 << sector != 0;
+        (0..3).filter(|sector| is_missing(*sector)).for_each(|sector| erase(&segment, sectors[sector]));
+        let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
+        let cut = cut.unwrap_or_else(|| panic!("sectors {missing:03b} are missing"));
+        assert_eq!((&cut.file, cut.offset, cut.seq), (&segment, sectors[0].0 as u64, Seq(2)));
+        assert_eq!(cut.lsns, (!is_missing(0)).then_some(LsnRange::new(7, 9)), "{missing:03b}");
+        assert_eq!(log.bounds().next, Seq(2));
         fill(&mut log, 14);
         check(&log);
         let (log, cut) = open(dir.path()).expect("sound again");
@@ -56,38 +60,96 @@ fn a_tail_torn_at_any_byte_is_cut_and_reported_and_appends_continue() {
     }
 }
 
-/// Sectors of one write may reach the disk in any order: the end may be there, and the beginning not.
-#[test]
-fn a_torn_tail_without_its_beginning_is_cut() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let segment = written(dir.path(), 12).pop().expect("a segment");
-    let offsets = frame_offsets(&segment);
-    let (last, end) = (offsets[offsets.len() - 2], offsets[offsets.len() - 1]);
-    overwrite(&segment, last, &vec![0; (end - last) / 2]);
-    let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
-    assert_eq!(cut.map(|cut| (cut.seq, cut.lsns)), Some((Seq(11), None)));
-    fill(&mut log, 20);
-    check(&log);
-}
-
 /// The torn bytes were left in place. The next batch was shorter, and half of the torn one remained after it:
 /// at the next start that looked like damage.
 #[test]
-fn a_torn_tail_is_zeroed_before_a_shorter_batch_is_appended() {
+fn nothing_of_a_torn_tail_is_left_after_a_shorter_batch() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut log, _) = open(dir.path()).expect("an empty log");
     log.append(Seq(0), LsnRange::default(), b"first").expect("writable");
     log.append(Seq(1), LsnRange::default(), &[7; 3000]).expect("writable");
     drop(log);
     let segment = dir.path().join(format!("{:016x}.seg", 0));
-    let offsets = frame_offsets(&segment);
-    overwrite(&segment, offsets[1] + 1000, &[0; 8]);
+    erase(&segment, sectors_of_last_frame(&segment)[2]);
     let (mut log, cut) = open(dir.path()).expect("a torn tail is no damage");
     assert!(cut.is_some());
     log.append(Seq(1), LsnRange::default(), b"x").expect("writable");
     drop(log);
     let (log, cut) = open(dir.path()).expect("sound");
     assert_eq!((log.bounds().next, cut), (Seq(2), None));
+}
+
+/// A clean stop, one flipped bit in the last batch, a start: the batch was cut as if a crash had torn it, and its lease
+/// was granted to another client.
+#[test]
+fn a_damaged_last_frame_is_refused_with_file_and_offset() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let segment = written(dir.path(), 12).pop().expect("a segment");
+    let whole = std::fs::read(&segment).expect("readable");
+    let (last, end) =
+        (sectors_of_last_frame(&segment)[0].0, *frame_offsets(&segment).last().expect("an end"));
+    for byte in last..end {
+        overwrite(&segment, byte, &[whole[byte] ^ 0x20]);
+        let error = open(dir.path()).err().unwrap_or_else(|| panic!("byte {byte} is damaged"));
+        assert_eq!(error.kind, ErrorKind::Damaged);
+        assert!(error.what.contains(&format!("file={} offset={last}", segment.display())), "{error}");
+        overwrite(&segment, byte, &[whole[byte]]);
+    }
+    assert!(open(dir.path()).is_ok());
+}
+
+/// After a clean stop the last batch is known to have been durable: nothing of it can be torn.
+#[test]
+fn a_log_without_the_last_batch_of_its_clean_stop_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut log, _) = open(dir.path()).expect("an empty log");
+    log.mark_clean_stop().expect("an empty log has nothing to mark");
+    fill(&mut log, 12);
+    log.mark_clean_stop().expect("writable");
+    drop(log);
+    let segment = dir.path().join(format!("{:016x}.seg", 0));
+    let (whole, sectors) = (std::fs::read(&segment).expect("readable"), sectors_of_last_frame(&segment));
+    for missing in [&sectors[..], &sectors[1..]] {
+        missing.iter().for_each(|sector| erase(&segment, *sector));
+        let error = open(dir.path()).err().expect("the batch is missing");
+        assert_eq!(error.kind, ErrorKind::Damaged);
+        assert!(error.what.contains("clean stop"), "{error}");
+        std::fs::write(&segment, &whole).expect("writable");
+    }
+    let (log, cut) = open(dir.path()).expect("as it was stopped");
+    assert_eq!((log.bounds().next, cut), (Seq(12), None));
+    assert_eq!(std::fs::read(&segment).expect("readable"), whole, "nothing needs to be copied");
+}
+
+/// A log was restored from a backup of another run, under the mark of this one.
+#[test]
+fn a_log_with_another_batch_than_at_its_clean_stop_is_refused() {
+    for more in [0, 1, 200] {
+        let dirs = [b"ours  ", b"theirs"].map(|first| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (mut log, _) = open(dir.path()).expect("an empty log");
+            log.append(Seq(0), LsnRange::default(), first).expect("writable");
+            fill(&mut log, 50);
+            log.mark_clean_stop().expect("writable");
+            fill(&mut log, 50 + more);
+            dir
+        });
+        let [ours, theirs] = &dirs;
+        std::fs::copy(theirs.path().join("clean-stop"), ours.path().join("clean-stop")).expect("writable");
+        let error = open(ours.path()).err().unwrap_or_else(|| panic!("{more} batches later"));
+        assert_eq!(error.kind, ErrorKind::Damaged);
+        assert!(error.what.contains("clean stop"), "{error}");
+    }
+}
+
+/// All segments of a log were lost, and it was opened as a new one.
+#[test]
+fn a_log_whose_segments_are_missing_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    written(dir.path(), 12);
+    open(dir.path()).expect("sound").0.mark_clean_stop().expect("writable");
+    segments(dir.path()).iter().for_each(|segment| std::fs::remove_file(segment).expect("removable"));
+    assert_eq!(open(dir.path()).err().expect("nothing is left").kind, ErrorKind::Damaged);
 }
 
 /// A disk flipped a bit in the middle of the log. Treated as a torn tail, it would have cut off every later
@@ -151,8 +213,9 @@ fn a_segment_of_another_history_is_refused() {
     let [ours, theirs] = [(&ours, b"ours  "), (&theirs, b"theirs")].map(|(dir, first)| {
         let (mut log, _) = open(dir.path()).expect("an empty log");
         log.append(Seq(0), LsnRange::default(), first).expect("writable");
-        drop(log);
-        written(dir.path(), 300)
+        fill(&mut log, 300);
+        log.mark_clean_stop().expect("writable");
+        segments(dir.path())
     });
     assert!(ours.len() > 2 && ours.len() == theirs.len());
     let dir = ours[0].parent().expect("a directory");
@@ -160,9 +223,13 @@ fn a_segment_of_another_history_is_refused() {
         let original = std::fs::read(segment).expect("readable");
         std::fs::copy(foreign, segment).expect("writable");
         // Opening the log reads only the last segment.
-        let (log, _) = open(dir).expect("each segment is sound by itself");
-        let mut reader = log.reader();
-        let error = (0..300).find_map(|seq| reader.read(Seq(seq)).err());
+        let error = match open(dir) {
+            Ok((log, _)) => {
+                let mut reader = log.reader();
+                (0..300).find_map(|seq| reader.read(Seq(seq)).err())
+            }
+            Err(error) => Some(error),
+        };
         assert_eq!(error.expect("another history").kind, ErrorKind::Damaged, "segment {n}");
         std::fs::write(segment, original).expect("writable");
     }
@@ -189,6 +256,8 @@ fn a_damaged_floor_is_refused() {
     open(dir.path()).expect("sound").0.raise_floor(Seq(20)).expect("within the log");
     overwrite(&dir.path().join("floor"), 9, &[0xff]);
     assert_eq!(open(dir.path()).err().expect("a damaged floor").kind, ErrorKind::Damaged);
+    std::fs::write(dir.path().join("floor"), b"").expect("writable");
+    assert_eq!(open(dir.path()).err().expect("an empty floor").kind, ErrorKind::Damaged);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use store::conformance::{append_next, batch, fill};
 use store::disk::{DiskDir, LogItem, LogView, StoreFile, StoreView};
 use store::{ErrorKind, LogStore, Seq, StoreError};
 
-use crate::segment_files::{frame_offsets, overwrite};
+use crate::segment_files::{erase, frame_offsets, overwrite, sectors_of_last_frame};
 
 const SEGMENT: u64 = 16 << 10;
 
@@ -104,9 +104,9 @@ fn a_torn_tail_is_reported_and_not_cut() {
     let dir = tempfile::tempdir().expect("a directory");
     drop(written(dir.path(), 12));
     let segment = segments(dir.path()).pop().expect("a segment");
-    let offsets = frame_offsets(&segment);
-    let last = offsets[offsets.len() - 2];
-    overwrite(&segment, last + 50, &[0; 8]);
+    let sectors = sectors_of_last_frame(&segment);
+    let [(last, _), second] = sectors[..] else { panic!("a frame in two sectors: {sectors:?}") };
+    erase(&segment, second);
     let before = files(dir.path());
     let (seqs, found) = walk(view(dir.path())).expect("a torn tail is no damage");
     let LogItem::Torn(cut) = found else { panic!("a torn tail: {found:?}") };
@@ -161,4 +161,45 @@ fn a_log_under_concurrent_appends_never_looks_damaged() {
         }
     });
     assert_eq!(walk(view(dir.path())).expect("sound").0.len(), 4001);
+}
+
+/// The same bytes that the log refuses to open are damage for a view: a flipped bit in the last frame, and a last frame
+/// that is missing after a clean stop.
+#[test]
+fn damage_at_the_end_is_not_taken_for_a_torn_tail() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = written(dir.path(), 12);
+    let segment = segments(dir.path()).pop().expect("a segment");
+    let whole = std::fs::read(&segment).expect("readable");
+    let last = sectors_of_last_frame(&segment)[0].0;
+    for byte in last..last + 152 {
+        overwrite(&segment, byte, &[whole[byte] ^ 4]);
+        let error = walk(view(dir.path())).err().unwrap_or_else(|| panic!("byte {byte} is damaged"));
+        assert_eq!(error.kind, ErrorKind::Damaged);
+        assert!(error.what.contains(&format!("file={} offset={last}", segment.display())), "{error}");
+        overwrite(&segment, byte, &[whole[byte]]);
+    }
+    store.log(0, SEGMENT).expect("sound").0.mark_clean_stop().expect("writable");
+    assert!(walk(view(dir.path())).is_ok());
+    let segment = segments(dir.path()).pop().expect("a segment");
+    sectors_of_last_frame(&segment).into_iter().for_each(|sector| erase(&segment, sector));
+    let error = walk(view(dir.path())).expect_err("the batch of the clean stop is missing");
+    assert_eq!(error.kind, ErrorKind::Damaged, "{error}");
+}
+
+/// A restart copied the last batch to a new segment, and the old one kept an unsynced copy of it, which a power cut
+/// tore. It is superseded: nothing may read it.
+#[test]
+fn a_superseded_frame_is_not_read() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = written(dir.path(), 12);
+    let old = segments(dir.path()).pop().expect("a segment");
+    let (bytes, sectors) = (std::fs::read(&old).expect("readable"), sectors_of_last_frame(&old));
+    let (mut log, _) = store.log(0, SEGMENT).expect("sound");
+    fill(&mut log, 15);
+    std::fs::write(&old, bytes).expect("writable");
+    erase(&old, sectors[1]);
+    assert_eq!(segments(dir.path()).len(), 2);
+    assert_eq!(walk(view(dir.path())).expect("sound"), ((0..15).collect(), LogItem::End));
+    store::conformance::check(&log);
 }

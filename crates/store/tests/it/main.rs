@@ -6,5 +6,6 @@ mod damage;
 mod inspect;
 mod lookup;
 mod observed_fs;
+mod preparation;
 mod segment_files;
 mod unsynced_bytes;

@@ -120,6 +120,10 @@ impl File for ObservedFile {
         File::write_at(&self.inner, bytes, offset)
     }
 
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.inner.truncate(length)
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.unsynced.store(0, Ordering::Relaxed);
         self.observations.syncs.fetch_add(1, Ordering::Relaxed);

@@ -22,3 +22,17 @@ pub(crate) fn overwrite(file: &Path, offset: usize, bytes: &[u8]) {
     let file = OpenOptions::new().write(true).open(file).expect("it exists");
     file.write_all_at(bytes, offset as u64).expect("writable");
 }
+
+/// The last frame of a segment, split at the boundaries of sectors: each part as `(from, to)`.
+pub(crate) fn sectors_of_last_frame(segment: &Path) -> Vec<(usize, usize)> {
+    const SECTOR: usize = 512;
+    let offsets = frame_offsets(segment);
+    let (last, end) = (offsets[offsets.len() - 2], offsets[offsets.len() - 1]);
+    let bounds = (last / SECTOR..end.div_ceil(SECTOR)).map(|sector| (sector * SECTOR, (sector + 1) * SECTOR));
+    bounds.map(|(from, to)| (from.max(last), to.min(end))).collect()
+}
+
+/// Zeroes a part of a file, as if it had never been written.
+pub(crate) fn erase(file: &Path, (from, to): (usize, usize)) {
+    overwrite(file, from, &vec![0; to - from]);
+}

@@ -27,8 +27,8 @@ fn unsynced_bytes_of_a_blob_are_bounded() {
 fn unsynced_bytes_of_a_spare_segment_are_bounded() {
     let dir = tempfile::tempdir().expect("a directory");
     let fs = ObservedFs::default();
-    let options = LogOptions { shard: 0, store_id: 1, segment_bytes: (9 << 20) + 5 };
+    let options = LogOptions { shard: 0, store_id: 1, segment_bytes: (3 << 20) + 5 };
     let (mut log, _) = DiskLog::open(fs.clone(), dir.path(), options).expect("an empty log");
     log.reserve().expect("writable");
-    assert_eq!(fs.unsynced(), (1 << 20, 10));
+    assert_eq!(fs.unsynced(), (1 << 20, 4));
 }
