@@ -60,6 +60,7 @@ mod statehash;
 // Queries, snapshots and checks.
 mod view;
 mod snapshot;
+mod content;
 pub mod invariants;
 
 pub use bundle::{Bundle, BundleError, Member};
