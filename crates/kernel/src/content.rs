@@ -173,11 +173,11 @@ impl Kernel {
 
 fn namespace_content(row: &Row<NamespaceRow>) -> StateHash {
     let Row { parent: _, text, value } = row;
-    let NamespaceRow { floor, referrers, leases, documents, ended: _, agents } = value;
+    let NamespaceRow { floor, referrers, leases, documents, ended: _, agents, agents_by_name } = value;
     let mut hash = begin(1);
     hash.text(text);
     hash.words([floor.0, u64::from(*referrers), u64::from(*leases)]);
-    hash.words([documents.len() as u64, agents.len() as u64]);
+    hash.words([documents.len() as u64, agents.len() as u64, agents_by_name.len() as u64]);
     hash
 }
 

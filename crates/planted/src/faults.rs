@@ -171,6 +171,8 @@ faults! {
     ReplayIgnored = "replay-ignored" in "engine/src/shard.rs" caught by "engine/shard",
     /// Every waiter that a command frees is granted in the same batch, however large it becomes.
     BatchUnbounded = "batch-unbounded" in "engine/src/decider.rs" caught by "engine/batch_bound",
+    /// A name with many expired shared holders is refused although it is free.
+    ExpiredHoldersBlock = "expired-holders-block" in "engine/src/decider.rs" caught by "engine/waiting",
     /// New work is accepted although the log has no space for it.
     NoSpaceIgnored = "no-space-ignored" in "engine/src/shard.rs" caught by "engine/shard",
     /// Responses are sent before the append.

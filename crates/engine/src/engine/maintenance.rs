@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use kernel::{Cursor, Document};
+use kernel::{Cursor, KeyView, Namespace, Page, ResourceName};
 use store::{BlobStore, ErrorKind, LogReader, StoreError};
 
 use super::{EngineObserver, Fatal, MaintenanceEvent, Options, Task};
@@ -26,8 +26,9 @@ use crate::uploads::Uploads;
 const MOVES_MAX: usize = 128;
 /// Maximum number of document bytes in flight.
 const MOVES_BYTES: u64 = 1 << 20;
-/// Documents per query of the sequencer.
-const PAGE: usize = 1000;
+
+/// Documents read in one query.
+type DocumentPage = Page<(Namespace, ResourceName, KeyView), Cursor>;
 
 /// The state of the maintenance thread.
 pub(super) struct Maintenance {
@@ -151,26 +152,25 @@ impl Maintenance {
     /// Queries page by page, so that no turn of the sequencer takes long. `None` if the sequencer has ended.
     fn referenced_blobs(&self) -> Option<BTreeSet<BlobId>> {
         let mut referenced = BTreeSet::new();
-        let mut cursor = Cursor::default();
-        loop {
-            let page = self.page(cursor)?;
-            let Some((last, _)) = page.last() else { return Some(referenced) };
-            cursor = *last;
-            referenced.extend(page.iter().filter_map(|(_, document)| {
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            let page = self.page(from)?;
+            cursor = page.next;
+            let locations = page.rows.iter().filter_map(|(_, _, view)| view.document);
+            referenced.extend(locations.filter_map(|document| {
                 match DocumentLocation::of(document.location) {
                     DocumentLocation::Blob(blob) => Some(blob),
                     DocumentLocation::Inline(_) => None,
                 }
             }));
         }
+        Some(referenced)
     }
 
-    fn page(&self, cursor: Cursor) -> Option<Vec<(Cursor, Document)>> {
+    fn page(&self, cursor: Cursor) -> Option<DocumentPage> {
         let (send, receive) = sync_channel(1);
         let query = self.sequencer.query(Box::new(move |shard| {
-            let documents = shard.kernel().documents_from(cursor).take(PAGE);
-            let page: Vec<(Cursor, Document)> =
-                documents.filter_map(|(cursor, _, _, view)| Some((cursor, view.document?))).collect();
+            let page = shard.kernel().documents_page(cursor);
             Box::new(move || drop(send.send(page)))
         }));
         query.ok()?;

@@ -187,8 +187,8 @@ fn names_with_colliding_hashes_are_distinguished() {
             for left in &leases[..n] {
                 let namespace = world.kernel.lease(left.lease, world.now).expect("known").namespace;
                 let member = &world.kernel.lease(left.lease, world.now).expect("known").members[0];
-                let mut holders = world.kernel.holders(&namespace, &member.resource, world.now);
-                assert_eq!(holders.next().map(|view| view.id), Some(left.lease));
+                let holders = world.kernel.holders(&namespace, &member.resource, world.now);
+                assert_eq!(holders.first().map(|view| view.id), Some(left.lease));
             }
         }
         assert_eq!(world.kernel.counts().nodes, 0);

@@ -1,6 +1,7 @@
 //! The shards of a store: submitting commands to them, and querying their state.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ pub struct Backend {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) event_log: Arc<EventLog>,
     pub(crate) subscribers: Arc<Subscribers>,
+    /// The most rows that one query has visited.
+    query_rows_max: Arc<AtomicU64>,
     /// Dropped last: another process may open the store once its shards have ended.
     _guard: StoreGuard,
 }
@@ -98,6 +101,7 @@ impl Backend {
             metrics,
             event_log,
             subscribers: Arc::default(),
+            query_rows_max: Arc::default(),
             _guard: guard,
         }
     }
@@ -220,6 +224,11 @@ impl Backend {
         }
     }
 
+    /// The most rows that one query has visited: while it ran, no request was decided.
+    pub fn query_rows_max(&self) -> u64 {
+        self.query_rows_max.load(Ordering::Relaxed)
+    }
+
     /// Reads a shard's state. The state that was read is durable when this returns.
     pub(crate) async fn query<T: Send + 'static>(
         &self,
@@ -227,9 +236,19 @@ impl Backend {
         query: impl FnOnce(&ShardView<'_>) -> T + Send + 'static,
     ) -> Result<T, BackendError> {
         let (send, receive) = oneshot::channel();
+        let rows_max = Arc::clone(&self.query_rows_max);
         let queued = self.engine(shard).sequencer().query(Box::new(move |shard| {
-            let view = ShardView { kernel: shard.kernel(), waiters: shard.waiters(), now: shard.now() };
+            let kernel = shard.kernel();
+            let view = ShardView {
+                kernel,
+                waiters: shard.waiters(),
+                now: shard.now(),
+                waiters_visited: Cell::new(0),
+            };
+            let before = kernel.rows_visited();
             let result = query(&view);
+            let rows = kernel.rows_visited() - before + view.waiters_visited.get();
+            rows_max.fetch_max(rows, Ordering::Relaxed);
             Box::new(move || drop(send.send(result)))
         }));
         queued.map_err(BackendError::Unavailable)?;
@@ -242,6 +261,14 @@ pub(crate) struct ShardView<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) waiters: &'a engine::Waiters,
     pub(crate) now: Time,
+    waiters_visited: Cell<u64>,
+}
+
+impl ShardView<'_> {
+    /// Counts waiters that the query visits. The kernel counts its rows itself.
+    pub(crate) fn count_waiters(&self, visited: usize) {
+        self.waiters_visited.set(self.waiters_visited.get() + visited as u64);
+    }
 }
 
 /// Removes a waiter from its queue if the request is dropped before the reply: its connection has closed.
