@@ -50,6 +50,7 @@ impl EngineObserver for SnapshotCounter {
         match news {
             MaintenanceEvent::Snapshot { .. } => drop(self.snapshots.fetch_add(1, Ordering::Relaxed)),
             MaintenanceEvent::Swept(_) => {}
+            MaintenanceEvent::SnapshotDamaged(snapshot) => panic!("{snapshot}"),
             MaintenanceEvent::Failed(error) => panic!("{error}"),
         }
     }

@@ -1,22 +1,31 @@
 //! Checkpointing and log truncation: recovers the state a second time from the store, beside the live one.
 //!
-//! **Invariant.** A batch is dropped only if a durable snapshot includes it, if that snapshot was recovered
-//! from the store itself and matched the live kernel, and if no live document is stored in the batch.
+//! **Invariant.** Two readable snapshots are kept, and the floor is never above the end of the older one: a damaged
+//! byte in either loses nothing. A snapshot was recovered from the store itself and matched the live kernel. It was
+//! read back from the device, and its rows were compared with those it was written from, before an older one is
+//! deleted. A batch is dropped only if both snapshots include it, and if no live document is stored in it. A damaged
+//! snapshot does not count; it is deleted before its name is used again.
 //!
 //! **What would break it.** Writing the live state: a corrupted kernel state would become permanent, and the
-//! log that proves it would be deleted. Dropping a segment as soon as its documents were relocated: their
+//! log that proves it would be deleted. Comparing the running hash alone: a snapshot carries it along, so one that
+//! lost rows has the right one. Dropping a segment as soon as its documents were relocated: their
 //! copies are in the log after the snapshot, and have to be durable first. Relocating every document at every
 //! snapshot: a document that never changes would be rewritten for ever. So the log is truncated only as long
 //! as the rest is at least twice as large as the live documents; then at least one new byte was written per
 //! relocated byte.
+//!
+//! A damaged snapshot is no reason to end the process: the live state does not come from it. Only a state that the
+//! log does not reproduce is, from whatever snapshot the replay begins.
 
 use std::fmt;
 
 use kernel::{Command, Cursor, Kernel, Lsn, Namespace, Relocation, ResourceName, Shard, Version};
-use store::{BlobStore, ErrorKind, Extent, LogReader, Seq, StoreError};
+use store::{BlobName, BlobStore, ErrorKind, Extent, LogReader, Seq, StoreError};
 
 use crate::documents::{DocumentLocation, read_inline};
-use crate::recovery::{RecoveryError, last_snapshot, replay, snapshot_name, snapshots};
+use crate::recovery::{
+    DamagedSnapshot, RecoveryError, SnapshotDamage, replay, restore, snapshot_name, snapshots,
+};
 use crate::shard::StateDigest;
 use crate::snapshot;
 
@@ -36,6 +45,8 @@ pub struct Mark {
 pub enum CheckpointError {
     /// The store could not read or write. May be retried.
     Store(StoreError),
+    /// The new snapshot does not read back as written. It was deleted; the next mark takes another.
+    Unreadable(DamagedSnapshot),
     /// The store cannot be recovered, or leads to a different state than the live one: one of the two is
     /// wrong, and neither may be trusted.
     Diverged(String),
@@ -45,6 +56,9 @@ impl fmt::Display for CheckpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CheckpointError::Store(error) => write!(f, "taking a snapshot failed: {error}"),
+            CheckpointError::Unreadable(snapshot) => {
+                write!(f, "a new snapshot does not read back as written, and was deleted: {snapshot}")
+            }
             CheckpointError::Diverged(what) => write!(
                 f,
                 "the log does not reproduce the state that requests were answered from; keep the store, report \
@@ -71,50 +85,164 @@ impl From<RecoveryError> for CheckpointError {
     }
 }
 
-/// Recovers the state at a mark, compares it with the live kernel's, and makes a snapshot of it durable.
+/// A snapshot that was taken and read back.
+pub struct Checkpoint {
+    /// The state at the mark, restored from the snapshot.
+    pub kernel: Kernel,
+    /// The end of the older of the two snapshots that were read: the floor may rise to here. `None` if only one was.
+    pub older: Option<Seq>,
+}
+
+/// Recovers the state at a mark, compares it with the live kernel's, and makes a snapshot of it durable. `on_damage`
+/// gets every older snapshot that had to be passed over.
 pub fn take(
     blobs: &dyn BlobStore,
     reader: &mut dyn LogReader,
     shard: Shard,
     mark: &Mark,
-) -> Result<Kernel, CheckpointError> {
-    let (mut kernel, from) = last_snapshot(blobs, shard)?;
-    if from < mark.next {
-        let to = if planted!(SnapshotShort) { Seq(mark.next.0 - 1) } else { mark.next };
-        replay(&mut kernel, reader, from, to)?;
-        let state = StateDigest { lsn: kernel.last_lsn(), hash: kernel.state_hash() };
-        if state != mark.state && !planted!(SnapshotShort | SnapshotUncompared) {
-            let what = format!("next={} live={:?} recovered={state:?}", mark.next.0, mark.state);
-            return Err(CheckpointError::Diverged(what));
-        }
-        if planted!(SnapshotGoesFirst) {
-            snapshots(blobs, shard)?.iter().try_for_each(|(name, _)| blobs.delete(name))?;
-        }
-        write(blobs, shard, &kernel, mark.next)?;
+    on_damage: &mut dyn FnMut(DamagedSnapshot),
+) -> Result<Checkpoint, CheckpointError> {
+    let mut damaged = Vec::new();
+    let (kernel, from) = recover_to_mark(blobs, reader, shard, mark, &mut damaged)?;
+    let name = snapshot_name(shard, mark.next);
+    let in_use = damaged.iter().any(|found| found.name == name);
+    damaged.into_iter().for_each(on_damage);
+    if from == Some(mark.next) {
+        return Ok(Checkpoint { kernel, older: None });
     }
-    delete_older_snapshots(blobs, shard)?;
-    Ok(kernel)
+    if in_use && !planted!(DamagedNameReused) {
+        blobs.delete(&name)?;
+    }
+    if planted!(SnapshotGoesFirst) {
+        snapshots(blobs, shard)?.iter().try_for_each(|(name, _)| blobs.delete(name))?;
+    }
+    let digest = kernel.content_digest();
+    write(blobs, &name, kernel, mark.next)?;
+    let kernel = read_back(blobs, name, mark.next, digest)?;
+    delete_older_snapshots(blobs, shard, mark.next, from)?;
+    Ok(Checkpoint { kernel, older: from })
 }
 
-fn write(blobs: &dyn BlobStore, shard: Shard, kernel: &Kernel, next: Seq) -> Result<(), StoreError> {
-    let mut writer = blobs.create(&snapshot_name(shard, next))?;
+/// The state at the mark, and the end of the snapshot that the replay began with: the newest that can be read and
+/// leads to the live state. `None`: the whole log was replayed.
+///
+/// A snapshot from which the replay leads elsewhere counts as damaged, if an older one leads to the live state.
+fn recover_to_mark(
+    blobs: &dyn BlobStore,
+    reader: &mut dyn LogReader,
+    shard: Shard,
+    mark: &Mark,
+    damaged: &mut Vec<DamagedSnapshot>,
+) -> Result<(Kernel, Option<Seq>), CheckpointError> {
+    let mut failed = None;
+    // A later snapshot is that of a writer that has taken over.
+    let listed = snapshots(blobs, shard)?.into_iter().filter(|(_, next)| *next <= mark.next);
+    for (name, next) in listed.rev() {
+        blobs.evict(&name);
+        let replayed = match restore(blobs, &name, next)? {
+            Ok(kernel) => replay_to_mark(kernel, reader, next, mark),
+            Err(found) => {
+                damaged.push(found);
+                continue;
+            }
+        };
+        match replayed {
+            Ok(kernel) => return Ok((kernel, Some(next))),
+            Err(CheckpointError::Diverged(what)) => {
+                damaged.push(DamagedSnapshot { name, damage: SnapshotDamage::Content });
+                failed = failed.or(Some(CheckpointError::Diverged(what)));
+            }
+            // The log no longer continues it.
+            Err(CheckpointError::Store(error)) if error.kind == ErrorKind::Gone => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match replay_to_mark(Kernel::new(), reader, Seq(0), mark) {
+        Ok(kernel) => Ok((kernel, None)),
+        // The log begins at a later batch.
+        Err(CheckpointError::Store(error)) if error.kind == ErrorKind::Gone => {
+            Err(failed.unwrap_or_else(|| no_snapshot(error, damaged)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn no_snapshot(gone: StoreError, damaged: &[DamagedSnapshot]) -> CheckpointError {
+    if damaged.iter().all(|found| matches!(found.damage, SnapshotDamage::Device(_))) {
+        return CheckpointError::Store(gone);
+    }
+    let names: Vec<String> = damaged.iter().map(ToString::to_string).collect();
+    let what = "no snapshot can be read, and the log begins at a later batch: this server continues, but cannot be \
+                restarted from its store; have a backup or a standby's copy ready before it stops";
+    CheckpointError::Store(StoreError::new(ErrorKind::Damaged, format!("{what}: {}", names.join(" "))))
+}
+
+fn replay_to_mark(
+    mut kernel: Kernel,
+    reader: &mut dyn LogReader,
+    from: Seq,
+    mark: &Mark,
+) -> Result<Kernel, CheckpointError> {
+    let to = if planted!(SnapshotShort) && from < mark.next { Seq(mark.next.0 - 1) } else { mark.next };
+    replay(&mut kernel, reader, from, to)?;
+    let state = StateDigest { lsn: kernel.last_lsn(), hash: kernel.state_hash() };
+    if state == mark.state || planted!(SnapshotShort | SnapshotUncompared) {
+        return Ok(kernel);
+    }
+    let what = format!("next={} live={:?} recovered={state:?}", mark.next.0, mark.state);
+    Err(CheckpointError::Diverged(what))
+}
+
+/// Takes the kernel, so that its memory is free when the snapshot is read back.
+fn write(blobs: &dyn BlobStore, name: &BlobName, kernel: Kernel, next: Seq) -> Result<(), StoreError> {
     let mut state = kernel.snapshot();
+    drop(kernel);
     if planted!(SnapshotForgetsRequests) {
         state.requests.clear();
     }
+    if planted!(SnapshotLosesRow) {
+        state.leases.pop();
+    }
+    let mut writer = blobs.create(name)?;
     snapshot::write(&state, next, &mut |bytes| writer.write(bytes))?;
     match writer.finish() {
-        // Written by a process that crashed later on: the same batches, the same bytes.
+        // Written by a process that crashed later on. Reading it back decides whether it is good.
         Err(error) if error.kind == ErrorKind::Taken => Ok(()),
         other => other.map(drop),
     }
 }
 
-/// The last snapshot is enough: it was read back already, or the next checkpoint will read it back.
-fn delete_older_snapshots(blobs: &dyn BlobStore, shard: Shard) -> Result<(), StoreError> {
-    let mut all = snapshots(blobs, shard)?;
-    all.pop();
-    all.iter().try_for_each(|(name, _)| blobs.delete(name))
+/// Reads a new snapshot from the device, and compares its rows with those it was written from. It is deleted if it
+/// is damaged.
+fn read_back(
+    blobs: &dyn BlobStore,
+    name: BlobName,
+    next: Seq,
+    digest: u64,
+) -> Result<Kernel, CheckpointError> {
+    if !planted!(SnapshotReadFromCache) {
+        blobs.evict(&name);
+    }
+    let damage = match restore(blobs, &name, next)? {
+        Ok(kernel) if kernel.content_digest() == digest || planted!(ContentUncompared) => return Ok(kernel),
+        Ok(_) => SnapshotDamage::Content,
+        Err(found) => found.damage,
+    };
+    blobs.delete(&name)?;
+    Err(CheckpointError::Unreadable(DamagedSnapshot { name, damage }))
+}
+
+/// Deletes the snapshots that are older than the new one, damaged or not, except its base, which was read just now.
+fn delete_older_snapshots(
+    blobs: &dyn BlobStore,
+    shard: Shard,
+    new: Seq,
+    base: Option<Seq>,
+) -> Result<(), StoreError> {
+    let base = base.filter(|_| !planted!(OneSnapshot));
+    let all = snapshots(blobs, shard)?;
+    let mut older = all.iter().filter(|(_, next)| *next < new && Some(*next) != base);
+    older.try_for_each(|(name, _)| blobs.delete(name))
 }
 
 /// How far the log can be truncated, and the documents to relocate before that.
@@ -155,20 +283,23 @@ impl DocumentMove {
     }
 }
 
-/// Plans the truncation of a log, given the state in its last snapshot. Retains at least `retain` bytes.
+/// Plans the truncation of a log after a checkpoint. Retains at least `retain` bytes, and every batch that is not in
+/// the older snapshot.
 pub fn plan(
-    kernel: &Kernel,
+    checkpoint: &Checkpoint,
     reader: &mut dyn LogReader,
     mark: &Mark,
     retain: u64,
 ) -> Result<Option<TruncationPlan>, StoreError> {
-    let documents = inline_documents(kernel);
+    let older = if planted!(FloorAboveOlder) { Some(mark.next) } else { checkpoint.older };
+    let Some(floor_max) = older else { return Ok(None) };
+    let documents = inline_documents(&checkpoint.kernel);
     let live: u64 = documents.iter().map(|document| document.bytes).sum();
     let mut left: u64 = mark.extents.iter().map(|extent| extent.bytes).sum();
     let mut floor = None;
     for (extent, next) in mark.extents.iter().zip(mark.extents.iter().skip(1)) {
         left -= extent.bytes;
-        if next.first > mark.next || left < retain.max(2 * live) {
+        if next.first > floor_max || left < retain.max(2 * live) {
             break;
         }
         floor = Some(next.first);

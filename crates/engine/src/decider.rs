@@ -610,14 +610,26 @@ impl Decider {
         document: Option<&[u8]>,
     ) -> Outcome {
         for _ in 0..CATCH_UP_STEPS {
-            match self.apply(now, command, correlation, document) {
-                Outcome::Rejected(Rejection::Behind) => {
-                    self.apply(now, &Command::internal(Action::Tick), 0, None);
-                }
-                outcome => return outcome,
+            let outcome = self.apply(now, command, correlation, document);
+            if !self.is_only_behind(now, &outcome) {
+                return outcome;
             }
+            self.apply(now, &Command::internal(Action::Tick), 0, None);
         }
-        Outcome::Rejected(Rejection::Behind)
+        self.apply(now, command, correlation, document)
+    }
+
+    /// Whether nothing but expired leases that have not been ended yet block a command: it may succeed after a tick.
+    /// A conflict without a holder is one with more of them than one command may end.
+    fn is_only_behind(&self, now: Time, outcome: &Outcome) -> bool {
+        match outcome {
+            Outcome::Rejected(Rejection::Behind) => true,
+            Outcome::Rejected(Rejection::Conflict(conflict)) => {
+                let is_due = self.kernel.next_due().is_some_and(|due| due <= now);
+                conflict.holders.is_empty() && is_due && !planted!(ExpiredHoldersBlock)
+            }
+            _ => false,
+        }
     }
 
     /// Nobody under wait-die stands behind a holder that is older: a lease that was taken back may be.

@@ -21,7 +21,7 @@ use crate::clock::{Clock, WrongClock};
 use crate::decider::{ContentionEvent, Decider, TenureConfig};
 use crate::documents::{BlobId, DocumentLocation, Term, read_inline};
 use crate::executor::Executor;
-use crate::recovery::{RecoveryError, recover};
+use crate::recovery::{DamagedSnapshot, RecoveryError, recover};
 use crate::sequencer::{BatchObserver, Ended, Measure, Sequencer};
 use crate::uploads::{ReadHold, Uploads};
 
@@ -131,8 +131,10 @@ impl EngineObserver for PanicOnFailure {
     }
 
     fn upkeep(&self, news: MaintenanceEvent) {
-        if let MaintenanceEvent::Failed(error) = news {
-            panic!("{error}");
+        match news {
+            MaintenanceEvent::Failed(error) => panic!("{error}"),
+            MaintenanceEvent::SnapshotDamaged(snapshot) => panic!("a damaged snapshot: {snapshot}"),
+            MaintenanceEvent::Snapshot { .. } | MaintenanceEvent::Swept(_) => {}
         }
     }
 }
@@ -149,6 +151,8 @@ pub enum MaintenanceEvent {
     },
     /// This many unreferenced blobs were deleted.
     Swept(usize),
+    /// A snapshot cannot be used. An older one or the log takes its place, and the next checkpoint replaces it.
+    SnapshotDamaged(DamagedSnapshot),
     /// The step failed, and will be retried.
     Failed(StoreError),
 }
@@ -186,7 +190,8 @@ impl Engine {
         executor: &Arc<dyn Executor>,
     ) -> Result<Engine, OpenError> {
         let shard = opening.store.shard;
-        let kernel = recover(&*log, &*blobs, shard).map_err(OpenError::Recovery)?;
+        let mut on_damage = |snapshot| watcher.upkeep(MaintenanceEvent::SnapshotDamaged(snapshot));
+        let kernel = recover(&*log, &*blobs, shard, &mut on_damage).map_err(OpenError::Recovery)?;
         // The parameters fixed at creation are in the log.
         let store = kernel.tenure().map_or(opening.store, |tenure| tenure.open.store);
         let opening = TenureConfig { store, ..opening.clone() };

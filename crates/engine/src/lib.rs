@@ -40,6 +40,7 @@ pub use documents::DocumentLocation;
 pub use engine::{Engine, EngineObserver, Fatal, MaintenanceEvent, OpenError, Options};
 pub use executor::{Executor, Workers};
 pub use record::Record;
+pub use recovery::{DamagedSnapshot, SnapshotDamage};
 pub use sequencer::{Delivery, Measure, ReplyTo};
 pub use shard::{OnDecided, RENEWALS_MAX, Reply, Submission, Unavailable, Wait};
 pub use stopwatch::Stopwatch;

@@ -1,4 +1,11 @@
-//! Recovery: restores the last snapshot, then replays the log through the kernel's one entry point.
+//! Recovery: restores a snapshot, then replays the log through the kernel's one entry point.
+//!
+//! **Invariant.** The newest snapshot that can be read is used. A damaged one is passed over and reported: the next
+//! older one and more of the log lead to the same state. Without any, the log alone does, if it begins at batch 0.
+//!
+//! **What would break it.** Using an older snapshot although the log ends before the newest one does: durable
+//! batches are missing then, and their leases would be granted again. So the end of every snapshot, readable or
+//! not, is compared with the end of the log.
 //!
 //! If a logged record is not applied at replay, the log was written under other rules than this build's, and
 //! the result must not be used.
@@ -6,7 +13,7 @@
 use std::fmt;
 
 use kernel::{Kernel, Lsn, Outcome, RestoreError, Shard};
-use store::{BlobName, BlobStore, LogReader, LogStore, Seq, StoreError};
+use store::{BlobName, BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
 
 use crate::record::{DecodeError, Record};
 use crate::snapshot::{self, SnapshotError};
@@ -25,10 +32,13 @@ pub enum RecoveryError {
         /// The outcome at replay.
         outcome: Box<Outcome>,
     },
-    /// The last snapshot cannot be decoded.
-    Snapshot(BlobName, SnapshotError),
-    /// The last snapshot decodes to an invalid kernel state.
-    Restore(BlobName, RestoreError),
+    /// No snapshot that the log continues can be read, and the log does not begin at batch 0.
+    NoSnapshot {
+        /// The first batch of the log.
+        floor: Seq,
+        /// The damaged snapshots, newest first.
+        damaged: Vec<DamagedSnapshot>,
+    },
     /// The log does not continue the last snapshot: the batches in between are missing.
     Gap {
         /// The first batch of the log.
@@ -38,6 +48,50 @@ pub enum RecoveryError {
         /// The first batch that is not in the last snapshot; `None` if there is no snapshot.
         snapshot: Option<Seq>,
     },
+}
+
+/// A snapshot that cannot be used.
+#[derive(Debug)]
+pub struct DamagedSnapshot {
+    /// The name of its blob.
+    pub name: BlobName,
+    /// The damage.
+    pub damage: SnapshotDamage,
+}
+
+/// What is wrong with a snapshot.
+#[derive(Debug)]
+pub enum SnapshotDamage {
+    /// The device fails to read it.
+    Device(StoreError),
+    /// It cannot be decoded.
+    Format(SnapshotError),
+    /// It decodes to an invalid kernel state.
+    State(RestoreError),
+    /// It ends at another batch than its name says.
+    Misnamed(Seq),
+    /// It decodes to other rows than it was written from.
+    Content,
+}
+
+impl fmt::Display for SnapshotDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SnapshotDamage::Device(error) => error.fmt(f),
+            SnapshotDamage::Format(error) => error.fmt(f),
+            SnapshotDamage::State(error) => error.fmt(f),
+            SnapshotDamage::Misnamed(next) => {
+                write!(f, "it ends at another batch than its name: next={}", next.0)
+            }
+            SnapshotDamage::Content => f.write_str("it has other rows than it was written from"),
+        }
+    }
+}
+
+impl fmt::Display for DamagedSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "name={} damage=\"{}\"", self.name, self.damage)
+    }
 }
 
 impl fmt::Display for RecoveryError {
@@ -53,9 +107,14 @@ impl fmt::Display for RecoveryError {
                  build that wrote it: lsn={} outcome={outcome:?}",
                 lsn.0
             ),
-            RecoveryError::Snapshot(name, error) => write!(f, "{error} name={name}"),
-            RecoveryError::Restore(name, error) => {
-                write!(f, "{error}; restore the store from a backup: name={name}")
+            RecoveryError::NoSnapshot { floor, damaged } => {
+                write!(
+                    f,
+                    "no snapshot can be read, and the log alone is not enough, because it begins at a later batch; \
+                     keep a copy of the store, and restore it from a backup or a standby's copy: floor={}",
+                    floor.0
+                )?;
+                damaged.iter().try_for_each(|snapshot| write!(f, " {snapshot}"))
             }
             RecoveryError::Gap { floor, next, snapshot } => write!(
                 f,
@@ -77,32 +136,74 @@ impl From<StoreError> for RecoveryError {
     }
 }
 
-/// Recovers the state after all batches of a log.
-pub fn recover(log: &dyn LogStore, blobs: &dyn BlobStore, shard: Shard) -> Result<Kernel, RecoveryError> {
+/// Recovers the state after all batches of a log. `on_damage` gets every snapshot that had to be passed over.
+pub fn recover(
+    log: &dyn LogStore,
+    blobs: &dyn BlobStore,
+    shard: Shard,
+    on_damage: &mut dyn FnMut(DamagedSnapshot),
+) -> Result<Kernel, RecoveryError> {
     let bounds = log.bounds();
-    let (mut kernel, from) = last_snapshot(blobs, shard)?;
-    if from < bounds.floor || from > bounds.next {
-        let snapshot = (from > Seq(0)).then_some(from);
-        return Err(RecoveryError::Gap { floor: bounds.floor, next: bounds.next, snapshot });
+    let (mut damaged, mut base) = (Vec::new(), None);
+    for (name, next) in snapshots(blobs, shard)?.into_iter().rev() {
+        if next > bounds.next {
+            let snapshot = Some(next);
+            return Err(RecoveryError::Gap { floor: bounds.floor, next: bounds.next, snapshot });
+        }
+        match restore(blobs, &name, next)? {
+            Ok(kernel) => {
+                base = Some((kernel, next));
+                break;
+            }
+            Err(found) => damaged.push(found),
+        }
+        if planted!(NewestSnapshotOnly) {
+            break;
+        }
     }
+    let (mut kernel, from) = match base {
+        Some((kernel, from)) if from >= bounds.floor => (kernel, from),
+        None if bounds.floor == Seq(0) && !planted!(NewestSnapshotOnly) => (Kernel::new(), Seq(0)),
+        older => return Err(no_base(bounds.floor, bounds.next, older.map(|(_, from)| from), damaged)),
+    };
+    damaged.into_iter().for_each(on_damage);
     replay(&mut kernel, &mut *log.reader(), from, bounds.next)?;
     Ok(kernel)
 }
 
-/// Restores the last snapshot; returns its state and the first batch that is not in it. An empty state if
-/// there is no snapshot.
-pub fn last_snapshot(blobs: &dyn BlobStore, shard: Shard) -> Result<(Kernel, Seq), RecoveryError> {
-    let Some((name, _)) = snapshots(blobs, shard)?.pop() else { return Ok((Kernel::new(), Seq(0))) };
-    let mut input = |offset, length| blobs.read(&name, offset, length);
-    match snapshot::read(&mut input) {
-        Ok((state, next)) => {
-            let kernel = Kernel::restore(&state).map_err(|error| RecoveryError::Restore(name, error))?;
-            Ok((kernel, next))
-        }
-        // A failure of the store says nothing about the snapshot.
-        Err(SnapshotError::Store(error)) => Err(RecoveryError::Store(error)),
-        Err(error) => Err(RecoveryError::Snapshot(name, error)),
+/// The error if neither a snapshot nor the log alone leads to the state.
+fn no_base(floor: Seq, next: Seq, snapshot: Option<Seq>, mut damaged: Vec<DamagedSnapshot>) -> RecoveryError {
+    // A device that failed may succeed at the next start.
+    let device = damaged.iter().position(|found| matches!(found.damage, SnapshotDamage::Device(_)));
+    match device.map(|at| damaged.swap_remove(at).damage) {
+        Some(SnapshotDamage::Device(error)) => RecoveryError::Store(error),
+        _ if damaged.is_empty() => RecoveryError::Gap { floor, next, snapshot },
+        _ => RecoveryError::NoSnapshot { floor, damaged },
     }
+}
+
+/// Restores a snapshot of all batches before `next`. The outer error says nothing about the snapshot: the read may
+/// be retried.
+pub(crate) fn restore(
+    blobs: &dyn BlobStore,
+    name: &BlobName,
+    next: Seq,
+) -> Result<Result<Kernel, DamagedSnapshot>, StoreError> {
+    let mut input = |offset, length| blobs.read(name, offset, length);
+    let damage = match snapshot::read(&mut input) {
+        Ok((_, found)) if found != next => SnapshotDamage::Misnamed(found),
+        Ok((state, _)) => match Kernel::restore(&state) {
+            Ok(kernel) => return Ok(Ok(kernel)),
+            Err(error) => SnapshotDamage::State(error),
+        },
+        // A bad sector fails like this, and does so every time.
+        Err(SnapshotError::Store(error)) if matches!(error.kind, ErrorKind::Io | ErrorKind::Damaged) => {
+            SnapshotDamage::Device(error)
+        }
+        Err(SnapshotError::Store(error)) => return Err(error),
+        Err(error) => SnapshotDamage::Format(error),
+    };
+    Ok(Err(DamagedSnapshot { name: name.clone(), damage }))
 }
 
 /// A shard's snapshots, oldest first, each with the first batch that is not in it.

@@ -8,13 +8,14 @@
 //! the state: a blob that was not pinned then is already committed, or never will be.
 //!
 //! A reader that reads a blob in parts takes a [`ReadHold`] first: if the blob is superseded, it stays until the
-//! read is over, and a later garbage collection deletes it.
+//! read is over, and a later garbage collection deletes it. A hold on a blob that is being deleted waits until it is
+//! gone: otherwise its first part could be read, and the rest not.
 //!
 //! Superseded blobs that were not deleted, for example because of a crash between commit and deletion, are
 //! found by the next garbage collection.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use kernel::Shard;
 use store::{BlobStore, BlobWriter, StoreError};
@@ -28,6 +29,8 @@ pub struct Uploads {
     shard: Shard,
     term: Term,
     state: Arc<Mutex<UploadState>>,
+    /// Notified when a deletion has ended.
+    deleted: Arc<Condvar>,
 }
 
 #[derive(Default)]
@@ -36,6 +39,8 @@ struct UploadState {
     pinned: BTreeSet<BlobId>,
     /// The number of readers of each blob.
     held: BTreeMap<BlobId, usize>,
+    /// Blobs that are being deleted; a blob is never in both maps.
+    deleting: BTreeSet<BlobId>,
 }
 
 /// A document being uploaded. Dropped before it is finished, it leaves nothing behind.
@@ -61,7 +66,7 @@ pub struct ReadHold {
 impl Uploads {
     /// Starts with a tenure that has just been opened.
     pub fn new(blobs: Arc<dyn BlobStore>, shard: Shard, term: Term) -> Uploads {
-        Uploads { blobs, shard, term, state: Arc::default() }
+        Uploads { blobs, shard, term, state: Arc::default(), deleted: Arc::default() }
     }
 
     /// Begins an upload.
@@ -79,9 +84,14 @@ impl Uploads {
         Pin { blob, state: Arc::clone(&self.state) }
     }
 
-    /// Protects a blob until the hold is dropped. If the first read afterwards succeeds, so will the rest.
+    /// Protects a blob until the hold is dropped. If the first read afterwards succeeds, so will the rest. Waits for
+    /// a deletion of this blob that has begun.
     pub fn hold(&self, blob: BlobId) -> ReadHold {
-        *lock(&self.state).held.entry(blob).or_default() += 1;
+        let mut state = lock(&self.state);
+        while state.deleting.contains(&blob) && !planted!(HoldWhileDeleting) {
+            state = self.deleted.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        *state.held.entry(blob).or_default() += 1;
         ReadHold { blob, state: Arc::clone(&self.state) }
     }
 
@@ -93,10 +103,17 @@ impl Uploads {
 
     /// Deletes a blob that a durable record has superseded. A blob being read is left to garbage collection.
     pub fn delete(&self, blob: BlobId) -> Result<(), StoreError> {
-        if lock(&self.state).held.contains_key(&blob) {
-            return Ok(());
+        {
+            let mut state = lock(&self.state);
+            // Held, or another thread is deleting it.
+            if state.held.contains_key(&blob) || !state.deleting.insert(blob) {
+                return Ok(());
+            }
         }
-        self.blobs.delete(&blob.name(self.shard))
+        let result = self.blobs.delete(&blob.name(self.shard));
+        lock(&self.state).deleting.remove(&blob);
+        self.deleted.notify_all();
+        result
     }
 
     /// Garbage collection: deletes unreferenced blobs and returns their number. `referenced` reads the state,

@@ -11,6 +11,7 @@
 //! that it serves, and stops at the first exclusive waiter that it cannot serve, which blocks the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use kernel::{
     Action, Age, Bundle, ClaimSetKind, Command, Identity, LeaseRequest, Member, Namespace, Predicate,
@@ -177,6 +178,12 @@ impl Waiters {
     /// The waiters of a session.
     pub fn of_session(&self, session: &Session) -> impl Iterator<Item = Ticket> {
         self.sessions.get(session).into_iter().flatten().copied()
+    }
+
+    /// The waiters after `after`, in order of arrival.
+    pub fn iter_after(&self, after: Option<Ticket>) -> impl Iterator<Item = (Ticket, &Waiter)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.waiting.range((from, Bound::Unbounded)).map(|(ticket, waiter)| (*ticket, waiter))
     }
 
     /// All waiters, in order of arrival.

@@ -102,9 +102,4 @@ impl ClaimSet {
         let clashing = Class::ALL.into_iter().filter(move |held| class.conflicts_with(*held));
         clashing.flat_map(|held| self.of_class(held))
     }
-
-    /// All claims, class by class, oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Class, LeaseRef)> {
-        Class::ALL.into_iter().flat_map(|class| self.of_class(class).map(move |lease| (class, lease)))
-    }
 }

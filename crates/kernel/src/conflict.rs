@@ -194,7 +194,7 @@ impl Kernel {
 
     /// Every claim set that a bundle must check, with the class of its own claim: each once, in member
     /// order. Empty sets are left out.
-    fn claim_sets_to_check<'a>(
+    pub(crate) fn claim_sets_to_check<'a>(
         &'a self,
         ns: RowId<NamespaceRow>,
         bundle: &'a Bundle,

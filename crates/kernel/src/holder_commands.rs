@@ -148,6 +148,7 @@ impl Kernel {
         let quota = self.quota_of(lease);
         let (lsn, now) = (stamp.lsn, stamp.now);
         self.begin(stamp, &[lease]);
+        self.rebound.remove(&(self.leases[lease].token, self.leases[lease].lsn));
         self.change_phase(lease, |row| {
             row.epoch = row.epoch.next();
             row.token = if planted!(TokenKept) { row.token } else { Token::from(lsn) };
@@ -156,6 +157,7 @@ impl Kernel {
             let cap = quota.cap(row.granted_at, row.active_at);
             row.set_deadline(Deadline::new(now.after(row.ttl), cap, now));
         });
+        self.index_token(lease);
         if let Some(agent) = self.leases[lease].agent() {
             self.end_agent_restart(agent);
         }

@@ -3,6 +3,7 @@
 //! [`check`] examines the whole state and is for tests and the simulator. The rows that a grant touched
 //! are also checked by assertions in release builds.
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,9 +12,10 @@ use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::lease_index::IndexEntry;
 use crate::node::Node;
-use crate::party_rows::NamespaceRow;
+use crate::party_rows::{Agent, NamespaceRow};
 use crate::resource::{claimed, dir_above, path_of};
-use crate::table::{Parent, Row};
+use crate::table::{Parent, Row, RowId};
+use crate::units::Lsn;
 
 /// Returns the first violated invariant, if any.
 pub fn check(kernel: &Kernel) -> Result<(), String> {
@@ -24,6 +26,7 @@ pub fn check(kernel: &Kernel) -> Result<(), String> {
     kernel.check_nodes()?;
     kernel.check_accounts()?;
     kernel.check_agents()?;
+    kernel.check_tokens()?;
     kernel.check_history()?;
     kernel.check_bounds()
 }
@@ -136,7 +139,12 @@ impl Kernel {
         let mut agents: Vec<_> = agents.map(|(agent, row)| (row.value.since, agent)).collect();
         agents.sort_unstable_by_key(|(since, _)| *since);
         let listed = ns.agents.iter().map(|(since, agent)| (*since, *agent));
-        ensure(listed.eq(agents), "a namespace lists its agents")?;
+        ensure(listed.eq(agents.iter().copied()), "a namespace lists its agents")?;
+        let by_name = |(_, agent): &(Lsn, RowId<Agent>)| {
+            ns.agents_by_name.get(&self.agents[*agent].text) == Some(agent)
+        };
+        let named = ns.agents_by_name.len() == agents.len() && agents.iter().all(by_name);
+        ensure(named, "a namespace lists its agents by name")?;
         let ended = self.history.iter().filter(|ended| here(ended.account)).map(|ended| ended.lsn);
         let listed = self.history.of_namespace(ns.ended).map(|ended| ended.lsn);
         ensure(listed.eq(ended), "a namespace lists its ended leases in the order of their ends")
@@ -174,6 +182,12 @@ impl Kernel {
             ensure(row.value.agents as usize == agents, "an account counts its agents")?;
         }
         Ok(())
+    }
+
+    fn check_tokens(&self) -> Result<(), String> {
+        let others = self.leases.iter().filter(|(_, lease)| lease.token.0 != lease.lsn.0);
+        let others: BTreeSet<_> = others.map(|(_, lease)| (lease.token, lease.lsn)).collect();
+        ensure(self.rebound == others, "the tokens of rebound leases are indexed")
     }
 
     fn check_agents(&self) -> Result<(), String> {

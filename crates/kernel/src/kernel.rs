@@ -18,6 +18,7 @@ use crate::lease_index::LeaseIndex;
 use crate::limits::Limits;
 use crate::node::{ClaimKey, Node};
 use crate::outcome::{BoundedTable, Event, InvalidRecord, Outcome, Rejection, Response};
+use crate::pages::VisitCounter;
 use crate::party_rows::{Account, Agent, NamespaceRow, Policies, Session};
 use crate::predicate::Class;
 use crate::requests::{IdempotencyEntry, IdempotencyTable};
@@ -26,7 +27,7 @@ use crate::statehash::StateHash;
 use crate::table::{RowId, Table};
 use crate::text::Identity;
 use crate::timers::Timers;
-use crate::units::{LeaseId, Lsn, Time, Version};
+use crate::units::{LeaseId, Lsn, Time, Token, Version};
 
 /// The version of the rules that this build decides by. Older logs are replayed by the version they name.
 ///
@@ -69,6 +70,11 @@ pub struct Kernel {
     pub(crate) session_claims: BTreeSet<(NonZeroU32, ClaimKey, Lsn)>,
     pub(crate) policies: Policies,
     pub(crate) requests: IdempotencyTable,
+
+    /// The tokens that are not the LSN of their lease's grant, each with that LSN: leases that were rebound.
+    pub(crate) rebound: BTreeSet<(Token, Lsn)>,
+    /// Rows visited by queries.
+    pub(crate) visits: VisitCounter,
 
     /// The events of the current command so far.
     pub(crate) events: Vec<Event>,

@@ -59,7 +59,9 @@ mod statehash;
 
 // Queries, snapshots and checks.
 mod view;
+mod pages;
 mod snapshot;
+mod content;
 pub mod invariants;
 
 pub use bundle::{Bundle, BundleError, Member};
@@ -77,6 +79,7 @@ pub use outcome::{
     BoundedTable, Conflict, DocumentTag, Event, Granted, InvalidRecord, Live, Outcome, Rejection, Response,
     State,
 };
+pub use pages::{PAGE_ROWS, Page};
 pub use party_rows::{Policy, Restart};
 pub use predicate::Predicate;
 pub use requests::IdempotencyEntry;

@@ -28,6 +28,7 @@ impl Kernel {
         let (lsn, account, agent, session) = (row.lsn, row.account, row.agent(), row.session());
         let lease = self.leases.insert(row);
         self.index.insert(lsn, IndexEntry::Live(lease));
+        self.index_token(lease);
         self.set_timer(lease);
         self.claim(lease);
 
@@ -49,6 +50,14 @@ impl Kernel {
         self.hash_grant(lease);
         self.hash_lease(lease);
         lease
+    }
+
+    /// The LSN of a grant finds its lease by itself.
+    pub(crate) fn index_token(&mut self, lease: LeaseRef) {
+        let (token, lsn) = (self.leases[lease].token, self.leases[lease].lsn);
+        if token.0 != lsn.0 {
+            self.rebound.insert((token, lsn));
+        }
     }
 
     /// Changes a row without changing its phase.
@@ -95,6 +104,7 @@ impl Kernel {
             self.leave_chains(lease);
         }
         let mut row = self.leases.remove(lease);
+        self.rebound.remove(&(row.token, row.lsn));
         if row.epoch.is_authority() {
             row.end_authority();
         }

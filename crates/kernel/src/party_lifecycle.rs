@@ -98,7 +98,9 @@ impl Kernel {
         self.add_namespace_ref(ns);
         let since = agent.since;
         let id = self.agents.insert(ns.as_parent(), name.shared(), agent);
-        self.namespaces[ns].value.agents.insert(since, id);
+        let namespace = &mut self.namespaces[ns].value;
+        namespace.agents.insert(since, id);
+        namespace.agents_by_name.insert(name.shared().clone(), id);
         id
     }
 
@@ -216,7 +218,9 @@ impl Kernel {
     pub(crate) fn forget(&mut self, agent: RowId<Agent>) {
         let row = self.agents.remove(agent);
         let agent = row.value;
-        self.namespace_mut(row.parent).agents.remove(&agent.since);
+        let namespace = self.namespace_mut(row.parent);
+        namespace.agents.remove(&agent.since);
+        namespace.agents_by_name.remove(&row.text);
         if let Some(at) = agent.forget_at {
             self.agent_timers.remove(&(at, agent.since));
         }

@@ -31,6 +31,8 @@ pub(crate) struct NamespaceRow {
     pub(crate) ended: Chain<EndedLease>,
     /// Its agents, by the LSN of the grant that first named them.
     pub(crate) agents: BTreeMap<Lsn, RowId<Agent>>,
+    /// The same agents, by name.
+    pub(crate) agents_by_name: BTreeMap<Arc<str>, RowId<Agent>>,
 }
 
 /// An identity in a namespace.

@@ -74,6 +74,17 @@ impl<T> Slab<T> {
         })
     }
 
+    /// All entries after the first `index`, occupied or not.
+    pub(crate) fn entries(&self, index: u32) -> impl Iterator<Item = Option<&T>> {
+        let (chunks_out, rows_out) = ((index >> CHUNK_BITS) as usize, index as usize & (CHUNK_ROWS - 1));
+        self.chunks.iter().skip(chunks_out).flatten().skip(rows_out).map(Option::as_ref)
+    }
+
+    /// The number of entries, occupied or not.
+    pub(crate) fn entry_count(&self) -> usize {
+        self.len() + self.free.len()
+    }
+
     fn row_mut(&mut self, index: u32) -> &mut Option<T> {
         &mut self.chunks[(index >> CHUNK_BITS) as usize][index as usize & (CHUNK_ROWS - 1)]
     }
@@ -161,5 +172,8 @@ mod tests {
         assert_eq!(slab.iter_from(2047).map(|(_, row)| *row).next(), Some(2047));
         assert_eq!(slab.iter_from(2999).count(), 1);
         assert_eq!(slab.iter_from(u32::MAX).count(), 0);
+        slab.remove(ids[2047]);
+        assert_eq!(slab.entries(2047).take(2).collect::<Vec<_>>(), [None, Some(&2048)]);
+        assert_eq!((slab.entry_count(), slab.entries(0).count()), (3000, 3000));
     }
 }

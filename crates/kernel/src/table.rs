@@ -84,6 +84,11 @@ impl<T> Table<T> {
         row
     }
 
+    /// The rows, to be read in pages.
+    pub(crate) fn rows(&self) -> &Slab<Row<T>> {
+        &self.rows
+    }
+
     /// In slab order: sort before deriving anything observable.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RowId<T>, &Row<T>)> {
         self.rows.iter()

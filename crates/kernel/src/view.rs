@@ -1,10 +1,9 @@
 //! Read-only queries. All judge by the deadline: an expired lease is shown as expired, whether or not a
-//! command has ended it yet.
+//! command has ended it yet. Lists are in `pages.rs`.
 
 use alloc::vec::Vec;
 
 use crate::bundle::Member;
-use crate::command;
 use crate::expiry::EffectivePhase;
 use crate::history::{EndedLease, LeaseAttributes};
 use crate::kernel::{Kernel, Tenure};
@@ -12,9 +11,10 @@ use crate::lease::{Lease, LeaseRef};
 use crate::lease_index::IndexEntry;
 use crate::node::{Document, MIN_CLAIM_KEY};
 use crate::outcome::{Rejection, State};
+use crate::pages::PAGE_ROWS;
 use crate::party_rows::{Agent, Policy};
-use crate::resource::{ClaimSetKind, ResourceName};
-use crate::table::{Parent, Row};
+use crate::resource::ResourceName;
+use crate::table::Row;
 use crate::text::{AgentName, Identity, Namespace, SessionName};
 use crate::units::{Age, Epoch, LeaseId, Lsn, Span, Time, Token, Version};
 
@@ -150,7 +150,8 @@ impl Kernel {
         Ok(self.view(self.lookup(id)?, now))
     }
 
-    /// Every lease that covers resources, from a cursor on, in no particular order.
+    /// Every lease that covers resources, from a cursor on, in no particular order. Visits any number of rows: under
+    /// the lock of a live shard, use [`Kernel::leases_page`].
     ///
     /// Each comes with the cursor from which to continue, so that a long list can be read in pages. A lease
     /// that lives throughout is listed exactly once; if it is granted or ends in between, at most once.
@@ -164,42 +165,9 @@ impl Kernel {
         self.history.iter().map(|ended| self.ended_view(ended))
     }
 
-    /// Leases on a resource: on the name itself, or on a subtree that contains it. Oldest first.
-    pub fn holders(
-        &self,
-        namespace: &Namespace,
-        resource: &ResourceName,
-        now: Time,
-    ) -> impl Iterator<Item = LeaseView> {
-        let ns = self.find_namespace(namespace);
-        let found = ns.into_iter().flat_map(move |ns| self.leases_covering(ns.as_parent(), resource, now));
-        let live = found
-            .filter(move |lease| self.effective_phase(&self.leases[*lease], now) != EffectivePhase::Expired);
-        live.map(move |lease| self.view(IndexEntry::Live(lease), now))
-    }
-
-    /// Whether a live lease with this token covers the resource. Informational: it does not protect a
-    /// write.
-    pub fn is_current(
-        &self,
-        namespace: &Namespace,
-        resource: &ResourceName,
-        token: Token,
-        now: Time,
-    ) -> bool {
-        let (text, subtree) = resource.node();
-        let ns = self.find_namespace(namespace);
-        let met =
-            ns.into_iter().flat_map(|ns| self.claim_sets_to_check_for_name(ns.as_parent(), text, subtree));
-        let covering = met.filter(|(_, part)| *part != ClaimSetKind::Beneath);
-        let mut leases = covering.flat_map(|(node, part)| self.nodes[node].value.claims(part).iter());
-        leases.any(|(_, lease)| {
-            let row = &self.leases[lease];
-            row.token == token && self.effective_phase(row, now) == EffectivePhase::Active
-        })
-    }
-
-    /// The leases of a session, in the order of their grants.
+    /// The leases of a session, in the order of their grants. Visits at most [`PAGE_ROWS`] claims: of more leases, some
+    /// are returned. If all claims visited are those of expired leases and there are more, one of them is returned as
+    /// well, so that an empty list means for certain that the session holds nothing.
     pub fn leases_of_session(
         &self,
         namespace: &Namespace,
@@ -212,16 +180,22 @@ impl Kernel {
         let session = account.and_then(|account| self.sessions.find(account.as_parent(), session.as_str()));
         let Some(session) = session else { return Vec::new() };
         let claims = self.session_claims.range((session.number(), MIN_CLAIM_KEY, Lsn(0))..);
-        let mut lsns: Vec<Lsn> =
-            claims.take_while(|(number, ..)| *number == session.number()).map(|(.., lsn)| *lsn).collect();
+        let own = claims.take_while(|(number, ..)| *number == session.number());
+        let mut lsns: Vec<Lsn> = own.map(|(.., lsn)| *lsn).take(PAGE_ROWS).collect();
+        self.visits.add(lsns.len());
+        let is_cut = lsns.len() == PAGE_ROWS;
         lsns.sort_unstable();
         lsns.dedup();
-        let live = lsns.into_iter().filter_map(|lsn| self.live(lsn)).map(|lease| &self.leases[lease]);
-        let current = live.filter(|row| self.effective_phase(row, now) != EffectivePhase::Expired);
-        current.map(|row| self.live_view(row, now)).collect()
+        let live: Vec<LeaseRef> = lsns.into_iter().filter_map(|lsn| self.live(lsn)).collect();
+        let is_current =
+            |lease: &&LeaseRef| self.effective_phase(&self.leases[**lease], now) != EffectivePhase::Expired;
+        let current: Vec<&LeaseRef> = live.iter().filter(is_current).collect();
+        let shown = if current.is_empty() && is_cut { live.iter().take(1).collect() } else { current };
+        shown.into_iter().map(|lease| self.live_view(&self.leases[*lease], now)).collect()
     }
 
-    /// Every document, from a cursor on, in no particular order; see [`Kernel::leases_from`].
+    /// Every document, from a cursor on, in no particular order; see [`Kernel::leases_from`]. Visits any number of
+    /// rows: under the lock of a live shard, use [`Kernel::documents_page`].
     pub fn documents_from(
         &self,
         cursor: Cursor,
@@ -232,11 +206,6 @@ impl Kernel {
             let (namespace, key) = (self.namespace_of(row.parent), ResourceName::from_shared(&row.text));
             Some((Cursor(id.number().get()), namespace, key, view))
         })
-    }
-
-    /// Every scope with a quota or a pause.
-    pub fn policies(&self) -> impl Iterator<Item = (&command::Scope, &Policy)> {
-        self.policies.0.iter()
     }
 
     /// A key, if it is leased or has a document.
@@ -250,24 +219,6 @@ impl Kernel {
     pub fn agent(&self, namespace: &Namespace, name: &AgentName, now: Time) -> Option<AgentView> {
         let agent = self.find_agent(now, namespace, name).ok()?;
         Some(self.agent_view(&self.agents[agent]))
-    }
-
-    /// A namespace's agents, by name. Scans all agents.
-    pub fn agents(&self, namespace: &Namespace, now: Time) -> Vec<AgentView> {
-        let Some(ns) = self.find_namespace(namespace) else { return Vec::new() };
-        let rows = self.agents.iter().map(|(_, row)| row).filter(|row| row.parent == ns.as_parent());
-        let known = rows.filter(|row| row.value.forget_at.is_none_or(|at| now <= at));
-        let mut views: Vec<AgentView> = known.map(|row| self.agent_view(row)).collect();
-        views.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        views
-    }
-
-    /// All namespaces in use, by name.
-    pub fn namespaces(&self) -> Vec<Namespace> {
-        let mut names: Vec<_> =
-            self.namespaces.iter().map(|(_, row)| Namespace::from_shared(&row.text)).collect();
-        names.sort_unstable();
-        names
     }
 
     /// What an identity may use in a namespace, and whether it is paused.
@@ -289,23 +240,6 @@ impl Kernel {
             policies: self.policies.0.len(),
             requests: self.requests.len(),
         }
-    }
-
-    /// The leases on the name itself and on the subtrees that contain it.
-    fn leases_covering(&self, ns: Parent, resource: &ResourceName, now: Time) -> Vec<LeaseRef> {
-        let (text, subtree) = resource.node();
-        let met = self
-            .claim_sets_to_check_for_name(ns, text, subtree)
-            .into_iter()
-            .filter(|(_, part)| *part != ClaimSetKind::Beneath);
-        let holders = met.flat_map(|(node, part)| self.nodes[node].value.claims(part).iter());
-        let mut leases: Vec<LeaseRef> = holders.map(|(_, lease)| lease).collect();
-        leases.sort_unstable_by_key(|lease| {
-            let row = &self.leases[*lease];
-            (self.wait_age_at(row, now), row.lsn)
-        });
-        leases.dedup();
-        leases
     }
 
     fn view(&self, found: IndexEntry, now: Time) -> LeaseView {
@@ -363,7 +297,7 @@ impl Kernel {
         }
     }
 
-    fn agent_view(&self, row: &Row<Agent>) -> AgentView {
+    pub(crate) fn agent_view(&self, row: &Row<Agent>) -> AgentView {
         let state = match &row.value {
             agent if agent.paused => AgentState::Paused,
             agent if agent.is_restarting() => AgentState::Restarting,

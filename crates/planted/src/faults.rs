@@ -179,6 +179,8 @@ faults! {
     ReplayIgnored = "replay-ignored" in "engine/src/shard.rs" caught by "engine/shard",
     /// Every waiter that a command frees is granted in the same batch, however large it becomes.
     BatchUnbounded = "batch-unbounded" in "engine/src/decider.rs" caught by "engine/batch_bound",
+    /// A name with many expired shared holders is refused although it is free.
+    ExpiredHoldersBlock = "expired-holders-block" in "engine/src/decider.rs" caught by "engine/waiting",
     /// New work is accepted although the log has no space for it.
     NoSpaceIgnored = "no-space-ignored" in "engine/src/shard.rs" caught by "engine/shard",
     /// Responses are sent before the append.
@@ -211,12 +213,30 @@ faults! {
     SnapshotShort = "snapshot-short" in "engine/src/checkpoint.rs" caught by "servers",
     /// A snapshot is not compared with the live state.
     SnapshotUncompared = "snapshot-uncompared" in "engine/src/checkpoint.rs" caught by "engine/crashes",
+    /// A snapshot omits one lease.
+    SnapshotLosesRow = "snapshot-loses-row" in "engine/src/checkpoint.rs" caught by "engine/checkpointing",
+    /// The rows of a new snapshot are not compared with those it was written from.
+    ContentUncompared = "content-uncompared" in "engine/src/checkpoint.rs" caught by "engine/checkpointing",
+    /// A new snapshot is read back from the page cache, not from the device.
+    SnapshotReadFromCache = "snapshot-read-from-cache" in "engine/src/checkpoint.rs" caught by "engine/checkpointing",
+    /// Only the newest snapshot is kept.
+    OneSnapshot = "one-snapshot" in "engine/src/checkpoint.rs" caught by "engine/damaged_snapshots",
+    /// A damaged snapshot is not deleted before its name is used again.
+    DamagedNameReused = "damaged-name-reused" in "engine/src/checkpoint.rs" caught by "engine/checkpointing",
+    /// The floor rises above the end of the older snapshot.
+    FloorAboveOlder = "floor-above-older" in "engine/src/checkpoint.rs" caught by "engine/damaged_snapshots",
+    /// Recovery gives up if the newest snapshot cannot be read.
+    NewestSnapshotOnly = "newest-snapshot-only" in "engine/src/recovery.rs" caught by "engine/damaged_snapshots",
     /// The previous snapshot is deleted before the next one is durable.
     SnapshotGoesFirst = "snapshot-goes-first" in "engine/src/checkpoint.rs" caught by "servers",
     /// The floor rises above documents that were not relocated.
     FloorWithoutMoves = "floor-without-moves" in "engine/src/checkpoint.rs" caught by "servers",
     /// The floor rises before the relocated documents are durable.
     FloorBeforeMoves = "floor-before-moves" in "engine/src/engine/maintenance.rs" caught by "engine/retention",
+    /// Every maintenance task postpones the garbage collection of blobs.
+    CollectionStarves = "collection-starves" in "engine/src/engine/maintenance.rs" caught by "engine/lib",
+    /// A blob can be held, and its first part read, while it is being deleted.
+    HoldWhileDeleting = "hold-while-deleting" in "engine/src/uploads.rs" caught by "engine/retention",
     /// Garbage collection of blobs ignores pins.
     PinsIgnored = "pins-ignored" in "engine/src/uploads.rs" caught by "servers",
     /// Garbage collection of blobs reads the pins after the state.

@@ -30,7 +30,10 @@ pub(crate) fn check(
     let (log, torn) = DiskLog::open(RealFs, &log, LOG).map_err(text)?;
     expected.stats.torn += u64::from(torn.is_some());
     let blobs = DiskBlobs::open(RealFs, &blob).map_err(text)?;
-    let kernel = recover(&log, &blobs, SHARD).map_err(|error| error.to_string())?;
+    let mut damaged = Vec::new();
+    let recovered = recover(&log, &blobs, SHARD, &mut |snapshot| damaged.push(snapshot.to_string()));
+    let kernel = recovered.map_err(|error| error.to_string())?;
+    damaged.into_iter().try_for_each(|snapshot| Err(format!("a damaged snapshot: {snapshot}")))?;
     kernel::invariants::check(&kernel)?;
     check_term(&kernel, expected, workers)?;
     for (client, found) in &found(&kernel, clients)? {

@@ -60,6 +60,7 @@ impl EngineObserver for Reporter {
         let message = match event {
             MaintenanceEvent::Snapshot { moved, .. } => WorkerMessage::Snapshot { moved },
             MaintenanceEvent::Swept(blobs) => WorkerMessage::Swept(blobs),
+            MaintenanceEvent::SnapshotDamaged(snapshot) => WorkerMessage::StoreFailed(snapshot.to_string()),
             MaintenanceEvent::Failed(error) => WorkerMessage::StoreFailed(error.to_string()),
         };
         let _ = message.write();

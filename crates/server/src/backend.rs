@@ -11,6 +11,7 @@ pub mod credential;
 pub(crate) mod error;
 pub mod shards;
 pub(crate) mod leases;
+pub(crate) mod lists;
 pub(crate) mod bulk;
 pub(crate) mod agents;
 pub(crate) mod upload;

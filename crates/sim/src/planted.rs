@@ -27,7 +27,7 @@ enum SuitePart {
 }
 
 /// All parts, the fastest first.
-const PARTS: [SuitePart; 18] = [
+const PARTS: [SuitePart; 20] = [
     SuitePart::Trial,
     SuitePart::Servers,
     SuitePart::Tests("sim", "agents"),
@@ -40,6 +40,8 @@ const PARTS: [SuitePart; 18] = [
     SuitePart::Tests("engine", "batch_bound"),
     SuitePart::Tests("engine", "sequencer"),
     SuitePart::Tests("engine", "retention"),
+    SuitePart::Tests("engine", "checkpointing"),
+    SuitePart::Tests("engine", "damaged_snapshots"),
     SuitePart::Tests("engine", "crashes"),
     SuitePart::Tests("sim", "object_takeover"),
     SuitePart::Tests("engine", "engine"),

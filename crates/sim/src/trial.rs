@@ -141,6 +141,9 @@ impl Trial {
         if self.steps.is_multiple_of(16) {
             self.twin = Kernel::restore(&snapshot).map_err(|error| error.to_string())?;
             ensure(self.twin.snapshot() == snapshot, || "a restored kernel has a different snapshot".into())?;
+            ensure(self.twin.content_digest() == self.kernel.content_digest(), || {
+                "a restored kernel has a different content digest".into()
+            })?;
         }
         kernel::invariants::check(&self.kernel)?;
         self.history.check(step, &outcome, &self.kernel)?;

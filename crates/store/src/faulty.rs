@@ -225,6 +225,10 @@ impl<S: BlobStore> BlobStore for Faulty<S> {
         self.plan.read(Call::ReadBlob, || self.inner.read(name, offset, length))
     }
 
+    fn evict(&self, name: &BlobName) {
+        self.inner.evict(name);
+    }
+
     fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
         self.plan.run(Call::DeleteBlob, || self.inner.delete(name))
     }

@@ -95,6 +95,10 @@ pub trait File: Send + Sync + 'static {
     /// operating system may take unwritten pages for clean, so that they can be read until they are gone.
     fn sync(&self) -> io::Result<()>;
 
+    /// Drops the file's synced pages from the page cache, so that the next read comes from the device. Best
+    /// effort.
+    fn evict(&self) {}
+
     /// Starts to sync the writes so far, while more is written. They are durable once [`PendingSync::wait`]
     /// has succeeded; an implementation may do all the work in `wait`. A sync that is not waited for
     /// guarantees nothing.
@@ -210,6 +214,14 @@ impl File for std::fs::File {
 
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    /// A read after this proves that the device returns what was written: an error on the way to it, or in its
+    /// sectors, shows. A read from the page cache proves only that memory still has it. It does not prove that
+    /// the bytes are on the medium (the device has a cache of its own; the sync is responsible for that), and
+    /// pages that are dirty or mapped stay: lockd syncs first, and maps nothing. Filesystems in memory ignore it.
+    fn evict(&self) {
+        let _ = rustix::fs::fadvise(self, 0, None, rustix::fs::Advice::DontNeed);
     }
 
     /// On a background thread, unless `SYNCS_MAX` of them are running or none can be spawned.

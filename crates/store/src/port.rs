@@ -182,6 +182,12 @@ pub trait BlobStore: Send + Sync {
     /// Reads at most `length` bytes from `offset`; fewer only at the end.
     fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError>;
 
+    /// Drops a durable blob from the caches of this machine, so that the next reads come from the device. Best
+    /// effort; backends without such a cache do nothing.
+    fn evict(&self, name: &BlobName) {
+        let _ = name;
+    }
+
     /// Deletes a blob; succeeds if there is none.
     fn delete(&self, name: &BlobName) -> Result<(), StoreError>;
 

@@ -173,7 +173,9 @@ fn a_state_that_the_log_does_not_reproduce_is_never_snapshotted() {
     let state = StateDigest { lsn: decider.kernel().last_lsn(), hash: decider.kernel().state_hash() };
     let mark = Mark { next: Seq(1), state, extents: log.extents() };
     let wrong = Mark { state: StateDigest { hash: state.hash ^ 1, ..state }, ..mark.clone() };
-    let failed = take(&blobs, &mut *log.reader(), TENURE.store.shard, &wrong).err().expect("not the same");
+    let failed = take(&blobs, &mut *log.reader(), TENURE.store.shard, &wrong, &mut |_| ())
+        .err()
+        .expect("not the same");
     assert!(matches!(failed, CheckpointError::Diverged(_)), "{failed}");
     assert_eq!(blobs.list("").expect("a list"), []);
 }

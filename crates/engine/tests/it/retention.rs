@@ -19,7 +19,8 @@ use kernel::{
 use sim::fixture::{grant, held, identity, key};
 use store::memory::{MemoryBlobs, MemoryLog};
 use store::{
-    BlobStore, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError,
+    BlobName, BlobStore, BlobWriter, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange,
+    Seq, StoreError,
 };
 
 use crate::deadline::{DEADLINE, eventually};
@@ -42,6 +43,74 @@ fn a_blob_is_kept_while_it_is_read() {
     drop(second);
     assert_eq!(uploads.sweep(|| Some(BTreeSet::new())).expect("the store works"), 1);
     assert_eq!(stored(), 0);
+}
+
+type DeleteHook = Box<dyn FnOnce() + Send>;
+
+/// Blobs that run a hook before the next deletion.
+#[derive(Clone, Default)]
+struct HookedBlobs {
+    inner: MemoryBlobs,
+    before_delete: Arc<Mutex<Option<DeleteHook>>>,
+}
+
+impl BlobStore for HookedBlobs {
+    fn create(&self, name: &BlobName) -> Result<Box<dyn BlobWriter>, StoreError> {
+        self.inner.create(name)
+    }
+
+    fn len(&self, name: &BlobName) -> Result<u64, StoreError> {
+        self.inner.len(name)
+    }
+
+    fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        self.inner.read(name, offset, length)
+    }
+
+    fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
+        let hook = self.before_delete.lock().expect("not poisoned").take();
+        hook.into_iter().for_each(|hook| hook());
+        self.inner.delete(name)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError> {
+        self.inner.list(prefix)
+    }
+}
+
+/// A superseded blob was found not to be held; then a reader took a hold and read the first part; then the blob was
+/// deleted. The reader had promised its client the whole document.
+#[test]
+fn a_blob_is_not_deleted_between_the_first_part_of_a_read_and_the_rest() {
+    let hooked = HookedBlobs::default();
+    let blobs: Arc<dyn BlobStore> = Arc::new(hooked.clone());
+    let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), Term(1));
+    let mut upload = uploads.begin().expect("writable");
+    upload.write(b"bytes").expect("writable");
+    let blob = upload.finish().expect("durable").blob();
+    let (first_read, is_read) = sync_channel(1);
+    let (deleted, is_deleted) = sync_channel::<()>(1);
+    let (reader, name) = (uploads.clone(), blob.name(Shard(0)));
+    let reading = move || {
+        let hold = reader.hold(blob);
+        let first = blobs.read(&name, 0, 2).is_ok();
+        let _ = first_read.send(());
+        is_deleted.recv_timeout(DEADLINE).expect("the deletion ends");
+        let rest = blobs.read(&name, 2, 9).is_ok();
+        drop(hold);
+        (first, rest)
+    };
+    let (send, started) = sync_channel(1);
+    *hooked.before_delete.lock().expect("not poisoned") = Some(Box::new(move || {
+        send.send(std::thread::spawn(reading)).expect("the test listens");
+        // Time for the reader to get between the check and the deletion, if it can.
+        let _ = is_read.recv_timeout(Duration::from_millis(200));
+    }));
+    uploads.delete(blob).expect("the store works");
+    let reader = started.recv().expect("the hook ran");
+    deleted.send(()).expect("the reader waits");
+    let (first, rest) = reader.join().expect("no panic");
+    assert!(!first || rest, "the first part was read, the rest is gone");
 }
 
 /// A garbage collection read the state, in which no document referenced the blob; then its commit was decided and its

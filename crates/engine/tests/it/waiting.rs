@@ -1,11 +1,15 @@
 //! Wait queues: FIFO, bundles granted as a whole, no barging; compared with a list that is scanned in full.
 
+use std::sync::atomic::Ordering;
+
 use engine::internals::decider::{Admission, Decider};
 use engine::{Clock, Decision, TenureConfig, Ticket, WaiterConnection};
 use kernel::{Action, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Response, Span, Store};
 use sim::fixture::{grant, held, identity, key, member, one};
 use sim::rng::Rng;
 use store::Seq;
+
+use crate::fixture::{TENURE, TestClock};
 
 /// These tests do not depend on time.
 struct FrozenClock;
@@ -255,5 +259,27 @@ fn queues_agree_with_a_list_that_is_scanned_in_full() {
             model.serve(served(&mut decider), &context);
             assert_eq!(decider.waiters().len(), model.waiting.len(), "{context}");
         }
+    }
+}
+
+/// A thousand shared leases on a name had expired and were not ended yet. A writer was told to wait, without a holder to
+/// wait for, although the name was free.
+#[test]
+fn a_name_whose_many_shared_holders_have_all_expired_is_granted_at_once() {
+    let clock = TestClock::default();
+    let mut decider =
+        Decider::open(Kernel::new(), Seq(0), Box::new(clock.clone()), &TENURE).expect("a valid clock");
+    for n in 0..2000 {
+        // Others expire first, so that ticks end them first.
+        acquire(&mut decider, key(&format!("other-{n}"))).expect("free");
+    }
+    for _ in 0..2000 {
+        acquire(&mut decider, one(Predicate::Consumes, "KEY:shared")).expect("readers share");
+    }
+    clock.0.fetch_add(60_001, Ordering::Relaxed);
+    let writer = acquire_command(one(Predicate::Mutates, "KEY:shared"));
+    match decider.ask(&writer, 0, None) {
+        Admission::Decided(decision) => assert!(granted(&decision).is_some(), "{decision:?}"),
+        Admission::Waiting { .. } => panic!("it waits for leases that have expired"),
     }
 }

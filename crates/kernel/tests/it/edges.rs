@@ -165,7 +165,7 @@ fn an_agent_is_remembered_to_the_last_millisecond() {
     };
     world.by("ada", Action::Release(held(&a)));
     let is_known = |world: &TestKernel| {
-        let listed = world.kernel.agents(&default_namespace(), world.now).len() == 1;
+        let listed = world.kernel.agents_page(&default_namespace(), None, 9, world.now).rows.len() == 1;
         assert_eq!(world.kernel.agent(&default_namespace(), &name, world.now).is_some(), listed);
         listed
     };

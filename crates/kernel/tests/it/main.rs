@@ -4,6 +4,7 @@ mod bounds;
 mod edges;
 mod namespaces;
 mod queries;
+mod pages;
 mod regressions;
 mod snapshots;
 mod steps;

@@ -74,7 +74,7 @@ fn holders_of_a_resource_include_leases_on_enclosing_subtrees() {
 
     let ids_on = |world: &TestKernel, text| {
         let (namespace, resource) = (default_namespace(), resource(text));
-        world.kernel.holders(&namespace, &resource, world.now).map(|view| view.id).collect::<Vec<_>>()
+        world.kernel.holders(&namespace, &resource, world.now).iter().map(|view| view.id).collect::<Vec<_>>()
     };
     let ids = |world: &TestKernel| ids_on(world, "FILE:/a/b");
     let is_current = |world: &TestKernel, lease: &Granted| {
@@ -128,10 +128,11 @@ fn agents_are_listed_per_namespace_and_by_name() {
             Action::Acquire(LeaseRequest { namespace, agent, ..grant(bundle, Span(1000)) }),
         );
     }
-    let namespaces = world.kernel.namespaces();
+    let mut namespaces = world.kernel.namespaces_page(Cursor::default()).rows;
+    namespaces.sort_unstable();
     assert_eq!(namespaces.iter().map(Namespace::as_str).collect::<Vec<_>>(), ["one", "two"]);
     let agents = |namespace| {
-        let views = world.kernel.agents(namespace, world.now);
+        let views = world.kernel.agents_page(namespace, None, 100, world.now).rows;
         views.iter().map(|view| view.name.as_str().to_string()).collect::<Vec<_>>()
     };
     assert_eq!(
@@ -150,10 +151,10 @@ fn a_lease_is_listed_once_and_stays_readable_after_its_end() {
     let wanted = LeaseRequest { attempt: Some(attempt), ..grant(bundle, Span(1000)) };
     let lease = granted(&mut world, "ada", Action::Acquire(wanted));
     let (namespace, file) = (default_namespace(), resource("FILE:/a/b"));
-    assert_eq!(world.kernel.holders(&namespace, &file, world.now).count(), 1);
+    assert_eq!(world.kernel.holders(&namespace, &file, world.now).len(), 1);
 
     world.by("ada", Action::Release(held(&lease)));
-    assert_eq!(world.kernel.holders(&namespace, &file, world.now).count(), 0);
+    assert_eq!(world.kernel.holders(&namespace, &file, world.now).len(), 0);
     let view = world.kernel.lease(lease.lease, world.now).expect("history");
     assert_eq!((view.state, view.age, view.members.len()), (State::Released, attempt, 2));
     let retire_after = Time(500 + Limits::default().history_window.0);

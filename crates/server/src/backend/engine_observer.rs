@@ -45,6 +45,16 @@ impl EngineObserver for ShardObserver {
                 self.metrics.blobs_deleted(blobs);
                 tracing::debug!(blobs, "unreferenced blobs deleted");
             }
+            MaintenanceEvent::SnapshotDamaged(snapshot) => {
+                self.metrics.maintenance_failed();
+                let (name, damage) = (snapshot.name.as_str(), snapshot.damage.to_string());
+                tracing::warn!(
+                    name,
+                    damage,
+                    "a snapshot is damaged; an older one and the log take its place, and the next snapshot replaces \
+                     it; check the disk"
+                );
+            }
             MaintenanceEvent::Failed(error) => {
                 self.metrics.maintenance_failed();
                 tracing::warn!(%error, "store maintenance failed; it is retried");

@@ -1,6 +1,7 @@
 //! The shards of a store: submitting commands to them, and querying their state.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::{
@@ -58,6 +59,8 @@ pub struct Backend {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) event_log: Arc<EventLog>,
     pub(crate) subscribers: Arc<Subscribers>,
+    /// The most rows that one query has visited.
+    query_rows_max: Arc<AtomicU64>,
     /// Dropped last: another process may open the store once its shards have ended.
     _guard: StoreGuard,
 }
@@ -95,6 +98,7 @@ impl Backend {
             metrics,
             event_log,
             subscribers: Arc::default(),
+            query_rows_max: Arc::default(),
             _guard: guard,
         }
     }
@@ -213,6 +217,11 @@ impl Backend {
         }
     }
 
+    /// The most rows that one query has visited: while it ran, no request was decided.
+    pub fn query_rows_max(&self) -> u64 {
+        self.query_rows_max.load(Ordering::Relaxed)
+    }
+
     /// Reads a shard's state. The state that was read is durable when this returns.
     pub(crate) async fn query<T: Send + 'static>(
         &self,
@@ -220,12 +229,16 @@ impl Backend {
         query: impl FnOnce(&ShardView<'_>) -> T + Send + 'static,
     ) -> Result<T, BackendError> {
         let (send, receive) = oneshot::channel();
-        let clocks = Arc::clone(&self.clocks);
+        let (clocks, rows_max) = (Arc::clone(&self.clocks), Arc::clone(&self.query_rows_max));
         let queued = self.engine(shard).sequencer().query(Box::new(move |shard| {
             let moment = Moment::read(&clocks, || shard.now());
             let (kernel, waiters) = (shard.kernel(), shard.waiters());
-            let view = ShardView { kernel, waiters, now: moment.now, moment };
+            let view =
+                ShardView { kernel, waiters, now: moment.now, moment, waiters_visited: Cell::new(0) };
+            let before = kernel.rows_visited();
             let result = query(&view);
+            let rows = kernel.rows_visited() - before + view.waiters_visited.get();
+            rows_max.fetch_max(rows, Ordering::Relaxed);
             Box::new(move || drop(send.send(result)))
         }));
         queued.map_err(BackendError::Unavailable)?;
@@ -239,6 +252,14 @@ pub(crate) struct ShardView<'a> {
     pub(crate) waiters: &'a engine::Waiters,
     pub(crate) now: Time,
     pub(crate) moment: Moment,
+    waiters_visited: Cell<u64>,
+}
+
+impl ShardView<'_> {
+    /// Counts waiters that the query visits. The kernel counts its rows itself.
+    pub(crate) fn count_waiters(&self, visited: usize) {
+        self.waiters_visited.set(self.waiters_visited.get() + visited as u64);
+    }
 }
 
 /// Removes a waiter from its queue if the request is dropped before the reply: its connection has closed.

@@ -13,7 +13,8 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::agents::AgentCommands;
-use crate::backend::shards::{Backend, ShardView};
+use crate::backend::lists;
+use crate::backend::shards::Backend;
 use crate::parse::query::Query;
 use crate::parse::{self, Headers, idempotency};
 use crate::peer::Peer;
@@ -47,14 +48,7 @@ pub(crate) async fn agents(
     parse::require_right(&peer, &namespace, Right::Read)?;
     let after = query.cursor.as_deref().map(AgentName::new).transpose().map_err(|_| bad_cursor())?;
     let limit = parse::page_limit(query.limit, PAGE_MAX)?;
-    let of = namespace.clone();
-    let read = move |view: &ShardView<'_>| {
-        let mut agents = view.kernel.agents(&of, view.now);
-        agents.retain(|agent| after.as_ref().is_none_or(|after| agent.name > *after));
-        agents.truncate(limit + 1);
-        agents
-    };
-    let mut agents = backend.query(backend.shard_of(&namespace), read).await?;
+    let mut agents = lists::agents(&backend, &namespace, after, limit + 1).await?;
     let more = agents.len() > limit;
     agents.truncate(limit);
     let last = agents.last().filter(|_| more);

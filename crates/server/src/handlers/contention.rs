@@ -1,21 +1,22 @@
 //! Contention: the leases and waiters of a resource, all waiters and what blocks them, and the hotspots.
 //!
-//! Each query is bounded, so that it does not delay requests for leases.
+//! Each query visits a bounded number of rows, so that it does not delay requests for leases.
 
 use std::sync::Arc;
 
-use api::agents::{Contention, ResourceState, Waiting};
+use api::agents::{Contention, ResourceState};
 use api::schema_types;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use engine::ContentionEvent;
+use engine::{ContentionEvent, Waiter};
 use identity::Right;
-use kernel::{Bundle, LeaseId, LeaseView, Member, Namespace, Predicate};
+use kernel::{Bundle, LeaseId, Member, Namespace, PAGE_ROWS, Predicate};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::error::BackendError;
 use crate::backend::event_log::RecentActivity;
+use crate::backend::lists;
 use crate::backend::shards::{Backend, ShardView};
 use crate::parse;
 use crate::parse::query::Query;
@@ -51,10 +52,7 @@ pub(crate) async fn resource(
     let bundle = Bundle::new(vec![member]).expect("one member is a bundle");
     let of = namespace.clone();
     let read = move |view: &ShardView<'_>| {
-        let conflicts = view.kernel.conflicts(&of, &bundle, view.now).take(LEASES_MAX + 1);
-        let mut leases: Vec<LeaseView> = conflicts.collect();
-        let more = leases.len() > LEASES_MAX;
-        leases.truncate(LEASES_MAX);
+        let (mut leases, more) = view.kernel.some_conflicts(&of, &bundle, LEASES_MAX, view.now);
         leases.sort_by_key(|lease| (lease.age, lease.id));
         (leases, more, view.waiters.count_ahead(&of, &bundle, None), view.moment)
     };
@@ -83,13 +81,20 @@ pub(crate) async fn contention(
     let mut waiting = Vec::new();
     for shard in backend.shards() {
         let (readable, left) = (readable.clone(), (WAITERS_MAX + 1).saturating_sub(waiting.len()));
-        let read = move |view: &ShardView<'_>| (readable.waiters(view, left), view.moment);
-        let (mut waiters, moment) = backend.query(shard, read).await?;
-        let elapsed_ms = moment.elapsed(&backend.clocks).0;
-        for lease in waiters.iter_mut().flat_map(|waiter| &mut waiter.blocked_by) {
-            lease.remaining_ms = lease.remaining_ms.saturating_sub(elapsed_ms);
+        let is_readable = move |waiter: &Waiter| readable.contains(&waiter.grant().namespace);
+        for ticket in lists::waiters(&backend, shard, left, is_readable).await? {
+            // One per query: the position of each is counted. It may have left the queue meanwhile.
+            let read = move |view: &ShardView<'_>| {
+                let waiter = view.waiters.get(ticket).map(|waiter| present::waiter(view, ticket, waiter));
+                waiter.map(|waiter| (waiter, view.moment))
+            };
+            let Some((mut waiter, moment)) = backend.query(shard, read).await? else { continue };
+            let elapsed_ms = moment.elapsed(&backend.clocks).0;
+            for lease in &mut waiter.blocked_by {
+                lease.remaining_ms = lease.remaining_ms.saturating_sub(elapsed_ms);
+            }
+            waiting.push(waiter);
         }
-        waiting.extend(waiters);
     }
     // After the queries: waits that they no longer found are in the recent activity by now.
     let recent = backend.event_log.recent();
@@ -110,9 +115,9 @@ async fn recently_expired(
     let mut parties = Vec::new();
     for shard in backend.shards() {
         let leases: Vec<LeaseId> = recent.expired.iter().copied().filter(|id| id.shard == shard).collect();
-        if !leases.is_empty() {
-            let readable = readable.clone();
-            parties.extend(backend.query(shard, move |view| readable.parties(view, &leases)).await?);
+        for part in leases.chunks(PAGE_ROWS) {
+            let (readable, part) = (readable.clone(), part.to_vec());
+            parties.extend(backend.query(shard, move |view| readable.parties(view, &part)).await?);
         }
     }
     Ok(parties)
@@ -130,11 +135,6 @@ impl ReadableNamespaces {
     fn contains(&self, namespace: &Namespace) -> bool {
         self.only.as_ref().is_none_or(|only| only == namespace)
             && self.peer.rights.allows(namespace.as_str(), Right::Read)
-    }
-
-    fn waiters(&self, view: &ShardView<'_>, max: usize) -> Vec<Waiting> {
-        let waiters = view.waiters.iter().filter(|(_, waiter)| self.contains(&waiter.grant().namespace));
-        waiters.take(max).map(|(ticket, waiter)| present::waiter(view, ticket, waiter)).collect()
     }
 
     /// The parties of leases, without those whose history was deleted.

@@ -1,5 +1,6 @@
 //! What operators do: revoke and reclaim leases, pause grants, set quotas, delete namespaces.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{requests, responses};
@@ -13,8 +14,9 @@ use kernel::{
 };
 
 use crate::backend::error::BackendError;
+use crate::backend::lists;
 use crate::backend::moment::Moment;
-use crate::backend::shards::{Backend, ShardView, SubmitOptions};
+use crate::backend::shards::{Backend, SubmitOptions};
 use crate::parse::idempotency;
 use crate::parse::{self, Headers};
 use crate::peer::Peer;
@@ -183,18 +185,12 @@ pub(crate) async fn quotas(
     Extension(peer): Extension<Peer>,
 ) -> JsonResult<responses::Quotas> {
     parse::require_operator(&peer)?;
-    let mut quotas: Vec<responses::ScopeQuota> = Vec::new();
+    // A scope without a namespace is in every shard.
+    let mut policies: BTreeMap<Scope, Policy> = BTreeMap::new();
     for shard in backend.shards() {
-        let read = |view: &ShardView<'_>| -> Vec<(Scope, Policy)> {
-            view.kernel.policies().map(|(scope, policy)| (scope.clone(), *policy)).collect()
-        };
-        for (scope, policy) in backend.query(shard, read).await? {
-            let quota = scope_quota(&scope, &policy);
-            if !quotas.contains(&quota) {
-                quotas.push(quota);
-            }
-        }
+        policies.extend(lists::policies(&backend, shard).await?);
     }
+    let quotas = policies.iter().map(|(scope, policy)| scope_quota(scope, policy)).collect();
     Ok(Json(responses::Quotas { quotas }))
 }
 

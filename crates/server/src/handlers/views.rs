@@ -11,6 +11,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::error::BackendError;
+use crate::backend::lists;
 use crate::backend::shards::{Backend, ShardView};
 use crate::parse;
 use crate::parse::query::Query;
@@ -21,8 +22,8 @@ use crate::present::refusals::{bad_cursor, no_such_key, no_such_lease};
 
 /// The most leases on a page.
 const PAGE_MAX: usize = 1000;
-/// How many holders of a key are read to find its writer.
-const HOLDERS_MAX: usize = 100;
+/// The most queries for one page. Rows that the caller may not see, or that are empty, may need many.
+const QUERIES_MAX: usize = 400;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -74,8 +75,7 @@ pub(crate) async fn describe(
     let (resource, of) = (key.clone(), namespace.clone());
     let read = move |view: &ShardView<'_>| {
         let key = view.kernel.key(&of, &resource)?;
-        let holders: Vec<LeaseView> =
-            view.kernel.holders(&of, &resource, view.now).take(HOLDERS_MAX).collect();
+        let holders = view.kernel.holders(&of, &resource, view.now);
         let lease = holders.iter().find(|lease| writes(lease)).or(holders.first()).cloned();
         let waiters = view.waiters.count_ahead(&of, &Bundle::of_key(resource), None);
         Some(KeyDescription { key, lease, waiters, moment: view.moment })
@@ -122,22 +122,24 @@ pub(crate) async fn leases(
     };
     let limit = parse::page_limit(query.limit, PAGE_MAX)?;
     let mut page = responses::Leases::default();
-    while page.leases.len() < limit && exists(&backend, shard) {
+    for _ in 0..QUERIES_MAX {
+        if page.leases.len() == limit || !exists(&backend, shard) {
+            break;
+        }
         let (rights, only) = (peer.rights.clone(), namespace.clone());
         let left = limit - page.leases.len();
         let read = move |view: &ShardView<'_>| {
-            let all: Vec<_> = view.kernel.leases_from(cursor, view.now).take(left).collect();
-            let last = all.last().map(|(cursor, _)| *cursor).filter(|_| all.len() == left);
-            let readable = all.into_iter().map(|(_, lease)| lease).filter(|lease| {
+            let mut leases = view.kernel.leases_page(cursor, left, view.now);
+            leases.rows.retain(|lease| {
                 rights.allows(lease.namespace.as_str(), Right::Read)
                     && only.as_ref().is_none_or(|only| *only == lease.namespace)
             });
-            (readable.collect::<Vec<_>>(), last, view.moment)
+            (leases, view.moment)
         };
-        let (views, last, moment) = backend.query(shard, read).await?;
-        page.leases.extend(views.iter().map(|lease| public_lease(&backend, lease, &moment)));
-        match last {
-            Some(last) => cursor = last,
+        let (leases, moment) = backend.query(shard, read).await?;
+        page.leases.extend(leases.rows.iter().map(|lease| public_lease(&backend, lease, &moment)));
+        match leases.next {
+            Some(next) => cursor = next,
             // A namespace is in one shard.
             None if namespace.is_some() => return Ok(Json(page)),
             None => (shard, cursor) = (Shard(shard.0 + 1), Cursor::default()),
@@ -178,7 +180,7 @@ pub(crate) async fn namespaces(
 ) -> JsonResult<responses::Namespaces> {
     let mut namespaces = Vec::new();
     for shard in backend.shards() {
-        namespaces.extend(backend.query(shard, |view| view.kernel.namespaces()).await?);
+        namespaces.extend(lists::namespaces(&backend, shard).await?);
     }
     namespaces.retain(|namespace| peer.rights.allows(namespace.as_str(), Right::Read));
     namespaces.sort_unstable();

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use api::agents::{Hotspot, Timeouts, Waiting};
 use engine::{ContentionEvent, ContentionOutcome, Ticket, Waiter};
 use kernel::{
-    AgentName, Identity, LeaseView, Namespace, ResourceName, SessionName, Span, State as LeaseState,
+    AgentName, Conflict, Identity, LeaseView, Namespace, ResourceName, SessionName, Span,
+    State as LeaseState,
 };
 
 use crate::backend::shards::ShardView;
@@ -31,9 +32,10 @@ pub(crate) fn resource_state(leases: &[LeaseView]) -> &'static str {
 /// The times that remain are those of the moment of the view.
 pub(crate) fn waiter(view: &ShardView<'_>, ticket: Ticket, waiter: &Waiter) -> Waiting {
     let request = waiter.grant();
-    let conflict = view.kernel.conflict(&request.namespace, &request.bundle, view.now);
-    let holders = conflict.into_iter().flat_map(|conflict| conflict.holders);
-    let holders = holders.filter_map(|lease| view.kernel.lease(lease, view.now).ok());
+    let (holders, _) =
+        view.kernel.some_conflicts(&request.namespace, &request.bundle, Conflict::SHOWN_MAX, view.now);
+    let position = view.waiters.position(ticket).unwrap_or_default();
+    view.count_waiters(position + 1);
     Waiting {
         namespace: request.namespace.as_str().to_string(),
         identity: waiter.command.identity.as_ref().map(|name| name.as_str().to_string()).unwrap_or_default(),
@@ -41,8 +43,8 @@ pub(crate) fn waiter(view: &ShardView<'_>, ticket: Ticket, waiter: &Waiter) -> W
         session_id: request.session.as_ref().map(SessionName::as_str).map(ToString::to_string),
         reason: request.reason.as_ref().map(|reason| reason.as_str().to_string()),
         resources: request.bundle.members().iter().map(leases::resource).collect(),
-        blocked_by: holders.map(|lease| leases::conflicting_lease(&lease, view.now, Span(0))).collect(),
-        position: view.waiters.position(ticket).unwrap_or_default() as u64,
+        blocked_by: holders.iter().map(|lease| leases::conflicting_lease(lease, view.now, Span(0))).collect(),
+        position: position as u64,
         age_ms: waiter.age.at.until(view.now).0,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::internals::checkpoint::{self, CheckpointError, Mark};
 use engine::internals::decider::Decider;
 use engine::internals::documents::{BlobId, Term, read_inline};
-use engine::internals::recovery::{RecoveryError, recover};
+use engine::internals::recovery::{DamagedSnapshot, RecoveryError, SnapshotDamage, recover};
 use engine::internals::shard::{LogSpace, Shard, StateDigest, TurnOutput};
 use engine::internals::uploads::Uploads;
 use engine::{DocumentLocation, Pin, Submission, TenureConfig};
@@ -111,7 +111,9 @@ impl Server {
     ) -> Result<Server, ServerError> {
         loop {
             let (mut log, blobs) = open(backend)?;
-            let kernel = recover(&*log, &*blobs, STORE.shard)?;
+            let mut damaged = Vec::new();
+            let kernel = recover(&*log, &*blobs, STORE.shard, &mut |snapshot| damaged.push(snapshot))?;
+            damaged.into_iter().try_for_each(damage_found)?;
             let opening = TenureConfig { store: STORE, writer, limits: LIMITS };
             let found = kernel.snapshot();
             let decider = Decider::open(kernel, log.bounds().next, Box::new(machine.clone()), &opening)
@@ -206,9 +208,12 @@ impl Server {
     ) -> Result<usize, ServerError> {
         let Some((next, state)) = self.last else { return Ok(0) };
         let mark = Mark { next, state, extents: self.log.extents() };
-        let kernel = checkpoint::take(&*self.blobs, &mut *self.reader, STORE.shard, &mark)
-            .map_err(checkpoint_failed)?;
-        let Some(plan) = checkpoint::plan(&kernel, &mut *self.reader, &mark, retain)? else { return Ok(0) };
+        let mut damaged = Vec::new();
+        let mut on_damage = |snapshot| damaged.push(snapshot);
+        let taken = checkpoint::take(&*self.blobs, &mut *self.reader, STORE.shard, &mark, &mut on_damage);
+        damaged.into_iter().try_for_each(damage_found)?;
+        let taken = taken.map_err(checkpoint_failed)?;
+        let Some(plan) = checkpoint::plan(&taken, &mut *self.reader, &mark, retain)? else { return Ok(0) };
         for step in &plan.moves {
             let document = step.read(&mut *self.reader)?;
             let (command, document) = (step.command(), Some(document));
@@ -300,7 +305,19 @@ fn documents(kernel: &Kernel) -> Vec<(String, Document)> {
 fn checkpoint_failed(error: CheckpointError) -> ServerError {
     match error {
         CheckpointError::Store(error) => error.into(),
+        CheckpointError::Unreadable(snapshot) => match damage_found(snapshot) {
+            Ok(()) => StoreError::new(ErrorKind::Io, "reading back a snapshot failed").into(),
+            Err(violation) => violation,
+        },
         CheckpointError::Diverged(what) => ServerError::Violation(what),
+    }
+}
+
+/// Simulated devices fail to read, but damage nothing.
+fn damage_found(snapshot: DamagedSnapshot) -> Result<(), ServerError> {
+    match snapshot.damage {
+        SnapshotDamage::Device(_) => Ok(()),
+        _ => Err(ServerError::Violation(format!("a damaged snapshot: {snapshot}"))),
     }
 }
 

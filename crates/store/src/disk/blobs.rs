@@ -111,6 +111,13 @@ impl<F: Fs> BlobStore for DiskBlobs<F> {
         Ok(bytes)
     }
 
+    /// A blob that cannot be opened is not reported here: the read that follows reports it.
+    fn evict(&self, name: &BlobName) {
+        if let Ok(file) = self.open_blob(name) {
+            file.evict();
+        }
+    }
+
     fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
         let path = self.path(name);
         let removed = match self.fs.remove(&path) {

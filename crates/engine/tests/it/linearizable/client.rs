@@ -312,7 +312,7 @@ impl<'a> Client<'a> {
         let query = self.engine.sequencer().query(Box::new(move |shard| {
             let (kernel, at) = (shard.kernel(), shard.now());
             let view = kernel.key(&default_namespace(), &name);
-            let holders: Vec<LeaseView> = kernel.holders(&default_namespace(), &name, at).collect();
+            let holders: Vec<LeaseView> = kernel.holders(&default_namespace(), &name, at);
             Box::new(move || drop(send.send((at, view, holders))))
         }));
         query.expect("running");
