@@ -101,7 +101,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::backend::shards::Settings;
+    use crate::backend::shards::RequestLimits;
     use crate::peer::Peer;
 
     const MANY: usize = 100_000;
@@ -136,7 +136,7 @@ mod tests {
 
     /// As many of everything as the default limits allow, or [`MANY`].
     fn filled_backend() -> Arc<Backend> {
-        let backend = crate::testing::backend(Settings::default());
+        let backend = crate::testing::backend(RequestLimits::default());
         let default = Namespace::new("default").expect("valid");
         let (shard, connection) = (backend.shard_of(&default), WaiterConnection::default());
         for n in 0..MANY - 1 {
