@@ -118,6 +118,8 @@ faults! {
     BlobUnsynced = "blob-unsynced" in "store/src/disk/blobs.rs" caught by "servers",
     /// The directory entry of a blob is not synced.
     BlobNameUnsynced = "blob-name-unsynced" in "store/src/disk/blobs.rs" caught by "servers",
+    /// A blob stays in the page cache when it is evicted.
+    BlobNotEvicted = "blob-not-evicted" in "store/src/disk/blobs.rs" caught by "store/eviction",
     /// An append of unknown outcome is retried with different bytes.
     ObjectReformed = "object-reformed" in "store/src/object/log.rs" caught by "sim/object_takeover",
     /// An existing object counts as another writer's, though an earlier try of this writer may have created it.

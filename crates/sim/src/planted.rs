@@ -27,13 +27,14 @@ enum SuitePart {
 }
 
 /// All parts, the fastest first.
-const PARTS: [SuitePart; 19] = [
+const PARTS: [SuitePart; 20] = [
     SuitePart::Trial,
     SuitePart::Servers,
     SuitePart::Tests("sim", "agents"),
     SuitePart::Tests("kernel", "regressions"),
     SuitePart::Tests("store", "lib"),
     SuitePart::Tests("store", "damage"),
+    SuitePart::Tests("store", "eviction"),
     SuitePart::Tests("engine", "lib"),
     SuitePart::Tests("engine", "shard"),
     SuitePart::Tests("engine", "waiting"),
