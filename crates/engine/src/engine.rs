@@ -1,21 +1,21 @@
-//! A running shard: recovered from its store, with all its threads.
+//! A running shard: recovered from its store, with its sequencer and its maintenance.
 //!
-//! Besides the sequencer's threads, one maintenance thread takes snapshots where the sequencer sets marks,
-//! relocates documents so that the log can be truncated, and garbage-collects blobs.
+//! Maintenance takes snapshots where the sequencer sets marks, relocates documents so that the log can be truncated, and
+//! garbage-collects blobs. Both run on the threads of the executor: an idle shard owns none.
 
 mod maintenance;
+mod tasks;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kernel::{Event, Location, Lsn, Shard, Span};
 use store::{BlobStore, LogReader, LogStore, StoreError};
 
 use self::maintenance::Maintenance;
+use self::tasks::{Task, TaskQueue};
 use crate::checkpoint::Mark;
 use crate::clock::{Clock, WrongClock};
 use crate::decider::{ContentionEvent, Decider, TenureConfig};
@@ -163,23 +163,11 @@ pub struct Engine {
     readers: Readers,
     blobs: Arc<dyn BlobStore>,
     uploads: Uploads,
-    tasks: SyncSender<Task>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    tasks: TaskQueue,
 }
-
-/// Work for the maintenance thread.
-enum Task {
-    Mark(Mark),
-    Superseded(BlobId),
-    Stop,
-}
-
-/// Maximum number of queued tasks. Superseded blobs beyond it are left to garbage collection.
-const TASKS_MAX: usize = 10_000;
 
 impl Engine {
-    /// Recovers the state, opens a tenure, and starts the threads.
+    /// Recovers the state, opens a tenure, and starts the sequencer and maintenance.
     pub fn open(
         log: Box<dyn LogStore>,
         blobs: Arc<dyn BlobStore>,
@@ -198,7 +186,7 @@ impl Engine {
         let decider = Decider::open(kernel, log.bounds().next, clock, &opening).map_err(OpenError::Clock)?;
         let term = decider.kernel().tenure().expect("it has just been opened").open.term;
         let uploads = Uploads::new(Arc::clone(&blobs), shard, Term(term));
-        let (tasks, queue) = sync_channel(TASKS_MAX);
+        let tasks = TaskQueue::new(executor, options.sweep_every);
         let (readers, reader) = (Readers::new(&*log), log.reader());
         let follower = Box::new(EventRelay { shard, tasks: tasks.clone(), watcher: Arc::clone(&watcher) });
         let on_fatal = Arc::clone(&watcher);
@@ -212,7 +200,6 @@ impl Engine {
         served.set_sweeper(options.sweeper);
         let sequencer = Sequencer::start(served, log, follower, options.snapshot_every, on_end, executor);
         let sequencer = Arc::new(sequencer);
-        let stop = Arc::new(AtomicBool::new(false));
         let maintenance = Maintenance {
             sequencer: Arc::clone(&sequencer),
             reader,
@@ -221,11 +208,9 @@ impl Engine {
             shard,
             options,
             watcher,
-            queue,
-            stop: Arc::clone(&stop),
         };
-        let thread = Some(std::thread::spawn(move || maintenance.run()));
-        Ok(Engine { sequencer, readers, blobs, uploads, tasks, stop, thread })
+        tasks.start(Box::new(maintenance));
+        Ok(Engine { sequencer, readers, blobs, uploads, tasks })
     }
 
     /// The sequencer, which takes commands and queries.
@@ -271,12 +256,8 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        // If the queue is full, the thread checks the flag after its current task.
-        let _ = self.tasks.try_send(Task::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        // Maintenance uses the sequencer, which ends with its last user.
+        self.tasks.stop();
     }
 }
 
@@ -298,10 +279,10 @@ impl Readers {
     }
 }
 
-/// Passes the sequencer's notifications on to the watcher and the maintenance thread.
+/// Passes the sequencer's notifications on to the watcher and to maintenance.
 struct EventRelay {
     shard: Shard,
-    tasks: SyncSender<Task>,
+    tasks: TaskQueue,
     watcher: Arc<dyn EngineObserver>,
 }
 
@@ -309,8 +290,7 @@ impl BatchObserver for EventRelay {
     fn durable(&mut self, events: &[(Lsn, Vec<Event>)]) {
         let all = events.iter().flat_map(|(_, events)| events);
         for blob in all.filter_map(superseded_blob) {
-            // If the queue is full, garbage collection finds the blob.
-            let _ = self.tasks.try_send(Task::Superseded(blob));
+            self.tasks.push(Task::Delete(blob));
         }
         self.watcher.happened(events);
     }
@@ -320,7 +300,7 @@ impl BatchObserver for EventRelay {
     }
 
     fn marked(&mut self, mark: Mark) {
-        let _ = self.tasks.try_send(Task::Mark(mark));
+        self.tasks.push(Task::Checkpoint(mark));
     }
 
     fn measured(&mut self, measure: Measure) {

@@ -156,7 +156,9 @@ impl Kernel {
             hash.text(member.resource.as_str());
             hash.word(member.predicate as u64);
         }
-        details.iter().for_each(|details| details.hash_into(hash));
+        if let Some(details) = details {
+            details.hash_into(hash);
+        }
     }
 
     /// A name, with the namespace that it is in.

@@ -126,6 +126,8 @@ faults! {
     BlobUnsynced = "blob-unsynced" in "store/src/disk/blobs.rs" caught by "servers",
     /// The directory entry of a blob is not synced.
     BlobNameUnsynced = "blob-name-unsynced" in "store/src/disk/blobs.rs" caught by "servers",
+    /// A blob stays in the page cache when it is evicted.
+    BlobNotEvicted = "blob-not-evicted" in "store/src/disk/blobs.rs" caught by "store/eviction",
     /// An append of unknown outcome is retried with different bytes.
     ObjectReformed = "object-reformed" in "store/src/object/log.rs" caught by "sim/object_takeover",
     /// An existing object counts as another writer's, though an earlier try of this writer may have created it.
@@ -234,7 +236,7 @@ faults! {
     /// The floor rises before the relocated documents are durable.
     FloorBeforeMoves = "floor-before-moves" in "engine/src/engine/maintenance.rs" caught by "engine/retention",
     /// Every maintenance task postpones the garbage collection of blobs.
-    CollectionStarves = "collection-starves" in "engine/src/engine/maintenance.rs" caught by "engine/lib",
+    CollectionStarves = "collection-starves" in "engine/src/engine/tasks.rs" caught by "engine/lib",
     /// A blob can be held, and its first part read, while it is being deleted.
     HoldWhileDeleting = "hold-while-deleting" in "engine/src/uploads.rs" caught by "engine/retention",
     /// Garbage collection of blobs ignores pins.

@@ -1,6 +1,7 @@
 //! A server for tests: a store in memory, randomness that is the same in every run, a wall clock that stands still.
 //! Its credentials are predictable: for tests only.
 
+mod fill;
 mod proxy;
 
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ use crate::backend::shards::{Backend, Components, RequestLimits};
 use crate::backend::store::StoreUrl;
 use crate::http::listener::{ConnectionLimits, Listener, serve};
 use crate::peer::Peer;
+pub use fill::fill;
 pub use proxy::Proxy;
 
 /// Two shards in memory, on the machine's clock.

@@ -34,6 +34,7 @@ const PARTS: [SuitePart; 20] = [
     SuitePart::Tests("kernel", "regressions"),
     SuitePart::Tests("store", "lib"),
     SuitePart::Tests("store", "damage"),
+    SuitePart::Tests("store", "eviction"),
     SuitePart::Tests("engine", "lib"),
     SuitePart::Tests("engine", "shard"),
     SuitePart::Tests("engine", "waiting"),

@@ -1,25 +1,19 @@
-//! The maintenance thread: snapshots, relocation of documents, log truncation, garbage collection of blobs.
-//!
-//! **Invariant.** Blobs are collected once per period, however many tasks arrive.
-//!
-//! **What would break it.** Waiting a whole period for the next task: a store with steady traffic would never be
-//! collected. So the end of the period is fixed when it begins.
+//! The tasks of maintenance: snapshots, relocation of documents, log truncation, garbage collection of blobs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, sync_channel};
 
 use kernel::{Cursor, KeyView, Namespace, Page, ResourceName};
 use store::{BlobStore, ErrorKind, LogReader, StoreError};
 
-use super::{EngineObserver, Fatal, MaintenanceEvent, Options, Task};
+use super::tasks::{Task, Worker};
+use super::{EngineObserver, Fatal, MaintenanceEvent, Options};
 use crate::checkpoint::{self, CheckpointError, Mark, TruncationPlan};
 use crate::documents::{BlobId, DocumentLocation};
 use crate::sequencer::{ReplyTo, Sequencer};
 use crate::shard::{Submission, Unavailable};
-use crate::stopwatch::Stopwatch;
 use crate::uploads::Uploads;
 
 /// Maximum number of relocations in flight.
@@ -30,7 +24,7 @@ const MOVES_BYTES: u64 = 1 << 20;
 /// Documents read in one query.
 type DocumentPage = Page<(Namespace, ResourceName, KeyView), Cursor>;
 
-/// The state of the maintenance thread.
+/// What the tasks need.
 pub(super) struct Maintenance {
     pub(super) sequencer: Arc<Sequencer>,
     pub(super) reader: Box<dyn LogReader>,
@@ -39,41 +33,27 @@ pub(super) struct Maintenance {
     pub(super) shard: kernel::Shard,
     pub(super) options: Options,
     pub(super) watcher: Arc<dyn EngineObserver>,
-    pub(super) queue: Receiver<Task>,
-    pub(super) stop: Arc<AtomicBool>,
+}
+
+impl Worker for Maintenance {
+    fn work(&mut self, task: Task, stopped: &AtomicBool) {
+        match task {
+            Task::Checkpoint(mark) => self.checkpoint(&mark, stopped),
+            Task::Delete(blob) => self.report(self.uploads.delete(blob)),
+            Task::CollectBlobs => self.collect_blobs(),
+        }
+    }
 }
 
 impl Maintenance {
-    pub(super) fn run(mut self) {
-        lower_priority();
-        self.collect_blobs();
-        let uptime = Stopwatch::start();
-        let mut collection = CollectionSchedule::new(self.options.sweep_every, uptime.elapsed());
-        while !self.is_stopped() {
-            match next_step(&self.queue, &mut collection, uptime.elapsed()) {
-                Step::Task(Task::Mark(mark)) => self.checkpoint(&mark),
-                Step::Task(Task::Superseded(blob)) => self.report(self.uploads.delete(blob)),
-                Step::CollectBlobs => {
-                    self.collect_blobs();
-                    collection.restart(uptime.elapsed());
-                }
-                Step::Task(Task::Stop) | Step::Stop => return,
-            }
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-    }
-
     fn report(&self, result: Result<(), StoreError>) {
         if let Err(error) = result {
             self.watcher.upkeep(MaintenanceEvent::Failed(error));
         }
     }
 
-    fn checkpoint(&mut self, mark: &Mark) {
-        match self.snapshot_and_truncate(mark) {
+    fn checkpoint(&mut self, mark: &Mark, stopped: &AtomicBool) {
+        match self.snapshot_and_truncate(mark, stopped) {
             Ok((moved, moved_bytes)) => {
                 self.watcher.upkeep(MaintenanceEvent::Snapshot { moved, moved_bytes });
             }
@@ -87,7 +67,11 @@ impl Maintenance {
         }
     }
 
-    fn snapshot_and_truncate(&mut self, mark: &Mark) -> Result<(usize, u64), CheckpointError> {
+    fn snapshot_and_truncate(
+        &mut self,
+        mark: &Mark,
+        stopped: &AtomicBool,
+    ) -> Result<(usize, u64), CheckpointError> {
         let mut on_damage = |snapshot| self.watcher.upkeep(MaintenanceEvent::SnapshotDamaged(snapshot));
         let taken = checkpoint::take(&*self.blobs, &mut *self.reader, self.shard, mark, &mut on_damage)?;
         let plan = checkpoint::plan(&taken, &mut *self.reader, mark, self.options.retain)?;
@@ -96,19 +80,23 @@ impl Maintenance {
         if planted!(FloorBeforeMoves) {
             self.sequencer.raise_floor(plan.floor);
         }
-        let relocated = self.relocate_documents(&plan)?;
-        if !self.is_stopped() {
+        let relocated = self.relocate_documents(&plan, stopped)?;
+        if !stopped.load(Ordering::Acquire) {
             self.sequencer.raise_floor(plan.floor);
         }
         Ok(relocated)
     }
 
     /// On success, every live document below the plan's floor is durable above it.
-    fn relocate_documents(&mut self, plan: &TruncationPlan) -> Result<(usize, u64), StoreError> {
+    fn relocate_documents(
+        &mut self,
+        plan: &TruncationPlan,
+        stopped: &AtomicBool,
+    ) -> Result<(usize, u64), StoreError> {
         let (mut moved, mut bytes, mut in_flight_bytes) = (0, 0, 0);
         let mut in_flight = Vec::new();
         for step in &plan.moves {
-            if self.is_stopped() {
+            if stopped.load(Ordering::Acquire) {
                 return Err(StoreError::new(ErrorKind::Io, "stopped before all documents were relocated"));
             }
             let document = match step.read(&mut *self.reader) {
@@ -178,94 +166,14 @@ impl Maintenance {
     }
 }
 
-/// What the thread does next.
-enum Step {
-    Task(Task),
-    CollectBlobs,
-    Stop,
-}
-
-/// Waits for the next task, at most until the end of the period.
-fn next_step(queue: &Receiver<Task>, collection: &mut CollectionSchedule, now: Duration) -> Step {
-    if planted!(CollectionStarves) {
-        collection.restart(now);
-    }
-    let wait = collection.wait(now);
-    if wait.is_zero() {
-        return Step::CollectBlobs;
-    }
-    match queue.recv_timeout(wait) {
-        Ok(task) => Step::Task(task),
-        Err(RecvTimeoutError::Timeout) => Step::CollectBlobs,
-        Err(RecvTimeoutError::Disconnected) => Step::Stop,
-    }
-}
-
-/// When blobs are next collected. Times are since the start of the thread.
-struct CollectionSchedule {
-    every: Duration,
-    due: Duration,
-}
-
-impl CollectionSchedule {
-    fn new(every: Duration, now: Duration) -> CollectionSchedule {
-        CollectionSchedule { every, due: now.saturating_add(every) }
-    }
-
-    /// The time left until the collection; zero if it is due.
-    fn wait(&self, now: Duration) -> Duration {
-        self.due.saturating_sub(now)
-    }
-
-    /// Begins a new period.
-    fn restart(&mut self, now: Duration) {
-        self.due = now.saturating_add(self.every);
-    }
-}
-
-/// Requests go first: this thread runs at the lowest priority. On Linux each thread has its own. If that
-/// fails, maintenance competes with requests for the processor.
-fn lower_priority() {
-    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
-}
-
 /// Waits for all replies. The sequencer drops the sender of a request that it will never answer.
 fn wait_until_durable(in_flight: &mut Vec<Receiver<Result<(), Unavailable>>>) -> Result<(), StoreError> {
     for done in in_flight.drain(..) {
-        let failed = |why: String| StoreError::new(ErrorKind::NoSpace, why);
-        let reply = done.recv().map_err(|_| failed("the sequencer has ended".into()))?;
-        reply.map_err(|why| failed(format!("a document could not be relocated: reason={why:?}")))?;
+        let reply = done.recv().map_err(|_| StoreError::new(ErrorKind::Io, "the sequencer has ended"))?;
+        reply.map_err(|why| {
+            let kind = if why == Unavailable::NoSpace { ErrorKind::NoSpace } else { ErrorKind::Io };
+            StoreError::new(kind, format!("a document could not be relocated: reason={why:?}"))
+        })?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Each task began the period anew. Under steady traffic, a superseded blob every few seconds, blobs without a
-    /// reference were never collected and the disk filled up.
-    #[test]
-    fn steady_tasks_do_not_postpone_the_collection_of_blobs() {
-        let (send, queue) = sync_channel(1);
-        let period = Duration::from_secs(300);
-        let mut collection = CollectionSchedule::new(period, Duration::ZERO);
-        let mut collected = Vec::new();
-        for second in 0..1000 {
-            let now = Duration::from_secs(second);
-            let blob = BlobId { term: crate::documents::Term(1), number: second };
-            send.try_send(Task::Superseded(blob)).expect("capacity for one");
-            loop {
-                match next_step(&queue, &mut collection, now) {
-                    Step::CollectBlobs => {
-                        collected.push(second);
-                        collection.restart(now);
-                    }
-                    Step::Task(_) => break,
-                    Step::Stop => panic!("the queue is open"),
-                }
-            }
-        }
-        assert_eq!(collected, [300, 600, 900]);
-    }
 }

@@ -65,10 +65,13 @@ fn without_a_readable_snapshot_the_log_alone_is_replayed_or_the_error_says_what_
     let (kernel, damaged) = recovered(&log, &blobs).expect("the log alone is enough");
     assert_eq!((kernel.snapshot(), damaged.len()), (state, 1));
 
-    driver.batch().and_then(|mark| Ok(driver.checkpoint(&mark))).expect("writable").expect("replaced");
+    let mark = driver.batch().expect("writable");
+    driver.checkpoint(&mark).expect("it is replaced");
     driver.rounds(4);
     let names = snapshot_names(&blobs);
-    names.iter().for_each(|name| flip(&blobs, name, 100));
+    for name in &names {
+        flip(&blobs, name, 100);
+    }
     let error = recovered(&log, &blobs).err().expect("the beginning of the log is deleted");
     assert!(matches!(error, RecoveryError::NoSnapshot { .. }), "{error}");
     let message = error.to_string();
@@ -104,7 +107,9 @@ fn a_live_server_outlives_the_damage_of_all_its_snapshots() {
     let mut driver = Driver::in_memory(&log, &blobs);
     driver.rounds(5);
     let floor = log.bounds().floor;
-    snapshot_names(&blobs).iter().for_each(|name| flip(&blobs, name, 100));
+    for name in snapshot_names(&blobs) {
+        flip(&blobs, &name, 100);
+    }
     let mark = driver.batch().expect("writable");
     match driver.checkpoint(&mark) {
         Err(CheckpointError::Store(error)) => {
@@ -187,7 +192,8 @@ fn a_live_engine_replaces_a_damaged_snapshot_and_goes_on() {
     let clock = Box::new(TestClock::default());
     let shared: Arc<dyn EngineObserver> = Arc::clone(&observer) as Arc<dyn EngineObserver>;
     let stores = (Box::new(log.clone()), Arc::new(blobs.clone()));
-    let engine = Engine::open(stores.0, stores.1, clock, &TENURE, options, shared, &executor()).expect("an empty store");
+    let engine = Engine::open(stores.0, stores.1, clock, &TENURE, options, shared, &executor())
+        .expect("an empty store");
     let call = |action| {
         let command = Command::by(&identity("ada"), action);
         engine.sequencer().call(command, 0, None, None).expect("running").expect("accepted")

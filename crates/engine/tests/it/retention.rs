@@ -69,7 +69,9 @@ impl BlobStore for HookedBlobs {
 
     fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
         let hook = self.before_delete.lock().expect("not poisoned").take();
-        hook.into_iter().for_each(|hook| hook());
+        if let Some(hook) = hook {
+            hook();
+        }
         self.inner.delete(name)
     }
 

@@ -91,66 +91,17 @@ mod tests {
     use axum::Extension;
     use axum::body::Body;
     use axum::http::Request;
-    use engine::{Submission, Wait, WaiterConnection};
     use http_body_util::BodyExt;
     use identity::Role;
-    use kernel::{
-        Action, Bundle, Command, Identity, LeaseRequest, OnExpiry, Pause, Paused, ResourceName, Span,
-    };
     use serde_json::Value;
     use tower::ServiceExt;
 
     use super::*;
     use crate::backend::shards::RequestLimits;
     use crate::peer::Peer;
+    use crate::testing::fill;
 
     const MANY: usize = 100_000;
-
-    fn submit(backend: &Backend, shard: Shard, action: Action, wait: Option<&WaiterConnection>) {
-        let identity = Identity::new("ada").expect("valid");
-        let wait = wait.map(|connection| Wait { most: Span(300_000), connection: connection.clone() });
-        backend.engine(shard).sequencer().submit(Submission {
-            command: Command::by(&identity, action),
-            correlation: 0,
-            document: None,
-            wait,
-            on_decided: None,
-            to: Box::new(|_, delivery| delivery.confirm()),
-        });
-    }
-
-    fn request(namespace: &Namespace, key: &str, agent: Option<String>) -> LeaseRequest {
-        LeaseRequest {
-            namespace: namespace.clone(),
-            bundle: Bundle::of_key(ResourceName::key(key).expect("valid")),
-            ttl: Span(300_000),
-            on_expiry: OnExpiry::Free,
-            owner: None,
-            agent: agent.map(|name| AgentName::new(&name).expect("valid")),
-            session: None,
-            attempt: None,
-            reason: None,
-            metadata: None,
-        }
-    }
-
-    /// As many of everything as the default limits allow, or [`MANY`].
-    fn filled_backend() -> Arc<Backend> {
-        let backend = crate::testing::backend(RequestLimits::default());
-        let default = Namespace::new("default").expect("valid");
-        let (shard, connection) = (backend.shard_of(&default), WaiterConnection::default());
-        for n in 0..MANY - 1 {
-            let other = Namespace::new(&format!("namespace-{n}")).expect("valid");
-            let of_other = backend.shard_of(&other);
-            submit(&backend, of_other, Action::Acquire(request(&other, "k", None)), None);
-            let agent = Some(format!("agent-{n:06}"));
-            submit(&backend, shard, Action::Acquire(request(&default, &format!("k{n}"), agent)), None);
-            submit(&backend, shard, Action::Acquire(request(&default, "k0", None)), Some(&connection));
-            let scope = Scope { identity: Identity::new(&format!("identity-{n}")).ok(), namespace: None };
-            submit(&backend, shard, Action::Pause(Pause { whom: Paused::Scope(scope), paused: true }), None);
-        }
-        backend
-    }
 
     async fn get(backend: &Arc<Backend>, path: &str) -> Value {
         let router = crate::http::router::router(backend).layer(Extension(Peer::anonymous(Role::Operator)));
@@ -165,18 +116,19 @@ mod tests {
     /// waited for it.
     #[tokio::test]
     async fn no_list_visits_more_than_a_page_of_rows_in_one_query() {
-        let backend = filled_backend();
+        let backend = crate::testing::backend(RequestLimits::default());
+        fill(&backend, MANY);
         let length = |response: &Value, field: &str| response[field].as_array().map_or(0, Vec::len);
         let agents = get(&backend, "/v1/agents?limit=1000").await;
         assert_eq!((length(&agents, "agents"), &agents["cursor"]), (1000, &Value::from("agent-000999")));
         assert_eq!(length(&get(&backend, "/v1/namespaces").await, "namespaces"), MANY);
         assert_eq!(length(&get(&backend, "/v1/leases?limit=1000").await, "leases"), 1000);
-        let page = get(&backend, "/v1/leases?namespace=namespace-99998").await;
+        let page = get(&backend, "/v1/leases?namespace=namespace-99997").await;
         assert!(length(&page, "leases") == 1 || page["cursor"].is_string(), "{page}");
         let contention = get(&backend, "/v1/contention").await;
         assert_eq!((length(&contention, "waiting"), &contention["more"]), (100, &Value::from(true)));
         assert_eq!(length(&get(&backend, "/v1/contention?namespace=other").await, "waiting"), 0);
-        assert_eq!(length(&get(&backend, "/v1/quotas").await, "quotas"), MANY - 1);
+        assert_eq!(length(&get(&backend, "/v1/quotas").await, "quotas"), MANY);
         for path in ["/v1/describe?key=k0", "/v1/resource/KEY:k0/state", "/v1/fence?key=k0&token=1"] {
             get(&backend, path).await;
         }

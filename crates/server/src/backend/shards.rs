@@ -233,8 +233,7 @@ impl Backend {
         let queued = self.engine(shard).sequencer().query(Box::new(move |shard| {
             let moment = Moment::read(&clocks, || shard.now());
             let (kernel, waiters) = (shard.kernel(), shard.waiters());
-            let view =
-                ShardView { kernel, waiters, now: moment.now, moment, waiters_visited: Cell::new(0) };
+            let view = ShardView { kernel, waiters, now: moment.now, moment, waiters_visited: Cell::new(0) };
             let before = kernel.rows_visited();
             let result = query(&view);
             let rows = kernel.rows_visited() - before + view.waiters_visited.get();

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use api::agents::{Hotspot, Timeouts, Waiting};
 use engine::{ContentionEvent, ContentionOutcome, Ticket, Waiter};
 use kernel::{
-    AgentName, Conflict, Identity, LeaseView, Namespace, ResourceName, SessionName, Span,
-    State as LeaseState,
+    AgentName, Conflict, Identity, LeaseView, Namespace, ResourceName, SessionName, Span, State as LeaseState,
 };
 
 use crate::backend::shards::ShardView;

@@ -113,7 +113,9 @@ impl<F: Fs> BlobStore for DiskBlobs<F> {
 
     /// A blob that cannot be opened is not reported here: the read that follows reports it.
     fn evict(&self, name: &BlobName) {
-        if let Ok(file) = self.open_blob(name) {
+        if let Ok(file) = self.open_blob(name)
+            && !planted!(BlobNotEvicted)
+        {
             file.evict();
         }
     }

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod damage;
+mod eviction;
 mod inspect;
 mod lookup;
 mod observed_fs;
