@@ -118,6 +118,8 @@ faults! {
     SupersededRead = "superseded-read" in "store/src/disk/reader.rs" caught by "sim/store_recovery",
     /// A log without the batch that its last clean stop named is opened.
     CleanStopIgnored = "clean-stop-ignored" in "store/src/disk/clean_stop.rs" caught by "store/damage",
+    /// An operator's cut is accepted at a place that is not damaged.
+    CutAnywhere = "cut-anywhere" in "store/src/disk/cut.rs" caught by "store/cut",
     /// The next segment is never prepared ahead: an append waits until it is zeroed.
     PreparationWithheld = "preparation-withheld" in "store/src/disk/spare.rs" caught by "store/preparation",
     /// Damage in the middle of the log is cut off like a torn tail.

@@ -27,13 +27,15 @@ enum SuitePart {
 }
 
 /// All parts, the fastest first.
-const PARTS: [SuitePart; 17] = [
+const PARTS: [SuitePart; 21] = [
     SuitePart::Trial,
     SuitePart::Servers,
     SuitePart::Tests("sim", "agents"),
     SuitePart::Tests("kernel", "regressions"),
     SuitePart::Tests("store", "lib"),
     SuitePart::Tests("store", "damage"),
+    SuitePart::Tests("store", "cut"),
+    SuitePart::Tests("store", "preparation"),
     SuitePart::Tests("engine", "lib"),
     SuitePart::Tests("engine", "shard"),
     SuitePart::Tests("engine", "waiting"),
@@ -43,6 +45,8 @@ const PARTS: [SuitePart; 17] = [
     SuitePart::Tests("engine", "crashes"),
     SuitePart::Tests("sim", "object_takeover"),
     SuitePart::Tests("engine", "engine"),
+    SuitePart::Tests("sim", "store_recovery"),
+    SuitePart::Tests("sim", "store_orders"),
     SuitePart::Tests("sim", "store_crashes"),
     SuitePart::Tests("sim", "crash_points"),
 ];

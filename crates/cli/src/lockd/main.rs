@@ -6,6 +6,7 @@
 
 mod args;
 mod auth;
+mod cut;
 mod dump;
 mod health;
 mod audit_line;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Serve(_) => serve::run(submatches()).map(|()| 0),
         Command::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map_err(failed).map(|()| 0),
+        Command::Store { command: StoreCommand::Cut(cut) } => cut::cut(cut).map(|()| 0),
     };
     let code = done.unwrap_or_else(|(code, what)| {
         notice(&what);
