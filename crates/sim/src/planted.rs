@@ -27,13 +27,14 @@ enum SuitePart {
 }
 
 /// All parts, the fastest first.
-const PARTS: [SuitePart; 21] = [
+const PARTS: [SuitePart; 22] = [
     SuitePart::Trial,
     SuitePart::Servers,
     SuitePart::Tests("sim", "agents"),
     SuitePart::Tests("kernel", "regressions"),
     SuitePart::Tests("store", "lib"),
     SuitePart::Tests("store", "damage"),
+    SuitePart::Tests("store", "inspect"),
     SuitePart::Tests("store", "cut"),
     SuitePart::Tests("store", "preparation"),
     SuitePart::Tests("engine", "lib"),
