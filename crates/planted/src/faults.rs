@@ -114,10 +114,18 @@ faults! {
     TornTailKept = "torn-tail-kept" in "store/src/disk/recovery.rs" caught by "store/damage",
     /// A restart appends behind a batch that it has only read, and that may not be durable.
     RecoveryUncopied = "recovery-uncopied" in "store/src/disk/recovery.rs" caught by "sim/store_recovery",
+    /// A restart does not cut the segment that it leaves to the length that is used.
+    RemainderKept = "remainder-kept" in "store/src/disk/recovery.rs" caught by "sim/store_recovery",
+    /// The length in a torn frame's header is trusted, although one bit of it was flipped.
+    LengthTrusted = "length-trusted" in "store/src/disk/tail.rs" caught by "sim/store_recovery",
+    /// Of a new directory's parents only the first is synced.
+    ParentsUnsynced = "parents-unsynced" in "store/src/fs.rs" caught by "sim/store_crashes",
     /// A frame is read from a segment although the next segment supersedes it.
-    SupersededRead = "superseded-read" in "store/src/disk/reader.rs" caught by "sim/store_recovery",
+    SupersededRead = "superseded-read" in "store/src/disk/reader.rs" caught by "store/inspect",
     /// A log without the batch that its last clean stop named is opened.
     CleanStopIgnored = "clean-stop-ignored" in "store/src/disk/clean_stop.rs" caught by "store/damage",
+    /// An operator's cut is accepted at a place that is not damaged.
+    CutAnywhere = "cut-anywhere" in "store/src/disk/cut.rs" caught by "store/cut",
     /// The next segment is never prepared ahead: an append waits until it is zeroed.
     PreparationWithheld = "preparation-withheld" in "store/src/disk/spare.rs" caught by "store/preparation",
     /// Damage in the middle of the log is cut off like a torn tail.

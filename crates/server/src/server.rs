@@ -125,6 +125,7 @@ impl Server {
         let environment = Environment { random: &system::random::fill, clock: &Environment::machine_clock };
         let store = boot::open(&config.store, &config.open_options(), environment, &observer)?;
         store.torn_tails.iter().for_each(warn_of_torn_tail);
+        metrics.torn_tails_cut(store.torn_tails.len());
         let settings = config.settings();
         let clocks = Clocks {
             wall: Box::new(machine_clocks::since_epoch),

@@ -11,6 +11,7 @@
 
 mod blobs;
 mod clean_stop;
+mod cut;
 mod dir;
 mod floor;
 mod index;
@@ -22,6 +23,7 @@ mod spare;
 mod tail;
 
 pub use blobs::DiskBlobs;
+pub use cut::{LogCut, cut};
 pub use dir::{DiskDir, StoreFile};
 pub use inspect::{LogItem, LogView, StoreView};
 pub use log::{DiskLog, LogOptions};

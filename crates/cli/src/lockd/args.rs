@@ -66,7 +66,7 @@ pub(crate) enum LockdCommand {
     Run(Box<RunArgs>),
     /// Serve leases over HTTPS.
     Serve(Box<Serve>),
-    /// Inspect a store offline.
+    /// Inspect and repair a store offline.
     Store {
         #[command(subcommand)]
         command: StoreCommand,
@@ -89,6 +89,31 @@ pub(crate) enum StoreCommand {
     /// Read-only: a server may have the store open. An incomplete batch at the end of the log, torn by a power failure or
     /// still being written, is reported on standard error. Documents are not printed.
     Dump(Dump),
+    /// Cut a damaged log at the place that the server or `dump` has reported.
+    ///
+    /// Removes the damaged batch and every batch after it, and keeps their bytes beside the log. Acknowledged changes are
+    /// lost: restore a backup instead if there is one. Refuses any place that is not damaged. A torn tail needs no cut: the
+    /// server cuts it when it starts. The server must be stopped.
+    Cut(Cut),
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  \
+                        lockd store cut --store /var/lib/lockd /var/lib/lockd/log/0/0000000000000000.seg 18264\n  \
+                        lockd store cut --store disk:///var/lib/lockd --yes /var/lib/lockd/log/0/0000000000000000.seg 18264")]
+pub(crate) struct Cut {
+    /// Store to cut: `disk:///path`, or the path of its directory.
+    #[arg(long, value_name = "STORE", value_parser = disk_path)]
+    pub(crate) store: PathBuf,
+    /// Cut the log; without this, only print what would be removed.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Damaged file, as reported.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Offset of the damage in bytes, as reported.
+    #[arg(value_name = "OFFSET")]
+    pub(crate) offset: u64,
 }
 
 #[derive(clap::Args)]
@@ -158,7 +183,7 @@ fn disk_path(text: &str) -> Result<PathBuf, String> {
         Some(("disk", path)) if path.starts_with('/') => Ok(path.into()),
         Some(("disk", _)) => Err("the path must be absolute, as in disk:///var/lib/lockd".into()),
         Some((scheme, _)) => {
-            Err(format!("only disk stores can be dumped; use disk:///path: scheme={scheme}"))
+            Err(format!("only a disk store can be used offline; use disk:///path: scheme={scheme}"))
         }
         None if text.is_empty() => Err("a path is needed, as in disk:///var/lib/lockd".into()),
         None => Ok(text.into()),

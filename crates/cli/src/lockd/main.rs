@@ -6,6 +6,7 @@
 
 mod args;
 mod auth;
+mod cut;
 mod dump;
 mod health;
 mod audit_line;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         LockdCommand::Store { command: StoreCommand::Dump(dump) } => {
             dump::dump(dump).map_err(failed).map(|()| 0)
         }
+        LockdCommand::Store { command: StoreCommand::Cut(cut) } => cut::cut(cut).map(|()| 0),
     };
     let code = done.unwrap_or_else(|(code, what)| {
         notice(&what);

@@ -4,6 +4,7 @@ mod actions;
 mod auth;
 mod client;
 mod curl;
+mod cut;
 mod discovery;
 mod dump;
 mod exit_codes;

@@ -114,6 +114,8 @@ metrics! {
         "The first batch in the log";
     log_next: Family<ShardLabels, Gauge> = Family::default(), "log_next_batch", None,
         "The batch that is appended next";
+    torn_tails: Counter = Counter::default(), "log_torn", None,
+        "Incomplete batches that were cut off a log when it was opened";
     snapshots: Counter = Counter::default(), "snapshots", None, "Snapshots taken";
     moved: Counter = Counter::default(), "documents_moved", None, "Documents carried forward in the log";
     blobs_deleted: Counter = Counter::default(), "blobs_swept", None, "Unreferenced blobs deleted";
@@ -170,6 +172,10 @@ impl Metrics {
                 }
             }
         }
+    }
+
+    pub(crate) fn torn_tails_cut(&self, tails: usize) {
+        self.torn_tails.inc_by(tails as u64);
     }
 
     pub(crate) fn snapshot(&self, moved: usize) {

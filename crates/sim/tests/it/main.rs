@@ -3,6 +3,7 @@
 
 mod trial;
 mod reach;
+mod segment_files;
 mod store_crashes;
 mod store_recovery;
 mod store_orders;

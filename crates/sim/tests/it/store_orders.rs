@@ -6,9 +6,9 @@ use std::path::Path;
 use sim::disk::{FaultPlan, SimFs};
 use sim::rng::Rng;
 use store::disk::{DiskLog, LogOptions};
-use store::frame::{SEGMENT_HEADER, decode_frame, frame_len};
-use store::fs::{File, Fs};
 use store::{ErrorKind, LogStore, LsnRange, Seq, StoreError};
+
+use crate::segment_files::last_frame;
 
 const LOG: &str = "/store/log";
 const OPTIONS: LogOptions =
@@ -180,19 +180,8 @@ impl World {
     }
 
     fn flip_in_tail(&mut self) {
-        let names = self.fs.list(Path::new(LOG)).expect("a directory");
-        let last = names.iter().rfind(|name| name.ends_with(".seg")).expect("a segment");
-        let path = Path::new(LOG).join(last);
-        let file = self.fs.open(&path).expect("there");
-        let mut bytes = vec![0; usize::try_from(file.length().expect("readable")).expect("small")];
-        file.read_at(&mut bytes, 0).expect("readable");
-        let (mut at, mut last) = (SEGMENT_HEADER, None);
-        while let Some((header, _)) = decode_frame(&bytes[at..]) {
-            last = Some(at);
-            at += frame_len(header.length);
-        }
-        if let Some(last) = last {
-            self.fs.flip_bit(&path, (last + 500) * 8 + 3);
+        if let Some((path, frame)) = last_frame(&self.fs, Path::new(LOG)) {
+            self.fs.flip_bit(&path, (frame.start + 500) * 8 + 3);
             self.flip = Flip::Yes;
         }
     }

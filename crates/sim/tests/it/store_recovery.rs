@@ -1,14 +1,16 @@
 //! Recovery makes durable what it accepts. A process death leaves batches that can be read and are not durable, and
 //! every batch that is acknowledged after the restart depends on them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sim::disk::{FaultPlan, SECTOR, SimFs};
 use sim::rng::Rng;
 use store::disk::{DiskLog, LogOptions, TornTail};
-use store::frame::{SEGMENT_HEADER, decode_frame, frame_len};
+use store::frame::{SEGMENT_HEADER, frame_len};
 use store::fs::{File, Fs};
 use store::{Batch, ErrorKind, LogStore, LsnRange, Seq, StoreError};
+
+use crate::segment_files::{last_frame, segments};
 
 const LOG: &str = "/store/log";
 const OPTIONS: LogOptions = LogOptions { shard: 0, store_id: 9, segment_bytes: 16 << 10 };
@@ -140,36 +142,11 @@ fn a_segment_is_not_appended_to_before_its_name_is_durable() {
     let fs = fs.after_process_death(crash_at(probe.calls() + 6));
     append(&mut open(&fs).expect("a sound log").0).expect_err("before the directory is synced");
     let fs = fs.after_process_death(NO_FAULT);
-    assert_eq!(segments(&fs).len(), 2, "renamed");
+    assert_eq!(segments(&fs, Path::new(LOG)).len(), 2, "renamed");
     let (mut log, _) = open(&fs).expect("a sound log");
     assert_eq!(log.bounds().next, stopped);
     append(&mut log).expect("space");
     check_after_power_cut(&fs, stopped.0 + 1, "acknowledged");
-}
-
-/// The paths of the segments, in order.
-fn segments(fs: &SimFs) -> Vec<PathBuf> {
-    let names = fs.list(Path::new(LOG)).expect("a directory");
-    names.iter().filter(|name| name.ends_with(".seg")).map(|name| Path::new(LOG).join(name)).collect()
-}
-
-fn contents(fs: &SimFs, path: &Path) -> Vec<u8> {
-    let file = fs.open(path).expect("there");
-    let mut bytes = vec![0; usize::try_from(file.length().expect("readable")).expect("small")];
-    file.read_at(&mut bytes, 0).expect("readable");
-    bytes
-}
-
-/// The last frame of the log: its file, and its first and last byte.
-fn last_frame(fs: &SimFs) -> Option<(PathBuf, std::ops::Range<usize>)> {
-    let path = segments(fs).pop()?;
-    let (bytes, mut at, mut last) = (contents(fs, &path), SEGMENT_HEADER, None);
-    while let Some((header, _)) = decode_frame(&bytes[at..]) {
-        let end = at + frame_len(header.length);
-        last = Some((path.clone(), at..end));
-        at = end;
-    }
-    last
 }
 
 /// Every subset of the sectors of a batch may be all that a power cut leaves of it.
@@ -181,7 +158,7 @@ fn a_batch_with_any_subset_of_its_sectors_is_torn_or_whole() {
         append_until(&mut log, batches);
         let Batch { seq, lsns, .. } = batch(log.bounds().next);
         log.append(seq, lsns, &vec![0xee; length]).expect("space");
-        let (path, frame) = last_frame(&fs).expect("a batch");
+        let (path, frame) = last_frame(&fs, Path::new(LOG)).expect("a batch");
         let sectors: Vec<usize> = (frame.start / SECTOR..frame.end.div_ceil(SECTOR)).collect();
         assert_eq!(sectors.len(), 6, "{frame:?}");
         for subset in 0..64_u32 {
@@ -205,7 +182,7 @@ fn one_flipped_bit_anywhere_in_the_last_frame_is_refused() {
         let fs = written(2);
         let (mut log, _) = open(&fs).expect("a sound log");
         log.append(Seq(2), LsnRange::new(31, 39), &vec![0xee; length]).expect("space");
-        let (path, frame) = last_frame(&fs).expect("a batch");
+        let (path, frame) = last_frame(&fs, Path::new(LOG)).expect("a batch");
         let header = frame.start * 8..(frame.start + 48) * 8;
         for bit in header.chain((frame.start * 8..frame.end * 8).step_by(step)) {
             let fs = fs.after_process_death(NO_FAULT);
@@ -275,6 +252,10 @@ fn a_thousand_restarts_take_no_more_disk_than_ten() {
         let headers = SEGMENT_HEADER * (appends * 1000 * frame_len(10)).div_ceil(900);
         let most = used.iter().max().expect("a thousand");
         assert!(*most <= bound + headers, "{most} bytes, {bound} after ten restarts");
-        assert!(segments(&fs).len() <= 3 + appends * 60, "{} segments", segments(&fs).len());
+        assert!(
+            segments(&fs, Path::new(LOG)).len() <= 3 + appends * 60,
+            "{} segments",
+            segments(&fs, Path::new(LOG)).len()
+        );
     }
 }

@@ -57,13 +57,11 @@ impl CleanStop {
             lsns: LsnRange::new(number(bytes, 20), number(bytes, 28)),
             crc: u32::from_le_bytes(bytes[36..40].try_into().expect("four bytes")),
         });
-        match mark.filter(|mark| mark.encode() == bytes) {
-            Some(mark) => Ok(Some(mark)),
-            None => {
-                let what = "the clean-stop file is damaged";
-                Err(Damage { file: path.to_path_buf(), offset: 0, what }.into())
-            }
-        }
+        let Some(mark) = mark.filter(|mark| mark.encode() == bytes) else {
+            let what = "the clean-stop file is damaged";
+            return Err(Damage { file: path.to_path_buf(), offset: 0, what }.into());
+        };
+        Ok(Some(mark))
     }
 
     /// Fails if a log that ends before `next`, at this position, has lost the batch.

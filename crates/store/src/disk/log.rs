@@ -125,7 +125,9 @@ impl<F: Fs> DiskLog<F> {
         let Some(first) = firsts.last().copied() else {
             return check_without_segments(&self.files, floor, mark).map(|()| None);
         };
-        firsts.iter().for_each(|first| self.index.add_segment(*first));
+        for first in &firsts {
+            self.index.add_segment(*first);
+        }
         let last = LastSegment::read(&self.files, first, &self.index)?;
         if last.expected().seq < floor {
             let (file, offset) = (self.files.path(first), last.end as u64);

@@ -86,7 +86,8 @@ fn damage_of_frame(header: &FrameHeader, offset: u64, tail: &[u8]) -> Option<&'s
     if !has_empty_sector(offset, &frame[..FRAME_HEADER + header.length]) {
         return Some("a frame does not match its checksum, and none of its sectors is missing");
     }
-    is_valid_with_another_length(tail).then_some("a frame has a damaged length")
+    let has_damaged_length = is_valid_with_another_length(tail) && !planted!(LengthTrusted);
+    has_damaged_length.then_some("a frame has a damaged length")
 }
 
 /// Why the bytes of a frame without a readable header are not torn.

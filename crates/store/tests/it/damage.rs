@@ -88,12 +88,12 @@ fn a_damaged_last_frame_is_refused_with_file_and_offset() {
     let whole = std::fs::read(&segment).expect("readable");
     let (last, end) =
         (sectors_of_last_frame(&segment)[0].0, *frame_offsets(&segment).last().expect("an end"));
-    for byte in last..end {
-        overwrite(&segment, byte, &[whole[byte] ^ 0x20]);
+    for (byte, value) in whole.iter().enumerate().take(end).skip(last) {
+        overwrite(&segment, byte, &[value ^ 0x20]);
         let error = open(dir.path()).err().unwrap_or_else(|| panic!("byte {byte} is damaged"));
         assert_eq!(error.kind, ErrorKind::Damaged);
         assert!(error.what.contains(&format!("file={} offset={last}", segment.display())), "{error}");
-        overwrite(&segment, byte, &[whole[byte]]);
+        overwrite(&segment, byte, &[*value]);
     }
     assert!(open(dir.path()).is_ok());
 }
@@ -110,7 +110,9 @@ fn a_log_without_the_last_batch_of_its_clean_stop_is_refused() {
     let segment = dir.path().join(format!("{:016x}.seg", 0));
     let (whole, sectors) = (std::fs::read(&segment).expect("readable"), sectors_of_last_frame(&segment));
     for missing in [&sectors[..], &sectors[1..]] {
-        missing.iter().for_each(|sector| erase(&segment, *sector));
+        for sector in missing {
+            erase(&segment, *sector);
+        }
         let error = open(dir.path()).err().expect("the batch is missing");
         assert_eq!(error.kind, ErrorKind::Damaged);
         assert!(error.what.contains("clean stop"), "{error}");
@@ -148,7 +150,9 @@ fn a_log_whose_segments_are_missing_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     written(dir.path(), 12);
     open(dir.path()).expect("sound").0.mark_clean_stop().expect("writable");
-    segments(dir.path()).iter().for_each(|segment| std::fs::remove_file(segment).expect("removable"));
+    for segment in segments(dir.path()) {
+        std::fs::remove_file(segment).expect("removable");
+    }
     assert_eq!(open(dir.path()).err().expect("nothing is left").kind, ErrorKind::Damaged);
 }
 

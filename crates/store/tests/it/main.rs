@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test has no public items")]
 
 mod conformance;
+mod cut;
 mod damage;
 mod eviction;
 mod inspect;

@@ -78,6 +78,18 @@ impl TestStore {
         self.dir.path().join("log/0").join(format!("{:016x}.seg", 0))
     }
 
+    /// The last segment of the first shard.
+    pub(crate) fn last_segment(&self) -> PathBuf {
+        let entries = std::fs::read_dir(self.dir.path().join("log/0")).expect("there");
+        let paths = entries.map(|entry| entry.expect("readable").path());
+        paths.filter(|path| path.extension().is_some_and(|end| end == "seg")).max().expect("a segment")
+    }
+
+    /// Closes the store, so that another process can open it.
+    pub(crate) fn close(self) -> tempfile::TempDir {
+        self.dir
+    }
+
     pub(crate) fn dump(&self, args: &[&str]) -> Ran {
         lockd(&[&["store", "dump", "--store", self.path()], args].concat())
     }
@@ -114,4 +126,10 @@ pub(crate) fn flip(file: &Path, offset: usize) {
     let byte = std::fs::read(file).expect("readable")[offset];
     let file = OpenOptions::new().write(true).open(file).expect("there");
     file.write_all_at(&[byte ^ 1], offset as u64).expect("writable");
+}
+
+/// Zeroes a sector of 512 bytes.
+pub(crate) fn erase(file: &Path, offset: usize) {
+    let file = OpenOptions::new().write(true).open(file).expect("there");
+    file.write_all_at(&[0; 512], offset as u64).expect("writable");
 }

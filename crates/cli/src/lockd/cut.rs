@@ -1,0 +1,60 @@
+//! `lockd store cut`: ends a damaged log before its first damaged batch.
+
+use std::io::Write;
+use std::path::Path;
+
+use store::disk::{DiskDir, LogCut, LogOptions, StoreView};
+use store::fs::RealFs;
+
+use crate::args::Cut;
+
+const FAILED: u8 = 1;
+const WRONG_USAGE: u8 = 2;
+
+/// Prints what the cut removes, and cuts with `--yes`.
+pub(crate) fn cut(args: &Cut) -> Result<(), (u8, String)> {
+    let failed = |error: store::StoreError| (FAILED, error.to_string());
+    let view = StoreView::open(&args.store).map_err(failed)?;
+    let shard = shard_of(args, view.file().shards)
+        .ok_or_else(|| (WRONG_USAGE, format!("not a file of this store: file={}", args.file.display())))?;
+    // Locks the store, so that no server uses it meanwhile.
+    let _lock = DiskDir::open(&args.store, view.file(), true).map_err(failed)?;
+    let options =
+        LogOptions { shard, store_id: view.file().store_id, segment_bytes: LogOptions::SEGMENT_BYTES };
+    let dir = args.store.join("log").join(shard.to_string());
+    let planned = store::disk::cut(RealFs, &dir, options, &args.file, args.offset).map_err(failed)?;
+    // A closed pipe is no failure.
+    let _ = writeln!(std::io::stdout(), "{}", describe(&planned, shard));
+    if !args.yes {
+        return Err((WRONG_USAGE, "nothing was changed; add --yes to cut the log".into()));
+    }
+    planned.apply().map_err(failed)
+}
+
+/// The shard in whose log directory the file is.
+fn shard_of(args: &Cut, shards: u32) -> Option<u32> {
+    let dir = args.file.parent()?;
+    let is_its_directory = |shard: &u32| {
+        let known = args.store.join("log").join(shard.to_string());
+        same_directory(&known, dir)
+    };
+    (0..shards).find(is_its_directory)
+}
+
+fn same_directory(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+fn describe(cut: &LogCut<RealFs>, shard: u32) -> String {
+    let lsns = cut.lsns.map_or("unreadable".into(), |lsns| format!("{}-{}", lsns.first, lsns.last));
+    let copies: Vec<String> =
+        cut.copies().iter().map(|copy| format!("\n  copy: {}", copy.display())).collect();
+    format!(
+        "removes all batches from seq={} on: shard={shard} lsns={lsns} bytes={} file={} offset={}{}",
+        cut.seq.0,
+        cut.bytes,
+        cut.file.display(),
+        cut.offset,
+        copies.concat()
+    )
+}
