@@ -1,6 +1,7 @@
 //! The server as its clients see it: in memory, behind a socket, and on disk.
 
 mod agents;
+mod all_settings;
 mod bad_input;
 mod bulk;
 mod declared;
