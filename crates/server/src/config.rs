@@ -222,14 +222,23 @@ impl Config {
         }
     }
 
-    pub(crate) fn open_options(&self) -> OpenOptions {
-        let limits = kernel::Limits {
+    /// The kernel's limits.
+    pub fn limits(&self) -> kernel::Limits {
+        let usual = kernel::Limits::default();
+        // Two members per ended lease, as by default: otherwise the members would cap a larger history.
+        let history_members_max = self.history_max.saturating_mul(2).max(usual.history_members_max);
+        kernel::Limits {
             ttl_max: span(self.max_ttl),
             history_max: self.history_max,
+            history_members_max,
             history_window: span(self.history_window),
             leases_per_identity_max: self.max_leases_per_identity,
-            ..kernel::Limits::default()
-        };
+            ..usual
+        }
+    }
+
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        let limits = self.limits();
         let mut engine = Options::default();
         if self.store.backend().is_volatile() {
             // A log that is never replayed: retained segments would only cost memory.

@@ -14,7 +14,7 @@
 use std::fmt;
 use std::fs::Permissions;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -193,11 +193,11 @@ impl Server {
             stop.send_replace(true);
             // A panic of the task was reported by the panic hook.
             let _ = task.await;
+            if let Some(path) = self.config.unix.as_ref().filter(|path| is_socket(path)) {
+                let _ = std::fs::remove_file(path);
+            }
         }
         self.backend.drain();
-        if let Some(path) = &self.config.unix {
-            let _ = std::fs::remove_file(path);
-        }
         let backend = self.backend;
         // Blocks until the threads of all shards have ended.
         let _ = tokio::task::spawn_blocking(move || drop(backend)).await;
@@ -233,9 +233,15 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     bound.map_err(|error| StartError::Listen(address.to_string(), error))
 }
 
-/// Binds a Unix socket with mode 0600: every client of it is an operator. Replaces the socket of a dead server.
+/// Whether this is a socket; a symbolic link to one is not.
+fn is_socket(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
+/// Binds a Unix socket with mode 0600: every client of it is an operator. Replaces the socket of a dead server, and no
+/// other file.
 fn bind_unix(path: &Path) -> Result<UnixListener, StartError> {
-    if std::os::unix::net::UnixStream::connect(path).is_err() {
+    if is_socket(path) && std::os::unix::net::UnixStream::connect(path).is_err() {
         let _ = std::fs::remove_file(path);
     }
     // The umask is process-wide: it is only tightened, so that files of other threads are at most too private.

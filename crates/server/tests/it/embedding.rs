@@ -72,6 +72,28 @@ async fn a_store_is_unlocked_when_the_server_and_its_routers_are_dropped() {
     assert_eq!((status, &reply["lease_id"]), (200, &lease["public_id"]));
 }
 
+/// `--unix PATH` deleted whatever was at that path: a mistyped path cost a file.
+#[tokio::test]
+async fn a_unix_socket_replaces_the_socket_of_a_dead_server_and_no_other_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("precious");
+    let config = || Config { unix: Some(path.clone()), ..Config::in_memory() };
+    std::fs::write(&path, "data").expect("writable");
+    let mut server = Server::new(config()).expect("memory");
+    let error = server.start().await.expect_err("a file is in its place");
+    assert!(matches!(&error, StartError::Listen(at, _) if at.ends_with("precious")), "{error}");
+    server.shutdown().await;
+    assert_eq!(std::fs::read_to_string(&path).expect("it is still there"), "data");
+    std::fs::remove_file(&path).expect("ours");
+
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("the socket of a server that died"));
+    let mut server = Server::new(config()).expect("memory");
+    server.start().await.expect("it is replaced");
+    assert!(tokio::net::UnixStream::connect(&path).await.is_ok());
+    server.shutdown().await;
+    assert!(!path.exists(), "it is removed");
+}
+
 #[test]
 fn an_invalid_config_does_not_start() {
     let config = Config { default_ttl: Duration::ZERO, ..Config::in_memory() };

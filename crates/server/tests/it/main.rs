@@ -1,12 +1,15 @@
 //! The server as its clients see it: in memory, behind a socket, and on disk.
 
 mod agents;
+mod all_settings;
 mod bad_input;
 mod bulk;
 mod declared;
 mod direct;
+mod effects;
 mod embedding;
 mod events;
+mod holds;
 mod hostile;
 mod http;
 mod klis;
@@ -15,6 +18,7 @@ mod module_graph;
 mod namespaces;
 mod openapi;
 mod quotas;
+mod readiness;
 mod reading;
 mod reported_times;
 mod resets;

@@ -32,11 +32,21 @@ impl DiskDir {
     /// Refuses a directory that another process has open, and a network filesystem unless `allow_network` is
     /// set: those may not honour syncs or locks.
     pub fn open(path: &Path, fresh: StoreFile, allow_network: bool) -> Result<DiskDir, StoreError> {
+        DiskDir::open_on(path, fresh, allow_network, filesystem_type)
+    }
+
+    /// Like [`DiskDir::open`]; `type_of` returns the type of the filesystem of a path.
+    fn open_on(
+        path: &Path,
+        fresh: StoreFile,
+        allow_network: bool,
+        type_of: fn(&Path) -> io::Result<u64>,
+    ) -> Result<DiskDir, StoreError> {
         let doing = |error: &io::Error| {
             StoreError::io(error, "opening the store").with(format_args!("path={}", path.display()))
         };
         RealFs.create_dir_durably(path).map_err(|error| doing(&error))?;
-        if !allow_network && is_network(path).map_err(|error| doing(&error))? {
+        if !allow_network && NETWORK_TYPES.contains(&type_of(path).map_err(|error| doing(&error))?) {
             let what = "the store directory is on a network filesystem; use a local disk, or allow it: path=";
             return Err(StoreError::new(ErrorKind::Refused, format!("{what}{}", path.display())));
         }
@@ -133,24 +143,46 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// By the filesystem type that `statfs` reports.
-fn is_network(path: &Path) -> io::Result<bool> {
-    const NFS: u64 = 0x6969;
-    const SMB: u64 = 0x517b;
-    const SMB2: u64 = 0xfe53_4d42;
-    const CIFS: u64 = 0xff53_4d42;
-    const FUSE: u64 = 0x6573_5546;
-    const CEPH: u64 = 0x00c3_6400;
-    const AFS: u64 = 0x5346_414f;
-    const P9: u64 = 0x0102_1997;
+/// The types of network filesystems, as `statfs` reports them.
+const NETWORK_TYPES: [u64; 8] = [
+    0x6969,      // NFS
+    0x517b,      // SMB
+    0xfe53_4d42, // SMB2
+    0xff53_4d42, // CIFS
+    0x6573_5546, // FUSE
+    0x00c3_6400, // Ceph
+    0x5346_414f, // AFS
+    0x0102_1997, // 9P
+];
+
+/// The type that `statfs` reports, which has 32 bits.
+fn filesystem_type(path: &Path) -> io::Result<u64> {
     let kind = rustix::fs::statfs(path)?.f_type;
-    let kind = u64::try_from(kind).unwrap_or_default() & u64::from(u32::MAX);
-    Ok([NFS, SMB, SMB2, CIFS, FUSE, CEPH, AFS, P9].contains(&kind))
+    Ok(u64::try_from(kind).unwrap_or_default() & u64::from(u32::MAX))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A lock or a sync on a network filesystem may not do what it says: no test noticed when the refusal was gone.
+    #[test]
+    fn a_network_filesystem_is_refused_unless_it_is_allowed() {
+        let fresh = StoreFile { store_id: 1, shards: 1 };
+        let dir = tempfile::tempdir().expect("a directory");
+        let (nfs, tmpfs) = (|_: &Path| Ok(0x6969), |_: &Path| Ok(0x0102_1994));
+        let refused = DiskDir::open_on(dir.path(), fresh, false, nfs).err().expect("a network filesystem");
+        assert_eq!(refused.kind, ErrorKind::Refused);
+        assert!(refused.what.contains("network filesystem"), "{}", refused.what);
+        assert!(!dir.path().join("store").exists(), "nothing is created");
+        assert!(DiskDir::open_on(dir.path(), fresh, false, tmpfs).is_ok());
+        assert!(DiskDir::open_on(dir.path(), fresh, true, nfs).is_ok());
+    }
+
+    #[test]
+    fn the_type_of_a_filesystem_is_read() {
+        assert_eq!(filesystem_type(Path::new("/proc")).expect("Linux"), 0x9fa0);
+    }
 
     /// These bytes are on users' disks. If this fails, the format has changed: introduce a new version.
     #[test]

@@ -83,12 +83,18 @@ fn configure(values: &BTreeMap<&'static str, OsString>) -> Result<Config, String
             setting.set(&mut config, value).map_err(|error| invalid(setting, value, &error))?;
         }
     }
+    if !values.contains_key(DEFAULT_TTL) {
+        // A default that was not set follows the maximum that was.
+        config.default_ttl = config.default_ttl.min(config.max_ttl);
+    }
     config.check().map_err(|error| error.to_string())?;
     Ok(config)
 }
 
 /// Other defaults depend on it.
 const DATA_DIR: &str = "data-dir";
+/// Its default is at most `max-ttl`.
+const DEFAULT_TTL: &str = "default-ttl";
 
 /// In the words of clap.
 fn invalid(setting: &Setting<Config>, value: &OsStr, error: &str) -> String {
@@ -216,6 +222,19 @@ mod tests {
             assert!(line.contains(&format!("[default: {said}]")), "{line}: {said}");
             assert_eq!(*source, Source::Default, "{name}");
         }
+    }
+
+    /// `lockd serve --max-ttl 10s` did not start, because of a default that was not set: 60 s.
+    #[test]
+    fn the_default_ttl_follows_a_shorter_maximum_unless_it_is_set() {
+        let found = resolved(&["--data-dir", "/tmp/x", "--max-ttl", "10s"]).expect("it is allowed");
+        assert_eq!(found.config.default_ttl.as_secs(), 10);
+        let listed = found.listed();
+        let (_, value, source) = listed.iter().find(|(name, ..)| *name == DEFAULT_TTL).expect("listed");
+        assert_eq!((value.as_str(), *source), (Some("10s"), &Source::Default));
+        let both = ["--data-dir", "/tmp/x", "--max-ttl", "10s", "--default-ttl", "11s"];
+        let error = resolved(&both).err().expect("they contradict each other");
+        assert!(error.contains("--max-ttl, 10s") && error.contains("value=11s"), "{error}");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Settings of `lockd serve` that are out of range, given to the real binary.
+//! Settings of `lockd serve` that cannot be served, given to the real binary.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-use crate::running::until;
+use crate::running::{Running, until};
 
 /// `lockd serve --history-window 60d` passed every check, opened the store and then panicked in the kernel, whose spans end at
 /// 2^32 - 1 ms (49.7 days): exit code 101, and a message about a record instead of one about the setting.
@@ -36,4 +36,62 @@ fn a_history_window_beyond_the_kernels_spans_is_refused_with_its_range() {
             assert!(stderr.contains(part), "{source}: {part}: {stderr}");
         }
     }
+}
+
+fn serve(dir: &std::path::Path, arguments: &[&str]) -> Running {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+    command.args(["serve", "--data-dir"]).arg(dir).args(arguments).env("XDG_CONFIG_HOME", dir);
+    Running::new(command.stderr(Stdio::piped()).stdin(Stdio::null()).spawn().expect("the program"))
+}
+
+/// No value of any setting may end the program with a panic, exit code 101.
+#[test]
+fn a_value_that_cannot_be_served_is_refused_with_its_setting() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("file");
+    std::fs::write(&file, "not a directory, not PEM").expect("writable");
+    let file = file.to_str().expect("UTF-8");
+    let below = format!("{file}/below");
+    let cases: &[(&str, &str, i32)] = &[
+        ("--listen", "nowhere", 2),
+        ("--listen", "127.0.0.1:70000", 2),
+        ("--listen", "0.0.0.0:0", 2),
+        ("--store", "s3://bucket", 2),
+        ("--store", &format!("disk://{below}"), 1),
+        ("--unix", &below, 1),
+        ("--unix", file, 1),
+        ("--bundle", file, 1),
+        ("--denylist-path", &below, 1),
+        ("--mtls", "perhaps", 2),
+        ("--log-level", "loud", 2),
+        ("--otlp-endpoint", "not a URL", 2),
+        ("--default-ttl", "0s", 2),
+        ("--max-ttl", "50d", 2),
+        ("--acquire-block", "50d", 2),
+        ("--sweeper-interval", "61m", 2),
+        ("--gc-temps-interval", "0s", 2),
+        ("--history-max", "4294967296", 2),
+        ("--json-max", "0", 2),
+        ("--inline-max", "1MiB", 2),
+        ("--shards", "1025", 2),
+        ("--max-connections", "0", 2),
+        ("--max-leases-per-identity", "0", 2),
+        ("--drain-timeout", "1000000000000d", 2),
+    ];
+    for (flag, value, code) in cases {
+        let mut arguments = vec![];
+        if !["--mtls", "--bundle", "--denylist-path"].contains(flag) {
+            arguments.push("--mtls=false");
+        }
+        for (other, usual) in [("--store", "mem://"), ("--listen", "127.0.0.1:0")] {
+            if other != *flag {
+                arguments.extend([other, usual]);
+            }
+        }
+        arguments.extend([*flag, *value]);
+        let (exit, stderr) = serve(dir.path(), &arguments).ended();
+        assert_eq!(exit, Some(*code), "{flag} {value}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{flag} {value}: {stderr}");
+    }
+    assert_eq!(std::fs::read_to_string(file).expect("still there"), "not a directory, not PEM");
 }

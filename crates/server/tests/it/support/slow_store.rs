@@ -1,6 +1,7 @@
-//! A store in memory whose appends take a while, and which keeps the wall-clock time at which the last one began.
+//! A store in memory whose appends take a while, or whose disk is full; it keeps the wall-clock time at which the last
+//! append began.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,6 +9,7 @@ use lockd_server::backend::boot_error::BootError;
 use lockd_server::backend::credential::StoreKey;
 use lockd_server::backend::open_options::OpenOptions;
 use lockd_server::backend::store::{StoreBackend, StoreParts};
+use store::ErrorKind;
 use store::faulty::{Call, Fault, Faulty, Plan};
 use store::memory::{MemoryBlobs, MemoryLog};
 
@@ -15,12 +17,18 @@ use store::memory::{MemoryBlobs, MemoryLog};
 pub(crate) struct SlowStore {
     delay_ms: Arc<AtomicU64>,
     appended_at: Arc<AtomicU64>,
+    is_full: Arc<AtomicBool>,
 }
 
 impl SlowStore {
     /// How long each append takes from now on.
     pub(crate) fn delay(&self, delay: Duration) {
         self.delay_ms.store(u64::try_from(delay.as_millis()).expect("short"), Ordering::Release);
+    }
+
+    /// Whether no space can be reserved from now on.
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Release);
     }
 
     /// When the last append began, in milliseconds since 1970. What it makes durable was decided before.
@@ -35,7 +43,10 @@ impl SlowStore {
                 store.appended_at.store(unix_ms(), Ordering::Release);
                 pause(Duration::from_millis(store.delay_ms.load(Ordering::Acquire)));
             }
-            Fault::None
+            match call {
+                Call::Reserve if store.is_full.load(Ordering::Acquire) => Fault::Before(ErrorKind::NoSpace),
+                _ => Fault::None,
+            }
         })
     }
 }
