@@ -93,7 +93,7 @@ impl Uploads {
 
     /// Deletes a blob that a durable record has superseded. A blob being read is left to garbage collection.
     pub fn delete(&self, blob: BlobId) -> Result<(), StoreError> {
-        if lock(&self.state).held.contains_key(&blob) {
+        if lock(&self.state).held.contains_key(&blob) && !planted!(ReadHoldIgnored) {
             return Ok(());
         }
         self.blobs.delete(&blob.name(self.shard))
@@ -110,7 +110,8 @@ impl Uploads {
         if planted!(PinsIgnored | PinsLate) {
             pinned.clear();
         }
-        blobs.retain(|blob| blob.term <= self.term && !pinned.contains(blob));
+        let is_ours = |blob: &BlobId| blob.term <= self.term || planted!(NewerTermSwept);
+        blobs.retain(|blob| is_ours(blob) && !pinned.contains(blob));
         if blobs.is_empty() {
             return Ok(0);
         }
@@ -133,6 +134,9 @@ impl Upload {
     /// Makes the blob durable. It can be committed now.
     pub fn finish(self) -> Result<Pin, StoreError> {
         self.writer.finish()?;
+        if planted!(UnpinnedEarly) {
+            lock(&self.pin.state).pinned.remove(&self.pin.blob);
+        }
         Ok(self.pin)
     }
 }
@@ -155,7 +159,7 @@ impl Drop for ReadHold {
         let mut state = lock(&self.state);
         let readers = state.held.get_mut(&self.blob).expect("it is counted");
         *readers -= 1;
-        if *readers == 0 {
+        if *readers == 0 || planted!(ReadHoldShared) {
             state.held.remove(&self.blob);
         }
     }

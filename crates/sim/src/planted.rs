@@ -27,10 +27,11 @@ enum SuitePart {
 }
 
 /// All parts, the fastest first.
-const PARTS: [SuitePart; 17] = [
+const PARTS: [SuitePart; 20] = [
     SuitePart::Trial,
     SuitePart::Servers,
     SuitePart::Tests("sim", "agents"),
+    SuitePart::Tests("kernel", "lib"),
     SuitePart::Tests("kernel", "regressions"),
     SuitePart::Tests("store", "lib"),
     SuitePart::Tests("store", "damage"),
@@ -38,7 +39,9 @@ const PARTS: [SuitePart; 17] = [
     SuitePart::Tests("engine", "shard"),
     SuitePart::Tests("engine", "waiting"),
     SuitePart::Tests("engine", "batch_bound"),
+    SuitePart::Tests("engine", "rates"),
     SuitePart::Tests("engine", "sequencer"),
+    SuitePart::Tests("engine", "linearizable"),
     SuitePart::Tests("engine", "retention"),
     SuitePart::Tests("engine", "crashes"),
     SuitePart::Tests("sim", "object_takeover"),

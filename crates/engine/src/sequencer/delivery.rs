@@ -27,8 +27,10 @@ impl Delivery {
 
     /// The response was handed to its socket. If the network loses it from here on, the lease lasts until its TTL.
     pub fn confirm(mut self) {
-        if let Some((lease, inbox)) = self.report.take() {
-            inbox.delivered(lease);
+        match self.report.take() {
+            Some((lease, inbox)) if planted!(ConfirmedAsLost) => inbox.undelivered(lease),
+            Some((lease, inbox)) => inbox.delivered(lease),
+            None => {}
         }
     }
 
