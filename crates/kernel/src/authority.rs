@@ -64,6 +64,7 @@ impl Kernel {
         self.check_owner(row.account, identity)?;
         match self.effective_phase(row, now) {
             EffectivePhase::Revoking => Err(Rejection::LeaseRevoked),
+            EffectivePhase::Expired if planted!(DeadlineIgnored) => Ok(lease),
             EffectivePhase::OnHold { .. } | EffectivePhase::Expired => Err(Rejection::LeaseExpired),
             EffectivePhase::Reserved | EffectivePhase::Active if epoch < row.epoch => {
                 Err(Rejection::StaleEpoch { current: row.epoch })

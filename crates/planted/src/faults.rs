@@ -123,10 +123,14 @@ faults! {
     RetractKeepsRequest = "retract-keeps-request" in "kernel/src/holder_commands.rs" caught by "trial",
     /// A reserved lease is renewed, touched and written under.
     ReservedUsed = "reserved-used" in "kernel/src/authority.rs" caught by "trial",
+    /// An expired lease is honoured until a tick has ended its row.
+    DeadlineIgnored = "deadline-ignored" in "kernel/src/authority.rs" caught by "trial",
     /// A replay shows the stored response, although the lease has changed or ended since.
     ReplayStored = "replay-stored" in "kernel/src/authority.rs" caught by "trial",
     /// A replay reports a whole TTL instead of the time that remains.
     ReplayRestartsTtl = "replay-restarts-ttl" in "kernel/src/authority.rs" caught by "servers",
+    /// Accepted requests are not stored: a retry is applied again.
+    RequestForgotten = "request-forgotten" in "kernel/src/kernel.rs" caught by "trial",
     /// A revoke frees the resources at once.
     RevokeFrees = "revoke-frees" in "kernel/src/operator_commands.rs" caught by "trial",
     /// A reclaim succeeds on an active lease.
