@@ -110,7 +110,7 @@ faults! {
     /// A rebind succeeds with a credential older than the last one.
     RebindOldEpoch = "rebind-old-epoch" in "kernel/src/holder_commands.rs" caught by "trial",
     /// A paused identity can rebind.
-    RebindPaused = "rebind-paused" in "kernel/src/holder_commands.rs" caught by "trial",
+    RebindPaused = "rebind-paused" in "kernel/src/holder_commands.rs" caught by "kernel/regressions",
     /// A release succeeds with a credential older than the last one.
     ReleaseOldEpoch = "release-old-epoch" in "kernel/src/holder_commands.rs" caught by "trial",
     /// A release in an expiry hold frees nothing.

@@ -10,7 +10,7 @@
 //! | a response is sent when its change is durable; versions only increase | [`ClientProperties::check_version`]: an acknowledged version is never issued again | `version-reused`, `removal-keeps-version` |
 //! | an accepted request is applied once; a replay never gives a second lease | [`ClientProperties::check_same_lease`]: within the window, an idempotency key has one lease | `request-forgotten` |
 //! | an undo deletes the idempotency entry | [`ClientProperties::check_fresh_start`]: a retry is not told that a lease has expired which no client has seen | `retract-keeps-request` |
-//! | authority ends with the deadline, a release or a revoke, and never revives | [`ClientProperties::check_honoured`]: no success under a credential that has ended, or after its reported expiry | `deadline-ignored` |
+//! | authority ends with the deadline, a release or a revoke, and never revives | [`ClientProperties::check_honoured`]: no success under a credential that has ended, or after its reported expiry | none: a simulated server ends what is due before it decides a batch; the unit tests show what it rejects |
 //! | fencing tokens strictly increase for each resource, in the order of grants | [`ClientProperties::check_token`] | `token-reused`, `token-kept`; the kernel's own assertion stops both first |
 //! | reported remaining time is never more than the real one; a replay shows the time that remains now | [`ClientProperties::check_remaining`] | `replay-restarts-ttl`, `replay-stored` |
 //! | wait queues are FIFO; no request barges | [`ClientProperties::check_order`]: nothing is granted past an earlier conflicting waiter, in the same batch or in a later one | `barge`, `lifo` |

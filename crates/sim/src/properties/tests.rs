@@ -72,10 +72,12 @@ fn held(lease: u64) -> Credential {
     Credential { lease: id(lease), epoch: Epoch(1) }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what a server replies is a `Reply`")]
 fn applied(response: Response) -> Reply {
     Ok(Decision::Outcome(Outcome::Applied(response, Vec::new())))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what a server replies is a `Reply`")]
 fn rejected(rejection: Rejection) -> Reply {
     Ok(Decision::Outcome(Outcome::Rejected(rejection)))
 }
