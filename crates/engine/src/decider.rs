@@ -694,6 +694,7 @@ fn located(command: &Command, lsn: Lsn) -> Command {
     let mut command = command.clone();
     match &mut command.action {
         Action::Commit(commit) => commit.location = DocumentLocation::Inline(lsn).location(),
+        Action::Relocate(_) if planted!(RelocationUnrecorded) => {}
         Action::Relocate(relocation) => relocation.location = DocumentLocation::Inline(lsn).location(),
         _ => {}
     }

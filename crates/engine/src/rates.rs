@@ -21,7 +21,7 @@ impl Rates {
     /// Counts one request, and returns whether it is within `max` requests per second.
     pub(crate) fn allow(&mut self, now: Time, namespace: &Namespace, identity: &Identity, max: u32) -> bool {
         let second = now.0 / 1000;
-        if self.second != second {
+        if self.second != second && !planted!(RateNeverResets) {
             self.second = second;
             self.counts.clear();
         }
@@ -30,7 +30,7 @@ impl Rates {
             return false;
         }
         let count = self.counts.entry(party).or_default();
-        let allowed = *count < max;
+        let allowed = *count < max || planted!(RateIgnored);
         *count += u32::from(allowed);
         allowed
     }

@@ -444,7 +444,8 @@ impl<R> Shard<R> {
         };
         let (kernel, now) = (self.decider.kernel(), self.decider.now());
         let max = kernel.resolved_policy(&grant.namespace, identity).quota.acquires_per_second;
-        let Some(max) = max.filter(|_| !kernel.is_retry(now, command)) else { return true };
+        let retries = kernel.is_retry(now, command) && !planted!(RetryRateLimited);
+        let Some(max) = max.filter(|_| !retries) else { return true };
         self.rates.allow(now, &grant.namespace, identity, max)
     }
 

@@ -106,7 +106,8 @@ impl Uploads {
         {
             let mut state = lock(&self.state);
             // Held, or another thread is deleting it.
-            if state.held.contains_key(&blob) || !state.deleting.insert(blob) {
+            let is_held = state.held.contains_key(&blob) && !planted!(ReadHoldIgnored);
+            if is_held || !state.deleting.insert(blob) {
                 return Ok(());
             }
         }
@@ -127,7 +128,8 @@ impl Uploads {
         if planted!(PinsIgnored | PinsLate) {
             pinned.clear();
         }
-        blobs.retain(|blob| blob.term <= self.term && !pinned.contains(blob));
+        let is_ours = |blob: &BlobId| blob.term <= self.term || planted!(NewerTermSwept);
+        blobs.retain(|blob| is_ours(blob) && !pinned.contains(blob));
         if blobs.is_empty() {
             return Ok(0);
         }
@@ -150,6 +152,9 @@ impl Upload {
     /// Makes the blob durable. It can be committed now.
     pub fn finish(self) -> Result<Pin, StoreError> {
         self.writer.finish()?;
+        if planted!(UnpinnedEarly) {
+            lock(&self.pin.state).pinned.remove(&self.pin.blob);
+        }
         Ok(self.pin)
     }
 }
@@ -172,7 +177,7 @@ impl Drop for ReadHold {
         let mut state = lock(&self.state);
         let readers = state.held.get_mut(&self.blob).expect("it is counted");
         *readers -= 1;
-        if *readers == 0 {
+        if *readers == 0 || planted!(ReadHoldShared) {
             state.held.remove(&self.blob);
         }
     }

@@ -64,6 +64,7 @@ impl Kernel {
         self.check_owner(row.account, identity)?;
         match self.effective_phase(row, now) {
             EffectivePhase::Revoking => Err(Rejection::LeaseRevoked),
+            EffectivePhase::Expired if planted!(DeadlineIgnored) => Ok(lease),
             EffectivePhase::OnHold { .. } | EffectivePhase::Expired => Err(Rejection::LeaseExpired),
             EffectivePhase::Reserved | EffectivePhase::Active if epoch < row.epoch => {
                 Err(Rejection::StaleEpoch { current: row.epoch })
@@ -76,7 +77,7 @@ impl Kernel {
 
     pub(crate) fn check_not_reserved(&self, lease: LeaseRef) -> Result<(), Rejection> {
         match self.leases[lease].state() {
-            State::Reserved => Err(Rejection::InvalidState(State::Reserved)),
+            State::Reserved if !planted!(ReservedUsed) => Err(Rejection::InvalidState(State::Reserved)),
             _ => Ok(()),
         }
     }
@@ -123,8 +124,11 @@ impl Kernel {
             Ok(lease) => Ok(lease),
         };
         Ok(match answer {
+            Response::Granted(granted) if planted!(ReplayStored) => Response::Granted(*granted),
             Response::Granted(granted) => {
-                Response::Granted(self.granted(&self.leases[again(granted.lease, granted.epoch)?]))
+                let row = &self.leases[again(granted.lease, granted.epoch)?];
+                let deadline = if planted!(ReplayRestartsTtl) { now.after(row.ttl) } else { row.deadline };
+                Response::Granted(Granted { deadline, ..self.granted(row) })
             }
             Response::Live(live) => {
                 Response::Live(self.live_response(&self.leases[again(live.lease, live.epoch)?]))

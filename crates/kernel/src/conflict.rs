@@ -72,6 +72,7 @@ impl Kernel {
         now: Time,
     ) -> Result<Vec<LeaseRef>, Rejection> {
         self.expired_blockers(ns, bundle, now).map_err(|Blocked| {
+            let session = session.filter(|_| !planted!(OwnLeaseUnnoticed));
             let own = session.and_then(|session| self.own_conflicting_lease(ns, bundle, session, now));
             match own {
                 Some(lease) => Rejection::AlreadyHeld(lease),
@@ -204,6 +205,7 @@ impl Kernel {
         let all = bundle.members().iter().flat_map(move |member| {
             let class = member.predicate.class();
             let (text, subtree) = member.resource.node();
+            let subtree = subtree && !planted!(BeneathUnchecked);
             let checked = self.claim_sets_to_check_for_name(ns.as_parent(), text, subtree);
             checked.into_iter().map(move |(node, part)| (node, part, class))
         });

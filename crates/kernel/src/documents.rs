@@ -12,7 +12,6 @@ use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::lease::LeaseRef;
 use crate::node::{Document, Node};
 use crate::outcome::{BoundedTable, Event, Rejection, Response};
-use crate::predicate::Predicate;
 use crate::table::RowId;
 use crate::text::Identity;
 use crate::units::Time;
@@ -94,10 +93,11 @@ impl Kernel {
         let lease =
             if planted!(CommitStaleEpoch) { self.ignore_stale_epoch(decided, write) } else { decided }?;
         let row = &self.leases[lease];
-        if write.token.is_some_and(|token| token != row.token) {
+        if write.token.is_some_and(|token| token != row.token) && !planted!(TokenUnchecked) {
             return Err(Rejection::FencingMismatch { current: row.token });
         }
-        let may_write = self.covering(lease, &write.key).is_some_and(Predicate::may_write);
+        let covering = self.covering(lease, &write.key);
+        let may_write = covering.is_some_and(|covering| covering.may_write() || planted!(ReaderWrites));
         if !may_write || !write.key.is_key() {
             return Err(Rejection::NotHeld);
         }
@@ -105,10 +105,10 @@ impl Kernel {
         let ns = self.accounts[row.account].parent;
         let node = self.nodes.find(ns, write.key.as_str()).expect("a leased key has a node");
         let tag = self.nodes[node].value.tag();
-        if write.if_version.is_some_and(|version| version != tag.version) {
+        if write.if_version.is_some_and(|version| version != tag.version) && !planted!(VersionUnchecked) {
             return Err(Rejection::VersionConflict(tag));
         }
-        if write.if_etag.is_some_and(|etag| etag != tag.etag) {
+        if write.if_etag.is_some_and(|etag| etag != tag.etag) && !planted!(EtagUnchecked) {
             return Err(Rejection::EtagMismatch(tag));
         }
         Ok((lease, node))
@@ -145,7 +145,9 @@ impl Kernel {
     pub(crate) fn take_document(&mut self, node: RowId<Node>) -> Option<Box<Document>> {
         let row = &mut self.nodes[node];
         let document = row.value.document.take()?;
-        row.value.version = row.value.version.next();
+        if !planted!(RemovalKeepsVersion) {
+            row.value.version = row.value.version.next();
+        }
         let (ns, text) = (row.parent, Arc::clone(&row.text));
         self.namespace_mut(ns).documents.remove(&text);
         self.documents -= 1;

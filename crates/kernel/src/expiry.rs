@@ -56,7 +56,7 @@ impl Kernel {
     pub(crate) fn effective_phase(&self, lease: &Lease, now: Time) -> EffectivePhase {
         let now = observed_now(now);
         match lease.phase {
-            Phase::Reserved if now > lease.deadline => EffectivePhase::Expired,
+            Phase::Reserved if now > lease.deadline && !planted!(ReservedOverdue) => EffectivePhase::Expired,
             Phase::Reserved => EffectivePhase::Reserved,
             Phase::Active if now > lease.deadline => match self.hold_after(lease) {
                 Some(until) if now <= until => EffectivePhase::OnHold { until, rebindable: !lease.capped },
@@ -72,9 +72,13 @@ impl Kernel {
     /// The end of the hold that follows the expiry of an active lease, if it has one.
     fn hold_after(&self, lease: &Lease) -> Option<Time> {
         let restart = lease.agent().and_then(|agent| self.agents[agent].value.restart);
-        let grace = restart.filter(|restart| restart.covers(lease.deadline)).map(|_| Kernel::RESTART_GRACE);
+        let grace = restart
+            .filter(|restart| restart.covers(lease.deadline) && !planted!(GraceIgnored))
+            .map(|_| Kernel::RESTART_GRACE);
         let hold = match lease.on_expiry() {
+            OnExpiry::Manual if planted!(ManualEnds) => Some(Kernel::RESTART_GRACE),
             OnExpiry::Manual => return Some(Time::NEVER),
+            OnExpiry::Hold(_) if planted!(HoldIgnored) => None,
             OnExpiry::Hold(span) => Some(span),
             OnExpiry::Free => None,
         };
@@ -186,7 +190,11 @@ impl Kernel {
         while work < Kernel::RETIRE_STEPS * step {
             let overfull = self.history.is_overfull(self.limits());
             match self.history.oldest() {
-                Some(ended) if overfull || self.history.get(ended).ended_at.after(window) < self.now => {
+                Some(ended)
+                    if overfull
+                        || self.history.get(ended).ended_at.after(window) < self.now
+                        || planted!(HistoryRetiredEarly) =>
+                {
                     work += self.retire_one(ended);
                 }
                 _ => break,

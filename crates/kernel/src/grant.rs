@@ -148,7 +148,8 @@ impl Kernel {
             let ending = expired.iter().filter(|lease| self.leases[**lease].account == account).count();
             self.accounts[account].value.leases as usize - ending
         });
-        if held >= max as usize { Err(Rejection::QuotaExceeded { max }) } else { Ok(()) }
+        let max_held = max as usize + usize::from(planted!(QuotaOffByOne));
+        if held >= max_held { Err(Rejection::QuotaExceeded { max }) } else { Ok(()) }
     }
 
     fn ensure_account_in(&mut self, namespace: &Namespace, identity: &Identity) -> RowId<Account> {

@@ -70,12 +70,13 @@ impl Kernel {
         let (quota, now) = (self.quota_of(lease), self.now);
         self.change(lease, |row| {
             row.used = true;
-            let ttl_until = row.ttl_until.max(now.after(ttl));
-            row.set_deadline(Deadline::new(
-                ttl_until,
-                quota.cap(row.granted_at, row.active_at),
-                row.deadline,
-            ));
+            let shortens = planted!(RenewShortens);
+            let ttl_until = if shortens { now.after(ttl) } else { row.ttl_until.max(now.after(ttl)) };
+            if planted!(RenewCountsAsUse) {
+                row.active_at = now;
+            }
+            let cap = quota.cap(row.granted_at, row.active_at);
+            row.set_deadline(Deadline::new(ttl_until, cap, if shortens { now } else { row.deadline }));
         });
         if let Some(agent) = self.leases[lease].agent() {
             self.end_agent_restart(agent);
@@ -122,11 +123,15 @@ impl Kernel {
         }
         let (phase, issued) = (self.effective_phase(row, stamp.now), row.epoch.issued());
         let live = matches!(phase, EffectivePhase::Reserved | EffectivePhase::Active);
-        if live && held.epoch < issued {
+        let old_epoch = held.epoch < issued && !planted!(ReleaseOldEpoch);
+        if live && old_epoch {
             return Err(Rejection::StaleEpoch { current: row.epoch }.into());
         }
-        if held.epoch != issued {
+        if held.epoch > issued || old_epoch {
             return Err(Rejection::NotHeld.into());
+        }
+        if planted!(ReleaseKeepsHold) && !live {
+            return nothing_to_do;
         }
         if matches!(phase, EffectivePhase::Revoking | EffectivePhase::Expired) {
             return nothing_to_do;
@@ -176,14 +181,16 @@ impl Kernel {
         let row = &self.leases[lease];
         match self.effective_phase(row, now) {
             EffectivePhase::OnHold { rebindable: true, .. } => {}
+            EffectivePhase::OnHold { .. } if planted!(RebindCapped) => {}
             _ => return Err(Rejection::LeaseExpired),
         }
-        if held.epoch != row.epoch.issued() {
+        if held.epoch != row.epoch.issued() && !planted!(RebindOldEpoch) {
             return Err(Rejection::NotHeld);
         }
         let namespace = self.namespace_of(self.accounts[row.account].parent);
         let agent_paused = row.agent().is_some_and(|agent| self.agents[agent].value.paused);
-        if agent_paused || self.policies.resolve(&namespace, identity).paused {
+        let paused = agent_paused || self.policies.resolve(&namespace, identity).paused;
+        if paused && !planted!(RebindPaused) {
             return Err(Rejection::Paused);
         }
         // A lease that has reached its total or idle quota has ended for good.
@@ -206,7 +213,7 @@ impl Kernel {
         }
         let identity = self.identity_of(row.account);
         self.begin(stamp, &[]);
-        if let Some(key) = retraction.request {
+        if let Some(key) = retraction.request.filter(|_| !planted!(RetractKeepsRequest)) {
             self.forget_request(&identity, key, retraction.lease);
         }
         self.release_now(lease);

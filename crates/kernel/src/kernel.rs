@@ -209,7 +209,7 @@ impl Kernel {
     /// Stores the response for retries. A partial deletion has no final response yet: the same request
     /// continues it.
     fn store_response(&mut self, command: &Command, answer: &Response) {
-        if matches!(answer, Response::Dropped { more: true }) {
+        if matches!(answer, Response::Dropped { more: true }) || planted!(RequestForgotten) {
             return;
         }
         let Some((identity, request)) = idempotency_key_of(command) else { return };

@@ -145,7 +145,7 @@ impl Quota {
     pub(crate) fn cap(&self, granted_at: Time, active_at: Time) -> Time {
         let total = self.total_max.map_or(Time::NEVER, |span| granted_at.after(span));
         let idle = self.idle_max.map_or(Time::NEVER, |span| active_at.after(span));
-        total.min(idle)
+        if planted!(TotalQuotaIgnored) { idle } else { total.min(idle) }
     }
 
     /// This quota, with missing values taken from `wider`.

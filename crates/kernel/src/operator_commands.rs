@@ -28,6 +28,9 @@ impl Kernel {
         }
         self.begin(stamp, &[lease]);
         self.revoke_now(lease);
+        if planted!(RevokeFrees) {
+            self.end(lease, EndReason::Revoked);
+        }
         Ok(Response::Revoking(id))
     }
 
@@ -85,7 +88,9 @@ impl Kernel {
         let (lease, phase) = self.find_effective_phase(stamp.now, id)?;
         let end = match phase {
             EffectivePhase::Revoking => EndReason::Revoked,
+            EffectivePhase::OnHold { .. } if planted!(ReclaimAsRevoked) => EndReason::Revoked,
             EffectivePhase::OnHold { .. } => EndReason::Expired,
+            EffectivePhase::Active if planted!(ReclaimActive) => EndReason::Revoked,
             EffectivePhase::Reserved | EffectivePhase::Active | EffectivePhase::Expired => {
                 return Err(Rejection::InvalidState(phase.state()).into());
             }

@@ -35,7 +35,8 @@ impl Class {
 
     pub(crate) fn conflicts_with(self, other: Class) -> bool {
         match (self, other) {
-            (Class::Exclusive, _) | (_, Class::Exclusive) | (Class::Provider, Class::Provider) => true,
+            (Class::Provider, Class::Provider) => !planted!(ProvidersShare),
+            (Class::Exclusive, _) | (_, Class::Exclusive) => true,
             (Class::Shared | Class::Provider, Class::Shared) | (Class::Shared, Class::Provider) => false,
         }
     }

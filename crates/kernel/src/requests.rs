@@ -43,14 +43,16 @@ impl IdempotencyTable {
     /// The entry for this key, unless it has lapsed.
     pub(crate) fn find(&self, identity: &Identity, key: RequestKey, now: Time) -> Option<&IdempotencyEntry> {
         let position = self.index.get(&(identity.clone(), key))?;
-        self.entries.get(position).filter(|entry| now <= entry.lapses_at)
+        self.entries.get(position).filter(|entry| {
+            now <= entry.lapses_at && !(planted!(RequestLapsesEarly) && now == entry.lapses_at)
+        })
     }
 
     /// Whether one more entry fits after the next [`IdempotencyTable::lapse`].
     pub(crate) fn has_capacity(&self, identity: &Identity, limits: &Limits, now: Time) -> bool {
         let mine = self.per_identity.get(identity).copied().unwrap_or(0) as usize;
         let (all_max, mine_max) = (limits.requests_max as usize, limits.requests_per_identity_max as usize);
-        if self.len() < all_max && mine < mine_max {
+        if self.len() < all_max && (mine < mine_max || planted!(RequestShareIgnored)) {
             return true;
         }
         let step = limits.step_max as usize;

@@ -28,7 +28,10 @@ pub fn judge(
     waiters: impl IntoIterator<Item = Age>,
 ) -> Verdict {
     let waiters = waiters.into_iter().filter(|_| !planted!(WaitDieHoldersOnly));
-    let older_than_all = holders.into_iter().chain(waiters).all(|other| attempt < other);
+    let older_than_all = holders
+        .into_iter()
+        .chain(waiters)
+        .all(|other| attempt < other || planted!(EqualAgeWaits) && attempt == other);
     if older_than_all { Verdict::Wait } else { Verdict::Die }
 }
 

@@ -95,6 +95,78 @@ faults! {
     RetractUsed = "retract-used" in "kernel/src/holder_commands.rs" caught by "trial",
     /// Wait-die compares with holders only, not with waiters.
     WaitDieHoldersOnly = "wait-die-holders-only" in "kernel/src/waitdie.rs" caught by "servers",
+    /// A reserved lease stays reserved after its deadline.
+    ReservedOverdue = "reserved-overdue" in "kernel/src/expiry.rs" caught by "trial",
+    /// A lease with a hold frees its resources when it expires.
+    HoldIgnored = "hold-ignored" in "kernel/src/expiry.rs" caught by "trial",
+    /// A manual hold ends by itself after 15 seconds.
+    ManualEnds = "manual-ends" in "kernel/src/expiry.rs" caught by "trial",
+    /// The leases of a restarting agent get no grace.
+    GraceIgnored = "grace-ignored" in "kernel/src/expiry.rs" caught by "trial",
+    /// Ended leases are discarded before their window is over.
+    HistoryRetiredEarly = "history-retired-early" in "kernel/src/expiry.rs" caught by "trial",
+    /// A lease that ended by a quota can be rebound.
+    RebindCapped = "rebind-capped" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// A rebind succeeds with a credential older than the last one.
+    RebindOldEpoch = "rebind-old-epoch" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// A paused identity can rebind.
+    RebindPaused = "rebind-paused" in "kernel/src/holder_commands.rs" caught by "kernel/regressions",
+    /// A release succeeds with a credential older than the last one.
+    ReleaseOldEpoch = "release-old-epoch" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// A release in an expiry hold frees nothing.
+    ReleaseKeepsHold = "release-keeps-hold" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// A renewal with a short TTL shortens the lease.
+    RenewShortens = "renew-shortens" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// A renewal restarts the idle clock.
+    RenewCountsAsUse = "renew-counts-as-use" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// The undo of a grant keeps its idempotency entry.
+    RetractKeepsRequest = "retract-keeps-request" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// A reserved lease is renewed, touched and written under.
+    ReservedUsed = "reserved-used" in "kernel/src/authority.rs" caught by "trial",
+    /// An expired lease is honoured until a tick has ended its row.
+    DeadlineIgnored = "deadline-ignored" in "kernel/src/authority.rs" caught by "trial",
+    /// A replay shows the stored response, although the lease has changed or ended since.
+    ReplayStored = "replay-stored" in "kernel/src/authority.rs" caught by "trial",
+    /// A replay reports a whole TTL instead of the time that remains.
+    ReplayRestartsTtl = "replay-restarts-ttl" in "kernel/src/authority.rs" caught by "servers",
+    /// Accepted requests are not stored: a retry is applied again.
+    RequestForgotten = "request-forgotten" in "kernel/src/kernel.rs" caught by "trial",
+    /// A revoke frees the resources at once.
+    RevokeFrees = "revoke-frees" in "kernel/src/operator_commands.rs" caught by "trial",
+    /// A reclaim succeeds on an active lease.
+    ReclaimActive = "reclaim-active" in "kernel/src/operator_commands.rs" caught by "trial",
+    /// A reclaimed expiry hold ends as revoked.
+    ReclaimAsRevoked = "reclaim-as-revoked" in "kernel/src/operator_commands.rs" caught by "trial",
+    /// A write succeeds with the token of another lease.
+    TokenUnchecked = "token-unchecked" in "kernel/src/documents.rs" caught by "trial",
+    /// A lease that may only read a key writes its document.
+    ReaderWrites = "reader-writes" in "kernel/src/documents.rs" caught by "engine/linearizable",
+    /// The version condition of a write is ignored.
+    VersionUnchecked = "version-unchecked" in "kernel/src/documents.rs" caught by "engine/linearizable",
+    /// The ETag condition of a write is ignored.
+    EtagUnchecked = "etag-unchecked" in "kernel/src/documents.rs" caught by "trial",
+    /// A removal keeps the version of the removed document.
+    RemovalKeepsVersion = "removal-keeps-version" in "kernel/src/documents.rs" caught by "engine/linearizable",
+    /// A namespace that is used again starts below the versions of its last use.
+    FloorForgotten = "floor-forgotten" in "kernel/src/party_lifecycle.rs" caught by "trial",
+    /// An idempotency entry lapses one millisecond early.
+    RequestLapsesEarly = "request-lapses-early" in "kernel/src/requests.rs" caught by "trial",
+    /// One identity may fill the whole idempotency table.
+    RequestShareIgnored = "request-share-ignored" in "kernel/src/requests.rs" caught by "trial",
+    /// An identity may hold one lease more than its quota.
+    QuotaOffByOne = "quota-off-by-one" in "kernel/src/grant.rs" caught by "trial",
+    /// The quota for the total lifetime of a lease is ignored.
+    TotalQuotaIgnored = "total-quota-ignored" in "kernel/src/limits.rs" caught by "trial",
+    /// A pause of all namespaces is ignored.
+    WidePauseIgnored = "wide-pause-ignored" in "kernel/src/party_rows.rs" caught by "trial",
+    /// Two providers of one resource are compatible.
+    ProvidersShare = "providers-share" in "kernel/src/predicate.rs" caught by "engine/linearizable",
+    /// A lease on a subtree is granted over leases beneath it.
+    BeneathUnchecked = "beneath-unchecked" in "kernel/src/conflict.rs" caught by "trial",
+    /// A request that its own session blocks gets an ordinary conflict.
+    OwnLeaseUnnoticed = "own-lease-unnoticed" in "kernel/src/conflict.rs" caught by "trial",
+    /// Two attempts of equal age wait for each other.
+    EqualAgeWaits = "equal-age-waits" in "kernel/src/waitdie.rs" caught by "kernel/lib",
 
     /// The directory entry of a new segment is not synced.
     SegmentNameUnsynced = "segment-name-unsynced" in "store/src/disk/log.rs" caught by "servers",
@@ -251,6 +323,24 @@ faults! {
     PinsIgnored = "pins-ignored" in "engine/src/uploads.rs" caught by "servers",
     /// Garbage collection of blobs reads the pins after the state.
     PinsLate = "pins-late" in "engine/src/uploads.rs" caught by "engine/retention",
+    /// A superseded blob is deleted while it is read.
+    ReadHoldIgnored = "read-hold-ignored" in "engine/src/uploads.rs" caught by "engine/retention",
+    /// A blob is released for deletion by the first of its readers.
+    ReadHoldShared = "read-hold-shared" in "engine/src/uploads.rs" caught by "engine/retention",
+    /// Garbage collection of a deposed server deletes the blobs of its successor.
+    NewerTermSwept = "newer-term-swept" in "engine/src/uploads.rs" caught by "engine/retention",
+    /// An upload is pinned only until its bytes are durable, not until its commit is decided.
+    UnpinnedEarly = "unpinned-early" in "engine/src/uploads.rs" caught by "servers",
+    /// A relocated document keeps its old location.
+    RelocationUnrecorded = "relocation-unrecorded" in "engine/src/decider.rs" caught by "servers",
+    /// The rate of requests is counted from the start, not by the second.
+    RateNeverResets = "rate-never-resets" in "engine/src/rates.rs" caught by "engine/rates",
+    /// A rate quota is not enforced.
+    RateIgnored = "rate-ignored" in "engine/src/rates.rs" caught by "engine/rates",
+    /// A retry of an accepted request counts towards the rate.
+    RetryRateLimited = "retry-rate-limited" in "engine/src/shard.rs" caught by "engine/rates",
+    /// A response that was handed to its socket is reported as lost.
+    ConfirmedAsLost = "confirmed-as-lost" in "engine/src/sequencer/delivery.rs" caught by "engine/sequencer",
 
     /// A response shows the time that remained at the decision, however long the sync took.
     RemainingAtDecision = "remaining-at-decision" in "server/src/backend/moment.rs" caught by "server/reported_times",

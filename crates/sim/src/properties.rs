@@ -3,15 +3,16 @@
 //! The model of the kernel repeats the kernel's rules, and a wrong rule would be in both. These properties are stated
 //! from the promises instead: each holds for any implementation that keeps them.
 //!
-//! | rule | check | planted fault that it catches |
+//! | rule | check | planted faults that it catches |
 //! |---|---|---|
-//! | live leases on one resource are pairwise compatible | [`ClientProperties::check_exclusive`]: no two conflicting leases are both reported as live, unless a request could have ended one | `expire-early`, `hold-ignored` |
-//! | a delivered grant is not undone; none ends early | [`ClientProperties::check_refusal`]: a credential is honoured until its reported expiry | `delivered-undone`, `expire-early` |
-//! | a response is sent when its change is durable | [`ClientProperties::check_version`]: acknowledged versions never go back | `version-reused`, `append-unsynced` |
-//! | an accepted request is applied once | [`ClientProperties::check_same_lease`]: within the window, an idempotency key has one lease | `request-window-ignored` |
-//! | authority ends with the deadline, a release or a revoke, and never revives | [`ClientProperties::check_honoured`]: no success under a credential that has ended, or after its reported expiry | `expire-late`, `rebind-keeps-epoch` |
-//! | fencing tokens strictly increase for each resource | [`ClientProperties::check_token`] | `token-reused`, `token-kept` |
-//! | reported remaining time is never more than the real one; a replay shows the time that remains now | [`ClientProperties::check_remaining`] | `replay-restarts-ttl` |
+//! | live leases on one resource are pairwise compatible; holds and revoked leases keep their resources | [`ClientProperties::check_exclusive`]: nothing is live while a conflicting lease covers its resources, unless a request could have freed them | `hold-ignored`, `manual-ends`, `revoke-frees`, `wall-clock` |
+//! | a delivered grant is not undone; none ends early | [`ClientProperties::check_refusal`]: a credential is honoured until its reported expiry | `delivered-undone`, `renew-shortens` |
+//! | a response is sent when its change is durable; versions only increase | [`ClientProperties::check_version`]: an acknowledged version is never issued again | `version-reused`, `removal-keeps-version` |
+//! | an accepted request is applied once; a replay never gives a second lease | [`ClientProperties::check_same_lease`]: within the window, an idempotency key has one lease | `request-forgotten` |
+//! | an undo deletes the idempotency entry | [`ClientProperties::check_fresh_start`]: a retry is not told that a lease has expired which no client has seen | `retract-keeps-request` |
+//! | authority ends with the deadline, a release or a revoke, and never revives | [`ClientProperties::check_honoured`]: no success under a credential that has ended, or after its reported expiry | none: a simulated server ends what is due before it decides a batch; the unit tests show what it rejects |
+//! | fencing tokens strictly increase for each resource, in the order of grants | [`ClientProperties::check_token`] | `token-reused`, `token-kept`; the kernel's own assertion stops both first |
+//! | reported remaining time is never more than the real one; a replay shows the time that remains now | [`ClientProperties::check_remaining`] | `replay-restarts-ttl`, `replay-stored` |
 //! | wait queues are FIFO; no request barges | [`ClientProperties::check_order`]: nothing is granted past an earlier conflicting waiter, in the same batch or in a later one | `barge`, `lifo` |
 //!
 //! **Time.** Requests count from their arrival, which a client does not know, and the simulated network does. Reported
@@ -30,8 +31,8 @@ use std::collections::BTreeMap;
 use engine::internals::waiters::lease_request_of;
 use engine::{Decision, Reply, WaiterConnection};
 use kernel::{
-    Action, Bundle, Command, Credential, Granted, Identity, LeaseId, LeaseRequest, Limits, Live, Outcome,
-    Rejection, RequestKey, Response, Span, Time, Token, Version,
+    Action, Bundle, Command, Credential, Granted, Identity, LeaseId, LeaseRequest, Limits, Live, OnExpiry,
+    Outcome, Rejection, RequestKey, Response, Span, Time, Token, Version,
 };
 
 use crate::servers::clock::TrueTime;
@@ -118,6 +119,7 @@ impl ClientProperties {
         }
         if let Some(lease) = ended_by(command).and_then(|lease| self.leases.get_mut(&lease)) {
             lease.may_end = true;
+            lease.may_free |= !matches!(command.action, Action::Revoke(_));
         }
         for (held, ttl) in extended_by(command) {
             if let Some(lease) = self.leases.get_mut(&held.lease) {
@@ -197,7 +199,10 @@ impl ClientProperties {
         at: ResponseTime,
     ) -> Result<(), String> {
         let response = match outcome {
-            Outcome::Rejected(rejection) => return self.check_refusal(request, None, rejection, at),
+            Outcome::Rejected(rejection) => {
+                self.check_fresh_start(request, rejection, at.at)?;
+                return self.check_refusal(request, None, rejection, at);
+            }
             Outcome::Applied(response, _) | Outcome::Unchanged(response) => response,
         };
         match (response, &request.command.action) {
@@ -230,8 +235,9 @@ impl ClientProperties {
                 Ok(())
             }
             (Response::Revoking(lease), _) => {
-                if let Some(epoch) = self.leases.get(lease).map(|known| known.epoch) {
-                    self.has_ended(Credential { lease: *lease, epoch }, at.at);
+                if let Some(known) = self.leases.get_mut(lease) {
+                    known.revoked = true;
+                    known.ended.get_or_insert(at.at);
                 }
                 Ok(())
             }
@@ -256,6 +262,9 @@ impl ClientProperties {
         let owner = request.command.identity.clone();
         let new = KnownLease::new(owner, bundle, granted.epoch, granted.ttl, reported);
         let lease = self.leases.entry(granted.lease).or_insert(new);
+        if let Action::Acquire(wanted) = &request.command.action {
+            lease.hold = hold_of(wanted);
+        }
         let is_over = lease.ended.is_some_and(|ended| request.tried > ended);
         if is_over && granted.epoch == lease.epoch {
             return Err(format!("replayed as live after its end at {:?}: {granted:?}", lease.ended));
@@ -289,20 +298,15 @@ impl ClientProperties {
         self.check_remaining(held.lease, ttl, ReportedTime::new(at, live.deadline))
     }
 
-    /// Two conflicting leases are not live at the same time.
+    /// No lease is live while a conflicting one covers its resources: is live, on hold, or revoked and not reclaimed.
     fn check_exclusive(&self, shown: LeaseId, bundle: &Bundle, now: TrueTime) -> Result<(), String> {
         let may_end = self.leases.get(&shown).is_some_and(|lease| lease.may_end);
-        let mut others = self.leases.iter().filter(|(id, _)| **id != shown);
-        let other = others.find(|(_, other)| {
-            other.until > now
-                && !other.may_end
-                && other.ended.is_none()
-                && other.bundle.conflicts_with(bundle)
-        });
-        match other.filter(|_| !may_end) {
+        let covers = |other: &KnownLease| other.covers_until() > now && !other.may_free;
+        let mut others = self.leases.iter().filter(|(id, other)| **id != shown && covers(other));
+        match others.find(|(_, other)| other.bundle.conflicts_with(bundle) && !may_end) {
             Some((id, other)) => Err(format!(
-                "two holders: {shown:?} was reported as live at {now:?}, and {id:?} until {:?}",
-                other.until
+                "two holders: {shown:?} was reported as live at {now:?}, and {id:?} covers its resources until {:?}",
+                other.covers_until()
             )),
             None => Ok(()),
         }
@@ -405,6 +409,26 @@ impl ClientProperties {
         }
     }
 
+    /// A grant that reached no client is undone with its idempotency entry: a retry starts afresh, and is not told that
+    /// a lease has expired which could still be live.
+    fn check_fresh_start(
+        &self,
+        request: &PendingRequest,
+        rejection: &Rejection,
+        now: TrueTime,
+    ) -> Result<(), String> {
+        let keyed = key_of(&request.command).and_then(|key| self.requests.get(&key));
+        let Some((keyed, wanted)) = keyed.zip(lease_request_of(&request.command)) else { return Ok(()) };
+        let expires = ReportedTime { at: keyed.first_at, remaining: wanted.ttl }.earliest();
+        if *rejection == Rejection::LeaseExpired && keyed.lease.is_none() && now < expires {
+            return Err(format!(
+                "a retry was refused at {now:?} because of a lease that reached no client: {:?}",
+                request.command
+            ));
+        }
+        Ok(())
+    }
+
     /// A grant that was decided after another was delivered has a higher token.
     fn check_token(
         &mut self,
@@ -478,6 +502,15 @@ fn key_of(command: &Command) -> Option<(Identity, RequestKey)> {
         // Safe to repeat, and not stored.
         Action::Renew(_) | Action::Release(_) => None,
         _ => command.identity.clone().zip(command.request.map(|request| request.key)),
+    }
+}
+
+/// The hold that a request asks for; a manual one lasts until a reclaim.
+fn hold_of(wanted: &LeaseRequest) -> Span {
+    match wanted.on_expiry {
+        OnExpiry::Free => Span(0),
+        OnExpiry::Hold(span) => span,
+        OnExpiry::Manual => Span(u64::MAX),
     }
 }
 

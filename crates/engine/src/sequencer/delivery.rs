@@ -27,7 +27,7 @@ impl Delivery {
 
     /// The response was handed to its socket. If the network loses it from here on, the lease lasts until its TTL.
     pub fn confirm(mut self) {
-        self.report(true);
+        self.report(!planted!(ConfirmedAsLost));
     }
 
     /// Confirms the delivery if `reached` is true, otherwise reports it as failed.

@@ -10,6 +10,7 @@ mod snapshots;
 mod waiting;
 mod shard;
 mod batch_bound;
+mod rates;
 mod sequencer;
 mod engine;
 mod driver;

@@ -134,6 +134,23 @@ fn a_blob_committed_during_a_garbage_collection_is_kept() {
     assert_eq!(blobs.list("").expect("a list").len(), 1);
 }
 
+/// A server that was paused collected garbage after another had taken over its log: the uploads of the successor were in
+/// no state that it knew, and were deleted.
+#[test]
+fn a_deposed_server_keeps_the_blobs_of_its_successor() {
+    let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
+    let [deposed, successor] = [1, 2].map(|term| Uploads::new(Arc::clone(&blobs), Shard(0), Term(term)));
+    for uploads in [&deposed, &successor] {
+        let mut upload = uploads.begin().expect("writable");
+        upload.write(b"bytes").expect("writable");
+        drop(upload.finish().expect("durable"));
+    }
+    let sweep = |uploads: &Uploads| uploads.sweep(|| Some(BTreeSet::new())).expect("the store works");
+    assert_eq!(sweep(&deposed), 1, "its own");
+    assert_eq!(sweep(&deposed), 0, "not the successor's");
+    assert_eq!(sweep(&successor), 1);
+}
+
 /// A log that replays its appends, and checks each new floor for inline documents below it.
 struct CheckedLog {
     inner: MemoryLog,

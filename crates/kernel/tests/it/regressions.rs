@@ -1,8 +1,8 @@
 //! Known faults of lease services, each with its story. None may return.
 
 use kernel::{
-    Action, Age, Bundle, Command, Credential, InvalidRecord, Kernel, Limits, OnExpiry, Outcome, Predicate,
-    Rejection, Renewal, Response, Span, State, Time, Verdict, judge,
+    Action, Age, Bundle, Command, Credential, InvalidRecord, Kernel, LeaseRequest, Limits, OnExpiry, Outcome,
+    Pause, Paused, Predicate, Rejection, Renewal, Response, Scope, Span, State, Time, Verdict, judge,
 };
 use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key, member, one};
 
@@ -285,6 +285,25 @@ fn a_rebind_is_no_activity_so_the_idle_quota_ends_a_lease_that_is_only_rebound()
         assert!(rebinds < 10, "idle for ever");
     }
     assert!(world.now <= Time(10_000 + 1001));
+}
+
+/// An operator paused an identity to drain it. Its expired leases were on hold, and it took them back.
+#[test]
+fn a_paused_identity_cannot_rebind() {
+    let mut world = world();
+    let request = LeaseRequest { on_expiry: OnExpiry::Manual, ..grant(key("a"), Span(1000)) };
+    let granted = match world.by("ada", Action::Acquire(request)) {
+        Outcome::Applied(Response::Granted(granted), _) => granted,
+        other => panic!("not granted: {other:?}"),
+    };
+    world.now = Time(11_001);
+    let scope = Scope { namespace: None, identity: Some(identity("ada")) };
+    let pause = |paused| Action::Pause(Pause { whom: Paused::Scope(scope.clone()), paused });
+    world.by("operator", pause(true));
+    let rebind = Action::Rebind(held(&granted));
+    assert_eq!(world.by("ada", rebind.clone()), Outcome::Rejected(Rejection::Paused));
+    world.by("operator", pause(false));
+    assert!(matches!(world.by("ada", rebind), Outcome::Applied(Response::Granted(_), _)));
 }
 
 /// Each retracted grant left a gap in the queue of stored responses, behind the first valid one: clients

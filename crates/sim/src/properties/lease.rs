@@ -21,8 +21,14 @@ pub(super) struct KnownLease {
     pub(super) until: TrueTime,
     /// It has ended after that, if known.
     pub(super) latest: Option<TrueTime>,
-    /// A request that could end it has arrived.
+    /// The hold after expiry: its resources are not granted again before that has passed too.
+    pub(super) hold: Span,
+    /// A request that could end its authority has arrived.
     pub(super) may_end: bool,
+    /// A request that could free its resources has arrived.
+    pub(super) may_free: bool,
+    /// An operator was told that it is revoked: only a reclaim frees its resources.
+    pub(super) revoked: bool,
     /// A response has shown that its authority has ended.
     pub(super) ended: Option<TrueTime>,
     /// Pending requests that may extend it.
@@ -45,10 +51,19 @@ impl KnownLease {
             ttl_max: ttl,
             until: reported.earliest(),
             latest: None,
+            hold: Span(0),
             may_end: false,
+            may_free: false,
+            revoked: false,
             ended: None,
             extending: BTreeSet::new(),
         }
+    }
+
+    /// Until then its resources are not granted to another lease, unless a request frees them.
+    pub(super) fn covers_until(&self) -> TrueTime {
+        let covered = self.until.0.saturating_add(self.hold.0);
+        TrueTime(if self.revoked { u64::MAX } else { covered })
     }
 }
 

@@ -72,10 +72,12 @@ fn held(lease: u64) -> Credential {
     Credential { lease: id(lease), epoch: Epoch(1) }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what a server replies is a `Reply`")]
 fn applied(response: Response) -> Reply {
     Ok(Decision::Outcome(Outcome::Applied(response, Vec::new())))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what a server replies is a `Reply`")]
 fn rejected(rejection: Rejection) -> Reply {
     Ok(Decision::Outcome(Outcome::Rejected(rejection)))
 }
@@ -223,4 +225,38 @@ fn a_grant_past_an_earlier_waiter_is_a_violation() {
     fair.calls(3, &release("a", 5), &applied(Response::Released)).expect("a release");
     assert!(fair.receives(4, first, &granted(6, 1, 6, 4 + TTL.0)).is_ok());
     assert_eq!(waiter, first, "the same order in both");
+}
+
+#[test]
+fn a_grant_over_a_hold_or_a_revoked_lease_is_a_violation() {
+    let with_hold = |on_expiry| {
+        let mut observed = Observed::new();
+        let wanted = kernel::LeaseRequest { on_expiry, ..grant(key("k"), TTL) };
+        let command = Command::by(&identity("a"), Action::Acquire(wanted));
+        observed.calls(0, &command, &granted(5, 1, 5, TTL.0)).expect("the first grant");
+        observed
+    };
+    let hold = kernel::OnExpiry::Hold(Span(5000));
+    assert!(with_hold(hold).is_granted(14_000, "b", "k", 6).is_err(), "it is on hold");
+    assert!(with_hold(hold).is_granted(15_100, "b", "k", 6).is_ok(), "the hold is over");
+    assert!(
+        with_hold(kernel::OnExpiry::Manual).is_granted(999_000, "b", "k", 6).is_err(),
+        "only a reclaim ends it"
+    );
+    let revoke = Command::by(&identity("operator"), Action::Revoke(id(5)));
+    let mut revoked = Observed::with_holder();
+    revoked.calls(1, &revoke, &applied(Response::Revoking(id(5)))).expect("a revoke");
+    assert!(revoked.is_granted(20_000, "b", "k", 6).is_err(), "a revoke frees nothing");
+    revoked.sends(21_000, &Command::by(&identity("operator"), Action::Reclaim(id(5))), false);
+    assert!(revoked.is_granted(22_000, "b", "k", 7).is_ok());
+}
+
+/// The grant was undone because no response was delivered; its retry must not be refused with the old entry.
+#[test]
+fn a_retry_refused_because_of_a_lease_that_no_client_has_seen_is_a_violation() {
+    let expired = rejected(Rejection::LeaseExpired);
+    let mut observed = Observed::new();
+    observed.sends(0, &keyed(acquire("a", key("k"))), false);
+    assert!(observed.calls(5000, &keyed(acquire("a", key("k"))), &expired).is_err());
+    assert!(observed.calls(10_100, &keyed(acquire("a", key("k"))), &expired).is_ok(), "it may have expired");
 }
