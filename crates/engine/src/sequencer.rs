@@ -33,10 +33,10 @@ use store::{Bounds, ErrorKind, LogStore, Seq, StoreError};
 pub use self::delivery::Delivery;
 use self::inbox::{Drained, Inbox};
 use crate::checkpoint::Mark;
-use crate::connection::WaiterConnection;
 use crate::decider::ContentionEvent;
 use crate::shard::{LogSpace, Reply, Shard, Submission, TurnOutput, Unavailable, Wait};
 use crate::stopwatch::Stopwatch;
+use crate::waiting::WaiterConnection;
 
 /// How many commands may wait to be decided.
 pub const QUEUE_MAX: usize = 4096;
@@ -412,7 +412,7 @@ impl Shared {
             core.shard.dismiss();
         }
         for connection in &taken.closed_connections {
-            core.shard.hang_up(connection);
+            core.shard.disconnect(connection);
         }
         for (lease, reached) in taken.deliveries {
             core.shard.delivered(lease, reached);

@@ -59,6 +59,7 @@ mod statehash;
 
 // Queries, snapshots and checks.
 mod view;
+mod wait_graph;
 mod snapshot;
 pub mod invariants;
 
@@ -85,4 +86,5 @@ pub use snapshot::{AgentData, EndedLeaseData, KeyData, LeaseData, NamespaceData,
 pub use text::{AgentName, Identity, Metadata, Namespace, Owner, Reason, SessionName, TextError};
 pub use units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Shard, Span, Time, Token, Version};
 pub use view::{AgentState, AgentView, Counts, Cursor, KeyView, LeaseEnd, LeaseView};
+pub use wait_graph::{ConflictCursor, Page, SessionCursor};
 pub use waitdie::{Verdict, judge};

@@ -11,9 +11,9 @@ use kernel::{LeaseId, Span};
 use store::Seq;
 
 use super::{Query, ReplyTo};
-use crate::connection::WaiterConnection;
 use crate::shard::{Submission, Unavailable};
 use crate::stopwatch::Stopwatch;
+use crate::waiting::WaiterConnection;
 
 /// Nobody is woken to be earlier by less.
 const EARLIER: Duration = Duration::from_millis(2);

@@ -55,7 +55,7 @@ impl Driver {
 
     fn submit(&mut self, to: u32, action: Action, wait: bool) {
         let command = Command::by(&identity("ada"), action);
-        let wait = wait.then(|| Wait { most: Span(60_000), connection: WaiterConnection::default() });
+        let wait = wait.then(|| Wait { timeout: Span(60_000), connection: WaiterConnection::default() });
         self.shard.submit(Submission { wait, ..Submission::new(command, to) });
     }
 
@@ -163,7 +163,7 @@ fn without_log_space_waiters_are_served_once_there_is_space_again() {
     let mut driver = Driver::new();
     driver.submit(0, Action::Acquire(grant(one(Predicate::Consumes, "KEY:hot"), Span(300_000))), false);
     driver.turn();
-    let wait = |ms| Some(Wait { most: Span(ms), connection: WaiterConnection::default() });
+    let wait = |ms| Some(Wait { timeout: Span(ms), connection: WaiterConnection::default() });
     let writer = Command::by(&identity("bob"), Action::Acquire(grant(key("hot"), Span(60_000))));
     driver.shard.submit(Submission { wait: wait(1000), ..Submission::new(writer, 1) });
     driver.submit(2, Action::Acquire(small_reader()), true);
@@ -202,7 +202,7 @@ fn long_commands_add_nothing_to_a_full_batch() {
 
 fn submit(sequencer: &Sequencer, action: Action, wait: bool) -> Receiver<Reply> {
     let (send, receive) = channel();
-    let wait = wait.then(|| Wait { most: Span(60_000), connection: WaiterConnection::default() });
+    let wait = wait.then(|| Wait { timeout: Span(60_000), connection: WaiterConnection::default() });
     let command = Command::by(&identity("ada"), action);
     let to = Box::new(move |reply, delivery: Delivery| delivery.settle(send.send(reply).is_ok()));
     sequencer.submit(Submission { command, correlation: 0, document: None, wait, on_decided: None, to });

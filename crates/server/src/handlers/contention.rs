@@ -127,7 +127,7 @@ impl ReadableNamespaces {
     }
 
     fn waiters(&self, view: &ShardView<'_>, max: usize) -> Vec<Waiting> {
-        let waiters = view.waiters.iter().filter(|(_, waiter)| self.contains(&waiter.grant().namespace));
+        let waiters = view.waiters.iter().filter(|(_, waiter)| self.contains(&waiter.request().namespace));
         waiters.take(max).map(|(ticket, waiter)| present::waiter(view, ticket, waiter)).collect()
     }
 

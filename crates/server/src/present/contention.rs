@@ -27,7 +27,7 @@ pub(crate) fn resource_state(leases: &[LeaseView]) -> &'static str {
 }
 
 pub(crate) fn waiter(view: &ShardView<'_>, ticket: Ticket, waiter: &Waiter) -> Waiting {
-    let request = waiter.grant();
+    let request = waiter.request();
     let conflict = view.kernel.conflict(&request.namespace, &request.bundle, view.now);
     let holders = conflict.into_iter().flat_map(|conflict| conflict.holders);
     let holders = holders.filter_map(|lease| view.kernel.lease(lease, view.now).ok());

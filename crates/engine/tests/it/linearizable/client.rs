@@ -125,7 +125,7 @@ impl<'a> Client<'a> {
         let to: ReplyTo = Box::new(move |reply, delivery| {
             delivery.settle(send.send(record_acquire(&recorder, key, invoked, reply)).is_ok());
         });
-        let wait = Some(Wait { most: WAIT_MAX, connection: WaiterConnection::default() });
+        let wait = Some(Wait { timeout: WAIT_MAX, connection: WaiterConnection::default() });
         self.engine.sequencer().submit(Submission {
             command,
             correlation: 2,
