@@ -282,3 +282,58 @@ fn located(command: &Command, lsn: Lsn) -> Command {
     }
     command
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernel::{
+        Age, AgentName, Credential, Epoch, IdempotencyKey, LeaseId, LeaseRequest, OnExpiry, Owner, Predicate,
+        Reason, Renewal, RequestKey, SessionName,
+    };
+
+    fn record_bytes(action: Action, document: Option<&[u8]>) -> usize {
+        let identity = Identity::new(&"i".repeat(Identity::MAX_BYTES)).expect("the longest name");
+        let request = IdempotencyKey { key: RequestKey([1; 16]), fingerprint: [1; 16] };
+        let command = Command::by(&identity, action).with_request(request);
+        let mut batch = Vec::new();
+        encode_record(&mut batch, Lsn(u64::MAX), Time(u64::MAX), u128::MAX, &command, document);
+        batch.len()
+    }
+
+    fn longest<T>(new: impl Fn(&str) -> Option<T>) -> Option<T> {
+        (1..2000).rev().find_map(|length| new(&"x".repeat(length)))
+    }
+
+    /// The bound of a batch rests on this: a record above `RECORD_MAX` in a batch that is almost full would exceed it.
+    #[test]
+    fn the_largest_commands_fit_the_bound_of_a_record() {
+        let member = |n: usize| {
+            let name = format!("{n:0>width$}", width = ResourceName::MAX_NAME_BYTES);
+            let kind = "K".repeat(ResourceName::MAX_KIND_BYTES);
+            let resource = ResourceName::new(&kind, &name).expect("the longest name");
+            Member { resource, predicate: Predicate::Mutates }
+        };
+        let request = LeaseRequest {
+            namespace: Namespace::new(&"n".repeat(Namespace::MAX_BYTES)).expect("the longest name"),
+            bundle: Bundle::new((0..Bundle::MAX_MEMBERS).map(member).collect()).expect("the largest bundle"),
+            ttl: Span(u64::MAX),
+            on_expiry: OnExpiry::Hold(Span(u64::MAX)),
+            owner: longest(|text| Owner::new(text).ok()),
+            agent: longest(|text| AgentName::new(text).ok()),
+            session: longest(|text| SessionName::new(text).ok()),
+            attempt: Some(Age { at: Time(u64::MAX), tie: u64::MAX }),
+            reason: longest(|text| Reason::new(text).ok()),
+            metadata: Metadata::new(&[b'm'; Metadata::MAX_BYTES]).ok(),
+        };
+        let lease = LeaseId::from_u128((7 << 64) | u128::from(Lsn::MAX.0)).expect("a valid id");
+        let held = Credential { lease, epoch: Epoch(u32::MAX.into()) };
+        let renewal = Renewal { held, ttl: Some(Span(u64::MAX)) };
+        let acquire = record_bytes(Action::Acquire(request), None);
+        let renew = record_bytes(Action::Renew(vec![renewal; Action::MAX_BATCH]), None);
+        let document = vec![b'd'; Record::DOCUMENT_MAX];
+        let tick = record_bytes(Action::Tick, Some(&document));
+        assert!(acquire <= RECORD_MAX && acquire > RECORD_MAX / 2, "{acquire} of {RECORD_MAX}");
+        assert!(renew <= RECORD_MAX, "{renew}");
+        assert!(tick + MEMBER_MAX + 2048 <= RECORD_MAX, "{tick}");
+    }
+}

@@ -332,6 +332,12 @@ impl<R> Shard<R> {
         self.waiting.contended()
     }
 
+    /// Sets how many rows each kind of work on waiters may visit in one turn, [`VISITS_MAX`](crate::waiting::VISITS_MAX) by
+    /// default. Tests use a small number, so that work is suspended often.
+    pub fn set_visits_max(&mut self, max: usize) {
+        self.waiting.set_visits_max(max);
+    }
+
     /// The waiters and leases that work on waiters has visited since the last [`Shard::housekeep`].
     pub fn visits(&self) -> Visits {
         self.waiting.visits()

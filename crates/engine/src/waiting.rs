@@ -23,8 +23,8 @@ use std::collections::VecDeque;
 
 use kernel::{Age, Command, Conflict, Event, LeaseId, Outcome, Rejection, RequestKey, Response, Span, Time};
 
-pub use self::budget::Visits;
 use self::budget::{Budget, Work};
+pub use self::budget::{VISITS_MAX, Visits};
 pub use self::connection::{Wait, WaiterConnection};
 use self::deadlock::{GraphView, Progress, Search};
 use self::parked::Parked;
@@ -173,9 +173,19 @@ impl<R> Waiting<R> {
             || self.expiring.front().is_some_and(|(number, _)| self.serving.has_offered(*number))
     }
 
-    /// The time until a wait times out.
+    /// The time until the next deadline of a waiter has passed. Deadlines that have passed and cannot be handled yet do not
+    /// count: their waiters are to be offered freed resources first.
     pub(crate) fn until_timeout(&self, now: Time) -> Option<Span> {
-        self.parked.next_deadline().map(|deadline| Span(now.until(deadline).0 + 1))
+        let deadline = self.parked.next_deadline()?;
+        if deadline >= now {
+            return Some(Span(now.until(deadline).0 + 1));
+        }
+        (self.expiring.len() < VISITS_MAX).then_some(Span(0))
+    }
+
+    /// Sets how many rows each kind of work may visit in one turn.
+    pub(crate) fn set_visits_max(&mut self, max: usize) {
+        self.budget.set_max(max);
     }
 
     /// Rows visited in this turn.
@@ -248,7 +258,7 @@ impl<R> Waiting<R> {
         }
         let requester = match wait.filter(|_| self.parked.len() < WAITERS_MAX) {
             Some(wait) => {
-                let ticket = self.enqueue(decider, &command, correlation, age, wait, (to, on_decided));
+                let ticket = self.enqueue(decider, &command, correlation, age, &wait, (to, on_decided));
                 Requester::Queued(ticket)
             }
             None => Requester::Replying(to, on_decided),
@@ -262,7 +272,7 @@ impl<R> Waiting<R> {
         command: &Command,
         correlation: u128,
         age: Age,
-        wait: Wait,
+        wait: &Wait,
         reply: (R, Option<OnDecided>),
     ) -> Ticket {
         decider.watch_freed(true);
@@ -391,7 +401,7 @@ impl<R> Waiting<R> {
         }
         match requester {
             Requester::Queued(_) => {
-                self.note_contended(decider, &command, ContentionOutcome::Queued, &blocked)
+                self.note_contended(decider, &command, ContentionOutcome::Queued, &blocked);
             }
             Requester::Replying(to, on_decided) => {
                 self.note_contended(decider, &command, ContentionOutcome::Refused, &blocked);
@@ -463,7 +473,7 @@ impl<R> Waiting<R> {
     /// Ends the waits whose deadline has passed, after everything that was freed by then has been offered to them.
     fn end_waits(&mut self, decider: &mut Decider) {
         let now = decider.now();
-        while self.expiring.len() < Budget::VISITS_MAX
+        while self.expiring.len() < VISITS_MAX
             && let Some(ticket) = self.parked.take_due(now)
         {
             self.expiring.push_back((self.serving.next_number(), ticket));

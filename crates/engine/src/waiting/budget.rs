@@ -3,6 +3,9 @@
 //! Work that exceeds its budget stops, and continues in the next turn from where it stopped. Each kind of work has a
 //! budget of its own, so that none can starve another.
 
+/// The maximum number of rows that one kind of work visits in one turn.
+pub const VISITS_MAX: usize = 256;
+
 /// A kind of work on waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -26,14 +29,22 @@ pub struct Visits {
 }
 
 /// The visits of the current turn, and their bound.
-#[derive(Default)]
 pub(crate) struct Budget {
+    max: usize,
     visits: Visits,
 }
 
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget { max: VISITS_MAX, visits: Visits::default() }
+    }
+}
+
 impl Budget {
-    /// The maximum number of rows that one kind of work visits in one turn.
-    pub(crate) const VISITS_MAX: usize = 256;
+    /// Sets the maximum, at least 1. Tests use a small one, so that work is suspended often.
+    pub(crate) fn set_max(&mut self, max: usize) {
+        self.max = max.max(1);
+    }
 
     /// Begins a turn.
     pub(crate) fn reset(&mut self) {
@@ -47,7 +58,7 @@ impl Budget {
             Work::Searching => self.visits.searching,
             Work::Removing => self.visits.removing,
         };
-        if planted!(BudgetIgnored) { usize::MAX } else { Budget::VISITS_MAX.saturating_sub(visited) }
+        if planted!(BudgetIgnored) { usize::MAX } else { self.max.saturating_sub(visited) }
     }
 
     /// Whether nothing is left for this kind of work.

@@ -10,6 +10,8 @@ mod snapshots;
 mod waiting;
 mod shard;
 mod batch_bound;
+mod waiting_cost;
+mod deadlock;
 mod sequencer;
 mod engine;
 mod checkpointing;
