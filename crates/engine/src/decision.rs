@@ -1,4 +1,4 @@
-//! The decision on a command, and what a blocked request for a lease is told.
+//! The decision on a command, and the reply to a blocked request for a lease.
 //!
 //! A decision is published only when the state that it reveals is durable; so is a refusal.
 

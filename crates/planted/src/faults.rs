@@ -142,15 +142,15 @@ faults! {
     /// Ticks are not logged.
     TickUnlogged = "tick-unlogged" in "engine/src/decider.rs" caught by "servers",
     /// A new request is served before the waiters.
-    Barge = "barge" in "engine/src/waiting.rs" caught by "servers",
+    Barge = "barge" in "engine/src/waiting/admission.rs" caught by "servers",
     /// Waiters are served in reverse order.
     Lifo = "lifo" in "engine/src/waiting/queues.rs" caught by "servers",
     /// A waiter that timed out stays in the queue and is granted later.
-    TimedOutStillGranted = "timed-out-still-granted" in "engine/src/waiting.rs" caught by "engine/waiting",
+    TimedOutStillGranted = "timed-out-still-granted" in "engine/src/waiting/departure.rs" caught by "engine/shard",
     /// A waiter whose client has disconnected is served.
     DisconnectedStillServed = "disconnected-still-served" in "engine/src/waiting/serving.rs" caught by "engine/waiting",
     /// An attempt keeps waiting behind an older holder.
-    YoungerStays = "younger-stays" in "engine/src/waiting.rs" caught by "engine/shard",
+    YoungerStays = "younger-stays" in "engine/src/waiting/departure.rs" caught by "engine/shard",
     /// An attempt waits behind any conflicting lease, and deadlock cycles are not detected.
     AttemptsAlwaysWait = "attempts-always-wait" in "engine/src/waiting/verdict.rs" caught by "sim/agents",
     /// A retried attempt loses its age.
@@ -162,7 +162,7 @@ faults! {
     /// The search for deadlock cycles follows holders only, not waiters.
     CyclesHoldersOnly = "cycles-holders-only" in "engine/src/waiting/deadlock.rs" caught by "servers",
     /// A retry of a waiting request becomes a second waiter.
-    RetryQueuesTwice = "retry-queues-twice" in "engine/src/waiting.rs" caught by "servers",
+    RetryQueuesTwice = "retry-queues-twice" in "engine/src/waiting/admission.rs" caught by "servers",
     /// A grant whose response was not delivered is not retracted.
     UndeliveredStands = "undelivered-stands" in "engine/src/shard.rs" caught by "servers",
     /// A delivered grant is retracted because a later copy of its response was not delivered.
@@ -176,9 +176,13 @@ faults! {
     /// Each turn offers freed resources to the first waiters again, instead of continuing after the last that was tried.
     CursorRestarted = "cursor-restarted" in "engine/src/waiting/serving.rs" caught by "engine/waiting_cost",
     /// A search for deadlock cycles that exceeds its budget is dropped, and the request waits.
-    SearchForgotten = "search-forgotten" in "engine/src/waiting.rs" caught by "engine/deadlock",
+    SearchForgotten = "search-forgotten" in "engine/src/waiting/admission.rs" caught by "engine/deadlock",
     /// The backward search follows a waiter to the waiters ahead of it, instead of those behind it.
     CycleEdgeReversed = "cycle-edge-reversed" in "engine/src/waiting/deadlock.rs" caught by "engine/deadlock",
+    /// A search for deadlock cycles reads a node's leases before its wait queues.
+    LeasesReadFirst = "leases-read-first" in "engine/src/waiting/deadlock.rs" caught by "engine/deadlock",
+    /// A rebind does not restart the reading of holders in a suspended search.
+    RebindOverlooked = "rebind-overlooked" in "engine/src/waiting.rs" caught by "engine/deadlock",
     /// New work is accepted although the log has no space for it.
     NoSpaceIgnored = "no-space-ignored" in "engine/src/shard.rs" caught by "engine/shard",
     /// Responses are sent before the append.

@@ -311,6 +311,7 @@ impl Side {
                 *read = before;
             }
         }
+        self.plant_leases_first();
     }
 
     /// Adds the waiters for a session: for its waiters first, then for its leases.
@@ -318,6 +319,18 @@ impl Side {
         let cursor = SessionCursor::default();
         self.tasks.push(Task::SessionLeases { session: session.clone(), cursor });
         self.tasks.push(Task::SessionWaiters { session, from: Ticket::FIRST });
+        self.plant_leases_first();
+    }
+
+    /// A planted fault: what was pushed first, the leases, comes to the top of the stack.
+    fn plant_leases_first(&mut self) {
+        if planted!(LeasesReadFirst) {
+            let leases = |task: &Task| matches!(task, Task::Holders { .. } | Task::SessionLeases { .. });
+            if let Some(index) = self.tasks.iter().rposition(leases) {
+                let task = self.tasks.remove(index);
+                self.tasks.push(task);
+            }
+        }
     }
 
     /// Adds the waiters from the ticket `from` on that conflict with these members.

@@ -1,4 +1,4 @@
-//! The verdict on a blocked request: its age, wait-die, and what its client is told.
+//! The verdict on a blocked request: its age, wait-die, and the reply to its client.
 
 use kernel::{Age, Bundle, Command, Conflict, LeaseRequest, Member, Rejection, Time, Verdict};
 

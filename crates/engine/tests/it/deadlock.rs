@@ -217,29 +217,35 @@ fn a_waiter_that_leaves_during_the_search_closes_no_cycle() {
     assert!(driver.waits(closing) && driver.is_undecided(closing));
 }
 
-/// A waiter on the cycle is granted during the search: it moves from the wait queue to the leases, and its session stays on
-/// the cycle. A search that read leases before wait queues would see it in neither.
+/// A waiter on the cycle is granted during the search, between any two visits: it moves from the wait queue to the leases,
+/// and its session stays on the cycle. A search that read leases before wait queues would see it in neither.
 #[test]
 fn a_grant_during_the_search_keeps_its_session_on_the_cycle() {
-    for release_after in 0..12 {
-        let mut driver = Driver::new();
-        driver.chain("a", 200);
-        driver.chain("b", 200);
-        // a200 waits for `q` behind b0, which waits for the quiet holder of `q`.
-        let quiet = driver.hold("quiet", key("q"));
-        let granted = driver.wait("b0", key("q"));
-        driver.wait("a200", key("q"));
-        driver.settle();
-        let closing = driver.wait("b200", key("a0"));
-        assert!(driver.is_undecided(closing));
-        for _ in 0..release_after {
-            driver.turn();
+    let mut during = 0;
+    for (a, b) in [(1, 1), (1, 6), (6, 1)] {
+        for release_after in 0..60 {
+            let mut driver = Driver::new();
+            driver.chain("a", a);
+            driver.chain("b", b);
+            // The last of `a` waits for `q` behind b0, which waits for the quiet holder of `q`.
+            let quiet = driver.hold("quiet", key("q"));
+            let granted = driver.wait("b0", key("q"));
+            driver.wait(&format!("a{a}"), key("q"));
+            driver.settle();
+            driver.shard.set_visits_max(1);
+            let closing = driver.wait(&format!("b{b}"), key("a0"));
+            for _ in 0..release_after {
+                driver.turn();
+            }
+            during += usize::from(driver.is_undecided(closing));
+            driver.send(Action::Release(held(&quiet)), false);
+            driver.settle();
+            assert!(driver.granted(granted).is_some());
+            let context = format!("chains of {a} and {b}, released after {release_after} turns");
+            assert_eq!(driver.advice(closing), Some(Advice::Deadlock), "{context}");
         }
-        driver.send(Action::Release(held(&quiet)), false);
-        assert!(driver.granted(granted).is_some());
-        driver.settle();
-        assert_eq!(driver.advice(closing), Some(Advice::Deadlock), "released after {release_after} turns");
     }
+    assert!(during > 20, "released during the search: {during}");
 }
 
 /// A pending request that gets its lease, disconnects or is stopped needs no verdict any more.

@@ -290,6 +290,7 @@ fn a_waiter_that_times_out_learns_the_conflicting_leases() {
     assert_eq!((timed_out.advice, timed_out.position), (Advice::Wait, 1));
     assert_eq!(timed_out.holders, [driver.granted(1).lease]);
     assert!(driver.waits(2));
+    assert_eq!(driver.shard.waiters().len(), 1, "it has left the queue");
 }
 
 /// The expiry of a lease without waiters may be logged up to 5 s late; it has no effect on authority.

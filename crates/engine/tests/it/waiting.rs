@@ -1,6 +1,7 @@
 //! Wait queues: FIFO, bundles granted as a whole, no barging; compared with a list that is scanned in full.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::internals::decider::Decider;
 use engine::internals::shard::Shard;
@@ -40,10 +41,14 @@ struct Driver {
 
 impl Driver {
     fn new() -> Driver {
+        Driver::with_clock(FrozenClock)
+    }
+
+    fn with_clock(clock: impl Clock + 'static) -> Driver {
         let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
         let limits = Limits { history_max: 0, ..Limits::default() };
         let tenure = TenureConfig { store, writer: 1, limits };
-        let decider = Decider::open(Kernel::new(), Seq(0), Box::new(FrozenClock), &tenure);
+        let decider = Decider::open(Kernel::new(), Seq(0), Box::new(clock), &tenure);
         let shard = Shard::new(decider.expect("a valid clock"));
         Driver { shard, next: 0, connections: BTreeMap::new(), served: Vec::new() }
     }
@@ -210,6 +215,39 @@ fn a_waiter_whose_connection_has_closed_is_skipped() {
     driver.release(&holder);
     assert_eq!(driver.take_served_numbers(), [behind]);
     assert!(driver.shard.waiters().is_empty());
+}
+
+/// A clock that advances with every reading, in milliseconds.
+struct RestlessClock(AtomicU64);
+
+impl Clock for RestlessClock {
+    fn boot_clock(&self) -> Span {
+        Span(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn boot_id(&self) -> u128 {
+        1
+    }
+
+    fn unix_micros(&self) -> u64 {
+        1_800_000_000_000_000
+    }
+}
+
+/// A request read the clock, a lease expired, a waiter was granted it at a later time, and the request was applied with its
+/// earlier time. Here a lease expires between any two readings of the clock.
+#[test]
+fn time_does_not_go_back_between_a_hand_off_and_the_request_that_caused_it() {
+    for ttl in 1..100 {
+        let mut driver = Driver::with_clock(RestlessClock(AtomicU64::new(1)));
+        let holder = LeaseRequest { ttl: Span(ttl), ..request(key("k")) };
+        driver.submit(Action::Acquire(holder), None);
+        let waits = driver.acquire(key("k")).is_err();
+        for n in 0..40 {
+            driver.acquire(key(&format!("other{n}"))).expect("free");
+        }
+        assert_eq!(driver.take_served().len(), usize::from(waits), "ttl {ttl}");
+    }
 }
 
 /// The reference model: holders and waiters in order of arrival, scanned in full after every change.
