@@ -151,7 +151,7 @@ fn handoff() {
         let who = identity("ada");
         client.submit(0, acquire(&who, "k"), None);
         let mut holder = granted(&client.next().2);
-        let wait = || Some(Wait { most: Span(3_600_000), connection: WaiterConnection::default() });
+        let wait = || Some(Wait { timeout: Span(3_600_000), connection: WaiterConnection::default() });
         // The inbox is bounded: submit no faster than it is drained.
         for n in 0..waiters {
             client.submit(n, acquire(&who, "k"), wait());

@@ -3,8 +3,9 @@
 //! **What is absent.** No HTTP, no TLS, no command line. Clocks, randomness and stores come in as arguments.
 //!
 //! The modules in reading order: `record` encodes commands in the log, and `snapshot` a whole state; `clock` stamps;
-//! `decider` applies commands and collects them into batches; `connection` tells whether a waiter is still there, `waiters` are the wait queues, `deadlock` finds cycles of
-//! sessions, `rates` limits requests; `documents` locates documents; `shard` is all of that, one batch at a time;
+//! `decision` is the decision on a command; `decider` applies commands and collects them into batches; `waiting` has
+//! the wait queues, hand-off and deadlock detection; `rates` limits requests; `documents` locates documents; `shard` is
+//! all of that, one batch at a time;
 //! `sequencer` has the threads that drive it; `recovery` goes from a store to a state; `checkpoint` does the same beside
 //! the live state, to snapshot it and to truncate the log; `uploads` are documents that are too long for the log;
 //! `engine` is a running shard. `stopwatch` is for metrics only.
@@ -17,10 +18,9 @@ mod wire;
 mod record;
 mod snapshot;
 mod clock;
+mod decision;
 mod decider;
-mod connection;
-mod waiters;
-mod deadlock;
+mod waiting;
 mod rates;
 mod documents;
 mod shard;
@@ -34,18 +34,20 @@ mod engine;
 mod stopwatch;
 
 pub use clock::{Clock, MachineClock};
-pub use connection::WaiterConnection;
-pub use decider::{Advice, Blocked, ContentionEvent, ContentionOutcome, Decision, TenureConfig};
+pub use decider::TenureConfig;
+pub use decision::{
+    Advice, Blocked, ContentionEvent, ContentionOutcome, Decision, OnDecided, Reply, Unavailable,
+};
 pub use documents::DocumentLocation;
 pub use engine::{Engine, EngineObserver, Fatal, MaintenanceEvent, OpenError, Options};
 pub use executor::{Executor, Workers};
 pub use record::Record;
 pub use recovery::{DamagedSnapshot, SnapshotDamage};
 pub use sequencer::{Delivery, Measure, ReplyTo};
-pub use shard::{OnDecided, RENEWALS_MAX, Reply, Submission, Unavailable, Wait};
+pub use shard::{RENEWALS_MAX, Submission};
 pub use stopwatch::Stopwatch;
 pub use uploads::{Pin, ReadHold, Upload};
-pub use waiters::{Ticket, Waiter, Waiters};
+pub use waiting::{Ticket, Wait, Waiter, WaiterConnection, Waiters};
 
 /// The parts of an engine, for the simulator, which drives them step by step, and for tests and tools. Not part of the
 /// interface: the server uses none of it.
@@ -67,8 +69,8 @@ pub mod internals {
         pub use crate::decider::*;
     }
     /// See the module of this name in the sources.
-    pub mod waiters {
-        pub use crate::waiters::*;
+    pub mod waiting {
+        pub use crate::waiting::*;
     }
     /// See the module of this name in the sources.
     pub mod documents {

@@ -44,11 +44,11 @@ use store::{Bounds, LogStore, Seq, StoreError};
 pub use self::delivery::Delivery;
 use self::turn::{Runner, Shared};
 use crate::checkpoint::Mark;
-use crate::connection::WaiterConnection;
-use crate::decider::ContentionEvent;
+use crate::decision::{ContentionEvent, Reply, Unavailable};
 use crate::executor::Executor;
-use crate::shard::{LogSpace, Reply, Shard, Submission, Unavailable, Wait};
+use crate::shard::{LogSpace, Shard, Submission};
 use crate::sync::sync_channel;
+use crate::waiting::{Wait, WaiterConnection};
 
 /// Maximum number of requests for leases in the inbox, and of other commands, and of queries.
 pub const QUEUE_MAX: usize = 4096;

@@ -5,6 +5,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use core::ops::Bound;
 
 use crate::lease::{LeaseRef, Leases};
 use crate::predicate::Class;
@@ -101,5 +102,33 @@ impl ClaimSet {
     pub(crate) fn conflicting_with(&self, class: Class) -> impl Iterator<Item = LeaseRef> {
         let clashing = Class::ALL.into_iter().filter(move |held| class.conflicts_with(*held));
         clashing.flat_map(|held| self.of_class(held))
+    }
+
+    /// Like [`ClaimSet::conflicting_with`], with the sort keys, from after the claim with a given key.
+    pub(crate) fn conflicting_after(
+        &self,
+        class: Class,
+        after: Option<(Class, Age, Lsn)>,
+        leases: &Leases,
+    ) -> impl Iterator<Item = ((Class, Age, Lsn), LeaseRef)> {
+        let key = |claim: Claim| (claim.class, claim.age, claim.lsn);
+        let one = match self {
+            ClaimSet::One(held, lease) => Some((key(Claim::of(*held, *lease, leases)), *lease)),
+            _ => None,
+        };
+        // The classes that conflict are the last ones: the claims before them are not visited.
+        let first = Class::ALL.into_iter().find(|held| class.conflicts_with(*held)).map(Claim::first);
+        let from = match after {
+            Some((class, age, lsn)) => Bound::Excluded(Claim { class, age, lsn }),
+            None => first.map_or(Bound::Unbounded, Bound::Included),
+        };
+        let many = match self {
+            ClaimSet::Many(claims) => Some(claims.range((from, Bound::Unbounded))),
+            _ => None,
+        };
+        let many = many.into_iter().flatten().map(move |(claim, lease)| (key(*claim), *lease));
+        let left =
+            one.into_iter().filter(move |(claim, _)| after.is_none_or(|after| after < *claim)).chain(many);
+        left.filter(move |((held, ..), _)| class.conflicts_with(*held))
     }
 }

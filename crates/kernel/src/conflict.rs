@@ -179,7 +179,7 @@ impl Kernel {
         first.map(|lsn| self.lease_id(lsn))
     }
 
-    fn still_blocks(&self, lsn: Lsn, now: Time) -> bool {
+    pub(crate) fn still_blocks(&self, lsn: Lsn, now: Time) -> bool {
         self.live(lsn)
             .is_some_and(|lease| self.effective_phase(&self.leases[lease], now) != EffectivePhase::Expired)
     }

@@ -60,6 +60,7 @@ mod statehash;
 // Queries, snapshots and checks.
 mod view;
 mod pages;
+mod wait_graph;
 mod snapshot;
 mod content;
 pub mod invariants;
@@ -88,4 +89,5 @@ pub use snapshot::{AgentData, EndedLeaseData, KeyData, LeaseData, NamespaceData,
 pub use text::{AgentName, Identity, Metadata, Namespace, Owner, Reason, SessionName, TextError};
 pub use units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Shard, Span, Time, Token, Version};
 pub use view::{AgentState, AgentView, Counts, Cursor, KeyView, LeaseEnd, LeaseView};
+pub use wait_graph::{ConflictCursor, SearchStep, SessionCursor};
 pub use waitdie::{Verdict, judge};

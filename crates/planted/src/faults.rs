@@ -232,27 +232,27 @@ faults! {
     /// Ticks are not logged.
     TickUnlogged = "tick-unlogged" in "engine/src/decider.rs" caught by "servers",
     /// A new request is served before the waiters.
-    Barge = "barge" in "engine/src/decider.rs" caught by "servers",
+    Barge = "barge" in "engine/src/waiting/admission.rs" caught by "servers",
     /// Waiters are served in reverse order.
-    Lifo = "lifo" in "engine/src/waiters.rs" caught by "servers",
+    Lifo = "lifo" in "engine/src/waiting/queues.rs" caught by "servers",
     /// A waiter that timed out stays in the queue and is granted later.
-    TimedOutStillGranted = "timed-out-still-granted" in "engine/src/decider.rs" caught by "engine/waiting",
+    TimedOutStillGranted = "timed-out-still-granted" in "engine/src/waiting/departure.rs" caught by "engine/shard",
     /// A waiter whose client has disconnected is served.
-    DisconnectedStillServed = "disconnected-still-served" in "engine/src/waiters.rs" caught by "engine/waiting",
+    DisconnectedStillServed = "disconnected-still-served" in "engine/src/waiting/serving.rs" caught by "engine/waiting",
     /// An attempt keeps waiting behind an older holder.
-    YoungerStays = "younger-stays" in "engine/src/decider.rs" caught by "engine/shard",
+    YoungerStays = "younger-stays" in "engine/src/waiting/departure.rs" caught by "engine/shard",
     /// An attempt waits behind any conflicting lease, and deadlock cycles are not detected.
-    AttemptsAlwaysWait = "attempts-always-wait" in "engine/src/decider.rs" caught by "sim/agents",
+    AttemptsAlwaysWait = "attempts-always-wait" in "engine/src/waiting/verdict.rs" caught by "sim/agents",
     /// A retried attempt loses its age.
-    AttemptAgeReset = "attempt-age-reset" in "engine/src/decider.rs" caught by "sim/agents",
+    AttemptAgeReset = "attempt-age-reset" in "engine/src/waiting/verdict.rs" caught by "sim/agents",
     /// An expiry frees its resources without serving the waiters.
     ExpiryWithoutWakeup = "expiry-without-wakeup" in "engine/src/decider.rs" caught by "sim/agents",
     /// A wait never times out.
-    WaitUnbounded = "wait-unbounded" in "engine/src/shard.rs" caught by "sim/agents",
+    WaitUnbounded = "wait-unbounded" in "engine/src/waiting/parked.rs" caught by "sim/agents",
     /// The search for deadlock cycles follows holders only, not waiters.
-    CyclesHoldersOnly = "cycles-holders-only" in "engine/src/deadlock.rs" caught by "servers",
+    CyclesHoldersOnly = "cycles-holders-only" in "engine/src/waiting/deadlock.rs" caught by "servers",
     /// A retry of a waiting request becomes a second waiter.
-    RetryQueuesTwice = "retry-queues-twice" in "engine/src/shard.rs" caught by "servers",
+    RetryQueuesTwice = "retry-queues-twice" in "engine/src/waiting/admission.rs" caught by "servers",
     /// A grant whose response was not delivered is not retracted.
     UndeliveredStands = "undelivered-stands" in "engine/src/shard.rs" caught by "servers",
     /// A delivered grant is retracted because a later copy of its response was not delivered.
@@ -260,7 +260,19 @@ faults! {
     /// A grant is undone when its first response is lost, although a replay may still arrive.
     ReplayIgnored = "replay-ignored" in "engine/src/shard.rs" caught by "engine/shard",
     /// Every waiter that a command frees is granted in the same batch, however large it becomes.
-    BatchUnbounded = "batch-unbounded" in "engine/src/decider.rs" caught by "engine/batch_bound",
+    BatchUnbounded = "batch-unbounded" in "engine/src/waiting/serving.rs" caught by "engine/batch_bound",
+    /// Work on waiters ignores the budget of its turn.
+    BudgetIgnored = "budget-ignored" in "engine/src/waiting/budget.rs" caught by "engine/waiting_cost",
+    /// Each turn offers freed resources to the first waiters again, instead of continuing after the last that was tried.
+    CursorRestarted = "cursor-restarted" in "engine/src/waiting/serving.rs" caught by "engine/waiting_cost",
+    /// A search for deadlock cycles that exceeds its budget is dropped, and the request waits.
+    SearchForgotten = "search-forgotten" in "engine/src/waiting/admission.rs" caught by "engine/deadlock",
+    /// The backward search follows a waiter to the waiters ahead of it, instead of those behind it.
+    CycleEdgeReversed = "cycle-edge-reversed" in "engine/src/waiting/deadlock.rs" caught by "engine/deadlock",
+    /// A search for deadlock cycles reads a node's leases before its wait queues.
+    LeasesReadFirst = "leases-read-first" in "engine/src/waiting/deadlock.rs" caught by "engine/deadlock",
+    /// A rebind does not restart the reading of holders in a suspended search.
+    RebindOverlooked = "rebind-overlooked" in "engine/src/waiting.rs" caught by "engine/deadlock",
     /// A name with many expired shared holders is refused although it is free.
     ExpiredHoldersBlock = "expired-holders-block" in "engine/src/decider.rs" caught by "engine/waiting",
     /// New work is accepted although the log has no space for it.

@@ -28,7 +28,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use engine::internals::waiters::lease_request_of;
+use engine::internals::waiting::lease_request_of;
 use engine::{Decision, Reply, WaiterConnection};
 use kernel::{
     Action, Bundle, Command, Credential, Granted, Identity, LeaseId, LeaseRequest, Limits, Live, OnExpiry,

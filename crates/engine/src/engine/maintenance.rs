@@ -11,9 +11,10 @@ use store::{BlobStore, ErrorKind, LogReader, StoreError};
 use super::tasks::{Task, Worker};
 use super::{EngineObserver, Fatal, MaintenanceEvent, Options};
 use crate::checkpoint::{self, CheckpointError, Mark, TruncationPlan};
+use crate::decision::Unavailable;
 use crate::documents::{BlobId, DocumentLocation};
 use crate::sequencer::{ReplyTo, Sequencer};
-use crate::shard::{Submission, Unavailable};
+use crate::shard::Submission;
 use crate::uploads::Uploads;
 
 /// Maximum number of relocations in flight.

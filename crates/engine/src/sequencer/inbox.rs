@@ -9,9 +9,10 @@ use kernel::{Action, LeaseId};
 use store::Seq;
 
 use super::{Query, ReplyTo};
-use crate::connection::WaiterConnection;
-use crate::shard::{Submission, Unavailable};
+use crate::decision::Unavailable;
+use crate::shard::Submission;
 use crate::sync::{Mutex, MutexGuard, lock};
+use crate::waiting::WaiterConnection;
 
 /// The inbox of a sequencer.
 pub(super) struct Inbox {

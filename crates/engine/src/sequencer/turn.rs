@@ -11,8 +11,9 @@ use super::batch::PendingBatch;
 use super::inbox::{Capacity, Inbox, is_lease_request};
 use super::{BatchObserver, Ended, Health, OnEnd, Publish, QUEUE_MAX, ReplyTo};
 use crate::checkpoint::Mark;
+use crate::decision::Unavailable;
 use crate::executor::{Executor, Timer};
-use crate::shard::{LogSpace, Shard, Unavailable};
+use crate::shard::{LogSpace, Shard};
 use crate::stopwatch::Stopwatch;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError, TryLockError, lock};
 
@@ -430,7 +431,7 @@ impl Core {
         }
         for _ in 0..REPORTS_MAX {
             let Some(connection) = arrivals.disconnected.pop_front() else { break };
-            self.shard.hang_up(&connection);
+            self.shard.disconnect(&connection);
         }
         for _ in 0..REPORTS_MAX {
             if self.is_full() {

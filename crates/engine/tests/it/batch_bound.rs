@@ -8,19 +8,16 @@ use engine::internals::sequencer::Sequencer;
 use engine::internals::shard::{LogSpace, Shard};
 use engine::{Decision, Delivery, MachineClock, Reply, Submission, Wait, WaiterConnection};
 use kernel::{
-    Action, Bundle, Command, Granted, Kernel, LeaseRequest, Metadata, Outcome, Predicate, Renewal, Response,
-    Span,
+    Action, Bundle, Command, Granted, IdempotencyKey, Kernel, LeaseRequest, Metadata, Outcome, Predicate,
+    Renewal, RequestKey, Response, Span,
 };
 use sim::fixture::{grant, held, identity, key, member, one};
 use store::disk::{DiskLog, LogOptions};
 use store::fs::RealFs;
-use store::{LogStore, Seq};
+use store::{BATCH_MAX, LogStore, Seq};
 
 use crate::deadline::DEADLINE;
 use crate::fixture::{TENURE, TestClock, executor};
-
-/// Above the soft bound by one command, and below the 4 MiB that every log accepts in one batch.
-const BATCH_MAX: usize = 2 << 20;
 
 /// A shard whose callers are numbers. Every sealed batch is compared with the bound.
 struct Driver {
@@ -55,7 +52,7 @@ impl Driver {
 
     fn submit(&mut self, to: u32, action: Action, wait: bool) {
         let command = Command::by(&identity("ada"), action);
-        let wait = wait.then(|| Wait { most: Span(60_000), connection: WaiterConnection::default() });
+        let wait = wait.then(|| Wait { timeout: Span(60_000), connection: WaiterConnection::default() });
         self.shard.submit(Submission { wait, ..Submission::new(command, to) });
     }
 
@@ -163,7 +160,7 @@ fn without_log_space_waiters_are_served_once_there_is_space_again() {
     let mut driver = Driver::new();
     driver.submit(0, Action::Acquire(grant(one(Predicate::Consumes, "KEY:hot"), Span(300_000))), false);
     driver.turn();
-    let wait = |ms| Some(Wait { most: Span(ms), connection: WaiterConnection::default() });
+    let wait = |ms| Some(Wait { timeout: Span(ms), connection: WaiterConnection::default() });
     let writer = Command::by(&identity("bob"), Action::Acquire(grant(key("hot"), Span(60_000))));
     driver.shard.submit(Submission { wait: wait(1000), ..Submission::new(writer, 1) });
     driver.submit(2, Action::Acquire(small_reader()), true);
@@ -176,6 +173,91 @@ fn without_log_space_waiters_are_served_once_there_is_space_again() {
     assert_eq!(driver.batches.len(), batches, "nothing is logged");
     driver.shard.set_space(LogSpace::Plenty);
     assert_eq!(granted_to(&driver.settle()), [2]);
+}
+
+/// A client disconnected while the log had no free space, and the waiter behind it was granted a lease: a record was logged
+/// where none could be. With the reserve left, a release handed the reserve to a new grant.
+#[test]
+fn without_log_space_neither_a_disconnect_nor_a_release_grants_a_lease() {
+    let mut driver = Driver::new();
+    driver.submit(0, Action::Acquire(grant(one(Predicate::Consumes, "KEY:hot"), Span(300_000))), false);
+    driver.submit(0, Action::Acquire(grant(key("other"), Span(300_000))), false);
+    let holders: Vec<Granted> = driver.turn().iter().filter_map(|(_, reply)| granted(reply)).collect();
+    let connection = WaiterConnection::default();
+    let wait = Some(Wait { timeout: Span(60_000), connection: connection.clone() });
+    let writer = Command::by(&identity("bob"), Action::Acquire(grant(key("hot"), Span(60_000))));
+    driver.shard.submit(Submission { wait, ..Submission::new(writer, 1) });
+    driver.submit(2, Action::Acquire(small_reader()), true);
+    driver.submit(3, Action::Acquire(grant(key("other"), Span(60_000))), true);
+    driver.settle();
+    let batches = driver.batches.len();
+    driver.shard.set_space(LogSpace::Nothing);
+    driver.shard.disconnect(&connection);
+    assert!(driver.settle().is_empty() && driver.batches.len() == batches, "nothing is logged");
+    driver.shard.set_space(LogSpace::Reserve);
+    driver.submit(4, Action::Release(held(&holders[1])), false);
+    let replies = driver.settle();
+    assert_eq!((granted_to(&replies), driver.batches.len()), (vec![], batches + 1), "the release only");
+    assert!(!driver.shard.is_handing_off(), "there is no space for grants");
+    driver.shard.set_space(LogSpace::Plenty);
+    assert!(driver.shard.is_handing_off());
+    assert_eq!(granted_to(&driver.settle()), [2, 3]);
+}
+
+/// Thousands of responses fail at once: their grants are undone over several batches, and one that is replayed meanwhile
+/// is not undone.
+#[test]
+fn undelivered_grants_are_undone_within_the_bound_of_a_batch_and_once_there_is_space() {
+    let mut driver = Driver::new();
+    let request = |n: u8| IdempotencyKey { key: RequestKey([n; 16]), fingerprint: [n; 16] };
+    let acquire = |n: u8| {
+        let action = Action::Acquire(grant(key(&format!("k{n}")), Span(60_000)));
+        Command::by(&identity("ada"), action).with_request(request(n))
+    };
+    for n in 0..3 {
+        driver.shard.submit(Submission::new(acquire(n), u32::from(n)));
+    }
+    let leases: Vec<Granted> = driver.turn().iter().filter_map(|(_, reply)| granted(reply)).collect();
+    driver.shard.set_space(LogSpace::Nothing);
+    for lease in &leases {
+        driver.shard.delivered(lease.lease, false);
+    }
+    assert_eq!(driver.shard.kernel().counts().leases, 3, "nothing may be logged");
+    assert_ne!(driver.shard.until_due(), Some(Span(0)));
+    driver.shard.set_space(LogSpace::Plenty);
+    // A replay is decided before the grants are undone: it may deliver the lease.
+    driver.shard.submit(Submission::new(acquire(1), 9));
+    assert_eq!(driver.shard.until_due(), Some(Span(0)));
+    driver.settle();
+    assert_eq!(driver.shard.kernel().counts().leases, 1);
+    driver.shard.delivered(leases[1].lease, false);
+    assert_eq!(driver.shard.kernel().counts().leases, 0, "the replay failed too");
+}
+
+/// A batch that is full takes neither retractions nor parts of long commands.
+#[test]
+fn nothing_is_added_to_a_full_batch() {
+    let mut driver = Driver::new();
+    driver.submit(0, Action::Acquire(grant(key("k"), Span(60_000))), false);
+    driver.submit(1, Action::Acquire(grant(key("lost"), Span(60_000))), false);
+    let leases: Vec<Granted> = driver.turn().iter().filter_map(|(_, reply)| granted(reply)).collect();
+    driver.submit(2, Action::Renew(vec![renewal(&leases[0]); 10_000]), false);
+    let mut n = 100;
+    while !driver.shard.is_full() {
+        driver.submit(n, Action::Acquire(large_reader(n)), false);
+        n += 1;
+    }
+    let bytes = driver.shard.load().0;
+    driver.shard.delivered(leases[1].lease, false);
+    driver.clock.0.fetch_add(60_001, Ordering::Relaxed);
+    for _ in 0..10 {
+        driver.shard.housekeep();
+    }
+    driver.submit(3, Action::Renew(vec![renewal(&leases[0]); 10_000]), false);
+    assert_eq!(driver.shard.load().0, bytes);
+    driver.settle();
+    let lost = driver.shard.kernel().lease(leases[1].lease, driver.shard.now());
+    assert!(!lost.is_ok_and(|view| view.ended.is_none()), "undone in a later batch");
 }
 
 fn renewal(granted: &Granted) -> Renewal {
@@ -202,7 +284,7 @@ fn long_commands_add_nothing_to_a_full_batch() {
 
 fn submit(sequencer: &Sequencer, action: Action, wait: bool) -> Receiver<Reply> {
     let (send, receive) = channel();
-    let wait = wait.then(|| Wait { most: Span(60_000), connection: WaiterConnection::default() });
+    let wait = wait.then(|| Wait { timeout: Span(60_000), connection: WaiterConnection::default() });
     let command = Command::by(&identity("ada"), action);
     let to = Box::new(move |reply, delivery: Delivery| delivery.settle(send.send(reply).is_ok()));
     sequencer.submit(Submission { command, correlation: 0, document: None, wait, on_decided: None, to });

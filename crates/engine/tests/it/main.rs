@@ -11,6 +11,8 @@ mod waiting;
 mod shard;
 mod batch_bound;
 mod rates;
+mod waiting_cost;
+mod deadlock;
 mod sequencer;
 mod engine;
 mod driver;

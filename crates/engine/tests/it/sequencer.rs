@@ -69,7 +69,7 @@ fn submit_waiting(sequencer: &Sequencer, name: &str, action: Action, wait: Optio
 }
 
 fn wait(ms: u64) -> Wait {
-    Wait { most: Span(ms), connection: WaiterConnection::default() }
+    Wait { timeout: Span(ms), connection: WaiterConnection::default() }
 }
 
 fn acquire(name: &str) -> Action {

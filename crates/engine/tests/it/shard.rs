@@ -56,7 +56,7 @@ impl Driver {
     }
 
     fn send(&mut self, to: u32, command: Command, wait: Option<u64>) {
-        let wait = wait.map(|most| Wait { most: Span(most), connection: WaiterConnection::default() });
+        let wait = wait.map(|most| Wait { timeout: Span(most), connection: WaiterConnection::default() });
         self.shard.submit(Submission { command, correlation: 0, document: None, wait, on_decided: None, to });
         self.turn();
     }
@@ -231,7 +231,7 @@ fn every_contention_is_reported() {
     driver.send(1, acquire("ada", grant(key("x"), Span(60_000))), None);
     let lease = driver.granted(1).lease;
     let mut submit = |command: Command, wait: Option<u64>| {
-        let wait = wait.map(|most| Wait { most: Span(most), connection: WaiterConnection::default() });
+        let wait = wait.map(|most| Wait { timeout: Span(most), connection: WaiterConnection::default() });
         driver.shard.submit(Submission { wait, ..Submission::new(command, 2) });
         let contended = driver.shard.end_turn().contended;
         assert!(
@@ -290,6 +290,7 @@ fn a_waiter_that_times_out_learns_the_conflicting_leases() {
     assert_eq!((timed_out.advice, timed_out.position), (Advice::Wait, 1));
     assert_eq!(timed_out.holders, [driver.granted(1).lease]);
     assert!(driver.waits(2));
+    assert_eq!(driver.shard.waiters().len(), 1, "it has left the queue");
 }
 
 /// The expiry of a lease without waiters may be logged up to 5 s late; it has no effect on authority.
@@ -481,18 +482,18 @@ fn a_disconnected_waiter_leaves_the_queue_at_once() {
     let mut driver = Driver::new();
     driver.send(1, acquire("ada", grant(key("x"), Span(60_000))), None);
     let connection = WaiterConnection::default();
-    let wait = Some(Wait { most: Span(60_000), connection: connection.clone() });
+    let wait = Some(Wait { timeout: Span(60_000), connection: connection.clone() });
     let command = acquire("bob", grant(key("x"), Span(60_000)));
     driver.shard.submit(Submission { wait, ..Submission::new(command, 2) });
     driver.send(3, acquire("cid", grant(key("x"), Span(60_000))), Some(60_000));
     assert_eq!(driver.shard.waiters().len(), 2);
-    driver.shard.hang_up(&connection);
+    driver.shard.disconnect(&connection);
     driver.turn();
     assert_eq!(driver.shard.waiters().len(), 1);
     assert!(driver.waits(2), "it gets no reply");
     driver.send(4, Command::by(&identity("ada"), release(&driver.granted(1))), None);
     driver.granted(3);
-    driver.shard.hang_up(&connection);
+    driver.shard.disconnect(&connection);
 }
 
 #[test]

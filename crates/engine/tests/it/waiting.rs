@@ -1,15 +1,19 @@
 //! Wait queues: FIFO, bundles granted as a whole, no barging; compared with a list that is scanned in full.
 
-use std::sync::atomic::Ordering;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::internals::decider::{Admission, Decider};
-use engine::{Clock, Decision, TenureConfig, Ticket, WaiterConnection};
-use kernel::{Action, Bundle, Command, Granted, Kernel, Limits, Outcome, Predicate, Response, Span, Store};
-use sim::fixture::{grant, held, identity, key, member, one};
+use engine::internals::decider::Decider;
+use engine::internals::shard::Shard;
+use engine::{Clock, Decision, Reply, Submission, TenureConfig, Wait, WaiterConnection};
+use kernel::{
+    Action, Bundle, Command, Granted, Kernel, LeaseRequest, Limits, Outcome, Predicate, Response, Span, Store,
+};
+use sim::fixture::{default_namespace, grant, held, identity, key, member, one};
 use sim::rng::Rng;
 use store::Seq;
 
-use crate::fixture::{TENURE, TestClock};
+use crate::fixture::TestClock;
 
 /// These tests do not depend on time.
 struct FrozenClock;
@@ -28,14 +32,90 @@ impl Clock for FrozenClock {
     }
 }
 
-fn decider() -> Decider {
-    let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let tenure = TenureConfig { store, writer: 1, limits: Limits { history_max: 0, ..Limits::default() } };
-    Decider::open(Kernel::new(), Seq(0), Box::new(FrozenClock), &tenure).expect("a valid clock")
+/// A shard whose callers are numbers; each step is a turn.
+struct Driver {
+    shard: Shard<u32>,
+    next: u32,
+    connections: BTreeMap<u32, WaiterConnection>,
+    /// Waiters that were granted a lease, not taken yet.
+    served: Vec<(u32, Granted)>,
 }
 
-fn acquire_command(bundle: Bundle) -> Command {
-    Command::by(&identity("ada"), Action::Acquire(grant(bundle, Span(60_000))))
+impl Driver {
+    fn new() -> Driver {
+        Driver::with_clock(FrozenClock)
+    }
+
+    fn with_clock(clock: impl Clock + 'static) -> Driver {
+        let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
+        let limits = Limits { history_max: 0, ..Limits::default() };
+        let tenure = TenureConfig { store, writer: 1, limits };
+        let decider = Decider::open(Kernel::new(), Seq(0), Box::new(clock), &tenure);
+        let shard = Shard::new(decider.expect("a valid clock"));
+        Driver { shard, next: 0, connections: BTreeMap::new(), served: Vec::new() }
+    }
+
+    /// Ends the turn; returns the reply to `to`.
+    fn end_turn(&mut self, to: u32) -> Option<Reply> {
+        let mut own = None;
+        for (other, reply, _) in self.shard.end_turn().replies {
+            if other == to {
+                own = Some(reply);
+            } else {
+                let lease = reply.as_ref().ok().and_then(granted).expect("a waiter was granted a lease");
+                self.served.push((other, lease));
+            }
+        }
+        own
+    }
+
+    fn submit(&mut self, action: Action, wait: Option<Wait>) -> (u32, Option<Reply>) {
+        self.next += 1;
+        self.shard.housekeep();
+        let command = Command::by(&identity("ada"), action);
+        self.shard.submit(Submission { wait, ..Submission::new(command, self.next) });
+        (self.next, self.end_turn(self.next))
+    }
+
+    /// The lease, or the number of the waiter and its queue position.
+    fn acquire(&mut self, bundle: Bundle) -> Result<Granted, (u32, usize)> {
+        let position = self.shard.waiters().count_ahead(&default_namespace(), &bundle, None);
+        let connection = WaiterConnection::default();
+        let wait = Some(Wait { timeout: Span(60_000), connection: connection.clone() });
+        match self.submit(Action::Acquire(request(bundle)), wait) {
+            (_, Some(reply)) => Ok(reply.as_ref().ok().and_then(granted).expect("granted or waiting")),
+            (number, None) => {
+                self.connections.insert(number, connection);
+                Err((number, position))
+            }
+        }
+    }
+
+    fn release(&mut self, lease: &Granted) {
+        let reply = self.submit(Action::Release(held(lease)), None).1;
+        assert!(
+            matches!(reply, Some(Ok(Decision::Outcome(Outcome::Applied(Response::Released, _))))),
+            "{reply:?}"
+        );
+    }
+
+    fn disconnect(&mut self, waiter: u32) {
+        self.shard.housekeep();
+        self.shard.disconnect(&self.connections[&waiter]);
+        assert_eq!(self.end_turn(waiter), None, "a disconnected waiter gets no reply");
+    }
+
+    fn take_served(&mut self) -> Vec<(u32, Granted)> {
+        std::mem::take(&mut self.served)
+    }
+
+    fn take_served_numbers(&mut self) -> Vec<u32> {
+        self.take_served().into_iter().map(|(number, _)| number).collect()
+    }
+}
+
+fn request(bundle: Bundle) -> LeaseRequest {
+    grant(bundle, Span(60_000))
 }
 
 fn granted(decision: &Decision) -> Option<Granted> {
@@ -45,41 +125,22 @@ fn granted(decision: &Decision) -> Option<Granted> {
     }
 }
 
-fn acquire(decider: &mut Decider, bundle: Bundle) -> Result<Granted, (Ticket, usize)> {
-    match decider.ask(&acquire_command(bundle), 0, Some(&WaiterConnection::default())) {
-        Admission::Decided(decision) => Ok(granted(&decision).expect("granted or waiting")),
-        Admission::Waiting { ticket, position } => Err((ticket, position)),
-    }
-}
-
-fn release(decider: &mut Decider, lease: &Granted) {
-    let outcome = decider.decide(&Command::by(&identity("ada"), Action::Release(held(lease))), 0, None);
-    assert!(matches!(outcome, Outcome::Applied(Response::Released, _)), "{outcome:?}");
-}
-
-fn served(decider: &mut Decider) -> Vec<(Ticket, Granted)> {
-    let served = decider.take_served().into_iter();
-    let granted =
-        served.filter_map(|(ticket, decision)| Some((ticket, granted(&decision?).expect("granted"))));
-    granted.collect()
-}
-
 #[test]
 fn a_key_is_handed_off_in_order_of_arrival() {
-    let mut decider = decider();
-    let mut holder = acquire(&mut decider, key("k")).expect("free");
-    let tickets: Vec<Ticket> = (0..5)
+    let mut driver = Driver::new();
+    let mut holder = driver.acquire(key("k")).expect("free");
+    let waiters: Vec<u32> = (0..5)
         .map(|n| {
-            let (ticket, position) = acquire(&mut decider, key("k")).expect_err("held");
+            let (waiter, position) = driver.acquire(key("k")).expect_err("held");
             assert_eq!(position, n);
-            ticket
+            waiter
         })
         .collect();
-    for ticket in tickets {
-        release(&mut decider, &holder);
-        let served = served(&mut decider);
+    for waiter in waiters {
+        driver.release(&holder);
+        let served = driver.take_served();
         assert_eq!(served.len(), 1, "the next waiter only");
-        assert_eq!(served[0].0, ticket);
+        assert_eq!(served[0].0, waiter);
         assert!(served[0].1.token > holder.token);
         holder = served[0].1;
     }
@@ -89,97 +150,105 @@ fn a_key_is_handed_off_in_order_of_arrival() {
 /// yet; a stream of such requests starved the bundle.
 #[test]
 fn no_request_barges_past_a_waiting_bundle() {
-    let mut decider = decider();
-    let x = acquire(&mut decider, key("x")).expect("free");
-    let y = acquire(&mut decider, key("y")).expect("free");
+    let mut driver = Driver::new();
+    let x = driver.acquire(key("x")).expect("free");
+    let y = driver.acquire(key("y")).expect("free");
     let both = Bundle::new(vec![member(Predicate::Mutates, "KEY:x"), member(Predicate::Mutates, "KEY:y")]);
-    let (bundle, _) = acquire(&mut decider, both.expect("two")).expect_err("held");
-    release(&mut decider, &x);
-    assert_eq!(served(&mut decider), [], "half of the bundle is still held");
-    let (late, position) = acquire(&mut decider, key("x")).expect_err("the bundle is ahead");
+    let (bundle, _) = driver.acquire(both.expect("two")).expect_err("held");
+    driver.release(&x);
+    assert_eq!(driver.take_served(), [], "half of the bundle is still held");
+    let (late, position) = driver.acquire(key("x")).expect_err("the bundle is ahead");
     assert_eq!(position, 1);
-    match decider.ask(&acquire_command(key("x")), 0, None) {
-        Admission::Decided(decision) => assert!(matches!(decision, Decision::Blocked(_)), "{decision:?}"),
-        Admission::Waiting { .. } => panic!("the request has no wait"),
-    }
-    release(&mut decider, &y);
-    let bundle_grant = served(&mut decider);
+    let reply = driver.submit(Action::Acquire(request(key("x"))), None).1;
+    assert!(matches!(reply, Some(Ok(Decision::Blocked(_)))), "{reply:?}");
+    driver.release(&y);
+    let bundle_grant = driver.take_served();
     assert_eq!(bundle_grant.len(), 1);
     assert_eq!(bundle_grant[0].0, bundle);
-    release(&mut decider, &bundle_grant[0].1);
-    assert_eq!(served(&mut decider)[0].0, late);
+    driver.release(&bundle_grant[0].1);
+    assert_eq!(driver.take_served_numbers(), [late]);
 }
 
 #[test]
 fn readers_are_served_together_but_not_past_a_writer_between_them() {
-    let mut decider = decider();
-    let writer = acquire(&mut decider, one(Predicate::Mutates, "FILE:/a/*")).expect("free");
-    let reader = |decider: &mut Decider, path: &str| {
-        acquire(decider, one(Predicate::Consumes, path)).expect_err("held").0
-    };
-    let first = reader(&mut decider, "FILE:/a/b");
-    let second = reader(&mut decider, "FILE:/a/c");
-    let (between, _) = acquire(&mut decider, one(Predicate::Mutates, "FILE:/a/*")).expect_err("held");
-    let third = reader(&mut decider, "FILE:/a/d");
-    release(&mut decider, &writer);
-    let readers = served(&mut decider);
-    assert_eq!(readers.iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(), [first, second]);
-    release(&mut decider, &readers[0].1);
-    assert_eq!(served(&mut decider), []);
-    release(&mut decider, &readers[1].1);
-    let next = served(&mut decider);
+    let mut driver = Driver::new();
+    let writer = driver.acquire(one(Predicate::Mutates, "FILE:/a/*")).expect("free");
+    let mut waits = |predicate, path| driver.acquire(one(predicate, path)).expect_err("held").0;
+    let first = waits(Predicate::Consumes, "FILE:/a/b");
+    let second = waits(Predicate::Consumes, "FILE:/a/c");
+    let between = waits(Predicate::Mutates, "FILE:/a/*");
+    let third = waits(Predicate::Consumes, "FILE:/a/d");
+    driver.release(&writer);
+    let readers = driver.take_served();
+    assert_eq!(readers.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [first, second]);
+    driver.release(&readers[0].1);
+    assert_eq!(driver.take_served(), []);
+    driver.release(&readers[1].1);
+    let next = driver.take_served();
     assert_eq!(next[0].0, between);
-    release(&mut decider, &next[0].1);
-    assert_eq!(served(&mut decider)[0].0, third);
+    driver.release(&next[0].1);
+    assert_eq!(driver.take_served_numbers(), [third]);
 }
 
 #[test]
-fn a_cancelled_waiter_is_never_granted_and_unblocks_the_waiters_behind_it() {
-    let mut decider = decider();
-    let reader = acquire(&mut decider, one(Predicate::Consumes, "KEY:k")).expect("free");
-    let (writer, _) = acquire(&mut decider, one(Predicate::Mutates, "KEY:k")).expect_err("held");
+fn a_disconnected_waiter_is_never_granted_and_unblocks_the_waiters_behind_it() {
+    let mut driver = Driver::new();
+    let reader = driver.acquire(one(Predicate::Consumes, "KEY:k")).expect("free");
+    let (writer, _) = driver.acquire(one(Predicate::Mutates, "KEY:k")).expect_err("held");
     let (behind, position) =
-        acquire(&mut decider, one(Predicate::Consumes, "KEY:k")).expect_err("behind the writer");
+        driver.acquire(one(Predicate::Consumes, "KEY:k")).expect_err("behind the writer");
     assert_eq!(position, 1);
-    decider.call_off(writer);
-    assert_eq!(served(&mut decider)[0].0, behind);
-    release(&mut decider, &reader);
-    assert_eq!(served(&mut decider), []);
-    assert!(decider.waiters().is_empty());
+    driver.disconnect(writer);
+    assert_eq!(driver.take_served_numbers(), [behind]);
+    driver.release(&reader);
+    assert_eq!(driver.take_served(), []);
+    assert!(driver.shard.waiters().is_empty());
 }
 
 /// A connection closed while its request waited; the lease that it was granted later blocked all waiters behind
 /// it until its TTL ended.
 #[test]
-fn a_disconnected_waiter_is_skipped() {
-    let mut decider = decider();
-    let holder = acquire(&mut decider, key("k")).expect("free");
-    let connection = WaiterConnection::default();
-    assert!(matches!(
-        decider.ask(&acquire_command(key("k")), 0, Some(&connection)),
-        Admission::Waiting { .. }
-    ));
-    let (behind, _) = acquire(&mut decider, key("k")).expect_err("held");
-    connection.close();
-    release(&mut decider, &holder);
-    assert_eq!(served(&mut decider).iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(), [behind]);
-    assert!(decider.waiters().is_empty());
+fn a_waiter_whose_connection_has_closed_is_skipped() {
+    let mut driver = Driver::new();
+    let holder = driver.acquire(key("k")).expect("free");
+    let (gone, _) = driver.acquire(key("k")).expect_err("held");
+    let (behind, _) = driver.acquire(key("k")).expect_err("held");
+    driver.connections[&gone].close();
+    driver.release(&holder);
+    assert_eq!(driver.take_served_numbers(), [behind]);
+    assert!(driver.shard.waiters().is_empty());
 }
 
-/// With 10,000 waiters for one key, a hand-off must visit one or two of them.
-#[test]
-fn a_hand_off_does_not_scan_a_long_queue() {
-    let mut decider = decider();
-    let mut holder = acquire(&mut decider, key("k")).expect("free");
-    for _ in 0..10_000 {
-        acquire(&mut decider, key("k")).expect_err("held");
+/// A clock that advances with every reading, in milliseconds.
+struct RestlessClock(AtomicU64);
+
+impl Clock for RestlessClock {
+    fn boot_clock(&self) -> Span {
+        Span(self.0.fetch_add(1, Ordering::Relaxed))
     }
-    for left in (9_000..10_000).rev() {
-        release(&mut decider, &holder);
-        let next = served(&mut decider);
-        assert_eq!(next.len(), 1);
-        holder = next[0].1;
-        assert_eq!(decider.waiters().len(), left);
+
+    fn boot_id(&self) -> u128 {
+        1
+    }
+
+    fn unix_micros(&self) -> u64 {
+        1_800_000_000_000_000
+    }
+}
+
+/// A request read the clock, a lease expired, a waiter was granted it at a later time, and the request was applied with its
+/// earlier time. Here a lease expires between any two readings of the clock.
+#[test]
+fn time_does_not_go_back_between_a_hand_off_and_the_request_that_caused_it() {
+    for ttl in 1..100 {
+        let mut driver = Driver::with_clock(RestlessClock(AtomicU64::new(1)));
+        let holder = LeaseRequest { ttl: Span(ttl), ..request(key("k")) };
+        driver.submit(Action::Acquire(holder), None);
+        let waits = driver.acquire(key("k")).is_err();
+        for n in 0..40 {
+            driver.acquire(key(&format!("other{n}"))).expect("free");
+        }
+        assert_eq!(driver.take_served().len(), usize::from(waits), "ttl {ttl}");
     }
 }
 
@@ -187,26 +256,26 @@ fn a_hand_off_does_not_scan_a_long_queue() {
 #[derive(Default)]
 struct ModelQueue {
     holders: Vec<(Granted, Bundle)>,
-    waiting: Vec<(Ticket, Bundle)>,
+    waiting: Vec<(u32, Bundle)>,
 }
 
 impl ModelQueue {
-    fn is_free(&self, bundle: &Bundle, ahead: &[(Ticket, Bundle)]) -> bool {
+    fn is_free(&self, bundle: &Bundle, ahead: &[(u32, Bundle)]) -> bool {
         let holders = self.holders.iter().map(|(_, held)| held);
         !holders.chain(ahead.iter().map(|(_, wanted)| wanted)).any(|other| other.conflicts_with(bundle))
     }
 
-    /// Removes the waiters that can be served, in order. The decider must have served exactly them.
-    fn serve(&mut self, mut served: Vec<(Ticket, Granted)>, context: &str) {
+    /// Removes the waiters that can be served, in order. The shard must have served exactly them.
+    fn serve(&mut self, mut served: Vec<(u32, Granted)>, context: &str) {
         let mut n = 0;
         while n < self.waiting.len() {
             if !self.is_free(&self.waiting[n].1, &self.waiting[..n]) {
                 n += 1;
                 continue;
             }
-            let (ticket, bundle) = self.waiting.remove(n);
-            let index = served.iter().position(|(other, _)| *other == ticket);
-            let index = index.unwrap_or_else(|| panic!("{context}: {ticket:?} should have been served"));
+            let (waiter, bundle) = self.waiting.remove(n);
+            let index = served.iter().position(|(other, _)| *other == waiter);
+            let index = index.unwrap_or_else(|| panic!("{context}: {waiter} should have been served"));
             self.holders.push((served.remove(index).1, bundle));
         }
         assert!(served.is_empty(), "{context}: served too early: {served:?}");
@@ -226,38 +295,38 @@ fn random_bundle(rng: &mut Rng) -> Bundle {
 fn queues_agree_with_a_list_that_is_scanned_in_full() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
-        let (mut decider, mut model) = (decider(), ModelQueue::default());
+        let (mut driver, mut model) = (Driver::new(), ModelQueue::default());
         for step in 0..200 {
             let context = format!("seed {seed}, step {step}");
             match rng.below(10) {
                 0..5 => {
                     let bundle = random_bundle(&mut rng);
                     let free = model.is_free(&bundle, &model.waiting);
-                    match acquire(&mut decider, bundle.clone()) {
+                    match driver.acquire(bundle.clone()) {
                         Ok(lease) => {
                             assert!(free, "{context}: granted despite a conflict");
                             model.holders.push((lease, bundle));
                         }
-                        Err((ticket, _)) => {
+                        Err((waiter, _)) => {
                             assert!(!free, "{context}: waits without a conflict");
-                            model.waiting.push((ticket, bundle));
+                            model.waiting.push((waiter, bundle));
                         }
                     }
                 }
                 5..9 if !model.holders.is_empty() => {
                     let index = usize::from(rng.small(250)) % model.holders.len();
                     let (lease, _) = model.holders.remove(index);
-                    release(&mut decider, &lease);
+                    driver.release(&lease);
                 }
                 _ if !model.waiting.is_empty() => {
                     let index = usize::from(rng.small(250)) % model.waiting.len();
-                    let (ticket, _) = model.waiting.remove(index);
-                    decider.call_off(ticket);
+                    let (waiter, _) = model.waiting.remove(index);
+                    driver.disconnect(waiter);
                 }
                 _ => {}
             }
-            model.serve(served(&mut decider), &context);
-            assert_eq!(decider.waiters().len(), model.waiting.len(), "{context}");
+            model.serve(driver.take_served(), &context);
+            assert_eq!(driver.shard.waiters().len(), model.waiting.len(), "{context}");
         }
     }
 }
@@ -267,19 +336,16 @@ fn queues_agree_with_a_list_that_is_scanned_in_full() {
 #[test]
 fn a_name_whose_many_shared_holders_have_all_expired_is_granted_at_once() {
     let clock = TestClock::default();
-    let mut decider =
-        Decider::open(Kernel::new(), Seq(0), Box::new(clock.clone()), &TENURE).expect("a valid clock");
+    let mut driver = Driver::with_clock(clock.clone());
     for n in 0..2000 {
         // Others expire first, so that ticks end them first.
-        acquire(&mut decider, key(&format!("other-{n}"))).expect("free");
+        driver.acquire(key(&format!("other-{n}"))).expect("free");
     }
     for _ in 0..2000 {
-        acquire(&mut decider, one(Predicate::Consumes, "KEY:shared")).expect("readers share");
+        driver.acquire(one(Predicate::Consumes, "KEY:shared")).expect("readers share");
     }
     clock.0.fetch_add(60_001, Ordering::Relaxed);
-    let writer = acquire_command(one(Predicate::Mutates, "KEY:shared"));
-    match decider.ask(&writer, 0, None) {
-        Admission::Decided(decision) => assert!(granted(&decision).is_some(), "{decision:?}"),
-        Admission::Waiting { .. } => panic!("it waits for leases that have expired"),
-    }
+    let (_, reply) = driver.submit(Action::Acquire(request(one(Predicate::Mutates, "KEY:shared"))), None);
+    let is_granted = matches!(&reply, Some(Ok(decision)) if granted(decision).is_some());
+    assert!(is_granted, "it is told to wait for leases that have expired: {reply:?}");
 }

@@ -268,7 +268,7 @@ impl World {
     pub(crate) fn submit(&self, name: &str, action: Action, on_decided: Option<OnDecided>) -> Request {
         let (send, reply) = channel();
         let connection = WaiterConnection::default();
-        let wait = Some(Wait { most: Span(60_000), connection: connection.clone() });
+        let wait = Some(Wait { timeout: Span(60_000), connection: connection.clone() });
         let wait = wait.filter(|_| matches!(action, Action::Acquire(_)));
         let log = self.log.clone();
         let ended = Arc::clone(&self.ended);

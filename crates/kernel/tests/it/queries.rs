@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use kernel::{
-    Action, Age, AgentAnnouncement, AgentName, AgentState, Bundle, Cursor, Granted, LeaseEnd, LeaseRequest,
-    Limits, Namespace, OnExpiry, Outcome, Pause, Paused, Predicate, Rejection, ResourceName, Response, Span,
-    State, Time,
+    Action, Age, AgentAnnouncement, AgentName, AgentState, Bundle, ConflictCursor, Cursor, Granted, LeaseEnd,
+    LeaseId, LeaseRequest, Limits, Namespace, OnExpiry, Outcome, Pause, Paused, Predicate, Rejection,
+    ResourceName, Response, SessionCursor, SessionName, Span, State, Time,
 };
 use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key, member, one};
+use sim::rng::Rng;
 
 fn resource(text: &str) -> ResourceName {
     ResourceName::parse(text, None).expect("a valid name")
@@ -160,4 +161,63 @@ fn a_lease_is_listed_once_and_stays_readable_after_its_end() {
     let retire_after = Time(500 + Limits::default().history_window.0);
     assert_eq!(view.ended, Some(LeaseEnd { at: Time(500), lsn: world.lsn, retire_after }));
     assert_eq!(world.kernel.history().collect::<Vec<_>>(), [view]);
+}
+
+fn in_session(name: &str, bundle: Bundle) -> LeaseRequest {
+    let session = SessionName::new(name).expect("a valid name");
+    LeaseRequest { session: Some(session), ..grant(bundle, Span(60_000)) }
+}
+
+/// Pages of every size list the same leases as the whole queries, and a lease that lives throughout is not skipped when
+/// others end between two pages.
+#[test]
+fn pages_of_leases_agree_with_the_whole_queries() {
+    let mut kernel = TestKernel::new(Limits::default());
+    let names = ["KEY:a", "FILE:/x", "FILE:/x/y", "FILE:/x/*", "FILE:/*", "FILE:/z/w"];
+    let mut rng = Rng::new(7);
+    let mut leases = Vec::new();
+    for n in 0..200 {
+        let predicate = *rng.pick(&[Predicate::Consumes, Predicate::DependsOn, Predicate::Provides]);
+        let request = in_session(&format!("s{}", n % 20), one(predicate, rng.pick::<&str>(&names)));
+        if let Outcome::Applied(Response::Granted(granted), _) = kernel.by("ada", Action::Acquire(request)) {
+            leases.push(granted);
+        }
+    }
+    assert!(leases.len() > 100, "{}", leases.len());
+    for step in 0..60 {
+        let bundle = Bundle::new(vec![
+            member(*rng.pick(&Predicate::ALL), rng.pick::<&str>(&names)),
+            member(Predicate::Mutates, "KEY:b"),
+        ]);
+        let bundle = bundle.expect("two members");
+        let max = 1 + usize::from(rng.small(5));
+        let ended = leases.swap_remove(usize::from(rng.small(50)));
+        let session = SessionName::new(&format!("s{}", rng.below(20))).expect("a valid name");
+        let (mut sessions, mut own) = (BTreeSet::new(), BTreeSet::new());
+        let (mut cursor, mut own_cursor) = (Some(ConflictCursor::default()), Some(SessionCursor::default()));
+        let mut is_first = true;
+        while cursor.is_some() || own_cursor.is_some() {
+            let (namespace, identity) = (default_namespace(), identity("ada"));
+            let reader = &kernel.kernel;
+            let page = cursor.map(|at| reader.conflicting_sessions(&namespace, &bundle, kernel.now, at, max));
+            cursor = page.as_ref().and_then(|page| page.next);
+            assert!(page.as_ref().is_none_or(|page| page.visited <= max && page.rows.len() <= max));
+            sessions.extend(page.into_iter().flat_map(|page| page.rows).map(|(_, session)| session));
+            let page = own_cursor.map(|at| {
+                reader.leases_of_session_from(&namespace, &identity, &session, kernel.now, at, max)
+            });
+            own_cursor = page.as_ref().and_then(|page| page.next);
+            own.extend(page.into_iter().flat_map(|page| page.rows));
+            if std::mem::take(&mut is_first) {
+                kernel.by("ada", Action::Release(held(&ended)));
+            }
+        }
+        let (namespace, identity) = (default_namespace(), identity("ada"));
+        let whole = kernel.kernel.conflicts(&namespace, &bundle, kernel.now);
+        let whole: BTreeSet<SessionName> = whole.filter_map(|lease| lease.details.session).collect();
+        assert!(sessions.is_superset(&whole) && sessions.len() <= whole.len() + 1, "step {step}");
+        let whole = kernel.kernel.leases_of_session(&namespace, &identity, &session, kernel.now);
+        let whole: BTreeSet<LeaseId> = whole.into_iter().map(|lease| lease.id).collect();
+        assert!(own.is_superset(&whole) && own.len() <= whole.len() + 1, "step {step}");
+    }
 }

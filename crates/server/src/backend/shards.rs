@@ -190,7 +190,7 @@ impl Backend {
         let SubmitOptions { correlation, document, wait } = options;
         let mut guard = wait.map(|_| WaiterGuard::new(self.engine(shard)));
         let connection = guard.as_ref().map(|guard| guard.connection.clone());
-        let wait = wait.zip(connection).map(|(most, connection)| Wait { most, connection });
+        let wait = wait.zip(connection).map(|(timeout, connection)| Wait { timeout, connection });
         let (send, receive) = oneshot::channel();
         // A reply that is not received is dropped with its delivery: that reports the failure.
         let to: ReplyTo = Box::new(move |reply, delivery| drop(send.send((reply, delivery))));

@@ -81,7 +81,7 @@ pub(crate) async fn contention(
     let mut waiting = Vec::new();
     for shard in backend.shards() {
         let (readable, left) = (readable.clone(), (WAITERS_MAX + 1).saturating_sub(waiting.len()));
-        let is_readable = move |waiter: &Waiter| readable.contains(&waiter.grant().namespace);
+        let is_readable = move |waiter: &Waiter| readable.contains(&waiter.request().namespace);
         for ticket in lists::waiters(&backend, shard, left, is_readable).await? {
             // One per query: the position of each is counted. It may have left the queue meanwhile.
             let read = move |view: &ShardView<'_>| {

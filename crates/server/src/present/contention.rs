@@ -30,7 +30,7 @@ pub(crate) fn resource_state(leases: &[LeaseView]) -> &'static str {
 
 /// The times that remain are those of the moment of the view.
 pub(crate) fn waiter(view: &ShardView<'_>, ticket: Ticket, waiter: &Waiter) -> Waiting {
-    let request = waiter.grant();
+    let request = waiter.request();
     let (holders, _) =
         view.kernel.some_conflicts(&request.namespace, &request.bundle, Conflict::SHOWN_MAX, view.now);
     let position = view.waiters.position(ticket).unwrap_or_default();

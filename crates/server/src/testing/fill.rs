@@ -29,7 +29,7 @@ pub fn fill(backend: &Backend, many: usize) {
 
 fn submit(backend: &Backend, shard: Shard, action: Action, wait: Option<&WaiterConnection>) {
     let identity = Identity::new("ada").expect("valid");
-    let wait = wait.map(|connection| Wait { most: Span(300_000), connection: connection.clone() });
+    let wait = wait.map(|connection| Wait { timeout: Span(300_000), connection: connection.clone() });
     backend.engine(shard).sequencer().submit(Submission {
         command: Command::by(&identity, action),
         correlation: 0,

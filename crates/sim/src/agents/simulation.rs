@@ -288,8 +288,9 @@ impl<'a> AgentSimulation<'a> {
             to.push(Submission::new(self.agents[request.agent].announce(false), RequestNumber::MAX));
         }
         request.until = (request.wait > 0).then(|| now.after(Span(request.wait)));
-        let wait =
-            request.until.map(|_| Wait { most: Span(request.wait), connection: request.connection.clone() });
+        let wait = request
+            .until
+            .map(|_| Wait { timeout: Span(request.wait), connection: request.connection.clone() });
         let waits = wait.as_ref().map(|wait| wait.connection.clone());
         self.properties.arrived(number, &request.command, waits, self.now);
         to.push(Submission { wait, ..Submission::new(request.command.clone(), number) });

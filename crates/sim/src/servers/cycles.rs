@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::internals::shard::Shard;
-use engine::internals::waiters::{Session, session_of};
+use engine::internals::waiting::{Session, session_of};
 use engine::{Ticket, Waiter};
 
 /// A node of the wait-for graph: a session, or a waiter without one.
@@ -36,7 +36,7 @@ fn check_requests<R>(shard: &Shard<R>) -> Result<(), String> {
 fn check_ages<R>(shard: &Shard<R>) -> Result<(), String> {
     let waiting: Vec<_> = shard.waiters().iter().collect();
     for (index, (ticket, waiter)) in waiting.iter().enumerate() {
-        let grant = waiter.grant();
+        let grant = waiter.request();
         if grant.attempt.is_none() {
             continue;
         }
@@ -52,7 +52,7 @@ fn check_ages<R>(shard: &Shard<R>) -> Result<(), String> {
 
 /// Whether an earlier waiter blocks a later one.
 fn blocks(earlier: &Waiter, later: &Waiter) -> bool {
-    let (earlier, later) = (earlier.grant(), later.grant());
+    let (earlier, later) = (earlier.request(), later.request());
     earlier.namespace == later.namespace && earlier.bundle.conflicts_with(&later.bundle)
 }
 
@@ -80,7 +80,7 @@ fn edges<R>(shard: &Shard<R>) -> BTreeMap<WaitNode, BTreeSet<WaitNode>> {
     for (index, (ticket, waiter)) in waiting.iter().enumerate() {
         let node =
             |ticket: Ticket, command| session_of(command).map_or(WaitNode::Waiter(ticket), WaitNode::Session);
-        let grant = waiter.grant();
+        let grant = waiter.request();
         let from = edges.entry(node(*ticket, &waiter.command)).or_default();
         let ahead = waiting[..index].iter().filter(|(_, other)| blocks(other, waiter));
         from.extend(ahead.map(|(ticket, other)| node(*ticket, &other.command)));

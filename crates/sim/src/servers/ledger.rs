@@ -12,7 +12,7 @@ use kernel::{
     Token, Version,
 };
 
-use engine::internals::waiters::lease_request_of;
+use engine::internals::waiting::lease_request_of;
 use engine::{Blocked, Decision};
 
 use super::clock::{Machine, TrueTime};

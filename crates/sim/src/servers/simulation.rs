@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::internals::shard::TurnOutput;
-use engine::internals::waiters::lease_request_of;
+use engine::internals::waiting::lease_request_of;
 use engine::{
     Advice, Decision, DocumentLocation, Pin, Reply, Submission, Unavailable, Wait, WaiterConnection,
 };
@@ -190,7 +190,7 @@ impl<'a> ServerSimulation<'a> {
         };
         let waits = lease_request_of(&command).is_some() && self.rng.one_in(2);
         let most = 1 + self.rng.below(8000);
-        let wait = waits.then(|| Wait { most: Span(most), connection: WaiterConnection::default() });
+        let wait = waits.then(|| Wait { timeout: Span(most), connection: WaiterConnection::default() });
         let (arrives, at) = (TrueTime(self.now.0 + delay), self.now);
         let respond_by = TrueTime(arrives.0 + most + SLACK);
         self.transit

@@ -228,7 +228,7 @@ impl<'a> Client<'a> {
         let (action, intent) = self.lease_request(group);
         let command = Command::by(&self.identity, action);
         let mut request = Request { group, number: None, command, document: None, intent };
-        let wait = || Some(Wait { most: WAIT_MAX, connection: WaiterConnection::default() });
+        let wait = || Some(Wait { timeout: WAIT_MAX, connection: WaiterConnection::default() });
         if self.rng.one_in(2) {
             request = request.keyed(self.request_number());
         }

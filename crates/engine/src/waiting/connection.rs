@@ -1,10 +1,21 @@
-//! Whether the connection of a waiter has closed.
+//! The connection of a waiter, and how long it may wait.
 //!
-//! The waiter, the wait queue and the task that serves the connection share one [`WaiterConnection`]. It is told from
-//! others by its number, never by its address: an address is used again.
+//! The waiter, the wait queues and the task that serves the connection share one [`WaiterConnection`]. Connections
+//! are compared by a unique number, not by address: addresses are reused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use kernel::Span;
+
+/// The terms on which a request for a lease waits.
+#[derive(Clone, Debug)]
+pub struct Wait {
+    /// The maximum time to wait. There is no waiting without a timeout.
+    pub timeout: Span,
+    /// The connection that receives the reply. Once it is closed, the waiter is removed and not granted anything.
+    pub connection: WaiterConnection,
+}
 
 /// The connection that waits for a reply. Clones are the same connection.
 #[derive(Clone, Debug)]
@@ -25,12 +36,12 @@ impl Default for WaiterConnection {
 }
 
 impl WaiterConnection {
-    /// From now on the waiter is not granted anything.
+    /// Marks the connection as closed: its waiter is not granted anything from now on.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
     }
 
-    /// Whether it has closed.
+    /// Whether the connection has closed.
     pub fn is_closed(&self) -> bool {
         self.0.closed.load(Ordering::Acquire)
     }

@@ -1,0 +1,319 @@
+//! The wait queues: requests for leases that wait for conflicting leases to end, in order of arrival.
+//!
+//! **Invariant.** No waiter is served before an earlier waiter that it conflicts with. A bundle waits as a
+//! whole: it holds nothing until it is granted, and is in the queue of each of its claims.
+//!
+//! **What would break it.** `A` waits for `x` and `y`; `x` is freed, and `B`, a later request, wants `x`
+//! alone. If `B` were granted `x` because `A` cannot use it yet, a stream of such requests would starve `A`.
+//! So a waiter blocks later conflicting requests as a holder does.
+//!
+//! There is one queue per name, claim set and predicate: all its waiters conflict with the same claims. Waiters are
+//! volatile: neither the kernel nor the log contains them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use kernel::{
+    Action, Age, Bundle, ClaimSetKind, Command, Identity, LeaseRequest, Member, Namespace, Predicate,
+    SessionName,
+};
+
+use super::connection::WaiterConnection;
+
+/// A waiter's number, in order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+impl Ticket {
+    /// Before every waiter.
+    pub(crate) const FIRST: Ticket = Ticket(0);
+
+    /// The next number.
+    pub(crate) fn next(self) -> Ticket {
+        Ticket(self.0 + 1)
+    }
+}
+
+/// A request for a lease that waits.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    /// The command to apply when it is served: an acquire or a reserve.
+    pub command: Command,
+    /// The correlation ID of its request.
+    pub correlation: u128,
+    /// Its age under wait-die.
+    pub age: Age,
+    /// Its connection: once closed, the waiter is removed instead of served.
+    pub connection: WaiterConnection,
+}
+
+/// A session, with the namespace and the identity that its name is unique in.
+pub type Session = (Namespace, Identity, SessionName);
+
+/// The lease request of an acquire or a reserve.
+pub fn lease_request_of(command: &Command) -> Option<&LeaseRequest> {
+    match &command.action {
+        Action::Acquire(request) | Action::Reserve(request) => Some(request),
+        _ => None,
+    }
+}
+
+/// The session of an acquire or a reserve, if it names one.
+pub fn session_of(command: &Command) -> Option<Session> {
+    let request = lease_request_of(command)?;
+    Some((request.namespace.clone(), command.identity.clone()?, request.session.clone()?))
+}
+
+impl Waiter {
+    /// Its lease request.
+    pub fn request(&self) -> &LeaseRequest {
+        lease_request_of(&self.command).expect("every waiter is an acquire or a reserve")
+    }
+
+    /// Whether it is subject to wait-die.
+    fn is_attempt(&self) -> bool {
+        self.request().attempt.is_some()
+    }
+}
+
+/// All waiters of a shard.
+#[derive(Default)]
+pub struct Waiters {
+    next: u64,
+    waiting: BTreeMap<Ticket, Waiter>,
+    queues: BTreeMap<QueueId, Queue>,
+    names: BTreeMap<Namespace, BTreeMap<String, QueuesByClaim>>,
+    sessions: BTreeMap<Session, BTreeSet<Ticket>>,
+}
+
+/// The number of a queue, unique among all queues that ever existed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct QueueId(u64);
+
+/// The queues of a name: one per claim set and predicate.
+type QueuesByClaim = BTreeMap<(ClaimSetKind, Predicate), QueueId>;
+
+/// The waiters in one claim set with one predicate.
+#[derive(Default)]
+struct Queue {
+    order: BTreeSet<Ticket>,
+    ages: BTreeSet<(Age, Ticket)>,
+    /// The waiters among them that are subject to wait-die.
+    attempts: BTreeSet<(Age, Ticket)>,
+}
+
+impl Waiters {
+    /// The largest queue position that is counted.
+    pub const COUNT_MAX: usize = 100;
+    /// The maximum number of waiters visited to count a queue position: a bundle may meet the same waiter in
+    /// several queues.
+    const COUNT_VISITS_MAX: usize = 256;
+
+    /// The number of waiters.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether there are no waiters.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Appends a waiter to the queue of each of its claims.
+    pub(crate) fn push(&mut self, waiter: Waiter) -> Ticket {
+        let ticket = Ticket(if planted!(Lifo) { u64::MAX / 2 - self.next } else { self.next });
+        self.next += 1;
+        let request = waiter.request();
+        let names = self.names.entry(request.namespace.clone()).or_default();
+        for (name, kind, predicate) in claims(&request.bundle) {
+            let new = QueueId(self.next);
+            self.next += 1;
+            let by_claim = names.entry(name.to_string()).or_default();
+            let id = *by_claim.entry((kind, predicate)).or_insert(new);
+            let queue = self.queues.entry(id).or_default();
+            queue.order.insert(ticket);
+            queue.ages.insert((waiter.age, ticket));
+            if waiter.is_attempt() {
+                queue.attempts.insert((waiter.age, ticket));
+            }
+        }
+        if let Some(session) = session_of(&waiter.command) {
+            self.sessions.entry(session).or_default().insert(ticket);
+        }
+        self.waiting.insert(ticket, waiter);
+        ticket
+    }
+
+    /// Removes a waiter from all its queues: it was served, timed out, or its connection closed.
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
+        let waiter = self.waiting.remove(&ticket)?;
+        let request = waiter.request();
+        if let Some(names) = self.names.get_mut(&request.namespace) {
+            for (name, kind, predicate) in claims(&request.bundle) {
+                remove_from_queue(&mut self.queues, names, (name, kind, predicate), (waiter.age, ticket));
+            }
+            if names.is_empty() {
+                self.names.remove(&request.namespace);
+            }
+        }
+        self.remove_from_session(&waiter, ticket);
+        Some(waiter)
+    }
+
+    fn remove_from_session(&mut self, waiter: &Waiter, ticket: Ticket) {
+        let Some(session) = session_of(&waiter.command) else { return };
+        if let Some(tickets) = self.sessions.get_mut(&session) {
+            tickets.remove(&ticket);
+            if tickets.is_empty() {
+                self.sessions.remove(&session);
+            }
+        }
+    }
+
+    /// The waiter with this ticket.
+    pub fn get(&self, ticket: Ticket) -> Option<&Waiter> {
+        self.waiting.get(&ticket)
+    }
+
+    /// A ticket after those of all waiters.
+    pub(crate) fn end(&self) -> Ticket {
+        if planted!(Lifo) { Ticket(u64::MAX) } else { Ticket(self.next) }
+    }
+
+    /// Replaces the connection of a waiter.
+    pub(crate) fn reattach(&mut self, ticket: Ticket, connection: WaiterConnection) {
+        if let Some(waiter) = self.waiting.get_mut(&ticket) {
+            waiter.connection = connection;
+        }
+    }
+
+    /// The first waiter of a session from `from` on and before `until`.
+    pub(crate) fn first_of_session(&self, session: &Session, from: Ticket, until: Ticket) -> Option<Ticket> {
+        self.sessions.get(session)?.range(from..until.max(from)).next().copied()
+    }
+
+    /// All waiters, in order of arrival.
+    pub fn iter(&self) -> impl Iterator<Item = (Ticket, &Waiter)> {
+        self.waiting.iter().map(|(ticket, waiter)| (*ticket, waiter))
+    }
+
+    /// The waiters after `after`, in order of arrival.
+    pub fn iter_after(&self, after: Option<Ticket>) -> impl Iterator<Item = (Ticket, &Waiter)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.waiting.range((from, Bound::Unbounded)).map(|(ticket, waiter)| (*ticket, waiter))
+    }
+
+    /// The age of the oldest waiter that would block a new request for this bundle.
+    pub(crate) fn oldest_ahead(&self, namespace: &Namespace, bundle: &Bundle) -> Option<Age> {
+        let queues = self.conflicting(namespace, bundle.members());
+        queues.filter_map(|(_, queue)| queue.ages.first()).map(|(age, _)| *age).min()
+    }
+
+    /// The number of waiters that conflict with a bundle, earlier than the ticket `before` if there is one;
+    /// at most [`Waiters::COUNT_MAX`].
+    pub fn count_ahead(&self, namespace: &Namespace, bundle: &Bundle, before: Option<Ticket>) -> usize {
+        let before = before.unwrap_or(Ticket(u64::MAX));
+        let queues = self.conflicting(namespace, bundle.members());
+        let tickets = queues.flat_map(|(_, queue)| queue.order.range(..before).take(Waiters::COUNT_MAX));
+        let visited = tickets.take(Waiters::COUNT_VISITS_MAX).copied();
+        visited.collect::<BTreeSet<Ticket>>().len().min(Waiters::COUNT_MAX)
+    }
+
+    /// The queue position: the number of earlier conflicting waiters, at most [`Waiters::COUNT_MAX`].
+    pub fn position(&self, ticket: Ticket) -> Option<usize> {
+        let request = self.waiting.get(&ticket)?.request();
+        Some(self.count_ahead(&request.namespace, &request.bundle, Some(ticket)))
+    }
+
+    /// Whether no earlier waiter blocks it.
+    pub(crate) fn is_next(&self, ticket: Ticket) -> bool {
+        let Some(waiter) = self.waiting.get(&ticket) else { return false };
+        let request = waiter.request();
+        let mut queues = self.conflicting(&request.namespace, request.bundle.members());
+        queues.all(|(_, queue)| queue.order.first().is_none_or(|first| *first >= ticket))
+    }
+
+    /// Whether a waiter before this ticket conflicts with a member.
+    pub(crate) fn is_behind(&self, namespace: &Namespace, member: &Member, ticket: Ticket) -> bool {
+        let mut queues = self.conflicting(namespace, std::slice::from_ref(member));
+        queues.any(|(_, queue)| queue.order.first().is_some_and(|first| *first < ticket))
+    }
+
+    /// A waiter subject to wait-die that conflicts with a lease over `held` and is younger than `age`, its holder's:
+    /// wait-die does not let it wait.
+    pub(crate) fn younger_attempt(&self, namespace: &Namespace, held: &[Member], age: Age) -> Option<Ticket> {
+        let queues = self.conflicting(namespace, held);
+        let mut younger =
+            queues.filter_map(|(_, queue)| queue.attempts.range((age, Ticket(u64::MAX))..).next());
+        younger.next().map(|(_, ticket)| *ticket)
+    }
+
+    /// The queues whose waiters conflict with these members. A queue may be listed repeatedly.
+    pub(crate) fn conflicting_queues<'a>(
+        &'a self,
+        namespace: &Namespace,
+        members: &'a [Member],
+    ) -> impl Iterator<Item = QueueId> {
+        self.conflicting(namespace, members).map(|(id, _)| id)
+    }
+
+    /// The queue of the waiters for exactly this member; without those for members above or beneath it.
+    pub(crate) fn queue_of(&self, namespace: &Namespace, member: &Member) -> Option<QueueId> {
+        let (name, kind) = member.resource.claimed().next()?;
+        self.names.get(namespace)?.get(name)?.get(&(kind, member.predicate)).copied()
+    }
+
+    /// The first ticket of a queue from `from` on and before `until`.
+    pub(crate) fn first_in(&self, queue: QueueId, from: Ticket, until: Ticket) -> Option<Ticket> {
+        self.queues.get(&queue)?.order.range(from..until.max(from)).next().copied()
+    }
+
+    fn conflicting<'a>(
+        &'a self,
+        namespace: &Namespace,
+        members: &'a [Member],
+    ) -> impl Iterator<Item = (QueueId, &'a Queue)> {
+        let names = self.names.get(namespace);
+        names.into_iter().flat_map(move |names| {
+            members.iter().flat_map(move |member| {
+                let by_claim = member.resource.met().flat_map(move |(name, kind)| {
+                    let queues = names.get(name).into_iter().flatten();
+                    queues.filter(move |((other, _), _)| *other == kind)
+                });
+                let conflicting =
+                    by_claim.filter(|((_, predicate), _)| !predicate.compatible(member.predicate));
+                conflicting.map(|(_, id)| (*id, self.queues.get(id).expect("a named queue exists")))
+            })
+        })
+    }
+}
+
+/// Removes a waiter from one queue, and the queue if that was its last.
+fn remove_from_queue(
+    queues: &mut BTreeMap<QueueId, Queue>,
+    names: &mut BTreeMap<String, QueuesByClaim>,
+    (name, kind, predicate): (&str, ClaimSetKind, Predicate),
+    waiter: (Age, Ticket),
+) {
+    let Some(by_claim) = names.get_mut(name) else { return };
+    let Some(id) = by_claim.get(&(kind, predicate)).copied() else { return };
+    let queue = queues.get_mut(&id).expect("a named queue exists");
+    queue.order.remove(&waiter.1);
+    queue.ages.remove(&waiter);
+    queue.attempts.remove(&waiter);
+    if queue.order.is_empty() {
+        queues.remove(&id);
+        by_claim.remove(&(kind, predicate));
+    }
+    if by_claim.is_empty() {
+        names.remove(name);
+    }
+}
+
+/// The claims that a waiter for this bundle makes: one queue each.
+fn claims(bundle: &Bundle) -> impl Iterator<Item = (&str, ClaimSetKind, Predicate)> {
+    bundle
+        .members()
+        .iter()
+        .flat_map(|member| member.resource.claimed().map(|(name, kind)| (name, kind, member.predicate)))
+}
