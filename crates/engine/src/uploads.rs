@@ -64,16 +64,18 @@ impl Uploads {
         Uploads { blobs, shard, term, state: Arc::default() }
     }
 
-    /// Begins an upload.
-    pub fn begin(&self) -> Result<Upload, StoreError> {
-        let pin = self.pin();
-        let writer = self.blobs.create(&pin.blob.name(self.shard))?;
+    /// Begins an upload, with random bits drawn for it.
+    pub fn begin(&self, random: u64) -> Result<Upload, StoreError> {
+        let pin = self.pin(random);
+        let writer = self.blobs.create(&pin.blob.name())?;
         Ok(Upload { writer, pin })
     }
 
-    fn pin(&self) -> Pin {
+    fn pin(&self, random: u64) -> Pin {
         let mut state = lock(&self.state);
-        let blob = BlobId { term: self.term, number: state.next };
+        // 0 is for blobs of format 1.
+        let random = if planted!(BlobNameGuessable) { 1 } else { random.max(1) };
+        let blob = BlobId { shard: self.shard, term: self.term, number: state.next, random };
         state.next += 1;
         state.pinned.insert(blob);
         Pin { blob, state: Arc::clone(&self.state) }
@@ -96,7 +98,7 @@ impl Uploads {
         if lock(&self.state).held.contains_key(&blob) {
             return Ok(());
         }
-        self.blobs.delete(&blob.name(self.shard))
+        self.blobs.delete(&blob.name())
     }
 
     /// Garbage collection: deletes unreferenced blobs and returns their number. `referenced` reads the state,

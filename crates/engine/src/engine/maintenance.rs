@@ -143,7 +143,7 @@ impl Maintenance {
             referenced.extend(page.iter().filter_map(|(_, document)| {
                 match DocumentLocation::of(document.location) {
                     DocumentLocation::Blob(blob) => Some(blob),
-                    DocumentLocation::Inline(_) => None,
+                    DocumentLocation::Inline { .. } => None,
                 }
             }));
         }

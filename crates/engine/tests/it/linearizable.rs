@@ -34,7 +34,7 @@ fn open(dir: &Path) -> Engine {
     let log = DiskLog::open(RealFs, &dir.join("log"), log).expect("a sound log").0;
     let blobs = Arc::new(DiskBlobs::open(RealFs, &dir.join("blob")).expect("a sound store"));
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
+    let tenure = TenureConfig { store, writer: 1, limits: Limits::default(), slots: kernel::Slots::ALL };
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let options = Options {
         snapshot_every: 128 << 10,

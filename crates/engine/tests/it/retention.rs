@@ -29,7 +29,7 @@ use crate::deadline::{DEADLINE, eventually};
 fn a_blob_is_kept_while_it_is_read() {
     let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
     let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), Term(1));
-    let mut upload = uploads.begin().expect("writable");
+    let mut upload = uploads.begin(7).expect("writable");
     upload.write(b"bytes").expect("writable");
     let blob = upload.finish().expect("durable").blob();
     let stored = || blobs.list("").expect("a list").len();
@@ -49,7 +49,7 @@ fn a_blob_is_kept_while_it_is_read() {
 fn a_blob_committed_during_a_garbage_collection_is_kept() {
     let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
     let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), Term(1));
-    let mut upload = uploads.begin().expect("writable");
+    let mut upload = uploads.begin(7).expect("writable");
     upload.write(b"bytes").expect("writable");
     let pin = upload.finish().expect("durable");
     let collected = uploads.sweep(|| {
@@ -111,7 +111,7 @@ impl LogStore for CheckedLog {
         checks.floors += 1;
         for (_, _, key, view) in self.kernel.documents_from(Cursor::default()) {
             let location = view.document.map(|document| DocumentLocation::of(document.location));
-            if matches!(location, Some(DocumentLocation::Inline(lsn)) if lsn < first) {
+            if matches!(location, Some(DocumentLocation::Inline { lsn, .. }) if lsn < first) {
                 checks.lost.push(format!("{} below {floor:?}", key.as_str()));
             }
         }
@@ -155,7 +155,7 @@ fn commit(engine: &Engine, lease: &Granted, name: &str, length: usize) -> Option
     let key = ResourceName::key(name).expect("a valid key");
     let write =
         Write { held: held(lease), key, token: None, if_version: None, if_etag: None, release: false };
-    let commit = Commit { write, etag: Etag([1; 32]), bytes: length as u64, location: Location(0) };
+    let commit = Commit { write, etag: Etag([1; 32]), bytes: length as u64, location: Location::default() };
     submit(engine, Action::Commit(commit), Some(vec![7; length]))
 }
 
@@ -172,7 +172,7 @@ fn open(
         relocations_fail,
     };
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
+    let tenure = TenureConfig { store, writer: 1, limits: Limits::default(), slots: kernel::Slots::ALL };
     let options = Options {
         snapshot_every: 64 << 10,
         retain: 0,

@@ -29,7 +29,7 @@ impl Driver {
     fn new() -> Driver {
         let clock = TestClock::default();
         let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-        let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
+        let tenure = TenureConfig { store, writer: 1, limits: Limits::default(), slots: kernel::Slots::ALL };
         let decider = Decider::open(Kernel::new(), Seq(0), Box::new(clock.clone()), &tenure);
         let mut driver = Driver {
             shard: Shard::new(decider.expect("a valid clock")),

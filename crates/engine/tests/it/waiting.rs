@@ -26,7 +26,12 @@ impl Clock for FrozenClock {
 
 fn decider() -> Decider {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let tenure = TenureConfig { store, writer: 1, limits: Limits { history_max: 0, ..Limits::default() } };
+    let tenure = TenureConfig {
+        store,
+        writer: 1,
+        limits: Limits { history_max: 0, ..Limits::default() },
+        slots: kernel::Slots::ALL,
+    };
     Decider::open(Kernel::new(), Seq(0), Box::new(FrozenClock), &tenure).expect("a valid clock")
 }
 

@@ -20,7 +20,8 @@ fn write(held: Credential, key: &str) -> Write {
 }
 
 fn commit(held: Credential, key: &str) -> Action {
-    let (etag, location) = (Etag([7; 32]), Location(1 << 100));
+    let (etag, location) =
+        (Etag([7; 32]), Location { term: 100, number: 5, random: 1 << 40, ..Location::default() });
     Action::Commit(Commit { write: write(held, key), etag, bytes: 123, location })
 }
 
@@ -57,7 +58,7 @@ fn populated_world(kernel_version: u32) -> TestKernel {
         namespace: default_namespace(),
         key: ResourceName::key("busy").expect("valid"),
         version: Version(3),
-        location: Location(1 << 90),
+        location: Location { term: 90, number: 5, random: 1 << 40, ..Location::default() },
     };
     assert!(matches!(world.by("root", Action::Relocate(relocation)), Outcome::Applied(..)));
     world.now = Time(1200);

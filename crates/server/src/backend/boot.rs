@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::{Clock, Engine, EngineObserver, MachineClock, OpenError, Options, TenureConfig};
-use kernel::{Limits, Shard, Store};
+use kernel::{Limits, Shard, Slot, Store};
 use store::private::{self, Access};
-use store::{BlobStore, LogStore, StoreError};
+use store::{BlobStore, LogStore, SlotMap, StoreError};
 
 use crate::backend::credential::StoreKey;
 use crate::backend::store::{StoreGuard, StoreParts, StoreUrl, TornTail, random_bytes};
@@ -89,6 +89,8 @@ pub struct OpenStore {
     pub engines: Vec<Arc<Engine>>,
     /// The key that credentials are issued with.
     pub key: StoreKey,
+    /// The shard of each slot.
+    pub map: SlotMap,
     /// Torn tails that were cut off.
     pub torn_tails: Vec<TornTail>,
     /// Keeps other processes out.
@@ -118,12 +120,11 @@ pub fn open(
     environment: Environment<'_>,
     observer: &Arc<dyn EngineObserver>,
 ) -> Result<OpenStore, BootError> {
-    let StoreParts { logs, blobs, key, torn_tails, guard } =
+    let StoreParts { logs, blobs, key, map, torn_tails, guard } =
         url.backend().open(options, environment.random)?;
-    let shards = u32::try_from(logs.len()).expect("a store numbers its shards with 32 bits");
-    let start = |(number, log)| start(number, shards, log, &blobs, options, environment, observer);
+    let start = |(number, log)| start(number, &map, log, &blobs, options, environment, observer);
     let engines = (0..).zip(logs).map(start).collect::<Result<_, _>>()?;
-    Ok(OpenStore { engines, key, torn_tails, guard })
+    Ok(OpenStore { engines, key, map, torn_tails, guard })
 }
 
 /// Creates a directory with mode 0700. An existing one is restricted to that, unless it has other uses: other
@@ -138,7 +139,7 @@ pub(crate) fn private_dir(path: &Path, subdirectories: &[&str]) -> Result<(), Bo
 
 fn start(
     number: u32,
-    shards: u32,
+    map: &SlotMap,
     log: Box<dyn LogStore>,
     blobs: &Arc<dyn BlobStore>,
     options: &OpenOptions,
@@ -147,9 +148,10 @@ fn start(
 ) -> Result<Arc<Engine>, BootError> {
     let random = environment.random;
     let hash_seed = u64::from_le_bytes(random_bytes(random));
-    let store = Store { shard: Shard(number), shards, hash_seed };
-    let tenure =
-        TenureConfig { store, writer: u128::from_le_bytes(random_bytes(random)), limits: options.limits };
+    let store = Store { shard: Shard(number), shards: map.shards(), hash_seed };
+    let writer = u128::from_le_bytes(random_bytes(random));
+    let slots = Slot::all().filter(|slot| map.shard(slot.number()) == number).collect();
+    let tenure = TenureConfig { store, writer, limits: options.limits, slots };
     let clock = (environment.clock)()
         .map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
     let (blobs, observer) = (Arc::clone(blobs), Arc::clone(observer));

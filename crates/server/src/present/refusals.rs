@@ -214,6 +214,7 @@ fn code(rejection: &Rejection) -> Code {
         Rejection::RequestMismatch => Code::IdempotencyMismatch,
         Rejection::NotFound => Code::NotFound,
         Rejection::Retired => Code::Retired,
+        Rejection::Moved { .. } => Code::Moved,
         Rejection::NotHeld => Code::NotHeld,
         Rejection::LeaseRevoked => Code::LeaseRevoked,
         Rejection::LeaseExpired => Code::LeaseExpired,
@@ -256,6 +257,10 @@ fn detail(rejection: &Rejection) -> String {
         Rejection::InvalidBatch => "the request has no entries, or too many",
         Rejection::RequestMismatch => "the idempotency key was used for another request; use a new key",
         Rejection::NotFound => "no such lease",
+        Rejection::Moved { to: Some(server) } => {
+            return format!("another server has the namespace: server={server:032x}");
+        }
+        Rejection::Moved { to: None } => "another server has the namespace",
         Rejection::Retired => "the lease ended, and its history was deleted",
         Rejection::NotHeld => {
             "the lease is of another identity, was released, or does not cover this resource"

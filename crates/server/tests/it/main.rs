@@ -3,6 +3,7 @@
 mod agents;
 mod bad_input;
 mod bulk;
+mod conversion;
 mod declared;
 mod direct;
 mod embedding;

@@ -11,7 +11,7 @@ use engine::internals::recovery::{RecoveryError, recover};
 use engine::internals::shard::{LogSpace, Shard, StateDigest, TurnOutput};
 use engine::internals::uploads::Uploads;
 use engine::{DocumentLocation, Pin, Submission, TenureConfig};
-use kernel::{Cursor, Document, Event, Kernel, Limits, Span, Store};
+use kernel::{Cursor, Document, Event, Kernel, Limits, Slots, Span, Store};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, RetryPolicy, WriterId};
 use store::{BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
@@ -111,7 +111,7 @@ impl Server {
         loop {
             let (mut log, blobs) = open(backend)?;
             let kernel = recover(&*log, &*blobs, STORE.shard)?;
-            let opening = TenureConfig { store: STORE, writer, limits: LIMITS };
+            let opening = TenureConfig { store: STORE, writer, limits: LIMITS, slots: Slots::ALL };
             let found = kernel.snapshot();
             let decider = Decider::open(kernel, log.bounds().next, Box::new(machine.clone()), &opening)
                 .map_err(|error| ServerError::Violation(error.to_string()))?;
@@ -188,7 +188,7 @@ impl Server {
 
     /// Uploads a long document as a blob.
     pub fn upload(&self, bytes: &[u8]) -> Result<Pin, ServerError> {
-        let mut upload = self.uploads.begin()?;
+        let mut upload = self.uploads.begin(7)?;
         for part in bytes.chunks(700) {
             upload.write(part)?;
         }
@@ -237,7 +237,7 @@ impl Server {
             let documents = self.documents().into_iter();
             let blobs = documents.filter_map(|(_, document)| match DocumentLocation::of(document.location) {
                 DocumentLocation::Blob(blob) => Some(blob),
-                DocumentLocation::Inline(_) => None,
+                DocumentLocation::Inline { .. } => None,
             });
             Some(blobs.collect())
         };
@@ -252,8 +252,8 @@ impl Server {
     /// A document's bytes.
     pub fn read(&mut self, document: &Document) -> Result<Vec<u8>, StoreError> {
         match DocumentLocation::of(document.location) {
-            DocumentLocation::Inline(lsn) => read_inline(&mut *self.reader, lsn),
-            DocumentLocation::Blob(blob) => self.blobs.read(&blob.name(STORE.shard), 0, 1 << 20),
+            DocumentLocation::Inline { lsn, .. } => read_inline(&mut *self.reader, lsn),
+            DocumentLocation::Blob(blob) => self.blobs.read(&blob.name(), 0, 1 << 20),
         }
     }
 

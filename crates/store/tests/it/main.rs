@@ -7,4 +7,5 @@ mod inspect;
 mod lookup;
 mod observed_fs;
 mod segment_files;
+mod store_file;
 mod unsynced_bytes;

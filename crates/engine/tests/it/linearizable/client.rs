@@ -190,7 +190,7 @@ impl<'a> Client<'a> {
         let release = self.rng.one_in(6);
         let name = self.recorder.name(key).clone();
         let write = Write { held: held(granted), key: name, token: None, if_version, if_etag: None, release };
-        let commit = Commit { write, etag, bytes: document.len() as u64, location: Location(0) };
+        let commit = Commit { write, etag, bytes: document.len() as u64, location: Location::default() };
         self.call(key, Action::Commit(commit), Some(document), |outcome| match outcome {
             Outcome::Applied(Response::Committed(version), _) => {
                 Op::Committed { lease, if_version, etag, version, release }
@@ -244,7 +244,7 @@ impl<'a> Client<'a> {
 
     /// The document may have been deleted by now; if not, it has the committed bytes.
     fn read_bytes(&self, document: kernel::Document) {
-        if let Ok(bytes) = self.engine.read_document(Shard(0), document.location, 0, 1 << 20) {
+        if let Ok(bytes) = self.engine.read_document(document.location, 0, 1 << 20) {
             assert_eq!(bytes.len() as u64, document.bytes);
             assert!(bytes.chunks(32).all(|part| part == document.etag.0), "not what was committed");
         }
