@@ -417,7 +417,7 @@ impl Model {
             other => return Ok(other.clone()),
         };
         match (self.authority(now, who, Credential { lease, epoch }), answer) {
-            (Err(Rejection::LeaseRevoked), _) => Err(Rejection::LeaseRevoked),
+            (Err(refusal @ (Rejection::LeaseRevoked | Rejection::Moved { .. })), _) => Err(refusal),
             (Err(_), _) => Err(Rejection::LeaseExpired),
             (Ok(lsn), Response::Live(_)) => Ok(Response::Live(self.answer_live(lsn))),
             (Ok(lsn), _) => Ok(Response::Granted(granted(lease, self.live(lsn).expect("it has authority")))),

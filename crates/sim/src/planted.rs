@@ -27,13 +27,14 @@ enum SuitePart {
 }
 
 /// All parts, the fastest first.
-const PARTS: [SuitePart; 17] = [
+const PARTS: [SuitePart; 18] = [
     SuitePart::Trial,
     SuitePart::Servers,
     SuitePart::Tests("sim", "agents"),
     SuitePart::Tests("kernel", "regressions"),
     SuitePart::Tests("store", "lib"),
     SuitePart::Tests("store", "damage"),
+    SuitePart::Tests("store", "store_file"),
     SuitePart::Tests("engine", "lib"),
     SuitePart::Tests("engine", "shard"),
     SuitePart::Tests("engine", "waiting"),

@@ -5,7 +5,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use engine::internals::documents::Term;
+use engine::internals::documents::{BlobId, Term};
 use engine::internals::engine::PanicOnFailure;
 use engine::internals::uploads::Uploads;
 use engine::{
@@ -41,6 +41,33 @@ fn a_blob_is_kept_while_it_is_read() {
     drop(second);
     assert_eq!(uploads.sweep(|| Some(BTreeSet::new())).expect("the store works"), 1);
     assert_eq!(stored(), 0);
+}
+
+/// A writer that did not know yet that its log was taken over had the same term and number as the new one: a blob's name
+/// could be guessed, and one upload could delete or serve the other's bytes.
+#[test]
+fn the_names_of_two_uploads_differ_even_with_the_same_term_and_number() {
+    let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
+    let upload = |random| {
+        let uploads = Uploads::new(Arc::clone(&blobs), Shard(3), Term(1));
+        let mut upload = uploads.begin(random).expect("writable");
+        upload.write(b"bytes").expect("writable");
+        upload.finish().expect("the name is free").blob()
+    };
+    let (first, second) = (upload(5), upload(6));
+    assert_ne!(first.name(), second.name());
+    assert_eq!(first.name().as_str(), "document/3/0000000000000001-0000000000000000-0000000000000005");
+    for blob in [first, second, BlobId { random: 0, ..first }] {
+        assert_eq!(BlobId::parse(&blob.name(), Shard(3)), Some(blob));
+        assert_eq!(BlobId::parse(&blob.name(), Shard(4)), None, "of another shard");
+        assert_eq!(
+            DocumentLocation::of(DocumentLocation::Blob(blob).location()),
+            DocumentLocation::Blob(blob)
+        );
+    }
+    let parse = |name: &str| BlobId::parse(&store::BlobName::new(name).expect("a name"), Shard(3));
+    assert_eq!(parse("document/3/0000000000000001-0000000000000000-0000000000000000"), None, "not canonical");
+    assert_eq!(parse("document/3/1-0-5"), None, "not canonical");
 }
 
 /// A garbage collection read the state, in which no document referenced the blob; then its commit was decided and its

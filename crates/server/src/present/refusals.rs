@@ -303,3 +303,16 @@ fn reason(why: InvalidRecord) -> String {
         InvalidRecord::NoIdentity => "the command has no identity".to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_of_another_server_is_moved_with_that_server() {
+        let refusal = rejected(&Rejection::Moved { to: Some(0xab) });
+        assert_eq!((refusal.error.status(), refusal.error.to_string().as_str()), (421, "moved"));
+        assert!(refusal.detail.ends_with("server=000000000000000000000000000000ab"), "{}", refusal.detail);
+        assert_eq!(rejected(&Rejection::Moved { to: None }).error, Code::Moved);
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
@@ -53,7 +54,9 @@ struct Started {
 impl Started {
     fn open(dir: &Path) -> Result<Started, String> {
         let store = StoreUrl::disk(dir.join("store"));
-        let config = Config { mtls: false, store, ..Config::in_folder(dir) };
+        // As they were made: with leases that outlast the test.
+        let max_ttl = Duration::from_secs(1100 * 3600);
+        let config = Config { mtls: false, store, max_ttl, ..Config::in_folder(dir) };
         let server = Server::new(config).map_err(|error| error.to_string())?;
         let router = server.router().layer(Extension(Peer::anonymous(Role::Operator)));
         Ok(Started { _server: server, router })
