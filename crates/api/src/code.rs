@@ -83,6 +83,8 @@ codes! {
     DocumentTooLarge "document_too_large" 413,
     /// The range starts beyond the end of the document.
     InvalidRange "invalid_range" 416,
+    /// Another server has the namespace.
+    Moved "moved" 421,
     /// The idempotency key was used for a different request.
     IdempotencyMismatch "idempotency_mismatch" 422,
     /// A quota or limit is exhausted.

@@ -193,7 +193,9 @@ impl Servers {
         }
         let error = error_from(server, &response);
         match error.code() {
-            Some(Code::Draining | Code::NoSpace) => Err(AttemptError { error, may_be_applied: false }),
+            Some(Code::Draining | Code::NoSpace | Code::Moved) => {
+                Err(AttemptError { error, may_be_applied: false })
+            }
             _ if response.status >= 500 => Err(AttemptError { error, may_be_applied: true }),
             _ => Ok(Err(error)),
         }

@@ -90,7 +90,9 @@ fn kind_of(code: Code) -> Kind {
         | Code::VersionConflict
         | Code::EtagMismatch => Kind::Fenced,
         Code::LeaseExpired | Code::Retired => Kind::Expired,
-        Code::Throttled | Code::Unavailable | Code::Draining | Code::NoSpace => Kind::Unavailable,
+        Code::Throttled | Code::Unavailable | Code::Draining | Code::NoSpace | Code::Moved => {
+            Kind::Unavailable
+        }
         Code::Unauthenticated | Code::Forbidden | Code::QuotaExceeded => Kind::Denied,
         Code::InvalidBody
         | Code::InvalidKey

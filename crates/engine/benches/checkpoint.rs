@@ -57,7 +57,7 @@ fn main() {
     let mut log = MemoryLog::default();
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let limits = Limits { leases_per_identity_max: u32::MAX, ..Limits::default() };
-    let opening = TenureConfig { store, writer: 1, limits };
+    let opening = TenureConfig { store, writer: 1, limits, slots: kernel::Slots::ALL };
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let mut decider = Decider::open(Kernel::new(), Seq(0), clock, &opening).expect("a right clock");
     for n in 0..leases {

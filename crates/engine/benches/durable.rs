@@ -63,7 +63,7 @@ fn run(dir: &Path, callers: usize, rounds: usize, drive: Drive) -> Duration {
     log.reserve().expect("writable");
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
+    let opening = TenureConfig { store, writer: 1, limits: Limits::default(), slots: kernel::Slots::ALL };
     let decider = Decider::open(Kernel::new(), Seq(0), clock, &opening).expect("a clock that is right");
     let fatal = Box::new(|why| panic!("{why:?}"));
     let executor: Arc<dyn Executor> = Arc::new(Workers::default());

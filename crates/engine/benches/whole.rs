@@ -62,7 +62,7 @@ fn open(dir: &Path, watch: &Arc<SnapshotCounter>, options: Options) -> Engine {
     let blobs = Arc::new(DiskBlobs::open(RealFs, &dir.join("blob")).expect("a sound store"));
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
     let limits = Limits { leases_per_identity_max: 2_000_000, ..Limits::default() };
-    let opening = TenureConfig { store, writer: 1, limits };
+    let opening = TenureConfig { store, writer: 1, limits, slots: kernel::Slots::ALL };
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let watcher: Arc<dyn EngineObserver> = Arc::clone(watch) as Arc<dyn EngineObserver>;
     let executor: Arc<dyn Executor> = Arc::new(Workers::default());

@@ -19,7 +19,7 @@
 
 use std::fmt;
 
-use kernel::{Command, Cursor, Kernel, Lsn, Namespace, Relocation, ResourceName, Shard, Version};
+use kernel::{Command, Cursor, Kernel, Location, Lsn, Namespace, Relocation, ResourceName, Shard, Version};
 use store::{BlobName, BlobStore, ErrorKind, Extent, LogReader, Seq, StoreError};
 
 use crate::documents::{DocumentLocation, read_inline};
@@ -273,7 +273,8 @@ impl DocumentMove {
     /// The command that relocates the document; the document is passed along with it.
     pub fn command(&self) -> Command {
         let (namespace, key, version) = (self.namespace.clone(), self.key.clone(), self.version);
-        let location = DocumentLocation::Inline(self.lsn).location();
+        // The sequencer sets the location: the record with which it logs the command.
+        let location = Location::default();
         Command::internal(kernel::Action::Relocate(Relocation { namespace, key, version, location }))
     }
 
@@ -322,7 +323,7 @@ fn inline_documents(kernel: &Kernel) -> Vec<DocumentMove> {
     let inline = documents.filter_map(|(_, namespace, key, view)| {
         let document = view.document?;
         match DocumentLocation::of(document.location) {
-            DocumentLocation::Inline(lsn) => {
+            DocumentLocation::Inline { lsn, .. } => {
                 Some(DocumentMove { namespace, key, version: view.version, lsn, bytes: document.bytes })
             }
             DocumentLocation::Blob(_) => None,

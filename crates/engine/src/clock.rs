@@ -1,25 +1,56 @@
 //! The source of stamps: elapsed time, never the wall clock.
 //!
-//! **Invariant.** Kernel time never runs ahead of the time that has certainly elapsed, and never goes back.
-//! Within the boot in which the last tenure began, the boot clock tells how much time has elapsed since.
-//! After a reboot that is unknown, and time continues from the last stamp: leases keep their remaining time,
-//! so they end late and never early.
+//! **Invariant.** Kernel time never runs ahead of the time that has certainly elapsed, and never goes back. A tenure
+//! continues from the last stamp of the log plus the time that has certainly passed since that record, which is the
+//! largest of these:
 //!
-//! The wall clock has one use: the LSN at which a log is opened is at least the Unix time in microseconds, so
+//! - if the machine is in the same boot as when the record was sealed: the smaller of the advance of the boot clock and
+//!   the advance of the wall clock;
+//! - the time since this process finished reading the record, on its own boot clock;
+//! - zero.
+//!
+//! After a reboot the elapsed time is unknown, and leases keep their remaining time: they end late and never early.
+//!
+//! **What would break it.** The boot id alone: clones of a virtual machine share it, and their boot clocks differ. So a
+//! boot is identified by the boot id together with the machine's ids. The boot clock as the process reads it: a time
+//! namespace shifts it, and a restart in another one would end every lease. So the shift is taken out. A boot clock that
+//! jumps all the same, as in a restored image of a machine: the wall clock has to agree. The wall clock alone: it may be
+//! set to any time.
+//!
+//! The wall clock has one more use: the LSN at which a log is opened is at least the Unix time in microseconds, so
 //! that fencing tokens increase even if a store is wiped.
+
+mod machine;
 
 use std::fmt;
 
-use kernel::{Lsn, Span, Tenure, Time};
+use kernel::{ClockReading, Lsn, Span, Time};
+
+use crate::record::BATCH_RECORDS_MAX;
+pub use machine::MachineClock;
 
 /// The clocks of a machine.
 pub trait Clock: Send {
-    /// Milliseconds since boot, including suspend.
+    /// Milliseconds since boot, including suspend, without the offset of a time namespace.
     fn boot_clock(&self) -> Span;
-    /// Unique to this boot of the machine.
+    /// Identifies this boot of this machine, and no clone of it: [`Clock::boot_clock`] of two processes can be compared
+    /// if it is the same.
     fn boot_id(&self) -> u128;
     /// Microseconds since 1970, by the wall clock.
     fn unix_micros(&self) -> u64;
+    /// The wall clock is certainly wrong before this time, in microseconds since 1970: the day of the build.
+    fn earliest_unix_micros(&self) -> u64 {
+        0
+    }
+}
+
+/// Reads all clocks.
+pub fn reading(clock: &dyn Clock) -> ClockReading {
+    ClockReading {
+        boot: clock.boot_id(),
+        boot_clock: clock.boot_clock(),
+        unix_ms: clock.unix_micros() / 1000,
+    }
 }
 
 /// Converts the boot clock into kernel time, for one tenure.
@@ -32,20 +63,14 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// Continues after the previous tenure, if any, whose last stamp was `last`.
-    pub fn after(before: Option<&Tenure>, last: Time, clock: &dyn Clock) -> Stamps {
-        let boot_clock = clock.boot_clock();
-        let same_boot =
-            before.filter(|tenure| tenure.open.boot_id == clock.boot_id() || planted!(ForeignBootClock));
-        let passed = same_boot.map(|tenure| {
-            let since = boot_clock.0.saturating_sub(tenure.open.boot_clock.0);
-            tenure.opened_at.after(Span(since))
-        });
-        let by_wall = before.filter(|_| planted!(WallClock)).map(|tenure| {
-            tenure.opened_at.after(Span(clock.unix_micros().saturating_sub(tenure.opened_lsn.0) / 1000))
-        });
-        let passed = passed.or(by_wall);
-        Stamps { opened_at: passed.unwrap_or(last).max(last), boot_clock }
+    /// Continues after a record with the stamp `last`, whose batch was sealed at `sealed`. This process finished reading
+    /// it when its boot clock was at `read_at`.
+    pub fn after(last: Time, sealed: Option<ClockReading>, read_at: Span, clock: &dyn Clock) -> Stamps {
+        let now = reading(clock);
+        let silence = Span(now.boot_clock.0.saturating_sub(read_at.0));
+        let downtime = sealed.map_or(Span(0), |sealed| elapsed(sealed, now));
+        let silence = if planted!(SilenceIgnored) { Span(0) } else { silence };
+        Stamps { opened_at: last.after(downtime.max(silence)), boot_clock: now.boot_clock }
     }
 
     /// Kernel time at the `open`.
@@ -53,15 +78,23 @@ impl Stamps {
         self.opened_at
     }
 
-    /// The boot clock at the `open`.
-    pub fn boot_clock(&self) -> Span {
-        self.boot_clock
-    }
-
     /// Kernel time now.
     pub fn now(&self, clock: &dyn Clock) -> Time {
         self.opened_at.after(Span(clock.boot_clock().0.saturating_sub(self.boot_clock.0)))
     }
+}
+
+/// The time that has certainly elapsed between two readings.
+fn elapsed(then: ClockReading, now: ClockReading) -> Span {
+    let boot = now.boot_clock.0.saturating_sub(then.boot_clock.0);
+    let wall = now.unix_ms.saturating_sub(then.unix_ms);
+    if planted!(WallClock) {
+        return Span(wall);
+    }
+    if then.boot != now.boot && !planted!(ForeignBootClock) {
+        return Span(0);
+    }
+    Span(if planted!(BootClockAlone) { boot } else { boot.min(wall) })
 }
 
 /// The wall clock is certainly wrong.
@@ -80,151 +113,17 @@ impl fmt::Display for WrongClock {
 
 impl std::error::Error for WrongClock {}
 
-/// A wall clock before this date, 2026-11-01, is wrong.
-const BUILT_UNIX_MICROS: u64 = 1_793_491_200_000_000;
-
-/// The LSN at which to open a log whose last record is at `last`.
+/// The LSN at which to open a log whose last record is at `last`: above every LSN that a torn last batch may have used.
 pub fn opening_lsn(last: Lsn, clock: &dyn Clock) -> Result<Lsn, WrongClock> {
     let unix_micros = clock.unix_micros();
-    let last = if planted!(OpeningLsnBack) { Lsn(0) } else { last };
-    let lsn = Lsn(unix_micros.max(last.0 + 1));
-    if unix_micros < BUILT_UNIX_MICROS || lsn > Lsn::MAX_OPEN {
+    let skipped = if planted!(OpeningLsnDense) { 0 } else { BATCH_RECORDS_MAX };
+    let unused = if planted!(OpeningLsnBack) { 0 } else { last.0 + skipped + 1 };
+    let lsn = Lsn(unix_micros.max(unused));
+    if unix_micros < clock.earliest_unix_micros() || lsn > Lsn::MAX_OPEN {
         return Err(WrongClock { unix_micros });
     }
     Ok(lsn)
 }
 
-/// The clocks of this machine.
-#[derive(Clone, Copy, Debug)]
-pub struct MachineClock {
-    boot_id: u128,
-}
-
-impl MachineClock {
-    /// Reads the boot id from `/proc`. Where there is none, uses a random one, as if the machine had just
-    /// booted: kernel time then continues from the last stamp.
-    pub fn new() -> std::io::Result<MachineClock> {
-        match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
-            Ok(text) => {
-                let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
-                let boot_id = u128::from_str_radix(&digits, 16).map_err(std::io::Error::other)?;
-                Ok(MachineClock { boot_id })
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Ok(MachineClock { boot_id: u128::from_le_bytes(system::random::bytes()) })
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-impl Clock for MachineClock {
-    fn boot_clock(&self) -> Span {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
-        Span(seconds * 1000 + nanos / 1_000_000)
-    }
-
-    fn boot_id(&self) -> u128 {
-        self.boot_id
-    }
-
-    fn unix_micros(&self) -> u64 {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        u64::try_from(time.tv_sec)
-            .map_or(0, |seconds| seconds * 1_000_000 + time.tv_nsec.unsigned_abs() / 1000)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use kernel::{Limits, Open, Store};
-
-    struct ManualClock {
-        boot_clock: u64,
-        boot_id: u128,
-        unix_micros: u64,
-    }
-
-    impl Clock for ManualClock {
-        fn boot_clock(&self) -> Span {
-            Span(self.boot_clock)
-        }
-
-        fn boot_id(&self) -> u128 {
-            self.boot_id
-        }
-
-        fn unix_micros(&self) -> u64 {
-            self.unix_micros
-        }
-    }
-
-    fn clock(boot_clock: u64, boot_id: u128) -> ManualClock {
-        ManualClock { boot_clock, boot_id, unix_micros: BUILT_UNIX_MICROS }
-    }
-
-    /// Opened at kernel time 1000, when the boot clock of boot 7 was at 50,000.
-    fn tenure() -> Tenure {
-        let open = Open {
-            store: Store::default(),
-            writer: 0,
-            term: 1,
-            boot_id: 7,
-            boot_clock: Span(50_000),
-            kernel_version: 1,
-            limits: Limits::default(),
-        };
-        Tenure { open, opened_lsn: Lsn(1), opened_at: Time(1000) }
-    }
-
-    #[test]
-    fn elapsed_time_counts_within_the_same_boot() {
-        let stamps = Stamps::after(Some(&tenure()), Time(2000), &clock(60_000, 7));
-        assert_eq!(stamps.opened_at(), Time(11_000));
-        assert_eq!(stamps.now(&clock(60_250, 7)), Time(11_250));
-    }
-
-    #[test]
-    fn time_continues_from_the_last_stamp_after_a_reboot() {
-        let stamps = Stamps::after(Some(&tenure()), Time(2000), &clock(300, 8));
-        assert_eq!((stamps.opened_at(), stamps.now(&clock(400, 8))), (Time(2000), Time(2100)));
-        // Even if the boot clock is further ahead than before the reboot: that proves nothing.
-        assert_eq!(Stamps::after(Some(&tenure()), Time(2000), &clock(900_000, 8)).opened_at(), Time(2000));
-    }
-
-    #[test]
-    fn time_never_goes_back_even_if_the_clock_does() {
-        let stamps = Stamps::after(Some(&tenure()), Time(90_000), &clock(60_000, 7));
-        assert_eq!(stamps.opened_at(), Time(90_000), "the last stamp was later than the clock can explain");
-        assert_eq!(stamps.now(&clock(0, 7)), Time(90_000));
-        assert_eq!(Stamps::after(None, Time(0), &clock(5, 7)).opened_at(), Time(0));
-    }
-
-    /// The wall clock may jump by hours, or to 2038 and back, without effect on stamps.
-    #[test]
-    fn the_wall_clock_affects_no_stamp_and_a_wrong_one_prevents_opening() {
-        let mut clock = clock(60_000, 7);
-        let stamps = Stamps::after(Some(&tenure()), Time(2000), &clock);
-        clock.unix_micros = 2_145_916_800_000_000;
-        assert_eq!(stamps.now(&clock), Time(11_000));
-        assert_eq!(opening_lsn(Lsn(9), &clock), Ok(Lsn(2_145_916_800_000_000)));
-        assert_eq!(
-            opening_lsn(Lsn(3_000_000_000_000_000), &clock),
-            Ok(Lsn(3_000_000_000_000_001)),
-            "never decreases"
-        );
-        for wrong in [0, BUILT_UNIX_MICROS - 1, (1 << 52) + 1] {
-            clock.unix_micros = wrong;
-            assert_eq!(opening_lsn(Lsn(9), &clock), Err(WrongClock { unix_micros: wrong }));
-        }
-    }
-
-    #[test]
-    fn this_machine_has_clocks() {
-        let clock = MachineClock::new().expect("Linux");
-        assert!(clock.boot_clock() > Span(0) && clock.boot_id() != 0);
-        assert!(opening_lsn(Lsn(0), &clock).is_ok());
-    }
-}
+mod tests;

@@ -16,14 +16,14 @@
 
 use kernel::{
     Action, Bundle, Command, Event, Identity, Kernel, Limits, Lsn, Member, Metadata, Namespace, Open,
-    Outcome, Rejection, ResourceName, Span, Store, Time,
+    Outcome, Rejection, ResourceName, Shard, Slots, Span, Store, Time,
 };
 use store::{BATCH_MAX, LsnRange, Seq};
 
-use crate::clock::{Clock, Stamps, WrongClock, opening_lsn};
+use crate::clock::{Clock, Stamps, WrongClock, opening_lsn, reading};
 pub use crate::decision::{Advice, Blocked, ContentionEvent, ContentionOutcome, Decision};
 use crate::documents::DocumentLocation;
-use crate::record::{Record, encode_record};
+use crate::record::{BATCH_HEADER, BATCH_RECORDS_MAX, Record, begin_batch, encode_record, seal_batch};
 
 /// A kernel, the clock that stamps its commands, and the current batch.
 pub struct Decider {
@@ -58,6 +58,8 @@ pub struct TenureConfig {
     pub writer: u128,
     /// In force until the next `open`.
     pub limits: Limits,
+    /// The slots that the log owns until the next.
+    pub slots: Slots,
 }
 
 /// A batch to append.
@@ -109,17 +111,30 @@ impl Decider {
         clock: Box<dyn Clock>,
         opening: &TenureConfig,
     ) -> Result<Decider, WrongClock> {
-        let stamps = Stamps::after(kernel.tenure(), kernel.now(), &*clock);
+        let read_at = clock.boot_clock();
+        Decider::open_after(kernel, next_seq, read_at, clock, opening)
+    }
+
+    /// Like [`Decider::open`], after this process finished reading the log's last record when its boot clock was at
+    /// `read_at`: the time since has certainly passed.
+    pub fn open_after(
+        kernel: Kernel,
+        next_seq: Seq,
+        read_at: Span,
+        clock: Box<dyn Clock>,
+        opening: &TenureConfig,
+    ) -> Result<Decider, WrongClock> {
+        let stamps = Stamps::after(kernel.now(), kernel.clocks(), read_at, &*clock);
         let lsn = opening_lsn(kernel.last_lsn(), &*clock)?;
         let term = kernel.tenure().map_or(1, |tenure| tenure.open.term + 1);
         let open = Open {
             store: opening.store,
             writer: opening.writer,
             term,
-            boot_id: clock.boot_id(),
-            boot_clock: stamps.boot_clock(),
+            clocks: reading(&*clock),
             kernel_version: kernel::KERNEL_VERSION,
             limits: opening.limits,
+            slots: opening.slots.clone(),
         };
         let mut decider = Decider {
             kernel,
@@ -127,7 +142,7 @@ impl Decider {
             stamps,
             next_lsn: lsn,
             next_seq,
-            batch: Vec::with_capacity(BATCH_USUAL),
+            batch: empty_batch(),
             first: None,
             events: Vec::new(),
             watches_freed: false,
@@ -193,19 +208,29 @@ impl Decider {
         }
     }
 
-    /// The time until something has been due for `late`; `None` if nothing ever is.
+    /// The time until something has been due for `late`, a lease to end or history to retire; `None` if nothing ever is.
     pub fn until_due(&self, late: Span) -> Option<Span> {
-        Some(self.now().until(self.kernel.next_due()?.after(late)))
+        if self.kernel.tenure().is_some_and(|tenure| tenure.closed.is_some()) {
+            return None;
+        }
+        let gc = self.kernel.next_gc().filter(|_| !planted!(IdleHistoryKept));
+        let due = self.kernel.next_due().into_iter().chain(gc).min()?;
+        Some(self.now().until(due.after(late)))
     }
 
     /// The current batch, to be appended; `None` if nothing changed since the last.
     pub fn seal(&mut self) -> Option<SealedBatch> {
         let first = self.first.take()?;
-        let payload = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_USUAL));
+        let last = self.kernel.last_lsn();
+        assert!(last.0 - first.0 < BATCH_RECORDS_MAX, "a batch has fewer records than an opening skips");
+        let mut payload = std::mem::replace(&mut self.batch, empty_batch());
         assert!(payload.len() <= BATCH_MAX, "a batch exceeds its bound: bytes={}", payload.len());
+        let clocks = reading(&*self.clock);
+        seal_batch(&mut payload, clocks);
+        self.kernel.set_clocks(Some(clocks));
         let seq = self.next_seq;
         self.next_seq = seq.next();
-        Some(SealedBatch { seq, lsns: LsnRange::new(first.0, self.kernel.last_lsn().0), payload })
+        Some(SealedBatch { seq, lsns: LsnRange::new(first.0, last.0), payload })
     }
 
     /// The events of the current batch, to be published when it is durable.
@@ -224,9 +249,9 @@ impl Decider {
         std::mem::take(&mut self.freed)
     }
 
-    /// The size of the current batch in bytes.
+    /// The size of the current batch in bytes; 0 if nothing changed since the last.
     pub fn batch_bytes(&self) -> usize {
-        self.batch.len()
+        if self.first.is_some() { self.batch.len() } else { 0 }
     }
 
     /// Whether the batch takes no further commands.
@@ -251,7 +276,7 @@ impl Decider {
 
     fn apply(&mut self, now: Time, command: &Command, correlation: u128, document: Option<&[u8]>) -> Outcome {
         let lsn = self.next_lsn;
-        let located = document.map(|_| located(command, lsn));
+        let located = document.map(|_| located(command, self.shard(), lsn));
         let command = located.as_ref().unwrap_or(command);
         let outcome = self.kernel.apply(lsn, now, command);
         if let Outcome::Applied(_, events) = &outcome {
@@ -270,6 +295,10 @@ impl Decider {
         outcome
     }
 
+    fn shard(&self) -> Shard {
+        self.kernel.tenure().map(|tenure| tenure.open.store.shard).unwrap_or_default()
+    }
+
     /// An ended lease can be read until the next command is applied.
     fn note_freed(&mut self, now: Time, events: &[Event]) {
         let noted =
@@ -282,13 +311,21 @@ impl Decider {
     }
 }
 
+/// A batch without records.
+fn empty_batch() -> Vec<u8> {
+    let mut batch = Vec::with_capacity(BATCH_HEADER + BATCH_USUAL);
+    begin_batch(&mut batch);
+    batch
+}
+
 /// The same command, with its document at this LSN.
-fn located(command: &Command, lsn: Lsn) -> Command {
+fn located(command: &Command, shard: Shard, lsn: Lsn) -> Command {
     let mut command = command.clone();
+    let location = DocumentLocation::Inline { shard, lsn }.location();
     match &mut command.action {
-        Action::Commit(commit) => commit.location = DocumentLocation::Inline(lsn).location(),
+        Action::Commit(commit) => commit.location = location,
         Action::Relocate(_) if planted!(RelocationUnrecorded) => {}
-        Action::Relocate(relocation) => relocation.location = DocumentLocation::Inline(lsn).location(),
+        Action::Relocate(relocation) => relocation.location = location,
         _ => {}
     }
     command

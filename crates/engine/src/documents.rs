@@ -1,19 +1,24 @@
 //! Where a document's bytes are stored: in the log, or in a blob.
 //!
-//! The kernel stores an opaque [`Location`] with each document. Documents of up to [`Record::DOCUMENT_MAX`]
-//! bytes are stored inline, in the record that committed them or in a later record that relocated them.
-//! Longer documents are blobs, named after the term in which they were written.
+//! The kernel stores an opaque [`Location`] with each document. Documents of up to
+//! [`Record::DOCUMENT_MAX`](crate::Record::DOCUMENT_MAX) bytes are stored inline, in the record that committed them or in a later record that relocated them.
+//! Longer documents are blobs, named after the shard and the term in which they were written.
 
-use kernel::{Location, Lsn};
+use kernel::{Location, Lsn, Shard};
 use store::{BlobName, ErrorKind, LogReader, StoreError};
 
-use crate::record::Record;
+use crate::record::document_in;
 
 /// A decoded [`Location`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DocumentLocation {
-    /// In the record at this LSN.
-    Inline(Lsn),
+    /// In the log, in one record.
+    Inline {
+        /// The shard whose log has the record.
+        shard: Shard,
+        /// The record.
+        lsn: Lsn,
+    },
     /// In a blob.
     Blob(BlobId),
 }
@@ -22,57 +27,66 @@ pub enum DocumentLocation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Term(pub u64);
 
-/// Identifies a blob within its shard. Never reused, since no term begins twice.
+/// Identifies a blob. Never reused, since no term begins twice and every upload draws random bits: a writer that does
+/// not know yet that another one has taken over cannot touch the other's blobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlobId {
+    /// The shard that wrote the blob.
+    pub shard: Shard,
     /// The term that wrote the blob.
     pub term: Term,
     /// The blob's number within the term, from 0.
     pub number: u64,
+    /// Random bits drawn for this upload. 0 for a blob of format 1, whose name has none.
+    pub random: u64,
 }
 
 impl DocumentLocation {
-    /// Encodes the location for the kernel: the term in the upper 64 bits, 0 for inline documents.
+    /// Encodes the location for the kernel: a term of 0 for inline documents.
     pub fn location(self) -> Location {
         match self {
-            DocumentLocation::Inline(lsn) => Location(u128::from(lsn.0)),
-            DocumentLocation::Blob(BlobId { term, number }) => {
-                Location(u128::from(term.0) << 64 | u128::from(number))
+            DocumentLocation::Inline { shard, lsn } => Location { shard, term: 0, number: lsn.0, random: 0 },
+            DocumentLocation::Blob(BlobId { shard, term, number, random }) => {
+                Location { shard, term: term.0, number, random }
             }
         }
     }
 
     /// Decodes a location.
     pub fn of(location: Location) -> DocumentLocation {
-        let [term, number] = [location.0 >> 64, location.0 & u128::from(u64::MAX)]
-            .map(|half| u64::try_from(half).expect("64 bits"));
+        let Location { shard, term, number, random } = location;
         if term == 0 {
-            DocumentLocation::Inline(Lsn(number))
+            DocumentLocation::Inline { shard, lsn: Lsn(number) }
         } else {
-            DocumentLocation::Blob(BlobId { term: Term(term), number })
+            DocumentLocation::Blob(BlobId { shard, term: Term(term), number, random })
         }
     }
 }
 
 impl BlobId {
     /// The blob's name in the store.
-    pub fn name(self, shard: kernel::Shard) -> BlobName {
-        let BlobId { term: Term(term), number } = self;
-        let name = format!("{}{term:016x}-{number:016x}", BlobId::prefix(shard));
+    pub fn name(self) -> BlobName {
+        let BlobId { shard, term: Term(term), number, random } = self;
+        let mut name = format!("{}{term:016x}-{number:016x}", BlobId::prefix(shard));
+        if random > 0 {
+            name.push_str(&format!("-{random:016x}"));
+        }
         BlobName::new(&name).expect("digits and dashes")
     }
 
     /// The common prefix of a shard's blob names.
-    pub fn prefix(shard: kernel::Shard) -> String {
+    pub fn prefix(shard: Shard) -> String {
         format!("document/{}/", shard.0)
     }
 
     /// Parses a blob name; `None` if it is not a document of this shard in canonical form.
-    pub fn parse(name: &BlobName, shard: kernel::Shard) -> Option<BlobId> {
-        let (term, number) = name.as_str().strip_prefix(&BlobId::prefix(shard))?.split_once('-')?;
-        let read = |hex: &str| u64::from_str_radix(hex, 16).ok();
-        let blob = BlobId { term: Term(read(term)?), number: read(number)? };
-        (blob.name(shard) == *name).then_some(blob)
+    pub fn parse(name: &BlobName, shard: Shard) -> Option<BlobId> {
+        let mut parts = name.as_str().strip_prefix(&BlobId::prefix(shard))?.split('-');
+        let mut read = || parts.next().map(|hex| u64::from_str_radix(hex, 16).ok());
+        let (term, number) = (Term(read()??), read()??);
+        let random = read().unwrap_or(Some(0))?;
+        let blob = BlobId { shard, term, number, random };
+        (blob.name() == *name).then_some(blob)
     }
 }
 
@@ -80,17 +94,12 @@ impl BlobId {
 /// location again.
 pub fn read_inline(reader: &mut dyn LogReader, lsn: Lsn) -> Result<Vec<u8>, StoreError> {
     let batch = reader.read_lsn(store::Lsn(lsn.0))?;
-    let mut rest = &batch.payload[..];
-    while !rest.is_empty() {
-        let (found, length) = Record::document_at(rest, lsn).map_err(|error| {
-            let what = format!("a batch of the log cannot be decoded: {error} seq={}", batch.seq.0);
-            StoreError::new(ErrorKind::Damaged, what)
-        })?;
-        if let Some(document) = found {
-            return Ok(document);
-        }
-        rest = &rest[length..];
-    }
-    let what = "the record holds no document; restore the store from a backup";
-    Err(StoreError::new(ErrorKind::Damaged, format!("{what}: lsn={}", lsn.0)))
+    let found = document_in(&batch.payload, lsn).map_err(|error| {
+        let what = format!("a batch of the log cannot be decoded: {error} seq={}", batch.seq.0);
+        StoreError::new(ErrorKind::Damaged, what)
+    })?;
+    found.ok_or_else(|| {
+        let what = "the record holds no document; restore the store from a backup";
+        StoreError::new(ErrorKind::Damaged, format!("{what}: lsn={}", lsn.0))
+    })
 }

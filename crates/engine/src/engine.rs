@@ -181,10 +181,13 @@ impl Engine {
         let shard = opening.store.shard;
         let mut on_damage = |snapshot| watcher.upkeep(MaintenanceEvent::SnapshotDamaged(snapshot));
         let kernel = recover(&*log, &*blobs, shard, &mut on_damage).map_err(OpenError::Recovery)?;
+        let read_at = clock.boot_clock();
         // The parameters fixed at creation are in the log.
         let store = kernel.tenure().map_or(opening.store, |tenure| tenure.open.store);
         let opening = TenureConfig { store, ..opening.clone() };
-        let decider = Decider::open(kernel, log.bounds().next, clock, &opening).map_err(OpenError::Clock)?;
+        let next = log.bounds().next;
+        let decider =
+            Decider::open_after(kernel, next, read_at, clock, &opening).map_err(OpenError::Clock)?;
         let term = decider.kernel().tenure().expect("it has just been opened").open.term;
         let uploads = Uploads::new(Arc::clone(&blobs), shard, Term(term));
         let tasks = TaskQueue::new(executor, options.sweep_every);
@@ -229,7 +232,7 @@ impl Engine {
     pub fn hold(&self, location: Location) -> Option<ReadHold> {
         match DocumentLocation::of(location) {
             DocumentLocation::Blob(blob) => Some(self.uploads.hold(blob)),
-            DocumentLocation::Inline(_) => None,
+            DocumentLocation::Inline { .. } => None,
         }
     }
 
@@ -237,14 +240,13 @@ impl Engine {
     /// [`Gone`](store::ErrorKind::Gone) if the document was relocated since: look up its location again.
     pub fn read_document(
         &self,
-        shard: Shard,
         location: Location,
         offset: u64,
         length: usize,
     ) -> Result<Vec<u8>, StoreError> {
         match DocumentLocation::of(location) {
-            DocumentLocation::Blob(blob) => self.blobs.read(&blob.name(shard), offset, length),
-            DocumentLocation::Inline(lsn) => {
+            DocumentLocation::Blob(blob) => self.blobs.read(&blob.name(), offset, length),
+            DocumentLocation::Inline { lsn, .. } => {
                 let mut document = self.readers.read(lsn)?;
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(document.len());
                 let to = from.saturating_add(length).min(document.len());
@@ -318,6 +320,6 @@ fn superseded_blob(event: &Event) -> Option<BlobId> {
     };
     match DocumentLocation::of(location) {
         DocumentLocation::Blob(blob) => Some(blob),
-        DocumentLocation::Inline(_) => None,
+        DocumentLocation::Inline { .. } => None,
     }
 }

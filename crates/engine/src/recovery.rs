@@ -15,7 +15,7 @@ use std::fmt;
 use kernel::{Kernel, Lsn, Outcome, RestoreError, Shard};
 use store::{BlobName, BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
 
-use crate::record::{DecodeError, Record};
+use crate::record::{DecodeError, decode_batch};
 use crate::snapshot::{self, SnapshotError};
 
 /// The reason why a state cannot be recovered.
@@ -228,14 +228,16 @@ pub fn replay(kernel: &mut Kernel, log: &mut dyn LogReader, from: Seq, to: Seq) 
     let mut seq = from;
     while seq < to {
         let batch = log.read(seq)?;
-        let records =
-            Record::decode_all(&batch.payload).map_err(|error| RecoveryError::Decode(seq, error))?;
-        for record in &records {
+        let shard = kernel.tenure().map(|tenure| tenure.open.store.shard).unwrap_or_default();
+        let contents =
+            decode_batch(&batch.payload, shard).map_err(|error| RecoveryError::Decode(seq, error))?;
+        for record in &contents.records {
             let outcome = kernel.apply(record.lsn, record.now, &record.command);
             if !matches!(outcome, Outcome::Applied(..)) {
                 return Err(RecoveryError::Diverged { lsn: record.lsn, outcome: Box::new(outcome) });
             }
         }
+        kernel.set_clocks(contents.clocks);
         seq = seq.next();
     }
     Ok(())

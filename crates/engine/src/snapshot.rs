@@ -12,7 +12,7 @@
 //!
 //! ```text
 //!  0  8  magic "lockdsnp"
-//!  8  4  format version, 1
+//!  8  4  format version, 2
 //! 12  4  shard
 //! 16  4  number of shards, 0 before the log was first opened
 //! 20  8  hash seed
@@ -21,8 +21,12 @@
 //! 44  8  kernel time of that record
 //! 52  8  state hash after that record
 //! 60  8  version floor of the shard
-//! 68  4  CRC32C of the preceding 68 bytes
-//! 72     chunks back to back
+//! 68  4  1 if the clocks are known, else 0; all of them are 0 then
+//! 72 16  boot identity of the writer of the last batch that is included
+//! 88  8  its time since boot when it sealed that batch, in milliseconds
+//! 96  8  its wall clock then, in milliseconds since 1970
+//! 104 4  CRC32C of the preceding 104 bytes
+//! 108    chunks back to back
 //! ```
 //!
 //! A chunk consists of whole entries:
@@ -37,22 +41,26 @@
 //! An entry is a tag, then its fields in the order in which `encode.rs` writes them, encoded like the fields
 //! of [records](crate::record). Entries are grouped by kind, and within a kind in the kernel's canonical
 //! order. The last entry is the end, with the number of entries of each kind.
+//!
+//! [`legacy`] reads the header of format 1; the entries that differ there are decoded by their [`Format`].
 
 mod chunk;
 mod decode;
 mod encode;
+mod legacy;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
-use kernel::{Lsn, Shard, Snapshot, Store, Time, Version};
+use kernel::{ClockReading, Lsn, Shard, Snapshot, Span, Store, Time, Version};
 use store::{Seq, StoreError};
 
 use crate::record::DecodeError;
+use crate::wire::Format;
 
 /// The format version that this build writes.
-pub const SNAPSHOT_VERSION: u32 = 1;
+pub const SNAPSHOT_VERSION: u32 = 2;
 /// Bytes per read of a snapshot.
 pub const RANGE_BYTES: usize = 1 << 20;
 /// Maximum bytes per write of a snapshot: a chunk is closed at 64 KiB, and no entry is longer than 80 KiB.
@@ -112,10 +120,12 @@ fn damaged<T>(offset: u64, what: impl Into<String>) -> Result<T, SnapshotError> 
 /// Encodes a snapshot of all batches before `next`, and returns its length in bytes.
 pub fn write(snapshot: &Snapshot, next: Seq, out: &mut Output<'_>) -> Result<u64, StoreError> {
     let header = Header {
+        format: Format::Two,
         store: store_of(snapshot),
         next,
         last: snapshot.last,
         now: snapshot.now,
+        clocks: snapshot.clocks,
         state_hash: snapshot.state_hash,
         floor: snapshot.floor,
     };
@@ -129,7 +139,7 @@ pub fn write(snapshot: &Snapshot, next: Seq, out: &mut Output<'_>) -> Result<u64
 /// The result is well formed; [`kernel::Kernel::restore`] checks whether it is a valid kernel state.
 pub fn read(input: &mut Input<'_>) -> Result<(Snapshot, Seq), SnapshotError> {
     let mut chunks = chunk::ChunkReader::new(input);
-    let header = Header::decode(&chunks.begin()?)?;
+    let header = chunks.begin()?;
     let snapshot = decode::entries(&header, &mut chunks)?;
     chunks.end()?;
     Ok((snapshot, header.next))
@@ -145,16 +155,32 @@ const MAGIC: &[u8; 8] = b"lockdsnp";
 /// The decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
+    format: Format,
     store: Store,
     next: Seq,
     last: Lsn,
     now: Time,
+    clocks: Option<ClockReading>,
     state_hash: u64,
     floor: Version,
 }
 
 impl Header {
-    const BYTES: usize = 72;
+    const BYTES: usize = 108;
+    /// Magic and version, and at least as much as a header of any version has.
+    const PREFIX: usize = legacy::HEADER_BYTES;
+
+    /// The length of the header that begins like this.
+    fn length(bytes: &[u8]) -> Result<usize, SnapshotError> {
+        if !bytes.starts_with(MAGIC) {
+            return damaged(0, "not a snapshot");
+        }
+        match u32_at(bytes, 8) {
+            legacy::SNAPSHOT_VERSION => Ok(legacy::HEADER_BYTES),
+            SNAPSHOT_VERSION => Ok(Header::BYTES),
+            version => damaged(8, format!("snapshot format not supported by this build: version={version}")),
+        }
+    }
 
     fn encode(&self) -> [u8; Header::BYTES] {
         let mut bytes = [0; Header::BYTES];
@@ -167,31 +193,47 @@ impl Header {
         for (field, word) in bytes[20..68].chunks_exact_mut(8).zip(words) {
             field.copy_from_slice(&word.to_le_bytes());
         }
-        let crc = crc32c::crc32c(&bytes[..68]);
-        bytes[68..].copy_from_slice(&crc.to_le_bytes());
+        let clocks = self.clocks.unwrap_or_default();
+        bytes[68..72].copy_from_slice(&u32::from(self.clocks.is_some()).to_le_bytes());
+        bytes[72..88].copy_from_slice(&clocks.boot.to_le_bytes());
+        bytes[88..96].copy_from_slice(&clocks.boot_clock.0.to_le_bytes());
+        bytes[96..104].copy_from_slice(&clocks.unix_ms.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..104]);
+        bytes[104..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    fn decode(bytes: &[u8; Header::BYTES]) -> Result<Header, SnapshotError> {
-        if &bytes[..8] != MAGIC {
-            return damaged(0, "not a snapshot");
-        }
-        if u32_at(bytes, 68) != crc32c::crc32c(&bytes[..68]) {
+    /// Decodes a header of the length that [`Header::length`] returned.
+    fn decode(bytes: &[u8]) -> Result<Header, SnapshotError> {
+        let (rest, crc) = bytes.split_at(bytes.len() - 4);
+        if u32_at(crc, 0) != crc32c::crc32c(rest) {
             return damaged(0, "the header does not match its checksum");
         }
-        let version = u32_at(bytes, 8);
-        if version != SNAPSHOT_VERSION {
-            return damaged(8, format!("snapshot format not supported by this build: version={version}"));
-        }
-        let (shard, shards) = (Shard(u32_at(bytes, 12)), u32_at(bytes, 16));
+        let shard = Shard(u32_at(bytes, 12));
+        let is_legacy = bytes.len() == legacy::HEADER_BYTES;
         Ok(Header {
-            store: Store { shard, shards, hash_seed: u64_at(bytes, 20) },
+            format: if is_legacy { Format::One(shard) } else { Format::Two },
+            store: Store { shard, shards: u32_at(bytes, 16), hash_seed: u64_at(bytes, 20) },
             next: Seq(u64_at(bytes, 28)),
             last: Lsn(u64_at(bytes, 36)),
             now: Time(u64_at(bytes, 44)),
+            clocks: if is_legacy { None } else { decode_clocks(bytes)? },
             state_hash: u64_at(bytes, 52),
             floor: Version(u64_at(bytes, 60)),
         })
+    }
+}
+
+fn decode_clocks(bytes: &[u8]) -> Result<Option<ClockReading>, SnapshotError> {
+    let clocks = ClockReading {
+        boot: u128::from_le_bytes(bytes[72..88].try_into().expect("sixteen bytes")),
+        boot_clock: Span(u64_at(bytes, 88)),
+        unix_ms: u64_at(bytes, 96),
+    };
+    match u32_at(bytes, 68) {
+        0 if clocks == ClockReading::default() => Ok(None),
+        1 => Ok(Some(clocks)),
+        other => damaged(68, format!("clocks are neither known nor unknown: flag={other}")),
     }
 }
 

@@ -69,16 +69,18 @@ impl Uploads {
         Uploads { blobs, shard, term, state: Arc::default(), deleted: Arc::default() }
     }
 
-    /// Begins an upload.
-    pub fn begin(&self) -> Result<Upload, StoreError> {
-        let pin = self.pin();
-        let writer = self.blobs.create(&pin.blob.name(self.shard))?;
+    /// Begins an upload, with random bits drawn for it.
+    pub fn begin(&self, random: u64) -> Result<Upload, StoreError> {
+        let pin = self.pin(random);
+        let writer = self.blobs.create(&pin.blob.name())?;
         Ok(Upload { writer, pin })
     }
 
-    fn pin(&self) -> Pin {
+    fn pin(&self, random: u64) -> Pin {
         let mut state = lock(&self.state);
-        let blob = BlobId { term: self.term, number: state.next };
+        // 0 is for blobs of format 1.
+        let random = if planted!(BlobNameGuessable) { 1 } else { random.max(1) };
+        let blob = BlobId { shard: self.shard, term: self.term, number: state.next, random };
         state.next += 1;
         state.pinned.insert(blob);
         Pin { blob, state: Arc::clone(&self.state) }
@@ -111,7 +113,7 @@ impl Uploads {
                 return Ok(());
             }
         }
-        let result = self.blobs.delete(&blob.name(self.shard));
+        let result = self.blobs.delete(&blob.name());
         lock(&self.state).deleting.remove(&blob);
         self.deleted.notify_all();
         result

@@ -1,10 +1,22 @@
 //! The primitive encodings of records and snapshots: integers, texts, byte strings, optional values.
 //!
-//! [`parts`] has the kernel types that both formats share.
+//! [`parts`] has the kernel types that records and snapshots share.
 
+mod legacy;
 pub(crate) mod parts;
 
+use kernel::Shard;
+
 use crate::record::DecodeError;
+
+/// The format in which records and snapshots are encoded. Only the second is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Format 1, in the store of this shard: locations did not name it.
+    One(Shard),
+    /// Format 2.
+    Two,
+}
 
 /// Encodes into a buffer.
 pub struct Writer<'a>(&'a mut Vec<u8>);

@@ -100,7 +100,24 @@ impl Kernel {
         if lease.shard != self.lease_id(lease.lsn).shard || lease.lsn > self.last {
             return Err(Rejection::NotFound);
         }
-        self.index.get(lease.lsn).ok_or(Rejection::Retired)
+        let found = self.index.get(lease.lsn).ok_or(Rejection::Retired)?;
+        if self.owns_all_slots() {
+            return Ok(found);
+        }
+        let namespace = self.namespace_of(self.accounts[self.account_of(found)].parent);
+        if self.owns(&namespace) { Ok(found) } else { Err(Rejection::Moved { to: None }) }
+    }
+
+    fn owns_all_slots(&self) -> bool {
+        self.tenure.as_ref().is_none_or(|tenure| tenure.open.slots.is_all())
+    }
+
+    /// The account of the lease in an entry of the index.
+    pub(crate) fn account_of(&self, found: IndexEntry) -> RowId<Account> {
+        match found {
+            IndexEntry::Live(lease) => self.leases[lease].account,
+            IndexEntry::Ended(ended) => self.history.get(ended).account,
+        }
     }
 
     pub(crate) fn live(&self, lsn: Lsn) -> Option<LeaseRef> {
@@ -119,7 +136,7 @@ impl Kernel {
     ) -> Result<Response, Rejection> {
         // However the granted lease ended, except by a revoke, the retry sees it as expired.
         let again = |lease, epoch| match self.authority(now, identity, Credential { lease, epoch }) {
-            Err(Rejection::LeaseRevoked) => Err(Rejection::LeaseRevoked),
+            Err(rejection @ (Rejection::LeaseRevoked | Rejection::Moved { .. })) => Err(rejection),
             Err(_) => Err(Rejection::LeaseExpired),
             Ok(lease) => Ok(lease),
         };

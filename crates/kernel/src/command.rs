@@ -9,13 +9,15 @@ use alloc::vec::Vec;
 use crate::bundle::Bundle;
 use crate::limits::{Limits, Quota};
 use crate::resource::ResourceName;
+use crate::slots::Slots;
 use crate::text::{AgentName, Identity, Metadata, Namespace, Owner, Reason, SessionName};
 use crate::units::{Age, Epoch, Etag, LeaseId, Location, Shard, Span, Token, Version};
 
 /// One record: the identity, the idempotency key and the action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The client's identity; `None` for the engine's own commands (open, tick, relocate, retract).
+    /// The client's identity; `None` for the engine's own commands (open, close, tick, relocate,
+    /// retract).
     pub identity: Option<Identity>,
     /// Set if the client may retry, so that the command is applied once.
     pub request: Option<IdempotencyKey>,
@@ -59,6 +61,8 @@ pub struct RequestKey(pub [u8; 16]);
 pub enum Action {
     /// Begins a tenure over the log: the first record of the log and of every start or takeover.
     Open(Open),
+    /// Ends a tenure: nothing but the next `open` is applied after it.
+    Close(Close),
     /// Advances time: ends overdue leases, a bounded number at a time.
     Tick,
 
@@ -112,6 +116,7 @@ impl Action {
     pub fn name(&self) -> &'static str {
         match self {
             Action::Open(_) => "open",
+            Action::Close(_) => "close",
             Action::Tick => "tick",
             Action::Acquire(_) => "acquire",
             Action::Reserve(_) => "reserve",
@@ -137,7 +142,10 @@ impl Action {
     /// Whether only the engine issues this action. All others are logged with the identity that issued
     /// them.
     pub fn is_internal(&self) -> bool {
-        matches!(self, Action::Open(_) | Action::Tick | Action::Relocate(_) | Action::Retract(_))
+        matches!(
+            self,
+            Action::Open(_) | Action::Close(_) | Action::Tick | Action::Relocate(_) | Action::Retract(_)
+        )
     }
 }
 
@@ -150,15 +158,33 @@ pub struct Open {
     pub writer: u128,
     /// Increases with every tenure.
     pub term: u64,
-    /// The boot id of the writer's machine; with `boot_clock` it lets the next writer compute how much
-    /// time has certainly passed. The kernel stores both and interprets neither.
-    pub boot_id: u128,
-    /// The writer's clock since boot at this record.
-    pub boot_clock: Span,
+    /// The writer's clocks at this record.
+    pub clocks: ClockReading,
     /// The version of the rules that decide this and all later records.
     pub kernel_version: u32,
     /// The limits in force until the next `open`.
     pub limits: Limits,
+    /// The slots that the log owns until the next `open`: commands for namespaces in other slots are rejected.
+    pub slots: Slots,
+}
+
+/// The clocks of a machine at one moment. They let the next writer of a log compute how much time has certainly
+/// passed. The kernel stores them and interprets none of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockReading {
+    /// Identifies one boot of one machine: the boot clocks of two readings can be compared if it is the same.
+    pub boot: u128,
+    /// The time since boot.
+    pub boot_clock: Span,
+    /// The wall clock, in milliseconds since 1970.
+    pub unix_ms: u64,
+}
+
+/// The end of a tenure: its writer hands the log over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Close {
+    /// The id of the server that may open the log at once; `None`: any server may.
+    pub to: Option<u128>,
 }
 
 /// Properties of a store that never change after its creation.

@@ -21,7 +21,7 @@ use crate::party_rows::{Account, Agent, NamespaceRow, Policy};
 use crate::resource::ResourceName;
 use crate::statehash::StateHash;
 use crate::table::{Parent, Row, RowId};
-use crate::units::Time;
+use crate::units::{Location, Time};
 
 impl Kernel {
     /// A digest of all rows; see the module's documentation. Visits the whole state.
@@ -40,12 +40,14 @@ impl Kernel {
         let mut hash = StateHash::default();
         hash.words([self.last.0, self.now.0, self.hash.0, self.floor.0]);
         debug(&mut hash, &self.tenure);
+        debug(&mut hash, &self.clocks);
         for (scope, Policy { paused, quota }) in &self.policies.0 {
             debug(&mut hash, &(scope, paused, quota));
         }
         self.history.iter().for_each(|ended| self.hash_ended(ended, &mut hash));
         for entry in self.requests.iter() {
             hash.text(entry.identity.as_str());
+            hash.text(entry.namespace.as_ref().map_or("", |namespace| namespace.as_str()));
             hash.bytes(&entry.request.key.0);
             hash.bytes(&entry.request.fingerprint);
             hash.word(entry.lapses_at.0);
@@ -78,7 +80,8 @@ impl Kernel {
         match row.value.document.as_deref() {
             Some(Document { etag, bytes, location, committed_at }) => {
                 hash.bytes(&etag.0);
-                hash.bytes(&location.0.to_le_bytes());
+                let Location { shard, term, number, random } = *location;
+                hash.words([u64::from(shard.0), term, number, random]);
                 hash.words([*bytes, committed_at.0]);
             }
             None => hash.word(u64::MAX),

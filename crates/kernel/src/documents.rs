@@ -14,7 +14,7 @@ use crate::node::{Document, Node};
 use crate::outcome::{BoundedTable, Event, Rejection, Response};
 use crate::table::RowId;
 use crate::text::Identity;
-use crate::units::Time;
+use crate::units::{Location, Time};
 
 impl Kernel {
     pub(crate) fn commit(&mut self, stamp: Stamp, identity: &Identity, commit: &Commit) -> CommandResult {
@@ -159,7 +159,8 @@ impl Kernel {
         self.hash.word(row.version.0);
         if let Some(document) = &row.document {
             self.hash.word(document.bytes);
-            self.hash.bytes(&document.location.0.to_le_bytes());
+            let Location { shard, term, number, random } = document.location;
+            self.hash.words([u64::from(shard.0), term, number, random]);
             self.hash.bytes(&document.etag.0);
         }
     }

@@ -11,7 +11,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use crate::command::{Action, Command, Open, Store};
+use crate::command::{Action, ClockReading, Close, Command, Open, Party, Pause, Paused, Store};
 use crate::history::History;
 use crate::lease::{LeaseRef, Leases, Phase};
 use crate::lease_index::LeaseIndex;
@@ -23,9 +23,10 @@ use crate::party_rows::{Account, Agent, NamespaceRow, Policies, Session};
 use crate::predicate::Class;
 use crate::requests::{IdempotencyEntry, IdempotencyTable};
 use crate::resource::ClaimSetKind;
+use crate::slots::Slot;
 use crate::statehash::StateHash;
 use crate::table::{RowId, Table};
-use crate::text::Identity;
+use crate::text::{Identity, Namespace};
 use crate::timers::Timers;
 use crate::units::{LeaseId, Lsn, Time, Token, Version};
 
@@ -35,7 +36,11 @@ use crate::units::{LeaseId, Lsn, Time, Token, Version};
 /// |---|---|
 /// | 1 | |
 /// | 2 | a namespace can be deleted |
-pub const KERNEL_VERSION: u32 = 2;
+/// | 3 | a log owns slots, and can be closed |
+pub const KERNEL_VERSION: u32 = 3;
+
+/// The first kernel version that can close a log.
+const CLOSE_SINCE: u32 = 3;
 
 /// The lease state machine of one shard.
 #[derive(Default)]
@@ -43,6 +48,7 @@ pub struct Kernel {
     pub(crate) tenure: Option<Tenure>,
     pub(crate) last: Lsn,
     pub(crate) now: Time,
+    pub(crate) clocks: Option<ClockReading>,
     pub(crate) hash: StateHash,
 
     pub(crate) leases: Leases,
@@ -91,6 +97,8 @@ pub struct Tenure {
     pub opened_lsn: Lsn,
     /// The stamp of that record.
     pub opened_at: Time,
+    /// The `close` that ended the tenure.
+    pub closed: Option<Close>,
 }
 
 /// The LSN and time of a record.
@@ -145,6 +153,7 @@ impl Kernel {
         let by = || command.identity.as_ref().ok_or(Rejection::InvalidRecord(InvalidRecord::NoIdentity));
         match &command.action {
             Action::Open(open) => self.open(stamp, open),
+            Action::Close(close) => self.close(stamp, *close),
             Action::Tick => self.tick(stamp),
             Action::Acquire(request) => self.acquire(stamp, by()?, request, Phase::Active),
             Action::Reserve(request) => self.acquire(stamp, by()?, request, Phase::Reserved),
@@ -182,7 +191,30 @@ impl Kernel {
         if command.identity.is_none() && !command.action.is_internal() {
             return misplaced(InvalidRecord::NoIdentity);
         }
+        self.admit_tenure(command)?;
         self.admit_request(stamp.now, command)
+    }
+
+    /// A closed log takes nothing but the next `open`; an open one takes commands for the slots that it owns.
+    fn admit_tenure(&self, command: &Command) -> Result<(), Rejection> {
+        let Some(tenure) = self.tenure.as_ref().filter(|_| !matches!(command.action, Action::Open(_))) else {
+            return Ok(());
+        };
+        if let Some(Close { to }) = tenure.closed.filter(|_| !planted!(CloseIgnored)) {
+            return Err(Rejection::Moved { to });
+        }
+        match named_namespace(&command.action) {
+            Some(namespace) if !self.owns(namespace) => Err(Rejection::Moved { to: None }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the log owns the slot of a namespace.
+    pub fn owns(&self, namespace: &Namespace) -> bool {
+        let slots = self.tenure.as_ref().map(|tenure| &tenure.open.slots);
+        slots.is_none_or(|slots| {
+            slots.is_all() || slots.contains(Slot::of(namespace)) || planted!(SlotsIgnored)
+        })
     }
 
     /// A retry gets its stored response; a new request needs capacity for an entry.
@@ -218,7 +250,8 @@ impl Kernel {
         self.hash.bytes(&request.key.0);
         self.hash.bytes(&request.fingerprint);
         self.hash.word(lapses_at.0);
-        self.requests.insert(IdempotencyEntry { identity, request: *request, lapses_at, answer });
+        let namespace = self.namespace_of_command(&command.action);
+        self.requests.insert(IdempotencyEntry { identity, namespace, request: *request, lapses_at, answer });
     }
 
     /// The point of no return: the command will be carried out.
@@ -259,13 +292,39 @@ impl Kernel {
             None if open.store.shard.0 >= open.store.shards => return misplaced(InvalidRecord::Store),
             None => self.seed_indexes(open.store),
         }
-        self.tenure = Some(Tenure { open: open.clone(), opened_lsn: stamp.lsn, opened_at: stamp.now });
+        let (opened_lsn, opened_at) = (stamp.lsn, stamp.now);
+        self.tenure = Some(Tenure { open: open.clone(), opened_lsn, opened_at, closed: None });
         self.begin(stamp, &[]);
-        self.hash.words([open.term, u64::from(open.kernel_version), open.boot_clock.0]);
+        let ClockReading { boot, boot_clock, unix_ms } = open.clocks;
+        self.hash.words([open.term, u64::from(open.kernel_version), boot_clock.0, unix_ms]);
         self.hash.bytes(&open.writer.to_le_bytes());
-        self.hash.bytes(&open.boot_id.to_le_bytes());
+        self.hash.bytes(&boot.to_le_bytes());
+        open.slots.words().for_each(|word| self.hash.word(word));
         self.hash.words(open.limits.named().map(|(_, limit)| limit));
         Ok(Response::Opened)
+    }
+
+    fn close(&mut self, stamp: Stamp, close: Close) -> CommandResult {
+        let current = self.tenure.as_ref().filter(|tenure| tenure.open.kernel_version >= CLOSE_SINCE);
+        if current.is_none() {
+            let misplaced = InvalidRecord::KernelVersion { newest: KERNEL_VERSION };
+            return Err(Rejection::InvalidRecord(misplaced).into());
+        }
+        self.begin(stamp, &[]);
+        self.tenure.as_mut().expect("it was just looked at").closed = Some(close);
+        self.hash.bytes(&close.to.unwrap_or_default().to_le_bytes());
+        Ok(Response::Closed)
+    }
+
+    /// The clocks of the writer when it sealed the last batch; `None` if they are unknown.
+    pub fn clocks(&self) -> Option<ClockReading> {
+        self.clocks
+    }
+
+    /// Records the clocks of the batch that was just applied. They decide nothing: the kernel stores them so that
+    /// they are in its snapshots.
+    pub fn set_clocks(&mut self, clocks: Option<ClockReading>) {
+        self.clocks = clocks;
     }
 
     /// Must be called while the tables are empty.
@@ -297,9 +356,58 @@ impl Kernel {
         self.tenure.as_ref().map_or(&CLOSED, |tenure| &tenure.open.limits)
     }
 
+    /// The namespace of an action that was just applied, named by it or by its lease.
+    fn namespace_of_command(&self, action: &Action) -> Option<Namespace> {
+        named_namespace(action).cloned().or_else(|| {
+            let account = self.account_of(self.index.get(named_lease(action)?.lsn)?);
+            Some(self.namespace_of(self.accounts[account].parent))
+        })
+    }
+
     pub(crate) fn lease_id(&self, lsn: Lsn) -> LeaseId {
         let shard = self.tenure.as_ref().map(|tenure| tenure.open.store.shard).unwrap_or_default();
         LeaseId { shard, lsn }
+    }
+}
+
+/// The namespace that an action names; `None` if it names a lease or none.
+fn named_namespace(action: &Action) -> Option<&Namespace> {
+    match action {
+        Action::Acquire(request) | Action::Reserve(request) => Some(&request.namespace),
+        Action::Relocate(relocation) => Some(&relocation.namespace),
+        Action::RevokeAll(Party::Identity(namespace, _) | Party::Agent(namespace, _))
+        | Action::DropNamespace(namespace) => Some(namespace),
+        Action::Pause(Pause { whom: Paused::Agent(namespace, _), .. }) => Some(namespace),
+        Action::Pause(Pause { whom: Paused::Scope(scope), .. }) => scope.namespace.as_ref(),
+        Action::SetQuota(set) => set.scope.namespace.as_ref(),
+        Action::Agent(news) => Some(&news.namespace),
+        Action::Open(_)
+        | Action::Close(_)
+        | Action::Tick
+        | Action::Activate(_)
+        | Action::Renew(_)
+        | Action::Release(_)
+        | Action::Rebind(_)
+        | Action::Touch(_)
+        | Action::Commit(_)
+        | Action::Remove(_)
+        | Action::Revoke(_)
+        | Action::Reclaim(_)
+        | Action::Retract(_) => None,
+    }
+}
+
+/// The lease that an action names, if it names one.
+fn named_lease(action: &Action) -> Option<LeaseId> {
+    match action {
+        Action::Activate(held) | Action::Release(held) | Action::Rebind(held) | Action::Touch(held) => {
+            Some(held.lease)
+        }
+        Action::Commit(commit) => Some(commit.write.held.lease),
+        Action::Remove(removal) => Some(removal.write.held.lease),
+        Action::Revoke(lease) | Action::Reclaim(lease) => Some(*lease),
+        Action::Retract(retraction) => Some(retraction.lease),
+        _ => None,
     }
 }
 

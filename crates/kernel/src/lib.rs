@@ -26,6 +26,7 @@ mod resource;
 mod predicate;
 mod bundle;
 mod limits;
+mod slots;
 mod command;
 mod outcome;
 
@@ -67,9 +68,9 @@ pub mod invariants;
 
 pub use bundle::{Bundle, BundleError, Member};
 pub use command::{
-    Action, AgentAnnouncement, Command, Commit, Credential, IdempotencyKey, LeaseRequest, OnExpiry, Open,
-    Party, Pause, Paused, Relocation, Removal, Renewal, RequestKey, Retraction, Scope, SetQuota, Store,
-    Write,
+    Action, AgentAnnouncement, ClockReading, Close, Command, Commit, Credential, IdempotencyKey,
+    LeaseRequest, OnExpiry, Open, Party, Pause, Paused, Relocation, Removal, Renewal, RequestKey, Retraction,
+    Scope, SetQuota, Store, Write,
 };
 pub use history::{EndReason, LeaseAttributes};
 pub use kernel::{KERNEL_VERSION, Kernel, Tenure};
@@ -85,6 +86,7 @@ pub use party_rows::{Policy, Restart};
 pub use predicate::Predicate;
 pub use requests::IdempotencyEntry;
 pub use resource::{ClaimSetKind, ResourceError, ResourceName};
+pub use slots::{Slot, Slots};
 pub use snapshot::{AgentData, EndedLeaseData, KeyData, LeaseData, NamespaceData, RestoreError, Snapshot};
 pub use text::{AgentName, Identity, Metadata, Namespace, Owner, Reason, SessionName, TextError};
 pub use units::{Age, Epoch, Etag, LeaseId, Location, Lsn, Shard, Span, Time, Token, Version};

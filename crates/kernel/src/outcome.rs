@@ -28,6 +28,8 @@ pub enum Outcome {
 pub enum Response {
     /// A tenure has begun.
     Opened,
+    /// The tenure has ended.
+    Closed,
     /// Overdue leases were ended, at most a bounded number: see
     /// [`Kernel::next_due`](crate::Kernel::next_due).
     Ticked,
@@ -157,6 +159,11 @@ pub enum Rejection {
     AgentTaken,
     /// Too many leases are overdue to decide this now: retry after some ticks.
     Behind,
+    /// The log does not own the namespace's slot, or its tenure was closed.
+    Moved {
+        /// The id of the server that the log was handed over to, if it is known.
+        to: Option<u128>,
+    },
 
     /// Conflicting leases exist.
     Conflict(Box<Conflict>),

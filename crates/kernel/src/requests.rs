@@ -9,7 +9,7 @@ use alloc::collections::BTreeMap;
 use crate::command::{IdempotencyKey, RequestKey};
 use crate::limits::Limits;
 use crate::outcome::Response;
-use crate::text::Identity;
+use crate::text::{Identity, Namespace};
 use crate::units::Time;
 
 #[derive(Default)]
@@ -27,6 +27,8 @@ pub(crate) struct IdempotencyTable {
 pub struct IdempotencyEntry {
     /// The identity that sent the request.
     pub identity: Identity,
+    /// The namespace of the request. `None` if it has none, or was stored by a version that did not keep it.
+    pub namespace: Option<Namespace>,
     /// The key and the fingerprint of the request.
     pub request: IdempotencyKey,
     /// Replayed until this time has passed.

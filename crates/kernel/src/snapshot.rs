@@ -9,6 +9,7 @@ use core::fmt;
 
 use crate::bundle::{Bundle, Member};
 use crate::chain::Links;
+use crate::command::ClockReading;
 use crate::history::{EndReason, EndedLease, LeaseAttributes};
 use crate::kernel::{Kernel, Tenure};
 use crate::lease::{Lease, OptionalFields, Phase};
@@ -31,6 +32,8 @@ pub struct Snapshot {
     pub last: Lsn,
     /// The stamp of that record.
     pub now: Time,
+    /// The clocks of the last batch; see [`Kernel::clocks`].
+    pub clocks: Option<ClockReading>,
     /// The running hash after that record.
     pub state_hash: u64,
     /// At least the version floor of every deleted namespace.
@@ -186,6 +189,7 @@ impl Kernel {
             tenure: self.tenure.clone(),
             last: self.last,
             now: self.now,
+            clocks: self.clocks,
             state_hash: self.hash.0,
             floor: self.floor,
             namespaces,
@@ -207,6 +211,7 @@ impl Kernel {
         }
         kernel.last = snapshot.last;
         kernel.now = snapshot.now;
+        kernel.clocks = snapshot.clocks;
         kernel.floor = snapshot.floor;
         kernel.restore_parties(snapshot)?;
         snapshot.keys.iter().try_for_each(|key| kernel.restore_key(key))?;

@@ -167,8 +167,17 @@ impl Version {
 pub struct Etag(pub [u8; 32]);
 
 /// Where a document's bytes are stored. Opaque to the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Location(pub u128);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Location {
+    /// The shard that wrote the bytes.
+    pub shard: Shard,
+    /// The term that wrote the blob; 0 if the bytes are in the log.
+    pub term: u64,
+    /// The number of the blob in its term, or the LSN of the record with the bytes.
+    pub number: u64,
+    /// Random bits drawn for the blob; 0 if the bytes are in the log.
+    pub random: u64,
+}
 
 #[cfg(test)]
 mod tests {

@@ -167,7 +167,15 @@ faults! {
     OwnLeaseUnnoticed = "own-lease-unnoticed" in "kernel/src/conflict.rs" caught by "trial",
     /// Two attempts of equal age wait for each other.
     EqualAgeWaits = "equal-age-waits" in "kernel/src/waitdie.rs" caught by "kernel/lib",
+    /// A log decides commands after its close.
+    CloseIgnored = "close-ignored" in "kernel/src/kernel.rs" caught by "trial",
+    /// A log takes commands for slots that it does not own.
+    SlotsIgnored = "slots-ignored" in "kernel/src/kernel.rs" caught by "trial",
 
+    /// A converted store maps ranges of slots to shards, so that namespaces are looked up in the wrong shard.
+    ConvertedToRanges = "converted-to-ranges" in "store/src/slot_map.rs" caught by "store/store_file",
+    /// A store opens with any key.
+    StoreKeyUnchecked = "store-key-unchecked" in "store/src/disk/store_file.rs" caught by "store/store_file",
     /// The directory entry of a new segment is not synced.
     SegmentNameUnsynced = "segment-name-unsynced" in "store/src/disk/log.rs" caught by "servers",
     /// A new segment is renamed into place before its header is durable.
@@ -229,6 +237,20 @@ faults! {
     WallClock = "wall-clock" in "engine/src/clock.rs" caught by "servers",
     /// A log is opened at the wall clock's time, even if its last record is later.
     OpeningLsnBack = "opening-lsn-back" in "engine/src/clock.rs" caught by "servers",
+    /// An opening takes the next LSN, which a torn batch may have used.
+    OpeningLsnDense = "opening-lsn-dense" in "engine/src/clock.rs" caught by "engine/lib",
+    /// The boot clock alone decides how long a server was down.
+    BootClockAlone = "boot-clock-alone" in "engine/src/clock.rs" caught by "engine/lib",
+    /// The time since the last record was read does not count.
+    SilenceIgnored = "silence-ignored" in "engine/src/clock.rs" caught by "engine/lib",
+    /// The boot clock is read with the offset of the time namespace.
+    TimeNamespaceIgnored = "time-namespace-ignored" in "engine/src/clock/machine.rs" caught by "engine/lib",
+    /// Clones of a machine count as the same boot.
+    MachineIgnored = "machine-ignored" in "engine/src/clock/machine.rs" caught by "engine/lib",
+    /// History is retired by the next command only, not by time.
+    IdleHistoryKept = "idle-history-kept" in "engine/src/decider.rs" caught by "engine/shard",
+    /// Blobs of one term have names that another writer of that term would use too.
+    BlobNameGuessable = "blob-name-guessable" in "engine/src/uploads.rs" caught by "engine/retention",
     /// Ticks are not logged.
     TickUnlogged = "tick-unlogged" in "engine/src/decider.rs" caught by "servers",
     /// A new request is served before the waiters.

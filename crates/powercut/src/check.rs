@@ -124,8 +124,8 @@ fn read_all(kernel: &Kernel, reader: &mut dyn LogReader, blobs: &dyn BlobStore) 
         let document = view.document.ok_or("a document row without a document")?;
         let content = Content::from_etag(document.etag);
         let bytes = match DocumentLocation::of(document.location) {
-            DocumentLocation::Inline(lsn) => read_inline(reader, lsn),
-            DocumentLocation::Blob(blob) => blobs.read(&blob.name(SHARD), 0, content.bytes + 1),
+            DocumentLocation::Inline { lsn, .. } => read_inline(reader, lsn),
+            DocumentLocation::Blob(blob) => blobs.read(&blob.name(), 0, content.bytes + 1),
         };
         let bytes = bytes.map_err(|error| format!("the document of {name} cannot be read: {error}"))?;
         if bytes != content.make() {

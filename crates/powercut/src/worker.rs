@@ -92,7 +92,12 @@ fn open(dir: &Path) -> Result<Engine, String> {
     let log = DiskLog::open(RealFs, &log, LOG).map_err(text)?.0;
     let blobs = Arc::new(DiskBlobs::open(RealFs, &blob).map_err(text)?);
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = TenureConfig { store, writer: 1, limits: Limits { ttl_max: TTL, ..Limits::default() } };
+    let opening = TenureConfig {
+        store,
+        writer: 1,
+        limits: Limits { ttl_max: TTL, ..Limits::default() },
+        slots: kernel::Slots::ALL,
+    };
     let clock = Box::new(MachineClock::new().map_err(|error| error.to_string())?);
     let options = Options {
         snapshot_every: 512 << 10,
@@ -281,15 +286,15 @@ impl ClientThread<'_> {
     }
 
     fn inline(&self, request: WorkerRequest, held: Credential) -> Option<WorkerResponse> {
-        let (action, content) = self.writing(&request, held, Location(0))?;
+        let (action, content) = self.writing(&request, held, Location::default())?;
         self.call(request, action, Some(content.make()))
     }
 
     /// If `slow`, garbage collection runs between the upload and its commit.
     fn upload(&self, request: WorkerRequest, owned: &OwnedLease, slow: bool) -> Option<WorkerResponse> {
-        let (_, content) = self.writing(&request, owned.held, Location(0))?;
+        let (_, content) = self.writing(&request, owned.held, Location::default())?;
         let uploaded = || {
-            let mut upload = self.engine.uploads().begin()?;
+            let mut upload = self.engine.uploads().begin(7)?;
             content.make().chunks(64 << 10).try_for_each(|part| upload.write(part))?;
             upload.finish()
         };

@@ -15,7 +15,7 @@ use axum::http::Request;
 use axum::{Extension, Router};
 use http_body_util::BodyExt;
 use identity::Role;
-use lockd_server::backend::shards::Settings;
+use lockd_server::backend::shards::RequestLimits;
 use lockd_server::http::router::router;
 use lockd_server::peer::Peer;
 use lockd_server::testing::{backend, fill};
@@ -39,7 +39,7 @@ fn main() {
     let picked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("threads").block_on(async {
-        let backend = backend(Settings::default());
+        let backend = backend(RequestLimits::default());
         fill(&backend, MANY);
         let router = router(&backend).layer(Extension(Peer::anonymous(Role::Operator)));
         measure(&router, "no list", None).await;

@@ -1,8 +1,9 @@
 //! A kernel that assigns LSNs and time stamps itself, for tests and benchmarks that are not about either.
 
 use kernel::{
-    Action, Bundle, Command, Credential, Granted, Identity, Kernel, LeaseRequest, Limits, Lsn, Member,
-    Namespace, OnExpiry, Open, Outcome, Predicate, Rejection, ResourceName, Response, Span, Store, Time,
+    Action, Bundle, ClockReading, Command, Credential, Granted, Identity, Kernel, LeaseRequest, Limits, Lsn,
+    Member, Namespace, OnExpiry, Open, Outcome, Predicate, Rejection, ResourceName, Response, Slots, Span,
+    Store, Time,
 };
 
 /// An opened kernel, the LSN of its last command, and the current time.
@@ -27,10 +28,10 @@ impl TestKernel {
             store: Store { shards: 1, hash_seed: 0x5eed, ..Store::default() },
             writer: 1,
             term: 1,
-            boot_id: 0,
-            boot_clock: Span(0),
+            clocks: ClockReading::default(),
             kernel_version,
             limits,
+            slots: Slots::ALL,
         };
         let mut test_kernel =
             TestKernel { kernel: Kernel::new(), lsn: Lsn(1_700_000_000_000_000), now: Time(0) };

@@ -4,11 +4,11 @@
 //! millisecond around it.
 
 use kernel::{
-    Action, Age, AgentAnnouncement, AgentName, Bundle, Command, Commit, Credential, Epoch, Etag,
-    IdempotencyKey, Identity, Kernel, LeaseId, LeaseRequest, Limits, Location, Lsn, Member, Metadata,
-    Namespace, OnExpiry, Open, Outcome, Owner, Party, Pause, Paused, Predicate, Quota, Reason, Relocation,
-    Removal, Renewal, RequestKey, ResourceName, Response, Retraction, Scope, SessionName, SetQuota, Shard,
-    Span, Store, Time, Token, Version, Write,
+    Action, Age, AgentAnnouncement, AgentName, Bundle, ClockReading, Close, Command, Commit, Credential,
+    Epoch, Etag, IdempotencyKey, Identity, Kernel, LeaseId, LeaseRequest, Limits, Location, Lsn, Member,
+    Metadata, Namespace, OnExpiry, Open, Outcome, Owner, Party, Pause, Paused, Predicate, Quota, Reason,
+    Relocation, Removal, Renewal, RequestKey, ResourceName, Response, Retraction, Scope, SessionName,
+    SetQuota, Shard, Slot, Slots, Span, Store, Time, Token, Version, Write,
 };
 
 use crate::Step;
@@ -58,6 +58,11 @@ fn tight(rng: &mut Rng) -> Limits {
     }
 }
 
+/// Nothing but an `open` is applied.
+fn is_closed(kernel: &Kernel) -> bool {
+    kernel.tenure().is_none_or(|tenure| tenure.closed.is_some())
+}
+
 /// A writable key of the bundle.
 fn key_of(bundle: &Bundle) -> Option<ResourceName> {
     let may_write = |member: &&Member| member.resource.is_key() && member.predicate.may_write();
@@ -84,10 +89,8 @@ impl CommandGenerator {
     pub fn step(&mut self, kernel: &Kernel) -> Step {
         self.pass_time(kernel);
         self.refresh_live(kernel);
-        let action =
-            if kernel.tenure().is_none() && !self.rng.one_in(20) { self.open() } else { self.action() };
-        let internal =
-            matches!(action, Action::Open(_) | Action::Tick | Action::Relocate(_) | Action::Retract(_));
+        let action = if is_closed(kernel) && !self.rng.one_in(20) { self.open() } else { self.action() };
+        let internal = action.is_internal();
         let identity = (!internal && !self.rng.one_in(200)).then(|| self.caller(&action));
         let request = self.rng.one_in(4).then(|| self.request());
         let command = Command { identity, request, action };
@@ -170,6 +173,7 @@ impl CommandGenerator {
                 Action::Retract(Retraction { lease: self.held().lease, request: Some(self.request().key) })
             }
             97 if self.rng.one_in(4) => self.open(),
+            97 if self.rng.one_in(8) => Action::Close(Close { to: self.rng.one_in(2).then_some(3) }),
             _ => Action::Tick,
         }
     }
@@ -190,15 +194,31 @@ impl CommandGenerator {
             },
             writer: u128::from(self.rng.below(3)),
             term: self.term,
-            boot_id: 9,
-            boot_clock: Span(self.now),
+            clocks: ClockReading { boot: 9, boot_clock: Span(self.now), unix_ms: self.rng.below(3) },
             kernel_version: match self.rng.below(30) {
-                0 => 3 * u32::from(self.rng.small(2)),
+                0 => 4 * u32::from(self.rng.small(2)),
                 1 => 1,
-                _ => 2,
+                2 => 2,
+                _ => 3,
             },
             limits,
+            slots: self.slots(),
         })
+    }
+
+    /// Mostly all slots; sometimes all but that of one namespace.
+    fn slots(&mut self) -> Slots {
+        if !self.rng.one_in(6) {
+            return Slots::ALL;
+        }
+        let left_out = Slot::of(&self.namespace());
+        Slot::all().filter(|slot| *slot != left_out).collect()
+    }
+
+    fn location(&mut self) -> Location {
+        let term = self.rng.below(2) * self.rng.number();
+        let random = if term == 0 { 0 } else { self.rng.number() };
+        Location { shard: Shard(1), term, number: self.rng.below(9999), random }
     }
 
     fn grant(&mut self) -> LeaseRequest {
@@ -323,7 +343,7 @@ impl CommandGenerator {
 
     fn commit(&mut self) -> Commit {
         let etag = self.etag();
-        let (bytes, location) = (self.rng.below(9999), Location(u128::from(self.rng.below(9999))));
+        let (bytes, location) = (self.rng.below(9999), self.location());
         Commit { write: self.write(), etag, bytes, location }
     }
 
@@ -350,7 +370,7 @@ impl CommandGenerator {
             namespace: self.namespace(),
             key: self.key().expect("a valid name"),
             version: Version(self.rng.below(6)),
-            location: Location(u128::from(self.rng.number()) << 40),
+            location: self.location(),
         }
     }
 

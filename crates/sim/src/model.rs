@@ -9,12 +9,13 @@ mod grant;
 mod holder;
 mod namespace;
 mod operator;
+mod slots;
 
 use kernel::{
-    Action, AgentData, BoundedTable, Command, Credential, EndReason, EndedLeaseData, Epoch, Event, Granted,
-    IdempotencyEntry, Identity, InvalidRecord, KeyData, LeaseData, LeaseId, Live, Lsn, Member, Namespace,
-    NamespaceData, OnExpiry, Open, Outcome, Phase, Policy, Quota, Rejection, Response, Restart, Scope,
-    Snapshot, Span, Tenure, Time, Version,
+    Action, AgentData, BoundedTable, Close, Command, Credential, EndReason, EndedLeaseData, Epoch, Event,
+    Granted, IdempotencyEntry, Identity, InvalidRecord, KeyData, LeaseData, LeaseId, Live, Lsn, Member,
+    Namespace, NamespaceData, OnExpiry, Open, Outcome, Phase, Policy, Quota, Rejection, Response, Restart,
+    Scope, Snapshot, Span, Tenure, Time, Version,
 };
 
 /// The reference model.
@@ -87,6 +88,7 @@ impl Model {
             tenure: self.tenure.clone(),
             last: self.last,
             now: self.now,
+            clocks: None,
             state_hash,
             floor: self.floor,
             namespaces: self.namespaces.clone(),
@@ -118,11 +120,12 @@ impl Model {
         }
         let engine = matches!(
             command.action,
-            Action::Open(_) | Action::Tick | Action::Relocate(_) | Action::Retract(_)
+            Action::Open(_) | Action::Close(_) | Action::Tick | Action::Relocate(_) | Action::Retract(_)
         );
         if command.identity.is_none() && !engine {
             return misplaced(InvalidRecord::NoIdentity);
         }
+        self.check_tenure(command)?;
         let repeatable = matches!(command.action, Action::Renew(_) | Action::Release(_));
         let keyed = command.identity.as_ref().zip(command.request.as_ref()).filter(|_| !repeatable);
         if let Some((identity, request)) = keyed {
@@ -142,7 +145,8 @@ impl Model {
             let (identity, answer) = (identity.clone(), answer.clone());
             self.requests.retain(|entry| !(entry.identity == identity && entry.request.key == request.key));
             let lapses_at = now.after(self.limits().request_window);
-            self.requests.push(IdempotencyEntry { identity, request: *request, lapses_at, answer });
+            let (namespace, request) = (self.namespace_of(&command.action), *request);
+            self.requests.push(IdempotencyEntry { identity, namespace, request, lapses_at, answer });
             self.requests.sort_by_key(|entry| entry.lapses_at);
         }
         Ok(answer)
@@ -164,6 +168,7 @@ impl Model {
         let by = || command.identity.as_ref().ok_or(Rejection::InvalidRecord(InvalidRecord::NoIdentity));
         match &command.action {
             Action::Open(open) => self.open(lsn, now, open),
+            Action::Close(close) => self.close(lsn, now, *close),
             Action::Tick => self.tick(lsn, now),
             Action::Acquire(grant) => self.acquire(lsn, now, by()?, grant, Phase::Active),
             Action::Reserve(grant) => self.acquire(lsn, now, by()?, grant, Phase::Reserved),
@@ -211,9 +216,21 @@ impl Model {
             None if open.store.shard.0 >= open.store.shards => return misplaced(InvalidRecord::Store),
             _ => {}
         }
-        self.tenure = Some(Tenure { open: open.clone(), opened_lsn: lsn, opened_at: now });
+        self.tenure = Some(Tenure { open: open.clone(), opened_lsn: lsn, opened_at: now, closed: None });
         self.pass_time(lsn, now, &[]);
         Ok(Response::Opened)
+    }
+
+    fn close(&mut self, lsn: Lsn, now: Time, close: Close) -> ModelResult {
+        if self.tenure.as_ref().is_none_or(|tenure| tenure.open.kernel_version < 3) {
+            let newest = kernel::KERNEL_VERSION;
+            return Err(Rejection::InvalidRecord(InvalidRecord::KernelVersion { newest }).into());
+        }
+        self.pass_time(lsn, now, &[]);
+        if let Some(tenure) = &mut self.tenure {
+            tenure.closed = Some(close);
+        }
+        Ok(Response::Closed)
     }
 
     fn tick(&mut self, lsn: Lsn, now: Time) -> ModelResult {
@@ -400,7 +417,7 @@ impl Model {
             other => return Ok(other.clone()),
         };
         match (self.authority(now, who, Credential { lease, epoch }), answer) {
-            (Err(Rejection::LeaseRevoked), _) => Err(Rejection::LeaseRevoked),
+            (Err(refusal @ (Rejection::LeaseRevoked | Rejection::Moved { .. })), _) => Err(refusal),
             (Err(_), _) => Err(Rejection::LeaseExpired),
             (Ok(lsn), Response::Live(_)) => Ok(Response::Live(self.answer_live(lsn))),
             (Ok(lsn), _) => Ok(Response::Granted(granted(lease, self.live(lsn).expect("it has authority")))),

@@ -39,6 +39,7 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("store", "inspect"),
     SuitePart::Tests("store", "cut"),
     SuitePart::Tests("store", "preparation"),
+    SuitePart::Tests("store", "store_file"),
     SuitePart::Tests("engine", "lib"),
     SuitePart::Tests("engine", "shard"),
     SuitePart::Tests("engine", "waiting"),

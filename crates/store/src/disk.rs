@@ -1,7 +1,8 @@
 //! The disk backend: a directory with log segments and one file per blob.
 //!
 //! ```text
-//! store                 store id and number of shards, fixed at creation
+//! store                 store id, number of shards and format, signed with the store key
+//! map/<n>               the map from slots to shards; the highest number counts
 //! lock                  locked by the process that has the store open
 //! log/<shard>/          one log: <first batch, 16 hex digits>.seg, spare-<n>, floor, clean-stop,
 //!                       cut-<segment>-<offset>
@@ -20,11 +21,13 @@ mod log;
 mod reader;
 mod recovery;
 mod spare;
+mod store_file;
 mod tail;
 
 pub use blobs::DiskBlobs;
 pub use cut::{LogCut, cut};
-pub use dir::{DiskDir, StoreFile};
+pub use dir::{DiskDir, LockedDir};
 pub use inspect::{LogItem, LogView, StoreView};
 pub use log::{DiskLog, LogOptions};
+pub use store_file::{Key, StoreFile};
 pub use tail::TornTail;

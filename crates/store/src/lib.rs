@@ -5,7 +5,8 @@
 //! fails. The object-store backend retries the same bytes under the caller's retry policy.
 //!
 //! The modules in reading order: [`port`] is the interface; [`disk`] implements it with files, in the format
-//! of [`frame`], through [`fs`], with modes from [`private`]; [`object`] implements it with an object store, through a port of its own;
+//! of [`frame`], through [`fs`], with modes from [`private`]; [`SlotMap`] says
+//! which shard has which slot; [`object`] implements it with an object store, through a port of its own;
 //! [`memory`] implements it in memory; [`faulty`] injects faults into any of them; [`conformance`] is the
 //! test suite that every implementation has to pass.
 
@@ -17,6 +18,7 @@ pub mod port;
 pub mod frame;
 pub mod private;
 pub mod fs;
+mod slot_map;
 pub mod disk;
 pub mod object;
 pub mod memory;
@@ -27,3 +29,4 @@ pub use port::{
     BATCH_MAX, Batch, BlobName, BlobStore, BlobWriter, Bounds, Damage, ErrorKind, Extent, LogCapacity,
     LogReader, LogStore, Lsn, LsnRange, Preparation, Seq, StoreError,
 };
+pub use slot_map::SlotMap;

@@ -1,15 +1,15 @@
 //! A record of the log as a line of JSON.
 //!
 //! The format is stable: fields are added, never renamed. Absent options are left out. Times and durations are in
-//! milliseconds and end in `_ms`; digests, identifiers and locations are hexadecimal.
+//! milliseconds and end in `_ms`; digests and identifiers are hexadecimal.
 //!
 //! **What is absent.** The content of documents and of lease metadata: only lengths and hashes. The seed of the hash tables:
 //! with it, a client could choose colliding names.
 
-use engine::Record;
+use engine::{DocumentLocation, Record};
 use kernel::{
-    Action, Age, Credential, Etag, LeaseRequest, Limits, Metadata, OnExpiry, Open, Party, Pause, Paused,
-    Quota, Renewal, Scope, Write,
+    Action, Age, Credential, Etag, LeaseRequest, Limits, Location, Metadata, OnExpiry, Open, Party, Pause,
+    Paused, Quota, Renewal, Scope, Write,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -59,6 +59,7 @@ impl<'a> AuditLine<'a> {
 fn fields(action: &Action) -> Value {
     match action {
         Action::Open(open) => open_fields(open),
+        Action::Close(close) => present([("to", json!(close.to.map(number_hex)))]),
         Action::Tick => json!({}),
         Action::Acquire(grant) | Action::Reserve(grant) => grant_fields(grant),
         Action::Activate(held) | Action::Release(held) | Action::Rebind(held) | Action::Touch(held) => {
@@ -66,7 +67,7 @@ fn fields(action: &Action) -> Value {
         }
         Action::Renew(renewals) => json!({"renewals": listed(renewals, renewal_fields)}),
         Action::Commit(commit) => {
-            let location = number_hex(commit.location.0);
+            let location = location_fields(commit.location);
             let own =
                 json!({"etag": hex::encode(&commit.etag.0), "bytes": commit.bytes, "location": location});
             joined(write_fields(&commit.write), own)
@@ -76,7 +77,7 @@ fn fields(action: &Action) -> Value {
             "namespace": relocation.namespace.as_str(),
             "key": relocation.key.as_str(),
             "version": relocation.version.0,
-            "location": number_hex(relocation.location.0),
+            "location": location_fields(relocation.location),
         }),
         Action::Revoke(lease) | Action::Reclaim(lease) => json!({"lease": lease.to_string()}),
         Action::RevokeAll(party) => party_fields(party),
@@ -97,15 +98,25 @@ fn fields(action: &Action) -> Value {
     }
 }
 
+/// The shard and LSN of the record with the bytes, or the name of the blob.
+fn location_fields(location: Location) -> Value {
+    match DocumentLocation::of(location) {
+        DocumentLocation::Inline { shard, lsn } => json!({"shard": shard.0, "lsn": lsn.0}),
+        DocumentLocation::Blob(blob) => json!({"blob": blob.name().as_str()}),
+    }
+}
+
 fn open_fields(open: &Open) -> Value {
     json!({
         "shards": open.store.shards,
         "writer": number_hex(open.writer),
         "term": open.term,
-        "boot_id": number_hex(open.boot_id),
-        "boot_clock_ms": open.boot_clock.0,
+        "boot_identity": number_hex(open.clocks.boot),
+        "boot_clock_ms": open.clocks.boot_clock.0,
+        "unix_ms": open.clocks.unix_ms,
         "kernel_version": open.kernel_version,
         "limits": limit_fields(&open.limits),
+        "slots": open.slots.ranges().map(|(first, last)| [first.number(), last.number()]).collect::<Vec<_>>(),
     })
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use store::disk::{DiskDir, LogCut, LogOptions, StoreView};
+use store::disk::{LockedDir, LogCut, LogOptions, StoreView};
 use store::fs::RealFs;
 
 use crate::args::Cut;
@@ -18,7 +18,7 @@ pub(crate) fn cut(args: &Cut) -> Result<(), (u8, String)> {
     let shard = shard_of(args, view.file().shards)
         .ok_or_else(|| (WRONG_USAGE, format!("not a file of this store: file={}", args.file.display())))?;
     // Locks the store, so that no server uses it meanwhile.
-    let _lock = DiskDir::open(&args.store, view.file(), true).map_err(failed)?;
+    let _lock = LockedDir::lock(&args.store, true).map_err(failed)?;
     let options =
         LogOptions { shard, store_id: view.file().store_id, segment_bytes: LogOptions::SEGMENT_BYTES };
     let dir = args.store.join("log").join(shard.to_string());

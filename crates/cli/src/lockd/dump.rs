@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use engine::Record;
+use engine::internals::record::decode_batch;
+use kernel::Shard;
 use store::Batch;
 use store::disk::{LogItem, StoreView, TornTail};
 
@@ -64,11 +65,11 @@ fn dump_shard(view: &StoreView, shard: u32, args: &Dump, out: &mut dyn Write) ->
 }
 
 fn print(batch: &Batch, shard: u32, args: &Dump, out: &mut dyn Write) -> Result<(), StopReason> {
-    let records = Record::decode_all(&batch.payload).map_err(|error| {
+    let contents = decode_batch(&batch.payload, Shard(shard)).map_err(|error| {
         let advice = "use the lockd version that wrote it";
         StopReason::Failed(format!("{error}; {advice}: shard={shard} seq={}", batch.seq.0))
     })?;
-    for record in &records {
+    for record in &contents.records {
         if (args.from_lsn..=args.to_lsn).contains(&record.lsn.0) {
             let line = serde_json::to_string(&AuditLine::new(shard, batch.seq, record)).expect("plain data");
             writeln!(out, "{line}")?;

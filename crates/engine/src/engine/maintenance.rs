@@ -149,7 +149,7 @@ impl Maintenance {
             referenced.extend(locations.filter_map(|document| {
                 match DocumentLocation::of(document.location) {
                     DocumentLocation::Blob(blob) => Some(blob),
-                    DocumentLocation::Inline(_) => None,
+                    DocumentLocation::Inline { .. } => None,
                 }
             }));
         }

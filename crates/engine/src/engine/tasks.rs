@@ -242,7 +242,7 @@ mod tests {
     }
 
     fn delete(number: u64) -> Task {
-        Task::Delete(BlobId { term: Term(1), number })
+        Task::Delete(BlobId { shard: kernel::Shard(0), term: Term(1), number, random: 0 })
     }
 
     /// Each task began the period anew. Under steady traffic, a superseded blob every few seconds, blobs without a

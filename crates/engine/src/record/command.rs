@@ -4,12 +4,12 @@
 
 use kernel::{
     Action, AgentAnnouncement, AgentName, Bundle, Command, Commit, Credential, Epoch, Etag, IdempotencyKey,
-    Identity, LeaseId, LeaseRequest, Location, Namespace, Owner, Party, Pause, Paused, Reason, Relocation,
-    Removal, Renewal, RequestKey, Retraction, SessionName, SetQuota, Span, Token, Version, Write,
+    Identity, LeaseId, LeaseRequest, Namespace, Owner, Party, Pause, Paused, Reason, Relocation, Removal,
+    Renewal, RequestKey, Retraction, SessionName, SetQuota, Span, Token, Version, Write,
 };
 
 use crate::wire::parts::{self, Read, decode_label, decode_lease_id, decode_resource, decode_scope};
-use crate::wire::{Reader, Writer};
+use crate::wire::{Format, Reader, Writer};
 
 /// The tag of each action.
 mod tag {
@@ -33,6 +33,7 @@ mod tag {
     pub(super) const AGENT: u8 = 18;
     pub(super) const RETRACT: u8 = 19;
     pub(super) const DROP_NAMESPACE: u8 = 20;
+    pub(super) const CLOSE: u8 = 21;
 }
 
 /// Encodes a command.
@@ -51,6 +52,10 @@ fn encode_action(action: &Action, to: &mut Writer<'_>) {
             to.byte(tag::OPEN);
             parts::encode_open(open, to);
         }
+        Action::Close(close) => {
+            to.byte(tag::CLOSE);
+            parts::encode_close(*close, to);
+        }
         Action::Tick => to.byte(tag::TICK),
         Action::Acquire(grant) => encode_grant(tag::ACQUIRE, grant, to),
         Action::Reserve(grant) => encode_grant(tag::RESERVE, grant, to),
@@ -63,7 +68,7 @@ fn encode_action(action: &Action, to: &mut Writer<'_>) {
             encode_write(tag::COMMIT, &commit.write, to);
             to.fixed(&commit.etag.0);
             to.number(commit.bytes);
-            to.fixed(&commit.location.0.to_le_bytes());
+            parts::encode_location(commit.location, to);
         }
         Action::Remove(removal) => encode_write(tag::REMOVE, &removal.write, to),
         Action::Relocate(relocation) => {
@@ -71,7 +76,7 @@ fn encode_action(action: &Action, to: &mut Writer<'_>) {
             to.text(relocation.namespace.as_str());
             to.text(relocation.key.as_str());
             to.number(relocation.version.0);
-            to.fixed(&relocation.location.0.to_le_bytes());
+            parts::encode_location(relocation.location, to);
         }
         Action::Revoke(lease) => encode_lease(tag::REVOKE, *lease, to),
         Action::Reclaim(lease) => encode_lease(tag::RECLAIM, *lease, to),
@@ -183,18 +188,19 @@ fn encode_quota(set: &SetQuota, to: &mut Writer<'_>) {
 }
 
 /// Decodes a command, and validates all its fields.
-pub fn decode(from: &mut Reader<'_>) -> Read<Command> {
+pub fn decode(from: &mut Reader<'_>, format: Format) -> Read<Command> {
     let identity = from.maybe(|from| decode_label(from, Identity::new))?;
     let request = from.maybe(|from| {
         let key = RequestKey(from.fixed()?);
         Ok(IdempotencyKey { key, fingerprint: from.fixed()? })
     })?;
-    Ok(Command { identity, request, action: decode_action(from)? })
+    Ok(Command { identity, request, action: decode_action(from, format)? })
 }
 
-fn decode_action(from: &mut Reader<'_>) -> Read<Action> {
+fn decode_action(from: &mut Reader<'_>, format: Format) -> Read<Action> {
     Ok(match from.byte()? {
-        tag::OPEN => Action::Open(parts::decode_open(from)?),
+        tag::OPEN => Action::Open(parts::decode_open(from, format)?),
+        tag::CLOSE => Action::Close(parts::decode_close(from)?),
         tag::TICK => Action::Tick,
         tag::ACQUIRE => Action::Acquire(decode_grant(from)?),
         tag::RESERVE => Action::Reserve(decode_grant(from)?),
@@ -206,7 +212,7 @@ fn decode_action(from: &mut Reader<'_>) -> Read<Action> {
         tag::COMMIT => {
             let write = decode_write(from)?;
             let (etag, bytes) = (Etag(from.fixed()?), from.number()?);
-            let location = Location(u128::from_le_bytes(from.fixed()?));
+            let location = parts::decode_location(from, format)?;
             Action::Commit(Commit { write, etag, bytes, location })
         }
         tag::REMOVE => Action::Remove(Removal { write: decode_write(from)? }),
@@ -214,7 +220,7 @@ fn decode_action(from: &mut Reader<'_>) -> Read<Action> {
             namespace: decode_label(from, Namespace::new)?,
             key: decode_resource(from)?,
             version: Version(from.number()?),
-            location: Location(u128::from_le_bytes(from.fixed()?)),
+            location: parts::decode_location(from, format)?,
         }),
         tag::REVOKE => Action::Revoke(decode_lease_id(from)?),
         tag::RECLAIM => Action::Reclaim(decode_lease_id(from)?),

@@ -84,10 +84,13 @@ impl<'a, 'b> ChunkReader<'a, 'b> {
         ChunkReader { input, window: Vec::new(), used: 0, start: 0, chain: 0 }
     }
 
-    /// Reads the header, unverified. The first chunk is chained to its last four bytes.
-    pub(super) fn begin(&mut self) -> Result<[u8; Header::BYTES], SnapshotError> {
-        let header = *self.take(Header::BYTES)?.first_chunk().expect("as many bytes as requested");
-        self.chain = u32_at(&header, Header::BYTES - 4);
+    /// Reads and decodes the header. The first chunk is chained to its last four bytes.
+    pub(super) fn begin(&mut self) -> Result<Header, SnapshotError> {
+        self.fill(Header::PREFIX)?;
+        let length = Header::length(&self.window)?;
+        let bytes = self.take(length)?;
+        let (header, chain) = (Header::decode(bytes)?, u32_at(bytes, length - 4));
+        self.chain = chain;
         Ok(header)
     }
 

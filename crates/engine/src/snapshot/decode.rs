@@ -2,23 +2,25 @@
 
 use kernel::{
     AgentData, AgentName, Bundle, Document, EndReason, EndedLeaseData, Epoch, Etag, Granted,
-    IdempotencyEntry, IdempotencyKey, Identity, KeyData, LeaseAttributes, LeaseData, Live, Location, Lsn,
-    Member, Namespace, NamespaceData, Owner, Phase, Policy, Reason, RequestKey, Response, Restart, Scope,
+    IdempotencyEntry, IdempotencyKey, Identity, KeyData, LeaseAttributes, LeaseData, Live, Lsn, Member,
+    Namespace, NamespaceData, Owner, Phase, Policy, Reason, RequestKey, Response, Restart, Scope,
     SessionName, Snapshot, Span, Tenure, Time, Token, Version,
 };
 
 use super::chunk::ChunkReader;
 use super::encode::{counts, response, tag};
 use super::{Header, SnapshotError, store_of};
-use crate::wire::Reader;
 use crate::wire::parts::{
-    Read, decode_age, decode_label, decode_lease_id, decode_members, decode_metadata, decode_on_expiry,
-    decode_open, decode_quota, decode_resource, decode_scope,
+    Read, decode_age, decode_close, decode_label, decode_lease_id, decode_location, decode_members,
+    decode_metadata, decode_on_expiry, decode_open, decode_quota, decode_resource, decode_scope,
 };
+use crate::wire::{Format, Reader};
 
 /// Decodes all entries, up to the end.
 pub(super) fn entries(header: &Header, chunks: &mut ChunkReader<'_, '_>) -> Result<Snapshot, SnapshotError> {
-    let mut decoder = Decoder { snapshot: empty(header), kind: 0, names: Names::default() };
+    let decoder =
+        Decoder { snapshot: empty(header), kind: 0, names: Names::default(), format: header.format };
+    let mut decoder = decoder;
     loop {
         let chunk = chunks.chunk()?;
         let start = usize::try_from(chunk.offset).expect("a snapshot is far smaller than the address space");
@@ -37,6 +39,7 @@ fn empty(header: &Header) -> Snapshot {
         tenure: None,
         last: header.last,
         now: header.now,
+        clocks: header.clocks,
         state_hash: header.state_hash,
         floor: header.floor,
         namespaces: Vec::new(),
@@ -54,6 +57,7 @@ struct Decoder {
     /// The tag of the previous entry.
     kind: u8,
     names: Names,
+    format: Format,
 }
 
 impl Decoder {
@@ -67,9 +71,9 @@ impl Decoder {
             return Err(from.error("an entry without a tenure"));
         }
         self.kind = kind;
-        let (snapshot, names) = (&mut self.snapshot, &mut self.names);
+        let (snapshot, names, format) = (&mut self.snapshot, &mut self.names, self.format);
         match kind {
-            tag::TENURE => snapshot.tenure = Some(decode_tenure(from)?),
+            tag::TENURE => snapshot.tenure = Some(decode_tenure(from, format)?),
             tag::NAMESPACE => {
                 let data = decode_namespace(from)?;
                 push(from, &mut snapshot.namespaces, data, |a, b| a.name < b.name)?;
@@ -85,7 +89,7 @@ impl Decoder {
                 })?;
             }
             tag::KEY => {
-                let data = decode_key(from, names)?;
+                let data = decode_key(from, names, format)?;
                 push(from, &mut snapshot.keys, data, |a, b| (&a.namespace, &a.key) < (&b.namespace, &b.key))?;
             }
             tag::LEASE => {
@@ -98,7 +102,7 @@ impl Decoder {
                 push(from, &mut snapshot.history, data, |a, b| a.ended_lsn <= b.ended_lsn)?;
             }
             tag::REQUEST => {
-                let data = decode_request(from, names)?;
+                let data = decode_request(from, names, format)?;
                 push(from, &mut snapshot.requests, data, |a, b| a.lapses_at <= b.lapses_at)?;
             }
             tag::END => {
@@ -173,9 +177,11 @@ fn decode_time(from: &mut Reader<'_>) -> Read<Time> {
     from.number().map(Time)
 }
 
-fn decode_tenure(from: &mut Reader<'_>) -> Read<Tenure> {
+fn decode_tenure(from: &mut Reader<'_>, format: Format) -> Read<Tenure> {
     let (opened_lsn, opened_at) = (Lsn(from.number()?), decode_time(from)?);
-    Ok(Tenure { open: decode_open(from)?, opened_lsn, opened_at })
+    let open = decode_open(from, format)?;
+    let closed = if format == Format::Two { from.maybe(decode_close)? } else { None };
+    Ok(Tenure { open, opened_lsn, opened_at, closed })
 }
 
 fn decode_namespace(from: &mut Reader<'_>) -> Read<NamespaceData> {
@@ -206,7 +212,7 @@ fn decode_agent(from: &mut Reader<'_>, names: &mut Names) -> Read<AgentData> {
     })
 }
 
-fn decode_key(from: &mut Reader<'_>, names: &mut Names) -> Read<KeyData> {
+fn decode_key(from: &mut Reader<'_>, names: &mut Names, format: Format) -> Read<KeyData> {
     Ok(KeyData {
         namespace: names.namespace(from)?,
         key: decode_resource(from)?,
@@ -215,7 +221,7 @@ fn decode_key(from: &mut Reader<'_>, names: &mut Names) -> Read<KeyData> {
             Ok(Document {
                 etag: Etag(from.fixed()?),
                 bytes: from.number()?,
-                location: Location(u128::from_le_bytes(from.fixed()?)),
+                location: decode_location(from, format)?,
                 committed_at: decode_time(from)?,
             })
         })?,
@@ -307,15 +313,18 @@ fn decode_details(from: &mut Reader<'_>) -> Read<LeaseAttributes> {
     }
 }
 
-fn decode_request(from: &mut Reader<'_>, names: &mut Names) -> Read<IdempotencyEntry> {
+fn decode_request(from: &mut Reader<'_>, names: &mut Names, format: Format) -> Read<IdempotencyEntry> {
     let identity = names.identity(from)?;
+    let namespace = if format == Format::Two { from.maybe(|from| names.namespace(from))? } else { None };
     let request = IdempotencyKey { key: RequestKey(from.fixed()?), fingerprint: from.fixed()? };
-    Ok(IdempotencyEntry { identity, request, lapses_at: decode_time(from)?, answer: decode_response(from)? })
+    let (lapses_at, answer) = (decode_time(from)?, decode_response(from)?);
+    Ok(IdempotencyEntry { identity, namespace, request, lapses_at, answer })
 }
 
 fn decode_response(from: &mut Reader<'_>) -> Read<Response> {
     Ok(match from.byte()? {
         response::OPENED => Response::Opened,
+        response::CLOSED => Response::Closed,
         response::TICKED => Response::Ticked,
         response::GRANTED => Response::Granted(decode_granted(from)?),
         response::LIVE => Response::Live(Live {

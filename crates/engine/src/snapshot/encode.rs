@@ -10,7 +10,8 @@ use store::StoreError;
 use super::chunk::ChunkWriter;
 use crate::wire::Writer;
 use crate::wire::parts::{
-    encode_age, encode_lease_id, encode_members, encode_on_expiry, encode_open, encode_quota, encode_scope,
+    encode_age, encode_close, encode_lease_id, encode_location, encode_members, encode_on_expiry,
+    encode_open, encode_quota, encode_scope,
 };
 
 /// The tag of each kind of entry. Entries are written in the order of their tags.
@@ -41,6 +42,7 @@ pub(super) mod response {
     pub(crate) const DONE: u8 = 11;
     pub(crate) const RETRACTED: u8 = 12;
     pub(crate) const DROPPED: u8 = 13;
+    pub(crate) const CLOSED: u8 = 14;
 }
 
 /// The number of entries of each kind, in the order of their tags.
@@ -83,6 +85,7 @@ fn encode_tenure(tenure: &Tenure, to: &mut Writer<'_>) {
     to.number(tenure.opened_lsn.0);
     to.number(tenure.opened_at.0);
     encode_open(&tenure.open, to);
+    to.maybe(tenure.closed, |to, close| encode_close(close, to));
 }
 
 fn encode_namespace(data: &NamespaceData, to: &mut Writer<'_>) {
@@ -124,7 +127,7 @@ fn encode_key(data: &KeyData, to: &mut Writer<'_>) {
     to.maybe(data.document, |to, Document { etag, bytes, location, committed_at }| {
         to.fixed(&etag.0);
         to.number(bytes);
-        to.fixed(&location.0.to_le_bytes());
+        encode_location(location, to);
         to.number(committed_at.0);
     });
 }
@@ -198,6 +201,7 @@ fn encode_details(details: &LeaseAttributes, to: &mut Writer<'_>) {
 fn encode_request(entry: &IdempotencyEntry, to: &mut Writer<'_>) {
     to.byte(tag::REQUEST);
     to.text(entry.identity.as_str());
+    to.maybe(entry.namespace.as_ref(), |to, namespace| to.text(namespace.as_str()));
     to.fixed(&entry.request.key.0);
     to.fixed(&entry.request.fingerprint);
     to.number(entry.lapses_at.0);
@@ -207,6 +211,7 @@ fn encode_request(entry: &IdempotencyEntry, to: &mut Writer<'_>) {
 fn encode_response(stored: &Response, to: &mut Writer<'_>) {
     match stored {
         Response::Opened => to.byte(response::OPENED),
+        Response::Closed => to.byte(response::CLOSED),
         Response::Ticked => to.byte(response::TICKED),
         Response::Granted(granted) => encode_granted(granted, to),
         Response::Live(Live { lease, epoch, deadline }) => {

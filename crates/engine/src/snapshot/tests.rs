@@ -53,8 +53,8 @@ fn split(bytes: &[u8]) -> ([u8; Header::BYTES], Vec<u8>) {
 
 /// Assembles a snapshot, with right checksums.
 fn sealed(mut header: [u8; Header::BYTES], payloads: &[&[u8]]) -> Vec<u8> {
-    let crc = crc32c::crc32c(&header[..68]);
-    header[68..].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&header[..104]);
+    header[104..].copy_from_slice(&crc.to_le_bytes());
     let mut bytes = header.to_vec();
     let mut chain = crc;
     for payload in payloads {
@@ -65,7 +65,7 @@ fn sealed(mut header: [u8; Header::BYTES], payloads: &[&[u8]]) -> Vec<u8> {
         };
         // A header with the checksum that the chunk must be chained to.
         let mut previous = [0; Header::BYTES];
-        previous[68..].copy_from_slice(&chain.to_le_bytes());
+        previous[104..].copy_from_slice(&chain.to_le_bytes());
         let mut chunks = ChunkWriter::begin(&previous, &mut out).expect("nothing fails");
         chunks.entry(|to| to.fixed(payload)).expect("nothing fails");
         chunks.finish().expect("nothing fails");
@@ -144,10 +144,10 @@ fn malformed_entries_are_refused_despite_right_checksums() {
     let refused = |payloads: &[&[u8]]| refusal(&sealed(header, payloads));
 
     let mut newer = header;
-    newer[8] = 2;
+    newer[8] = 3;
     assert_eq!(
         refusal(&sealed(newer, &[&payload])),
-        "snapshot format not supported by this build: version=2"
+        "snapshot format not supported by this build: version=3"
     );
     let mut elsewhere = header;
     elsewhere[16] = 9;

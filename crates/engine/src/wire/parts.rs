@@ -3,11 +3,11 @@
 //! These encodings never change. A new field needs a new tag or format version in every format that uses it.
 
 use kernel::{
-    Age, Bundle, LeaseId, Limits, Lsn, Member, Metadata, OnExpiry, Open, Predicate, Quota, ResourceName,
-    Scope, Shard, Span, Store, Time,
+    Age, Bundle, ClockReading, Close, LeaseId, Limits, Location, Lsn, Member, Metadata, OnExpiry, Open,
+    Predicate, Quota, ResourceName, Scope, Shard, Slot, Slots, Span, Store, Time,
 };
 
-use super::{Reader, Writer};
+use super::{Format, Reader, Writer, legacy};
 use crate::record::DecodeError;
 
 pub(crate) type Read<T> = Result<T, DecodeError>;
@@ -18,10 +18,15 @@ pub(crate) fn encode_open(open: &Open, to: &mut Writer<'_>) {
     to.fixed(&open.store.hash_seed.to_le_bytes());
     to.fixed(&open.writer.to_le_bytes());
     to.number(open.term);
-    to.fixed(&open.boot_id.to_le_bytes());
-    to.number(open.boot_clock.0);
+    to.fixed(&open.clocks.boot.to_le_bytes());
+    to.number(open.clocks.boot_clock.0);
+    to.number(open.clocks.unix_ms);
     to.number(u64::from(open.kernel_version));
-    let limits = &open.limits;
+    encode_limits(&open.limits, to);
+    encode_slots(&open.slots, to);
+}
+
+fn encode_limits(limits: &Limits, to: &mut Writer<'_>) {
     for span in [limits.ttl_max, limits.hold_max, limits.history_window, limits.request_window] {
         to.number(span.0);
     }
@@ -44,7 +49,10 @@ pub(crate) fn encode_open(open: &Open, to: &mut Writer<'_>) {
     }
 }
 
-pub(crate) fn decode_open(from: &mut Reader<'_>) -> Read<Open> {
+pub(crate) fn decode_open(from: &mut Reader<'_>, format: Format) -> Read<Open> {
+    if matches!(format, Format::One(_)) {
+        return legacy::decode_open(from);
+    }
     Ok(Open {
         store: Store {
             shard: Shard(from.small()?),
@@ -53,29 +61,90 @@ pub(crate) fn decode_open(from: &mut Reader<'_>) -> Read<Open> {
         },
         writer: u128::from_le_bytes(from.fixed()?),
         term: from.number()?,
-        boot_id: u128::from_le_bytes(from.fixed()?),
-        boot_clock: Span(from.number()?),
-        kernel_version: from.small()?,
-        limits: Limits {
-            ttl_max: Span(from.number()?),
-            hold_max: Span(from.number()?),
-            history_window: Span(from.number()?),
-            request_window: Span(from.number()?),
-            leases_max: from.small()?,
-            leases_per_identity_max: from.small()?,
-            namespaces_max: from.small()?,
-            nodes_max: from.small()?,
-            documents_max: from.small()?,
-            agents_max: from.small()?,
-            agents_per_identity_max: from.small()?,
-            policies_max: from.small()?,
-            history_max: from.small()?,
-            history_members_max: from.small()?,
-            requests_max: from.small()?,
-            requests_per_identity_max: from.small()?,
-            step_max: from.small()?,
+        clocks: ClockReading {
+            boot: u128::from_le_bytes(from.fixed()?),
+            boot_clock: Span(from.number()?),
+            unix_ms: from.number()?,
         },
+        kernel_version: from.small()?,
+        limits: decode_limits(from)?,
+        slots: decode_slots(from)?,
     })
+}
+
+pub(super) fn decode_limits(from: &mut Reader<'_>) -> Read<Limits> {
+    Ok(Limits {
+        ttl_max: Span(from.number()?),
+        hold_max: Span(from.number()?),
+        history_window: Span(from.number()?),
+        request_window: Span(from.number()?),
+        leases_max: from.small()?,
+        leases_per_identity_max: from.small()?,
+        namespaces_max: from.small()?,
+        nodes_max: from.small()?,
+        documents_max: from.small()?,
+        agents_max: from.small()?,
+        agents_per_identity_max: from.small()?,
+        policies_max: from.small()?,
+        history_max: from.small()?,
+        history_members_max: from.small()?,
+        requests_max: from.small()?,
+        requests_per_identity_max: from.small()?,
+        step_max: from.small()?,
+    })
+}
+
+/// As ranges: the number of slots before each that are not in the set, then the number in it.
+fn encode_slots(slots: &Slots, to: &mut Writer<'_>) {
+    to.count(slots.ranges().count());
+    let mut next = 0;
+    for (first, last) in slots.ranges() {
+        to.count(first.number() - next);
+        to.count(last.number() + 1 - first.number());
+        next = last.number() + 1;
+    }
+}
+
+fn decode_slots(from: &mut Reader<'_>) -> Read<Slots> {
+    let count = from.count(Slot::COUNT / 2)?;
+    let (mut slots, mut next) = (Vec::new(), 0_usize);
+    for range in 0..count {
+        let (gap, length) = (from.count(Slot::COUNT)?, from.count(Slot::COUNT)?);
+        let first = next + gap;
+        next = first + length;
+        if length == 0 || next > Slot::COUNT || (gap == 0 && range > 0) {
+            return Err(from.error("ranges of slots are not in canonical form"));
+        }
+        slots.extend((first..next).filter_map(|number| Slot::new(u16::try_from(number).ok()?)));
+    }
+    Ok(slots.into_iter().collect())
+}
+
+pub(crate) fn encode_location(location: Location, to: &mut Writer<'_>) {
+    let Location { shard, term, number, random } = location;
+    to.number(u64::from(shard.0));
+    to.number(term);
+    to.number(number);
+    if term > 0 {
+        to.fixed(&random.to_le_bytes());
+    }
+}
+
+pub(crate) fn decode_location(from: &mut Reader<'_>, format: Format) -> Read<Location> {
+    if let Format::One(shard) = format {
+        return legacy::decode_location(from, shard);
+    }
+    let (shard, term, number) = (Shard(from.small()?), from.number()?, from.number()?);
+    let random = if term > 0 { u64::from_le_bytes(from.fixed()?) } else { 0 };
+    Ok(Location { shard, term, number, random })
+}
+
+pub(crate) fn encode_close(close: Close, to: &mut Writer<'_>) {
+    to.maybe(close.to, |to, server| to.fixed(&server.to_le_bytes()));
+}
+
+pub(crate) fn decode_close(from: &mut Reader<'_>) -> Read<Close> {
+    Ok(Close { to: from.maybe(|from| from.fixed().map(u128::from_le_bytes))? })
 }
 
 pub(crate) fn encode_members(members: &[Member], to: &mut Writer<'_>) {

@@ -31,7 +31,7 @@ fn append(decider: &mut Decider, log: &mut MemoryLog) -> Mark {
 #[test]
 fn a_temporary_failure_to_read_a_snapshot_is_not_reported_as_divergence() {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let opening = TenureConfig { store, writer: 1, limits: Limits::default() };
+    let opening = TenureConfig { store, writer: 1, limits: Limits::default(), slots: kernel::Slots::ALL };
     let mut log = MemoryLog::default();
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let mut decider =

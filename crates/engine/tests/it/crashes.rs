@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engine::internals::decider::Decider;
 use engine::internals::recovery::{RecoveryError, replay};
 use engine::{Clock, TenureConfig};
-use kernel::{Kernel, Limits, Snapshot, Span, Store};
+use kernel::{Kernel, Limits, Slots, Snapshot, Span, Store};
 use sim::disk::{FaultPlan, SimFs};
 use sim::generator::CommandGenerator;
 use sim::rng::Rng;
@@ -59,6 +59,7 @@ const TENURE: TenureConfig = TenureConfig {
         request_window: Span(300),
         step_max: 4,
     },
+    slots: Slots::ALL,
 };
 
 fn open_log(fs: &SimFs) -> Result<DiskLog<SimFs>, StoreError> {
@@ -148,9 +149,9 @@ fn a_log_that_does_not_replay_is_refused() {
     use kernel::{Action, Command, Lsn, Time};
     let fs = SimFs::new(FaultPlan::default());
     let mut log = open_log(&fs).expect("an empty log");
-    let mut batch = Vec::new();
     let tick = Command::internal(Action::Tick);
-    Record { lsn: Lsn(5), now: Time(0), correlation: 0, command: tick, document: None }.encode(&mut batch);
+    let tick = Record { lsn: Lsn(5), now: Time(0), correlation: 0, command: tick, document: None };
+    let batch = Record::encode_batch(kernel::ClockReading::default(), &[tick]);
     log.append(Seq(0), store::LsnRange::new(5, 5), &batch).expect("writable");
     let error = recover(&log).err().expect("a tick before any open");
     assert!(matches!(error, RecoveryError::Diverged { lsn: Lsn(5), .. }), "{error}");

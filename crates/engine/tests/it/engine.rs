@@ -60,7 +60,7 @@ fn blobs(dir: &Path) -> Arc<DiskBlobs<RealFs>> {
 
 fn open(dir: &Path, maintenance: &Arc<MaintenanceLog>, options: Options) -> Engine {
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
+    let tenure = TenureConfig { store, writer: 1, limits: Limits::default(), slots: kernel::Slots::ALL };
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let observer: Arc<dyn EngineObserver> = Arc::clone(maintenance) as Arc<dyn EngineObserver>;
     Engine::open(Box::new(log(dir)), blobs(dir), clock, &tenure, options, observer, &executor())
@@ -100,7 +100,7 @@ fn commit(lease: &Granted, name: &str, bytes: usize, location: Location) -> Acti
 }
 
 fn put(engine: &Engine, lease: &Granted, name: &str, content: Vec<u8>) {
-    let action = commit(lease, name, content.len(), Location(0));
+    let action = commit(lease, name, content.len(), Location::default());
     let outcome = call(engine, action, Some(content));
     assert!(matches!(outcome, Outcome::Applied(Response::Committed(_), _)), "{outcome:?}");
 }
@@ -118,7 +118,7 @@ fn document(engine: &Engine, name: &str) -> Document {
 
 fn read(engine: &Engine, name: &str) -> Vec<u8> {
     let document = document(engine, name);
-    engine.read_document(Shard(0), document.location, 0, 1 << 20).expect("there")
+    engine.read_document(document.location, 0, 1 << 20).expect("there")
 }
 
 fn content(n: usize, length: usize) -> Vec<u8> {
@@ -135,7 +135,7 @@ fn an_inline_document_is_read_in_parts_and_after_a_restart() {
     put(&engine, &lease, "k", content(2, 64 << 10));
     assert_eq!(read(&engine, "k"), content(2, 64 << 10));
     let location = document(&engine, "k").location;
-    let part = engine.read_document(Shard(0), location, 65_000, 1000).expect("there");
+    let part = engine.read_document(location, 65_000, 1000).expect("there");
     assert_eq!(part, content(2, 64 << 10)[65_000..]);
     drop(engine);
     let engine = open(dir.path(), &maintenance, frequent_snapshots());
@@ -190,7 +190,7 @@ fn segments(dir: &Path) -> usize {
 }
 
 fn upload(engine: &Engine, lease: &Granted, name: &str, content: &[u8]) {
-    let mut upload = engine.uploads().begin().expect("writable");
+    let mut upload = engine.uploads().begin(7).expect("writable");
     content.chunks(10_000).for_each(|part| upload.write(part).expect("writable"));
     let pin = upload.finish().expect("durable");
     let outcome =
@@ -229,7 +229,7 @@ fn garbage_collection_deletes_abandoned_blobs_and_spares_pinned_ones() {
     let engine = open(dir.path(), &maintenance, frequent_snapshots());
     let lease = acquire(&engine, "k");
     upload(&engine, &lease, "k", &content(1, 100_000));
-    let mut abandoned = engine.uploads().begin().expect("writable");
+    let mut abandoned = engine.uploads().begin(7).expect("writable");
     abandoned.write(b"finished, and never committed").expect("writable");
     drop(abandoned.finish().expect("durable"));
     assert_eq!(stored_blobs(dir.path()), 2);
@@ -237,10 +237,10 @@ fn garbage_collection_deletes_abandoned_blobs_and_spares_pinned_ones() {
 
     let often = Options { sweep_every: Duration::from_millis(20), ..frequent_snapshots() };
     let engine = open(dir.path(), &maintenance, often);
-    let mut slow = engine.uploads().begin().expect("writable");
+    let mut slow = engine.uploads().begin(7).expect("writable");
     slow.write(&content(5, 100_000)).expect("writable");
     let pin = slow.finish().expect("durable");
-    let mut dropped = engine.uploads().begin().expect("writable");
+    let mut dropped = engine.uploads().begin(7).expect("writable");
     dropped.write(b"its lease ended midway").expect("writable");
     drop(dropped.finish().expect("durable"));
     // The abandoned blob of the previous term, and the one whose pin was dropped.
@@ -279,6 +279,10 @@ fn a_namespace_is_deleted_with_its_blobs_and_stays_deleted_after_a_restart() {
     let again = call(&engine, Action::DropNamespace(default_namespace()), None);
     assert!(matches!(again, Outcome::Applied(Response::Dropped { more: false }, _)), "{again:?}");
     let lease = acquire(&engine, "k1");
-    let outcome = call(&engine, commit(&lease, "k1", 3, Location(1)), Some(content(1, 3)));
+    let outcome = call(
+        &engine,
+        commit(&lease, "k1", 3, Location { number: 1, ..Location::default() }),
+        Some(content(1, 3)),
+    );
     assert!(matches!(outcome, Outcome::Applied(Response::Committed(kernel::Version(3)), _)), "{outcome:?}");
 }

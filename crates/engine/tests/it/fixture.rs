@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::{Clock, Executor, TenureConfig, Workers};
-use kernel::{Limits, Span, Store};
+use kernel::{Limits, Slots, Span, Store};
 
 /// Limits that no test reaches by accident.
 pub(crate) const TENURE: TenureConfig = TenureConfig {
@@ -29,6 +29,7 @@ pub(crate) const TENURE: TenureConfig = TenureConfig {
         request_window: Span(60_000),
         step_max: 256,
     },
+    slots: Slots::ALL,
 };
 
 /// Threads of the test's own.
@@ -50,6 +51,6 @@ impl Clock for TestClock {
     }
 
     fn unix_micros(&self) -> u64 {
-        1_800_000_000_000_000
+        1_800_000_000_000_000 + self.boot_clock().0 * 1000
     }
 }

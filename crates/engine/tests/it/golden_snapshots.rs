@@ -1,19 +1,23 @@
 //! Snapshots that an earlier build wrote must stay readable.
 //!
-//! `golden/snapshots-v1.txt` has one snapshot per line: its bytes, a tab, its name in this test. Lines are
-//! added and never changed: if one fails, the format has changed, and needs a new version.
+//! `golden/snapshots-v1.txt` and `golden/snapshots-v2.txt` have one snapshot per line: its bytes, a tab, its name in
+//! this test. Lines are added and never changed: if one fails, the format has changed, and needs a new version.
 
 use engine::internals::snapshot::{read, write};
 use kernel::{
-    Age, AgentData, AgentName, Document, EndReason, EndedLeaseData, Epoch, Etag, Granted, IdempotencyEntry,
-    IdempotencyKey, Identity, Kernel, KeyData, LeaseAttributes, LeaseData, LeaseId, Limits, Live, Location,
-    Lsn, Member, Metadata, Namespace, NamespaceData, OnExpiry, Open, Owner, Phase, Policy, Predicate, Quota,
-    Reason, RequestKey, ResourceName, Response, Restart, Scope, SessionName, Shard, Snapshot, Span, Store,
-    Tenure, Time, Token, Version,
+    Age, AgentData, AgentName, ClockReading, Close, Document, EndReason, EndedLeaseData, Epoch, Etag,
+    Granted, IdempotencyEntry, IdempotencyKey, Identity, Kernel, KeyData, LeaseAttributes, LeaseData,
+    LeaseId, Limits, Live, Location, Lsn, Member, Metadata, Namespace, NamespaceData, OnExpiry, Open, Owner,
+    Phase, Policy, Predicate, Quota, Reason, RequestKey, ResourceName, Response, Restart, Scope, SessionName,
+    Shard, Slot, Slots, Snapshot, Span, Store, Tenure, Time, Token, Version,
 };
 use store::Seq;
 
-const GOLDEN: &str = include_str!("golden/snapshots-v1.txt");
+const FORMAT_1: &str = include_str!("golden/snapshots-v1.txt");
+const FORMAT_2: &str = include_str!("golden/snapshots-v2.txt");
+
+const CLOCKS: ClockReading =
+    ClockReading { boot: 1 << 90, boot_clock: Span(5000), unix_ms: 1_800_000_000_000 };
 
 fn namespace(name: &str) -> Namespace {
     Namespace::new(name).expect("valid")
@@ -36,8 +40,8 @@ fn tenure() -> Tenure {
         store: Store { shard: Shard(2), shards: 4, hash_seed: 0x0123_4567_89ab_cdef },
         writer: 1 << 100,
         term: 3,
-        boot_id: 1 << 90,
-        boot_clock: Span(5000),
+        clocks: CLOCKS,
+        slots: [0, 1, 2, 4095].into_iter().filter_map(Slot::new).collect(),
         kernel_version: 1,
         // Spelled out, because the defaults may change.
         limits: Limits {
@@ -60,7 +64,7 @@ fn tenure() -> Tenure {
             step_max: 256,
         },
     };
-    Tenure { open, opened_lsn: Lsn(1000), opened_at: Time(10) }
+    Tenure { open, opened_lsn: Lsn(1000), opened_at: Time(10), closed: Some(Close { to: Some(1 << 100) }) }
 }
 
 fn details() -> LeaseAttributes {
@@ -139,6 +143,7 @@ fn requests() -> Vec<IdempotencyEntry> {
         Response::Retracted { undone: true },
     ];
     let entry = |(n, answer): (u8, Response)| IdempotencyEntry {
+        namespace: (n % 2 == 0).then(|| namespace("prod ü")),
         identity: identity("ada"),
         request: IdempotencyKey { key: RequestKey([n; 16]), fingerprint: [0xf0 | n; 16] },
         lapses_at: Time(60_000),
@@ -170,7 +175,12 @@ fn agents() -> Vec<AgentData> {
 /// Every kind of entry, with every field and every variant.
 fn everything() -> Snapshot {
     let etag = Etag([0xe7; 32]);
-    let document = Document { etag, bytes: 70_000, location: Location(1 << 120), committed_at: Time(250) };
+    let document = Document {
+        etag,
+        bytes: 70_000,
+        location: Location { shard: kernel::Shard(3), term: 9, number: 300, random: 1 << 63 },
+        committed_at: Time(250),
+    };
     let key = |name, version, document| KeyData {
         namespace: namespace("default"),
         key: ResourceName::key(name).expect("valid"),
@@ -197,6 +207,7 @@ fn everything() -> Snapshot {
         tenure: Some(tenure()),
         last: Lsn(1100),
         now: Time(333),
+        clocks: Some(CLOCKS),
         state_hash: 0xdead_beef_0bad_cafe,
         floor: Version(8),
         namespaces: vec![
@@ -253,30 +264,66 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
+fn written(snapshot: &Snapshot, next: Seq) -> Vec<u8> {
+    let mut written = Vec::new();
+    write(snapshot, next, &mut |piece| {
+        written.extend_from_slice(piece);
+        Ok(())
+    })
+    .expect("nothing fails");
+    written
+}
+
+fn read_golden(line: &str) -> (Snapshot, Seq) {
+    let golden = bytes(line.split('\t').next().expect("bytes"));
+    read(&mut |offset, length| {
+        let from = usize::try_from(offset).expect("small").min(golden.len());
+        Ok(golden[from..golden.len().min(from + length)].to_vec())
+    })
+    .expect("golden bytes stay readable")
+}
+
+fn expected() -> [(&'static str, Snapshot, Seq); 3] {
+    [
+        ("never opened", Kernel::new().snapshot(), Seq(0)),
+        ("everything", everything(), Seq(4711)),
+        ("a namespace deleted", namespace_deleted(), Seq(4712)),
+    ]
+}
+
 #[test]
 fn golden_snapshots_decode_and_are_encoded_as_the_same_bytes() {
-    let expected = [
-        ("never opened", Kernel::new().snapshot(), 0),
-        ("everything", everything(), 4711),
-        ("a namespace deleted", namespace_deleted(), 4712),
-    ];
-    assert_eq!(GOLDEN.lines().count(), expected.len());
-    for (line, (name, snapshot, next)) in GOLDEN.lines().zip(expected) {
-        let mut written = Vec::new();
-        write(&snapshot, Seq(next), &mut |piece| {
-            written.extend_from_slice(piece);
-            Ok(())
-        })
-        .expect("nothing fails");
-        assert_eq!(format!("{}\t{name}", hex(&written)), line);
-        let golden = bytes(line.split('\t').next().expect("bytes"));
-        let (again, seq) = read(&mut |offset, length| {
-            let from = usize::try_from(offset).expect("small").min(golden.len());
-            Ok(golden[from..golden.len().min(from + length)].to_vec())
-        })
-        .expect("golden bytes stay readable");
-        assert_eq!((again, seq), (snapshot.clone(), Seq(next)));
+    assert_eq!(FORMAT_2.lines().count(), expected().len());
+    for (line, (name, snapshot, next)) in FORMAT_2.lines().zip(expected()) {
+        assert_eq!(format!("{}\t{name}", hex(&written(&snapshot, next))), line);
+        assert_eq!(read_golden(line), (snapshot.clone(), next));
         let restored = Kernel::restore(&snapshot).expect("a valid kernel state");
         assert_eq!(restored.snapshot(), snapshot);
+    }
+}
+
+/// As format 1 had it: without clocks but the boot clock of the tenure, slots and namespaces of idempotency entries, and
+/// with locations in the shard itself.
+fn in_format_1(mut snapshot: Snapshot) -> Snapshot {
+    snapshot.clocks = None;
+    if let Some(tenure) = &mut snapshot.tenure {
+        tenure.closed = None;
+        tenure.open.clocks.unix_ms = 0;
+        tenure.open.slots = Slots::ALL;
+    }
+    for key in &mut snapshot.keys {
+        if let Some(document) = &mut key.document {
+            document.location = Location { shard: Shard(2), term: 1 << 56, number: 0, random: 0 };
+        }
+    }
+    snapshot.requests.iter_mut().for_each(|entry| entry.namespace = None);
+    snapshot
+}
+
+#[test]
+fn golden_snapshots_of_format_1_decode() {
+    assert_eq!(FORMAT_1.lines().count(), expected().len());
+    for (line, (name, snapshot, next)) in FORMAT_1.lines().zip(expected()) {
+        assert_eq!(read_golden(line), (in_format_1(snapshot), next), "{name}");
     }
 }

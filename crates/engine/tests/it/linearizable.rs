@@ -52,7 +52,7 @@ fn open(storage: &Storage<'_>) -> Engine {
         }
     };
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
+    let tenure = TenureConfig { store, writer: 1, limits: Limits::default(), slots: kernel::Slots::ALL };
     let clock = Box::new(MachineClock::new().expect("Linux"));
     let options = Options {
         snapshot_every: 128 << 10,

@@ -1,7 +1,8 @@
 //! The record format: every decided command can be encoded and decoded, and malformed bytes are refused.
 
 use engine::Record;
-use kernel::Outcome;
+use engine::internals::record::{BatchContents, decode_batch};
+use kernel::{ClockReading, Outcome, Shard, Span};
 use sim::generator::CommandGenerator;
 use sim::rng::Rng;
 use sim::trial::Trial;
@@ -30,11 +31,10 @@ fn is_logged(record: &Record) -> bool {
 fn every_command_decodes_as_it_was_encoded() {
     for seed in 0..20 {
         let written: Vec<Record> = records(seed, 500).into_iter().filter(is_logged).collect();
-        let mut batch = Vec::new();
-        for record in &written {
-            record.encode(&mut batch);
-        }
-        assert_eq!(Record::decode_all(&batch).expect("records"), written);
+        let clocks = ClockReading { boot: u128::MAX - u128::from(seed), boot_clock: Span(seed), unix_ms: 5 };
+        let batch = Record::encode_batch(clocks, &written);
+        let contents = decode_batch(&batch, Shard(0)).expect("records");
+        assert_eq!(contents, BatchContents { clocks: Some(clocks), records: written });
     }
 }
 
@@ -74,4 +74,17 @@ fn damaged_records_are_refused_or_canonical_and_never_panic() {
         }
     }
     assert!(refused > 1000, "{refused}");
+}
+
+/// A later build wrote the log: this one says so, and reads nothing of it.
+#[test]
+fn a_batch_of_an_unknown_format_is_refused_with_its_version() {
+    let mut batch = Record::encode_batch(ClockReading::default(), &records(1, 3));
+    batch[3] = 3;
+    let error = decode_batch(&batch, Shard(0)).expect_err("unknown").to_string();
+    assert_eq!(error, "batch format not supported by this build: version=3: offset=4");
+    batch[3] = 2;
+    batch[0] = b'x';
+    assert!(decode_batch(&batch, Shard(0)).expect_err("no magic").to_string().starts_with("not a batch"));
+    assert!(decode_batch(&batch[..20], Shard(0)).is_err(), "cut short");
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use engine::internals::documents::Term;
+use engine::internals::documents::{BlobId, Term};
 use engine::internals::engine::PanicOnFailure;
 use engine::internals::uploads::Uploads;
 use engine::{
@@ -31,7 +31,7 @@ use crate::fixture::executor;
 fn a_blob_is_kept_while_it_is_read() {
     let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
     let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), Term(1));
-    let mut upload = uploads.begin().expect("writable");
+    let mut upload = uploads.begin(7).expect("writable");
     upload.write(b"bytes").expect("writable");
     let blob = upload.finish().expect("durable").blob();
     let stored = || blobs.list("").expect("a list").len();
@@ -87,12 +87,12 @@ fn a_blob_is_not_deleted_between_the_first_part_of_a_read_and_the_rest() {
     let hooked = HookedBlobs::default();
     let blobs: Arc<dyn BlobStore> = Arc::new(hooked.clone());
     let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), Term(1));
-    let mut upload = uploads.begin().expect("writable");
+    let mut upload = uploads.begin(7).expect("writable");
     upload.write(b"bytes").expect("writable");
     let blob = upload.finish().expect("durable").blob();
     let (first_read, is_read) = sync_channel(1);
     let (deleted, is_deleted) = sync_channel::<()>(1);
-    let (reader, name) = (uploads.clone(), blob.name(Shard(0)));
+    let (reader, name) = (uploads.clone(), blob.name());
     let reading = move || {
         let hold = reader.hold(blob);
         let first = blobs.read(&name, 0, 2).is_ok();
@@ -115,13 +115,40 @@ fn a_blob_is_not_deleted_between_the_first_part_of_a_read_and_the_rest() {
     assert!(!first || rest, "the first part was read, the rest is gone");
 }
 
+/// A writer that did not know yet that its log was taken over had the same term and number as the new one: a blob's name
+/// could be guessed, and one upload could delete or serve the other's bytes.
+#[test]
+fn the_names_of_two_uploads_differ_even_with_the_same_term_and_number() {
+    let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
+    let upload = |random| {
+        let uploads = Uploads::new(Arc::clone(&blobs), Shard(3), Term(1));
+        let mut upload = uploads.begin(random).expect("writable");
+        upload.write(b"bytes").expect("writable");
+        upload.finish().expect("the name is free").blob()
+    };
+    let (first, second) = (upload(5), upload(6));
+    assert_ne!(first.name(), second.name());
+    assert_eq!(first.name().as_str(), "document/3/0000000000000001-0000000000000000-0000000000000005");
+    for blob in [first, second, BlobId { random: 0, ..first }] {
+        assert_eq!(BlobId::parse(&blob.name(), Shard(3)), Some(blob));
+        assert_eq!(BlobId::parse(&blob.name(), Shard(4)), None, "of another shard");
+        assert_eq!(
+            DocumentLocation::of(DocumentLocation::Blob(blob).location()),
+            DocumentLocation::Blob(blob)
+        );
+    }
+    let parse = |name: &str| BlobId::parse(&store::BlobName::new(name).expect("a name"), Shard(3));
+    assert_eq!(parse("document/3/0000000000000001-0000000000000000-0000000000000000"), None, "not canonical");
+    assert_eq!(parse("document/3/1-0-5"), None, "not canonical");
+}
+
 /// A garbage collection read the state, in which no document referenced the blob; then its commit was decided and its
 /// writer dropped the pin; then the collection read the pins. The document lost its blob.
 #[test]
 fn a_blob_committed_during_a_garbage_collection_is_kept() {
     let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
     let uploads = Uploads::new(Arc::clone(&blobs), Shard(0), Term(1));
-    let mut upload = uploads.begin().expect("writable");
+    let mut upload = uploads.begin(7).expect("writable");
     upload.write(b"bytes").expect("writable");
     let pin = upload.finish().expect("durable");
     let collected = uploads.sweep(|| {
@@ -141,7 +168,7 @@ fn a_deposed_server_keeps_the_blobs_of_its_successor() {
     let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
     let [deposed, successor] = [1, 2].map(|term| Uploads::new(Arc::clone(&blobs), Shard(0), Term(term)));
     for uploads in [&deposed, &successor] {
-        let mut upload = uploads.begin().expect("writable");
+        let mut upload = uploads.begin(7).expect("writable");
         upload.write(b"bytes").expect("writable");
         drop(upload.finish().expect("durable"));
     }
@@ -200,7 +227,7 @@ impl LogStore for CheckedLog {
         checks.floors += 1;
         for (_, _, key, view) in self.kernel.documents_from(Cursor::default()) {
             let location = view.document.map(|document| DocumentLocation::of(document.location));
-            if matches!(location, Some(DocumentLocation::Inline(lsn)) if lsn < first) {
+            if matches!(location, Some(DocumentLocation::Inline { lsn, .. }) if lsn < first) {
                 checks.lost.push(format!("{} below {floor:?}", key.as_str()));
             }
         }
@@ -244,7 +271,7 @@ fn commit(engine: &Engine, lease: &Granted, name: &str, length: usize) -> Option
     let key = ResourceName::key(name).expect("a valid key");
     let write =
         Write { held: held(lease), key, token: None, if_version: None, if_etag: None, release: false };
-    let commit = Commit { write, etag: Etag([1; 32]), bytes: length as u64, location: Location(0) };
+    let commit = Commit { write, etag: Etag([1; 32]), bytes: length as u64, location: Location::default() };
     submit(engine, Action::Commit(commit), Some(vec![7; length]))
 }
 
@@ -261,7 +288,7 @@ fn open(
         relocations_fail,
     };
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-    let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
+    let tenure = TenureConfig { store, writer: 1, limits: Limits::default(), slots: kernel::Slots::ALL };
     let options = Options {
         snapshot_every: 64 << 10,
         retain: 0,

@@ -9,8 +9,9 @@ use engine::{
     WaiterConnection,
 };
 use kernel::{
-    Action, Age, Bundle, Command, Granted, IdempotencyKey, Kernel, LeaseId, LeaseRequest, Limits, OnExpiry,
-    Outcome, Party, Predicate, Rejection, Renewal, RequestKey, Response, SessionName, Span, Store, Time,
+    Action, Age, Bundle, Close, Command, Granted, IdempotencyKey, Kernel, LeaseId, LeaseRequest, Limits,
+    OnExpiry, Outcome, Party, Predicate, Rejection, Renewal, RequestKey, Response, SessionName, Span, Store,
+    Time,
 };
 use sim::fixture::{default_namespace, grant, held, identity, key, member, one};
 use store::Seq;
@@ -29,7 +30,7 @@ impl Driver {
     fn new() -> Driver {
         let clock = TestClock::default();
         let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
-        let tenure = TenureConfig { store, writer: 1, limits: Limits::default() };
+        let tenure = TenureConfig { store, writer: 1, limits: Limits::default(), slots: kernel::Slots::ALL };
         let decider = Decider::open(Kernel::new(), Seq(0), Box::new(clock.clone()), &tenure);
         let mut driver = Driver {
             shard: Shard::new(decider.expect("a valid clock")),
@@ -511,4 +512,41 @@ fn on_decided_sees_the_state_in_which_its_command_was_decided() {
     }
     driver.turn();
     assert_eq!(receive.try_iter().collect::<Vec<_>>(), [(1, 1, false), (2, 1, true), (3, 2, false)]);
+}
+
+/// An ended lease stayed readable for hours on an idle server, although its history window was a second: nothing but the
+/// next command retired it.
+#[test]
+fn history_is_retired_on_time_without_any_command() {
+    let mut driver = Driver::new();
+    driver.send(1, acquire("ada", grant(key("k"), Span(60_000))), None);
+    let granted = driver.granted(1);
+    driver.send(2, Command::by(&identity("ada"), Action::Release(held(&granted))), None);
+    let window = Limits::default().history_window;
+    let is_readable =
+        |driver: &Driver| driver.shard.kernel().lease(granted.lease, driver.shard.now()).is_ok();
+    let due = driver.shard.until_due().expect("history is retired some time");
+    assert_eq!(due, Span(window.0 + 1));
+    driver.advance(due.0 - 1);
+    assert!(is_readable(&driver), "within the window");
+    driver.advance(1);
+    assert!(!is_readable(&driver), "after the window");
+    assert_eq!(driver.shard.until_due(), None, "nothing is left to do");
+}
+
+/// After a `close` deciding ends: every later command is refused with the server to ask, and time brings nothing.
+#[test]
+fn a_closed_log_decides_nothing_more() {
+    let mut driver = Driver::new();
+    driver.send(1, acquire("ada", grant(key("k"), Span(500))), None);
+    driver.send(2, Command::internal(Action::Close(Close { to: Some(7) })), None);
+    assert!(matches!(driver.reply_to(2), Some(Ok(Decision::Outcome(Outcome::Applied(Response::Closed, _))))));
+    let records = driver.records;
+    driver.send(3, acquire("ada", grant(key("other"), Span(500))), Some(1000));
+    assert!(matches!(
+        driver.reply_to(3),
+        Some(Ok(Decision::Outcome(Outcome::Rejected(Rejection::Moved { to: Some(7) }))))
+    ));
+    driver.advance(10_000);
+    assert_eq!((driver.records, driver.shard.until_due()), (records, None));
 }

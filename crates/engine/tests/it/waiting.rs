@@ -49,7 +49,7 @@ impl Driver {
     fn with_clock(clock: impl Clock + 'static) -> Driver {
         let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
         let limits = Limits { history_max: 0, ..Limits::default() };
-        let tenure = TenureConfig { store, writer: 1, limits };
+        let tenure = TenureConfig { store, writer: 1, limits, slots: kernel::Slots::ALL };
         let decider = Decider::open(Kernel::new(), Seq(0), Box::new(clock), &tenure);
         let shard = Shard::new(decider.expect("a valid clock"));
         Driver { shard, next: 0, connections: BTreeMap::new(), served: Vec::new() }

@@ -214,6 +214,7 @@ impl World {
             store: Store { shard: kernel::Shard(0), shards: 1, hash_seed: 1 },
             writer: 1,
             limits: Limits::default(),
+            slots: kernel::Slots::ALL,
         };
         let decider = Decider::open(Kernel::new(), Seq(0), Box::new(threads.clock.clone()), &tenure);
         let shard = Shard::new(decider.expect("a valid clock"));

@@ -151,7 +151,7 @@ fn an_empty_namespace_is_removed_and_its_versions_are_not_reused() {
             write: write.clone(),
             etag: kernel::Etag([1; 32]),
             bytes: 1,
-            location: kernel::Location(1),
+            location: kernel::Location { number: 1, ..kernel::Location::default() },
         };
         let Outcome::Applied(Response::Committed(version), _) = world.by("ada", Action::Commit(commit))
         else {
@@ -185,7 +185,8 @@ fn versions_keep_increasing_although_deleted_keys_leave_no_row() {
     for _ in 0..50 {
         let lease = world.acquire("ada", key("reborn"), Span(1000)).expect("free");
         let write = write_of(&lease, "reborn");
-        let (etag, location) = (kernel::Etag([1; 32]), kernel::Location(1));
+        let (etag, location) =
+            (kernel::Etag([1; 32]), kernel::Location { number: 1, ..kernel::Location::default() });
         let commit = kernel::Commit { write: write.clone(), etag, bytes: 2, location };
         let Outcome::Applied(Response::Committed(version), _) = world.by("ada", Action::Commit(commit))
         else {

@@ -12,8 +12,8 @@ fn open(term: u64) -> Open {
         store: Store { shard: Shard(1), shards: 2, hash_seed: 5 },
         writer: 1,
         term,
-        boot_id: 0,
-        boot_clock: Span(0),
+        clocks: kernel::ClockReading::default(),
+        slots: kernel::Slots::ALL,
         kernel_version: KERNEL_VERSION,
         limits: Limits::default(),
     }
@@ -144,8 +144,15 @@ fn a_write_with_any_other_token_is_rejected() {
             if_etag: None,
             release: false,
         };
-        world
-            .by("ada", Action::Commit(Commit { write, etag: Etag([1; 32]), bytes: 2, location: Location(3) }))
+        world.by(
+            "ada",
+            Action::Commit(Commit {
+                write,
+                etag: Etag([1; 32]),
+                bytes: 2,
+                location: Location { number: 3, ..Location::default() },
+            }),
+        )
     };
     for other in [a.token.0 - 1, a.token.0 + 1] {
         let mismatch = Rejection::FencingMismatch { current: a.token };

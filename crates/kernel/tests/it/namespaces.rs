@@ -25,7 +25,12 @@ fn acquire(world: &mut TestKernel, wanted: LeaseRequest) -> Granted {
 fn commit(granted: &Granted, name: &str, if_version: Option<Version>, release: bool) -> Action {
     let key = ResourceName::key(name).expect("valid");
     let write = Write { held: held(granted), key, token: None, if_version, if_etag: None, release };
-    Action::Commit(Commit { write, etag: Etag([1; 32]), bytes: 3, location: Location(7 << 64) })
+    Action::Commit(Commit {
+        write,
+        etag: Etag([1; 32]),
+        bytes: 3,
+        location: Location { term: 7, ..Location::default() },
+    })
 }
 
 /// A key with a document, and the ended lease under which it was written.

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use engine::{Clock, Engine, EngineObserver, Executor, MachineClock, TenureConfig, Workers};
-use kernel::{Shard, Store};
-use store::{BlobStore, LogStore};
+use kernel::{Shard, Slot, Store};
+use store::{BlobStore, LogStore, SlotMap};
 
 use crate::backend::boot_error::BootError;
 use crate::backend::credential::StoreKey;
@@ -18,6 +18,8 @@ pub struct OpenStore {
     pub engines: Vec<Arc<Engine>>,
     /// The key that credentials are issued with.
     pub key: StoreKey,
+    /// The shard of each slot.
+    pub map: SlotMap,
     /// Torn tails that were cut off.
     pub torn_tails: Vec<TornTail>,
     /// Keeps other processes out.
@@ -47,14 +49,13 @@ pub fn open(
     environment: Environment<'_>,
     observer: &Arc<dyn EngineObserver>,
 ) -> Result<OpenStore, BootError> {
-    let StoreParts { logs, blobs, key, torn_tails, guard } =
+    let StoreParts { logs, blobs, key, map, torn_tails, guard } =
         url.backend().open(options, environment.random)?;
-    let shards = u32::try_from(logs.len()).expect("a store numbers its shards with 32 bits");
     let executor: Arc<dyn Executor> = Arc::new(Workers::default());
     let environment = ShardEnvironment { environment, executor: &executor, observer };
-    let start = |(number, log)| start(number, shards, log, &blobs, options, environment);
+    let start = |(number, log)| start(number, &map, log, &blobs, options, environment);
     let engines = (0..).zip(logs).map(start).collect::<Result<_, _>>()?;
-    Ok(OpenStore { engines, key, torn_tails, guard })
+    Ok(OpenStore { engines, key, map, torn_tails, guard })
 }
 
 /// What all shards of a store share.
@@ -67,7 +68,7 @@ struct ShardEnvironment<'a> {
 
 fn start(
     number: u32,
-    shards: u32,
+    map: &SlotMap,
     log: Box<dyn LogStore>,
     blobs: &Arc<dyn BlobStore>,
     options: &OpenOptions,
@@ -75,9 +76,10 @@ fn start(
 ) -> Result<Arc<Engine>, BootError> {
     let random = shared.environment.random;
     let hash_seed = u64::from_le_bytes(random_bytes(random));
-    let store = Store { shard: Shard(number), shards, hash_seed };
-    let tenure =
-        TenureConfig { store, writer: u128::from_le_bytes(random_bytes(random)), limits: options.limits };
+    let store = Store { shard: Shard(number), shards: map.shards(), hash_seed };
+    let writer = u128::from_le_bytes(random_bytes(random));
+    let slots = Slot::all().filter(|slot| map.shard(slot.number()) == number).collect();
+    let tenure = TenureConfig { store, writer, limits: options.limits, slots };
     let clock = (shared.environment.clock)()
         .map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
     let (blobs, observer) = (Arc::clone(blobs), Arc::clone(shared.observer));

@@ -35,6 +35,11 @@ impl StoreKey {
         StoreKey(bytes)
     }
 
+    /// The bytes of the key.
+    pub(crate) fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// The text that is issued for a lease in an epoch.
     pub fn issue(&self, credential: Credential) -> String {
         let mut text = String::with_capacity(CREDENTIAL_CAPACITY);
@@ -61,7 +66,8 @@ impl StoreKey {
         hash.as_bytes()[..SECRET_BYTES].try_into().expect("a hash is longer")
     }
 
-    /// A keyed hash for other purposes. Callers must hash bytes that no other purpose hashes; leases hash 24.
+    /// A keyed hash for other purposes. Callers must hash bytes that no other purpose hashes; leases hash 24, and the
+    /// file `store` 36 that begin with its magic.
     pub(crate) fn mac(&self, parts: &[&[u8]]) -> [u8; SECRET_BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         for part in parts {

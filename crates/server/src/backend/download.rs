@@ -64,7 +64,6 @@ impl ReadAccess {
 #[derive(Clone)]
 pub(crate) struct DocumentReader {
     engine: Arc<Engine>,
-    shard: Shard,
     location: Location,
     length: u64,
 }
@@ -72,7 +71,7 @@ pub(crate) struct DocumentReader {
 impl DocumentReader {
     pub(crate) fn new(backend: &Backend, shard: Shard, document: &Document) -> DocumentReader {
         let engine = Arc::clone(backend.engine(shard));
-        DocumentReader { engine, shard, location: document.location, length: document.bytes }
+        DocumentReader { engine, location: document.location, length: document.bytes }
     }
 
     /// Streams a range. The first chunk is read before this returns, so that the response can still be an error.
@@ -95,10 +94,9 @@ impl DocumentReader {
 
     /// Reads the first chunk of a range.
     async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        let (engine, shard, location) = (Arc::clone(&self.engine), self.shard, self.location);
+        let (engine, location) = (Arc::clone(&self.engine), self.location);
         let length = usize::try_from((range.end - range.start).min(CHUNK_BYTES)).expect("a chunk is small");
-        let read =
-            tokio::task::spawn_blocking(move || engine.read_document(shard, location, range.start, length));
+        let read = tokio::task::spawn_blocking(move || engine.read_document(location, range.start, length));
         let panicked = |_| Err(StoreError::new(ErrorKind::Io, "the reading thread panicked"));
         let chunk = read.await.unwrap_or_else(panicked)?;
         if chunk.is_empty() && length > 0 {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use engine::{
     Decision, Delivery, Engine, OnDecided, Reply, ReplyTo, Submission, Unavailable, Wait, WaiterConnection,
 };
-use kernel::{Command, Kernel, LeaseId, Namespace, Shard, Span, Time};
+use kernel::{Command, Kernel, LeaseId, Namespace, Shard, Slot, Span, Time};
+use store::SlotMap;
 use tokio::sync::oneshot;
 
 use crate::backend::boot::OpenStore;
@@ -51,6 +52,7 @@ pub(crate) struct Components {
 /// The running shards, and everything else that requests share.
 pub struct Backend {
     engines: Vec<Arc<Engine>>,
+    map: SlotMap,
     pub(crate) key: StoreKey,
     pub(crate) settings: RequestLimits,
     pub(crate) clocks: Arc<Clocks>,
@@ -84,12 +86,13 @@ impl SubmitOptions {
 
 impl Backend {
     pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
-        let OpenStore { engines, key, torn_tails: _, guard } = store;
+        let OpenStore { engines, key, map, torn_tails: _, guard } = store;
         let Components { settings, metrics, event_log, clocks, random } = components;
         assert!(!engines.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
         Backend {
             engines,
+            map,
             key,
             settings,
             clocks: Arc::new(clocks),
@@ -121,14 +124,12 @@ impl Backend {
         if self.is_draining() { Err(BackendError::Draining) } else { Ok(()) }
     }
 
-    /// The shard of a namespace: for ever the first eight bytes of its BLAKE3 hash, modulo the number of shards.
+    /// The shard of a namespace: by its slot. The shard's log decides whether it owns the slot.
     pub(crate) fn shard_of(&self, namespace: &Namespace) -> Shard {
         if self.engines.len() == 1 {
             return Shard(0);
         }
-        let hash = blake3::hash(namespace.as_str().as_bytes());
-        let first = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight bytes"));
-        Shard(u32::try_from(first % u64::from(self.shard_count())).expect("below the number of shards"))
+        Shard(self.map.shard(Slot::of(namespace).number()))
     }
 
     /// The shard that granted a lease.

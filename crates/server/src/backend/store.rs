@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kernel::Shard;
-use store::{BlobStore, LogStore, LsnRange, Seq};
+use store::{BlobStore, LogStore, LsnRange, Seq, SlotMap};
 
 use crate::backend::boot_error::BootError;
 use crate::backend::credential::StoreKey;
@@ -59,6 +59,8 @@ pub struct StoreParts {
     pub blobs: Arc<dyn BlobStore>,
     /// The key that credentials are issued with.
     pub key: StoreKey,
+    /// The shard of each slot.
+    pub map: SlotMap,
     /// Torn tails that were cut off, at most one per log.
     pub torn_tails: Vec<TornTail>,
     /// Keeps other processes out until it is dropped.

@@ -20,7 +20,7 @@ use store::{ErrorKind, StoreError};
 use tokio::task::JoinHandle;
 
 use crate::backend::error::BackendError;
-use crate::backend::shards::{Backend, RequestLimits, SubmitOptions};
+use crate::backend::shards::{Backend, SubmitOptions};
 
 /// A chunk is written to an idle writer once it is longer than this.
 const CHUNK_MIN: usize = 256 << 10;
@@ -81,7 +81,7 @@ pub(crate) async fn receive<B: Body<Data = Bytes, Error: Display> + Unpin>(
     let received = if declared.is_some_and(|length| length > max_bytes) {
         Err(UploadError::TooLarge { max_bytes })
     } else {
-        receive_chunks(backend.engine(shard), &backend.settings, body).await
+        receive_chunks(backend, backend.engine(shard), body).await
     };
     if received.is_err() {
         let rest = async { while let Some(Ok(_)) = body.frame().await {} };
@@ -112,10 +112,11 @@ pub(crate) async fn commit(
 }
 
 async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
+    backend: &Backend,
     engine: &Arc<Engine>,
-    settings: &RequestLimits,
     body: &mut B,
 ) -> Result<ReceivedDocument, UploadError> {
+    let settings = &backend.settings;
     let max_bytes = settings.json_max;
     let invalid = |error: JsonError| match error.kind {
         JsonErrorKind::TooLarge => UploadError::TooLarge { max_bytes },
@@ -134,7 +135,8 @@ async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
                 Some(_) => CHUNK_MAX,
             };
             if chunk.length > chunk_max {
-                let (next, buffer) = BlobWriter::write(engine, writer.take(), chunk).await?;
+                let (next, buffer) =
+                    BlobWriter::write(engine, writer.take(), || backend.random(), chunk).await?;
                 (writer, chunk) = (Some(next), DocumentChunk::reusing(buffer));
             }
         }
@@ -204,6 +206,7 @@ impl BlobWriter {
     async fn write(
         engine: &Arc<Engine>,
         previous: Option<BlobWriter>,
+        random: impl FnOnce() -> u64,
         chunk: DocumentChunk,
     ) -> Result<(BlobWriter, Vec<u8>), UploadError> {
         let mut blob = match previous {
@@ -211,11 +214,11 @@ impl BlobWriter {
             None => None,
         };
         let buffer = blob.as_mut().map(|blob| std::mem::take(&mut blob.buffer)).unwrap_or_default();
-        let engine = Arc::clone(engine);
+        let (engine, random) = (Arc::clone(engine), if blob.is_none() { random() } else { 0 });
         let writer = BlobWriter(tokio::task::spawn_blocking(move || {
             let (mut upload, mut hasher) = match blob {
                 Some(blob) => (blob.upload, blob.hasher),
-                None => (engine.uploads().begin()?, blake3::Hasher::new()),
+                None => (engine.uploads().begin(random)?, blake3::Hasher::new()),
             };
             hasher.update(chunk.bytes());
             upload.write(chunk.bytes())?;

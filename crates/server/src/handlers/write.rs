@@ -53,7 +53,7 @@ pub(crate) async fn update(
     let sent: [&[u8]; 3] = [key.as_str().as_bytes(), &etag.0, &[u8::from(release)]];
     let request = idempotency::key(&headers, api::path::UPDATE_STATE, &sent)?;
     let (location, inline, pin) = match document.content {
-        ReceivedContent::Inline(bytes) => (Location(0), Some(bytes), None),
+        ReceivedContent::Inline(bytes) => (Location::default(), Some(bytes), None),
         ReceivedContent::Blob(pin) => (DocumentLocation::Blob(pin.blob()).location(), None, Some(pin)),
     };
     let write = write(credential, key, &conditions, release);

@@ -218,6 +218,7 @@ fn code(rejection: &Rejection) -> Code {
         Rejection::RequestMismatch => Code::IdempotencyMismatch,
         Rejection::NotFound => Code::NotFound,
         Rejection::Retired => Code::Retired,
+        Rejection::Moved { .. } => Code::Moved,
         Rejection::NotHeld => Code::NotHeld,
         Rejection::LeaseRevoked => Code::LeaseRevoked,
         Rejection::LeaseExpired => Code::LeaseExpired,
@@ -260,6 +261,10 @@ fn detail(rejection: &Rejection) -> String {
         Rejection::InvalidBatch => "the request has no entries, or too many",
         Rejection::RequestMismatch => "the idempotency key was used for another request; use a new key",
         Rejection::NotFound => "no such lease",
+        Rejection::Moved { to: Some(server) } => {
+            return format!("another server has the namespace: server={server:032x}");
+        }
+        Rejection::Moved { to: None } => "another server has the namespace",
         Rejection::Retired => "the lease ended, and its history was deleted",
         Rejection::NotHeld => {
             "the lease is of another identity, was released, or does not cover this resource"
@@ -300,5 +305,18 @@ fn reason(why: InvalidRecord) -> String {
         InvalidRecord::KernelVersion { newest } => format!("unsupported kernel version: newest={newest}"),
         InvalidRecord::Limits => "invalid limits".to_string(),
         InvalidRecord::NoIdentity => "the command has no identity".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_of_another_server_is_moved_with_that_server() {
+        let refusal = rejected(&Rejection::Moved { to: Some(0xab) });
+        assert_eq!((refusal.error.status(), refusal.error.to_string().as_str()), (421, "moved"));
+        assert!(refusal.detail.ends_with("server=000000000000000000000000000000ab"), "{}", refusal.detail);
+        assert_eq!(rejected(&Rejection::Moved { to: None }).error, Code::Moved);
     }
 }

@@ -4,6 +4,7 @@ mod agents;
 mod all_settings;
 mod bad_input;
 mod bulk;
+mod conversion;
 mod declared;
 mod direct;
 mod effects;

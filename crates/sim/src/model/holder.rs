@@ -39,9 +39,9 @@ impl Model {
         if lease.shard != self.id(lease.lsn).shard || lease.lsn > self.last {
             return Err(Rejection::NotFound);
         }
-        let live = self.leases.iter().any(|row| row.lsn == lease.lsn);
-        let past = self.history.iter().any(|row| row.lsn == lease.lsn);
-        if live || past { Ok(()) } else { Err(Rejection::Retired) }
+        let live = self.leases.iter().find(|row| row.lsn == lease.lsn).map(|row| &row.namespace);
+        let past = self.history.iter().find(|row| row.lsn == lease.lsn).map(|row| &row.namespace);
+        self.check_slot(live.or(past).ok_or(Rejection::Retired)?)
     }
 
     pub(super) fn active(&self, now: Time, who: &Identity, held: Credential) -> Result<Lsn, Rejection> {

@@ -109,7 +109,7 @@ fn release(who: &str, lease: u64) -> Command {
 fn commit(who: &str, lease: u64, release: bool) -> Command {
     let key = kernel::ResourceName::key("k").expect("a valid key");
     let write = Write { held: held(lease), key, token: None, if_version: None, if_etag: None, release };
-    let commit = kernel::Commit { write, etag: Etag([1; 32]), bytes: 1, location: Location(1) };
+    let commit = kernel::Commit { write, etag: Etag([1; 32]), bytes: 1, location: Location::default() };
     Command::by(&identity(who), Action::Commit(commit))
 }
 

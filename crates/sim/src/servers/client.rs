@@ -217,6 +217,7 @@ fn write(
     }
     let longest = if rng.one_in(4) { 3000 } else { 300 };
     let content = Content { id, length: usize::try_from(rng.below(longest)).expect("short") };
-    let commit = Commit { write, etag: content.etag(), bytes: content.length as u64, location: Location(0) };
+    let commit =
+        Commit { write, etag: content.etag(), bytes: content.length as u64, location: Location::default() };
     (Action::Commit(commit), Some(content))
 }

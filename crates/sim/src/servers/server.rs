@@ -11,7 +11,7 @@ use engine::internals::recovery::{DamagedSnapshot, RecoveryError, SnapshotDamage
 use engine::internals::shard::{LogSpace, Shard, StateDigest, TurnOutput};
 use engine::internals::uploads::Uploads;
 use engine::{DocumentLocation, Pin, Submission, TenureConfig};
-use kernel::{Cursor, Document, Event, Kernel, Limits, Span, Store};
+use kernel::{Cursor, Document, Event, Kernel, Limits, Slots, Span, Store};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, RetryPolicy, WriterId};
 use store::{BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
@@ -114,7 +114,7 @@ impl Server {
             let mut damaged = Vec::new();
             let kernel = recover(&*log, &*blobs, STORE.shard, &mut |snapshot| damaged.push(snapshot))?;
             damaged.iter().try_for_each(damage_found)?;
-            let opening = TenureConfig { store: STORE, writer, limits: LIMITS };
+            let opening = TenureConfig { store: STORE, writer, limits: LIMITS, slots: Slots::ALL };
             let found = kernel.snapshot();
             let decider = Decider::open(kernel, log.bounds().next, Box::new(machine.clone()), &opening)
                 .map_err(|error| ServerError::Violation(error.to_string()))?;
@@ -191,7 +191,7 @@ impl Server {
 
     /// Uploads a long document as a blob.
     pub fn upload(&self, bytes: &[u8]) -> Result<Pin, ServerError> {
-        let mut upload = self.uploads.begin()?;
+        let mut upload = self.uploads.begin(7)?;
         for part in bytes.chunks(700) {
             upload.write(part)?;
         }
@@ -243,7 +243,7 @@ impl Server {
             let documents = self.documents().into_iter();
             let blobs = documents.filter_map(|(_, document)| match DocumentLocation::of(document.location) {
                 DocumentLocation::Blob(blob) => Some(blob),
-                DocumentLocation::Inline(_) => None,
+                DocumentLocation::Inline { .. } => None,
             });
             Some(blobs.collect())
         };
@@ -258,8 +258,8 @@ impl Server {
     /// A document's bytes.
     pub fn read(&mut self, document: &Document) -> Result<Vec<u8>, StoreError> {
         match DocumentLocation::of(document.location) {
-            DocumentLocation::Inline(lsn) => read_inline(&mut *self.reader, lsn),
-            DocumentLocation::Blob(blob) => self.blobs.read(&blob.name(STORE.shard), 0, 1 << 20),
+            DocumentLocation::Inline { lsn, .. } => read_inline(&mut *self.reader, lsn),
+            DocumentLocation::Blob(blob) => self.blobs.read(&blob.name(), 0, 1 << 20),
         }
     }
 

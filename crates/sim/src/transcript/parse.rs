@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use kernel::{
-    Action, Age, AgentAnnouncement, AgentName, Bundle, Command, Commit, Credential, Epoch, Etag,
-    IdempotencyKey, Identity, LeaseId, LeaseRequest, Limits, Location, Lsn, Member, Metadata, Namespace,
-    OnExpiry, Open, Owner, Party, Pause, Paused, Predicate, Quota, Reason, Relocation, Removal, Renewal,
-    RequestKey, ResourceName, Retraction, Scope, SessionName, SetQuota, Shard, Span, Store, Time, Token,
-    Version, Write,
+    Action, Age, AgentAnnouncement, AgentName, Bundle, ClockReading, Close, Command, Commit, Credential,
+    Epoch, Etag, IdempotencyKey, Identity, LeaseId, LeaseRequest, Limits, Location, Lsn, Member, Metadata,
+    Namespace, OnExpiry, Open, Owner, Party, Pause, Paused, Predicate, Quota, Reason, Relocation, Removal,
+    Renewal, RequestKey, ResourceName, Retraction, Scope, SessionName, SetQuota, Shard, Slot, Slots, Span,
+    Store, Time, Token, Version, Write,
 };
 
 use super::LeaseNames;
@@ -112,6 +112,7 @@ impl LineParser<'_> {
     fn action(&self, verb: &str, words: &mut LineWords) -> ParseResult<Action> {
         Ok(match verb {
             "open" => Action::Open(open(words)?),
+            "close" => Action::Close(Close { to: words.option("to")? }),
             "tick" => Action::Tick,
             "acquire" => Action::Acquire(grant(words)?),
             "reserve" => Action::Reserve(grant(words)?),
@@ -125,8 +126,7 @@ impl LineParser<'_> {
             "commit" => {
                 let (etag, bytes) =
                     (words.take("etag").unwrap_or_else(|| "0".into()), words.number("bytes")?);
-                let location = words.option("at")?.unwrap_or(0);
-                let (etag, location) = (Etag(parse_bytes(&etag)?), Location(location));
+                let (etag, location) = (Etag(parse_bytes(&etag)?), location(words)?);
                 Action::Commit(Commit {
                     write: self.write(words)?,
                     etag,
@@ -220,11 +220,43 @@ fn open(words: &mut LineWords) -> ParseResult<Open> {
         },
         writer: words.option("writer")?.unwrap_or(0),
         term: words.number("term")?.unwrap_or(1),
-        boot_id: words.option("boot_id")?.unwrap_or(0),
-        boot_clock: Span(words.number("boot_clock")?.unwrap_or(0)),
+        clocks: ClockReading {
+            boot: words.option("boot")?.unwrap_or(0),
+            boot_clock: Span(words.number("boot_clock")?.unwrap_or(0)),
+            unix_ms: words.number("unix_ms")?.unwrap_or(0),
+        },
         kernel_version: words.option("version")?.unwrap_or(kernel::KERNEL_VERSION),
         limits,
+        slots: slots(words)?,
     })
+}
+
+/// `0-5,9-9`; all slots if missing.
+fn slots(words: &mut LineWords) -> ParseResult<Slots> {
+    let Some(text) = words.take("slots") else { return Ok(Slots::ALL) };
+    let mut slots = Vec::new();
+    for range in text.split(',').filter(|range| !range.is_empty()) {
+        let (first, last) =
+            range.split_once('-').ok_or_else(|| ParseError::new(format!("not a range: {range}")))?;
+        for slot in number::<u16>(first)?..=number(last)? {
+            slots.push(Slot::new(slot).ok_or_else(|| ParseError::new(format!("no such slot: {slot}")))?);
+        }
+    }
+    Ok(slots.into_iter().collect())
+}
+
+/// `5`, or `shard/term/number/random`.
+fn location(words: &mut LineWords) -> ParseResult<Location> {
+    let Some(text) = words.take("at") else { return Ok(Location::default()) };
+    let parts: Vec<u64> = text.split('/').map(number).collect::<ParseResult<_>>()?;
+    match parts[..] {
+        [number] => Ok(Location { number, ..Location::default() }),
+        [shard, term, number, random] => {
+            let shard = Shard(u32::try_from(shard).map_err(ParseError::new)?);
+            Ok(Location { shard, term, number, random })
+        }
+        _ => Err(ParseError::new(format!("not a location: {text}"))),
+    }
 }
 
 fn set_limit(limits: &mut Limits, name: &str, value: u64) -> ParseResult<()> {
@@ -293,7 +325,7 @@ fn relocation(words: &mut LineWords) -> ParseResult<Relocation> {
     Ok(Relocation {
         namespace: namespace(words)?,
         version: Version(words.number("version")?.unwrap_or(0)),
-        location: Location(words.option("at")?.unwrap_or(0)),
+        location: location(words)?,
         key: valid(ResourceName::parse(&words.need("a key")?, None))?,
     })
 }

@@ -22,6 +22,7 @@ pub(super) fn outcome(outcome: &Outcome, names: &LeaseNames) -> Vec<String> {
 fn render_answer(answer: &Response, names: &LeaseNames) -> String {
     match answer {
         Response::Opened => "opened".into(),
+        Response::Closed => "closed".into(),
         Response::Ticked => "ticked".into(),
         Response::Granted(granted) => format!(
             "granted {} epoch={} token={} deadline={}",
@@ -73,6 +74,8 @@ fn render_rejection(rejection: &Rejection, names: &LeaseNames) -> String {
         Rejection::InUse { leases } => format!("invalid_state leases={leases}"),
         Rejection::AgentTaken => "agent_taken".into(),
         Rejection::Behind => "behind".into(),
+        Rejection::Moved { to: None } => "moved".into(),
+        Rejection::Moved { to: Some(server) } => format!("moved to={server}"),
         Rejection::Conflict(conflict) => render_conflict(conflict, names),
         Rejection::AlreadyHeld(lease) => format!("already_held {}", names.of(*lease)),
         Rejection::VersionConflict(tag) => format!("version_conflict current={}", tag.version.0),

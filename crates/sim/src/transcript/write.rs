@@ -3,8 +3,8 @@
 use std::fmt::{Display, Write as _};
 
 use kernel::{
-    Action, Age, Bundle, Command, Credential, Etag, LeaseId, LeaseRequest, Limits, Metadata, Namespace,
-    OnExpiry, Open, Party, Paused, Quota, Scope, Span, Write,
+    Action, Age, Bundle, Command, Credential, Etag, LeaseId, LeaseRequest, Limits, Location, Metadata,
+    Namespace, OnExpiry, Open, Party, Paused, Quota, Scope, Slots, Span, Write,
 };
 
 use crate::Step;
@@ -19,6 +19,21 @@ pub fn write_step(step: &Step) -> String {
         line.set("request", format!("{}/{}", hex(&request.key.0), hex(&request.fingerprint)));
     }
     line.0
+}
+
+/// `5`, or `shard/term/number/random`.
+fn location(location: Location) -> String {
+    let Location { shard, term, number, random } = location;
+    if location == (Location { number, ..Location::default() }) {
+        return number.to_string();
+    }
+    format!("{}/{term}/{number}/{random}", shard.0)
+}
+
+/// `0-5,9-9`.
+fn ranges(slots: &Slots) -> String {
+    let ranges = slots.ranges().map(|(first, last)| format!("{}-{}", first.number(), last.number()));
+    ranges.collect::<Vec<_>>().join(",")
 }
 
 struct LineWriter(String);
@@ -41,6 +56,10 @@ impl LineWriter {
     fn action(&mut self, action: &Action) {
         match action {
             Action::Open(open) => self.open(open),
+            Action::Close(close) => {
+                self.word(action.name());
+                self.maybe("to", close.to);
+            }
             Action::Tick => self.word(action.name()),
             Action::Acquire(grant) | Action::Reserve(grant) => self.grant(action.name(), grant),
             Action::Activate(held) | Action::Release(held) | Action::Rebind(held) | Action::Touch(held) => {
@@ -57,7 +76,7 @@ impl LineWriter {
                 self.write(action.name(), &commit.write);
                 self.set("etag", etag(commit.etag));
                 self.set("bytes", commit.bytes);
-                self.set("at", commit.location.0);
+                self.set("at", location(commit.location));
             }
             Action::Remove(removal) => self.write(action.name(), &removal.write),
             Action::Relocate(relocation) => {
@@ -65,7 +84,7 @@ impl LineWriter {
                 self.word(quote(relocation.key.as_str()));
                 self.namespace(&relocation.namespace);
                 self.set("version", relocation.version.0);
-                self.set("at", relocation.location.0);
+                self.set("at", location(relocation.location));
             }
             Action::Retract(retraction) => {
                 self.word(format!("retract {}", reference(retraction.lease)));
@@ -132,8 +151,12 @@ impl LineWriter {
         self.set("shards", open.store.shards);
         self.set("seed", open.store.hash_seed);
         self.set("writer", open.writer);
-        self.set("boot_id", open.boot_id);
-        self.set("boot_clock", open.boot_clock.0);
+        self.set("boot", open.clocks.boot);
+        self.set("boot_clock", open.clocks.boot_clock.0);
+        self.set("unix_ms", open.clocks.unix_ms);
+        if !open.slots.is_all() {
+            self.set("slots", ranges(&open.slots));
+        }
         for ((name, value), (_, usual)) in open.limits.named().into_iter().zip(Limits::default().named()) {
             if value != usual {
                 self.set(name, value);

@@ -52,7 +52,7 @@ impl Script<'_> {
             let location = DocumentLocation::Blob(pin.blob()).location();
             self.submit(Action::Commit(Commit { write, etag, bytes, location }), None)?;
         } else {
-            let commit = Commit { write, etag, bytes, location: Location(0) };
+            let commit = Commit { write, etag, bytes, location: Location::default() };
             self.submit(Action::Commit(commit), Some(content.bytes()))?;
         }
         Ok(())

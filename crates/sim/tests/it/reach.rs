@@ -46,11 +46,11 @@ fn note_outcome(counts: &mut BTreeMap<String, u64>, outcome: &Outcome) {
 }
 
 const MUST_OCCUR: &str = "
-    applied Opened Ticked Granted Live Renewed Released Revoking RevokedAll Reclaimed Dropped Committed Removed Relocated Done Retracted
+    applied Opened Closed Ticked Granted Live Renewed Released Revoking RevokedAll Reclaimed Dropped Committed Removed Relocated Done Retracted
     unchanged Ticked Granted Live Renewed Released RevokedAll Dropped Committed Removed Relocated Done Retracted
     refused InvalidRecord InvalidTtl InvalidHold InvalidBatch RequestMismatch NotFound Retired NotHeld LeaseRevoked
     refused LeaseExpired StaleEpoch FencingMismatch InvalidState InUse AgentTaken Conflict AlreadyHeld VersionConflict
-    refused EtagMismatch Paused QuotaExceeded Full Behind
+    refused EtagMismatch Paused QuotaExceeded Full Behind Moved
     misplaced Lsn Time NotOpen Term Store KernelVersion Limits NoIdentity
     full Leases Namespaces Nodes Documents Agents Policies Requests
     dropped_more true false

@@ -1,47 +1,51 @@
 //! The store directory: opened by one process at a time, and never on a network filesystem by accident.
+//!
+//! **Invariant.** Whoever finds the file `store` finds the key that signed it, and a map of slots: they are durable
+//! before it. Everything here is written whole under another name, synced, renamed and its directory synced.
+//!
+//! **Conversion.** A store of format 1 becomes one of format 2 by two files: its map of slots is created, then `store` is
+//! replaced. Logs, snapshots and blobs stay as they are: each batch and snapshot says in which format it is, and new ones
+//! are written in the new format. A crash before the second step leaves a store of format 1 with a map that the next
+//! attempt finds; so does every crash before the rename in that step.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::store_file::{Key, StoreFile, StoredFile, decode, encode, verifies};
 use super::{DiskBlobs, DiskLog, LogOptions};
 use crate::disk::TornTail;
 use crate::fs::{Fs, RealFs};
 use crate::port::{Damage, ErrorKind, StoreError};
 use crate::private;
+use crate::slot_map::SlotMap;
 
-/// The parameters that are fixed when a store is created: the contents of the file `store`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoreFile {
-    /// Unique to this store.
-    pub store_id: u128,
-    /// The number of shards; each has one log.
-    pub shards: u32,
-}
+const STORE: &str = "store";
+const MAPS: &str = "map";
+/// The number of the first map.
+const FIRST_MAP: u64 = 1;
 
-/// An open store. Locked against other processes until dropped.
-pub struct DiskDir {
+/// A store directory that no other process can open until this is dropped.
+pub struct LockedDir {
     path: PathBuf,
-    file: StoreFile,
-    _lock: File,
+    lock: File,
 }
 
-impl DiskDir {
-    /// Opens the store in a directory, or creates it with the parameters in `fresh`.
+impl LockedDir {
+    /// Creates the directory if there is none, and locks it.
     ///
     /// Refuses a directory that another process has open, and a network filesystem unless `allow_network` is
     /// set: those may not honour syncs or locks.
-    pub fn open(path: &Path, fresh: StoreFile, allow_network: bool) -> Result<DiskDir, StoreError> {
-        DiskDir::open_on(path, fresh, allow_network, filesystem_type)
+    pub fn lock(path: &Path, allow_network: bool) -> Result<LockedDir, StoreError> {
+        LockedDir::lock_on(path, allow_network, filesystem_type)
     }
 
-    /// Like [`DiskDir::open`]; `type_of` returns the type of the filesystem of a path.
-    fn open_on(
+    /// Like [`LockedDir::lock`]; `type_of` returns the type of the filesystem of a path.
+    fn lock_on(
         path: &Path,
-        fresh: StoreFile,
         allow_network: bool,
         type_of: fn(&Path) -> io::Result<u64>,
-    ) -> Result<DiskDir, StoreError> {
+    ) -> Result<LockedDir, StoreError> {
         let doing = |error: &io::Error| {
             StoreError::io(error, "opening the store").with(format_args!("path={}", path.display()))
         };
@@ -53,20 +57,75 @@ impl DiskDir {
         let lock = private::file_options().write(true).create(true).truncate(false).open(path.join("lock"));
         let lock = lock.map_err(|error| doing(&error))?;
         match lock.try_lock() {
-            Ok(()) => {}
+            Ok(()) => Ok(LockedDir { path: path.to_path_buf(), lock }),
             Err(TryLockError::WouldBlock) => {
                 let what = "another process has the store open; stop it first: path=";
-                return Err(StoreError::new(ErrorKind::Refused, format!("{what}{}", path.display())));
+                Err(StoreError::new(ErrorKind::Refused, format!("{what}{}", path.display())))
             }
-            Err(TryLockError::Error(error)) => return Err(doing(&error)),
+            Err(TryLockError::Error(error)) => Err(doing(&error)),
         }
-        let file = read_or_create(path, fresh)?;
-        Ok(DiskDir { path: path.to_path_buf(), file, _lock: lock })
+    }
+
+    /// Whether there is no store in the directory yet.
+    pub fn is_new(&self) -> Result<bool, StoreError> {
+        let path = self.path.join(STORE);
+        path.try_exists().map(|exists| !exists).map_err(|error| reading(&error, &path))
+    }
+
+    /// Opens the store, converts it to the present format, or creates it with the parameters in `fresh`. The key must be
+    /// durable.
+    pub fn open(self, fresh: StoreFile, key: &Key) -> Result<DiskDir, StoreError> {
+        let LockedDir { path, lock } = self;
+        let file = match read_store(&path)? {
+            Some(StoredFile::Current(file, mac)) if verifies(file, mac, key) => file,
+            Some(StoredFile::Current(..)) => return Err(wrong_key(&path)),
+            Some(StoredFile::Legacy(file)) => {
+                let map = SlotMap::of_format_1(file.shards).ok_or_else(|| inconvertible(file.shards))?;
+                create(&path, file, &map, key)?;
+                file
+            }
+            None => {
+                let map = SlotMap::ranges(fresh.shards).ok_or_else(|| too_many_shards(fresh.shards))?;
+                create(&path, fresh, &map, key)?;
+                fresh
+            }
+        };
+        let map = read_map(&path)?;
+        if map.shards() != file.shards {
+            let what = "the map of slots is of another number of shards";
+            return Err(Damage { file: path.join(MAPS), offset: 12, what }.into());
+        }
+        Ok(DiskDir { path, file, map, _lock: lock })
+    }
+}
+
+/// An open store. Locked against other processes until dropped.
+pub struct DiskDir {
+    path: PathBuf,
+    file: StoreFile,
+    map: SlotMap,
+    _lock: File,
+}
+
+impl DiskDir {
+    /// Locks a directory, and opens the store in it with its key, or creates it with the parameters in `fresh`.
+    pub fn open(
+        path: &Path,
+        fresh: StoreFile,
+        key: &Key,
+        allow_network: bool,
+    ) -> Result<DiskDir, StoreError> {
+        LockedDir::lock(path, allow_network)?.open(fresh, key)
     }
 
     /// The parameters fixed at creation.
     pub fn file(&self) -> StoreFile {
         self.file
+    }
+
+    /// The map of slots with the highest number.
+    pub fn map(&self) -> &SlotMap {
+        &self.map
     }
 
     /// Opens the log of one shard, and reports a torn tail if it had to cut one off.
@@ -86,57 +145,78 @@ impl DiskDir {
     }
 }
 
-const STORE_BYTES: usize = 36;
-const STORE_MAGIC: &[u8; 8] = b"lockdsto";
-const STORE_VERSION: u32 = 1;
-
-/// Magic, version, number of shards, store id, CRC32C of all these.
-fn encode(file: StoreFile) -> [u8; STORE_BYTES] {
-    let mut bytes = [0; STORE_BYTES];
-    bytes[..8].copy_from_slice(STORE_MAGIC);
-    bytes[8..12].copy_from_slice(&STORE_VERSION.to_le_bytes());
-    bytes[12..16].copy_from_slice(&file.shards.to_le_bytes());
-    bytes[16..32].copy_from_slice(&file.store_id.to_le_bytes());
-    let crc = crc32c::crc32c(&bytes[..32]);
-    bytes[32..].copy_from_slice(&crc.to_le_bytes());
-    bytes
+/// The parameters in the file `store`, without verifying its key.
+pub(super) fn read_parameters(dir: &Path) -> Result<Option<StoreFile>, StoreError> {
+    read_store(dir).map(|file| file.map(StoredFile::parameters))
 }
 
-pub(super) fn decode_store(bytes: &[u8]) -> Option<StoreFile> {
-    let bytes: &[u8; STORE_BYTES] = bytes.try_into().ok()?;
-    let file = StoreFile {
-        shards: u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes")),
-        store_id: u128::from_le_bytes(bytes[16..32].try_into().expect("sixteen bytes")),
-    };
-    (*bytes == encode(file)).then_some(file)
-}
-
-fn read_or_create(dir: &Path, fresh: StoreFile) -> Result<StoreFile, StoreError> {
-    let path = dir.join("store");
+fn read_store(dir: &Path) -> Result<Option<StoredFile>, StoreError> {
+    let path = dir.join(STORE);
     match std::fs::read(&path) {
-        Ok(bytes) => {
-            let what = "not a store file of a format that this build supports";
-            decode_store(&bytes).ok_or_else(|| Damage { file: path, offset: 0, what }.into())
+        Ok(bytes) => decode(&bytes).map(Some).map_err(|what| Damage { file: path, offset: 0, what }.into()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create(dir, fresh).map_err(|error| StoreError::io(&error, "creating the store"))?;
-            Ok(fresh)
-        }
-        Err(error) => {
-            Err(StoreError::io(&error, "reading a file").with(format_args!("file={}", path.display())))
-        }
+        Err(error) => Err(reading(&error, &path)),
     }
 }
 
-fn create(dir: &Path, fresh: StoreFile) -> io::Result<()> {
-    let tmp = dir.join("store.tmp");
+/// The map comes first: a store always has one.
+fn create(dir: &Path, file: StoreFile, map: &SlotMap, key: &Key) -> Result<(), StoreError> {
+    let maps = dir.join(MAPS);
+    let created = private::create_dir(&maps)
+        .and_then(|()| sync_dir(dir))
+        .and_then(|()| write_whole(&maps, &FIRST_MAP.to_string(), &map.encode()))
+        .and_then(|()| write_whole(dir, STORE, &encode(file, key)));
+    created.map_err(|error| StoreError::io(&error, "creating the store"))
+}
+
+/// Replaces a file: whoever opens it finds the old content or the new one.
+fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let tmp = dir.join(format!("{name}.tmp"));
     // Left over by a crash.
     let _ = std::fs::remove_file(&tmp);
     let mut file = private::create_file(&tmp)?;
-    file.write_all(&encode(fresh))?;
+    file.write_all(bytes)?;
     file.sync_all()?;
-    std::fs::rename(&tmp, dir.join("store"))?;
+    std::fs::rename(&tmp, dir.join(name))?;
     sync_dir(dir)
+}
+
+fn read_map(dir: &Path) -> Result<SlotMap, StoreError> {
+    let maps = dir.join(MAPS);
+    let names = std::fs::read_dir(&maps)
+        .and_then(Iterator::collect::<io::Result<Vec<_>>>)
+        .map_err(|error| reading(&error, &maps))?;
+    let highest = names.iter().filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok()).max();
+    let Some(highest) = highest else {
+        let what = "the store has no map of slots; restore it from a backup";
+        return Err(Damage { file: maps, offset: 0, what }.into());
+    };
+    let path = maps.join(highest.to_string());
+    let bytes = std::fs::read(&path).map_err(|error| reading(&error, &path))?;
+    SlotMap::decode(&bytes).map_err(|what| Damage { file: path, offset: 0, what }.into())
+}
+
+fn reading(error: &io::Error, path: &Path) -> StoreError {
+    StoreError::io(error, "reading a file").with(format_args!("file={}", path.display()))
+}
+
+fn wrong_key(dir: &Path) -> StoreError {
+    let what = "the store key is not the one that this store was created with, so it would refuse every credential; \
+                restore the key from a backup: path=";
+    StoreError::new(ErrorKind::Refused, format!("{what}{}", dir.display()))
+}
+
+fn inconvertible(shards: u32) -> StoreError {
+    let what = "a store of format 1 can be converted if its number of shards divides 4096; copy its documents to a new \
+                store with the lockd that wrote it: shards=";
+    StoreError::new(ErrorKind::Refused, format!("{what}{shards}"))
+}
+
+fn too_many_shards(shards: u32) -> StoreError {
+    let what = format!("a store has 1 to {} shards: shards={shards}", SlotMap::SHARDS_MAX);
+    StoreError::new(ErrorKind::Refused, what)
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
@@ -168,29 +248,18 @@ mod tests {
     /// A lock or a sync on a network filesystem may not do what it says: no test noticed when the refusal was gone.
     #[test]
     fn a_network_filesystem_is_refused_unless_it_is_allowed() {
-        let fresh = StoreFile { store_id: 1, shards: 1 };
         let dir = tempfile::tempdir().expect("a directory");
         let (nfs, tmpfs) = (|_: &Path| Ok(0x6969), |_: &Path| Ok(0x0102_1994));
-        let refused = DiskDir::open_on(dir.path(), fresh, false, nfs).err().expect("a network filesystem");
+        let refused = LockedDir::lock_on(dir.path(), false, nfs).err().expect("a network filesystem");
         assert_eq!(refused.kind, ErrorKind::Refused);
         assert!(refused.what.contains("network filesystem"), "{}", refused.what);
-        assert!(!dir.path().join("store").exists(), "nothing is created");
-        assert!(DiskDir::open_on(dir.path(), fresh, false, tmpfs).is_ok());
-        assert!(DiskDir::open_on(dir.path(), fresh, true, nfs).is_ok());
+        assert!(!dir.path().join("lock").exists(), "nothing is created");
+        assert!(LockedDir::lock_on(dir.path(), false, tmpfs).is_ok());
+        assert!(LockedDir::lock_on(dir.path(), true, nfs).is_ok());
     }
 
     #[test]
     fn the_type_of_a_filesystem_is_read() {
         assert_eq!(filesystem_type(Path::new("/proc")).expect("Linux"), 0x9fa0);
-    }
-
-    /// These bytes are on users' disks. If this fails, the format has changed: introduce a new version.
-    #[test]
-    fn golden_bytes_of_the_store_file() {
-        let file = StoreFile { store_id: 0x0102, shards: 3 };
-        let bytes = encode(file);
-        let hex = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-        assert_eq!(hex, "6c6f636b6473746f010000000300000002010000000000000000000000000000170378d4");
-        assert_eq!(decode_store(&bytes), Some(file));
     }
 }

@@ -16,11 +16,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::clean_stop::{self, CleanStop};
-use super::dir::{StoreFile, decode_store};
+use super::dir::read_parameters;
 use super::floor;
 use super::log::LogOptions;
 use super::reader::Segments;
 use super::recovery::check_without_segments;
+use super::store_file::StoreFile;
 use super::tail::{ExpectedFrame, TornTail};
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, decode_frame, frame_len};
 use crate::fs::{File as _, RealFs};
@@ -36,19 +37,11 @@ pub struct StoreView {
 impl StoreView {
     /// Opens the store in a directory; [`ErrorKind::Gone`] if there is none.
     pub fn open(path: &Path) -> Result<StoreView, StoreError> {
-        let name = path.join("store");
-        match std::fs::read(&name) {
-            Ok(bytes) => {
-                let what = "not a store file of a format that this build supports";
-                let file = decode_store(&bytes).ok_or(Damage { file: name, offset: 0, what })?;
-                Ok(StoreView { path: path.to_path_buf(), file })
-            }
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+        match read_parameters(path)? {
+            Some(file) => Ok(StoreView { path: path.to_path_buf(), file }),
+            None => {
                 let what = "there is no store here; pass the directory that contains the file `store`: path=";
                 Err(StoreError::new(ErrorKind::Gone, format!("{what}{}", path.display())))
-            }
-            Err(error) => {
-                Err(StoreError::io(&error, "reading a file").with(format_args!("file={}", name.display())))
             }
         }
     }

@@ -268,16 +268,19 @@ fn a_damaged_floor_is_refused() {
 fn a_store_is_opened_by_one_process_at_a_time_and_keeps_its_parameters() {
     let dir = tempfile::tempdir().expect("a directory");
     let parameters = StoreFile { store_id: 5, shards: 2 };
-    let first = DiskDir::open(dir.path(), parameters, false).expect("a local directory");
-    let second = DiskDir::open(dir.path(), parameters, false).err().expect("it is open already");
+    let first = DiskDir::open(dir.path(), parameters, &[7; 32], false).expect("a local directory");
+    let second = DiskDir::open(dir.path(), parameters, &[7; 32], false).err().expect("it is open already");
     assert_eq!(second.kind, ErrorKind::Refused);
     drop(first);
     let other = StoreFile { store_id: 6, shards: 9 };
-    let again = DiskDir::open(dir.path(), other, false).expect("not open");
+    let again = DiskDir::open(dir.path(), other, &[7; 32], false).expect("not open");
     assert_eq!(again.file(), parameters);
     let (mut log, _) = again.log(1, LogOptions::SEGMENT_BYTES_MIN).expect("a new log");
     fill(&mut log, 3);
     drop(again);
     overwrite(&dir.path().join("store"), 14, &[9]);
-    assert_eq!(DiskDir::open(dir.path(), parameters, false).err().expect("damaged").kind, ErrorKind::Damaged);
+    assert_eq!(
+        DiskDir::open(dir.path(), parameters, &[7; 32], false).err().expect("damaged").kind,
+        ErrorKind::Damaged
+    );
 }

@@ -14,7 +14,8 @@ const SEGMENT: u64 = 16 << 10;
 
 /// A store of two shards, with `batches` batches in the first.
 fn written(dir: &Path, batches: u64) -> DiskDir {
-    let store = DiskDir::open(dir, StoreFile { store_id: 7, shards: 2 }, false).expect("a local directory");
+    let store =
+        DiskDir::open(dir, StoreFile { store_id: 7, shards: 2 }, &[7; 32], false).expect("a local directory");
     let (mut log, _) = store.log(0, SEGMENT).expect("a new log");
     fill(&mut log, batches);
     store

@@ -10,4 +10,5 @@ mod lookup;
 mod observed_fs;
 mod preparation;
 mod segment_files;
+mod store_file;
 mod unsynced_bytes;

@@ -2,10 +2,10 @@
 
 use engine::Record;
 use kernel::{
-    Action, Age, AgentAnnouncement, AgentName, Bundle, Commit, Credential, Epoch, Etag, IdempotencyKey,
-    Identity, LeaseId, LeaseRequest, Limits, Location, Lsn, Metadata, Namespace, OnExpiry, Open, Owner,
-    Party, Pause, Paused, Predicate, Quota, Reason, Relocation, Removal, Renewal, RequestKey, ResourceName,
-    Retraction, Scope, SessionName, SetQuota, Shard, Span, Store, Time, Token, Version, Write,
+    Action, Age, AgentAnnouncement, AgentName, Bundle, Close, Commit, Credential, Epoch, Etag,
+    IdempotencyKey, Identity, LeaseId, LeaseRequest, Limits, Location, Lsn, Metadata, Namespace, OnExpiry,
+    Open, Owner, Party, Pause, Paused, Predicate, Quota, Reason, Relocation, Removal, Renewal, RequestKey,
+    ResourceName, Retraction, Scope, SessionName, SetQuota, Shard, Span, Store, Time, Token, Version, Write,
 };
 use serde_json::{Value, json};
 use sim::fixture::{grant, key, member};
@@ -55,10 +55,10 @@ fn open() -> Open {
         store: Store { shard: Shard(0), shards: 2, hash_seed: 0x5ec2_e75e_ed00_0001 },
         writer: 0xaa,
         term: 4,
-        boot_id: 0xbb,
-        boot_clock: Span(99),
+        clocks: kernel::ClockReading { boot: 0xbb, boot_clock: Span(99), unix_ms: 1_800_000_000_000 },
         kernel_version: 1,
         limits: Limits::default(),
+        slots: kernel::Slots::ALL,
     }
 }
 
@@ -68,14 +68,16 @@ fn engine_actions() -> Vec<(Action, &'static str, Value)> {
         namespace: namespace(),
         key: write().key,
         version: Version(7),
-        location: Location(0x1f),
+        location: Location { number: 0x1f, ..Location::default() },
     };
     let relocated = json!({
-        "namespace": "prod", "key": "KEY:ledger", "version": 7, "location": "0000000000000000000000000000001f",
+        "namespace": "prod", "key": "KEY:ledger", "version": 7, "location": {"shard": 0, "lsn": 31},
     });
     let retracted = json!({"lease": LEASE_TEXT, "idempotency_key": "04".repeat(16)});
     vec![
         (Action::Tick, "tick", json!({})),
+        (Action::Close(Close { to: Some(0xcc) }), "close", json!({"to": "000000000000000000000000000000cc"})),
+        (Action::Close(Close { to: None }), "close", json!({})),
         (Action::Relocate(relocation), "relocate", relocated),
         (
             Action::Retract(Retraction { lease: LEASE, request: Some(RequestKey([4; 16])) }),
@@ -142,7 +144,8 @@ fn holder_actions() -> Vec<(Action, &'static str, Value)> {
 }
 
 fn document_actions() -> Vec<(Action, &'static str, Value)> {
-    let (etag, location) = (Etag([0xe7; 32]), Location(0x2a));
+    let (etag, location) =
+        (Etag([0xe7; 32]), Location { shard: Shard(1), term: 2, number: 0x2a, random: 0xff });
     let conditional = Write {
         token: Some(Token(77)),
         if_version: Some(Version(6)),
@@ -153,7 +156,7 @@ fn document_actions() -> Vec<(Action, &'static str, Value)> {
     let committed = json!({
         "lease": LEASE_TEXT, "epoch": 3, "key": "KEY:ledger", "token": 77, "if_version": 6,
         "if_etag": "01".repeat(32), "release": true, "etag": "e7".repeat(32), "bytes": 8,
-        "location": "0000000000000000000000000000002a",
+        "location": {"blob": "document/1/0000000000000002-000000000000002a-00000000000000ff"},
     });
     let if_none = Write { if_etag: Some(None), ..write() };
     let removed =
@@ -252,7 +255,7 @@ fn request_ids_are_printed_but_documents_and_metadata_are_not() {
     let mut acquire = record(7, Some("ada"), Action::Acquire(full_grant()));
     acquire.command.request = Some(IdempotencyKey { key: RequestKey([0xab; 16]), fingerprint: [0xcd; 16] });
     acquire.correlation = 0x00c0_ffee;
-    let (etag, location) = (Etag([2; 32]), Location(1));
+    let (etag, location) = (Etag([2; 32]), Location { number: 1, ..Location::default() });
     let commit = Action::Commit(Commit { write: write(), etag, bytes: 6, location });
     let commit = Record { document: Some(b"SECRET".to_vec()), ..record(8, Some("ada"), commit) };
     store.append(0, &[acquire, commit]);

@@ -50,6 +50,7 @@ fn a_log_can_be_read_while_the_engine_has_the_store_open() {
         store: Store { shard: kernel::Shard(1), shards: 2, hash_seed: 9 },
         writer: 3,
         limits: Limits::default(),
+        slots: kernel::Slots::ALL,
     };
     let mut decider = Decider::open(Kernel::new(), log.bounds().next, Box::new(StoppedClock), &opening)
         .expect("a right clock");

@@ -482,3 +482,35 @@ fn the_next_worker_takes_over_from_the_last_committed_state() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(r#"{"cursor":42}"#), "{said}");
 }
+
+/// A container was restarted in a time namespace whose boot clock was 9000 s ahead, within the same boot: every lease
+/// had ended, and was granted to the next worker while its holder still worked.
+#[test]
+fn a_restart_in_another_time_namespace_ends_no_lease() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let mut server = Running::start(&data, &[]);
+    let client = data.join("client.pem");
+    let acquire = r#"{"key":"jobs","ttl_seconds":300}"#;
+    let (status, lease) = server.connect(&client).ask("POST", "/v1/acquire", acquire).expect("an answer");
+    assert_eq!(status, 200, "{lease}");
+    for offset in ["9000", "-100000000", "0"] {
+        drop(server);
+        let mut command = Command::new("unshare");
+        command.args(["--time", "--boottime", offset, "--fork", "--kill-child"]);
+        let probe = Command::new("unshare").args(["--time", "--boottime", offset, "true"]).status();
+        if !probe.is_ok_and(|status| status.success()) {
+            // Not permitted here, or below the boot of the machine.
+            server = Running::start(&data, &[]);
+            continue;
+        }
+        command.arg(assert_cmd::cargo::cargo_bin!("lockd"));
+        server = Running::spawn(command, &data, &[]);
+        let (status, told) = server.connect(&client).ask("POST", "/v1/acquire", acquire).expect("an answer");
+        assert_eq!(status, 409, "{offset}: {told}");
+        let lease: serde_json::Value = serde_json::from_str(&lease).expect("JSON");
+        let body = serde_json::json!({"lease_id": lease["lease_id"]}).to_string();
+        let (status, told) = server.connect(&client).ask("POST", "/v1/keepalive", &body).expect("an answer");
+        assert_eq!(status, 200, "{offset}: {told}");
+    }
+}

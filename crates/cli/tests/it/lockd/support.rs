@@ -50,7 +50,7 @@ impl TestStore {
     pub(crate) fn new() -> TestStore {
         let dir = tempfile::tempdir().expect("a directory");
         let made = StoreFile { store_id: 5, shards: 2 };
-        let store = DiskDir::open(dir.path(), made, true).expect("a store");
+        let store = DiskDir::open(dir.path(), made, &[7; 32], true).expect("a store");
         TestStore { dir, store }
     }
 
@@ -65,10 +65,7 @@ impl TestStore {
     /// Appends the records as one batch.
     pub(crate) fn append(&self, shard: u32, records: &[Record]) {
         let mut log = self.log(shard);
-        let mut payload = Vec::new();
-        for record in records {
-            record.encode(&mut payload);
-        }
+        let payload = Record::encode_batch(kernel::ClockReading::default(), records);
         let lsns = LsnRange::new(records[0].lsn.0, records[records.len() - 1].lsn.0);
         log.append(log.bounds().next, lsns, &payload).expect("room");
     }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use engine::{Engine, ReplyTo, Submission, Wait, WaiterConnection};
 use kernel::{
     Action, Bundle, Command, Commit, Etag, Identity, LeaseRequest, LeaseView, Location, Member, OnExpiry,
-    Predicate, Removal, Renewal, Shard, Span, Version, Write,
+    Predicate, Removal, Renewal, Span, Version, Write,
 };
 use sim::fixture::{default_namespace, grant, identity};
 use sim::linearizability::operation::{
@@ -289,7 +289,7 @@ impl<'a> Client<'a> {
         let mut etag = [self.rng.small(255); 32];
         etag[..8].copy_from_slice(&self.rng.number().to_le_bytes());
         let (etag, document) = (Etag(etag), etag.repeat(self.number(40)));
-        let commit = Commit { write, etag, bytes: document.len() as u64, location: Location(0) };
+        let commit = Commit { write, etag, bytes: document.len() as u64, location: Location::default() };
         let intent = Intent::Commit { write: call, etag };
         self.send(lease.group, Action::Commit(commit), Some(document), intent);
     }
@@ -333,7 +333,7 @@ impl<'a> Client<'a> {
 
     /// The document may have been deleted by now; if not, it has the committed bytes.
     fn read_bytes(&self, document: kernel::Document) {
-        if let Ok(bytes) = self.engine.read_document(Shard(0), document.location, 0, 1 << 20) {
+        if let Ok(bytes) = self.engine.read_document(document.location, 0, 1 << 20) {
             assert_eq!(bytes.len() as u64, document.bytes);
             assert!(bytes.chunks(32).all(|part| part == document.etag.0), "not what was committed");
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kernel::Shard;
 use store::LogStore;
-use store::disk::{DiskDir, LogOptions, StoreFile};
+use store::disk::{LockedDir, LogOptions, StoreFile};
 use system::file;
 
 use super::{StoreBackend, StoreParts, StoreUrl, TornTail, random_bytes};
@@ -36,14 +36,14 @@ impl DiskBackend {
 impl StoreBackend for DiskBackend {
     fn open(&self, options: &OpenOptions, random: &dyn Fn(&mut [u8])) -> Result<StoreParts, BootError> {
         let (path, key_path) = (&self.path, self.path.join(KEY_FILE));
-        let is_new = !path.join("store").exists();
-        private_dir(path, &["log", "blob"])?;
-        if is_new {
+        private_dir(path, &["log", "blob", "map"])?;
+        let locked = LockedDir::lock(path, options.allow_network)?;
+        if locked.is_new()? {
             create_key(&key_path, random)?;
         }
-        let fresh = StoreFile { store_id: u128::from_le_bytes(random_bytes(random)), shards: options.shards };
-        let dir = DiskDir::open(path, fresh, options.allow_network)?;
         let key = read_key(&key_path)?;
+        let fresh = StoreFile { store_id: u128::from_le_bytes(random_bytes(random)), shards: options.shards };
+        let dir = locked.open(fresh, key.as_bytes())?;
         let blobs = Arc::new(dir.blobs()?);
         let (mut logs, mut torn_tails) = (Vec::<Box<dyn LogStore>>::new(), Vec::new());
         for number in 0..dir.file().shards {
@@ -51,7 +51,7 @@ impl StoreBackend for DiskBackend {
             logs.push(Box::new(log));
             torn_tails.extend(torn.map(|torn| torn_tail(Shard(number), torn)));
         }
-        Ok(StoreParts { logs, blobs, key, torn_tails, guard: Box::new(dir) })
+        Ok(StoreParts { logs, blobs, key, map: dir.map().clone(), torn_tails, guard: Box::new(dir) })
     }
 
     fn url(&self) -> String {

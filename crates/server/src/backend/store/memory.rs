@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use store::LogStore;
 use store::memory::{MemoryBlobs, MemoryLog};
+use store::{ErrorKind, LogStore, SlotMap, StoreError};
 
 use super::{StoreBackend, StoreParts, StoreUrl, random_bytes};
 use crate::backend::boot_error::BootError;
@@ -23,7 +23,10 @@ impl MemoryBackend {
 impl StoreBackend for MemoryBackend {
     fn open(&self, options: &OpenOptions, random: &dyn Fn(&mut [u8])) -> Result<StoreParts, BootError> {
         let log = |_| -> Box<dyn LogStore> { Box::new(MemoryLog::default()) };
+        let too_many =
+            || StoreError::new(ErrorKind::Refused, format!("not a number of shards: {}", options.shards));
         Ok(StoreParts {
+            map: SlotMap::ranges(options.shards).ok_or_else(too_many)?,
             logs: (0..options.shards).map(log).collect(),
             blobs: Arc::new(MemoryBlobs::default()),
             key: StoreKey::new(random_bytes(random)),

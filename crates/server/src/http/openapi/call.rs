@@ -217,7 +217,7 @@ impl ApiCall {
 
     /// A call that queries a shard.
     pub(crate) fn reads(self) -> ApiCall {
-        self.refuses(&[Code::Throttled, Code::Unavailable])
+        self.refuses(&[Code::Moved, Code::Throttled, Code::Unavailable])
     }
 
     /// The body that the handler reads.

@@ -139,6 +139,7 @@ fn remedy(code: Code) -> &'static str {
         Code::InvalidState => "read the lease, then decide",
         Code::QuotaExceeded => "release leases, or ask an operator for a higher quota",
         Code::Throttled | Code::Unavailable => "retry later",
+        Code::Moved => "retry with the server that has the namespace",
         Code::Draining => "retry with another server, or later",
         Code::NoSpace => "retry later; the operator frees disk space",
     }

@@ -9,9 +9,9 @@ use lockd_server::backend::boot_error::BootError;
 use lockd_server::backend::credential::StoreKey;
 use lockd_server::backend::open_options::OpenOptions;
 use lockd_server::backend::store::{StoreBackend, StoreParts};
-use store::ErrorKind;
 use store::faulty::{Call, Fault, Faulty, Plan};
 use store::memory::{MemoryBlobs, MemoryLog};
+use store::{ErrorKind, SlotMap};
 
 #[derive(Clone, Default)]
 pub(crate) struct SlowStore {
@@ -57,6 +57,7 @@ impl StoreBackend for SlowStore {
         let mut key = [0; 32];
         random(&mut key);
         Ok(StoreParts {
+            map: SlotMap::ranges(1).expect("one shard"),
             logs: vec![Box::new(Faulty::new(MemoryLog::default(), self.plan()))],
             blobs: Arc::new(MemoryBlobs::default()),
             key: StoreKey::new(key),
