@@ -67,10 +67,8 @@ impl BlobId {
     /// The blob's name in the store.
     pub fn name(self) -> BlobName {
         let BlobId { shard, term: Term(term), number, random } = self;
-        let mut name = format!("{}{term:016x}-{number:016x}", BlobId::prefix(shard));
-        if random > 0 {
-            name.push_str(&format!("-{random:016x}"));
-        }
+        let random = if random > 0 { format!("-{random:016x}") } else { String::new() };
+        let name = format!("{}{term:016x}-{number:016x}{random}", BlobId::prefix(shard));
         BlobName::new(&name).expect("digits and dashes")
     }
 

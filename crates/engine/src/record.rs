@@ -195,7 +195,9 @@ impl Record {
     pub fn encode_batch(clocks: ClockReading, records: &[Record]) -> Vec<u8> {
         let mut batch = Vec::new();
         begin_batch(&mut batch);
-        records.iter().for_each(|record| record.encode(&mut batch));
+        for record in records {
+            record.encode(&mut batch);
+        }
         seal_batch(&mut batch, clocks);
         batch
     }

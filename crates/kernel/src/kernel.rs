@@ -376,8 +376,8 @@ fn named_namespace(action: &Action) -> Option<&Namespace> {
         Action::Acquire(request) | Action::Reserve(request) => Some(&request.namespace),
         Action::Relocate(relocation) => Some(&relocation.namespace),
         Action::RevokeAll(Party::Identity(namespace, _) | Party::Agent(namespace, _))
-        | Action::DropNamespace(namespace) => Some(namespace),
-        Action::Pause(Pause { whom: Paused::Agent(namespace, _), .. }) => Some(namespace),
+        | Action::DropNamespace(namespace)
+        | Action::Pause(Pause { whom: Paused::Agent(namespace, _), .. }) => Some(namespace),
         Action::Pause(Pause { whom: Paused::Scope(scope), .. }) => scope.namespace.as_ref(),
         Action::SetQuota(set) => set.scope.namespace.as_ref(),
         Action::Agent(news) => Some(&news.namespace),

@@ -46,9 +46,9 @@ fn named(action: &Action) -> Option<Namespace> {
     Some(match action {
         Action::Acquire(grant) | Action::Reserve(grant) => grant.namespace.clone(),
         Action::Relocate(relocation) => relocation.namespace.clone(),
-        Action::RevokeAll(Party::Identity(namespace, _) | Party::Agent(namespace, _)) => namespace.clone(),
-        Action::DropNamespace(namespace) => namespace.clone(),
-        Action::Pause(Pause { whom: Paused::Agent(namespace, _), .. }) => namespace.clone(),
+        Action::RevokeAll(Party::Identity(namespace, _) | Party::Agent(namespace, _))
+        | Action::DropNamespace(namespace)
+        | Action::Pause(Pause { whom: Paused::Agent(namespace, _), .. }) => namespace.clone(),
         Action::Pause(Pause { whom: Paused::Scope(scope), .. }) => return scope.namespace.clone(),
         Action::SetQuota(set) => return set.scope.namespace.clone(),
         Action::Agent(news) => news.namespace.clone(),

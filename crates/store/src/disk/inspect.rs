@@ -37,13 +37,11 @@ pub struct StoreView {
 impl StoreView {
     /// Opens the store in a directory; [`ErrorKind::Gone`] if there is none.
     pub fn open(path: &Path) -> Result<StoreView, StoreError> {
-        match read_parameters(path)? {
-            Some(file) => Ok(StoreView { path: path.to_path_buf(), file }),
-            None => {
-                let what = "there is no store here; pass the directory that contains the file `store`: path=";
-                Err(StoreError::new(ErrorKind::Gone, format!("{what}{}", path.display())))
-            }
-        }
+        let Some(file) = read_parameters(path)? else {
+            let what = "there is no store here; pass the directory that contains the file `store`: path=";
+            return Err(StoreError::new(ErrorKind::Gone, format!("{what}{}", path.display())));
+        };
+        Ok(StoreView { path: path.to_path_buf(), file })
     }
 
     /// The parameters fixed at creation.
