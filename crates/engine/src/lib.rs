@@ -38,7 +38,7 @@ pub use documents::DocumentLocation;
 pub use engine::{Engine, EngineObserver, Fatal, MaintenanceEvent, OpenError, Options};
 pub use record::Record;
 pub use sequencer::{Delivery, Measure, ReplyTo};
-pub use shard::{OnDecided, RENEWALS_MAX, Reply, Submission, Unavailable, Wait};
+pub use shard::{LogSpace, OnDecided, RENEWALS_MAX, Reply, Submission, Unavailable, Wait};
 pub use stopwatch::Stopwatch;
 pub use uploads::{Pin, ReadHold, Upload};
 pub use waiters::{Ticket, Waiter, Waiters};

@@ -6,6 +6,7 @@ mod bad_input;
 mod bulk;
 mod declared;
 mod direct;
+mod dropped_requests;
 mod effects;
 mod embedding;
 mod events;
