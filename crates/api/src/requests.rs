@@ -195,4 +195,7 @@ pub struct Quota {
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(maximum = 4_294_967_295_usize))]
     pub acquires_per_second: Option<u32>,
+    /// True to pause grants in the scope, false to resume them; missing: unchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
 }

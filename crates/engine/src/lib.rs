@@ -44,7 +44,7 @@ pub use executor::{Executor, Workers};
 pub use record::Record;
 pub use recovery::{DamagedSnapshot, SnapshotDamage};
 pub use sequencer::{Delivery, Measure, ReplyTo};
-pub use shard::{RENEWALS_MAX, Submission};
+pub use shard::{LogSpace, RENEWALS_MAX, Submission};
 pub use stopwatch::Stopwatch;
 pub use uploads::{Pin, ReadHold, Upload};
 pub use waiting::{Ticket, Wait, Waiter, WaiterConnection, Waiters};

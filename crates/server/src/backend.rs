@@ -19,5 +19,6 @@ pub(crate) mod download;
 pub mod engine_observer;
 pub(crate) mod event_log;
 pub(crate) mod metrics;
+pub(crate) mod log_space;
 pub(crate) mod machine_clocks;
 pub(crate) mod moment;

@@ -30,6 +30,7 @@ use crate::backend::boot::{self, Environment};
 use crate::backend::boot_error::BootError;
 use crate::backend::engine_observer::{FatalHandler, ShardObserver};
 use crate::backend::event_log::EventLog;
+use crate::backend::log_space;
 use crate::backend::machine_clocks;
 use crate::backend::metrics::Metrics;
 use crate::backend::moment::Clocks;
@@ -163,12 +164,11 @@ impl Server {
             listeners.push(Listener::Unix(bind_unix(path)?, Peer::anonymous(Role::Operator)));
         }
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(serve(
-            listeners,
-            Arc::clone(&self.backend),
-            self.config.connection_limits(),
-            stopped,
-        ));
+        let log_space = log_space::watch(Arc::clone(&self.backend), stopped.clone());
+        let serving = serve(listeners, Arc::clone(&self.backend), self.config.connection_limits(), stopped);
+        let task = tokio::spawn(async move {
+            tokio::join!(serving, log_space);
+        });
         self.serving = Some(Serving { stop, task });
         let scheme = if self.config.mtls { "https" } else { "http" };
         tracing::info!(url = %format_args!("{scheme}://{bound}"), store = %self.config.store, "serving");

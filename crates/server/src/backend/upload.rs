@@ -67,27 +67,42 @@ pub(crate) enum UploadError {
     Store(StoreError),
 }
 
+/// What the head of a request says about its body.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeclaredBody {
+    /// The Content-Length, if there is one.
+    pub(crate) length: Option<u64>,
+    /// The client sends the body only after `100 Continue`.
+    pub(crate) expects_continue: bool,
+}
+
 /// Receives a document. A body that is refused is read on for up to [`DRAIN_TIMEOUT`] and discarded: a client that is
-/// still sending when the connection closes gets a connection error instead of the response.
-///
-/// `declared` is the body's Content-Length, if there is one.
-pub(crate) async fn receive<B: Body<Data = Bytes, Error: Display> + Unpin>(
+/// still sending when the connection closes gets a connection error instead of the response. A body that is declared
+/// too long is refused at once, and discarded while the response is sent.
+pub(crate) async fn receive<B: Body<Data = Bytes, Error: Display> + Send + Unpin + 'static>(
     backend: &Backend,
     shard: Shard,
-    declared: Option<u64>,
-    body: &mut B,
+    declared: DeclaredBody,
+    mut body: B,
 ) -> Result<ReceivedDocument, UploadError> {
     let max_bytes = backend.settings.json_max;
-    let received = if declared.is_some_and(|length| length > max_bytes) {
-        Err(UploadError::TooLarge { max_bytes })
-    } else {
-        receive_chunks(backend, backend.engine(shard), body).await
-    };
+    if declared.length.is_some_and(|length| length > max_bytes) {
+        // To read the body would send `100 Continue`.
+        if !declared.expects_continue {
+            tokio::spawn(async move { drain(&mut body).await });
+        }
+        return Err(UploadError::TooLarge { max_bytes });
+    }
+    let received = receive_chunks(backend, backend.engine(shard), &mut body).await;
     if received.is_err() {
-        let rest = async { while let Some(Ok(_)) = body.frame().await {} };
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
+        drain(&mut body).await;
     }
     received
+}
+
+async fn drain<B: Body<Data = Bytes, Error: Display> + Unpin>(body: &mut B) {
+    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
 }
 
 /// Submits the commit of a received document. A blob whose commit was not applied is deleted.

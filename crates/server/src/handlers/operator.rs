@@ -10,7 +10,8 @@ use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use engine::Decision;
 use kernel::{
-    Action, Command, Kernel, LeaseId, Namespace, Outcome, Party, Paused, Policy, Rejection, Scope, Shard,
+    Action, Command, Kernel, LeaseId, Namespace, Outcome, Party, Pause, Paused, Policy, Rejection, Scope,
+    Shard,
 };
 
 use crate::backend::error::BackendError;
@@ -53,7 +54,8 @@ async fn act_on_lease(
     parse::require_operator(peer)?;
     let lease = parse::public_id(id)?;
     let shard = backend.shard_of_lease(lease)?;
-    let command = command(peer, action(lease), headers, id.as_bytes())?;
+    let sent = SentAction { headers, body: id.as_bytes(), part: "" };
+    let command = command(peer, action(lease), sent)?;
     let options = SubmitOptions::new(parse::correlation(headers)?);
     let read = move |kernel: &Kernel, at: Moment, _: &Decision| (kernel.lease(lease, at.now).ok(), at);
     let (decision, (view, moment)) = backend.submit(shard, command, options, read).await?;
@@ -74,7 +76,8 @@ pub(crate) async fn revoke(
     let party = parse::operator::party(&fields)?;
     let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = &party;
     let shard = backend.shard_of(namespace);
-    let decision = submit(&backend, &peer, shard, Action::RevokeAll(party), &headers, &body).await?;
+    let sent = SentAction { headers: &headers, body: &body, part: "" };
+    let decision = submit(&backend, &peer, shard, Action::RevokeAll(party), sent).await?;
     match decision.response() {
         Some(kernel::Response::RevokedAll { revoked, .. }) => {
             Ok(Json(responses::RevokedAll { revoked: u64::from(*revoked) }))
@@ -96,7 +99,8 @@ pub(crate) async fn pause(
         Paused::Agent(namespace, _) => Some(namespace.clone()),
         Paused::Scope(scope) => scope.namespace.clone(),
     };
-    submit_to_scope(&backend, &peer, namespace.as_ref(), &Action::Pause(pause), &headers, &body).await
+    let sent = SentAction { headers: &headers, body: &body, part: "" };
+    submit_to_scope(&backend, &peer, namespace.as_ref(), &Action::Pause(pause), sent).await
 }
 
 pub(crate) async fn set_quota(
@@ -108,8 +112,15 @@ pub(crate) async fn set_quota(
     parse::require_operator(&peer)?;
     let fields: requests::Quota = parse::body(&body)?;
     let quota = parse::operator::quota(&fields)?;
-    let namespace = quota.scope.namespace.clone();
-    submit_to_scope(&backend, &peer, namespace.as_ref(), &Action::SetQuota(quota), &headers, &body).await
+    let scope = quota.scope.clone();
+    let sent = SentAction { headers: &headers, body: &body, part: "" };
+    let set = Action::SetQuota(quota);
+    let done = submit_to_scope(&backend, &peer, scope.namespace.as_ref(), &set, sent).await?;
+    let Some(paused) = fields.paused else { return Ok(done) };
+    let namespace = scope.namespace.clone();
+    let pause = Action::Pause(Pause { whom: Paused::Scope(scope), paused });
+    let sent = SentAction { part: "pause", ..sent };
+    submit_to_scope(&backend, &peer, namespace.as_ref(), &pause, sent).await
 }
 
 pub(crate) async fn delete_namespace(
@@ -122,11 +133,22 @@ pub(crate) async fn delete_namespace(
     let namespace = parse::namespace(Some(&name))?;
     let shard = backend.shard_of(&namespace);
     let action = Action::DropNamespace(namespace);
-    let decision = submit(&backend, &peer, shard, action, &headers, name.as_bytes()).await?;
+    let sent = SentAction { headers: &headers, body: name.as_bytes(), part: "" };
+    let decision = submit(&backend, &peer, shard, action, sent).await?;
     match decision.response() {
         Some(kernel::Response::Dropped { .. }) => Ok(Json(responses::Done { done: true })),
         _ => Err(refused(&decision, None).into()),
     }
+}
+
+/// The request that an action comes from.
+#[derive(Clone, Copy)]
+struct SentAction<'a> {
+    headers: &'a HeaderMap,
+    /// The body, or the path's parameter if there is none: the action's name and these bytes determine the action.
+    body: &'a [u8],
+    /// Distinguishes the actions of a request that is several.
+    part: &'static str,
 }
 
 /// Submits an action to the namespace's shard; without a namespace, to all shards.
@@ -135,15 +157,14 @@ async fn submit_to_scope(
     peer: &Peer,
     namespace: Option<&Namespace>,
     action: &Action,
-    headers: &HeaderMap,
-    sent: &[u8],
+    sent: SentAction<'_>,
 ) -> JsonResult<responses::Done> {
     let shards: Vec<Shard> = match namespace {
         Some(namespace) => vec![backend.shard_of(namespace)],
         None => backend.shards().collect(),
     };
     for shard in shards {
-        let decision = submit(backend, peer, shard, action.clone(), headers, sent).await?;
+        let decision = submit(backend, peer, shard, action.clone(), sent).await?;
         match (decision.response(), &decision) {
             (Some(kernel::Response::Done), _) => {}
             // Only the pause of an agent looks anything up.
@@ -161,22 +182,15 @@ async fn submit(
     peer: &Peer,
     shard: Shard,
     action: Action,
-    headers: &HeaderMap,
-    sent: &[u8],
+    sent: SentAction<'_>,
 ) -> Result<Decision, RefusalResponse> {
-    let command = command(peer, action, headers, sent)?;
-    let options = SubmitOptions::new(parse::correlation(headers)?);
+    let command = command(peer, action, sent)?;
+    let options = SubmitOptions::new(parse::correlation(sent.headers)?);
     Ok(backend.submit(shard, command, options, |_, _, _| ()).await?.0)
 }
 
-/// `sent` is the body, or the path's parameter if there is none: the action's name and these bytes determine the action.
-fn command(
-    peer: &Peer,
-    action: Action,
-    headers: &HeaderMap,
-    sent: &[u8],
-) -> Result<Command, RefusalResponse> {
-    let request = idempotency::key(headers, action.name(), &[sent])?;
+fn command(peer: &Peer, action: Action, sent: SentAction<'_>) -> Result<Command, RefusalResponse> {
+    let request = idempotency::key_of_part(sent.headers, action.name(), &[sent.body], sent.part)?;
     Ok(Command { identity: Some(peer.identity.clone()), request, action })
 }
 

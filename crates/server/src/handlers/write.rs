@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::shards::{Backend, SubmitOptions};
-use crate::backend::upload::{self, ReceivedContent};
+use crate::backend::upload::{self, DeclaredBody, ReceivedContent};
 use crate::parse::query::{Flag, Query};
 use crate::parse::{self, Conditions, Headers, idempotency};
 use crate::peer::Peer;
@@ -41,13 +41,13 @@ pub(crate) async fn update(
     Extension(peer): Extension<Peer>,
     Query(query): Query<WriteQuery>,
     Headers(headers): Headers,
-    mut body: Body,
+    body: Body,
 ) -> JsonResult<responses::Committed> {
     let key = parse::required_key(query.key.as_deref())?;
     let credential = parse::credential_header(&backend.key, &headers)?;
     let shard = backend.shard_of_lease(credential.lease)?;
     let conditions = parse::conditions(&headers)?;
-    let document = upload::receive(&backend, shard, content_length(&headers), &mut body).await?;
+    let document = upload::receive(&backend, shard, declared_body(&headers), body).await?;
     let (etag, bytes) = (document.etag, document.bytes);
     let release = Flag::is_set(query.release);
     let sent: [&[u8]; 3] = [key.as_str().as_bytes(), &etag.0, &[u8::from(release)]];
@@ -94,8 +94,12 @@ pub(crate) async fn remove(
     }
 }
 
-fn content_length(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+fn declared_body(headers: &HeaderMap) -> DeclaredBody {
+    let length = headers.get(header::CONTENT_LENGTH);
+    DeclaredBody {
+        length: length.and_then(|length| length.to_str().ok()?.parse().ok()),
+        expects_continue: headers.contains_key(header::EXPECT),
+    }
 }
 
 fn write(credential: Credential, key: ResourceName, conditions: &Conditions, release: bool) -> Write {

@@ -423,7 +423,7 @@ fn operators() -> Vec<ApiCall> {
             .refuses(&[Forbidden]),
         ApiCall::put(path::QUOTAS, operator::set_quota)
             .named("operators", "set_quota", "Set the quota of a scope")
-            .described("Replaces the scope's quota: a missing limit is unlimited.")
+            .described("Replaces the scope's quota: a missing limit is unlimited. Accepts what `GET` returns.")
             .body::<requests::Quota>()
             .changes()
             .returns::<responses::Done>("The change was applied.")

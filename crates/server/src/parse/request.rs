@@ -62,7 +62,13 @@ pub(crate) fn credential_of_lease(
 
 /// The public name of a lease.
 pub(crate) fn public_id(text: &str) -> Result<LeaseId, Refusal> {
+    let is_hex = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
+    let digits = text.strip_prefix("L-").filter(|digits| digits.len() == 32 && digits.bytes().all(is_hex));
     LeaseId::parse(text).ok_or_else(|| {
+        if digits.is_some() {
+            // Well formed, and above every id that a kernel issues.
+            return refusals::no_such_lease();
+        }
         Refusal::new(
             Code::InvalidBody,
             format!("not a lease's public id, L- and 32 hex digits: public_id={text}"),

@@ -167,3 +167,20 @@ async fn bad_input_is_refused_with_the_documented_status_and_code() {
     let leases = server.get("/v1/leases").await.1;
     assert_eq!(leases["leases"].as_array().expect("a list").len(), 1, "nothing happened");
 }
+
+/// 32 digits `f` are a well-formed public id, of a lease that does not exist: it was refused as malformed.
+#[tokio::test]
+async fn a_public_id_that_no_lease_can_have_is_not_found() {
+    let server = Server::start();
+    for (id, status) in [
+        (format!("L-{}", "f".repeat(32)), 404),
+        (format!("L-{}", "F".repeat(32)), 400),
+        (format!("L-{}", "f".repeat(31)), 400),
+        ("f".repeat(34), 400),
+    ] {
+        let (found, reply) = server.get(&format!("/v1/leases/{id}")).await;
+        assert_eq!(found, status, "{id}: {reply}");
+        let (found, reply) = server.post(&format!("/v1/leases/{id}/revoke"), &[], "").await;
+        assert_eq!(found, status, "{id}: {reply}");
+    }
+}

@@ -7,6 +7,7 @@ mod bulk;
 mod conversion;
 mod declared;
 mod direct;
+mod dropped_requests;
 mod effects;
 mod embedding;
 mod events;

@@ -181,6 +181,35 @@ async fn a_holder_at_its_lease_quota_gets_another_lease_after_a_release() {
     }
 }
 
+/// `GET /v1/quotas` showed `paused`, which `PUT` refused as unknown: what it showed could not be put back.
+#[tokio::test]
+async fn the_quotas_that_are_shown_can_be_put_back() {
+    let (_, server) = with_clock();
+    for scope in scopes() {
+        set(&server, &scope, &json!({"max_leases": 7, "idle_ms": 5_000})).await;
+    }
+    server.ask("/v1/pause", &json!({"identity": "ada", "paused": true})).await;
+    let (_, shown) = server.get("/v1/quotas").await;
+    let quotas = shown["quotas"].as_array().expect("a list").clone();
+    assert!(quotas.iter().any(|quota| quota["paused"] == json!(true)), "{shown}");
+    server.ask("/v1/pause", &json!({"identity": "ada", "paused": false})).await;
+    for quota in &quotas {
+        let mut scope = quota.clone();
+        scope
+            .as_object_mut()
+            .expect("an object")
+            .retain(|name, _| ["namespace", "identity"].contains(&&**name));
+        set(&server, &scope, &json!({"max_leases": 1, "paused": false})).await;
+    }
+    assert_ne!(server.get("/v1/quotas").await.1, shown);
+    for quota in &quotas {
+        set(&server, quota, &json!({})).await;
+    }
+    assert_eq!(server.get("/v1/quotas").await.1, shown);
+    let (status, reply) = server.worker("ada", "*:rw").post("/v1/acquire", &[], r#"{"key":"a"}"#).await;
+    assert_eq!((status, &reply["error"]), (429, &json!("quota_exceeded")), "the pause was put back: {reply}");
+}
+
 #[tokio::test]
 async fn the_narrower_scope_wins_and_only_operators_set_quotas() {
     let (_, server) = with_clock();

@@ -1,6 +1,7 @@
 //! A server in memory, called without a socket. Every response is checked against the server's OpenAPI document.
 
 mod document;
+pub(crate) mod log_lines;
 pub(crate) mod slow_store;
 
 use std::sync::Arc;

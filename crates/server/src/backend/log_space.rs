@@ -1,0 +1,45 @@
+//! Logs when the space for a shard's log becomes short, and when it is sufficient again.
+//!
+//! An operator who reads only the log would otherwise learn from `/readyz` alone that nothing is granted any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::LogSpace;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use crate::backend::shards::Backend;
+
+/// How often the space of all shards is compared with the last known one.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Logs changes until the server stops.
+pub(crate) async fn watch(backend: Arc<Backend>, mut stopped: watch::Receiver<bool>) {
+    let mut known = vec![LogSpace::Plenty; backend.shards().count()];
+    let mut ticks = tokio::time::interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => log_changes(&backend, &mut known),
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+        }
+    }
+}
+
+fn log_changes(backend: &Backend, known: &mut [LogSpace]) {
+    for (shard, known) in backend.shards().zip(known) {
+        let health = backend.engine(shard).sequencer().health();
+        if health.space == *known {
+            continue;
+        }
+        *known = health.space;
+        let effect = match health.space {
+            LogSpace::Plenty => "log space is sufficient again; every request is accepted",
+            LogSpace::Reserve => "log space is short: no lease is granted or renewed; free disk space",
+            LogSpace::Nothing => "log space is exhausted: nothing is accepted; free disk space",
+        };
+        let reason = health.reason.unwrap_or_default();
+        tracing::warn!(shard = shard.0, space = ?health.space, reason, "{effect}");
+    }
+}
