@@ -131,10 +131,11 @@ impl<T: File> LastSegment<T> {
     ) -> Result<OpenedSegment<T>, StoreError> {
         let (first, length) = (self.header.first, self.bytes.len() as u64);
         let stopped_cleanly = mark.is_some() && mark == self.last.map(|last| last.mark());
-        let is_durable = stopped_cleanly && self.torn.is_none();
-        let is_kept =
-            is_durable || planted!(RecoveryUncopied) || (self.torn.is_some() && planted!(TornTailKept));
-        if is_kept {
+        let is_durable = match self.torn {
+            Some(_) => planted!(TornTailKept),
+            None => stopped_cleanly || planted!(RecoveryUncopied),
+        };
+        if is_durable {
             self.last.iter().for_each(|last| last.add_to(index, first, last.offset));
             return Ok(OpenedSegment { first, file: self.file, end: self.end as u64, length });
         }
