@@ -104,6 +104,14 @@ impl Driver {
         self.shard.waiters().iter().any(|(_, waiter)| waiter.connection == *connection)
     }
 
+    fn live_leases(&self) -> Vec<Granted> {
+        let is_live = |lease: &Granted| {
+            let view = self.shard.kernel().lease(lease.lease, self.shard.now());
+            view.is_ok_and(|view| view.ended.is_none())
+        };
+        (1..=self.next).filter_map(|number| self.granted(number)).filter(is_live).collect()
+    }
+
     fn is_undecided(&self, number: u32) -> bool {
         !self.replies.contains_key(&number)
     }
@@ -401,17 +409,7 @@ fn compare_with_the_whole_graph(seed: u64, budget: Option<usize>) -> (usize, usi
     let mut expected: BTreeMap<u32, bool> = BTreeMap::new();
     for step in 0..250 {
         let context = format!("seed {seed}, step {step}, budget {budget:?}");
-        let leases: Vec<Granted> = {
-            let all = (1..=driver.next).filter_map(|number| driver.granted(number));
-            let live = |lease: &Granted| {
-                driver
-                    .shard
-                    .kernel()
-                    .lease(lease.lease, driver.shard.now())
-                    .is_ok_and(|view| view.ended.is_none())
-            };
-            all.filter(live).collect()
-        };
+        let leases = driver.live_leases();
         match rng.below(10) {
             0..7 => {
                 let bundle = random_bundle(&mut rng);
