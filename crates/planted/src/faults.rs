@@ -93,6 +93,8 @@ faults! {
     FingerprintIgnored = "fingerprint-ignored" in "kernel/src/kernel.rs" caught by "trial",
     /// A grant is retracted although its holder has used it.
     RetractUsed = "retract-used" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// A page of a list visits all rows.
+    PageUnbounded = "page-unbounded" in "kernel/src/pages.rs" caught by "kernel/pages",
     /// Wait-die compares with holders only, not with waiters.
     WaitDieHoldersOnly = "wait-die-holders-only" in "kernel/src/waitdie.rs" caught by "servers",
 

@@ -27,11 +27,12 @@ enum SuitePart {
 }
 
 /// All parts, the fastest first.
-const PARTS: [SuitePart; 20] = [
+const PARTS: [SuitePart; 21] = [
     SuitePart::Trial,
     SuitePart::Servers,
     SuitePart::Tests("sim", "agents"),
     SuitePart::Tests("kernel", "regressions"),
+    SuitePart::Tests("kernel", "pages"),
     SuitePart::Tests("store", "lib"),
     SuitePart::Tests("store", "damage"),
     SuitePart::Tests("store", "eviction"),
