@@ -63,7 +63,7 @@ fn main() {
     for n in 0..leases {
         let request = grant(key(&format!("key-{n:012}")), Span(300_000));
         decider.decide(&Command::by(&identity("ada"), Action::Acquire(request)), 0, None);
-        if n % 1000 == 999 {
+        if n % 1000 == 0 {
             append(&mut decider, &mut log);
         }
     }

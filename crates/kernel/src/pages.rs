@@ -204,7 +204,8 @@ impl Kernel {
         view: impl Fn(&R) -> Option<T>,
     ) -> Page<T, Cursor> {
         let (mut rows, mut at) = (Vec::new(), cursor.0);
-        let entries = slab.entries(cursor.0).take(PAGE_ROWS);
+        let page_rows = if planted!(PageUnbounded) { usize::MAX } else { PAGE_ROWS };
+        let entries = slab.entries(cursor.0).take(page_rows);
         for entry in entries {
             if rows.len() == most {
                 break;

@@ -93,6 +93,8 @@ faults! {
     FingerprintIgnored = "fingerprint-ignored" in "kernel/src/kernel.rs" caught by "trial",
     /// A grant is retracted although its holder has used it.
     RetractUsed = "retract-used" in "kernel/src/holder_commands.rs" caught by "trial",
+    /// A page of a list visits all rows.
+    PageUnbounded = "page-unbounded" in "kernel/src/pages.rs" caught by "kernel/pages",
     /// Wait-die compares with holders only, not with waiters.
     WaitDieHoldersOnly = "wait-die-holders-only" in "kernel/src/waitdie.rs" caught by "servers",
     /// A reserved lease stays reserved after its deadline.
@@ -295,6 +297,8 @@ faults! {
     LeasesReadFirst = "leases-read-first" in "engine/src/waiting/deadlock.rs" caught by "engine/deadlock",
     /// A rebind does not restart the reading of holders in a suspended search.
     RebindOverlooked = "rebind-overlooked" in "engine/src/waiting.rs" caught by "engine/deadlock",
+    /// A waiter times out although the waiter that blocked it has left in the same turn.
+    LastOfferSkipped = "last-offer-skipped" in "engine/src/waiting/serving.rs" caught by "engine/waiting",
     /// A name with many expired shared holders is refused although it is free.
     ExpiredHoldersBlock = "expired-holders-block" in "engine/src/decider.rs" caught by "engine/waiting",
     /// New work is accepted although the log has no space for it.

@@ -33,6 +33,7 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("sim", "agents"),
     SuitePart::Tests("kernel", "lib"),
     SuitePart::Tests("kernel", "regressions"),
+    SuitePart::Tests("kernel", "pages"),
     SuitePart::Tests("store", "lib"),
     SuitePart::Tests("store", "damage"),
     SuitePart::Tests("store", "eviction"),

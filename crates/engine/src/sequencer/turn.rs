@@ -5,12 +5,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kernel::{LeaseId, Span, Time};
-use store::{BATCH_MAX, ErrorKind, LogStore, StoreError};
+use store::{ErrorKind, LogStore, StoreError};
 
 use super::batch::PendingBatch;
 use super::inbox::{Capacity, Inbox, is_lease_request};
 use super::{BatchObserver, Ended, Health, OnEnd, Publish, QUEUE_MAX, ReplyTo};
 use crate::checkpoint::Mark;
+use crate::decider::BATCH_BYTES;
 use crate::decision::Unavailable;
 use crate::executor::{Executor, Timer};
 use crate::shard::{LogSpace, Shard};
@@ -21,6 +22,8 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError,
 const BATCH_COMMANDS: usize = 1024;
 /// Maximum number of connections and deliveries that a turn looks at.
 const REPORTS_MAX: usize = 256;
+/// Releases, revokes and ticks are accepted while the log has this much space: more than a batch of them can have.
+const RESERVE_MIN: u64 = BATCH_BYTES as u64 + (256 << 10);
 /// After this time a log without space is asked again, and an undecided append is repeated.
 const RETRY: Duration = Duration::from_millis(250);
 /// Maximum number of turns that a submitting thread runs before it leaves the rest to a worker.
@@ -633,7 +636,7 @@ fn health_of(log: &mut dyn LogStore) -> Health {
     match log.reserve() {
         Ok(()) => Health { space: LogSpace::Plenty, reason: None, is_undecided: false },
         Err(error) => {
-            let fits = log.capacity().bytes >= BATCH_MAX as u64;
+            let fits = log.capacity().bytes >= RESERVE_MIN;
             let space = if fits { LogSpace::Reserve } else { LogSpace::Nothing };
             Health { space, reason: Some(error.what), is_undecided: false }
         }

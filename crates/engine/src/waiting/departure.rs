@@ -1,6 +1,10 @@
 //! Waiters that leave without a grant: by timeout, disconnect, wait-die or shutdown.
 //!
-//! **Invariant.** A waiter does not time out before everything that was freed by its deadline has been offered to it.
+//! **Invariant.** A waiter does not time out before everything that was freed by its deadline has been offered to it, nor
+//! while it could be granted its lease.
+//!
+//! **What would break it.** Two waiters are due at once, and the first, a bundle, blocked the second alone. If both time
+//! out, the second is refused although nothing conflicts with it. So a waiter that nothing precedes is tried once more.
 
 use kernel::{Conflict, LeaseId};
 
@@ -8,6 +12,7 @@ use super::admission::Requester;
 use super::budget::{VISITS_MAX, Work};
 use super::connection::WaiterConnection;
 use super::queues::{Ticket, Waiter, Waiters};
+use super::serving::Offer;
 use super::verdict;
 use super::{LeaseReply, Waiting};
 use crate::decider::Decider;
@@ -104,12 +109,16 @@ impl<R> Waiting<R> {
             && let Some((number, ticket)) = self.expiring.front().copied()
             && self.serving.has_offered(number)
         {
-            self.expiring.pop_front();
             // A retry may have extended its deadline.
             if self.parked.is_due(ticket, now) {
                 self.budget.spend(Work::Removing, 1);
-                self.time_out(decider, ticket);
+                match self.offer_last(decider, ticket) {
+                    Some(Offer::Granted | Offer::Left) => {}
+                    Some(Offer::Behind | Offer::Held) => self.time_out(decider, ticket),
+                    None => break,
+                }
             }
+            self.expiring.pop_front();
         }
         self.hand_off(decider);
     }

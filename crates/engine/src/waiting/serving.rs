@@ -110,7 +110,7 @@ impl Serving {
 
 /// The result of offering freed resources to one waiter.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Offer {
+pub(super) enum Offer {
     /// It holds a lease now.
     Granted,
     /// An earlier waiter blocks it.
@@ -199,6 +199,14 @@ impl<R> Waiting<R> {
                 walk.skip(queue);
             }
         }
+    }
+
+    /// Tries a waiter for the last time before it times out. `None` if the batch has no capacity for a grant.
+    pub(super) fn offer_last(&mut self, decider: &mut Decider, ticket: Ticket) -> Option<Offer> {
+        if !self.serving.may_serve || planted!(LastOfferSkipped) || !self.queues.is_next(ticket) {
+            return Some(Offer::Behind);
+        }
+        self.serving.has_capacity(decider).then(|| self.try_waiter(decider, ticket))
     }
 
     /// Tries to grant a waiter its lease. Any outcome but a conflict ends its wait.

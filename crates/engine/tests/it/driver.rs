@@ -65,9 +65,10 @@ impl Driver {
         Ok(damaged)
     }
 
-    /// A batch and a checkpoint, several times.
+    /// Two batches and a checkpoint, several times.
     pub(crate) fn rounds(&mut self, rounds: usize) {
         for _ in 0..rounds {
+            self.batch().expect("writable");
             let mark = self.batch().expect("writable");
             assert!(self.checkpoint(&mark).expect("a checkpoint").is_empty());
         }

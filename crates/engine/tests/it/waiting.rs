@@ -349,3 +349,23 @@ fn a_name_whose_many_shared_holders_have_all_expired_is_granted_at_once() {
     let is_granted = matches!(&reply, Some(Ok(decision)) if granted(decision).is_some());
     assert!(is_granted, "it is told to wait for leases that have expired: {reply:?}");
 }
+
+/// A bundle waited for `x` and `y`, and a later request for `x` alone behind it; `y` was held. Both timed out in one turn,
+/// and the second was refused although nothing conflicted with it any more.
+#[test]
+fn a_waiter_whose_last_obstacle_times_out_with_it_is_granted_its_lease() {
+    let clock = TestClock::default();
+    let mut driver = Driver::with_clock(clock.clone());
+    driver.submit(Action::Acquire(grant(key("y"), Span(100_000))), None);
+    let bundle = Bundle::new(vec![member(Predicate::Mutates, "KEY:x"), member(Predicate::Mutates, "KEY:y")]);
+    let (first, _) = driver.acquire(bundle.expect("two members")).expect_err("y is held");
+    let (second, position) = driver.acquire(key("x")).expect_err("the bundle is first");
+    assert_eq!(position, 1);
+    clock.0.fetch_add(60_001, Ordering::Relaxed);
+    driver.shard.housekeep();
+    let replies = driver.shard.end_turn().replies;
+    let reply_to = |number: u32| replies.iter().find(|(to, ..)| *to == number).map(|(_, reply, _)| reply);
+    assert!(matches!(reply_to(first), Some(Ok(Decision::Blocked(_)))), "{:?}", reply_to(first));
+    let is_granted = matches!(reply_to(second), Some(Ok(decision)) if granted(decision).is_some());
+    assert!(is_granted, "{:?}", reply_to(second));
+}
