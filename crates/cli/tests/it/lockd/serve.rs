@@ -496,6 +496,10 @@ fn a_restart_in_another_time_namespace_ends_no_lease() {
     assert_eq!(status, 200, "{lease}");
     for offset in ["9000", "-5", "0"] {
         drop(server);
+        // `unshare` ends before the server that it started.
+        let lock = std::fs::File::open(data.join("store/lock")).expect("a store");
+        until("the store is unlocked", || lock.try_lock().is_ok());
+        drop(lock);
         let mut command = Command::new("unshare");
         command.args(["--time", "--boottime", offset, "--fork", "--kill-child"]);
         let probe = Command::new("unshare").args(["--time", "--boottime", offset, "true"]).status();
