@@ -27,7 +27,7 @@ enum SuitePart {
 }
 
 /// All parts, the fastest first.
-const PARTS: [SuitePart; 18] = [
+const PARTS: [SuitePart; 21] = [
     SuitePart::Trial,
     SuitePart::Servers,
     SuitePart::Tests("sim", "agents"),
@@ -46,6 +46,9 @@ const PARTS: [SuitePart; 18] = [
     SuitePart::Tests("sim", "store_crashes"),
     SuitePart::Tests("sim", "crash_points"),
     SuitePart::Tests("server", "reported_times"),
+    SuitePart::Tests("server", "dropped_requests"),
+    SuitePart::Tests("server", "readiness"),
+    SuitePart::Tests("server", "holds"),
 ];
 
 /// The time limit of one part.
