@@ -382,6 +382,12 @@ faults! {
 
     /// A response shows the time that remained at the decision, however long the sync took.
     RemainingAtDecision = "remaining-at-decision" in "server/src/backend/moment.rs" caught by "server/reported_times",
+    /// A response counts as delivered once its request's task could read it.
+    ReplyIsDelivery = "reply-is-delivery" in "server/src/backend/shards.rs" caught by "server/dropped_requests",
+    /// The server reports that it is ready whatever its state.
+    ReadyAlways = "ready-always" in "server/src/handlers/health.rs" caught by "server/readiness",
+    /// A hold of any length needs no right.
+    HoldWithoutRight = "hold-without-right" in "server/src/parse/lease_request.rs" caught by "server/holds",
 }
 
 #[cfg(test)]

@@ -60,6 +60,9 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("sim", "store_crashes"),
     SuitePart::Tests("sim", "crash_points"),
     SuitePart::Tests("server", "reported_times"),
+    SuitePart::Tests("server", "dropped_requests"),
+    SuitePart::Tests("server", "readiness"),
+    SuitePart::Tests("server", "holds"),
 ];
 
 /// The time limit of one part.

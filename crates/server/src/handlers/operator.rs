@@ -114,8 +114,8 @@ pub(crate) async fn set_quota(
     let quota = parse::operator::quota(&fields)?;
     let scope = quota.scope.clone();
     let sent = SentAction { headers: &headers, body: &body, part: "" };
-    let set = Action::SetQuota(quota);
-    let done = submit_to_scope(&backend, &peer, scope.namespace.as_ref(), &set, sent).await?;
+    let action = Action::SetQuota(quota);
+    let done = submit_to_scope(&backend, &peer, scope.namespace.as_ref(), &action, sent).await?;
     let Some(paused) = fields.paused else { return Ok(done) };
     let namespace = scope.namespace.clone();
     let pause = Action::Pause(Pause { whom: Paused::Scope(scope), paused });

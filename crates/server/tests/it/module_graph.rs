@@ -77,8 +77,8 @@ fn resolve<'a>(path: &[String], sources: &'a Sources) -> Option<&'a str> {
         return Some(module);
     }
     let below = sources.iter().filter(|(name, _)| is_within(name, module));
-    let definer = below.into_iter().find(|(_, text)| defines(text));
-    Some(definer.map_or(module.as_str(), |(name, _)| name))
+    let child = below.into_iter().find(|(_, text)| defines(text));
+    Some(child.map_or(module.as_str(), |(name, _)| name))
 }
 
 fn has_word_after(text: &str, keyword: &str, item: &str) -> bool {
@@ -120,15 +120,13 @@ fn expand<'a>(text: &'a str, base: &[String], found: &mut Vec<Vec<String>>) -> &
     }
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     let path = [base, &[text[..end].to_string()]].concat();
-    match text[end..].strip_prefix("::") {
-        Some(rest) => expand(rest, &path, found),
-        None => {
-            found.push(path);
-            // Also past `*` and `as other`.
-            let rest = &text[end..];
-            &rest[rest.find([',', '}', ';', '\n', '(']).unwrap_or(rest.len())..]
-        }
+    if let Some(rest) = text[end..].strip_prefix("::") {
+        return expand(rest, &path, found);
     }
+    found.push(path);
+    // Also past `*` and `as other`.
+    let rest = &text[end..];
+    &rest[rest.find([',', '}', ';', '\n', '(']).unwrap_or(rest.len())..]
 }
 
 /// A cycle, as the modules along it.
