@@ -1,16 +1,17 @@
-//! A whole engine under load: hand-off, a million leases, and grants during snapshots.
+//! A whole engine under load: hand-off, a million leases, grants during snapshots and through rotations of the log, and a
+//! thousand idle shards.
 //!
 //! `cargo bench -p lockd-engine --bench whole`; arguments after `--` select parts by name (`handoff`, `million`,
-//! `snapshot`); set `TMPDIR` to choose the disk.
+//! `snapshot`, `rotation`, `idle`); set `TMPDIR` to choose the disk.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use engine::{
@@ -23,10 +24,17 @@ use kernel::{
 use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::fs::RealFs;
+use store::memory::{MemoryBlobs, MemoryLog};
 
 fn main() {
     let picked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    let parts: [(&str, fn()); 3] = [("handoff", handoff), ("million", million), ("snapshot", snapshot)];
+    let parts: [(&str, fn()); 5] = [
+        ("handoff", handoff),
+        ("million", million),
+        ("snapshot", snapshot),
+        ("rotation", rotation),
+        ("idle", idle),
+    ];
     for (name, part) in parts {
         if picked.is_empty() || picked.iter().any(|picked| picked == name) {
             part();
@@ -57,7 +65,11 @@ impl EngineObserver for SnapshotCounter {
 }
 
 fn open(dir: &Path, watch: &Arc<SnapshotCounter>, options: Options) -> Engine {
-    let log = LogOptions { shard: 0, store_id: 1, segment_bytes: LogOptions::SEGMENT_BYTES };
+    open_segments(dir, watch, options, LogOptions::SEGMENT_BYTES)
+}
+
+fn open_segments(dir: &Path, watch: &Arc<SnapshotCounter>, options: Options, segment_bytes: u64) -> Engine {
+    let log = LogOptions { shard: 0, store_id: 1, segment_bytes };
     let log = DiskLog::open(RealFs, &dir.join("log"), log).expect("a sound log").0;
     let blobs = Arc::new(DiskBlobs::open(RealFs, &dir.join("blob")).expect("a sound store"));
     let store = Store { shards: 1, hash_seed: 1, ..Store::default() };
@@ -118,7 +130,11 @@ fn acquire(who: &Identity, name: &str) -> Command {
 }
 
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
-    sorted[(sorted.len() - 1) * percent / 100]
+    per_mille(sorted, percent * 10)
+}
+
+fn per_mille(sorted: &[Duration], per_mille: usize) -> Duration {
+    sorted[(sorted.len() - 1) * per_mille / 1000]
 }
 
 fn micros(time: Duration) -> f64 {
@@ -258,24 +274,9 @@ fn snapshot() {
         let client = AsyncClient::new(&engine);
         let who = identity("ada");
         fill(&client, &who, 200_000);
-        let times = Arc::new(Mutex::new(Vec::new()));
         let before = watch.snapshots.load(Ordering::Relaxed);
-        let mut started = vec![Instant::now(); 64];
-        (0..64).for_each(|n| client.submit(n, acquire(&who, &format!("busy-{n}")), None));
-        for _ in 0..400_000 {
-            let (n, at, outcome) = client.next();
-            times.lock().expect("not poisoned").push(at - started[n]);
-            started[n] = Instant::now();
-            match outcome {
-                Outcome::Applied(Response::Granted(lease), _) => {
-                    client.submit(n, Command::by(&who, Action::Release(held(&lease))), None);
-                }
-                _ => client.submit(n, acquire(&who, &format!("busy-{n}")), None),
-            }
-        }
+        let times = busy(&client, &who, 400_000);
         let snapshots = watch.snapshots.load(Ordering::Relaxed) - before;
-        let mut times = times.lock().expect("not poisoned").clone();
-        times.sort_unstable();
         println!(
             "64 callers over 200,000 leases, {snapshots} concurrent snapshots: median {:.0} µs, p99 {:.0} µs, longest {:.1} ms",
             micros(percentile(&times, 50)),
@@ -285,4 +286,91 @@ fn snapshot() {
         p99.push(micros(percentile(&times, 99)));
     }
     println!("p99 with snapshots is {:.2} of that without", p99[1] / p99[0]);
+}
+
+/// 64 callers acquire and release; the latencies of so many replies, sorted.
+fn busy(client: &AsyncClient<'_>, who: &Identity, replies: usize) -> Vec<Duration> {
+    let mut times = Vec::with_capacity(replies);
+    let mut started = vec![Instant::now(); 64];
+    (0..64).for_each(|n| client.submit(n, acquire(who, &format!("busy-{n}")), None));
+    for _ in 0..replies {
+        let (n, at, outcome) = client.next();
+        times.push(at - started[n]);
+        started[n] = Instant::now();
+        match outcome {
+            Outcome::Applied(Response::Granted(lease), _) => {
+                client.submit(n, Command::by(who, Action::Release(held(&lease))), None);
+            }
+            _ => client.submit(n, acquire(who, &format!("busy-{n}")), None),
+        }
+    }
+    times.sort_unstable();
+    times
+}
+
+/// Grants to 64 callers while the log rotates ten times, and in a log that does not rotate.
+fn rotation() {
+    const SEGMENT: u64 = 4 << 20;
+    let mut tail = Vec::new();
+    for segment_bytes in [1 << 30, SEGMENT] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = Options { snapshot_every: u64::MAX, ..Options::default() };
+        let engine = open_segments(dir.path(), &Arc::default(), options, segment_bytes);
+        let client = AsyncClient::new(&engine);
+        let who = identity("ada");
+        if segment_bytes > SEGMENT {
+            // Past the small first segments, so that the measured part stays within one.
+            busy(&client, &who, 200_000);
+        }
+        let times = busy(&client, &who, 500_000);
+        let segments = std::fs::read_dir(dir.path().join("log")).expect("a log").count();
+        println!(
+            "64 callers, {segments} files in the log: median {:.0} µs, p99 {:.0} µs, p99.9 {:.0} µs, longest {:.1} ms",
+            micros(percentile(&times, 50)),
+            micros(percentile(&times, 99)),
+            micros(per_mille(&times, 999)),
+            micros(percentile(&times, 100)) / 1000.0
+        );
+        tail.push((micros(percentile(&times, 99)), micros(per_mille(&times, 999))));
+    }
+    println!(
+        "through rotations p99 is {:.2} and p99.9 {:.2} of that without",
+        tail[1].0 / tail[0].0,
+        tail[1].1 / tail[0].1
+    );
+}
+
+/// A thousand shards in memory: the time until each has served a request, and what they cost when they are idle.
+fn idle() {
+    const SHARDS: u32 = 1000;
+    let workers = Workers::default();
+    let executor: Arc<dyn Executor> = Arc::new(workers.clone());
+    let (before, _) = resources();
+    let start = Instant::now();
+    let engines: Vec<Engine> = (0..SHARDS)
+        .map(|shard| {
+            let store = Store { shard: kernel::Shard(shard), shards: SHARDS, hash_seed: 1 };
+            let opening =
+                TenureConfig { store, writer: 1, limits: Limits::default(), slots: kernel::Slots::ALL };
+            let clock = Box::new(MachineClock::new().expect("Linux"));
+            let (log, blobs) = (Box::new(MemoryLog::default()), Arc::new(MemoryBlobs::default()));
+            let watcher = Arc::new(SnapshotCounter::default());
+            Engine::open(log, blobs, clock, &opening, Options::default(), watcher, &executor).expect("empty")
+        })
+        .collect();
+    for engine in &engines {
+        engine
+            .sequencer()
+            .call(acquire(&identity("ada"), "k"), 0, None, None)
+            .expect("running")
+            .expect("free");
+    }
+    let took = start.elapsed();
+    let threads = workers.threads();
+    let (after, _) = resources();
+    println!(
+        "{SHARDS} shards in memory: each served a request after {:.2} s, {threads} threads, {:.0} KiB each",
+        took.as_secs_f64(),
+        (after - before) * 1024.0 / f64::from(SHARDS)
+    );
 }

@@ -16,6 +16,9 @@ use crate::table::RowId;
 use crate::text::Identity;
 use crate::units::{Location, Time};
 
+/// The kernel version since which a removal under an idempotency key is stored even if it found nothing.
+const REMOVALS_STORED_SINCE: u32 = 3;
+
 impl Kernel {
     pub(crate) fn commit(&mut self, stamp: Stamp, identity: &Identity, commit: &Commit) -> CommandResult {
         let (lease, node) = self.decide_write(stamp.now, identity, &commit.write)?;
@@ -44,11 +47,20 @@ impl Kernel {
         Ok(Response::Committed(version))
     }
 
-    pub(crate) fn remove(&mut self, stamp: Stamp, identity: &Identity, removal: &Removal) -> CommandResult {
+    /// A removal that finds nothing changes nothing, but under an idempotency key its response must be stored: a late copy
+    /// of the request would otherwise remove what was written since.
+    pub(crate) fn remove(
+        &mut self,
+        stamp: Stamp,
+        identity: &Identity,
+        removal: &Removal,
+        is_keyed: bool,
+    ) -> CommandResult {
         let write = &removal.write;
         let (lease, node) = self.decide_write(stamp.now, identity, write)?;
         let removed = self.nodes[node].value.document.is_some();
-        if !removed && !write.release {
+        let is_stored = is_keyed && self.follows_rules_since(REMOVALS_STORED_SINCE);
+        if !removed && !write.release && (!is_stored || planted!(EmptyRemovalForgotten)) {
             let version = self.nodes[node].value.version;
             return Err(NotApplied::Unchanged(Response::Removed { removed, version }));
         }

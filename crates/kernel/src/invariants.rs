@@ -71,8 +71,8 @@ impl Kernel {
         )?;
         ensure(lease.deadline <= lease.ttl_until, "a deadline must not exceed the TTL")?;
         ensure(
-            lease.capped || lease.deadline == lease.ttl_until,
-            "only a quota sets a deadline before the end of the TTL",
+            lease.capped || lease.phase == Phase::Revoking || lease.deadline == lease.ttl_until,
+            "only a quota or a revoke sets a deadline before the end of the TTL",
         )?;
         let indexed = matches!(self.index.get(lease.lsn), Some(IndexEntry::Live(found)) if found == id);
         ensure(indexed, "a live lease is indexed as live")?;

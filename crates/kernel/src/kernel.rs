@@ -163,7 +163,7 @@ impl Kernel {
             Action::Rebind(held) => self.rebind(stamp, by()?, *held),
             Action::Touch(held) => self.touch(stamp, by()?, *held),
             Action::Commit(commit) => self.commit(stamp, by()?, commit),
-            Action::Remove(removal) => self.remove(stamp, by()?, removal),
+            Action::Remove(removal) => self.remove(stamp, by()?, removal, command.request.is_some()),
             Action::Relocate(relocation) => self.relocate(stamp, relocation),
             Action::Revoke(lease) => self.revoke(stamp, *lease),
             Action::RevokeAll(party) => self.revoke_all(stamp, party),
@@ -305,8 +305,7 @@ impl Kernel {
     }
 
     fn close(&mut self, stamp: Stamp, close: Close) -> CommandResult {
-        let current = self.tenure.as_ref().filter(|tenure| tenure.open.kernel_version >= CLOSE_SINCE);
-        if current.is_none() {
+        if !self.follows_rules_since(CLOSE_SINCE) {
             let misplaced = InvalidRecord::KernelVersion { newest: KERNEL_VERSION };
             return Err(Rejection::InvalidRecord(misplaced).into());
         }
@@ -314,6 +313,11 @@ impl Kernel {
         self.tenure.as_mut().expect("it was just looked at").closed = Some(close);
         self.hash.bytes(&close.to.unwrap_or_default().to_le_bytes());
         Ok(Response::Closed)
+    }
+
+    /// Whether the log is written by the rules of this kernel version, or of a later one.
+    pub(crate) fn follows_rules_since(&self, version: u32) -> bool {
+        self.tenure.as_ref().is_some_and(|tenure| tenure.open.kernel_version >= version)
     }
 
     /// The clocks of the writer when it sealed the last batch; `None` if they are unknown.

@@ -41,7 +41,7 @@ impl Kernel {
     }
 
     fn decide_drop(&self, now: Time, namespace: &Namespace) -> Result<(), NotApplied> {
-        if self.tenure.as_ref().is_none_or(|tenure| tenure.open.kernel_version < SINCE_VERSION) {
+        if !self.follows_rules_since(SINCE_VERSION) {
             let misplaced = InvalidRecord::KernelVersion { newest: KERNEL_VERSION };
             return Err(Rejection::InvalidRecord(misplaced).into());
         }

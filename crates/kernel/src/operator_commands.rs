@@ -17,6 +17,9 @@ use crate::party_rows::Policy;
 use crate::text::{Identity, Namespace};
 use crate::units::{LeaseId, Time};
 
+/// The kernel version since which a revoke moves the deadline to the moment of the revoke.
+const REVOKE_ENDS_SINCE: u32 = 3;
+
 impl Kernel {
     pub(crate) fn revoke(&mut self, stamp: Stamp, id: LeaseId) -> CommandResult {
         let (lease, phase) = self.find_effective_phase(stamp.now, id)?;
@@ -27,19 +30,24 @@ impl Kernel {
             }
         }
         self.begin(stamp, &[lease]);
-        self.revoke_now(lease);
+        self.revoke_now(stamp.now, lease);
         if planted!(RevokeFrees) {
             self.end(lease, EndReason::Revoked);
         }
         Ok(Response::Revoking(id))
     }
 
-    /// In an expiry hold, authority has already ended and the epoch does not change again.
-    fn revoke_now(&mut self, lease: LeaseRef) {
+    /// In an expiry hold, authority has already ended and the epoch does not change again. The deadline becomes the moment
+    /// at which authority ended.
+    fn revoke_now(&mut self, now: Time, lease: LeaseRef) {
         let id = self.lease_id(self.leases[lease].lsn);
+        let ends_now = self.follows_rules_since(REVOKE_ENDS_SINCE) && !planted!(RevokeKeepsDeadline);
         self.change_phase(lease, |row| {
             if row.epoch.is_authority() && !planted!(EpochKept) {
                 row.end_authority();
+            }
+            if ends_now {
+                row.deadline = row.deadline.min(now);
             }
             row.phase = Phase::Revoking;
         });
@@ -57,7 +65,7 @@ impl Kernel {
         for lsn in lsns {
             // Expired leases have ended in `begin` instead.
             if let Some(lease) = self.live(lsn) {
-                self.revoke_now(lease);
+                self.revoke_now(stamp.now, lease);
                 revoked += 1;
             }
         }

@@ -169,6 +169,10 @@ faults! {
     OwnLeaseUnnoticed = "own-lease-unnoticed" in "kernel/src/conflict.rs" caught by "trial",
     /// Two attempts of equal age wait for each other.
     EqualAgeWaits = "equal-age-waits" in "kernel/src/waitdie.rs" caught by "kernel/lib",
+    /// A revoked lease keeps the deadline that it had.
+    RevokeKeepsDeadline = "revoke-keeps-deadline" in "kernel/src/operator_commands.rs" caught by "trial",
+    /// A removal that finds nothing is not stored under its idempotency key.
+    EmptyRemovalForgotten = "empty-removal-forgotten" in "kernel/src/documents.rs" caught by "trial",
     /// A log decides commands after its close.
     CloseIgnored = "close-ignored" in "kernel/src/kernel.rs" caught by "trial",
     /// A log takes commands for slots that it does not own.
@@ -326,7 +330,7 @@ faults! {
     /// A thread continues with the state that a panic left half changed.
     PoisonIgnored = "poison-ignored" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
     /// Requests for leases are decided while waiters have not been offered yet what became free.
-    RequestsOvertakeHandOff = "requests-overtake-hand-off" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
+    RequestsOvertakeHandOff = "requests-overtake-hand-off" in "engine/src/sequencer/turn.rs" caught by "engine/hand_off",
     /// A snapshot omits the stored responses to idempotency keys.
     SnapshotForgetsRequests = "snapshot-forgets-requests" in "engine/src/checkpoint.rs" caught by "servers",
     /// A snapshot lacks the last batch that it claims to contain, and is not compared with the live state.

@@ -178,7 +178,7 @@ impl Model {
             Action::Rebind(held) => self.rebind(lsn, now, by()?, *held),
             Action::Touch(held) => self.touch(lsn, now, by()?, *held),
             Action::Commit(commit) => self.commit(lsn, now, by()?, commit),
-            Action::Remove(removal) => self.remove(lsn, now, by()?, removal),
+            Action::Remove(removal) => self.remove(lsn, now, by()?, removal, command.request.is_some()),
             Action::Relocate(relocation) => self.relocate(lsn, now, relocation),
             Action::Revoke(lease) => self.revoke(lsn, now, *lease),
             Action::RevokeAll(party) => self.revoke_all(lsn, now, party),

@@ -54,6 +54,7 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("engine", "crashes"),
     SuitePart::Tests("sim", "object_takeover"),
     SuitePart::Tests("engine", "engine"),
+    SuitePart::Tests("engine", "hand_off"),
     SuitePart::Tests("engine", "shuttle"),
     SuitePart::Tests("sim", "store_recovery"),
     SuitePart::Tests("sim", "store_orders"),

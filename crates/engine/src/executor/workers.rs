@@ -32,6 +32,14 @@ impl Default for Workers {
     }
 }
 
+impl Workers {
+    /// The number of threads, the one that waits for timers included.
+    pub fn threads(&self) -> usize {
+        let pools = [&self.appends, &self.background].map(|pool| lock(&pool.state).threads);
+        pools.iter().sum::<usize>() + usize::from(lock(&self.timers.state).is_watched)
+    }
+}
+
 impl Executor for Workers {
     fn spawn(&self, job: Job) {
         self.appends.spawn(job);

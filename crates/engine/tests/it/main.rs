@@ -20,4 +20,6 @@ mod checkpointing;
 mod damaged_snapshots;
 mod retention;
 mod crashes;
+mod hand_off;
+mod idle_shards;
 mod linearizable;

@@ -365,3 +365,52 @@ fn a_snapshot_with_conflicting_leases_is_rejected() {
     homeless.namespaces.clear();
     assert!(Kernel::restore(&homeless).is_err());
 }
+
+/// A client removed a document under an idempotency key, and there was none. Its response was lost, it retried, was told
+/// so, and wrote a document. Then the first copy of the request arrived, and removed it.
+#[test]
+fn a_late_copy_of_a_removal_that_found_nothing_removes_nothing() {
+    let mut world = world();
+    let lease = world.acquire("ada", key("a"), Span(60_000)).expect("free");
+    let write = kernel::Write {
+        held: held(&lease),
+        key: kernel::ResourceName::key("a").expect("valid"),
+        token: None,
+        if_version: None,
+        if_etag: None,
+        release: false,
+    };
+    let removal = Action::Remove(kernel::Removal { write: write.clone() });
+    let request = kernel::IdempotencyKey { key: kernel::RequestKey([7; 16]), fingerprint: [0; 16] };
+    let keyed = Command::by(&identity("ada"), removal.clone()).with_request(request);
+    let nothing = |outcome: &Outcome| {
+        matches!(outcome,
+            Outcome::Applied(Response::Removed { removed: false, .. }, _)
+            | Outcome::Unchanged(Response::Removed { removed: false, .. }))
+    };
+    assert!(nothing(&world.apply(&keyed)));
+    let commit = kernel::Commit {
+        write,
+        etag: kernel::Etag([1; 32]),
+        bytes: 2,
+        location: kernel::Location::default(),
+    };
+    assert!(matches!(world.by("ada", Action::Commit(commit)), Outcome::Applied(..)));
+    assert!(nothing(&world.apply(&keyed)), "a replay");
+    let name = kernel::ResourceName::key("a").expect("valid");
+    assert!(world.kernel.key(&default_namespace(), &name).expect("a key").document.is_some());
+    assert!(!nothing(&world.by("ada", removal)), "without a key it is a new request");
+}
+
+/// A revoked lease kept the deadline that it would have had: views told its holder an end of authority that moved with
+/// every look, up to that deadline.
+#[test]
+fn the_deadline_of_a_revoked_lease_is_the_moment_of_the_revoke() {
+    let mut world = world();
+    let lease = world.acquire("ada", key("a"), Span(60_000)).expect("free");
+    world.now = Time(12_000);
+    assert!(matches!(world.by("root", Action::Revoke(lease.lease)), Outcome::Applied(..)));
+    world.now = Time(20_000);
+    let view = world.kernel.lease(lease.lease, world.now).expect("known");
+    assert_eq!((view.state, view.deadline), (State::Revoking, Time(12_000)));
+}

@@ -65,11 +65,19 @@ impl Model {
         Ok(Response::Committed(version))
     }
 
-    pub(super) fn remove(&mut self, lsn: Lsn, now: Time, who: &Identity, removal: &Removal) -> ModelResult {
+    pub(super) fn remove(
+        &mut self,
+        lsn: Lsn,
+        now: Time,
+        who: &Identity,
+        removal: &Removal,
+        is_keyed: bool,
+    ) -> ModelResult {
         let write = &removal.write;
         let (lease, index) = self.may_write(now, who, write)?;
         let KeyData { namespace, key: name, version, document } = self.keys[index].clone();
-        if document.is_none() && !write.release {
+        let stores = is_keyed && self.tenure.as_ref().is_some_and(|tenure| tenure.open.kernel_version >= 3);
+        if document.is_none() && !write.release && !stores {
             return Err(NotApplied::Unchanged(Response::Removed { removed: false, version }));
         }
         self.pass_time(lsn, now, &[]);

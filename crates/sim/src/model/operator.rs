@@ -16,12 +16,16 @@ impl Model {
             EffectiveState::Expired => return Err(Rejection::InvalidState(State::Expired).into()),
         }
         self.pass_time(lsn, now, &[id.lsn]);
-        self.withdraw(id.lsn);
+        self.withdraw(now, id.lsn);
         Ok(Response::Revoking(id))
     }
 
-    pub(super) fn withdraw(&mut self, lsn: Lsn) {
+    pub(super) fn withdraw(&mut self, now: Time, lsn: Lsn) {
+        let ends_now = self.tenure.as_ref().is_some_and(|tenure| tenure.open.kernel_version >= 3);
         let row = self.live_mut(lsn);
+        if ends_now && row.deadline > now {
+            row.deadline = now;
+        }
         row.epoch = Epoch(row.epoch.0 + row.epoch.0 % 2);
         row.phase = Phase::Revoking;
         self.events.push(Event::Revoked(self.id(lsn)));
@@ -55,7 +59,7 @@ impl Model {
         self.pass_time(lsn, now, &leases);
         leases.retain(|lease| self.live(*lease).is_some());
         for lease in &leases {
-            self.withdraw(*lease);
+            self.withdraw(now, *lease);
         }
         let more = self.leases.iter().any(|lease| of(&lease));
         Ok(Response::RevokedAll { revoked: u32::try_from(leases.len()).expect("at most 256"), more })
