@@ -9,10 +9,10 @@
 //! ```no_run
 //! # async fn work() -> Result<(), lockd_client::Error> {
 //! use std::time::Duration;
-//! use lockd_client::{Client, Conditions, Options};
+//! use lockd_client::{AcquireOptions, Client, Conditions};
 //!
 //! let client = Client::builder().plain().endpoint("127.0.0.1:9341").build()?;
-//! let options = Options { block: Duration::from_secs(60), ..Options::default() };
+//! let options = AcquireOptions { block: Duration::from_secs(60), ..AcquireOptions::default() };
 //! client
 //!     .with_lease("orders", &options, async |lease| {
 //!         let _checkpoint = lease.get_state().await?;

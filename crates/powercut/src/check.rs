@@ -96,7 +96,8 @@ fn terms(
     }
     let mut keys: Vec<KeyIndex> = members.into_iter().map(|(_, key)| key).collect();
     keys.sort_unstable();
-    Ok((client, lease, LeaseTerms { keys, deadline: view.deadline.0, revoked }))
+    let deadline = if revoked { 0 } else { view.deadline.0 };
+    Ok((client, lease, LeaseTerms { keys, deadline, revoked }))
 }
 
 fn check_ended<'a>(

@@ -26,6 +26,7 @@ pub(crate) struct ClientState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseTerms {
     pub(crate) keys: Vec<KeyIndex>,
+    /// 0 if it is revoked: then it is the moment of the revoke, which no response reports.
     pub(crate) deadline: u64,
     pub(crate) revoked: bool,
 }
@@ -154,7 +155,8 @@ impl ExpectedClient {
             (WorkerRequest::Release(lease), WorkerResponse::Done) => self.end(*lease, State::Released),
             (WorkerRequest::Reclaim(lease), WorkerResponse::Done) => self.end(*lease, State::Revoked),
             (WorkerRequest::Revoke(lease), WorkerResponse::Done) => {
-                self.terms(*lease)?.revoked = true;
+                let terms = self.terms(*lease)?;
+                (terms.revoked, terms.deadline) = (true, 0);
                 Ok(())
             }
             (
@@ -264,7 +266,8 @@ mod tests {
         releases().check_recovered(ADA, &held(7)).expect("not yet");
         releases().check_recovered(ADA, &ClientState::default()).expect("it did");
         let mut changed = held(7);
-        changed.leases.get_mut(&LeaseLsn(7)).expect("held").revoked = true;
+        let terms = changed.leases.get_mut(&LeaseLsn(7)).expect("held");
+        (terms.revoked, terms.deadline) = (true, 0);
         releases().check_recovered(ADA, &changed).expect_err("another change");
     }
 

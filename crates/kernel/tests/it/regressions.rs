@@ -384,9 +384,11 @@ fn a_late_copy_of_a_removal_that_found_nothing_removes_nothing() {
     let request = kernel::IdempotencyKey { key: kernel::RequestKey([7; 16]), fingerprint: [0; 16] };
     let keyed = Command::by(&identity("ada"), removal.clone()).with_request(request);
     let nothing = |outcome: &Outcome| {
-        matches!(outcome,
+        matches!(
+            outcome,
             Outcome::Applied(Response::Removed { removed: false, .. }, _)
-            | Outcome::Unchanged(Response::Removed { removed: false, .. }))
+                | Outcome::Unchanged(Response::Removed { removed: false, .. })
+        )
     };
     assert!(nothing(&world.apply(&keyed)));
     let commit = kernel::Commit {

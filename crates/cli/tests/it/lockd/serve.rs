@@ -198,7 +198,11 @@ fn a_torn_tail_is_cut_at_the_start_and_logged_once() {
     let data = dir.path().join("data");
     let server = Running::start(&data, &[]);
     let mut connection = server.connect(&data.join("client.pem"));
-    assert_eq!(connection.ask("POST", "/v1/acquire", r#"{"key":"k"}"#).expect("an answer").0, 200);
+    // Several sectors long, so that one of them can be missing.
+    let member =
+        |n: usize| format!(r#"{{"kind":"KEY","name":"{n}{}","predicate":"MUTATES"}}"#, "x".repeat(500));
+    let body = format!(r#"{{"resources":[{},{},{}]}}"#, member(1), member(2), member(3));
+    assert_eq!(connection.ask("POST", "/v1/acquire", &body).expect("an answer").0, 200);
     drop(server);
     let segments = std::fs::read_dir(data.join("store/log/0")).expect("the log of shard 0");
     let segments = segments.map(|entry| entry.expect("readable").path());
@@ -207,7 +211,8 @@ fn a_torn_tail_is_cut_at_the_start_and_logged_once() {
     let written = segments.filter(|(bytes, _)| bytes.iter().any(|byte| *byte != 0));
     let (mut bytes, segment) = written.max_by_key(|(_, path)| path.clone()).expect("a segment");
     let last = bytes.iter().rposition(|byte| *byte != 0).expect("a frame");
-    bytes[last] = 0;
+    let sector = last / 512 * 512;
+    bytes[sector..sector + 512].fill(0);
     std::fs::write(&segment, bytes).expect("writable");
 
     let server = Running::start(&data, &[]);
