@@ -238,7 +238,9 @@ mod tests {
 
     fn run(executor: &ByHand) {
         let jobs: Vec<Job> = std::mem::take(&mut *lock(&executor.jobs));
-        jobs.into_iter().for_each(|job| job());
+        for job in jobs {
+            job();
+        }
     }
 
     fn delete(number: u64) -> Task {

@@ -30,8 +30,8 @@ struct InboxState {
     /// Responses that carry a lease, and whether they were handed to their sockets. At most one for each grant that was
     /// published.
     deliveries: VecDeque<(LeaseId, bool)>,
-    /// One of them failed.
-    has_failed_delivery: bool,
+    /// How many of them failed.
+    failed_deliveries: usize,
     is_dismissed: bool,
     floor: Option<Seq>,
     is_closed: bool,
@@ -112,7 +112,7 @@ impl Inbox {
     pub(super) fn report_delivery(&self, lease: LeaseId, reached: bool) {
         let mut state = self.lock();
         state.deliveries.push_back((lease, reached));
-        state.has_failed_delivery |= !reached;
+        state.failed_deliveries += usize::from(!reached);
     }
 
     pub(super) fn dismiss(&self) {
@@ -154,7 +154,7 @@ impl Inbox {
         if takes_commands {
             state.lease_requests = 0;
         }
-        state.has_failed_delivery = false;
+        state.failed_deliveries = 0;
         Arrivals {
             submissions: if takes_commands {
                 std::mem::take(&mut state.submissions)
@@ -183,7 +183,7 @@ impl Inbox {
             state.disconnected = left.disconnected;
         }
         if !left.deliveries.is_empty() {
-            state.has_failed_delivery |= left.deliveries.iter().any(|(_, reached)| !reached);
+            state.failed_deliveries += left.deliveries.iter().filter(|(_, reached)| !reached).count();
             left.deliveries.append(&mut state.deliveries);
             state.deliveries = left.deliveries;
         }
@@ -201,7 +201,7 @@ impl Inbox {
             || !state.queries.is_empty()
             || !state.disconnected.is_empty()
             || state.is_dismissed
-            || state.has_failed_delivery
+            || state.failed_deliveries > 0
     }
 
     /// Whether it is closed, and every command and query was taken.
