@@ -8,7 +8,7 @@ mod report;
 mod shard;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cli::progress::ByteProgress;
 use store::disk::StoreView;
@@ -30,7 +30,7 @@ pub(crate) fn check(args: &Check) -> Result<u8, (u8, String)> {
         Some(path) => path.clone(),
         None => default_store().ok_or((NOT_INSPECTED, "no home directory; pass --store".to_string()))?,
     };
-    let report = inspect(store, args.json).map_err(|error| (NOT_INSPECTED, error.to_string()))?;
+    let report = inspect(&store, args.json).map_err(|error| (NOT_INSPECTED, error.to_string()))?;
     let text = if args.json { report.json() } else { report.text() };
     // A closed pipe is no failure.
     let _ = std::io::stdout().write_all(text.as_bytes());
@@ -42,8 +42,8 @@ fn default_store() -> Option<PathBuf> {
     xdg::data_home().map(|home| home.join("lockd").join("store"))
 }
 
-fn inspect(store: PathBuf, is_json: bool) -> Result<Report, StoreError> {
-    let view = match StoreView::open(&store) {
+fn inspect(store: &Path, is_json: bool) -> Result<Report, StoreError> {
+    let view = match StoreView::open(store) {
         Ok(view) => view,
         Err(error) => return Ok(Report::new(store, Vec::new(), vec![damage_of(error)?])),
     };
@@ -59,7 +59,7 @@ fn inspect(store: PathBuf, is_json: bool) -> Result<Report, StoreError> {
     progress.begin(bytes);
     let mut shards = Vec::new();
     for shard in 0..view.file().shards {
-        let (report, found) = ShardCheck { view: &view, store: &store, shard, progress: &progress }.run()?;
+        let (report, found) = ShardCheck { view: &view, store, shard, progress: &progress }.run()?;
         shards.push(report);
         findings.extend(found);
     }

@@ -168,11 +168,11 @@ fn a_view_names_the_place_that_a_cut_accepts_and_none_below_the_floor() {
     let segment = |at: usize| logs.join(format!("{:016x}.seg", segments[at].first.0));
     assert!(segments.len() > 3);
     let view = || StoreView::open(dir.path()).expect("a store").cut_place(0);
-    assert_eq!(view().err().expect("sound").kind, ErrorKind::Refused);
+    assert_eq!(view().expect_err("sound").kind, ErrorKind::Refused);
     let whole = std::fs::read(segment(1)).expect("readable");
     let damages: [&dyn Fn(); 3] =
         [&|| std::fs::remove_file(segment(1)).expect("there"), &|| flip(&segment(1), 0), &|| {
-            flip(&segment(1), frame_offsets(&segment(1))[3] + 60)
+            flip(&segment(1), frame_offsets(&segment(1))[3] + 60);
         }];
     for damage in damages {
         damage();
@@ -185,5 +185,5 @@ fn a_view_names_the_place_that_a_cut_accepts_and_none_below_the_floor() {
     log.raise_floor(Seq(segments[2].first.0 - 1)).expect("within the log");
     drop(log);
     flip(&segment(1), frame_offsets(&segment(1))[1] + 60);
-    assert_eq!(view().err().expect("below the floor").kind, ErrorKind::Refused);
+    assert_eq!(view().expect_err("below the floor").kind, ErrorKind::Refused);
 }

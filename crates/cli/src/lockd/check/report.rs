@@ -1,7 +1,7 @@
 //! The report of a check, as text and as JSON. Fields of the JSON document may be added, and are never renamed.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cli::remote::quoted;
 use cli::stderr::escape_control;
@@ -80,7 +80,7 @@ pub(super) struct Finding {
 const RESTORE: &str = "restore the store from a backup";
 
 impl Report {
-    pub(super) fn new(store: PathBuf, shards: Vec<ShardReport>, findings: Vec<Finding>) -> Report {
+    pub(super) fn new(store: &Path, shards: Vec<ShardReport>, findings: Vec<Finding>) -> Report {
         let sound = !findings.iter().any(Finding::is_damage);
         Report { store: store.display().to_string(), sound, shards, findings }
     }
