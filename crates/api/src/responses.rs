@@ -301,4 +301,27 @@ pub struct Ready {
     /// Why the server is not ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Torn tails that this start of the server cut off its logs; absent if there was none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub torn_tails: Vec<TornTail>,
+}
+
+/// A batch that a crash interrupted while it was written: it was never acknowledged, and was cut off the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TornTail {
+    /// Shard of the log.
+    pub shard: u32,
+    /// File that was cut.
+    pub file: String,
+    /// Offset of the cut in bytes.
+    pub offset: u64,
+    /// Sequence number of the batch.
+    pub batch: u64,
+    /// First LSN of the batch; absent if its header was unreadable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_lsn: Option<u64>,
+    /// Last LSN of the batch; absent if its header was unreadable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_lsn: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! A progress bar on standard error, if that is a terminal, for transfers that take longer than a second.
+//! A progress bar on standard error, if that is a terminal, for work that takes longer than a second.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -25,13 +25,15 @@ impl ByteProgress {
         Self { bar: bar.with_style(style).with_message(what), visible }
     }
 
-    fn begin(&self, bytes: u64) {
+    /// Begins to count up to this many bytes.
+    pub fn begin(&self, bytes: u64) {
         self.bar.set_draw_target(ProgressDrawTarget::hidden());
         self.bar.reset();
         self.bar.set_length(bytes);
     }
 
-    fn advance(&self, bytes: u64) {
+    /// Counts bytes. The bar is cleared once all of them are counted.
+    pub fn advance(&self, bytes: u64) {
         self.bar.inc(bytes);
         if self.bar.length().is_some_and(|length| self.bar.position() >= length) {
             // Clears the line for the output that follows.

@@ -32,7 +32,7 @@ use args::Verb;
 pub use args::{ClientArgs, ConnectionArgs, LeaseTerms, Output, WriteConditions, duration};
 pub use client_identity::identity_file;
 pub use documents::poison_output;
-pub use environment::{LeaseCredential, servers, values};
+pub use environment::{LeaseCredential, quoted, servers, values};
 
 /// The exit code and the error message.
 pub type Failure = (u8, String);

@@ -265,7 +265,7 @@ fn error_from(server: &PooledServer, response: &ApiResponse) -> Error {
     if let Ok(refusal) = serde_json::from_slice::<Refusal>(&response.body) {
         return Error::refused(refusal);
     }
-    if let Ok(Ready { ready: false, reason }) = serde_json::from_slice(&response.body) {
+    if let Ok(Ready { ready: false, reason, .. }) = serde_json::from_slice(&response.body) {
         let reason = reason.unwrap_or_default();
         let detail = format!("the server is not ready: reason={reason:?} server={}", server.endpoint);
         return Error::new(Kind::Unavailable, detail);

@@ -184,7 +184,7 @@ fn no_base(floor: Seq, next: Seq, snapshot: Option<Seq>, mut damaged: Vec<Damage
 
 /// Restores a snapshot of all batches before `next`. The outer error says nothing about the snapshot: the read may
 /// be retried.
-pub(crate) fn restore(
+pub fn restore(
     blobs: &dyn BlobStore,
     name: &BlobName,
     next: Seq,

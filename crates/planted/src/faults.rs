@@ -202,6 +202,8 @@ faults! {
     RecoveryUncopied = "recovery-uncopied" in "store/src/disk/recovery.rs" caught by "sim/store_recovery",
     /// A restart does not cut the segment that it leaves to the length that is used.
     RemainderKept = "remainder-kept" in "store/src/disk/recovery.rs" caught by "sim/store_recovery",
+    /// Every restart after a crash begins a segment, however short the last one is.
+    SegmentPerRestart = "segment-per-restart" in "store/src/disk/recovery.rs" caught by "store/damage",
     /// The length in a torn frame's header is trusted, although one bit of it was flipped.
     LengthTrusted = "length-trusted" in "store/src/disk/tail.rs" caught by "sim/store_recovery",
     /// Of a new directory's parents only the first is synced.
@@ -212,6 +214,8 @@ faults! {
     CleanStopIgnored = "clean-stop-ignored" in "store/src/disk/clean_stop.rs" caught by "store/damage",
     /// An operator's cut is accepted at a place that is not damaged.
     CutAnywhere = "cut-anywhere" in "store/src/disk/cut.rs" caught by "store/cut",
+    /// A view names a place to cut below the floor, where a cut is refused.
+    CutPlaceBelowFloor = "cut-place-below-floor" in "store/src/disk/cut.rs" caught by "store/cut",
     /// The next segment is never prepared ahead: an append waits until it is zeroed.
     PreparationWithheld = "preparation-withheld" in "store/src/disk/spare.rs" caught by "store/preparation",
     /// Damage in the middle of the log is cut off like a torn tail.
@@ -390,6 +394,10 @@ faults! {
     ReplyIsDelivery = "reply-is-delivery" in "server/src/backend/shards.rs" caught by "server/dropped_requests",
     /// The server reports that it is ready whatever its state.
     ReadyAlways = "ready-always" in "server/src/handlers/health.rs" caught by "server/readiness",
+    /// `/readyz` does not show the torn tails that the start cut off.
+    TornTailsHidden = "torn-tails-hidden" in "server/src/handlers/health.rs" caught by "server/readiness",
+    /// A torn tail that was cut off is not counted.
+    TornTailsUncounted = "torn-tails-uncounted" in "server/src/backend/metrics.rs" caught by "server/readiness",
     /// A hold of any length needs no right.
     HoldWithoutRight = "hold-without-right" in "server/src/parse/lease_request.rs" caught by "server/holds",
 }

@@ -18,6 +18,7 @@ mod floor;
 mod index;
 mod inspect;
 mod log;
+mod read_only;
 mod reader;
 mod recovery;
 mod spare;
@@ -25,7 +26,7 @@ mod store_file;
 mod tail;
 
 pub use blobs::DiskBlobs;
-pub use cut::{LogCut, cut};
+pub use cut::{CutPlace, LogCut, cut};
 pub use dir::{DiskDir, LockedDir};
 pub use inspect::{LogItem, LogView, StoreView};
 pub use log::{DiskLog, LogOptions};

@@ -259,6 +259,8 @@ pub struct StoreError {
     pub kind: ErrorKind,
     /// The message for people.
     pub what: String,
+    /// The damaged bytes, if the kind is [`ErrorKind::Damaged`] and they are known.
+    pub damage: Option<Box<Damage>>,
 }
 
 /// The position of bytes that differ from what was written.
@@ -275,7 +277,7 @@ pub struct Damage {
 impl StoreError {
     /// A failure with a message.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> StoreError {
-        StoreError { kind, what: what.into() }
+        StoreError { kind, what: what.into(), damage: None }
     }
 
     /// An error from the operating system, with the operation that failed.
@@ -292,12 +294,13 @@ impl StoreError {
 
 impl From<Damage> for StoreError {
     fn from(damage: Damage) -> StoreError {
-        let Damage { file, offset, what } = damage;
+        let Damage { file, offset, what } = &damage;
         let is_segment = file.extension().is_some_and(|extension| extension == "seg");
         let cut = if is_segment { ", or cut the log there with `lockd store cut`" } else { "" };
         let advice = "restore the store from a backup or a standby's copy";
         let place = format_args!("file={} offset={offset}", file.display());
-        StoreError::new(ErrorKind::Damaged, format!("{what}; {advice}{cut}; do not delete the file: {place}"))
+        let what = format!("{what}; {advice}{cut}; do not delete the file: {place}");
+        StoreError { kind: ErrorKind::Damaged, what, damage: Some(Box::new(damage)) }
     }
 }
 

@@ -28,7 +28,8 @@ const RUN: &str = "
 | 21, 22, 24, 1 | `jvs run`: the lock was lost, and the command was killed |
 
 `lockd health` exits with 13 if the server cannot grant leases. `lockd client watch --until` exits with 1 if the condition
-was not met before `--timeout`.
+was not met before `--timeout`. `lockd store check` exits with 0 if the store is sound, 1 if it found damage and 2 if
+it could not inspect the store.
 ";
 
 const DOCTOR: &str = "

@@ -84,17 +84,40 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum StoreCommand {
+    /// Check a store for damage: every frame of its logs and every snapshot.
+    ///
+    /// Read-only: a server may have the store open. Prints one line for each shard, and then the findings: a torn tail,
+    /// which the next start of the server cuts off, or damage, with the command that ends the log there if one can.
+    Check(Check),
     /// Print every record of the log as one line of JSON: the identity, the command and its time.
     ///
     /// Read-only: a server may have the store open. An incomplete batch at the end of the log, torn by a power failure or
     /// still being written, is reported on standard error. Documents are not printed.
     Dump(Dump),
-    /// Cut a damaged log at the place that the server or `dump` has reported.
+    /// Cut a damaged log at the place that the server, `check` or `dump` has reported.
     ///
     /// Removes the damaged batch and every batch after it, and keeps their bytes beside the log. Acknowledged changes are
     /// lost: restore a backup instead if there is one. Refuses any place that is not damaged. A torn tail needs no cut: the
     /// server cuts it when it starts. The server must be stopped.
     Cut(Cut),
+}
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 the store is sound (a torn tail is reported, and is sound); 1 damage was found; 2 wrong usage, \
+                        or the store cannot be inspected.\n\n\
+                        Examples:\n  \
+                        lockd store check\n  \
+                        lockd store check --store disk:///var/lib/lockd/store\n  \
+                        lockd store check --store /var/lib/lockd/store --json | jq '.findings[].cut_command'"
+)]
+pub(crate) struct Check {
+    /// Store to check: `disk:///path`, or the path of its directory; by default the one in the default data directory.
+    #[arg(long, value_name = "STORE", value_parser = disk_path)]
+    pub(crate) store: Option<PathBuf>,
+    /// Print one JSON document.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(clap::Args)]

@@ -6,6 +6,7 @@
 
 mod args;
 mod auth;
+mod check;
 mod cut;
 mod dump;
 mod health;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         LockdCommand::Mcp(args) => mcp::run(args).map(|()| 0),
         LockdCommand::Run(args) => run::run(args),
         LockdCommand::Serve(_) => serve::run(submatches()).map(|()| 0),
+        LockdCommand::Store { command: StoreCommand::Check(args) } => check::check(args),
         LockdCommand::Store { command: StoreCommand::Dump(dump) } => {
             dump::dump(dump).map_err(failed).map(|()| 0)
         }

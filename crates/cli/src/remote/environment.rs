@@ -85,7 +85,7 @@ pub fn servers(connection: &ConnectionArgs) -> Result<Vec<String>, Failure> {
 
 /// Quotes text as one shell word. Inside single quotes only the closing quote is special. NULs are dropped: an environment
 /// variable cannot contain one.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\0', "").replace('\'', r"'\''"))
 }
 

@@ -2,6 +2,7 @@
 
 mod actions;
 mod auth;
+mod check;
 mod client;
 mod curl;
 mod cut;
@@ -14,6 +15,7 @@ mod modes;
 mod pages;
 mod progress;
 mod reload;
+mod restarts;
 mod run;
 mod serve;
 mod server;

@@ -18,7 +18,7 @@ use crate::backend::event_log::EventLog;
 use crate::backend::event_log::subscribers::Subscribers;
 use crate::backend::metrics::Metrics;
 use crate::backend::moment::{Clocks, Moment};
-use crate::backend::store::StoreGuard;
+use crate::backend::store::{StoreGuard, TornTail};
 
 /// Defaults and limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub struct Backend {
     pub(crate) clocks: Arc<Clocks>,
     random: FillRandom,
     draining: AtomicBool,
+    /// Torn tails that this start has cut off.
+    pub(crate) torn_tails: Vec<TornTail>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) event_log: Arc<EventLog>,
     pub(crate) subscribers: Arc<Subscribers>,
@@ -86,7 +88,7 @@ impl SubmitOptions {
 
 impl Backend {
     pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
-        let OpenStore { engines, key, map, torn_tails: _, guard } = store;
+        let OpenStore { engines, key, map, torn_tails, guard } = store;
         let Components { settings, metrics, event_log, clocks, random } = components;
         assert!(!engines.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
@@ -98,6 +100,7 @@ impl Backend {
             clocks: Arc::new(clocks),
             random,
             draining,
+            torn_tails,
             metrics,
             event_log,
             subscribers: Arc::default(),

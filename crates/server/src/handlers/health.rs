@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::responses::Ready;
+use api::responses::{self, Ready};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -10,6 +10,7 @@ use axum::response::IntoResponse;
 
 use crate::backend::metrics;
 use crate::backend::shards::Backend;
+use crate::backend::store::TornTail;
 
 pub(crate) async fn healthz() -> &'static str {
     "ok\n"
@@ -19,7 +20,21 @@ pub(crate) async fn readyz(State(backend): State<Arc<Backend>>) -> (StatusCode, 
     let reason = if backend.is_draining() { Some("draining".to_string()) } else { unready_reason(&backend) };
     let reason = reason.filter(|_| !planted!(ReadyAlways));
     let status = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(Ready { ready: reason.is_none(), reason }))
+    let torn_tails =
+        backend.torn_tails.iter().filter(|_| !planted!(TornTailsHidden)).map(torn_tail).collect();
+    (status, Json(Ready { ready: reason.is_none(), reason, torn_tails }))
+}
+
+fn torn_tail(torn: &TornTail) -> responses::TornTail {
+    let TornTail { shard, file, offset, seq, lsns } = torn;
+    responses::TornTail {
+        shard: shard.0,
+        file: file.display().to_string(),
+        offset: *offset,
+        batch: seq.0,
+        first_lsn: lsns.map(|lsns| lsns.first.0),
+        last_lsn: lsns.map(|lsns| lsns.last.0),
+    }
 }
 
 /// Why the first shard that does not accept every command does not.

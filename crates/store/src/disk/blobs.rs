@@ -45,6 +45,11 @@ impl<F: Fs> DiskBlobs<F> {
         Ok(DiskBlobs { fs, dir: dir.to_path_buf(), next_temporary: AtomicU64::new(0) })
     }
 
+    /// The blobs of a directory as they are: creates and removes nothing.
+    pub(super) fn view(fs: F, dir: &Path) -> DiskBlobs<F> {
+        DiskBlobs { fs, dir: dir.to_path_buf(), next_temporary: AtomicU64::new(0) }
+    }
+
     fn path(&self, name: &BlobName) -> PathBuf {
         self.dir.join(BY_NAME).join(name.as_str())
     }

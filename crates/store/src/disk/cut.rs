@@ -50,31 +50,77 @@ pub fn cut<F: Fs>(
     offset: u64,
 ) -> Result<LogCut<F>, StoreError> {
     let segments = Segments { fs, dir: dir.to_path_buf(), options };
-    let (floor, mark) = (segments.read_floor()?, segments.read_mark()?);
-    let firsts = segments.list()?;
-    let walk = Walk { segments: &segments, mark, firsts: &firsts };
-    let refused = |what: String| Err(StoreError::new(ErrorKind::Refused, what));
-    let Some(place) = walk.first_damage(floor)? else {
-        return refused("the log is not damaged; a torn tail is cut by the next start of the server".into());
-    };
-    let damaged_file = segments.path(place.segment);
-    let is_there = file.file_name() == damaged_file.file_name() && offset == place.offset;
+    let log = DamagedLog::read(&segments)?;
+    let damaged_file = segments.path(log.place.segment);
+    let is_there = file.file_name() == damaged_file.file_name() && offset == log.place.offset;
     if !is_there && !planted!(CutAnywhere) {
         let found = damaged_file.display();
-        return refused(format!(
+        return Err(refused(format!(
             "the log is not damaged there, but elsewhere: file={found} offset={}",
-            place.offset
-        ));
+            log.place.offset
+        )));
     }
-    let is_oldest = firsts.first() == Some(&place.segment);
-    if place.expected.seq < floor || (is_oldest && place.offset == 0) {
-        return refused(format!(
-            "the log would end before its floor; restore it from a backup: seq={} floor={}",
-            place.expected.seq.0, floor.0
-        ));
-    }
+    log.check_above_floor()?;
+    let DamagedLog { mark, place, firsts, .. } = log;
     let later: Vec<Seq> = firsts.iter().copied().filter(|first| *first > place.segment).collect();
     plan(segments, &place, later, mark)
+}
+
+/// The only place at which a damaged log can be cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutPlace {
+    /// The damaged segment.
+    pub file: PathBuf,
+    /// The offset of the damaged frame; 0 if the segment is damaged as a whole.
+    pub offset: u64,
+    /// The first batch that a cut removes.
+    pub seq: Seq,
+}
+
+/// The place at which a damaged log can be cut; [`ErrorKind::Refused`] if there is none.
+pub(super) fn cut_place<F: Fs>(segments: &Segments<F>) -> Result<CutPlace, StoreError> {
+    let log = DamagedLog::read(segments)?;
+    if !planted!(CutPlaceBelowFloor) {
+        log.check_above_floor()?;
+    }
+    let DamagedPlace { segment, offset, expected } = log.place;
+    Ok(CutPlace { file: segments.path(segment), offset, seq: expected.seq })
+}
+
+/// A log with its first damage.
+struct DamagedLog {
+    floor: Seq,
+    mark: Option<CleanStop>,
+    firsts: Vec<Seq>,
+    place: DamagedPlace,
+}
+
+impl DamagedLog {
+    /// [`ErrorKind::Refused`] if the log is not damaged.
+    fn read<F: Fs>(segments: &Segments<F>) -> Result<DamagedLog, StoreError> {
+        let (floor, mark) = (segments.read_floor()?, segments.read_mark()?);
+        let firsts = segments.list()?;
+        let walk = Walk { segments, mark, firsts: &firsts };
+        let what = "the log is not damaged; a torn tail is cut by the next start of the server";
+        let place = walk.first_damage(floor)?.ok_or_else(|| refused(what.into()))?;
+        Ok(DamagedLog { floor, mark, firsts, place })
+    }
+
+    fn check_above_floor(&self) -> Result<(), StoreError> {
+        let DamagedLog { floor, firsts, place, .. } = self;
+        let is_oldest = firsts.first() == Some(&place.segment);
+        if place.expected.seq < *floor || (is_oldest && place.offset == 0) {
+            return Err(refused(format!(
+                "the log would end before its floor; restore it from a backup: seq={} floor={}",
+                place.expected.seq.0, floor.0
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn refused(what: String) -> StoreError {
+    StoreError::new(ErrorKind::Refused, what)
 }
 
 fn plan<F: Fs>(

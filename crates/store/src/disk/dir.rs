@@ -90,11 +90,7 @@ impl LockedDir {
                 fresh
             }
         };
-        let map = read_map(&path)?;
-        if map.shards() != file.shards {
-            let what = "the map of slots is of another number of shards";
-            return Err(Damage { file: path.join(MAPS), offset: 12, what }.into());
-        }
+        let map = checked_map(&path, file)?;
         Ok(DiskDir { path, file, map, _lock: lock })
     }
 }
@@ -148,6 +144,23 @@ impl DiskDir {
 /// The parameters in the file `store`, without verifying its key.
 pub(super) fn read_parameters(dir: &Path) -> Result<Option<StoreFile>, StoreError> {
     read_store(dir).map(|file| file.map(StoredFile::parameters))
+}
+
+/// Fails if the map of slots is missing or damaged. A store of format 1 has none.
+pub(super) fn check_map(dir: &Path) -> Result<(), StoreError> {
+    match read_store(dir)? {
+        Some(StoredFile::Current(file, _)) => checked_map(dir, file).map(drop),
+        _ => Ok(()),
+    }
+}
+
+fn checked_map(dir: &Path, file: StoreFile) -> Result<SlotMap, StoreError> {
+    let map = read_map(dir)?;
+    if map.shards() != file.shards {
+        let what = "the map of slots is of another number of shards";
+        return Err(Damage { file: dir.join(MAPS), offset: 12, what }.into());
+    }
+    Ok(map)
 }
 
 fn read_store(dir: &Path) -> Result<Option<StoredFile>, StoreError> {

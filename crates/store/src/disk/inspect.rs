@@ -15,17 +15,19 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::clean_stop::{self, CleanStop};
-use super::dir::read_parameters;
-use super::floor;
+use super::blobs::DiskBlobs;
+use super::clean_stop::CleanStop;
+use super::cut::{CutPlace, cut_place};
+use super::dir::{check_map, read_parameters};
 use super::log::LogOptions;
+use super::read_only::ReadOnlyFs;
 use super::reader::Segments;
 use super::recovery::check_without_segments;
 use super::store_file::StoreFile;
 use super::tail::{ExpectedFrame, TornTail};
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, decode_frame, frame_len};
-use crate::fs::{File as _, RealFs};
-use crate::port::{Batch, Damage, ErrorKind, Seq, StoreError};
+use crate::fs::File as _;
+use crate::port::{Batch, BlobStore, Damage, ErrorKind, Extent, Seq, StoreError};
 
 /// A read-only view of a store. Another process may have it open.
 #[derive(Clone, Debug)]
@@ -55,13 +57,40 @@ impl StoreView {
             let what = format!("no such shard: shard={shard} shards={}", self.file.shards);
             return Err(StoreError::new(ErrorKind::Refused, what));
         }
+        let segments = self.segments(shard);
+        // The mark first: the log may be appended to in between.
+        let mark = segments.read_mark()?;
+        let floor = segments.read_floor()?;
+        Ok(LogView { segments, floor, mark, at: None, ended: false })
+    }
+
+    /// The segments of one shard's log, oldest first, with the lengths of their files. None if nothing was ever appended.
+    pub fn extents(&self, shard: u32) -> Result<Vec<Extent>, StoreError> {
+        match self.segments(shard).extents() {
+            Err(error) if error.kind == ErrorKind::Gone => Ok(Vec::new()),
+            found => found,
+        }
+    }
+
+    /// Fails if the map of slots is missing or damaged.
+    pub fn check_map(&self) -> Result<(), StoreError> {
+        check_map(&self.path)
+    }
+
+    /// The place at which a damaged log can be cut; [`ErrorKind::Refused`] if there is none.
+    pub fn cut_place(&self, shard: u32) -> Result<CutPlace, StoreError> {
+        cut_place(&self.segments(shard))
+    }
+
+    /// The blobs of all shards. Only reads succeed.
+    pub fn blobs(&self) -> impl BlobStore + use<> {
+        DiskBlobs::view(ReadOnlyFs, &self.path.join("blob"))
+    }
+
+    fn segments(&self, shard: u32) -> Segments<ReadOnlyFs> {
         // `segment_bytes` is unused here: a segment is as long as its file.
         let options = LogOptions { shard, store_id: self.file.store_id, segment_bytes: 0 };
-        let dir = self.path.join("log").join(shard.to_string());
-        let segments = Segments { fs: RealFs, dir, options };
-        let mark = read_mark(&segments)?;
-        let floor = read_floor(&segments)?;
-        Ok(LogView { segments, floor, mark, at: None, ended: false })
+        Segments { fs: ReadOnlyFs, dir: self.path.join("log").join(shard.to_string()), options }
     }
 }
 
@@ -79,7 +108,7 @@ pub enum LogItem {
 
 /// Iterates over the batches of a log, from the floor to the end.
 pub struct LogView {
-    segments: Segments<RealFs>,
+    segments: Segments<ReadOnlyFs>,
     floor: Seq,
     mark: Option<CleanStop>,
     at: Option<Cursor>,
@@ -102,6 +131,16 @@ struct Cursor {
 }
 
 impl LogView {
+    /// The first batch that can be read.
+    pub fn floor(&self) -> Seq {
+        self.floor
+    }
+
+    /// The last batch at the last clean stop, if there was one.
+    pub fn clean_stop(&self) -> Option<Seq> {
+        self.mark.map(|mark| mark.seq)
+    }
+
     /// The next item. After [`LogItem::Torn`] or [`LogItem::End`], always [`LogItem::End`].
     pub fn read_next(&mut self) -> Result<LogItem, StoreError> {
         while !self.ended {
@@ -153,7 +192,7 @@ impl LogView {
         let Some(oldest) = firsts.first().copied() else { return Ok(None) };
         let Some(first) = firsts.into_iter().rfind(|first| *first <= self.floor) else {
             let path = self.segments.path(oldest);
-            if read_floor(&self.segments)? >= oldest {
+            if self.segments.read_floor()? >= oldest {
                 return Err(truncated(&path));
             }
             let what = "the segments before this one are missing";
@@ -218,7 +257,7 @@ impl LogView {
             return Ok(next);
         }
         let is_reopened = later < cursor.next;
-        if is_reopened || read_floor(&self.segments)? > cursor.next {
+        if is_reopened || self.segments.read_floor()? > cursor.next {
             return Err(truncated(&path));
         }
         let what = "a frame is damaged, or the next segment does not continue this one";
@@ -291,27 +330,6 @@ impl Cursor {
 fn truncated(path: &Path) -> StoreError {
     let what = "the log was truncated or reopened while it was read; run the command again: file=";
     StoreError::new(ErrorKind::Gone, format!("{what}{}", path.display()))
-}
-
-fn read_floor(segments: &Segments<RealFs>) -> Result<Seq, StoreError> {
-    let path = segments.dir.join(floor::NAME);
-    floor::decode(&path, read_small(&path)?.as_deref())
-}
-
-fn read_mark(segments: &Segments<RealFs>) -> Result<Option<CleanStop>, StoreError> {
-    let path = segments.dir.join(clean_stop::NAME);
-    CleanStop::decode(&path, read_small(&path)?.as_deref())
-}
-
-/// The contents of a file, `None` if there is none.
-fn read_small(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => {
-            Err(StoreError::io(&error, "reading a file").with(format_args!("file={}", path.display())))
-        }
-    }
 }
 
 fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> Result<usize, StoreError> {

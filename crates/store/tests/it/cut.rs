@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use store::conformance::{batch, check, fill};
-use store::disk::{DiskLog, LogCut, LogOptions, cut};
+use store::disk::{DiskDir, DiskLog, LogCut, LogOptions, StoreFile, StoreView, cut};
 use store::fs::RealFs;
 use store::{ErrorKind, LogStore, LsnRange, Seq, StoreError};
 
@@ -151,4 +151,39 @@ fn a_cut_before_the_floor_is_refused() {
     flip(&segment, offsets[5] + 60);
     let error = plan(dir.path(), &segment, offsets[5]).err().expect("below the floor");
     assert_eq!(error.kind, ErrorKind::Refused, "{error}");
+}
+
+/// A read-only view named damage where the reader had stopped, which `cut` refused: it wants the place where its own walk
+/// through the log ends.
+#[test]
+fn a_view_names_the_place_that_a_cut_accepts_and_none_below_the_floor() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store =
+        DiskDir::open(dir.path(), StoreFile { store_id: 1, shards: 1 }, &[7; 32], true).expect("a new store");
+    let (mut log, _) = store.log(0, OPTIONS.segment_bytes).expect("a new log");
+    fill(&mut log, 300);
+    let segments = log.extents();
+    drop(log);
+    let logs = dir.path().join("log/0");
+    let segment = |at: usize| logs.join(format!("{:016x}.seg", segments[at].first.0));
+    assert!(segments.len() > 3);
+    let view = || StoreView::open(dir.path()).expect("a store").cut_place(0);
+    assert_eq!(view().expect_err("sound").kind, ErrorKind::Refused);
+    let whole = std::fs::read(segment(1)).expect("readable");
+    let damages: [&dyn Fn(); 3] =
+        [&|| std::fs::remove_file(segment(1)).expect("there"), &|| flip(&segment(1), 0), &|| {
+            flip(&segment(1), frame_offsets(&segment(1))[3] + 60);
+        }];
+    for damage in damages {
+        damage();
+        let place = view().expect("damaged");
+        let planned = plan(&logs, &place.file, usize::try_from(place.offset).expect("small"));
+        assert_eq!(planned.expect("the place is accepted").seq, place.seq);
+        std::fs::write(segment(1), &whole).expect("writable");
+    }
+    let (mut log, _) = store.log(0, OPTIONS.segment_bytes).expect("sound");
+    log.raise_floor(Seq(segments[2].first.0 - 1)).expect("within the log");
+    drop(log);
+    flip(&segment(1), frame_offsets(&segment(1))[1] + 60);
+    assert_eq!(view().expect_err("below the floor").kind, ErrorKind::Refused);
 }

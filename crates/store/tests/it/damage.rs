@@ -284,3 +284,23 @@ fn a_store_is_opened_by_one_process_at_a_time_and_keeps_its_parameters() {
         ErrorKind::Damaged
     );
 }
+
+/// Each crash and restart after 256 KiB of log left a segment and began another: a crash loop used more disk space with
+/// every round.
+#[test]
+fn restarts_after_crashes_share_one_segment_of_the_same_length() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = LogOptions { segment_bytes: LogOptions::SEGMENT_BYTES, ..OPTIONS };
+    let mut after_first = None;
+    for restart in 0..60 {
+        let (mut log, torn) = DiskLog::open(RealFs, dir.path(), options).expect("sound");
+        assert_eq!(torn, None);
+        log.append(log.bounds().next, LsnRange::new(restart + 1, restart + 1), &[7; 10 << 10])
+            .expect("space");
+        // Without a clean stop.
+        drop(log);
+        let lengths: Vec<u64> =
+            segments(dir.path()).iter().map(|path| path.metadata().expect("there").len()).collect();
+        assert_eq!(*after_first.get_or_insert(lengths.clone()), lengths, "restart {restart}");
+    }
+}

@@ -14,7 +14,7 @@ use store::{LogStore, LsnRange};
 use crate::lockd::support::{TestStore, erase, flip, frames, lockd, record, ticking};
 
 /// Every file below a directory, with its content.
-fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(dir).expect("there").map(|entry| entry.expect("readable").path()) {
         if entry.is_dir() {

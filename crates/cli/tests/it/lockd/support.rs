@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use engine::Record;
+use engine::internals::recovery::snapshot_name;
+use engine::internals::snapshot;
 use kernel::{Action, Identity, Lsn, Time};
 use serde_json::Value;
 use store::disk::{DiskDir, DiskLog, LogOptions, StoreFile};
 use store::fs::RealFs;
-use store::{LogStore, LsnRange};
+use store::{BlobStore, LogStore, LsnRange, Seq};
 
 /// The exit code and output of a finished process.
 pub(crate) struct Ran {
@@ -68,6 +70,17 @@ impl TestStore {
         let payload = Record::encode_batch(kernel::ClockReading::default(), records);
         let lsns = LsnRange::new(records[0].lsn.0, records[records.len() - 1].lsn.0);
         log.append(log.bounds().next, lsns, &payload).expect("room");
+    }
+
+    /// Writes a snapshot of an empty state, as if it contained all batches of a shard before `next`.
+    pub(crate) fn snapshot(&self, shard: u32, next: u64) -> PathBuf {
+        let blobs = self.store.blobs().expect("a directory");
+        let name = snapshot_name(kernel::Shard(shard), Seq(next));
+        let mut writer = blobs.create(&name).expect("a new name");
+        let state = kernel::Kernel::new().snapshot();
+        snapshot::write(&state, Seq(next), &mut |bytes| writer.write(bytes)).expect("space");
+        writer.finish().expect("space");
+        self.dir.path().join("blob/by-name").join(name.as_str())
     }
 
     /// The first segment of the first shard.
