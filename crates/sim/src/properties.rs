@@ -373,6 +373,10 @@ impl ClientProperties {
                 reported.remaining, lease.ttl_max
             ));
         }
+        if reported.remaining == Span(0) {
+            // The response was written after the deadline, and claims nothing.
+            return Ok(());
+        }
         let settled = lease.extending.is_empty();
         let allowed = renewed.map_or(TrueTime(0), |ttl| later(reported.at, ttl));
         let bound = lease.latest.filter(|_| settled).map(|latest| latest.max(allowed));

@@ -1,11 +1,14 @@
-//! Simulation of whole servers: the production decisions, records, snapshots and stores, on disks that lose unsynced
-//! writes and behind networks that lose messages, with clients that retry, disconnect, send twice and send late.
+//! Simulation of whole servers: the production sequencer, decisions, records, snapshots and stores, on disks that lose
+//! unsynced writes and behind networks that lose messages, with clients that retry, disconnect, send twice and send late.
 //!
-//! Everything follows from the seed. After each crash a server recovers its store, and the [`ledger`] compares the
+//! Everything follows from the seed, also the schedule of the sequencer's jobs: [`executor`] runs them on one thread.
+//! [`outbox`] has what a server publishes. After each crash a server recovers its store, and the [`ledger`] compares the
 //! result with all responses so far; [`cycles`] checks the wait queues.
 
 pub mod clock;
 pub mod client;
+pub mod executor;
+pub mod outbox;
 pub mod server;
 pub mod ledger;
 pub mod cycles;

@@ -5,8 +5,6 @@ use std::fmt;
 /// Counters of one or more simulations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerStats {
-    /// Batches that servers decided.
-    pub batches: u64,
     /// Responses sent.
     pub responses: u64,
     /// Leases granted.
@@ -23,12 +21,23 @@ pub struct ServerStats {
     pub deadlock_rejections: u64,
     /// Grants whose response was not delivered.
     pub undelivered: u64,
+    /// Commands that were applied while an earlier batch was not durable yet.
+    pub pipelined: u64,
+    /// Jobs after which the outcome of an append was unknown.
+    pub undecided: u64,
+    /// Jobs after which the log had no space.
+    pub out_of_space: u64,
+    /// Servers whose log another server had taken over.
+    pub deposed: u64,
+    /// Servers that were closed, and ended when every request had its response.
+    pub clean_stops: u64,
+    /// Servers that ended because a turn panicked.
+    pub panics: u64,
 }
 
 impl ServerStats {
     /// Adds another simulation's counters.
     pub fn add(&mut self, other: &ServerStats) {
-        self.batches += other.batches;
         self.responses += other.responses;
         self.grants += other.grants;
         self.commits += other.commits;
@@ -37,6 +46,12 @@ impl ServerStats {
         self.relocations += other.relocations;
         self.deadlock_rejections += other.deadlock_rejections;
         self.undelivered += other.undelivered;
+        self.pipelined += other.pipelined;
+        self.undecided += other.undecided;
+        self.out_of_space += other.out_of_space;
+        self.deposed += other.deposed;
+        self.clean_stops += other.clean_stops;
+        self.panics += other.panics;
     }
 }
 
@@ -44,17 +59,23 @@ impl fmt::Display for ServerStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "servers: {} batches, {} crashes, {} responses ({} grants, {} commits, {} wait-die or deadlock rejections), {} grants \
-             undelivered, {} checkpoints, {} documents relocated; every response held",
-            self.batches,
+            "servers: {} crashes ({} deposed, {} stopped, {} panics), {} responses ({} grants, {} commits, {} wait-die or \
+             deadlock rejections), {} grants undelivered, {} commands pipelined, {} checkpoints, {} documents relocated, {} \
+             jobs with an undecided append, {} without log space; every response held",
             self.crashes,
+            self.deposed,
+            self.clean_stops,
+            self.panics,
             self.responses,
             self.grants,
             self.commits,
             self.deadlock_rejections,
             self.undelivered,
+            self.pipelined,
             self.snapshots,
-            self.relocations
+            self.relocations,
+            self.undecided,
+            self.out_of_space
         )
     }
 }

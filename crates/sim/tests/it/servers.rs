@@ -27,7 +27,6 @@ fn every_response_holds_over_many_seeds() {
     }
     // Every kind of event must have occurred.
     let ServerStats {
-        batches,
         responses,
         grants,
         commits,
@@ -36,9 +35,14 @@ fn every_response_holds_over_many_seeds() {
         relocations,
         deadlock_rejections,
         undelivered,
+        pipelined,
+        undecided,
+        out_of_space,
+        deposed,
+        clean_stops,
+        panics,
     } = all;
     for (what, count) in [
-        ("batches", batches),
         ("responses", responses),
         ("grants", grants),
         ("commits", commits),
@@ -47,7 +51,13 @@ fn every_response_holds_over_many_seeds() {
         ("relocations", relocations),
         ("deadlock rejections", deadlock_rejections),
         ("undelivered", undelivered),
+        ("pipelined", pipelined),
+        ("undecided", undecided),
+        ("out of space", out_of_space),
     ] {
         assert!(count > 100, "{what}: {count}");
+    }
+    for (what, count) in [("deposed", deposed), ("clean stops", clean_stops), ("panics", panics)] {
+        assert!(count > 10, "{what}: {count}");
     }
 }
