@@ -20,7 +20,7 @@ use super::clock::{Machine, TrueTime};
 use super::ledger::Ledger;
 use super::server::{Backend, LIMITS, RequestNumber, Server, ServerError, ServerRequest, WorldSize};
 use crate::disk::{FaultPlan, PersistentErrors, SimFs};
-use crate::objects::{NetworkFaults, SimObjects};
+use crate::objects::{NetworkFaults, SimHandle, SimObjects};
 use crate::properties::ClientProperties;
 use crate::rng::Rng;
 
@@ -85,7 +85,8 @@ pub(super) struct ServerSimulation<'a> {
 /// The storage of the simulation, which outlives servers.
 enum Storage {
     Disk(SimFs),
-    Objects(SimObjects),
+    /// With the connection of the server that was started last.
+    Objects(SimObjects, SimHandle),
 }
 
 const CLIENTS: usize = 5;
@@ -97,7 +98,9 @@ impl<'a> ServerSimulation<'a> {
         let mut rng = Rng::new(seed);
         let storage = if seed.is_multiple_of(3) {
             let faults = NetworkFaults { fault_percent: rng.below(12), delay_max: 1 + rng.below(60) };
-            Storage::Objects(SimObjects::new(rng.number(), faults))
+            let objects = SimObjects::new(rng.number(), faults);
+            let handle = objects.handle();
+            Storage::Objects(objects, handle)
         } else {
             Storage::Disk(SimFs::new(FaultPlan { crash_at: Some(200 + rng.below(4000)), fail_at: None }))
         };
@@ -169,6 +172,11 @@ impl<'a> ServerSimulation<'a> {
             let hours = self.rng.below(100_000).cast_signed();
             self.machine.jump(hours * 3_600_000_000 / 4);
         }
+        if let Storage::Objects(_, handle) = &self.storage
+            && self.rng.one_in(40)
+        {
+            handle.set_partitioned(self.rng.one_in(3));
+        }
         if let Storage::Disk(fs) = &self.storage
             && self.rng.one_in(40)
         {
@@ -238,7 +246,7 @@ impl<'a> ServerSimulation<'a> {
     fn end_of_step(&mut self, mut server: Server) -> Result<(), ServerError> {
         // A killed process loses no writes; another server takes its place.
         let killed = self.rng.one_in(400);
-        let replaced = matches!(self.storage, Storage::Objects(_)) && self.rng.one_in(150);
+        let replaced = matches!(self.storage, Storage::Objects(..)) && self.rng.one_in(150);
         if replaced && server.is_open() {
             self.trace("paused");
             self.paused.push(server);
@@ -278,7 +286,7 @@ impl<'a> ServerSimulation<'a> {
         checked.map_err(ServerError::Violation)?;
         self.check_at_rest(server)?;
         server.show_state(&mut self.ledger);
-        self.check_response_deadlines()
+        self.check_response_deadlines(server)
     }
 
     /// Runs at most so many jobs, and publishes what they write.
@@ -378,11 +386,12 @@ impl<'a> ServerSimulation<'a> {
                 }
                 Backend::Disk(fs.clone())
             }
-            Storage::Objects(objects) => {
+            Storage::Objects(objects, handle) => {
                 self.boots += 1;
                 self.machine = Machine::new(self.now, self.boots, drift(&mut self.rng));
                 self.machine.reboot(self.boots, up_ms(&mut self.rng));
-                Backend::Objects(objects.handle(), WriterId(self.writers))
+                *handle = objects.handle();
+                Backend::Objects(handle.clone(), WriterId(self.writers))
             }
         };
         // Servers do not start with a clock in the future. It may be behind the one of the last tenure.

@@ -112,7 +112,7 @@ fn a_writer_partitioned_during_takeover_and_truncation_is_deposed() {
         ObjectLog::open(Arc::new(handle.clone()), options, RetryPolicy::without_pause(2)).expect("empty");
     fill(&mut partitioned, 7);
     handle.set_partitioned(true);
-    assert_eq!(kind(partitioned.confirm()), ErrorKind::Io);
+    assert_eq!(kind(partitioned.confirm()), ErrorKind::Undecided);
     let mut taker = open(&objects, 2).expect("a sound log");
     fill(&mut taker, 40);
     taker.raise_floor(Seq(40)).expect("all of it");

@@ -289,7 +289,10 @@ impl LogStore for ObjectLog {
         match self.shard.patience.retry(|| self.shard.objects.head(&name)) {
             Ok(_) => Err(self.depose(ErrorKind::Taken, "another writer has taken the log over; reopen it")),
             Err(error) if error.answer == ObjectsErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error.into_store_error("confirming the log", &name)),
+            Err(error) => {
+                let error = error.into_store_error("confirming the log", &name);
+                Err(StoreError::new(ErrorKind::Undecided, error.what))
+            }
         }
     }
 

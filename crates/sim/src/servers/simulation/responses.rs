@@ -158,7 +158,12 @@ impl ServerSimulation<'_> {
         }
     }
 
-    pub(super) fn check_response_deadlines(&self) -> Result<(), ServerError> {
+    /// A response has a deadline, unless the outcome of an append is unknown.
+    pub(super) fn check_response_deadlines(&mut self, server: &Server) -> Result<(), ServerError> {
+        if server.health().is_undecided {
+            let later = TrueTime(self.now.0 + super::SLACK);
+            self.pending.values_mut().for_each(|request| request.respond_by = request.respond_by.max(later));
+        }
         match self
             .pending
             .iter()
