@@ -18,9 +18,9 @@ macro_rules! reached {
 }
 
 #[cfg(feature = "reach")]
-pub use self::places::unreached;
-#[cfg(feature = "reach")]
 pub(crate) use self::places::note;
+#[cfg(feature = "reach")]
+pub use self::places::unreached;
 
 #[cfg(feature = "reach")]
 mod places {

@@ -374,7 +374,9 @@ impl ClientProperties {
             ));
         }
         if reported.remaining == Span(0) {
-            // The response was written after the deadline, and claims nothing.
+            // The response was written after the deadline, and claims nothing but that there was a renewal.
+            let over = renewed.map(|_| reported.latest());
+            lease.latest = lease.latest.map(|latest| over.map_or(latest, |over| latest.max(over)));
             return Ok(());
         }
         let settled = lease.extending.is_empty();

@@ -11,6 +11,7 @@ use super::batch::PendingBatch;
 use super::inbox::{Capacity, Inbox, is_lease_request};
 use super::{BatchObserver, Ended, Health, OnEnd, Publish, QUEUE_MAX, ReplyTo};
 use crate::checkpoint::Mark;
+use crate::decider::BATCH_BYTES;
 use crate::executor::{Executor, Timer};
 use crate::shard::{LogSpace, Shard, Unavailable};
 use crate::stopwatch::Stopwatch;
@@ -18,6 +19,9 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError,
 
 /// Maximum number of replies and query results in a batch, without those of waiters that were served.
 const BATCH_COMMANDS: usize = 1024;
+/// A log with this capacity takes releases: a full batch of them, and what is left of one with other commands. Less than
+/// the largest batch, for which a log reserves space: if it had that, there would be space for everything.
+const RELEASES_BYTES: usize = BATCH_BYTES + BATCH_BYTES / 4;
 /// Maximum number of connections and deliveries that a turn looks at.
 const REPORTS_MAX: usize = 256;
 /// After this time a log without space is asked again, and an undecided append is repeated.
@@ -678,7 +682,8 @@ fn health_of(log: &mut dyn LogStore) -> Health {
     match log.reserve() {
         Ok(()) => Health { space: LogSpace::Plenty, reason: None, is_undecided: false },
         Err(error) => {
-            let fits = log.capacity().bytes >= BATCH_MAX as u64;
+            let needed = if planted!(ReleasesNeedMost) { BATCH_MAX } else { RELEASES_BYTES };
+            let fits = log.capacity().bytes >= needed as u64;
             let space = if fits { LogSpace::Reserve } else { LogSpace::Nothing };
             Health { space, reason: Some(error.what), is_undecided: false }
         }

@@ -187,7 +187,8 @@ fn a_live_engine_replaces_a_damaged_snapshot_and_goes_on() {
     let clock = Box::new(TestClock::default());
     let shared: Arc<dyn EngineObserver> = Arc::clone(&observer) as Arc<dyn EngineObserver>;
     let stores = (Box::new(log.clone()), Arc::new(blobs.clone()));
-    let engine = Engine::open(stores.0, stores.1, clock, &TENURE, options, shared, &executor()).expect("an empty store");
+    let engine = Engine::open(stores.0, stores.1, clock, &TENURE, options, shared, &executor())
+        .expect("an empty store");
     let call = |action| {
         let command = Command::by(&identity("ada"), action);
         engine.sequencer().call(command, 0, None, None).expect("running").expect("accepted")

@@ -60,7 +60,8 @@ fn open(storage: &Storage<'_>) -> Engine {
         sweep_every: Duration::from_millis(50),
         ..Options::default()
     };
-    Engine::open(log, blobs, clock, &tenure, options, Arc::new(PanicOnFailure), &executor()).expect("a sound store")
+    Engine::open(log, blobs, clock, &tenure, options, Arc::new(PanicOnFailure), &executor())
+        .expect("a sound store")
 }
 
 fn seed() -> u64 {

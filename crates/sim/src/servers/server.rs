@@ -244,6 +244,10 @@ impl Server {
             self.uploads.delete(blob)?;
         }
         match self.outbox.take_ended() {
+            // A server that cannot open its tenure does not start; later a full disk ends nothing.
+            Some(Ended::Failed(error)) if error.kind == ErrorKind::NoSpace && self.is_open() => {
+                Err(ServerError::Violation(format!("a full disk ended the sequencer: {error}")))
+            }
             Some(Ended::Failed(error) | Ended::Deposed(error)) => Err(error.into()),
             None => Ok(()),
         }
