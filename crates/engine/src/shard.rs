@@ -4,8 +4,7 @@
 //! **Invariant.** Everything that leaves a turn, answers, refusals, what was read, events, is to be published
 //! after that turn's batch and all earlier ones are durable, in this order.
 //!
-//! **What is absent.** Threads, queues, stores: whoever drives a shard has those. The sequencer drives it with
-//! threads and a disk, the simulator with neither.
+//! **What is absent.** Threads, queues, stores: the sequencer has those.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
