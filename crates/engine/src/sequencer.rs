@@ -152,10 +152,10 @@ impl Sequencer {
         executor: &Arc<dyn Executor>,
     ) -> Sequencer {
         reached!();
-        let shared = Shared::new(shard, log, observer, mark_every, on_end, executor);
+        let sequencer = Sequencer { shared: Shared::new(shard, log, observer, mark_every, on_end, executor) };
         // The record that opens the tenure is in the first batch.
-        shared.spawn_turns();
-        Sequencer { shared }
+        sequencer.shared.spawn_turns();
+        sequencer
     }
 
     /// Submits a command. Its reply is published once what it reveals is durable; if the command cannot be accepted, at

@@ -160,9 +160,8 @@ impl SimFs {
     #[must_use]
     pub fn after_power_cut(&self, survives: impl Fn(usize) -> bool, plan: FaultPlan) -> SimFs {
         let mut numbers = 0..;
-        let mut survives = || match survives(numbers.next().expect("endless")) {
-            true => Survival::Latest,
-            false => Survival::Lost,
+        let mut survives = || {
+            if survives(numbers.next().expect("endless")) { Survival::Latest } else { Survival::Lost }
         };
         self.without_power(&mut survives, plan)
     }
@@ -436,6 +435,7 @@ mod tests {
         found
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "compared with the result of a read")]
     fn some(bytes: &[u8]) -> Option<Vec<u8>> {
         Some(bytes.to_vec())
     }

@@ -106,7 +106,7 @@ enum WriterSlot {
     /// A thread appends, publishes or maintains the log, and runs a turn when it has brought the writer back.
     Appending,
     /// The outcome of an append is not known: it is to be repeated.
-    Undecided(Work),
+    Undecided(Box<Work>),
 }
 
 /// The writer, and the batch to append, if there is one.
@@ -314,7 +314,7 @@ impl Shared {
     fn postpone(&self, work: Work, error: StoreError) -> bool {
         reached!();
         let mut core = self.lock_core();
-        core.writer = WriterSlot::Undecided(work);
+        core.writer = WriterSlot::Undecided(Box::new(work));
         core.retries = false;
         core.arm_timer();
         let space = core.space;
@@ -563,7 +563,7 @@ impl Core {
         }
         let retries = std::mem::take(&mut self.retries);
         match std::mem::replace(&mut self.writer, WriterSlot::Appending) {
-            WriterSlot::Undecided(work) if retries => Some(work),
+            WriterSlot::Undecided(work) if retries => Some(*work),
             other => {
                 self.writer = other;
                 self.take_writer()

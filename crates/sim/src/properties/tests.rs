@@ -72,10 +72,12 @@ fn held(lease: u64) -> Credential {
     Credential { lease: id(lease), epoch: Epoch(1) }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "a reply is a result")]
 fn applied(response: Response) -> Reply {
     Ok(Decision::Outcome(Outcome::Applied(response, Vec::new())))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "a reply is a result")]
 fn rejected(rejection: Rejection) -> Reply {
     Ok(Decision::Outcome(Outcome::Rejected(rejection)))
 }

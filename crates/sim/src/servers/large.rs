@@ -246,13 +246,13 @@ impl<'a> LargeWorld<'a> {
         let server = self.server.as_ref().expect("it was started");
         let bounds = server.inspect(|shard| {
             let (bytes, replies) = shard.load();
-            let (served, waits) = (shard.served(), shard.is_handing_off());
-            let commands = replies.saturating_sub(served) + shard.contended();
+            let (to_waiters, waits) = (shard.served(), shard.is_handing_off());
+            let commands = replies.saturating_sub(to_waiters) + shard.contended();
             BoundsReached {
                 full_by_bytes: u64::from(bytes >= BATCH_BYTES),
                 full_by_commands: u64::from(commands >= BATCH_COMMANDS),
                 hand_off_by_bytes: u64::from(waits && bytes >= BATCH_BYTES / 2),
-                hand_off_by_count: u64::from(waits && served >= SERVE_MAX),
+                hand_off_by_count: u64::from(waits && to_waiters >= SERVE_MAX),
                 ..BoundsReached::default()
             }
         });
@@ -359,7 +359,12 @@ impl<'a> LargeWorld<'a> {
         self.trace("out of space");
         self.fs.set_errors(PersistentErrors { opening: None, growing: Some(28) });
         let mut refused = false;
+        // Whole batches use up the space for releases too.
+        let is_crowded = self.rng.one_in(2);
         for _ in 0..300 {
+            for _ in 0..if is_crowded { self.rng.below(50) } else { 0 } {
+                self.acquire(large_bundle(self.next, None), None)?;
+            }
             let number = self.acquire(large_bundle(self.next, None), None)?;
             self.settle()?;
             refused = self.refused.remove(&number) == Some(Err(Unavailable::NoSpace));
@@ -368,11 +373,12 @@ impl<'a> LargeWorld<'a> {
             }
         }
         let space = self.server().health().space;
-        if !refused || space != LogSpace::Reserve {
+        let takes_releases = space == LogSpace::Reserve;
+        if !refused || !takes_releases && !is_crowded {
             return violation(format!("a full disk leaves {space:?}, refused={refused}"));
         }
-        self.stats.bounds.reserve += 1;
-        if let Some((_, lease)) = self.held.pop() {
+        self.stats.bounds.reserve += u64::from(takes_releases);
+        if let Some((_, lease)) = self.held.pop().filter(|_| takes_releases) {
             let number = self.submit(Action::Release(held(&lease)), None)?;
             self.settle()?;
             if self.refused.remove(&number) != Some(Ok(())) {

@@ -151,7 +151,7 @@ impl Server {
         let (log, blobs) = open(backend, size)?;
         let mut damaged = Vec::new();
         let kernel = recover(&*log, &*blobs, STORE.shard, &mut |snapshot| damaged.push(snapshot))?;
-        damaged.into_iter().try_for_each(damage_found)?;
+        damaged.iter().try_for_each(damage_found)?;
         let is_exclusive = matches!(backend, Backend::Disk(_));
         ledger.recovered(&kernel, is_exclusive).map_err(ServerError::Violation)?;
         let opening = TenureConfig { store: STORE, writer, limits: size.limits };
@@ -365,7 +365,7 @@ impl Server {
         let mut damaged = Vec::new();
         let mut on_damage = |snapshot| damaged.push(snapshot);
         let taken = checkpoint::take(&*self.blobs, &mut *self.reader, STORE.shard, &mark, &mut on_damage);
-        damaged.into_iter().try_for_each(damage_found)?;
+        damaged.iter().try_for_each(damage_found)?;
         let taken = taken.map_err(checkpoint_failed)?;
         Ok(checkpoint::plan(&taken, &mut *self.reader, &mark, retain)?)
     }
@@ -496,7 +496,7 @@ fn documents(kernel: &Kernel) -> Vec<(String, Document)> {
 fn checkpoint_failed(error: CheckpointError) -> ServerError {
     match error {
         CheckpointError::Store(error) => error.into(),
-        CheckpointError::Unreadable(snapshot) => match damage_found(snapshot) {
+        CheckpointError::Unreadable(snapshot) => match damage_found(&snapshot) {
             Ok(()) => StoreError::new(ErrorKind::Io, "reading back a snapshot failed").into(),
             Err(violation) => violation,
         },
@@ -505,7 +505,7 @@ fn checkpoint_failed(error: CheckpointError) -> ServerError {
 }
 
 /// Simulated devices fail to read, but damage nothing.
-fn damage_found(snapshot: DamagedSnapshot) -> Result<(), ServerError> {
+fn damage_found(snapshot: &DamagedSnapshot) -> Result<(), ServerError> {
     match snapshot.damage {
         SnapshotDamage::Device(_) => Ok(()),
         _ => Err(ServerError::Violation(format!("a damaged snapshot: {snapshot}"))),

@@ -181,7 +181,8 @@ impl World {
 
     fn flip_in_tail(&mut self) {
         let names = self.fs.list(Path::new(LOG)).expect("a directory");
-        let last = names.iter().rfind(|name| name.ends_with(".seg")).expect("a segment");
+        let is_segment = |name: &&String| Path::new(name).extension().is_some_and(|kind| kind == "seg");
+        let last = names.iter().rfind(is_segment).expect("a segment");
         let path = Path::new(LOG).join(last);
         let file = self.fs.open(&path).expect("there");
         let mut bytes = vec![0; usize::try_from(file.length().expect("readable")).expect("small")];

@@ -150,7 +150,8 @@ fn a_segment_is_not_appended_to_before_its_name_is_durable() {
 /// The paths of the segments, in order.
 fn segments(fs: &SimFs) -> Vec<PathBuf> {
     let names = fs.list(Path::new(LOG)).expect("a directory");
-    names.iter().filter(|name| name.ends_with(".seg")).map(|name| Path::new(LOG).join(name)).collect()
+    let is_segment = |name: &&String| Path::new(name).extension().is_some_and(|kind| kind == "seg");
+    names.iter().filter(is_segment).map(|name| Path::new(LOG).join(name)).collect()
 }
 
 fn contents(fs: &SimFs, path: &Path) -> Vec<u8> {
