@@ -8,12 +8,14 @@
 //! all of that, one batch at a time;
 //! `sequencer` has the threads that drive it; `recovery` goes from a store to a state; `checkpoint` does the same beside
 //! the live state, to snapshot it and to truncate the log; `uploads` are documents that are too long for the log;
-//! `engine` is a running shard. `stopwatch` is for metrics only.
+//! `engine` is a running shard. `stopwatch` is for metrics only, `reach` for the simulator.
 
 // `planted!(Fault)`: whether a deliberate fault is switched on; `false` without the feature `planted`.
 #[macro_use]
 extern crate planted;
 
+#[macro_use]
+mod reach;
 mod wire;
 mod record;
 mod snapshot;
@@ -87,6 +89,11 @@ pub mod internals {
     /// See the module of this name in the sources.
     pub mod sequencer {
         pub use crate::sequencer::*;
+    }
+    /// See the module of this name in the sources.
+    #[cfg(feature = "reach")]
+    pub mod reach {
+        pub use crate::reach::*;
     }
     /// See the module of this name in the sources.
     pub mod recovery {

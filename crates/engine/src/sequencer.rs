@@ -82,6 +82,7 @@ pub trait BatchObserver: Send {
 
     /// These requests met conflicting leases; the leases are durable.
     fn contended(&mut self, contended: &[ContentionEvent]) {
+        reached!();
         let _ = contended;
     }
 
@@ -90,6 +91,7 @@ pub trait BatchObserver: Send {
 
     /// A duration, for metrics.
     fn measured(&mut self, measure: Measure) {
+        reached!();
         let _ = measure;
     }
 }
@@ -149,8 +151,8 @@ impl Sequencer {
         on_end: OnEnd,
         executor: &Arc<dyn Executor>,
     ) -> Sequencer {
-        let sequencer =
-            Sequencer { shared: Shared::new(shard, log, observer, mark_every, on_end, executor) };
+        reached!();
+        let sequencer = Sequencer { shared: Shared::new(shard, log, observer, mark_every, on_end, executor) };
         // The record that opens the tenure is in the first batch.
         sequencer.shared.spawn_turns();
         sequencer
@@ -159,6 +161,7 @@ impl Sequencer {
     /// Submits a command. Its reply is published once what it reveals is durable; if the command cannot be accepted, at
     /// once.
     pub fn submit(&self, submission: Submission<ReplyTo>) {
+        reached!();
         self.submit_as(submission, self.shared.submitter());
     }
 
@@ -171,6 +174,7 @@ impl Sequencer {
         document: Option<Vec<u8>>,
         wait: Option<Wait>,
     ) -> Option<Reply> {
+        reached!();
         let (send, receive) = sync_channel(1);
         let to: ReplyTo = Box::new(move |reply, delivery| delivery.settle(send.send(reply).is_ok()));
         let submission = Submission { command, correlation, document, wait, on_decided: None, to };
@@ -179,6 +183,7 @@ impl Sequencer {
     }
 
     fn submit_as(&self, submission: Submission<ReplyTo>, runner: Runner) {
+        reached!();
         match self.shared.inbox.submit(submission) {
             Ok(()) => self.shared.run(runner),
             Err((to, why)) => to(Err(why), Delivery::default()),
@@ -187,6 +192,7 @@ impl Sequencer {
 
     /// The connection of a waiter has closed: the waiter is dropped, and those behind it move up.
     pub fn disconnect(&self, connection: WaiterConnection) {
+        reached!();
         connection.close();
         if self.shared.inbox.disconnect(connection) {
             self.shared.spawn_turns();
@@ -195,12 +201,14 @@ impl Sequencer {
 
     /// Replies to all waiters that the shard is about to stop.
     pub fn dismiss(&self) {
+        reached!();
         self.shared.inbox.dismiss();
         self.shared.spawn_turns();
     }
 
     /// Queries the state. What the query returns is done once that state is durable.
     pub fn query(&self, query: Query) -> Result<(), Unavailable> {
+        reached!();
         self.shared.inbox.query(query)?;
         self.shared.run(self.shared.submitter());
         Ok(())
@@ -208,34 +216,47 @@ impl Sequencer {
 
     /// Whether it can grant leases durably.
     pub fn health(&self) -> Health {
+        reached!();
         self.shared.health()
     }
 
     /// Truncates the log up to `floor`, as soon as the log is not in use.
     pub fn raise_floor(&self, floor: Seq) {
+        reached!();
         self.shared.inbox.raise_floor(floor);
         self.shared.spawn_turns();
     }
 
     /// Accepts no further commands, and ends when every accepted one has its reply. Returns at once.
     pub fn close(&self) {
+        reached!();
         self.shared.inbox.close();
         self.shared.spawn_turns();
     }
 
     /// Whether it has ended: closed with every reply sent, failed, or deposed.
     pub fn has_ended(&self) -> bool {
+        reached!();
         self.shared.has_ended()
+    }
+
+    /// Reads the state at once, for tests and the simulator: what it shows may not be durable. A [`Sequencer::query`] shows
+    /// what is.
+    pub fn inspect<T>(&self, read: impl FnOnce(&Shard<ReplyTo>) -> T) -> T {
+        reached!();
+        self.shared.inspect(read)
     }
 
     /// Ends it as a crash would: nothing more is decided, appended or published.
     pub fn abandon(&self) {
+        reached!();
         self.shared.abandon();
     }
 }
 
 impl Drop for Sequencer {
     fn drop(&mut self) {
+        reached!();
         self.shared.inbox.close();
         self.shared.run(Runner::BLOCKING);
         self.shared.wait_until_ended();

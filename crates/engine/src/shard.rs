@@ -6,8 +6,7 @@
 //! **Invariant.** The output of a turn (replies, refusals, query results, events) is published after the turn's batch
 //! and all earlier ones are durable, in this order.
 //!
-//! **What is absent.** Threads, inboxes, stores. The sequencer drives a shard with threads and a disk, the simulator
-//! with neither.
+//! **What is absent.** Threads, inboxes, stores: the sequencer has those.
 
 mod long_command;
 

@@ -311,6 +311,8 @@ faults! {
     ExpiredHoldersBlock = "expired-holders-block" in "engine/src/decider.rs" caught by "engine/waiting",
     /// New work is accepted although the log has no space for it.
     NoSpaceIgnored = "no-space-ignored" in "engine/src/shard.rs" caught by "engine/shard",
+    /// A full disk refuses releases too: they need as much log space as anything else.
+    ReleasesNeedMost = "releases-need-most" in "engine/src/sequencer/turn.rs" caught by "servers",
     /// Responses are sent before the append.
     AnswerEarly = "answer-early" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
     /// Rejections are sent before the append.

@@ -5,7 +5,7 @@
 //! hold a lease, and wait for too short a time. In the **fault-free** period nothing is lost, holders release their
 //! leases or let them expire, and an agent whose attempt dies releases the leases that the server names and retries.
 //!
-//! Checks after each batch of the server:
+//! Checks each time the server has run all of its jobs:
 //! - **No deadlock cycle.** The wait-for graph is acyclic, and every waiting attempt is older than everything that
 //!   blocks it ([`cycles`](crate::servers::cycles), by brute force).
 //! - **No unbounded wait.** Every waiter belongs to a pending request, is not past its timeout, and the server is due to

@@ -93,7 +93,11 @@ fn try_seeds(args: &Args) -> Result<String, String> {
         servers.add(&simulate_servers(args, seed)?);
         agents.add(&simulate_agents(args, seed)?);
     }
-    Ok(format!("{count} seeds\n{trials}\n{servers}\n{agents}"))
+    let unreached = engine::internals::reach::unreached();
+    let reach = if unreached.is_empty() { "none".into() } else { unreached.join(", ") };
+    Ok(format!(
+        "{count} seeds\n{trials}\n{servers}\n{agents}\nfunctions of the sequencer never reached: {reach}"
+    ))
 }
 
 fn simulate_agents(args: &Args, seed: u64) -> Result<sim::agents::AgentStats, String> {

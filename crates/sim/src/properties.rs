@@ -377,6 +377,12 @@ impl ClientProperties {
                 reported.remaining, lease.ttl_max
             ));
         }
+        if reported.remaining == Span(0) {
+            // The response was written after the deadline, and claims nothing but that there was a renewal.
+            let over = renewed.map(|_| reported.latest());
+            lease.latest = lease.latest.map(|latest| over.map_or(latest, |over| latest.max(over)));
+            return Ok(());
+        }
         let settled = lease.extending.is_empty();
         let allowed = renewed.map_or(TrueTime(0), |ttl| later(reported.at, ttl));
         let bound = lease.latest.filter(|_| settled).map(|latest| latest.max(allowed));

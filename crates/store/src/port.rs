@@ -243,7 +243,8 @@ pub enum ErrorKind {
     Gone,
     /// The bytes differ from what was written. Do not build on them.
     Damaged,
-    /// Whether the batch was appended is not known: append the same bytes again until it is.
+    /// Whether the batch was appended, or the log is still owned, is not known: append the same bytes again, or confirm
+    /// again, until it is.
     Undecided,
     /// The store cannot be used like this: opened by another process, on a network filesystem, or in the
     /// wrong state for the call.

@@ -21,6 +21,7 @@ pub(super) struct Inbox {
 }
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a report of its own")]
 struct InboxState {
     submissions: VecDeque<Submission<ReplyTo>>,
     /// How many of the submissions are requests for leases.
@@ -61,16 +62,19 @@ pub(super) struct Arrivals {
 
 /// Whether a command asks for a lease.
 pub(super) fn is_lease_request(submission: &Submission<ReplyTo>) -> bool {
+    reached!();
     matches!(submission.command.action, Action::Acquire(_) | Action::Reserve(_))
 }
 
 impl Inbox {
     pub(super) fn new(max: usize) -> Inbox {
+        reached!();
         Inbox { max, state: Mutex::default() }
     }
 
     /// Adds a command, or returns its reply address with the reason why not.
     pub(super) fn submit(&self, submission: Submission<ReplyTo>) -> Result<(), (ReplyTo, Unavailable)> {
+        reached!();
         let mut state = self.lock();
         if state.is_closed {
             return Err((submission.to, Unavailable::Stopped));
@@ -87,6 +91,7 @@ impl Inbox {
     }
 
     pub(super) fn query(&self, query: Query) -> Result<(), Unavailable> {
+        reached!();
         let mut state = self.lock();
         if state.is_closed {
             return Err(Unavailable::Stopped);
@@ -100,6 +105,7 @@ impl Inbox {
 
     /// Whether there was room. A connection that is closed is also noticed when its waiter would be served.
     pub(super) fn disconnect(&self, connection: WaiterConnection) -> bool {
+        reached!();
         let mut state = self.lock();
         let has_room = state.disconnected.len() < self.max;
         if has_room {
@@ -110,45 +116,54 @@ impl Inbox {
 
     /// Reports what became of a response that carries a lease.
     pub(super) fn report_delivery(&self, lease: LeaseId, reached: bool) {
+        reached!();
         let mut state = self.lock();
         state.deliveries.push_back((lease, reached));
         state.failed_deliveries += usize::from(!reached);
     }
 
     pub(super) fn dismiss(&self) {
+        reached!();
         self.lock().is_dismissed = true;
     }
 
     /// The highest floor counts.
     pub(super) fn raise_floor(&self, floor: Seq) {
+        reached!();
         let mut state = self.lock();
         state.floor = state.floor.max(Some(floor));
     }
 
     pub(super) fn take_floor(&self) -> Option<Seq> {
+        reached!();
         self.lock().floor.take()
     }
 
     pub(super) fn has_floor(&self) -> bool {
+        reached!();
         self.lock().floor.is_some()
     }
 
     /// Whether a worker must be spawned: false if one is about to run a turn.
     pub(super) fn note_spawned(&self) -> bool {
+        reached!();
         !std::mem::replace(&mut self.lock().is_spawned, true)
     }
 
     /// The worker runs a turn now: what arrives from here on needs another.
     pub(super) fn note_started(&self) {
+        reached!();
         self.lock().is_spawned = false;
     }
 
     pub(super) fn close(&self) {
+        reached!();
         self.lock().is_closed = true;
     }
 
     /// Takes what a turn can take. Whoever takes has `core`, so that what arrived first is decided first.
     pub(super) fn take(&self, capacity: Capacity) -> Arrivals {
+        reached!();
         let mut state = self.lock();
         let takes_commands = capacity != Capacity::Nothing;
         if takes_commands {
@@ -171,6 +186,7 @@ impl Inbox {
     /// Puts back what the batch had no capacity for, in front of what has arrived since. An empty queue returns for its
     /// allocation.
     pub(super) fn put_back(&self, mut left: Arrivals) {
+        reached!();
         let mut state = self.lock();
         let is_larger = left.submissions.capacity() > state.submissions.capacity();
         if !left.submissions.is_empty() || (state.submissions.is_empty() && is_larger) {
@@ -191,6 +207,7 @@ impl Inbox {
 
     /// Whether a turn with this capacity has something to take. Deliveries that succeeded can wait for the next turn.
     pub(super) fn has_work(&self, capacity: Capacity) -> bool {
+        reached!();
         let state = self.lock();
         let takeable = match capacity {
             Capacity::Nothing => return false,
@@ -206,11 +223,13 @@ impl Inbox {
 
     /// Whether it is closed, and every command and query was taken.
     pub(super) fn is_exhausted(&self) -> bool {
+        reached!();
         let state = self.lock();
         state.is_closed && state.submissions.is_empty() && state.queries.is_empty()
     }
 
     fn lock(&self) -> MutexGuard<'_, InboxState> {
+        reached!();
         lock(&self.state)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kernel::{LeaseId, Span, Time};
-use store::{ErrorKind, LogStore, StoreError};
+use store::{BATCH_MAX, ErrorKind, LogStore, StoreError};
 
 use super::batch::PendingBatch;
 use super::inbox::{Capacity, Inbox, is_lease_request};
@@ -124,6 +124,7 @@ impl Shared {
         on_end: OnEnd,
         executor: &Arc<dyn Executor>,
     ) -> Arc<Shared> {
+        reached!();
         let is_instant = log.is_instant();
         let health = health_of(&mut *log);
         let space = health.space;
@@ -164,15 +165,18 @@ impl Shared {
 
     /// A thread that submits and must not block.
     pub(super) fn submitter(&self) -> Runner {
+        reached!();
         if self.is_instant { Runner::INSTANT } else { Runner::NON_BLOCKING }
     }
 
     pub(super) fn health(&self) -> Health {
+        reached!();
         lock(&self.health).clone()
     }
 
     /// Runs turns on a worker.
     pub(super) fn spawn_turns(&self) {
+        reached!();
         if !self.inbox.note_spawned() {
             return;
         }
@@ -186,6 +190,7 @@ impl Shared {
     }
 
     fn on_timer(&self) {
+        reached!();
         let mut core = self.lock_core();
         core.armed = None;
         core.retries = true;
@@ -195,6 +200,7 @@ impl Shared {
 
     /// A response that carries a lease was handed to its socket, or failed. A grant may have to be undone.
     pub(super) fn report_delivery(&self, lease: LeaseId, reached: bool) {
+        reached!();
         self.inbox.report_delivery(lease, reached);
         if !reached && !planted!(FailedDeliveryUnnoticed) {
             self.spawn_turns();
@@ -203,6 +209,7 @@ impl Shared {
 
     /// Runs turns until there is nothing to do, or another thread does it.
     pub(super) fn run(&self, runner: Runner) {
+        reached!();
         let _guard = PanicGuard::new(self);
         for _ in 0..runner.turns {
             if !self.turn(runner) {
@@ -216,6 +223,7 @@ impl Shared {
 
     /// One turn. Whether to run another.
     fn turn(&self, runner: Runner) -> bool {
+        reached!();
         let Some(mut core) = self.core_for(runner) else { return false };
         if core.has_ended {
             return false;
@@ -240,6 +248,7 @@ impl Shared {
     }
 
     fn spawn_append(&self, work: Work) {
+        reached!();
         let this = self.this.upgrade().expect("a turn is run through a reference");
         self.executor.spawn(Box::new(move || {
             let _guard = PanicGuard::new(&this);
@@ -252,6 +261,7 @@ impl Shared {
     /// Appends a batch, publishes it, maintains the log and brings the writer back. Whether to run another turn: always,
     /// unless the append failed or is to be repeated.
     fn append(&self, mut work: Work) -> bool {
+        reached!();
         if let Some(batch) = &mut work.batch
             && let Err(error) = work.writer.append(batch)
         {
@@ -280,6 +290,7 @@ impl Shared {
 
     /// Truncates the log where that was asked for, and sees to space for the next batch.
     fn maintain(&self, log: &mut dyn LogStore) -> Health {
+        reached!();
         if let Some(floor) = self.inbox.take_floor() {
             // What cannot be freed now is freed when the floor is raised next, or when the log is opened.
             let _ = log.raise_floor(floor);
@@ -292,6 +303,7 @@ impl Shared {
     }
 
     fn set_health(&self, health: Health) {
+        reached!();
         let mut known = lock(&self.health);
         if *known != health {
             *known = health;
@@ -300,6 +312,7 @@ impl Shared {
 
     /// Keeps an append whose outcome is not known, to repeat it.
     fn postpone(&self, work: Work, error: StoreError) -> bool {
+        reached!();
         let mut core = self.lock_core();
         core.writer = WriterSlot::Undecided(Box::new(work));
         core.retries = false;
@@ -312,6 +325,7 @@ impl Shared {
 
     /// Closed, and every reply was sent.
     fn finish(&self, mut work: Work) {
+        reached!();
         // Without the mark the next start copies the last batch, as after a crash.
         let _ = work.writer.log.mark_clean_stop();
         let mut core = self.lock_core();
@@ -325,6 +339,7 @@ impl Shared {
     /// Ends before its owner closed it. From here on nothing is decided and nothing is published. Callers without a reply
     /// lose their reply address, unless it is certain that their commands did not happen. Returns false: no more turns.
     fn end(&self, why: Ended, work: Option<Work>) -> bool {
+        reached!();
         self.is_failed.store(true, Ordering::Release);
         self.inbox.close();
         let mut core = self.lock_core();
@@ -348,8 +363,14 @@ impl Shared {
         false
     }
 
+    pub(super) fn inspect<T>(&self, read: impl FnOnce(&Shard<ReplyTo>) -> T) -> T {
+        reached!();
+        read(&self.lock_core().shard)
+    }
+
     /// Ends it as a crash would.
     pub(super) fn abandon(&self) {
+        reached!();
         self.inbox.close();
         let mut core = self.lock_core();
         core.has_ended = true;
@@ -361,15 +382,18 @@ impl Shared {
     }
 
     fn note_ended(&self) {
+        reached!();
         *lock(&self.ended) = true;
         self.has_ended.notify_all();
     }
 
     pub(super) fn has_ended(&self) -> bool {
+        reached!();
         *lock(&self.ended)
     }
 
     pub(super) fn wait_until_ended(&self) {
+        reached!();
         let mut ended = lock(&self.ended);
         while !*ended {
             ended = self.has_ended.wait(ended).unwrap_or_else(PoisonError::into_inner);
@@ -377,6 +401,7 @@ impl Shared {
     }
 
     fn core_for(&self, runner: Runner) -> Option<MutexGuard<'_, Core>> {
+        reached!();
         if runner.waits {
             return Some(self.lock_core());
         }
@@ -388,12 +413,14 @@ impl Shared {
     }
 
     fn lock_core(&self) -> MutexGuard<'_, Core> {
+        reached!();
         self.core.lock().unwrap_or_else(ended_by_panic)
     }
 }
 
 /// A turn that panicked left a state that no log leads to: it has ended, before anyone else looks at it.
 fn ended_by_panic(poisoned: PoisonError<MutexGuard<'_, Core>>) -> MutexGuard<'_, Core> {
+    reached!();
     let mut core = poisoned.into_inner();
     core.has_ended |= !planted!(PoisonIgnored);
     core
@@ -408,12 +435,14 @@ struct PanicGuard<'a> {
 
 impl<'a> PanicGuard<'a> {
     fn new(shared: &'a Shared) -> PanicGuard<'a> {
+        reached!();
         PanicGuard { shared, was_panicking: std::thread::panicking() }
     }
 }
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
+        reached!();
         if std::thread::panicking() && !self.was_panicking {
             let error = StoreError::new(ErrorKind::Io, "a batch was left unfinished by a panic");
             self.shared.end(Ended::Failed(error), None);
@@ -424,6 +453,7 @@ impl Drop for PanicGuard<'_> {
 impl Core {
     /// Decides what has arrived, as far as the batch has capacity. What is left goes back to the inbox.
     fn decide(&mut self, inbox: &Inbox) {
+        reached!();
         if !self.has_something() {
             self.stopwatch = Stopwatch::start();
         }
@@ -480,6 +510,7 @@ impl Core {
 
     /// What a turn can take from the inbox.
     fn capacity(&self) -> Capacity {
+        reached!();
         match (self.is_full(), self.shard.is_handing_off()) {
             (true, _) => Capacity::Nothing,
             (false, true) => Capacity::NoLeaseRequests,
@@ -490,23 +521,27 @@ impl Core {
     /// Replies to waiters that were served do not count: they would keep renewals out of every batch of a large
     /// hand-off.
     fn is_full(&self) -> bool {
+        reached!();
         let replies = self.shard.load().1.saturating_sub(self.shard.served());
         self.shard.is_full() || replies + self.shard.contended() + self.queries.len() >= BATCH_COMMANDS
     }
 
     /// Whether the batch under way contains anything: records, replies, or results of queries.
     fn has_something(&self) -> bool {
+        reached!();
         let (bytes, replies) = self.shard.load();
         bytes > 0 || replies > 0 || self.shard.contended() > 0 || !self.queries.is_empty()
     }
 
     /// Nothing is under way.
     fn is_idle(&self) -> bool {
+        reached!();
         self.is_here() && !self.has_something()
     }
 
     /// Whether the log is here, or an append that this turn may repeat.
     fn is_here(&self) -> bool {
+        reached!();
         match self.writer {
             WriterSlot::Here(_) => true,
             WriterSlot::Appending => false,
@@ -516,11 +551,13 @@ impl Core {
 
     /// The writer and the batch under way, if the writer is here and there is something to append.
     fn take_batch(&mut self) -> Option<Work> {
+        reached!();
         if self.has_something() { self.take_writer() } else { None }
     }
 
     /// The same, also for the log's own sake; or the append to be repeated.
     fn take_work(&mut self, wants_log: bool) -> Option<Work> {
+        reached!();
         if !(wants_log || self.has_something()) {
             return None;
         }
@@ -535,6 +572,7 @@ impl Core {
     }
 
     fn take_writer(&mut self) -> Option<Work> {
+        reached!();
         match std::mem::replace(&mut self.writer, WriterSlot::Appending) {
             WriterSlot::Here(mut writer) => {
                 let batch = self.has_something().then(|| self.seal(&mut writer));
@@ -549,6 +587,7 @@ impl Core {
 
     /// Ends the batch under way.
     fn seal(&mut self, writer: &mut Writer) -> PendingBatch {
+        reached!();
         let mut turn = self.shard.end_turn();
         if planted!(AnswerEarly) {
             for (to, reply, _) in turn.replies.drain(..) {
@@ -564,6 +603,7 @@ impl Core {
 
     /// Sets the timer for what is due next. Whether something is due now and can be done now.
     fn arm_timer(&mut self) -> bool {
+        reached!();
         if self.is_full() {
             // Whoever brings the log back runs a turn.
             return false;
@@ -584,6 +624,7 @@ impl Core {
     }
 
     fn set_space(&mut self, space: LogSpace) {
+        reached!();
         self.space = space;
         if !self.is_stopping {
             self.shard.set_space(space);
@@ -592,6 +633,7 @@ impl Core {
 
     /// Replies to the waiters. Nothing is logged after the batch under way.
     fn stop(&mut self) {
+        reached!();
         if !std::mem::replace(&mut self.is_stopping, true) {
             self.shard.stop();
         }
@@ -600,6 +642,7 @@ impl Core {
     /// All reply addresses that are left: nothing will be published. To be dropped without `core`: who is dropped may
     /// submit.
     fn take_replies(&mut self) -> Vec<ReplyTo> {
+        reached!();
         let mut left = self.shard.take_pending();
         if let WriterSlot::Undecided(work) = std::mem::replace(&mut self.writer, WriterSlot::Appending) {
             left.extend(work.into_replies());
@@ -611,6 +654,7 @@ impl Core {
 impl Writer {
     /// Makes a batch durable, and marks it if enough has been logged since the last mark.
     fn append(&mut self, batch: &mut PendingBatch) -> Result<(), StoreError> {
+        reached!();
         batch
             .append(&mut *self.log)
             .or_else(|error| if planted!(FailureIgnored) { Ok(()) } else { Err(error) })?;
@@ -627,16 +671,19 @@ impl Writer {
 
 impl Work {
     fn into_replies(self) -> impl Iterator<Item = ReplyTo> {
+        reached!();
         self.batch.into_iter().flat_map(|batch| batch.turn.replies).map(|(to, ..)| to)
     }
 }
 
 /// Reserves space for a batch and a segment behind it; says what the log can take.
 fn health_of(log: &mut dyn LogStore) -> Health {
+    reached!();
     match log.reserve() {
         Ok(()) => Health { space: LogSpace::Plenty, reason: None, is_undecided: false },
         Err(error) => {
-            let fits = log.capacity().bytes >= RESERVE_MIN;
+            let needed = if planted!(ReleasesNeedMost) { BATCH_MAX as u64 } else { RESERVE_MIN };
+            let fits = log.capacity().bytes >= needed;
             let space = if fits { LogSpace::Reserve } else { LogSpace::Nothing };
             Health { space, reason: Some(error.what), is_undecided: false }
         }

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::internals::shard::TurnOutput;
-use engine::{Advice, Blocked, Decision, Reply, Submission, Wait, WaiterConnection};
+use engine::{Advice, Blocked, Decision, Reply, Wait, WaiterConnection};
 use kernel::{Action, Age, Command, Granted, Outcome, Response, Span};
 
 use super::agent::{Agent, AgentRequest, NextStep, request};
@@ -18,7 +17,10 @@ use crate::servers::client::namespace;
 use crate::servers::clock::{Machine, TrueTime};
 use crate::servers::cycles;
 use crate::servers::ledger::Ledger;
-use crate::servers::server::{Backend, LIMITS, RequestNumber, Server, ServerError};
+use crate::servers::outbox::PublishedReply;
+use crate::servers::server::{
+    Backend, LIMITS, RequestNumber, Server, ServerError, ServerRequest, TIMER_LATE, TIMER_MAX, WorldSize,
+};
 
 pub(super) struct AgentSimulation<'a> {
     rng: Rng,
@@ -134,7 +136,8 @@ impl<'a> AgentSimulation<'a> {
     fn start(&mut self) -> Result<(), String> {
         self.writers += 1;
         let backend = Backend::Disk(self.fs.clone());
-        let server = Server::start(&backend, &self.machine, self.writers, &mut self.ledger);
+        let server =
+            Server::start(&WorldSize::SMALL, &backend, &self.machine, self.writers, &mut self.ledger);
         self.server = Some(server.map_err(|error| format!("no start: {error:?}"))?);
         Ok(())
     }
@@ -144,7 +147,7 @@ impl<'a> AgentSimulation<'a> {
         let agents = self.agents.iter().enumerate();
         let acts = agents.filter_map(|(number, agent)| agent.next_at(self.may_begin(number)));
         let arrives = self.transit.iter().map(|(at, ..)| *at);
-        let due = self.server.as_ref().and_then(|server| server.shard.until_due());
+        let due = self.server.as_ref().and_then(Server::until_timer);
         let wakes = due.map(|span| after(self.now, span.0));
         let next = acts.chain(arrives).chain(wakes).min().unwrap_or(after(self.now, 1000));
         let late = if self.period == Period::Faulty && self.rng.one_in(8) { self.rng.below(500) } else { 0 };
@@ -243,27 +246,27 @@ impl<'a> AgentSimulation<'a> {
     fn turn(&mut self, arrived: Vec<(RequestNumber, AgentRequest)>) -> Result<(), ServerError> {
         let mut server = self.server.take().expect("it was just started");
         let numbers: Vec<RequestNumber> = arrived.iter().map(|(number, _)| *number).collect();
-        let mut submissions = Vec::new();
         for (number, request) in arrived {
-            self.submit(&server, number, request, &mut submissions);
+            self.submit(&mut server, number, request)?;
         }
         loop {
-            let turn = server.turn(submissions, &mut self.ledger)?;
-            self.stats.batches += 1;
+            server.settle(&mut self.rng, &mut self.ledger)?;
+            server.show_state(&mut self.ledger);
+            self.stats.settled += 1;
             if self.period == Period::Faulty && self.rng.one_in(200) {
-                // The batch is durable, and no response was sent.
+                // All batches are durable, and no response was sent.
                 self.server_crashes();
                 return Ok(());
             }
-            // The retraction of undelivered grants takes another batch.
-            let again = self.publish(&mut server, turn)?;
-            cycles::check(&server.shard).map_err(ServerError::Violation)?;
+            self.publish(&server)?;
+            server.inspect(cycles::check).map_err(ServerError::Violation)?;
             self.check_waits(&server).map_err(ServerError::Violation)?;
-            if !again {
+            // The retraction of undelivered grants takes another batch.
+            if server.is_quiet() {
                 break;
             }
-            submissions = Vec::new();
         }
+        server.check_at_rest().map_err(ServerError::Violation)?;
         self.stats.waits += numbers.iter().filter(|number| self.pending.contains_key(number)).count() as u64;
         self.server = Some(server);
         Ok(())
@@ -272,12 +275,11 @@ impl<'a> AgentSimulation<'a> {
     /// As the server does: a manifest marks its agent alive, and an attempt without a valid age gets a new one.
     fn submit(
         &mut self,
-        server: &Server,
+        server: &mut Server,
         number: RequestNumber,
         mut request: AgentRequest,
-        to: &mut Vec<Submission<RequestNumber>>,
-    ) {
-        let now = server.shard.now();
+    ) -> Result<(), ServerError> {
+        let now = server.now();
         let fresh = Age { at: now, tie: self.rng.number() };
         if let Action::Acquire(grant) = &mut request.command.action {
             let age = grant.attempt.filter(|age| age.counts_at(now)).unwrap_or(fresh);
@@ -285,7 +287,11 @@ impl<'a> AgentSimulation<'a> {
             request.must_be_granted = self.is_oldest(server, request.agent, &request.command, age);
             self.stats.tries += 1;
             self.stats.oldest += u64::from(request.must_be_granted);
-            to.push(Submission::new(self.agents[request.agent].announce(false), RequestNumber::MAX));
+            let announce = self.agents[request.agent].announce(false);
+            // Its response is not awaited.
+            let unused = RequestNumber::MAX - number;
+            let announce = ServerRequest { number: unused, command: announce, document: None, wait: None };
+            server.submit(announce, &mut self.ledger)?;
         }
         request.until = (request.wait > 0).then(|| now.after(Span(request.wait)));
         let wait = request
@@ -293,39 +299,38 @@ impl<'a> AgentSimulation<'a> {
             .map(|_| Wait { timeout: Span(request.wait), connection: request.connection.clone() });
         let waits = wait.as_ref().map(|wait| wait.connection.clone());
         self.properties.arrived(number, &request.command, waits, self.now);
-        to.push(Submission { wait, ..Submission::new(request.command.clone(), number) });
+        let command = request.command.clone();
         self.pending.insert(number, request);
+        server.submit(ServerRequest { number, command, document: None, wait }, &mut self.ledger)
     }
 
     /// Whether no conflicting holder and no waiter is older, in a fault-free period that has settled.
     fn is_oldest(&self, server: &Server, agent: usize, command: &Command, age: Age) -> bool {
         let (Period::Busy(since) | Period::Draining(since)) = self.period else { return false };
         let Action::Acquire(grant) = &command.action else { return false };
-        let (kernel, now) = (server.shard.kernel(), server.shard.now());
         let agent = &self.agents[agent];
-        let mut holders = kernel.conflicts(&grant.namespace, &grant.bundle, now);
-        let holds = kernel.leases_of_session(&namespace(), &agent.identity, agent.session(), now);
-        self.now >= after(since, SETTLE)
-            && holds.is_empty()
-            && holders.all(|lease| age < lease.age)
-            && server.shard.waiters().iter().all(|(_, waiter)| age < waiter.age)
+        server.inspect(|shard| {
+            let (kernel, now) = (shard.kernel(), shard.now());
+            let mut holders = kernel.conflicts(&grant.namespace, &grant.bundle, now);
+            let holds = kernel.leases_of_session(&namespace(), &agent.identity, agent.session(), now);
+            self.now >= after(since, SETTLE)
+                && holds.is_empty()
+                && holders.all(|lease| age < lease.age)
+                && shard.waiters().iter().all(|(_, waiter)| age < waiter.age)
+        })
     }
 
-    /// Sends the responses. Returns whether a grant has to be retracted.
-    fn publish(&mut self, server: &mut Server, turn: TurnOutput<RequestNumber>) -> Result<bool, ServerError> {
-        let mut retract = false;
-        for (number, reply, lease) in turn.replies {
+    /// Sends the responses.
+    fn publish(&mut self, server: &Server) -> Result<(), ServerError> {
+        for PublishedReply { number, reply, delivery, .. } in server.take_replies() {
             let Some(request) = self.pending.remove(&number) else { continue };
             (self.trace_line)(format!("{} {number} {} {reply:?}", self.now.0, request.agent));
             let faulty = self.period == Period::Faulty;
             let lost = request.connection.is_closed() || faulty && self.rng.one_in(15);
             // A response can be lost without an error at the server.
             let lost_silently = faulty && self.rng.one_in(20);
-            if let Some(lease) = lease {
-                server.shard.delivered(lease, !lost);
-                retract |= lost;
-            }
-            let written = ResponseTime { at: self.now, now: server.shard.now() };
+            delivery.settle(!lost);
+            let written = ResponseTime { at: self.now, now: server.now() };
             self.properties
                 .responded(number, &reply, !lost && !lost_silently, written)
                 .map_err(ServerError::Violation)?;
@@ -333,8 +338,7 @@ impl<'a> AgentSimulation<'a> {
                 self.receive(number, &request, &reply).map_err(ServerError::Violation)?;
             }
         }
-        self.properties.check_order().map_err(ServerError::Violation)?;
-        Ok(retract)
+        self.properties.check_order().map_err(ServerError::Violation)
     }
 
     fn receive(
@@ -421,24 +425,26 @@ impl<'a> AgentSimulation<'a> {
 
     /// Every waiter belongs to a pending request, is not past its timeout, and the server wakes up by then.
     fn check_waits(&self, server: &Server) -> Result<(), String> {
-        let now = server.shard.now();
-        let wakes = server.shard.until_due();
-        for (ticket, waiter) in server.shard.waiters().iter() {
-            let request = self.pending.values().find(|request| request.connection == waiter.connection);
-            let until = request.and_then(|request| request.until);
-            let Some(until) = until else {
-                return Err(format!("{ticket:?} has no pending request: {waiter:?}"));
-            };
-            if until < now {
-                return Err(format!("{ticket:?} is past its timeout {until:?} at {now:?}: {waiter:?}"));
+        server.inspect(|shard| {
+            let (now, wakes) = (shard.now(), server.until_timer());
+            for (ticket, waiter) in shard.waiters().iter() {
+                let request = self.pending.values().find(|request| request.connection == waiter.connection);
+                let until = request.and_then(|request| request.until);
+                let Some(until) = until else {
+                    return Err(format!("{ticket:?} has no pending request: {waiter:?}"));
+                };
+                if until.after(TIMER_LATE) < now {
+                    return Err(format!("{ticket:?} is past its timeout {until:?} at {now:?}: {waiter:?}"));
+                }
+                let latest = now.until(until).0.min(TIMER_MAX.0) + 1 + TIMER_LATE.0;
+                if wakes.is_none_or(|span| span.0 > latest) && server.is_quiet() {
+                    return Err(format!(
+                        "{ticket:?} waits until {until:?}, and the server's next wake-up is in {wakes:?}"
+                    ));
+                }
             }
-            if wakes.is_none_or(|span| span.0 > now.until(until).0 + 1) {
-                return Err(format!(
-                    "{ticket:?} waits until {until:?}, and the server's next wake-up is in {wakes:?}"
-                ));
-            }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// No attempt may take longer than its bound.

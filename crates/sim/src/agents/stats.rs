@@ -5,8 +5,8 @@ use std::fmt;
 /// Counters of one or more simulations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentStats {
-    /// Batches that servers decided, after each of which all waiters were checked.
-    pub batches: u64,
+    /// Times a server came to rest, after each of which all waiters were checked.
+    pub settled: u64,
     /// Tries that reached a server.
     pub tries: u64,
     /// Attempts that were granted.
@@ -34,7 +34,7 @@ pub struct AgentStats {
 impl AgentStats {
     /// Adds another simulation's counters.
     pub fn add(&mut self, other: &AgentStats) {
-        self.batches += other.batches;
+        self.settled += other.settled;
         self.tries += other.tries;
         self.grants += other.grants;
         self.deaths += other.deaths;
@@ -53,7 +53,7 @@ impl fmt::Display for AgentStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "agents: {} tries ({} granted, {} died, {} waited, {} timed out) in {} batches, {} server crashes, {} agent \
+            "agents: {} tries ({} granted, {} died, {} waited, {} timed out), {} checks of all waiters, {} server crashes, {} agent \
              restarts; {} tries of the oldest attempt, all granted; {} attempts granted within their bound, after at \
              most {} ms and {} tries",
             self.tries,
@@ -61,7 +61,7 @@ impl fmt::Display for AgentStats {
             self.deaths,
             self.waits,
             self.timeouts,
-            self.batches,
+            self.settled,
             self.crashes,
             self.restarts,
             self.oldest,

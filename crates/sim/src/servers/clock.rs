@@ -46,6 +46,11 @@ impl Machine {
         self.state().now = now;
     }
 
+    /// True time, which only checks may know.
+    pub fn true_time(&self) -> TrueTime {
+        self.state().now
+    }
+
     /// Sets the offset of the wall clock.
     pub fn jump(&self, wall_micros: i64) {
         self.state().wall_micros = wall_micros;

@@ -2,16 +2,17 @@
 //!
 //! **Checks.** Until its deadline, in true time, no conflicting lease is granted, unless a request could have ended the
 //! first one. Tokens of a resource only grow. Versions never go back. An idempotency key has one lease. A conflict names
-//! no lease whose release was acknowledged before the request was sent. After a crash the recovered state is the last
-//! acknowledged one, or one batch later.
+//! no lease whose release was acknowledged before the request was sent. After a crash the recovered state is the one
+//! after the last durable batch, or after a batch that was in flight.
 
 use std::collections::BTreeMap;
 
 use kernel::{
-    Action, Bundle, Command, Granted, Identity, LeaseId, Live, Outcome, RequestKey, Response, Snapshot, Time,
-    Token, Version,
+    Action, Bundle, Command, Granted, Identity, Kernel, LeaseId, Live, Lsn, Outcome, RequestKey, Response,
+    Snapshot, Time, Token, Version,
 };
 
+use engine::internals::shard::StateDigest;
 use engine::internals::waiting::lease_request_of;
 use engine::{Blocked, Decision};
 
@@ -26,8 +27,24 @@ pub struct Ledger {
     requests: BTreeMap<(Identity, RequestKey), LeaseId>,
     /// The time at which a release was acknowledged.
     ended: BTreeMap<LeaseId, TrueTime>,
-    durable: Option<Snapshot>,
-    pending: Option<Snapshot>,
+    /// The last record of the last durable batch.
+    durable: Option<Lsn>,
+    /// The last records of batches that may become durable instead of each other.
+    in_flight: Vec<Lsn>,
+    /// States of servers from `durable` on. Two servers may have used the same LSN.
+    states: Vec<KnownState>,
+}
+
+struct KnownState {
+    digest: StateDigest,
+    snapshot: Option<Snapshot>,
+}
+
+impl KnownState {
+    fn is(&self, kernel: &Kernel) -> bool {
+        self.digest.hash == kernel.state_hash()
+            && self.snapshot.as_ref().is_none_or(|snapshot| *snapshot == kernel.snapshot())
+    }
 }
 
 struct Promise {
@@ -81,27 +98,49 @@ impl Ledger {
         }
     }
 
-    /// A server is about to append a batch that leads to this state.
-    pub fn appending(&mut self, state: Snapshot) {
-        self.pending = Some(state);
-    }
-
-    /// That batch is durable.
-    pub fn appended(&mut self) {
-        self.durable = self.pending.take();
-    }
-
-    /// A server has recovered this state; fails if it is neither the durable nor the pending one.
-    pub fn recovered(&mut self, state: &Snapshot) -> Result<(), String> {
-        let fits = |known: &Option<Snapshot>| known.as_ref() == Some(state);
-        if self.durable.is_some() && !fits(&self.durable) && !fits(&self.pending) {
-            return Err(format!(
-                "the recovered state is neither the acknowledged one nor one batch later:\n{state:#?}\nacknowledged:\n{:#?}",
-                self.durable
-            ));
+    /// A server has been in this state.
+    pub fn state_seen(&mut self, digest: StateDigest, snapshot: Option<Snapshot>) {
+        match self.states.iter_mut().find(|known| known.digest == digest) {
+            Some(known) => known.snapshot = snapshot.or(known.snapshot.take()),
+            None => self.states.push(KnownState { digest, snapshot }),
         }
-        self.durable = Some(state.clone());
-        self.pending = None;
+    }
+
+    /// The append of a batch up to this record begins, or is repeated.
+    pub fn appending(&mut self, last: Lsn) {
+        if !self.in_flight.contains(&last) {
+            self.in_flight.push(last);
+        }
+    }
+
+    /// That batch is durable: nothing else can have its place in the log.
+    pub fn appended(&mut self, last: Lsn) {
+        self.durable = Some(last);
+        self.in_flight.clear();
+        self.states.retain(|known| known.digest.lsn >= last);
+    }
+
+    /// A server has recovered this state; fails if it is neither the durable one nor one in flight. If the server has
+    /// the log for itself, nothing that was in flight can become durable any more.
+    pub fn recovered(&mut self, kernel: &Kernel, is_exclusive: bool) -> Result<(), String> {
+        let found = kernel.last_lsn();
+        let was_in_flight = self.in_flight.contains(&found);
+        if let Some(durable) = self.durable {
+            let mut known = self.states.iter().filter(|known| known.digest.lsn == found).peekable();
+            let is_known = known.peek().is_none() || known.any(|known| known.is(kernel));
+            if !is_known || found != durable && !was_in_flight {
+                return Err(format!(
+                    "the recovered state is neither the durable one nor one in flight: found={found:?} \
+                     durable={durable:?} in_flight={:?} is_known={is_known}",
+                    self.in_flight
+                ));
+            }
+        }
+        if is_exclusive || self.durable != Some(found) {
+            self.in_flight.clear();
+        }
+        self.durable = Some(found);
+        self.states.retain(|known| known.digest.lsn >= found);
         Ok(())
     }
 

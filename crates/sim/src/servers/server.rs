@@ -1,26 +1,32 @@
-//! A simulated server: a shard, its log and its blobs. It does the work of the sequencer's threads sequentially, in
-//! the same order; the sequencer itself is not simulated.
+//! A simulated server: the real sequencer with its log and its blobs, on an executor whose schedule the seed decides.
 
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::internals::checkpoint::{self, CheckpointError, Mark};
+use engine::internals::checkpoint::{self, CheckpointError, DocumentMove, TruncationPlan};
 use engine::internals::decider::Decider;
 use engine::internals::documents::{BlobId, Term, read_inline};
+use engine::internals::executor::Executor;
 use engine::internals::recovery::{DamagedSnapshot, RecoveryError, SnapshotDamage, recover};
-use engine::internals::shard::{LogSpace, Shard, StateDigest, TurnOutput};
+use engine::internals::sequencer::{Ended, Health, Publish, Sequencer};
+use engine::internals::shard::{Shard, StateDigest};
 use engine::internals::uploads::Uploads;
-use engine::{DocumentLocation, Pin, Submission, TenureConfig};
-use kernel::{Cursor, Document, Event, Kernel, Limits, Slots, Span, Store};
+use engine::{DocumentLocation, Pin, ReplyTo, Submission, TenureConfig, Unavailable, Wait, WaiterConnection};
+use kernel::{Command, Cursor, Document, Kernel, Limits, Lsn, ResourceName, Span, Store, Time, Version};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, RetryPolicy, WriterId};
 use store::{BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
 
-use super::client::Content;
+use super::client::{Content, namespace};
 use super::clock::Machine;
+use super::executor::SimExecutor;
 use super::ledger::Ledger;
+use super::outbox::{LogStep, ObservedLog, Outbox, PublishedReply, VersionRead};
 use crate::disk::SimFs;
 use crate::objects::SimHandle;
+use crate::rng::Rng;
 
 /// The number of a request in the simulation.
 pub type RequestNumber = u64;
@@ -60,22 +66,35 @@ impl From<RecoveryError> for ServerError {
     }
 }
 
-/// A running server.
+/// A request as it reaches a server.
+pub struct ServerRequest {
+    /// Its number.
+    pub number: RequestNumber,
+    /// The command.
+    pub command: Command,
+    /// A document that is stored in the log.
+    pub document: Option<Vec<u8>>,
+    /// For a lease that conflicts with others.
+    pub wait: Option<Wait>,
+}
+
+/// A running server. Dropping it ends its process: nothing more is decided, appended or published.
 pub struct Server {
-    /// The shard under test.
-    pub shard: Shard<RequestNumber>,
-    log: Box<dyn LogStore>,
+    sequencer: Sequencer,
+    executor: Arc<SimExecutor>,
+    outbox: Outbox,
     reader: Box<dyn LogReader>,
     blobs: Arc<dyn BlobStore>,
     /// Uploads of long documents.
     pub uploads: Uploads,
     /// Its clocks.
     pub machine: Machine,
-    last: Option<(Seq, StateDigest)>,
+    /// The last state that the ledger has.
+    seen: Lsn,
 }
 
 const STORE: Store = Store { shard: kernel::Shard(0), shards: 1, hash_seed: 77 };
-/// The limits of every simulated server.
+/// The limits of small worlds.
 pub const LIMITS: Limits = Limits {
     ttl_max: Span(60_000),
     hold_max: Span(20_000),
@@ -95,98 +114,240 @@ pub const LIMITS: Limits = Limits {
     request_window: Span(5000),
     step_max: 4,
 };
-/// Capacity reserved for one batch, in bytes: far more than one batch needs.
-const BATCH_CAPACITY: u64 = 12_000;
-const SEGMENT: u64 = 16_000;
-/// Maximum tries of a request to the object store.
-const TRIES: u32 = 6;
+
+/// The size of a world.
+#[derive(Clone, Copy, Debug)]
+pub struct WorldSize {
+    /// The kernel's limits.
+    pub limits: Limits,
+    /// The length of a segment of a log on disk.
+    pub segment_bytes: u64,
+    /// Maximum tries of a request to the object store.
+    pub tries: u32,
+}
+
+impl WorldSize {
+    /// So small that every limit is reached, and a log has many segments.
+    pub const SMALL: WorldSize = WorldSize { limits: LIMITS, segment_bytes: 16_000, tries: 6 };
+    /// A batch of this size is appended before a small log gets more: its segments are the largest batch that it takes.
+    pub const SMALL_BATCH: usize = 6000;
+}
+
+/// A sequencer sets no timer for longer than this.
+pub const TIMER_MAX: Span = Span(5000);
+/// A timer may be this late: it is not set anew to be due two milliseconds earlier, and clocks count in milliseconds.
+pub const TIMER_LATE: Span = Span(3);
 
 impl Server {
-    /// Recovers the store and opens a tenure; the ledger checks the recovered state.
+    /// Recovers the store and starts a sequencer, which opens a tenure with its first batch. The ledger checks the
+    /// recovered state.
     pub fn start(
+        size: &WorldSize,
         backend: &Backend,
         machine: &Machine,
         writer: u128,
         ledger: &mut Ledger,
     ) -> Result<Server, ServerError> {
-        loop {
-            let (mut log, blobs) = open(backend)?;
-            let mut damaged = Vec::new();
-            let kernel = recover(&*log, &*blobs, STORE.shard, &mut |snapshot| damaged.push(snapshot))?;
-            damaged.iter().try_for_each(damage_found)?;
-            let opening = TenureConfig { store: STORE, writer, limits: LIMITS, slots: Slots::ALL };
-            let found = kernel.snapshot();
-            let decider = Decider::open(kernel, log.bounds().next, Box::new(machine.clone()), &opening)
-                .map_err(|error| ServerError::Violation(error.to_string()))?;
-            let term = decider.kernel().tenure().expect("just opened").open.term;
-            let mut shard = Shard::new(decider);
-            let opened: TurnOutput<RequestNumber> = shard.end_turn();
-            // May fail: the rest of the last segment may suffice.
-            let _ = log.reserve();
-            match append(&mut *log, &opened) {
-                // A delayed batch, or another server, was first: recover again.
-                Err(error) if error.kind == ErrorKind::Taken => continue,
-                // No response has revealed this state yet.
-                Err(error) => {
-                    ledger.recovered(&found).map_err(ServerError::Violation)?;
-                    ledger.appending(shard.kernel().snapshot());
-                    return Err(error.into());
-                }
-                Ok(()) => {}
-            }
-            ledger.recovered(&found).map_err(ServerError::Violation)?;
-            ledger.appending(shard.kernel().snapshot());
-            ledger.appended();
-            let uploads = Uploads::new(Arc::clone(&blobs), STORE.shard, Term(term));
-            let (reader, machine) = (log.reader(), machine.clone());
-            return Ok(Server { shard, log, reader, blobs, uploads, machine, last: None });
-        }
+        let (log, blobs) = open(backend, size)?;
+        let mut damaged = Vec::new();
+        let kernel = recover(&*log, &*blobs, STORE.shard, &mut |snapshot| damaged.push(snapshot))?;
+        damaged.iter().try_for_each(damage_found)?;
+        let is_exclusive = matches!(backend, Backend::Disk(_));
+        ledger.recovered(&kernel, is_exclusive).map_err(ServerError::Violation)?;
+        let opening = TenureConfig { store: STORE, writer, limits: size.limits, slots: kernel::Slots::ALL };
+        let outbox = Outbox::new(kernel.last_lsn());
+        let decider = Decider::open(kernel, log.bounds().next, Box::new(machine.clone()), &opening)
+            .map_err(|error| ServerError::Violation(error.to_string()))?;
+        let term = decider.kernel().tenure().expect("just opened").open.term;
+        let uploads = Uploads::new(Arc::clone(&blobs), STORE.shard, Term(term));
+        let (reader, executor) = (log.reader(), Arc::new(SimExecutor::new(machine)));
+        let shared: Arc<dyn Executor> = Arc::<SimExecutor>::clone(&executor);
+        let log = Box::new(ObservedLog::new(log, outbox.clone()));
+        let observer = Box::new(outbox.clone());
+        let sequencer = Sequencer::start(Shard::new(decider), log, observer, 1, outbox.on_end(), &shared);
+        let (machine, seen) = (machine.clone(), Lsn(0));
+        let mut server = Server { sequencer, executor, outbox, reader, blobs, uploads, machine, seen };
+        server.observe(ledger)?;
+        Ok(server)
     }
 
-    /// Decides and appends one batch. Its responses may be sent.
-    pub fn turn(
-        &mut self,
-        submissions: Vec<Submission<RequestNumber>>,
-        ledger: &mut Ledger,
-    ) -> Result<TurnOutput<RequestNumber>, ServerError> {
-        self.shard.housekeep();
-        for submission in submissions {
-            self.shard.submit(submission);
-        }
-        let turn = self.shard.end_turn();
-        ledger.appending(self.shard.kernel().snapshot());
-        append(&mut *self.log, &turn)?;
-        ledger.appended();
-        if let Some(sealed) = &turn.sealed {
-            self.last = Some((sealed.seq.next(), turn.state));
-        }
-        self.collect(&turn)?;
-        self.reserve_capacity();
-        Ok(turn)
+    /// Submits a request.
+    pub fn submit(&mut self, request: ServerRequest, ledger: &mut Ledger) -> Result<(), ServerError> {
+        let ServerRequest { number, command, document, wait } = request;
+        let (to, on_decided) =
+            (self.outbox.reply_to(number), Some(self.outbox.on_decided(number, &self.machine)));
+        let correlation = u128::from(number);
+        self.sequencer.submit(Submission { command, correlation, document, wait, on_decided, to });
+        self.observe(ledger)
     }
 
-    fn reserve_capacity(&mut self) {
-        let space = match self.log.reserve() {
-            Ok(()) => LogSpace::Plenty,
-            Err(_) if self.log.capacity().bytes >= BATCH_CAPACITY => LogSpace::Reserve,
-            Err(_) => LogSpace::Nothing,
-        };
-        self.shard.set_space(space);
+    /// The connection of a waiter has closed.
+    pub fn disconnect(&self, connection: WaiterConnection) {
+        self.sequencer.disconnect(connection);
     }
 
-    /// Deletes blobs that a durable record has superseded.
-    fn collect(&self, turn: &TurnOutput<RequestNumber>) -> Result<(), ServerError> {
-        for event in turn.events.iter().flat_map(|(_, events)| events) {
-            let location = match event {
-                Event::Committed { superseded, .. } => *superseded,
-                Event::Removed { superseded, .. } | Event::Dropped { superseded, .. } => Some(*superseded),
-                _ => None,
+    /// Queries the versions of keys, and compares them with those that were acknowledged before.
+    pub fn read_versions(&self, known: Vec<(&'static str, Option<Version>)>) -> Result<(), Unavailable> {
+        let outbox = self.outbox.clone();
+        self.sequencer.query(Box::new(move |shard| {
+            let (kernel, lsn) = (shard.kernel(), shard.kernel().last_lsn());
+            let read = |(key, known)| {
+                let name = ResourceName::parse(key, None).expect("a valid name");
+                VersionRead { key, known, found: kernel.key(&namespace(), &name).map(|view| view.version) }
             };
-            if let Some(DocumentLocation::Blob(blob)) = location.map(DocumentLocation::of) {
-                self.uploads.delete(blob)?;
+            let reads = known.into_iter().map(read).collect();
+            Box::new(move || outbox.read(lsn, reads))
+        }))
+    }
+
+    /// Runs one job of the server, chosen at random. False if there is none.
+    pub fn step(&mut self, rng: &mut Rng, ledger: &mut Ledger) -> Result<bool, ServerError> {
+        let has_run = self.executor.run_one(rng);
+        self.observe(ledger)?;
+        Ok(has_run)
+    }
+
+    /// Runs all jobs, and those that they spawn.
+    pub fn settle(&mut self, rng: &mut Rng, ledger: &mut Ledger) -> Result<(), ServerError> {
+        while self.step(rng, ledger)? {}
+        Ok(())
+    }
+
+    /// Replies since the last call.
+    pub fn take_replies(&self) -> Vec<PublishedReply> {
+        self.outbox.take_replies()
+    }
+
+    /// Results of queries since the last call.
+    pub fn take_reads(&self) -> Vec<VersionRead> {
+        self.outbox.take_reads()
+    }
+
+    /// Reports to the ledger what has happened to the log, and deletes superseded blobs. Fails if the sequencer ended.
+    fn observe(&mut self, ledger: &mut Ledger) -> Result<(), ServerError> {
+        let state = self.sequencer.inspect(|shard| digest(shard.kernel()));
+        if state.lsn != self.seen {
+            self.seen = state.lsn;
+            ledger.state_seen(state, None);
+        }
+        for step in self.outbox.take_steps() {
+            match step {
+                LogStep::Appending(last) => ledger.appending(last),
+                LogStep::Appended(last) => ledger.appended(last),
+                LogStep::Marked(state) => ledger.state_seen(state, None),
             }
         }
-        Ok(())
+        if let Some(violation) = self.outbox.violation() {
+            return Err(ServerError::Violation(violation));
+        }
+        for blob in self.outbox.take_superseded() {
+            self.uploads.delete(blob)?;
+        }
+        match self.outbox.take_ended() {
+            // A server that cannot open its tenure does not start; later a full disk ends nothing.
+            Some(Ended::Failed(error)) if error.kind == ErrorKind::NoSpace && self.is_open() => {
+                Err(ServerError::Violation(format!("a full disk ended the sequencer: {error}")))
+            }
+            Some(Ended::Failed(error) | Ended::Deposed(error)) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the ledger the whole state, if the server has nothing in flight.
+    pub fn show_state(&self, ledger: &mut Ledger) {
+        if self.is_quiet() {
+            let (state, snapshot) =
+                self.sequencer.inspect(|shard| (digest(shard.kernel()), shard.kernel().snapshot()));
+            ledger.state_seen(state, Some(snapshot));
+        }
+    }
+
+    /// Reads the state, durable or not.
+    pub fn inspect<T>(&self, read: impl FnOnce(&Shard<ReplyTo>) -> T) -> T {
+        self.sequencer.inspect(read)
+    }
+
+    /// Kernel time now.
+    pub fn now(&self) -> Time {
+        self.sequencer.inspect(Shard::now)
+    }
+
+    /// Whether it can grant leases durably.
+    pub fn health(&self) -> Health {
+        self.sequencer.health()
+    }
+
+    /// The last record that is durable.
+    pub fn durable(&self) -> Lsn {
+        self.outbox.durable()
+    }
+
+    /// Whether it owns the log: its first batch is durable.
+    pub fn is_open(&self) -> bool {
+        self.outbox.has_appended()
+    }
+
+    /// The largest batch so far, in bytes.
+    pub fn largest_batch(&self) -> usize {
+        self.outbox.largest_batch()
+    }
+
+    /// The number of segments of its log, at the last mark.
+    pub fn segments(&self) -> usize {
+        self.outbox.mark().map_or(0, |mark| mark.extents.len())
+    }
+
+    /// Whether nothing is to be run now, and no append is in flight or undecided.
+    pub fn is_quiet(&self) -> bool {
+        !self.executor.has_jobs() && !self.health().is_undecided
+    }
+
+    /// The time until its next timer is due.
+    pub fn until_timer(&self) -> Option<Span> {
+        self.executor.until_timer()
+    }
+
+    /// A server at rest has forgotten nothing: every decision is durable, and a timer is set for what is due next.
+    pub fn check_at_rest(&self) -> Result<(), String> {
+        let (lsn, due) = self.inspect(|shard| (shard.kernel().last_lsn(), shard.until_due()));
+        if lsn != self.durable() {
+            let durable = self.durable();
+            return Err(format!("at rest {lsn:?} is decided, and only {durable:?} is durable"));
+        }
+        let timer = self.until_timer();
+        match due {
+            Some(due) if timer.is_none_or(|timer| timer.0 > due.0.min(TIMER_MAX.0) + TIMER_LATE.0) => {
+                Err(format!("something is due in {due:?}, and the next timer in {timer:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops accepting commands. With its last reply it ends.
+    pub fn close(&self, dismisses: bool) {
+        if dismisses {
+            self.sequencer.dismiss();
+        }
+        self.sequencer.close();
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.sequencer.has_ended()
+    }
+
+    /// A bug: a query panics, and the turn with it. To be called at rest. Fails unless the sequencer has ended.
+    pub fn panic_in_turn(&self) -> Result<(), String> {
+        // Without the panic hook, which would print it.
+        let query = |_: &Shard<ReplyTo>| -> Publish { resume_unwind(Box::new("injected")) };
+        let result = catch_unwind(AssertUnwindSafe(|| self.sequencer.query(Box::new(query))));
+        let ended = self.outbox.take_ended();
+        match (result, ended) {
+            (Err(_), Some(Ended::Failed(_))) if self.has_ended() => {}
+            (result, ended) => return Err(format!("a panic ended it as {ended:?}: {:?}", result.is_err())),
+        }
+        let refused = self.sequencer.query(Box::new(|_| -> Publish { unreachable!("it has ended") }));
+        if refused == Err(Unavailable::Stopped) { Ok(()) } else { Err("it goes on after a panic".into()) }
     }
 
     /// Uploads a long document as a blob.
@@ -198,61 +359,59 @@ impl Server {
         Ok(upload.finish()?)
     }
 
-    /// Takes a snapshot of the state after the last batch, relocates documents, and raises the floor. Relocation
-    /// decides batches of its own, which may contain responses to others: `turns` must be published.
-    pub fn checkpoint(
-        &mut self,
-        ledger: &mut Ledger,
-        retain: u64,
-        turns: &mut Vec<TurnOutput<RequestNumber>>,
-    ) -> Result<usize, ServerError> {
-        let Some((next, state)) = self.last else { return Ok(0) };
-        let mark = Mark { next, state, extents: self.log.extents() };
+    /// Takes a snapshot of the state at the last mark. Returns how far the log can be truncated.
+    pub fn checkpoint(&mut self, retain: u64) -> Result<Option<TruncationPlan>, ServerError> {
+        let Some(mark) = self.outbox.mark() else { return Ok(None) };
         let mut damaged = Vec::new();
         let mut on_damage = |snapshot| damaged.push(snapshot);
         let taken = checkpoint::take(&*self.blobs, &mut *self.reader, STORE.shard, &mark, &mut on_damage);
         damaged.iter().try_for_each(damage_found)?;
         let taken = taken.map_err(checkpoint_failed)?;
-        let Some(plan) = checkpoint::plan(&taken, &mut *self.reader, &mark, retain)? else { return Ok(0) };
-        for step in &plan.moves {
-            let document = step.read(&mut *self.reader)?;
-            let (command, document) = (step.command(), Some(document));
-            let relocate = Submission {
-                command,
-                correlation: 0,
-                document,
-                wait: None,
-                on_decided: None,
-                to: RequestNumber::MAX,
-            };
-            let turn = self.turn(vec![relocate], ledger)?;
-            let no_space =
-                turn.replies.iter().any(|(to, reply, _)| *to == RequestNumber::MAX && reply.is_err());
-            turns.push(turn);
-            if no_space {
-                return Ok(0);
-            }
-        }
-        self.log.raise_floor(plan.floor)?;
-        Ok(plan.moves.len())
+        Ok(checkpoint::plan(&taken, &mut *self.reader, &mark, retain)?)
     }
 
-    /// Deletes blobs without a reference.
-    pub fn sweep(&self) -> Result<usize, ServerError> {
-        let referenced = || {
-            let documents = self.documents().into_iter();
-            let blobs = documents.filter_map(|(_, document)| match DocumentLocation::of(document.location) {
-                DocumentLocation::Blob(blob) => Some(blob),
-                DocumentLocation::Inline { .. } => None,
-            });
-            Some(blobs.collect())
+    /// The request that relocates a document; `None` if an earlier plan relocated it.
+    pub fn relocation(
+        &mut self,
+        step: &DocumentMove,
+        number: RequestNumber,
+    ) -> Result<Option<ServerRequest>, ServerError> {
+        let document = match step.read(&mut *self.reader) {
+            Err(error) if error.kind == ErrorKind::Gone => return Ok(None),
+            other => other?,
         };
-        Ok(self.uploads.sweep(referenced)?)
+        Ok(Some(ServerRequest { number, command: step.command(), document: Some(document), wait: None }))
+    }
+
+    /// Submits a request, and waits for the reply on the same thread. To be called at rest, without leases and on a disk.
+    pub fn call(
+        &mut self,
+        request: ServerRequest,
+        ledger: &mut Ledger,
+    ) -> Result<Result<(), Unavailable>, ServerError> {
+        let ServerRequest { number, command, document, wait } = request;
+        let reply = self.sequencer.call(command, u128::from(number), document, wait);
+        self.observe(ledger)?;
+        let ended = || StoreError::new(ErrorKind::Io, "the sequencer ended during a call");
+        Ok(reply.ok_or_else(ended)?.map(drop))
+    }
+
+    /// Truncates the log, as soon as it is not in use.
+    pub fn raise_floor(&self, floor: Seq) {
+        self.sequencer.raise_floor(floor);
+    }
+
+    /// Deletes blobs without a reference in the durable state. Runs jobs meanwhile.
+    pub fn sweep(&mut self, rng: &mut Rng, ledger: &mut Ledger) -> Result<usize, ServerError> {
+        let (sequencer, executor) = (&self.sequencer, &self.executor);
+        let swept = self.uploads.sweep(|| referenced_blobs(sequencer, executor, rng));
+        self.observe(ledger)?;
+        Ok(swept?)
     }
 
     /// Every document, with its key.
     pub fn documents(&self) -> Vec<(String, Document)> {
-        documents(self.shard.kernel())
+        self.inspect(|shard| documents(shard.kernel()))
     }
 
     /// A document's bytes.
@@ -263,8 +422,8 @@ impl Server {
         }
     }
 
-    /// Every document reads back as committed.
-    pub fn check_documents(&mut self) -> Result<(), ServerError> {
+    /// Every document reads back as committed. To be called at rest. A log that another server may own promises nothing.
+    pub fn check_documents(&mut self, is_owner: bool) -> Result<(), ServerError> {
         for (key, document) in self.documents() {
             let content = Content::of(document.etag);
             match self.read(&document) {
@@ -275,7 +434,7 @@ impl Server {
                         bytes.len()
                     )));
                 }
-                Err(error) if error.kind == ErrorKind::Gone && self.confirm().is_ok() => {
+                Err(error) if error.kind == ErrorKind::Gone && is_owner => {
                     return Err(ServerError::Violation(format!(
                         "the document of {key} is missing: {document:?}: {error}"
                     )));
@@ -290,10 +449,42 @@ impl Server {
     pub fn blobs(&self) -> Result<usize, StoreError> {
         Ok(self.blobs.list(&BlobId::prefix(STORE.shard))?.len())
     }
+}
 
-    /// Fails if the log has been taken over.
-    pub fn confirm(&mut self) -> Result<(), ServerError> {
-        Ok(self.log.confirm()?)
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.executor.kill();
+        self.sequencer.abandon();
+    }
+}
+
+fn digest(kernel: &Kernel) -> StateDigest {
+    StateDigest { lsn: kernel.last_lsn(), hash: kernel.state_hash() }
+}
+
+/// Queries the documents, and runs jobs until the result is published. `None` if the log does not get that far.
+fn referenced_blobs(
+    sequencer: &Sequencer,
+    executor: &SimExecutor,
+    rng: &mut Rng,
+) -> Option<BTreeSet<BlobId>> {
+    let result: Arc<Mutex<Option<BTreeSet<BlobId>>>> = Arc::default();
+    let to = Arc::clone(&result);
+    let query = sequencer.query(Box::new(move |shard| {
+        let documents = documents(shard.kernel()).into_iter();
+        let blobs = documents.filter_map(|(_, document)| match DocumentLocation::of(document.location) {
+            DocumentLocation::Blob(blob) => Some(blob),
+            DocumentLocation::Inline { .. } => None,
+        });
+        let blobs = blobs.collect();
+        Box::new(move || *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(blobs))
+    }));
+    query.ok()?;
+    loop {
+        let published = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if published.is_some() || !executor.run_one(rng) {
+            return published;
+        }
     }
 }
 
@@ -321,20 +512,12 @@ fn damage_found(snapshot: &DamagedSnapshot) -> Result<(), ServerError> {
     }
 }
 
-/// Appends the batch, or confirms the ownership of the log if there is none.
-fn append(log: &mut dyn LogStore, turn: &TurnOutput<RequestNumber>) -> Result<(), StoreError> {
-    match &turn.sealed {
-        Some(sealed) => log.append(sealed.seq, sealed.lsns, &sealed.payload),
-        None => log.confirm(),
-    }
-}
-
 type OpenedStore = (Box<dyn LogStore>, Arc<dyn BlobStore>);
 
-fn open(backend: &Backend) -> Result<OpenedStore, StoreError> {
+fn open(backend: &Backend, size: &WorldSize) -> Result<OpenedStore, StoreError> {
     match backend {
         Backend::Disk(fs) => {
-            let options = LogOptions { shard: 0, store_id: 9, segment_bytes: SEGMENT };
+            let options = LogOptions { shard: 0, store_id: 9, segment_bytes: size.segment_bytes };
             let (log, _) = DiskLog::open(fs.clone(), Path::new("/store/log"), options)?;
             let blobs = DiskBlobs::open(fs.clone(), Path::new("/store/blob"))?;
             Ok((Box::new(log), Arc::new(blobs)))
@@ -342,8 +525,8 @@ fn open(backend: &Backend) -> Result<OpenedStore, StoreError> {
         Backend::Objects(handle, writer) => {
             let objects: Arc<dyn Objects> = Arc::new(handle.clone());
             let options = ObjectOptions { shard: 0, store_id: 9, writer: *writer };
-            let log = ObjectLog::open(Arc::clone(&objects), options, RetryPolicy::without_pause(TRIES))?;
-            let blobs = ObjectBlobs::new(objects, RetryPolicy::without_pause(TRIES), 1 << 20);
+            let log = ObjectLog::open(Arc::clone(&objects), options, RetryPolicy::without_pause(size.tries))?;
+            let blobs = ObjectBlobs::new(objects, RetryPolicy::without_pause(size.tries), 1 << 20);
             Ok((Box::new(log), Arc::new(blobs)))
         }
     }

@@ -1,25 +1,31 @@
 //! The simulation: time, a network, clients and servers, one step at a time.
+//!
+//! In each step some requests reach the server, and it runs some of its jobs, both in random order: an append stays in
+//! flight while later requests are decided, and a crash may come at any moment between two jobs or within an append.
+
+mod maintenance;
+mod responses;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::internals::shard::TurnOutput;
 use engine::internals::waiting::lease_request_of;
-use engine::{
-    Advice, Decision, DocumentLocation, Pin, Reply, Submission, Unavailable, Wait, WaiterConnection,
-};
-use kernel::{Action, Command, LeaseId, Outcome, Response, Span, State};
+use engine::{DocumentLocation, Pin, Wait, WaiterConnection};
+use kernel::{Action, Command, LeaseId, Span};
 use store::ErrorKind;
 use store::object::WriterId;
 
 use super::ServerStats;
-use super::client::{Client, Content, namespace};
+use super::client::{Client, Content};
 use super::clock::{Machine, TrueTime};
-use super::ledger::{DecisionTime, Ledger};
-use super::server::{Backend, LIMITS, RequestNumber, Server, ServerError};
+use super::ledger::Ledger;
+use super::server::{Backend, LIMITS, RequestNumber, Server, ServerError, ServerRequest, WorldSize};
 use crate::disk::{FaultPlan, PersistentErrors, SimFs};
-use crate::objects::{NetworkFaults, SimObjects};
-use crate::properties::{ClientProperties, ResponseTime};
+use crate::objects::{NetworkFaults, SimHandle, SimObjects};
+use crate::properties::ClientProperties;
 use crate::rng::Rng;
+
+use self::maintenance::Relocations;
+use self::responses::WrittenResponse;
 
 /// A request that a client has sent.
 struct ClientRequest {
@@ -55,12 +61,18 @@ pub(super) struct ServerSimulation<'a> {
     next: RequestNumber,
     /// Leases whose grant was delivered.
     delivered: BTreeSet<LeaseId>,
+    /// Leases whose grant was lost, to be retracted.
+    retracting: BTreeSet<LeaseId>,
+    /// Responses on their way to a client, with their times of arrival.
+    responses: Vec<(TrueTime, WrittenResponse)>,
     /// In transit to a server, with their times of arrival.
     transit: Vec<(TrueTime, ClientRequest)>,
     /// Submitted to the server, without a response so far.
     pending: BTreeMap<RequestNumber, ClientRequest>,
     storage: Storage,
+    size: WorldSize,
     server: Option<Server>,
+    relocations: Option<Relocations>,
     /// Servers paused while another took over their log.
     paused: Vec<Server>,
     machine: Machine,
@@ -73,7 +85,8 @@ pub(super) struct ServerSimulation<'a> {
 /// The storage of the simulation, which outlives servers.
 enum Storage {
     Disk(SimFs),
-    Objects(SimObjects),
+    /// With the connection of the server that was started last.
+    Objects(SimObjects, SimHandle),
 }
 
 const CLIENTS: usize = 5;
@@ -85,10 +98,15 @@ impl<'a> ServerSimulation<'a> {
         let mut rng = Rng::new(seed);
         let storage = if seed.is_multiple_of(3) {
             let faults = NetworkFaults { fault_percent: rng.below(12), delay_max: 1 + rng.below(60) };
-            Storage::Objects(SimObjects::new(rng.number(), faults))
+            let objects = SimObjects::new(rng.number(), faults);
+            let handle = objects.handle();
+            Storage::Objects(objects, handle)
         } else {
             Storage::Disk(SimFs::new(FaultPlan { crash_at: Some(200 + rng.below(4000)), fail_at: None }))
         };
+        // With few tries, the outcome of an append is often unknown.
+        let tries = 2 + u32::from(rng.small(5));
+        let size = WorldSize { tries, ..WorldSize::SMALL };
         ServerSimulation {
             machine: Machine::new(TrueTime(0), 1, drift(&mut rng)),
             rng,
@@ -98,10 +116,14 @@ impl<'a> ServerSimulation<'a> {
             clients: (0..CLIENTS).map(Client::new).collect(),
             next: 1,
             delivered: BTreeSet::new(),
+            retracting: BTreeSet::new(),
+            responses: Vec::new(),
             transit: Vec::new(),
             pending: BTreeMap::new(),
             storage,
+            size,
             server: None,
+            relocations: None,
             paused: Vec::new(),
             boots: 1,
             writers: 0,
@@ -150,6 +172,11 @@ impl<'a> ServerSimulation<'a> {
             let hours = self.rng.below(100_000).cast_signed();
             self.machine.jump(hours * 3_600_000_000 / 4);
         }
+        if let Storage::Objects(_, handle) = &self.storage
+            && self.rng.one_in(40)
+        {
+            handle.set_partitioned(self.rng.one_in(3));
+        }
         if let Storage::Disk(fs) = &self.storage
             && self.rng.one_in(40)
         {
@@ -161,7 +188,7 @@ impl<'a> ServerSimulation<'a> {
     fn clients_act(&mut self) {
         for _ in 0..self.rng.below(4) {
             let client = usize::from(self.rng.small(u8::try_from(CLIENTS).expect("few")));
-            let now = self.server.as_ref().map(|server| server.shard.now()).unwrap_or_default();
+            let now = self.server.as_ref().map(Server::now).unwrap_or_default();
             self.next += 1;
             let (command, content) = self.clients[client].next(&mut self.rng, now, self.next);
             let copies = if self.rng.one_in(12) { 2 } else { 1 };
@@ -176,7 +203,12 @@ impl<'a> ServerSimulation<'a> {
             if !waiting.is_empty()
                 && let Some(wait) = &self.rng.pick(&waiting).wait
             {
-                wait.connection.close();
+                let connection = wait.connection.clone();
+                connection.close();
+                // The server notices it, or does not.
+                if let Some(server) = self.server.as_ref().filter(|_| self.rng.one_in(2)) {
+                    server.disconnect(connection);
+                }
             }
         }
     }
@@ -192,57 +224,100 @@ impl<'a> ServerSimulation<'a> {
         let most = 1 + self.rng.below(8000);
         let wait = waits.then(|| Wait { timeout: Span(most), connection: WaiterConnection::default() });
         let (arrives, at) = (TrueTime(self.now.0 + delay), self.now);
-        let respond_by = TrueTime(arrives.0 + most + SLACK);
         self.transit
-            .push((arrives, ClientRequest { client, command, at, wait, content, pin: None, respond_by }));
+            .push((arrives, ClientRequest { client, command, at, wait, content, pin: None, respond_by: at }));
     }
 
     fn server_acts(&mut self) -> Result<(), ServerError> {
         let Some(mut server) = self.server.take() else { return self.restart() };
-        let done = self.turn(&mut server).and_then(|()| self.maintain(&mut server));
+        let done = self.serve(&mut server).and_then(|()| self.maintain(&mut server));
+        match done {
+            Ok(()) => self.end_of_step(server),
+            Err(error) => {
+                if matches!(&error, ServerError::Store(error) if error.kind == ErrorKind::Taken) {
+                    self.stats.deposed += 1;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The server goes on, or is paused, stopped, or killed.
+    fn end_of_step(&mut self, mut server: Server) -> Result<(), ServerError> {
         // A killed process loses no writes; another server takes its place.
         let killed = self.rng.one_in(400);
-        let replaced = matches!(self.storage, Storage::Objects(_)) && self.rng.one_in(150);
-        if done.is_ok() && replaced {
+        let replaced = matches!(self.storage, Storage::Objects(..)) && self.rng.one_in(150);
+        if replaced && server.is_open() {
             self.trace("paused");
             self.paused.push(server);
             self.drop_pending();
-        } else if done.is_ok() && killed {
+        } else if killed && self.rng.one_in(4) {
+            self.stop(&mut server)?;
+        } else if killed && server.is_quiet() && self.rng.one_in(4) {
+            server.panic_in_turn().map_err(ServerError::Violation)?;
+            self.stats.panics += 1;
+            self.server_ended("panicked");
+        } else if killed {
             self.server_ended("killed");
-        } else if done.is_ok() {
+        } else {
             self.server = Some(server);
         }
-        done
+        Ok(())
     }
 
-    fn turn(&mut self, server: &mut Server) -> Result<(), ServerError> {
-        let submissions = self.arrivals(server)?;
-        let known: Vec<_> = ["KEY:a", "KEY:b"].map(|key| (key, self.ledger.version(key))).into();
-        let turn = server.turn(submissions, &mut self.ledger)?;
-        self.stats.batches += 1;
-        for (key, version) in known {
-            let name = kernel::ResourceName::parse(key, None).expect("a valid name");
-            let found = server.shard.kernel().key(&namespace(), &name).map(|view| view.version);
-            // A key without a row has no version to compare.
-            if let Some(found) = found {
-                self.ledger.check_read(key, Some(found), version).map_err(ServerError::Violation)?;
+    /// Requests reach the server, and it runs some of its jobs.
+    fn serve(&mut self, server: &mut Server) -> Result<(), ServerError> {
+        self.deliver_responses(server);
+        self.arrivals(server)?;
+        if self.rng.one_in(4) {
+            let known = ["KEY:a", "KEY:b"].map(|key| (key, self.ledger.version(key)));
+            // Refused only by a sequencer that has ended, which is noticed below.
+            let _ = server.read_versions(known.into());
+        }
+        let jobs = if self.rng.one_in(3) { u64::MAX } else { self.rng.below(4) };
+        self.run_jobs(server, jobs)?;
+        let is_large = server.inspect(|shard| shard.load().0) > WorldSize::SMALL_BATCH;
+        if is_large {
+            self.run_jobs(server, u64::MAX)?;
+        }
+        let checked = server.inspect(|shard| {
+            kernel::invariants::check(shard.kernel()).and_then(|()| super::cycles::check(shard))
+        });
+        checked.map_err(ServerError::Violation)?;
+        self.check_at_rest(server)?;
+        server.show_state(&mut self.ledger);
+        self.check_response_deadlines(server)
+    }
+
+    /// Runs at most so many jobs, and publishes what they write.
+    fn run_jobs(&mut self, server: &mut Server, jobs: u64) -> Result<(), ServerError> {
+        let mut left = jobs;
+        let mut runs = true;
+        while runs && left > 0 {
+            let step = server.step(&mut self.rng, &mut self.ledger);
+            // What was written before the end is on its way.
+            self.publish(server)?;
+            runs = step?;
+            left -= 1;
+            let health = server.health();
+            self.stats.undecided += u64::from(health.is_undecided);
+            if !server.inspect(engine::internals::shard::Shard::has_space) {
+                // Without space for it no grant is retracted.
+                self.stats.out_of_space += 1;
+                self.retracting.clear();
             }
         }
-        self.publish(server, turn)?;
-        kernel::invariants::check(server.shard.kernel()).map_err(ServerError::Violation)?;
-        super::cycles::check(&server.shard).map_err(ServerError::Violation)?;
-        self.check_response_deadlines()
+        Ok(())
     }
 
-    /// The requests that have arrived by now.
-    fn arrivals(&mut self, server: &Server) -> Result<Vec<Submission<RequestNumber>>, ServerError> {
+    /// Submits the requests that have arrived by now.
+    fn arrivals(&mut self, server: &mut Server) -> Result<(), ServerError> {
         let mut arrived = Vec::new();
         let (now, mut left) = (self.now, Vec::new());
         for (at, request) in std::mem::take(&mut self.transit) {
             if at <= now && arrived.len() < 8 { arrived.push(request) } else { left.push((at, request)) }
         }
         self.transit = left;
-        let mut submissions = Vec::new();
         for mut request in arrived {
             self.next += 1;
             let mut document = None;
@@ -261,145 +336,35 @@ impl<'a> ServerSimulation<'a> {
                     document = Some(content.bytes());
                 }
             }
-            self.ledger.request_arrived(&request.command);
-            let waits = request.wait.as_ref().map(|wait| wait.connection.clone());
-            self.properties.arrived(self.next, &request.command, waits, now);
-            let (command, wait) = (request.command.clone(), request.wait.clone());
-            submissions.push(Submission {
-                command,
-                correlation: u128::from(self.next),
-                document,
-                wait,
-                on_decided: None,
-                to: self.next,
-            });
-            self.pending.insert(self.next, request);
-        }
-        Ok(submissions)
-    }
-
-    fn publish(&mut self, server: &mut Server, turn: TurnOutput<RequestNumber>) -> Result<(), ServerError> {
-        let decided = DecisionTime { at: self.now, now: server.shard.now() };
-        for (number, reply, lease) in turn.replies {
-            let Some(request) = self.pending.remove(&number) else { continue };
-            (self.trace_line)(format!("{} {number} {reply:?}", self.now.0));
-            self.stats.responses += 1;
-            let gone = request.wait.as_ref().is_some_and(|wait| wait.connection.is_closed());
-            let lost = gone || self.rng.one_in(15);
-            if let Ok(decision) = &reply {
-                self.ledger
-                    .response_sent(&request.command, decision, request.at, decided)
-                    .map_err(ServerError::Violation)?;
-                self.count(decision);
+            self.submit(server, request, document)?;
+            if self.rng.one_in(4) {
+                self.run_jobs(server, 1)?;
             }
-            if let Some(lease) = lease {
-                self.deliver(server, lease, !lost)?;
-            }
-            let written = ResponseTime { at: decided.at, now: decided.now };
-            self.properties.responded(number, &reply, !lost, written).map_err(ServerError::Violation)?;
-            if !lost {
-                self.receive(&request, &reply);
-            }
-        }
-        self.properties.check_order().map_err(ServerError::Violation)
-    }
-
-    fn deliver(&mut self, server: &mut Server, lease: LeaseId, delivered: bool) -> Result<(), ServerError> {
-        if delivered {
-            self.delivered.insert(lease);
-            server.shard.delivered(lease, true);
-            return Ok(());
-        }
-        self.stats.undelivered += 1;
-        let known = self.delivered.contains(&lease);
-        if !known {
-            self.ledger.undelivered(lease);
-        }
-        let was_live = is_live(server, lease);
-        server.shard.delivered(lease, false);
-        let is_live = is_live(server, lease);
-        if was_live && !is_live && known {
-            return Err(ServerError::Violation(format!("a delivered grant was retracted: {lease:?}")));
-        }
-        let may_stay = known || server.shard.is_delivering(lease) || !server.shard.has_space();
-        if is_live && !may_stay && !self.pending.values().any(|request| uses(&request.command, lease)) {
-            return Err(ServerError::Violation(format!("an undelivered grant was not retracted: {lease:?}")));
         }
         Ok(())
     }
 
-    fn receive(&mut self, request: &ClientRequest, reply: &Reply) {
-        let client = &mut self.clients[request.client];
-        match reply {
-            Err(
-                Unavailable::Busy
-                | Unavailable::NoSpace
-                | Unavailable::TooOften
-                | Unavailable::Replaced
-                | Unavailable::Stopped
-                | Unavailable::Deposed,
-            ) => {
-                return;
-            }
-            Ok(Decision::Outcome(
-                Outcome::Applied(Response::Granted(granted), _)
-                | Outcome::Unchanged(Response::Granted(granted)),
-            )) => client.granted(granted, lease_request_of(&request.command).map(|grant| &grant.bundle)),
-            Ok(Decision::Outcome(Outcome::Applied(Response::Released, _))) => {
-                if let Action::Release(held) = &request.command.action {
-                    client.released(held.lease);
-                }
-            }
-            Ok(Decision::Blocked(blocked)) if blocked.advice == Advice::Die => {
-                client.died(lease_request_of(&request.command).and_then(|grant| grant.attempt));
-            }
-            Ok(_) => {}
-        }
-        client.responded(&request.command);
-    }
-
-    fn count(&mut self, decision: &Decision) {
-        match decision {
-            Decision::Outcome(Outcome::Applied(Response::Granted(_), _)) => self.stats.grants += 1,
-            Decision::Outcome(Outcome::Applied(Response::Committed(_), _)) => self.stats.commits += 1,
-            Decision::Blocked(blocked) if blocked.advice != Advice::Wait => {
-                self.stats.deadlock_rejections += 1;
-            }
-            _ => {}
-        }
-    }
-
-    fn check_response_deadlines(&self) -> Result<(), ServerError> {
-        match self.pending.iter().find(|(_, request)| request.respond_by < self.now && !is_gone(request)) {
-            Some((number, request)) => Err(ServerError::Violation(format!(
-                "request {number} has no response, sent at {:?}: {:?}",
-                request.at, request.command
-            ))),
-            None => Ok(()),
-        }
-    }
-
-    fn maintain(&mut self, server: &mut Server) -> Result<(), ServerError> {
-        if self.rng.one_in(60) {
-            let retain = self.rng.below(60_000);
-            let mut turns = Vec::new();
-            match server.checkpoint(&mut self.ledger, retain, &mut turns) {
-                Ok(moved) => {
-                    self.stats.snapshots += 1;
-                    self.stats.relocations += moved as u64;
-                }
-                // A later checkpoint will succeed.
-                Err(ServerError::Store(error)) if error.kind == ErrorKind::NoSpace => {}
-                Err(error) => return Err(error),
-            }
-            turns.into_iter().try_for_each(|turn| self.publish(server, turn))?;
-        }
-        if self.rng.one_in(100) {
-            server.sweep()?;
-        }
-        if self.rng.one_in(50) {
-            server.check_documents()?;
-        }
+    fn submit(
+        &mut self,
+        server: &mut Server,
+        mut request: ClientRequest,
+        document: Option<Vec<u8>>,
+    ) -> Result<(), ServerError> {
+        let wait = request.wait.as_ref().map_or(0, |wait| wait.timeout.0);
+        request.respond_by = TrueTime(self.now.0 + wait + SLACK);
+        self.ledger.request_arrived(&request.command);
+        let waits = request.wait.as_ref().map(|wait| wait.connection.clone());
+        self.properties.arrived(self.next, &request.command, waits, self.now);
+        let (command, wait) = (request.command.clone(), request.wait.clone());
+        self.pending.insert(self.next, request);
+        let lsn = server.inspect(|shard| shard.kernel().last_lsn());
+        let in_flight = lsn > server.durable();
+        let result =
+            server.submit(ServerRequest { number: self.next, command, document, wait }, &mut self.ledger);
+        self.publish(server)?;
+        result?;
+        let decided = server.inspect(|shard| shard.kernel().last_lsn()) > lsn;
+        self.stats.pipelined += u64::from(in_flight && decided);
         Ok(())
     }
 
@@ -421,46 +386,21 @@ impl<'a> ServerSimulation<'a> {
                 }
                 Backend::Disk(fs.clone())
             }
-            Storage::Objects(objects) => {
+            Storage::Objects(objects, handle) => {
                 self.boots += 1;
                 self.machine = Machine::new(self.now, self.boots, drift(&mut self.rng));
                 self.machine.reboot(self.boots, up_ms(&mut self.rng));
-                Backend::Objects(objects.handle(), WriterId(self.writers))
+                *handle = objects.handle();
+                Backend::Objects(handle.clone(), WriterId(self.writers))
             }
         };
         // Servers do not start with a clock in the future. It may be behind the one of the last tenure.
         let days = self.rng.below(60).cast_signed();
         self.machine.jump(if self.rng.one_in(2) { -days * 86_400_000_000 } else { 0 });
-        let server = Server::start(&backend, &self.machine, self.writers, &mut self.ledger)?;
+        let server = Server::start(&self.size, &backend, &self.machine, self.writers, &mut self.ledger)?;
         self.trace("starts");
         self.server = Some(server);
         Ok(())
-    }
-
-    /// Resumes a server whose log was taken over while it was paused. It must not be able to send a response.
-    fn resume_paused(&mut self) -> Result<(), String> {
-        if self.paused.is_empty() || !self.rng.one_in(10) || self.server.is_none() {
-            return Ok(());
-        }
-        let mut server = self.paused.remove(0);
-        let commands: Vec<Command> =
-            self.transit.iter().take(2).map(|(_, request)| request.command.clone()).collect();
-        let submissions = commands.into_iter().map(|command| Submission {
-            command,
-            correlation: 0,
-            document: None,
-            wait: None,
-            on_decided: None,
-            to: RequestNumber::MAX,
-        });
-        match server.turn(submissions.collect(), &mut Ledger::default()) {
-            Ok(_) => Err("a deposed server decided a batch".into()),
-            Err(ServerError::Violation(what)) => Err(what),
-            Err(ServerError::Store(error)) => {
-                self.trace(&format!("deposed: {error}"));
-                Ok(())
-            }
-        }
     }
 
     fn server_ended(&mut self, how: &str) {
@@ -472,6 +412,8 @@ impl<'a> ServerSimulation<'a> {
     /// Pending requests get no response, and uploads without a commit are lost with their pins.
     fn drop_pending(&mut self) {
         self.pending.clear();
+        self.retracting.clear();
+        self.relocations = None;
         self.properties.disconnected();
         self.transit.retain(|(_, request)| request.pin.is_none());
     }
@@ -481,21 +423,8 @@ impl<'a> ServerSimulation<'a> {
     }
 }
 
-fn is_live(server: &Server, lease: LeaseId) -> bool {
-    let state = server.shard.kernel().lease(lease, server.shard.now()).map(|view| view.state);
-    matches!(state, Ok(State::Active | State::Reserved))
-}
-
 fn is_gone(request: &ClientRequest) -> bool {
     request.wait.as_ref().is_some_and(|wait| wait.connection.is_closed())
-}
-
-fn uses(command: &Command, lease: LeaseId) -> bool {
-    match &command.action {
-        Action::Renew(renewals) => renewals.iter().any(|renewal| renewal.held.lease == lease),
-        Action::Touch(held) | Action::Activate(held) => held.lease == lease,
-        _ => false,
-    }
 }
 
 /// The uptime of a machine that takes a log over, in milliseconds: mostly it has just booted.

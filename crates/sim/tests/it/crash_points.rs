@@ -1,7 +1,7 @@
 //! A power failure at every call of a scripted workload: grants, commits, a long document, snapshots, relocated
 //! documents, deleted segments. The recovered state is the acknowledged one, or one batch later.
 
-use engine::{Decision, DocumentLocation, Submission};
+use engine::{Decision, DocumentLocation};
 use kernel::{Action, Command, Commit, Granted, Location, Outcome, ResourceName, Response, Span, Write};
 use sim::disk::{FaultPlan, SimFs};
 use sim::fixture::{grant, held, identity, key};
@@ -9,11 +9,12 @@ use sim::rng::Rng;
 use sim::servers::client::Content;
 use sim::servers::clock::{Machine, TrueTime};
 use sim::servers::ledger::Ledger;
-use sim::servers::server::{Backend, Server, ServerError};
+use sim::servers::server::{Backend, Server, ServerError, ServerRequest, WorldSize};
 
 struct Script<'a> {
     server: Server,
     ledger: &'a mut Ledger,
+    rng: Rng,
     next: u64,
 }
 
@@ -21,14 +22,38 @@ impl Script<'_> {
     fn submit(&mut self, action: Action, document: Option<Vec<u8>>) -> Result<Option<Response>, ServerError> {
         let command = Command::by(&identity("ada"), action);
         self.next += 1;
-        let submission =
-            Submission { command, correlation: 0, document, wait: None, on_decided: None, to: self.next };
-        let turn = self.server.turn(vec![submission], self.ledger)?;
-        let reply = turn.replies.into_iter().find(|(to, ..)| *to == self.next).map(|(_, reply, _)| reply);
-        match reply {
+        self.server
+            .submit(ServerRequest { number: self.next, command, document, wait: None }, self.ledger)?;
+        self.settle()?;
+        let replies = self.server.take_replies().into_iter();
+        let mut replies = replies.filter(|published| published.number == self.next);
+        match replies.next().map(|published| {
+            published.delivery.confirm();
+            published.reply
+        }) {
             Some(Ok(Decision::Outcome(Outcome::Applied(answer, _)))) => Ok(Some(answer)),
             _ => Ok(None),
         }
+    }
+
+    fn settle(&mut self) -> Result<(), ServerError> {
+        self.server.settle(&mut self.rng, self.ledger)?;
+        self.server.show_state(self.ledger);
+        Ok(())
+    }
+
+    /// Takes a snapshot, relocates documents, and truncates the log.
+    fn checkpoint(&mut self) -> Result<(), ServerError> {
+        let Some(plan) = self.server.checkpoint(0)? else { return Ok(()) };
+        for step in &plan.moves {
+            self.next += 1;
+            if let Some(request) = self.server.relocation(step, self.next)? {
+                self.server.submit(request, self.ledger)?;
+            }
+        }
+        self.settle()?;
+        self.server.raise_floor(plan.floor);
+        self.settle()
     }
 
     fn acquire(&mut self, name: &str) -> Result<Option<Granted>, ServerError> {
@@ -67,8 +92,8 @@ impl Script<'_> {
             }
             self.put("long", 50 + round, 1500)?;
             if round % 2 == 1 {
-                self.server.checkpoint(self.ledger, 0, &mut Vec::new())?;
-                self.server.sweep()?;
+                self.checkpoint()?;
+                self.server.sweep(&mut self.rng, self.ledger)?;
             }
         }
         self.check_documents()
@@ -87,11 +112,12 @@ impl Script<'_> {
 
 fn run(fs: &SimFs, ledger: &mut Ledger, writer: u128) -> Result<(), ServerError> {
     let machine = Machine::new(TrueTime(0), 1, 0);
-    let server = Server::start(&Backend::Disk(fs.clone()), &machine, writer, ledger)?;
-    let mut script = Script { server, ledger, next: 0 };
+    let server = Server::start(&WorldSize::SMALL, &Backend::Disk(fs.clone()), &machine, writer, ledger)?;
+    let mut script = Script { server, ledger, rng: Rng::new(0), next: 0 };
+    script.settle()?;
     script.check_documents()?;
     script.run()?;
-    script.server.sweep()?;
+    script.server.sweep(&mut script.rng, script.ledger)?;
     let documents = script.server.documents().into_iter();
     let wanted = documents
         .filter(|(_, document)| matches!(DocumentLocation::of(document.location), DocumentLocation::Blob(_)));

@@ -112,11 +112,11 @@ fn a_writer_partitioned_during_takeover_and_truncation_is_deposed() {
         ObjectLog::open(Arc::new(handle.clone()), options, RetryPolicy::without_pause(2)).expect("empty");
     fill(&mut partitioned, 7);
     handle.set_partitioned(true);
-    assert_eq!(kind(partitioned.confirm()), ErrorKind::Io);
+    assert_eq!(kind(partitioned.confirm()), ErrorKind::Undecided);
     let mut taker = open(&objects, 2).expect("a sound log");
     fill(&mut taker, 40);
     taker.raise_floor(Seq(40)).expect("all of it");
-    assert_eq!(kind(append_next(&mut partitioned)), ErrorKind::Io, "it gets no response");
+    assert_eq!(kind(append_next(&mut partitioned)), ErrorKind::Undecided, "it gets no response");
     handle.set_partitioned(false);
     assert_eq!(kind(append_next(&mut partitioned)), ErrorKind::Taken);
     assert_eq!(partitioned.role(), WriterRole::Deposed);
@@ -135,7 +135,7 @@ fn a_standby_whose_first_append_is_delayed_past_a_truncation_is_deposed() {
     fill(&mut owner, 40);
     owner.raise_floor(Seq(30)).expect("within the log");
     handle.set_partitioned(true);
-    assert_eq!(kind(append_next(&mut late)), ErrorKind::Io);
+    assert_eq!(kind(append_next(&mut late)), ErrorKind::Undecided);
     owner.confirm().expect("an object below the floor takes nothing over");
     fill(&mut owner, 50);
     handle.set_partitioned(false);

@@ -162,7 +162,7 @@ impl ObjectLog {
                 let what = "the batch may or may not be in the log; append the same bytes again";
                 let what = format!("{what}: {why} seq={}", append.seq.0);
                 self.pending = Some(append);
-                return Err(StoreError::new(ErrorKind::Io, what));
+                return Err(StoreError::new(ErrorKind::Undecided, what));
             }
         }
     }
@@ -206,7 +206,7 @@ impl ObjectLog {
                 Ok(floor) => drop(self.index.lock().raise(floor)),
                 Err(error) => {
                     self.pending = Some(append);
-                    return Err(StoreError::new(ErrorKind::Io, error.what));
+                    return Err(StoreError::new(ErrorKind::Undecided, error.what));
                 }
             }
         }
@@ -232,7 +232,7 @@ impl LogStore for ObjectLog {
         self.index.lock().bounds()
     }
 
-    /// After [`ErrorKind::Io`] the batch may be in the log: append it again with the same bytes. Any other
+    /// After [`ErrorKind::Undecided`] the batch may be in the log: append it again with the same bytes. Any other
     /// batch is [`ErrorKind::Refused`] until that one is decided.
     ///
     /// [`ErrorKind::Taken`] at the first append: another writer was faster, call [`ObjectLog::catch_up`]. At a
@@ -289,7 +289,10 @@ impl LogStore for ObjectLog {
         match self.shard.patience.retry(|| self.shard.objects.head(&name)) {
             Ok(_) => Err(self.depose(ErrorKind::Taken, "another writer has taken the log over; reopen it")),
             Err(error) if error.answer == ObjectsErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error.into_store_error("confirming the log", &name)),
+            Err(error) => {
+                let error = error.into_store_error("confirming the log", &name);
+                Err(StoreError::new(ErrorKind::Undecided, error.what))
+            }
         }
     }
 

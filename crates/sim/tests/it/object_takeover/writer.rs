@@ -127,7 +127,7 @@ impl LogSession<'_> {
         let (seq, payload) = (self.log.bounds().next, self.payload());
         match self.offer(seq, &payload) {
             Ok(()) => {}
-            Err(error) if error.kind == ErrorKind::Io => self.resolve_outcome(seq, &payload),
+            Err(error) if error.kind == ErrorKind::Undecided => self.resolve_outcome(seq, &payload),
             Err(error) => self.count_lost(&error),
         }
     }
@@ -144,7 +144,7 @@ impl LogSession<'_> {
             }
             match self.offer(seq, payload) {
                 Ok(()) => return self.thread.count("outcome known later"),
-                Err(error) if error.kind == ErrorKind::Io => {}
+                Err(error) if error.kind == ErrorKind::Undecided => {}
                 Err(error) => return self.count_lost(&error),
             }
         }
