@@ -407,7 +407,7 @@ impl ClientProperties {
     ) -> Result<(), String> {
         let keyed = key_of(&request.command).and_then(|key| self.requests.get_mut(&key));
         let Some(keyed) = keyed else { return Ok(()) };
-        let window = ReportedTime { at: keyed.first_at, remaining: self.request_window };
+        let window = ReportedTime::remaining(keyed.first_at, self.request_window);
         let before = keyed.lease.replace(lease).filter(|before| *before != lease);
         match before.filter(|_| now < window.earliest()) {
             Some(before) => Err(format!("two leases for one idempotency key: {before:?} and {lease:?}")),
@@ -425,7 +425,7 @@ impl ClientProperties {
     ) -> Result<(), String> {
         let keyed = key_of(&request.command).and_then(|key| self.requests.get(&key));
         let Some((keyed, wanted)) = keyed.zip(lease_request_of(&request.command)) else { return Ok(()) };
-        let expires = ReportedTime { at: keyed.first_at, remaining: wanted.ttl }.earliest();
+        let expires = ReportedTime::remaining(keyed.first_at, wanted.ttl).earliest();
         if *rejection == Rejection::LeaseExpired && keyed.lease.is_none() && now < expires {
             return Err(format!(
                 "a retry was refused at {now:?} because of a lease that reached no client: {:?}",

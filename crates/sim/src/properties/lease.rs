@@ -72,16 +72,26 @@ impl KnownLease {
 pub(super) struct ReportedTime {
     pub(super) at: TrueTime,
     pub(super) remaining: Span,
+    /// The time since the expiry, of a response that was written after it.
+    pub(super) overdue: Span,
 }
 
 impl ReportedTime {
     pub(super) fn new(response: ResponseTime, deadline: Time) -> ReportedTime {
-        ReportedTime { at: response.at, remaining: response.now.until(deadline) }
+        let (remaining, overdue) = (response.now.until(deadline), deadline.until(response.now));
+        ReportedTime { at: response.at, remaining, overdue }
+    }
+
+    /// A time that remains from `at` on.
+    pub(super) fn remaining(at: TrueTime, remaining: Span) -> ReportedTime {
+        ReportedTime { at, remaining, overdue: Span(0) }
     }
 
     /// The earliest true time of the expiry, for any drift of the clock that measures it.
     pub(super) fn earliest(self) -> TrueTime {
-        TrueTime(self.at.0 + self.remaining.0.saturating_sub(self.allowance()))
+        let later = self.remaining.0.saturating_sub(self.allowance());
+        let earlier = if self.overdue == Span(0) { 0 } else { self.overdue.0 + self.allowance() };
+        TrueTime((self.at.0 + later).saturating_sub(earlier))
     }
 
     /// The latest true time of the expiry, while the server stays up.
@@ -90,6 +100,6 @@ impl ReportedTime {
     }
 
     fn allowance(self) -> u64 {
-        self.remaining.0 * Machine::DRIFT_MAX.unsigned_abs() * 2 / 1_000_000 + 2
+        (self.remaining.0 + self.overdue.0) * Machine::DRIFT_MAX.unsigned_abs() * 2 / 1_000_000 + 2
     }
 }
