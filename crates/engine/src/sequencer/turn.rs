@@ -22,6 +22,8 @@ const BATCH_COMMANDS: usize = 1024;
 /// A log with this capacity takes releases: a full batch of them, and what is left of one with other commands. Less than
 /// the largest batch, for which a log reserves space: if it had that, there would be space for everything.
 const RELEASES_BYTES: usize = BATCH_BYTES + BATCH_BYTES / 4;
+/// More than the last command of a batch adds to it, with the frame around it.
+const RECORD_BYTES: usize = BATCH_BYTES / 4;
 /// Maximum number of connections and deliveries that a turn looks at.
 const REPORTS_MAX: usize = 256;
 /// After this time a log without space is asked again, and an undecided append is repeated.
@@ -84,6 +86,9 @@ struct Core {
     /// The timer was due: the log is asked for space again, or an append repeated.
     retries: bool,
     space: LogSpace,
+    /// The batch under way takes nothing more from this size on. Behind a large batch in flight it is less than usual: the
+    /// log has reserved space for the largest batch, and both must fit if the disk is full.
+    bytes_max: usize,
     on_end: Option<OnEnd>,
     /// The owner closed it, and the waiters have their replies.
     is_stopping: bool,
@@ -144,6 +149,7 @@ impl Shared {
                 armed: None,
                 retries: false,
                 space,
+                bytes_max: BATCH_BYTES,
                 on_end: Some(on_end),
                 is_stopping: false,
                 has_ended: false,
@@ -457,7 +463,9 @@ impl Core {
         if !self.has_something() {
             self.stopwatch = Stopwatch::start();
         }
-        self.shard.housekeep();
+        if !self.is_full() {
+            self.shard.housekeep();
+        }
         let mut arrivals = inbox.take(self.capacity());
         if arrivals.is_dismissed {
             self.shard.dismiss();
@@ -523,7 +531,8 @@ impl Core {
     fn is_full(&self) -> bool {
         reached!();
         let replies = self.shard.load().1.saturating_sub(self.shard.served());
-        self.shard.is_full() || replies + self.shard.contended() + self.queries.len() >= BATCH_COMMANDS
+        let is_large = self.shard.load().0 >= self.bytes_max;
+        is_large || replies + self.shard.contended() + self.queries.len() >= BATCH_COMMANDS
     }
 
     /// Whether the batch under way contains anything: records, replies, or results of queries.
@@ -597,6 +606,10 @@ impl Core {
         if planted!(EventsEarly) {
             writer.observer.durable(&std::mem::take(&mut turn.events));
         }
+        let bytes = turn.sealed.as_ref().map_or(0, |sealed| sealed.payload.len());
+        if !planted!(FullBatchesInFlight) {
+            self.bytes_max = BATCH_MAX.saturating_sub(bytes + RECORD_BYTES).min(BATCH_BYTES);
+        }
         let queries = std::mem::take(&mut self.queries);
         PendingBatch { turn, queries, mark: None, stopwatch: self.stopwatch, measure: None }
     }
@@ -626,6 +639,7 @@ impl Core {
     fn set_space(&mut self, space: LogSpace) {
         reached!();
         self.space = space;
+        self.bytes_max = BATCH_BYTES;
         if !self.is_stopping {
             self.shard.set_space(space);
         }
