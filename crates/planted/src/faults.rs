@@ -187,6 +187,8 @@ faults! {
     ReleasesNeedMost = "releases-need-most" in "engine/src/sequencer/turn.rs" caught by "servers",
     /// Two full batches are decided with log space for one: a full disk ends the process.
     FullBatchesInFlight = "full-batches-in-flight" in "engine/src/sequencer/turn.rs" caught by "servers",
+    /// An append whose outcome is unknown is not repeated.
+    UndecidedForgotten = "undecided-forgotten" in "engine/src/sequencer/turn.rs" caught by "servers",
     /// Responses are sent before the append.
     AnswerEarly = "answer-early" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
     /// Rejections are sent before the append.

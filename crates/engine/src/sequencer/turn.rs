@@ -617,13 +617,16 @@ impl Core {
     /// Sets the timer for what is due next. Whether something is due now and can be done now.
     fn arm_timer(&mut self) -> bool {
         reached!();
-        if self.is_full() {
-            // Whoever brings the log back runs a turn.
+        let is_undecided = matches!(self.writer, WriterSlot::Undecided(_)) && !planted!(UndecidedForgotten);
+        if self.is_full() && !is_undecided {
+            // The thread that brings the log back runs a turn.
             return false;
         }
-        let waits_for_log = self.space != LogSpace::Plenty || matches!(self.writer, WriterSlot::Undecided(_));
+        let waits_for_log = self.space != LogSpace::Plenty || is_undecided;
         let retry = waits_for_log.then(|| Span(u64::try_from(RETRY.as_millis()).unwrap_or(u64::MAX)));
-        let due = self.shard.until_due().into_iter().chain(retry).min();
+        // A full batch gets nothing that is due, and must still be appended.
+        let due = self.shard.until_due().filter(|_| !self.is_full());
+        let due = due.into_iter().chain(retry).min();
         let Some(delay) = due.map(|due| due.min(TIMER_MAX)) else { return false };
         if delay == Span(0) {
             return true;

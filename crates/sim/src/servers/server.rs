@@ -328,6 +328,15 @@ impl Server {
         self.executor.until_timer()
     }
 
+    /// An append whose outcome is unknown is repeated: a timer is set for it.
+    pub fn check_repetition(&self) -> Result<(), String> {
+        let waits = self.health().is_undecided && !self.executor.has_jobs();
+        if waits && self.until_timer().is_none() {
+            return Err("an undecided append is never repeated".into());
+        }
+        Ok(())
+    }
+
     /// A server at rest has forgotten nothing: every decision is durable, and a timer is set for what is due next.
     pub fn check_at_rest(&self) -> Result<(), String> {
         let (lsn, due) = self.inspect(|shard| (shard.kernel().last_lsn(), shard.until_due()));
