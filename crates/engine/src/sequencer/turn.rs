@@ -316,17 +316,17 @@ impl Shared {
         }
     }
 
-    /// Keeps an append whose outcome is not known, to repeat it.
+    /// Keeps an append whose outcome is not known, to repeat it. Whether to run another turn: something is due now, and the
+    /// timer is set after that.
     fn postpone(&self, work: Work, error: StoreError) -> bool {
         reached!();
         let mut core = self.lock_core();
         core.writer = WriterSlot::Undecided(Box::new(work));
         core.retries = false;
-        core.arm_timer();
-        let space = core.space;
+        let (is_due, space) = (core.arm_timer(), core.space);
         drop(core);
         self.set_health(Health { space, reason: Some(error.what), is_undecided: true });
-        false
+        is_due
     }
 
     /// Closed, and every reply was sent.

@@ -191,7 +191,9 @@ impl Server {
         let submissions: Vec<_> = requests.into_iter().map(|request| self.submission(request)).collect();
         let submit = move || {
             let sequencer = sequencer.upgrade().expect("a server at work has its sequencer");
-            submissions.into_iter().for_each(|submission| sequencer.submit(submission));
+            for submission in submissions {
+                sequencer.submit(submission);
+            }
         };
         self.outbox.during_append(bytes, Box::new(submit));
     }
