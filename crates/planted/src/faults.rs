@@ -313,6 +313,10 @@ faults! {
     NoSpaceIgnored = "no-space-ignored" in "engine/src/shard.rs" caught by "engine/shard",
     /// A full disk refuses releases too: they need as much log space as anything else.
     ReleasesNeedMost = "releases-need-most" in "engine/src/sequencer/turn.rs" caught by "servers",
+    /// Two full batches are decided with log space for one: a full disk ends the process.
+    FullBatchesInFlight = "full-batches-in-flight" in "engine/src/sequencer/turn.rs" caught by "servers",
+    /// An append whose outcome is unknown is not repeated.
+    UndecidedForgotten = "undecided-forgotten" in "engine/src/sequencer/turn.rs" caught by "servers",
     /// Responses are sent before the append.
     AnswerEarly = "answer-early" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
     /// Rejections are sent before the append.

@@ -20,6 +20,8 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError,
 
 /// Maximum number of replies and query results in a batch, without those of waiters that were served.
 const BATCH_COMMANDS: usize = 1024;
+/// More than the last command of a batch adds to it, with the frame around it.
+const RECORD_BYTES: usize = BATCH_BYTES / 4;
 /// Maximum number of connections and deliveries that a turn looks at.
 const REPORTS_MAX: usize = 256;
 /// Releases, revokes and ticks are accepted while the log has this much space: more than a batch of them can have.
@@ -84,6 +86,9 @@ struct Core {
     /// The timer was due: the log is asked for space again, or an append repeated.
     retries: bool,
     space: LogSpace,
+    /// The batch under way takes nothing more from this size on. Behind a large batch in flight it is less than usual: the
+    /// log has reserved space for the largest batch, and both must fit if the disk is full.
+    bytes_max: usize,
     on_end: Option<OnEnd>,
     /// The owner closed it, and the waiters have their replies.
     is_stopping: bool,
@@ -144,6 +149,7 @@ impl Shared {
                 armed: None,
                 retries: false,
                 space,
+                bytes_max: BATCH_BYTES,
                 on_end: Some(on_end),
                 is_stopping: false,
                 has_ended: false,
@@ -310,17 +316,17 @@ impl Shared {
         }
     }
 
-    /// Keeps an append whose outcome is not known, to repeat it.
+    /// Keeps an append whose outcome is not known, to repeat it. Whether to run another turn: something is due now, and the
+    /// timer is set after that.
     fn postpone(&self, work: Work, error: StoreError) -> bool {
         reached!();
         let mut core = self.lock_core();
         core.writer = WriterSlot::Undecided(Box::new(work));
         core.retries = false;
-        core.arm_timer();
-        let space = core.space;
+        let (is_due, space) = (core.arm_timer(), core.space);
         drop(core);
         self.set_health(Health { space, reason: Some(error.what), is_undecided: true });
-        false
+        is_due
     }
 
     /// Closed, and every reply was sent.
@@ -457,7 +463,9 @@ impl Core {
         if !self.has_something() {
             self.stopwatch = Stopwatch::start();
         }
-        self.shard.housekeep();
+        if !self.is_full() {
+            self.shard.housekeep();
+        }
         let mut arrivals = inbox.take(self.capacity());
         if arrivals.is_dismissed {
             self.shard.dismiss();
@@ -523,7 +531,8 @@ impl Core {
     fn is_full(&self) -> bool {
         reached!();
         let replies = self.shard.load().1.saturating_sub(self.shard.served());
-        self.shard.is_full() || replies + self.shard.contended() + self.queries.len() >= BATCH_COMMANDS
+        let is_large = self.shard.load().0 >= self.bytes_max;
+        is_large || replies + self.shard.contended() + self.queries.len() >= BATCH_COMMANDS
     }
 
     /// Whether the batch under way contains anything: records, replies, or results of queries.
@@ -597,6 +606,10 @@ impl Core {
         if planted!(EventsEarly) {
             writer.observer.durable(&std::mem::take(&mut turn.events));
         }
+        let bytes = turn.sealed.as_ref().map_or(0, |sealed| sealed.payload.len());
+        if !planted!(FullBatchesInFlight) {
+            self.bytes_max = BATCH_MAX.saturating_sub(bytes + RECORD_BYTES).min(BATCH_BYTES);
+        }
         let queries = std::mem::take(&mut self.queries);
         PendingBatch { turn, queries, mark: None, stopwatch: self.stopwatch, measure: None }
     }
@@ -604,13 +617,16 @@ impl Core {
     /// Sets the timer for what is due next. Whether something is due now and can be done now.
     fn arm_timer(&mut self) -> bool {
         reached!();
-        if self.is_full() {
-            // Whoever brings the log back runs a turn.
+        let is_undecided = matches!(self.writer, WriterSlot::Undecided(_)) && !planted!(UndecidedForgotten);
+        if self.is_full() && !is_undecided {
+            // The thread that brings the log back runs a turn.
             return false;
         }
-        let waits_for_log = self.space != LogSpace::Plenty || matches!(self.writer, WriterSlot::Undecided(_));
+        let waits_for_log = self.space != LogSpace::Plenty || is_undecided;
         let retry = waits_for_log.then(|| Span(u64::try_from(RETRY.as_millis()).unwrap_or(u64::MAX)));
-        let due = self.shard.until_due().into_iter().chain(retry).min();
+        // A full batch gets nothing that is due, and must still be appended.
+        let due = self.shard.until_due().filter(|_| !self.is_full());
+        let due = due.into_iter().chain(retry).min();
         let Some(delay) = due.map(|due| due.min(TIMER_MAX)) else { return false };
         if delay == Span(0) {
             return true;
@@ -626,6 +642,7 @@ impl Core {
     fn set_space(&mut self, space: LogSpace) {
         reached!();
         self.space = space;
+        self.bytes_max = BATCH_BYTES;
         if !self.is_stopping {
             self.shard.set_space(space);
         }

@@ -129,7 +129,8 @@ impl<'a> LargeWorld<'a> {
         if self.rng.one_in(2) {
             self.crash()?;
         }
-        self.run_out_of_space()
+        self.run_out_of_space(true)?;
+        self.run_out_of_space(false)
     }
 
     fn start(&mut self) -> Result<(), ServerError> {
@@ -354,16 +355,18 @@ impl<'a> LargeWorld<'a> {
         self.settle()
     }
 
-    /// The disk is full: the log takes releases and nothing else, until there is space again.
-    fn run_out_of_space(&mut self) -> Result<(), ServerError> {
+    /// The disk is full: the log takes releases and nothing else, until there is space again. Whole batches use up the
+    /// space for releases too.
+    ///
+    /// Two batches of a megabyte each were decided with space for the first: the second could not be appended, and a full
+    /// disk ended the server.
+    fn run_out_of_space(&mut self, is_crowded: bool) -> Result<(), ServerError> {
         self.trace("out of space");
         self.fs.set_errors(PersistentErrors { opening: None, growing: Some(28) });
         let mut refused = false;
-        // Whole batches use up the space for releases too.
-        let is_crowded = self.rng.one_in(2);
         for _ in 0..300 {
-            for _ in 0..if is_crowded { self.rng.below(50) } else { 0 } {
-                self.acquire(large_bundle(self.next, None), None)?;
+            if is_crowded {
+                self.two_full_batches()?;
             }
             let number = self.acquire(large_bundle(self.next, None), None)?;
             self.settle()?;
@@ -392,6 +395,30 @@ impl<'a> LargeWorld<'a> {
             LogSpace::Plenty => Ok(()),
             space => violation(format!("there is space again, and the log has {space:?}")),
         }
+    }
+
+    /// A full batch is in flight, and behind it another becomes full.
+    fn two_full_batches(&mut self) -> Result<(), ServerError> {
+        // The first commands are in batches of their own: how much of the segment they fill is up to the seed.
+        for _ in 0..self.rng.below(48) {
+            self.acquire(large_bundle(self.next, None), None)?;
+            self.settle()?;
+        }
+        for _ in 0..18 {
+            self.acquire(large_bundle(self.next, None), None)?;
+        }
+        let mut second = Vec::new();
+        for _ in 0..18 {
+            self.next += 1;
+            self.pending.insert(self.next, None);
+            let command = Command::by(&identity("ada"), Action::Acquire(large_bundle(self.next, None)));
+            second.push(ServerRequest { number: self.next, command, document: None, wait: None });
+        }
+        self.server().submit_during_append(second, BATCH_BYTES);
+        while self.step()? {}
+        let server = self.server.as_mut().expect("it was started");
+        server.flush_arrivals(&mut self.ledger)?;
+        self.settle()
     }
 
     /// Time passes: every waiter is granted its lease, or times out.

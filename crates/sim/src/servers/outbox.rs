@@ -39,6 +39,13 @@ struct OutboxState {
     /// The first violation.
     violation: Option<String>,
     largest_batch: usize,
+    during_append: Option<DuringAppend>,
+}
+
+/// To be done once, during the next append of at least so many bytes.
+struct DuringAppend {
+    bytes: usize,
+    act: Box<dyn FnOnce() + Send>,
 }
 
 /// A reply that a server has written.
@@ -117,6 +124,19 @@ impl Outbox {
     pub fn on_end(&self) -> OnEnd {
         let outbox = self.clone();
         Box::new(move |ended| outbox.state().ended = Some(ended))
+    }
+
+    /// Does something during the next append of at least `bytes` bytes: the log is in use, and the sequencer is not.
+    pub fn during_append(&self, bytes: usize, act: Box<dyn FnOnce() + Send>) {
+        self.state().during_append = Some(DuringAppend { bytes, act });
+    }
+
+    /// Does now what no append was large enough for.
+    pub fn flush(&self) {
+        let left = self.state().during_append.take();
+        if let Some(left) = left {
+            (left.act)();
+        }
     }
 
     /// Replies since the last call.
@@ -231,7 +251,13 @@ impl LogStore for ObservedLog {
 
     fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         let last = Lsn(lsns.last.0);
-        self.outbox.state().steps.push(LogStep::Appending(last));
+        let mut state = self.outbox.state();
+        state.steps.push(LogStep::Appending(last));
+        let due = state.during_append.take_if(|due| payload.len() >= due.bytes);
+        drop(state);
+        if let Some(due) = due {
+            (due.act)();
+        }
         self.log.append(seq, lsns, payload)?;
         let mut state = self.outbox.state();
         state.steps.push(LogStep::Appended(last));

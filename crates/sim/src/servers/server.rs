@@ -80,7 +80,7 @@ pub struct ServerRequest {
 
 /// A running server. Dropping it ends its process: nothing more is decided, appended or published.
 pub struct Server {
-    sequencer: Sequencer,
+    sequencer: Arc<Sequencer>,
     executor: Arc<SimExecutor>,
     outbox: Outbox,
     reader: Box<dyn LogReader>,
@@ -165,6 +165,7 @@ impl Server {
         let log = Box::new(ObservedLog::new(log, outbox.clone()));
         let observer = Box::new(outbox.clone());
         let sequencer = Sequencer::start(Shard::new(decider), log, observer, 1, outbox.on_end(), &shared);
+        let sequencer = Arc::new(sequencer);
         let (machine, seen) = (machine.clone(), Lsn(0));
         let mut server = Server { sequencer, executor, outbox, reader, blobs, uploads, machine, seen };
         server.observe(ledger)?;
@@ -173,11 +174,33 @@ impl Server {
 
     /// Submits a request.
     pub fn submit(&mut self, request: ServerRequest, ledger: &mut Ledger) -> Result<(), ServerError> {
+        self.sequencer.submit(self.submission(request));
+        self.observe(ledger)
+    }
+
+    fn submission(&self, request: ServerRequest) -> Submission<ReplyTo> {
         let ServerRequest { number, command, document, wait } = request;
         let (to, on_decided) =
             (self.outbox.reply_to(number), Some(self.outbox.on_decided(number, &self.machine)));
-        let correlation = u128::from(number);
-        self.sequencer.submit(Submission { command, correlation, document, wait, on_decided, to });
+        Submission { command, correlation: u128::from(number), document, wait, on_decided, to }
+    }
+
+    /// Submits requests while the next append of at least `bytes` bytes is in flight, by whichever job makes it.
+    pub fn submit_during_append(&self, requests: Vec<ServerRequest>, bytes: usize) {
+        let sequencer = Arc::downgrade(&self.sequencer);
+        let submissions: Vec<_> = requests.into_iter().map(|request| self.submission(request)).collect();
+        let submit = move || {
+            let sequencer = sequencer.upgrade().expect("a server at work has its sequencer");
+            for submission in submissions {
+                sequencer.submit(submission);
+            }
+        };
+        self.outbox.during_append(bytes, Box::new(submit));
+    }
+
+    /// Submits now what no append was large enough for.
+    pub fn flush_arrivals(&mut self, ledger: &mut Ledger) -> Result<(), ServerError> {
+        self.outbox.flush();
         self.observe(ledger)
     }
 
@@ -305,6 +328,15 @@ impl Server {
     /// The time until its next timer is due.
     pub fn until_timer(&self) -> Option<Span> {
         self.executor.until_timer()
+    }
+
+    /// An append whose outcome is unknown is repeated: a timer is set for it.
+    pub fn check_repetition(&self) -> Result<(), String> {
+        let waits = self.health().is_undecided && !self.executor.has_jobs();
+        if waits && self.until_timer().is_none() {
+            return Err("an undecided append is never repeated".into());
+        }
+        Ok(())
     }
 
     /// A server at rest has forgotten nothing: every decision is durable, and a timer is set for what is due next.

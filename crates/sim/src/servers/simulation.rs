@@ -318,6 +318,8 @@ impl<'a> ServerSimulation<'a> {
             if at <= now && arrived.len() < 8 { arrived.push(request) } else { left.push((at, request)) }
         }
         self.transit = left;
+        // They arrive one by one, or while a job appends.
+        let mut during_append = self.rng.one_in(3).then(Vec::new);
         for mut request in arrived {
             self.next += 1;
             let mut document = None;
@@ -336,20 +338,23 @@ impl<'a> ServerSimulation<'a> {
                     document = Some(content.bytes());
                 }
             }
-            self.submit(server, request, document)?;
-            if self.rng.one_in(4) {
-                self.run_jobs(server, 1)?;
+            let request = self.arrived(request, document);
+            match &mut during_append {
+                Some(requests) => requests.push(request),
+                None => self.submit(server, request)?,
             }
         }
-        Ok(())
+        let Some(requests) = during_append else { return Ok(()) };
+        server.submit_during_append(requests, 0);
+        let jobs = self.rng.below(4);
+        self.run_jobs(server, jobs)?;
+        let flushed = server.flush_arrivals(&mut self.ledger);
+        self.publish(server)?;
+        flushed
     }
 
-    fn submit(
-        &mut self,
-        server: &mut Server,
-        mut request: ClientRequest,
-        document: Option<Vec<u8>>,
-    ) -> Result<(), ServerError> {
+    /// Takes note of a request that reaches the server.
+    fn arrived(&mut self, mut request: ClientRequest, document: Option<Vec<u8>>) -> ServerRequest {
         let wait = request.wait.as_ref().map_or(0, |wait| wait.timeout.0);
         request.respond_by = TrueTime(self.now.0 + wait + SLACK);
         self.ledger.request_arrived(&request.command);
@@ -357,14 +362,20 @@ impl<'a> ServerSimulation<'a> {
         self.properties.arrived(self.next, &request.command, waits, self.now);
         let (command, wait) = (request.command.clone(), request.wait.clone());
         self.pending.insert(self.next, request);
+        ServerRequest { number: self.next, command, document, wait }
+    }
+
+    fn submit(&mut self, server: &mut Server, request: ServerRequest) -> Result<(), ServerError> {
         let lsn = server.inspect(|shard| shard.kernel().last_lsn());
         let in_flight = lsn > server.durable();
-        let result =
-            server.submit(ServerRequest { number: self.next, command, document, wait }, &mut self.ledger);
+        let result = server.submit(request, &mut self.ledger);
         self.publish(server)?;
         result?;
         let decided = server.inspect(|shard| shard.kernel().last_lsn()) > lsn;
         self.stats.pipelined += u64::from(in_flight && decided);
+        if self.rng.one_in(4) {
+            self.run_jobs(server, 1)?;
+        }
         Ok(())
     }
 

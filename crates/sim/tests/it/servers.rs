@@ -1,7 +1,15 @@
 //! Simulation of whole servers: every response holds, a run follows from its seed, and the seeds reach every function and
 //! every bound of the sequencer.
 
+use kernel::{Action, Command, Span};
+use sim::fixture::{grant, identity, key};
+use sim::objects::{NetworkFaults, SimObjects};
+use sim::rng::Rng;
+use sim::servers::clock::{Machine, TrueTime};
+use sim::servers::ledger::Ledger;
+use sim::servers::server::{Backend, Server, ServerRequest, WorldSize};
 use sim::servers::{BoundsReached, ServerStats, run};
+use store::object::WriterId;
 
 /// Three simulated minutes.
 const SHORT: u64 = 180_000;
@@ -84,4 +92,32 @@ fn every_response_holds_over_many_seeds() {
     }
     let unreached = engine::internals::reach::unreached();
     assert!(unreached.is_empty(), "functions of the sequencer that no seed reached: {unreached:?}");
+}
+
+/// A network failure made the outcome of an append unknown. Requests went on to arrive until the next batch was full, and
+/// from then on no timer was set: the append was never repeated, also not when the network was back.
+#[test]
+fn an_undecided_append_is_repeated_although_the_next_batch_is_full() {
+    let (machine, mut ledger, mut rng) = (Machine::new(TrueTime(0), 1, 0), Ledger::default(), Rng::new(1));
+    let objects = SimObjects::new(1, NetworkFaults { fault_percent: 0, delay_max: 4 });
+    let handle = objects.handle();
+    let backend = Backend::Objects(handle.clone(), WriterId(1));
+    let mut server =
+        Server::start(&WorldSize::SMALL, &backend, &machine, 1, &mut ledger).expect("an empty store");
+    server.settle(&mut rng, &mut ledger).expect("the tenure is opened");
+    handle.set_partitioned(true);
+    for number in 1..2000 {
+        let action = Action::Acquire(grant(key(&format!("{}", number % 7)), Span(60_000)));
+        let command = Command::by(&identity("ada"), action);
+        let request = ServerRequest { number, command, document: None, wait: None };
+        server.submit(request, &mut ledger).expect("an outage ends nothing");
+    }
+    for second in 1..10 {
+        server.settle(&mut rng, &mut ledger).expect("an outage ends nothing");
+        assert!(server.health().is_undecided && server.take_replies().is_empty(), "nothing is durable");
+        machine.set(TrueTime(second * 1000));
+    }
+    handle.set_partitioned(false);
+    server.settle(&mut rng, &mut ledger).expect("the append is repeated");
+    assert_eq!(server.take_replies().len(), 1999, "every request has its response");
 }

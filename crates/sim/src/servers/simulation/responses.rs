@@ -97,7 +97,7 @@ impl ServerSimulation<'_> {
     /// no client knows was retracted.
     pub(super) fn check_at_rest(&mut self, server: &Server) -> Result<(), ServerError> {
         if !server.is_quiet() {
-            return Ok(());
+            return server.check_repetition().map_err(ServerError::Violation);
         }
         server.check_at_rest().map_err(ServerError::Violation)?;
         let unanswered = self.pending.iter().find(|(_, request)| !is_waiting(server, request));
