@@ -29,13 +29,17 @@ pub struct Ledger {
     ended: BTreeMap<LeaseId, TrueTime>,
     /// The last record of the last durable batch.
     durable: Option<Lsn>,
-    /// The last records of batches that may become durable instead of each other.
-    in_flight: Vec<Lsn>,
+    /// The last records of batches that may become durable instead of each other, each with the number of its server.
+    in_flight: Vec<(u64, Lsn)>,
+    /// The number of servers that have recovered the log.
+    servers: u64,
     /// States of servers from `durable` on. Two servers may have used the same LSN.
     states: Vec<KnownState>,
 }
 
 struct KnownState {
+    /// The number of the server that was in it.
+    server: u64,
     digest: StateDigest,
     snapshot: Option<Snapshot>,
 }
@@ -100,16 +104,17 @@ impl Ledger {
 
     /// A server has been in this state.
     pub fn state_seen(&mut self, digest: StateDigest, snapshot: Option<Snapshot>) {
-        match self.states.iter_mut().find(|known| known.digest == digest) {
+        let server = self.servers;
+        match self.states.iter_mut().find(|known| known.server == server && known.digest == digest) {
             Some(known) => known.snapshot = snapshot.or(known.snapshot.take()),
-            None => self.states.push(KnownState { digest, snapshot }),
+            None => self.states.push(KnownState { server, digest, snapshot }),
         }
     }
 
     /// The append of a batch up to this record begins, or is repeated.
     pub fn appending(&mut self, last: Lsn) {
-        if !self.in_flight.contains(&last) {
-            self.in_flight.push(last);
+        if !self.in_flight.contains(&(self.servers, last)) {
+            self.in_flight.push((self.servers, last));
         }
     }
 
@@ -124,11 +129,17 @@ impl Ledger {
     /// the log for itself, nothing that was in flight can become durable any more.
     pub fn recovered(&mut self, kernel: &Kernel, is_exclusive: bool) -> Result<(), String> {
         let found = kernel.last_lsn();
-        let was_in_flight = self.in_flight.contains(&found);
+        self.servers += 1;
+        let in_flight: Vec<u64> =
+            self.in_flight.iter().filter(|(_, last)| *last == found).map(|(server, _)| *server).collect();
         if let Some(durable) = self.durable {
-            let mut known = self.states.iter().filter(|known| known.digest.lsn == found).peekable();
-            let is_known = known.peek().is_none() || known.any(|known| known.is(kernel));
-            if !is_known || found != durable && !was_in_flight {
+            let known: Vec<_> = self.states.iter().filter(|known| known.digest.lsn == found).collect();
+            // The state after a batch in flight may have passed unseen: more was decided during its append.
+            let is_unseen = |server: &u64| !known.iter().any(|known| known.server == *server);
+            let is_known = known.is_empty()
+                || known.iter().any(|known| known.is(kernel))
+                || in_flight.iter().any(is_unseen);
+            if !is_known || found != durable && in_flight.is_empty() {
                 return Err(format!(
                     "the recovered state is neither the durable one nor one in flight: found={found:?} \
                      durable={durable:?} in_flight={:?} is_known={is_known}",
