@@ -22,8 +22,8 @@ use crate::decider::{Decider, TenureConfig};
 use crate::decision::ContentionEvent;
 use crate::documents::{BlobId, DocumentLocation, Term, read_inline};
 use crate::executor::Executor;
-use crate::recovery::{DamagedSnapshot, RecoveryError, recover};
-use crate::sequencer::{BatchObserver, Ended, Measure, Sequencer};
+use crate::recovery::{DamagedSnapshot, RecoveryError, recover, unsaved_bytes};
+use crate::sequencer::{BatchObserver, Ended, MarkInterval, Measure, Sequencer};
 use crate::uploads::{ReadHold, Uploads};
 
 /// Maintenance settings of an engine.
@@ -200,9 +200,15 @@ impl Engine {
                 Ended::Deposed(error) => Fatal::Deposed(error),
             });
         });
+        let since = if planted!(MarksForgotten) {
+            0
+        } else {
+            unsaved_bytes(&*log, &*blobs, shard).map_err(|error| OpenError::Recovery(error.into()))?
+        };
+        let marks = MarkInterval { every: options.snapshot_every, since };
         let mut served = crate::shard::Shard::new(decider);
         served.set_sweeper(options.sweeper);
-        let sequencer = Sequencer::start(served, log, follower, options.snapshot_every, on_end, executor);
+        let sequencer = Sequencer::start(served, log, follower, marks, on_end, executor);
         let sequencer = Arc::new(sequencer);
         let maintenance = Maintenance {
             sequencer: Arc::clone(&sequencer),

@@ -206,6 +206,15 @@ pub fn restore(
     Ok(Err(DamagedSnapshot { name: name.clone(), damage }))
 }
 
+/// The size of the log after the newest snapshot, to the next extent: what a recovery has to replay.
+pub fn unsaved_bytes(log: &dyn LogStore, blobs: &dyn BlobStore, shard: Shard) -> Result<u64, StoreError> {
+    let saved = snapshots(blobs, shard)?.last().map_or(Seq(0), |(_, next)| *next);
+    let extents = log.extents();
+    let ends = extents.iter().skip(1).map(|next| next.first).chain([log.bounds().next]);
+    let unsaved = extents.iter().zip(ends).filter(|(_, end)| *end > saved);
+    Ok(unsaved.map(|(extent, _)| extent.bytes).sum())
+}
+
 /// A shard's snapshots, oldest first, each with the first batch that is not in it.
 pub fn snapshots(blobs: &dyn BlobStore, shard: Shard) -> Result<Vec<(BlobName, Seq)>, StoreError> {
     let prefix = snapshot_prefix(shard);

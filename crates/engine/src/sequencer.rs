@@ -135,24 +135,41 @@ pub struct Health {
     pub is_undecided: bool,
 }
 
+/// When marks for snapshots are made.
+#[derive(Clone, Copy, Debug)]
+pub struct MarkInterval {
+    /// After so many bytes.
+    pub every: u64,
+    /// So many bytes have been logged since the last snapshot, by earlier tenures. Without them a server that always ends
+    /// before it has logged a whole interval would never take a snapshot.
+    pub since: u64,
+}
+
+impl From<u64> for MarkInterval {
+    /// After so many bytes of this tenure.
+    fn from(every: u64) -> MarkInterval {
+        MarkInterval { every, since: 0 }
+    }
+}
+
 /// A running shard. Dropping it closes it, and returns when every accepted command has its reply.
 pub struct Sequencer {
     shared: Arc<Shared>,
 }
 
 impl Sequencer {
-    /// Starts a shard that has just been opened, on the log that it was recovered from. A mark is made after every
-    /// `mark_every` bytes.
+    /// Starts a shard that has just been opened, on the log that it was recovered from.
     pub fn start(
         shard: Shard<ReplyTo>,
         log: Box<dyn LogStore>,
         observer: Box<dyn BatchObserver>,
-        mark_every: u64,
+        marks: impl Into<MarkInterval>,
         on_end: OnEnd,
         executor: &Arc<dyn Executor>,
     ) -> Sequencer {
         reached!();
-        let sequencer = Sequencer { shared: Shared::new(shard, log, observer, mark_every, on_end, executor) };
+        let sequencer =
+            Sequencer { shared: Shared::new(shard, log, observer, marks.into(), on_end, executor) };
         // The record that opens the tenure is in the first batch.
         sequencer.shared.spawn_turns();
         sequencer

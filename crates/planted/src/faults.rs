@@ -341,6 +341,8 @@ faults! {
     PoisonIgnored = "poison-ignored" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
     /// Requests for leases are decided while waiters have not been offered yet what became free.
     RequestsOvertakeHandOff = "requests-overtake-hand-off" in "engine/src/sequencer/turn.rs" caught by "engine/hand_off",
+    /// The bytes that earlier tenures logged since the last snapshot do not count towards the next.
+    MarksForgotten = "marks-forgotten" in "engine/src/engine.rs" caught by "engine/engine",
     /// A snapshot omits the stored responses to idempotency keys.
     SnapshotForgetsRequests = "snapshot-forgets-requests" in "engine/src/checkpoint.rs" caught by "servers",
     /// A snapshot lacks the last batch that it claims to contain, and is not compared with the live state.

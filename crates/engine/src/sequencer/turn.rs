@@ -9,7 +9,7 @@ use store::{BATCH_MAX, ErrorKind, LogStore, StoreError};
 
 use super::batch::PendingBatch;
 use super::inbox::{Capacity, Inbox, is_lease_request};
-use super::{BatchObserver, Ended, Health, OnEnd, Publish, QUEUE_MAX, ReplyTo};
+use super::{BatchObserver, Ended, Health, MarkInterval, OnEnd, Publish, QUEUE_MAX, ReplyTo};
 use crate::checkpoint::Mark;
 use crate::decider::BATCH_BYTES;
 use crate::decision::Unavailable;
@@ -100,9 +100,7 @@ struct Core {
 struct Writer {
     log: Box<dyn LogStore>,
     observer: Box<dyn BatchObserver>,
-    /// A mark is made after so many bytes.
-    mark_every: u64,
-    since_mark: u64,
+    marks: MarkInterval,
 }
 
 /// Where the writer is.
@@ -125,7 +123,7 @@ impl Shared {
         shard: Shard<ReplyTo>,
         mut log: Box<dyn LogStore>,
         observer: Box<dyn BatchObserver>,
-        mark_every: u64,
+        marks: MarkInterval,
         on_end: OnEnd,
         executor: &Arc<dyn Executor>,
     ) -> Arc<Shared> {
@@ -142,7 +140,7 @@ impl Shared {
             }));
             let mut core = Core {
                 shard,
-                writer: WriterSlot::Here(Writer { log, observer, mark_every, since_mark: 0 }),
+                writer: WriterSlot::Here(Writer { log, observer, marks }),
                 queries: Vec::new(),
                 stopwatch: Stopwatch::start(),
                 timer,
@@ -676,9 +674,9 @@ impl Writer {
             .append(&mut *self.log)
             .or_else(|error| if planted!(FailureIgnored) { Ok(()) } else { Err(error) })?;
         let Some(sealed) = &batch.turn.sealed else { return Ok(()) };
-        self.since_mark += sealed.payload.len() as u64;
-        if self.since_mark >= self.mark_every {
-            self.since_mark = 0;
+        self.marks.since = self.marks.since.saturating_add(sealed.payload.len() as u64);
+        if self.marks.since >= self.marks.every {
+            self.marks.since = 0;
             let (next, state) = (sealed.seq.next(), batch.turn.state);
             batch.mark = Some(Mark { next, state, extents: self.log.extents() });
         }

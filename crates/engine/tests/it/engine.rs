@@ -286,3 +286,24 @@ fn a_namespace_is_deleted_with_its_blobs_and_stays_deleted_after_a_restart() {
     );
     assert!(matches!(outcome, Outcome::Applied(Response::Committed(kernel::Version(3)), _)), "{outcome:?}");
 }
+
+/// A server that was restarted again and again before it had logged a whole interval never took a snapshot: its log, and
+/// the time to recover it, grew without bound.
+#[test]
+fn a_server_that_is_restarted_often_takes_snapshots_too() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = Options { snapshot_every: 8 << 20, ..Options::default() };
+    for round in 0..12 {
+        let engine = open(dir.path(), &Arc::default(), options);
+        for n in 0..20 {
+            let name = format!("k{round}-{n}");
+            put(&engine, &acquire(&engine, &name), &name, content(n, 50_000));
+        }
+    }
+    let maintenance = Arc::new(MaintenanceLog::default());
+    let engine = open(dir.path(), &maintenance, options);
+    acquire(&engine, "last");
+    eventually("12 MB were logged, 1 MB by each tenure", || {
+        !maintenance.snapshots.lock().expect("not poisoned").is_empty()
+    });
+}
