@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use engine::observe::{EngineObserver, Fatal, MaintenanceEvent};
+use engine::waiters::{Wait, WaiterConnection};
 use engine::{
-    Decision, Delivery, Engine, EngineObserver, Executor, Fatal, MachineClock, MaintenanceEvent, Options,
-    Reply, Submission, TenureConfig, Wait, WaiterConnection, Workers,
+    Decision, Delivery, Engine, Executor, MachineClock, Options, Reply, Submission, TenureConfig, Workers,
 };
 use kernel::{
     Action, Command, Event, Granted, Identity, Limits, Lsn, Outcome, Renewal, Response, Span, Store,
@@ -52,9 +53,9 @@ impl EngineObserver for SnapshotCounter {
         panic!("{why}");
     }
 
-    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
+    fn durable(&self, _: &[(Lsn, Vec<Event>)]) {}
 
-    fn upkeep(&self, news: MaintenanceEvent) {
+    fn maintained(&self, news: MaintenanceEvent) {
         match news {
             MaintenanceEvent::Snapshot { .. } => drop(self.snapshots.fetch_add(1, Ordering::Relaxed)),
             MaintenanceEvent::Swept(_) => {}

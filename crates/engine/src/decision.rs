@@ -74,7 +74,7 @@ pub struct Blocked {
     pub advice: Advice,
     /// Some of the conflicting leases, at most [`Conflict::SHOWN_MAX`](kernel::Conflict::SHOWN_MAX).
     pub holders: Vec<LeaseId>,
-    /// The number of conflicting waiters ahead, at most [`Waiters::COUNT_MAX`](crate::Waiters::COUNT_MAX).
+    /// The number of conflicting waiters ahead, at most [`Waiters::COUNT_MAX`](crate::waiters::Waiters::COUNT_MAX).
     pub position: usize,
     /// The leases that the session holds and has to release, unless the advice is to wait.
     pub release: Vec<LeaseId>,

@@ -1,7 +1,7 @@
 //! Where a document's bytes are stored: in the log, or in a blob.
 //!
 //! The kernel stores an opaque [`Location`] with each document. Documents of up to
-//! [`Record::DOCUMENT_MAX`](crate::Record::DOCUMENT_MAX) bytes are stored inline, in the record that committed them or in a later record that relocated them.
+//! [`Record::DOCUMENT_MAX`](crate::record::Record::DOCUMENT_MAX) bytes are stored inline, in the record that committed them or in a later record that relocated them.
 //! Longer documents are blobs, named after the shard and the term in which they were written.
 
 use kernel::{Location, Lsn, Shard};

@@ -104,7 +104,7 @@ pub trait EngineObserver: Send + Sync {
     fn fatal(&self, why: Fatal);
 
     /// These events are durable. Must not block.
-    fn happened(&self, events: &[(Lsn, Vec<Event>)]) {
+    fn durable(&self, events: &[(Lsn, Vec<Event>)]) {
         let _ = events;
     }
 
@@ -114,7 +114,7 @@ pub trait EngineObserver: Send + Sync {
     }
 
     /// A maintenance step succeeded or failed; maintenance continues in both cases.
-    fn upkeep(&self, news: MaintenanceEvent);
+    fn maintained(&self, news: MaintenanceEvent);
 
     /// A duration for the metrics. Must not block.
     fn measured(&self, shard: Shard, measure: Measure) {
@@ -131,7 +131,7 @@ impl EngineObserver for PanicOnFailure {
         panic!("{why}");
     }
 
-    fn upkeep(&self, news: MaintenanceEvent) {
+    fn maintained(&self, news: MaintenanceEvent) {
         match news {
             MaintenanceEvent::Failed(error) => panic!("{error}"),
             MaintenanceEvent::SnapshotDamaged(snapshot) => panic!("a damaged snapshot: {snapshot}"),
@@ -179,7 +179,7 @@ impl Engine {
         executor: &Arc<dyn Executor>,
     ) -> Result<Engine, OpenError> {
         let shard = opening.store.shard;
-        let mut on_damage = |snapshot| watcher.upkeep(MaintenanceEvent::SnapshotDamaged(snapshot));
+        let mut on_damage = |snapshot| watcher.maintained(MaintenanceEvent::SnapshotDamaged(snapshot));
         let kernel = recover(&*log, &*blobs, shard, &mut on_damage).map_err(OpenError::Recovery)?;
         let read_at = clock.boot_clock();
         // The parameters fixed at creation are in the log.
@@ -301,7 +301,7 @@ impl BatchObserver for EventRelay {
         for blob in all.filter_map(superseded_blob) {
             self.tasks.push(Task::Delete(blob));
         }
-        self.watcher.happened(events);
+        self.watcher.durable(events);
     }
 
     fn contended(&mut self, contended: &[ContentionEvent]) {

@@ -6,7 +6,7 @@
 //! `decision` is the decision on a command; `decider` applies commands and collects them into batches; `waiting` has
 //! the wait queues, hand-off and deadlock detection; `rates` limits requests; `documents` locates documents; `shard` is
 //! all of that, one batch at a time;
-//! `sequencer` has the threads that drive it; `recovery` goes from a store to a state; `checkpoint` does the same beside
+//! `executor` has the threads, and `sequencer` drives a shard with them; `recovery` goes from a store to a state; `checkpoint` does the same beside
 //! the live state, to snapshot it and to truncate the log; `uploads` are documents that are too long for the log;
 //! `engine` is a running shard. `stopwatch` is for metrics only, `reach` for the simulator.
 
@@ -37,19 +37,36 @@ mod stopwatch;
 
 pub use clock::{Clock, MachineClock};
 pub use decider::TenureConfig;
-pub use decision::{
-    Advice, Blocked, ContentionEvent, ContentionOutcome, Decision, OnDecided, Reply, Unavailable,
-};
-pub use documents::DocumentLocation;
-pub use engine::{Engine, EngineObserver, Fatal, MaintenanceEvent, OpenError, Options};
+pub use decision::{Decision, OnDecided, Reply, Unavailable};
+pub use engine::{Engine, OpenError, Options};
 pub use executor::{Executor, Workers};
-pub use record::Record;
-pub use recovery::{DamagedSnapshot, SnapshotDamage};
-pub use sequencer::{Delivery, Measure, ReplyTo};
-pub use shard::{LogSpace, RENEWALS_MAX, Submission};
-pub use stopwatch::Stopwatch;
-pub use uploads::{Pin, ReadHold, Upload};
-pub use waiting::{Ticket, Wait, Waiter, WaiterConnection, Waiters};
+pub use sequencer::{Delivery, ReplyTo};
+pub use shard::{RENEWALS_MAX, Submission};
+
+/// Requests for leases that wait, or are told why they may not.
+pub mod waiters {
+    pub use crate::decision::{Advice, Blocked};
+    pub use crate::waiting::{Ticket, Wait, Waiter, WaiterConnection, Waiters};
+}
+
+/// Where documents are stored, and the blobs of those that are too long for the log.
+pub mod document {
+    pub use crate::documents::DocumentLocation;
+    pub use crate::uploads::{Pin, ReadHold, Upload};
+
+    /// The longest document that the log can contain, in bytes.
+    pub const INLINE_MAX: usize = crate::record::Record::DOCUMENT_MAX;
+}
+
+/// What an engine reports about itself: events, failures, durations.
+pub mod observe {
+    pub use crate::decision::{ContentionEvent, ContentionOutcome};
+    pub use crate::engine::{EngineObserver, Fatal, MaintenanceEvent};
+    pub use crate::recovery::{DamagedSnapshot, SnapshotDamage};
+    pub use crate::sequencer::Measure;
+    pub use crate::shard::LogSpace;
+    pub use crate::stopwatch::Stopwatch;
+}
 
 /// The parts of an engine, for the simulator, which drives them step by step, and for tests and tools. Not part of the
 /// interface: the server uses none of it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use engine::DocumentLocation;
+use engine::document::DocumentLocation;
 use engine::internals::documents::read_inline;
 use engine::internals::recovery::recover;
 use kernel::{Cursor, Kernel, LeaseView, Rejection, ResourceName, Shard, State};

@@ -10,10 +10,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use clap::Args;
-use engine::{
-    Decision, DocumentLocation, Engine, EngineObserver, Executor, Fatal, MachineClock, MaintenanceEvent,
-    Options, TenureConfig, Workers,
-};
+use engine::document::DocumentLocation;
+use engine::observe::{EngineObserver, Fatal, MaintenanceEvent};
+use engine::{Decision, Engine, Executor, MachineClock, Options, TenureConfig, Workers};
 use kernel::{
     Action, Bundle, Command, Commit, Credential, Cursor, Event, Identity, LeaseView, Limits, Location, Lsn,
     Member, Outcome, Predicate, Renewal, Response, Span, State, Store, Write,
@@ -54,9 +53,9 @@ impl EngineObserver for Reporter {
         let _ = WorkerMessage::StoreFailed(why.to_string()).write();
     }
 
-    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
+    fn durable(&self, _: &[(Lsn, Vec<Event>)]) {}
 
-    fn upkeep(&self, event: MaintenanceEvent) {
+    fn maintained(&self, event: MaintenanceEvent) {
         let message = match event {
             MaintenanceEvent::Snapshot { moved, .. } => WorkerMessage::Snapshot { moved },
             MaintenanceEvent::Swept(blobs) => WorkerMessage::Swept(blobs),

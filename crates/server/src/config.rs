@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::PORT;
-use engine::{Options, Record};
+use engine::Options;
+use engine::document::INLINE_MAX;
 use kernel::Span;
 
 use crate::backend::open_options::OpenOptions;
@@ -58,7 +59,7 @@ settings! { |data_dir|
     /// Maximum size of a document, as received
     "json-max" "LOCKD_JSON_MAX" "SIZE" => json_max: u64 = 100_000_000, range Range::DOCUMENT;
     /// Maximum size of a document that is stored in the log; a larger one gets a file of its own
-    "inline-max" "LOCKD_INLINE_MAX" "SIZE" => inline_max: u64 = Record::DOCUMENT_MAX as u64,
+    "inline-max" "LOCKD_INLINE_MAX" "SIZE" => inline_max: u64 = INLINE_MAX as u64,
         range Range::INLINE;
     /// How often to garbage-collect abandoned uploads
     "gc-temps-interval" "LOCKD_GC_TEMPS_INTERVAL" "TIME" =>
@@ -218,7 +219,7 @@ impl Config {
             max_ttl: span(self.max_ttl),
             acquire_block: span(self.acquire_block),
             json_max: self.json_max,
-            inline_max: usize::try_from(self.inline_max).unwrap_or(Record::DOCUMENT_MAX),
+            inline_max: usize::try_from(self.inline_max).unwrap_or(INLINE_MAX),
         }
     }
 

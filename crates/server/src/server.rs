@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
-use engine::{EngineObserver, Fatal};
+use engine::observe::{EngineObserver, Fatal};
 use identity::Role;
 use rustix::fs::Mode;
 use tokio::net::{TcpListener, UnixListener};

@@ -6,7 +6,7 @@
 //!
 //! **Invariant.** A value within its range is served: no setting reaches an assertion of the kernel.
 //! **What would break it.** A range wider than the kernel's own bound ([`kernel::Limits::SPAN_MAX`], the width of an
-//! integer, [`engine::Record::DOCUMENT_MAX`]).
+//! integer, [`engine::document::INLINE_MAX`]).
 //!
 //! **What is absent.** The configuration type: a [`Setting`] is generic over it. The command line: the program derives
 //! its flags.

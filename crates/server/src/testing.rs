@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use engine::{Clock, EngineObserver, Fatal};
+use engine::Clock;
+use engine::observe::{EngineObserver, Fatal};
 use identity::Role;
 use kernel::Span;
 use tokio::net::TcpListener;

@@ -29,7 +29,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use engine::internals::waiting::lease_request_of;
-use engine::{Decision, Reply, WaiterConnection};
+use engine::waiters::WaiterConnection;
+use engine::{Decision, Reply};
 use kernel::{
     Action, Bundle, Command, Credential, Granted, Identity, LeaseId, LeaseRequest, Limits, Live, OnExpiry,
     Outcome, Rejection, RequestKey, Response, Span, Time, Token, Version,

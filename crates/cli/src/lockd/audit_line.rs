@@ -6,7 +6,8 @@
 //! **What is absent.** The content of documents and of lease metadata: only lengths and hashes. The seed of the hash tables:
 //! with it, a client could choose colliding names.
 
-use engine::{DocumentLocation, Record};
+use engine::document::DocumentLocation;
+use engine::internals::record::Record;
 use kernel::{
     Action, Age, Credential, Etag, LeaseRequest, Limits, Location, Metadata, OnExpiry, Open, Party, Pause,
     Paused, Quota, Renewal, Scope, Write,

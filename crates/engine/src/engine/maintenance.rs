@@ -49,18 +49,18 @@ impl Worker for Maintenance {
 impl Maintenance {
     fn report(&self, result: Result<(), StoreError>) {
         if let Err(error) = result {
-            self.watcher.upkeep(MaintenanceEvent::Failed(error));
+            self.watcher.maintained(MaintenanceEvent::Failed(error));
         }
     }
 
     fn checkpoint(&mut self, mark: &Mark, stopped: &AtomicBool) {
         match self.snapshot_and_truncate(mark, stopped) {
             Ok((moved, moved_bytes)) => {
-                self.watcher.upkeep(MaintenanceEvent::Snapshot { moved, moved_bytes });
+                self.watcher.maintained(MaintenanceEvent::Snapshot { moved, moved_bytes });
             }
-            Err(CheckpointError::Store(error)) => self.watcher.upkeep(MaintenanceEvent::Failed(error)),
+            Err(CheckpointError::Store(error)) => self.watcher.maintained(MaintenanceEvent::Failed(error)),
             Err(CheckpointError::Unreadable(snapshot)) => {
-                self.watcher.upkeep(MaintenanceEvent::SnapshotDamaged(snapshot));
+                self.watcher.maintained(MaintenanceEvent::SnapshotDamaged(snapshot));
             }
             Err(error @ CheckpointError::Diverged(_)) => {
                 self.watcher.fatal(Fatal::Diverged(error.to_string()));
@@ -73,7 +73,7 @@ impl Maintenance {
         mark: &Mark,
         stopped: &AtomicBool,
     ) -> Result<(usize, u64), CheckpointError> {
-        let mut on_damage = |snapshot| self.watcher.upkeep(MaintenanceEvent::SnapshotDamaged(snapshot));
+        let mut on_damage = |snapshot| self.watcher.maintained(MaintenanceEvent::SnapshotDamaged(snapshot));
         let taken = checkpoint::take(&*self.blobs, &mut *self.reader, self.shard, mark, &mut on_damage)?;
         let plan = checkpoint::plan(&taken, &mut *self.reader, mark, self.options.retain)?;
         drop(taken);
@@ -133,8 +133,8 @@ impl Maintenance {
     fn collect_blobs(&self) {
         match self.uploads.sweep(|| self.referenced_blobs()) {
             Ok(0) => {}
-            Ok(deleted) => self.watcher.upkeep(MaintenanceEvent::Swept(deleted)),
-            Err(error) => self.watcher.upkeep(MaintenanceEvent::Failed(error)),
+            Ok(deleted) => self.watcher.maintained(MaintenanceEvent::Swept(deleted)),
+            Err(error) => self.watcher.maintained(MaintenanceEvent::Failed(error)),
         }
     }
 

@@ -21,7 +21,6 @@ pub(super) struct Inbox {
 }
 
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a report of its own")]
 struct InboxState {
     submissions: VecDeque<Submission<ReplyTo>>,
     /// How many of the submissions are requests for leases.

@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, channel};
 use engine::internals::decider::Decider;
 use engine::internals::sequencer::Sequencer;
 use engine::internals::shard::{LogSpace, Shard};
-use engine::{Decision, Delivery, MachineClock, Reply, Submission, Wait, WaiterConnection};
+use engine::waiters::{Wait, WaiterConnection};
+use engine::{Decision, Delivery, MachineClock, Reply, Submission};
 use kernel::{
     Action, Bundle, Command, Granted, IdempotencyKey, Kernel, LeaseRequest, Metadata, Outcome, Predicate,
     Renewal, RequestKey, Response, Span,

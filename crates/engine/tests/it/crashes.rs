@@ -145,7 +145,7 @@ fn every_durable_state_is_recovered_over_many_power_cuts() {
 /// A store whose log was written under other rules than this build's must not start.
 #[test]
 fn a_log_that_does_not_replay_is_refused() {
-    use engine::Record;
+    use engine::internals::record::Record;
     use kernel::{Action, Command, Lsn, Time};
     let fs = SimFs::new(FaultPlan::default());
     let mut log = open_log(&fs).expect("an empty log");

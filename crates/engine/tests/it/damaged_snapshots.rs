@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use engine::internals::checkpoint::CheckpointError;
 use engine::internals::recovery::{RecoveryError, snapshots};
-use engine::{Engine, EngineObserver, Fatal, MaintenanceEvent, Options};
+use engine::observe::{EngineObserver, Fatal, MaintenanceEvent};
+use engine::{Engine, Options};
 use kernel::{Action, Command, Response, Shard, Snapshot, Span};
 use sim::disk::{FaultPlan, SimFs};
 use sim::fixture::{grant, held, identity, key};
@@ -170,7 +171,7 @@ impl EngineObserver for MaintenanceLog {
         self.fatal.lock().expect("not poisoned").push(why.to_string());
     }
 
-    fn upkeep(&self, event: MaintenanceEvent) {
+    fn maintained(&self, event: MaintenanceEvent) {
         match event {
             MaintenanceEvent::Snapshot { .. } => *self.snapshots.lock().expect("not poisoned") += 1,
             MaintenanceEvent::SnapshotDamaged(snapshot) => {

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::internals::decider::Decider;
 use engine::internals::shard::Shard;
 use engine::internals::waiting::{Session, VISITS_MAX, session_of};
-use engine::{Advice, Decision, Reply, Submission, Ticket, Unavailable, Wait, WaiterConnection};
+use engine::waiters::{Advice, Ticket, Wait, WaiterConnection};
+use engine::{Decision, Reply, Submission, Unavailable};
 use kernel::{
     Action, Bundle, Command, Granted, Kernel, LeaseRequest, OnExpiry, Outcome, Predicate, Response,
     SessionName, Span,

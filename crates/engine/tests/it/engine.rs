@@ -4,11 +4,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use engine::document::DocumentLocation;
 use engine::internals::recovery::snapshots;
-use engine::{
-    Decision, DocumentLocation, Engine, EngineObserver, Fatal, MachineClock, MaintenanceEvent, Options,
-    TenureConfig,
-};
+use engine::observe::{EngineObserver, Fatal, MaintenanceEvent};
+use engine::{Decision, Engine, MachineClock, Options, TenureConfig};
 use kernel::{
     Action, Command, Commit, Document, Etag, Event, Granted, Limits, Location, Lsn, Outcome, ResourceName,
     Response, Shard, Span, Store, Write,
@@ -35,9 +34,9 @@ impl EngineObserver for MaintenanceLog {
         panic!("{why}");
     }
 
-    fn happened(&self, _: &[(Lsn, Vec<Event>)]) {}
+    fn durable(&self, _: &[(Lsn, Vec<Event>)]) {}
 
-    fn upkeep(&self, event: MaintenanceEvent) {
+    fn maintained(&self, event: MaintenanceEvent) {
         match event {
             MaintenanceEvent::Snapshot { moved, moved_bytes } => {
                 self.snapshots.lock().expect("not poisoned").push((moved, moved_bytes));

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use engine::Record;
+use engine::internals::record::Record;
 use engine::internals::record::{BatchContents, decode_batch};
 use kernel::{ClockReading, Shard, Span};
 use sim::Step;

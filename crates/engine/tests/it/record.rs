@@ -1,6 +1,6 @@
 //! The record format: every decided command can be encoded and decoded, and malformed bytes are refused.
 
-use engine::Record;
+use engine::internals::record::Record;
 use engine::internals::record::{BatchContents, decode_batch};
 use kernel::{ClockReading, Outcome, Shard, Span};
 use sim::generator::CommandGenerator;

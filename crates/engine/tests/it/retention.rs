@@ -5,13 +5,13 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use engine::document::DocumentLocation;
 use engine::internals::documents::{BlobId, Term};
 use engine::internals::engine::PanicOnFailure;
+use engine::internals::record::Record;
 use engine::internals::uploads::Uploads;
-use engine::{
-    Decision, DocumentLocation, Engine, EngineObserver, Fatal, MachineClock, MaintenanceEvent, Options,
-    Record, Reply, TenureConfig,
-};
+use engine::observe::{EngineObserver, Fatal, MaintenanceEvent};
+use engine::{Decision, Engine, MachineClock, Options, Reply, TenureConfig};
 use kernel::{
     Action, Command, Commit, Cursor, Etag, Granted, Kernel, Limits, Location, Lsn, Outcome, ResourceName,
     Response, Shard, Span, Store, Write,
@@ -308,7 +308,7 @@ impl EngineObserver for FatalSignal {
         self.0.send(()).expect("the test listens");
     }
 
-    fn upkeep(&self, _: MaintenanceEvent) {}
+    fn maintained(&self, _: MaintenanceEvent) {}
 }
 
 /// The append of a relocation failed and its reply was dropped, but the maintenance thread kept a sender of the channel

@@ -9,10 +9,9 @@ use engine::internals::decider::Decider;
 use engine::internals::recovery::replay;
 use engine::internals::sequencer::{BatchObserver, Ended, QUEUE_MAX, Sequencer};
 use engine::internals::shard::Shard;
-use engine::{
-    Decision, Delivery, MachineClock, Measure, Reply, ReplyTo, Submission, Unavailable, Wait,
-    WaiterConnection,
-};
+use engine::observe::Measure;
+use engine::waiters::{Wait, WaiterConnection};
+use engine::{Decision, Delivery, MachineClock, Reply, ReplyTo, Submission, Unavailable};
 use kernel::{
     Action, Command, Event, Granted, IdempotencyKey, Kernel, Lsn, Outcome, RequestKey, Response, Span,
 };

@@ -4,10 +4,9 @@ use std::sync::atomic::Ordering;
 
 use engine::internals::decider::Decider;
 use engine::internals::shard::{LogSpace, Shard, TurnOutput};
-use engine::{
-    Advice, Blocked, ContentionOutcome, Decision, Reply, Submission, TenureConfig, Unavailable, Wait,
-    WaiterConnection,
-};
+use engine::observe::ContentionOutcome;
+use engine::waiters::{Advice, Blocked, Wait, WaiterConnection};
+use engine::{Decision, Reply, Submission, TenureConfig, Unavailable};
 use kernel::{
     Action, Age, Bundle, Close, Command, Granted, IdempotencyKey, Kernel, LeaseId, LeaseRequest, Limits,
     OnExpiry, Outcome, Party, Predicate, Rejection, Renewal, RequestKey, Response, SessionName, Span, Store,
@@ -46,7 +45,8 @@ impl Driver {
         self.shard.housekeep();
         let TurnOutput { sealed, replies, .. } = self.shard.end_turn();
         if let Some(sealed) = sealed {
-            self.records += engine::Record::decode_all(&sealed.payload).expect("records").len();
+            self.records +=
+                engine::internals::record::Record::decode_all(&sealed.payload).expect("records").len();
         }
         self.replies.extend(replies);
     }

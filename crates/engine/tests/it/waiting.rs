@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::internals::decider::Decider;
 use engine::internals::shard::Shard;
-use engine::{Clock, Decision, Reply, Submission, TenureConfig, Wait, WaiterConnection};
+use engine::waiters::{Wait, WaiterConnection};
+use engine::{Clock, Decision, Reply, Submission, TenureConfig};
 use kernel::{
     Action, Bundle, Command, Granted, Kernel, LeaseRequest, Limits, Outcome, Predicate, Response, Span, Store,
 };

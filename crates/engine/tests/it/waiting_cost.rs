@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use engine::internals::decider::Decider;
 use engine::internals::shard::{Shard, Visits};
 use engine::internals::waiting::VISITS_MAX;
-use engine::{Advice, Decision, Reply, Submission, Wait, WaiterConnection};
+use engine::waiters::{Advice, Wait, WaiterConnection};
+use engine::{Decision, Reply, Submission};
 use kernel::{
     Action, Age, Bundle, Command, Granted, Kernel, LeaseRequest, OnExpiry, Outcome, Predicate, Renewal,
     Response, SessionName, Span, Time,

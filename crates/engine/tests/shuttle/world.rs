@@ -10,10 +10,8 @@ use engine::internals::decider::Decider;
 use engine::internals::executor::{Executor, Job, OnDue, Timer};
 use engine::internals::sequencer::{Ended, Sequencer};
 use engine::internals::shard::Shard;
-use engine::{
-    Clock, Decision, Delivery, OnDecided, Reply, ReplyTo, Submission, TenureConfig, Unavailable, Wait,
-    WaiterConnection,
-};
+use engine::waiters::{Wait, WaiterConnection};
+use engine::{Clock, Decision, Delivery, OnDecided, Reply, ReplyTo, Submission, TenureConfig, Unavailable};
 use kernel::{Action, Command, Granted, Kernel, Limits, Outcome, Response, Span, Store};
 use shuttle::sync::Mutex;
 use shuttle::sync::mpsc::{Receiver, channel};

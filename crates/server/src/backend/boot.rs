@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use engine::{Clock, Engine, EngineObserver, Executor, MachineClock, TenureConfig, Workers};
+use engine::observe::EngineObserver;
+use engine::{Clock, Engine, Executor, MachineClock, TenureConfig, Workers};
 use kernel::{Shard, Slot, Store};
 use store::{BlobStore, LogStore, SlotMap};
 

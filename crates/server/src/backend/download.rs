@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
-use engine::{Engine, ReadHold};
+use engine::Engine;
+use engine::document::ReadHold;
 use http_body::Frame;
 use kernel::{Credential, Document, Identity, KeyView, Location, Namespace, ResourceName, Shard};
 use store::{ErrorKind, StoreError};

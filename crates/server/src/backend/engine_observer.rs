@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{ContentionEvent, EngineObserver, Fatal, MaintenanceEvent, Measure};
+use engine::observe::{ContentionEvent, EngineObserver, Fatal, MaintenanceEvent, Measure};
 use kernel::{Event, Lsn, Shard};
 
 use crate::backend::event_log::EventLog;
@@ -24,9 +24,9 @@ impl EngineObserver for ShardObserver {
         (self.on_fatal)(&why);
     }
 
-    fn happened(&self, events: &[(Lsn, Vec<Event>)]) {
+    fn durable(&self, events: &[(Lsn, Vec<Event>)]) {
         for event in events.iter().flat_map(|(_, events)| events) {
-            self.metrics.happened(event);
+            self.metrics.durable(event);
         }
         self.event_log.record(events);
     }
@@ -35,7 +35,7 @@ impl EngineObserver for ShardObserver {
         self.event_log.record_contention(shard, contended);
     }
 
-    fn upkeep(&self, event: MaintenanceEvent) {
+    fn maintained(&self, event: MaintenanceEvent) {
         match event {
             MaintenanceEvent::Snapshot { moved, moved_bytes } => {
                 self.metrics.snapshot(moved);

@@ -7,7 +7,7 @@ pub(crate) mod subscribers;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::ContentionEvent;
+use engine::observe::ContentionEvent;
 use kernel::{Event, LeaseId, Lsn, Shard};
 
 use crate::backend::event_log::event_buffer::EventBuffer;

@@ -4,7 +4,7 @@
 //! two queries other requests are decided, so a list is not the state at one moment. A row that exists throughout is in
 //! it exactly once.
 
-use engine::{Ticket, Waiter};
+use engine::waiters::{Ticket, Waiter};
 use kernel::{AgentName, AgentView, Cursor, Namespace, PAGE_ROWS, Policy, Scope, Shard};
 
 use crate::backend::error::BackendError;

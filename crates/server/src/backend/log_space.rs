@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::LogSpace;
+use engine::observe::LogSpace;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 

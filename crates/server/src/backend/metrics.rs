@@ -10,7 +10,7 @@ mod tests;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use engine::Measure;
+use engine::observe::Measure;
 use kernel::{Counts, Event, Shard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
@@ -144,7 +144,7 @@ impl Metrics {
         metrics
     }
 
-    pub(crate) fn happened(&self, event: &Event) {
+    pub(crate) fn durable(&self, event: &Event) {
         let counter = match event {
             Event::Granted(..) => &self.grants,
             Event::Released(_) => &self.released,

@@ -4,9 +4,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::{
-    Decision, Delivery, Engine, OnDecided, Reply, ReplyTo, Submission, Unavailable, Wait, WaiterConnection,
-};
+use engine::waiters::{Wait, WaiterConnection};
+use engine::{Decision, Delivery, Engine, OnDecided, Reply, ReplyTo, Submission, Unavailable};
 use kernel::{Command, Kernel, LeaseId, Namespace, Shard, Slot, Span, Time};
 use store::SlotMap;
 use tokio::sync::oneshot;
@@ -259,7 +258,7 @@ impl Backend {
 /// A shard's state, as a query sees it.
 pub(crate) struct ShardView<'a> {
     pub(crate) kernel: &'a Kernel,
-    pub(crate) waiters: &'a engine::Waiters,
+    pub(crate) waiters: &'a engine::waiters::Waiters,
     pub(crate) now: Time,
     pub(crate) moment: Moment,
     waiters_visited: Cell<u64>,

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use engine::{Decision, Engine, Pin, Upload};
+use engine::document::{Pin, Upload};
+use engine::{Decision, Engine};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use jsonstream::{Compactor, JsonError, JsonErrorKind, Limits};

@@ -116,7 +116,7 @@ fn every_size_and_count_is_served_at_its_ends_and_refused_one_beyond() {
     type Set = fn(&mut Config, u64);
     let settings: [(&str, Set, u64, u64); 6] = [
         ("json-max", |config, value| config.json_max = value, 1, i64::MAX as u64),
-        ("inline-max", |config, value| config.inline_max = value, 0, Record::DOCUMENT_MAX as u64),
+        ("inline-max", |config, value| config.inline_max = value, 0, engine::document::INLINE_MAX as u64),
         ("shards", |config, value| config.shards = u32::try_from(value).expect("32 bits"), 1, 1024),
         (
             "history-max",

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::{Extension, Json};
-use engine::DocumentLocation;
+use engine::document::DocumentLocation;
 use kernel::{Action, Command, Commit, Credential, Location, Removal, ResourceName, Write};
 use serde::Deserialize;
 use utoipa::IntoParams;

@@ -10,7 +10,7 @@ use axum::extract::{MatchedPath, State};
 use axum::http::{HeaderValue, Method, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use engine::Stopwatch;
+use engine::observe::Stopwatch;
 use tracing::{Instrument, Span};
 
 use crate::backend::metrics::RouteMetrics;

@@ -1,7 +1,8 @@
 //! Agents, and the verdicts on their manifests.
 
 use api::agents::{Agent, AgentState as WireState, ManifestOutcome, Verdict};
-use engine::{Advice, Blocked, Decision};
+use engine::Decision;
+use engine::waiters::{Advice, Blocked};
 use kernel::{AgentState, AgentView, Kernel, LeaseView, Namespace, Time};
 
 use crate::backend::moment::Moment;

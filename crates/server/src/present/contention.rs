@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use api::agents::{Hotspot, Timeouts, Waiting};
-use engine::{ContentionEvent, ContentionOutcome, Ticket, Waiter};
+use engine::observe::{ContentionEvent, ContentionOutcome};
+use engine::waiters::{Ticket, Waiter};
 use kernel::{
     AgentName, Conflict, Identity, LeaseView, Namespace, ResourceName, SessionName, Span, State as LeaseState,
 };

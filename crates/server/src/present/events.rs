@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use api::agents::Event as WireEvent;
-use engine::{ContentionEvent, ContentionOutcome};
+use engine::observe::{ContentionEvent, ContentionOutcome};
 use kernel::Event;
 
 use crate::backend::event_log::event_buffer::{EventId, Subject, lease_of};

@@ -4,7 +4,8 @@ use api::{Code, Refusal};
 use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::{Advice, Blocked, Decision, Unavailable};
+use engine::waiters::{Advice, Blocked};
+use engine::{Decision, Unavailable};
 use kernel::{BoundedTable, DocumentTag, InvalidRecord, Outcome, Rejection};
 use store::{ErrorKind, StoreError};
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use engine::Record;
+use engine::document::INLINE_MAX;
 
 /// The smallest and the largest value of a setting, both allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Range {
     /// The largest integer of TOML is the largest size.
     pub(crate) const DOCUMENT: Range = Range::Size(1, i64::MAX as u64);
     /// What fits into a record.
-    pub(crate) const INLINE: Range = Range::Size(0, Record::DOCUMENT_MAX as u64);
+    pub(crate) const INLINE: Range = Range::Size(0, INLINE_MAX as u64);
 
     /// A count that the kernel keeps in 32 bits.
     pub(crate) const fn count_from(min: u64) -> Range {

@@ -1,6 +1,7 @@
 //! Very many rows of each kind, for tests and benchmarks of lists.
 
-use engine::{Submission, Wait, WaiterConnection};
+use engine::Submission;
+use engine::waiters::{Wait, WaiterConnection};
 use kernel::{
     Action, AgentName, Bundle, Command, Identity, LeaseRequest, Namespace, OnExpiry, Pause, Paused,
     ResourceName, Scope, Shard, Span,

@@ -1,6 +1,6 @@
 //! One agent: its attempt, the leases it believes to hold, and the time of its next action.
 
-use engine::WaiterConnection;
+use engine::waiters::WaiterConnection;
 
 use kernel::{
     Action, Age, AgentAnnouncement, AgentName, Bundle, Command, Credential, Granted, IdempotencyKey,

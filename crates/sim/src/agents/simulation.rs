@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Advice, Blocked, Decision, Reply, Wait, WaiterConnection};
+use engine::waiters::{Advice, Blocked, Wait, WaiterConnection};
+use engine::{Decision, Reply};
 use kernel::{Action, Age, Command, Granted, Outcome, Response, Span};
 
 use super::agent::{Agent, AgentRequest, NextStep, request};

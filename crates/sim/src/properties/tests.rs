@@ -1,6 +1,7 @@
 //! Wrong observations that each property rejects, beside the right ones that it accepts.
 
-use engine::{Decision, Reply, WaiterConnection};
+use engine::waiters::WaiterConnection;
+use engine::{Decision, Reply};
 use kernel::{
     Action, Bundle, Command, Credential, Epoch, Etag, Granted, IdempotencyKey, LeaseId, Limits, Live,
     Location, Lsn, Outcome, Rejection, Renewal, RequestKey, Response, Shard, Span, Time, Token, Version,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use engine::internals::shard::Shard;
 use engine::internals::waiting::{Session, session_of};
-use engine::{Ticket, Waiter};
+use engine::waiters::{Ticket, Waiter};
 
 /// A node of the wait-for graph: a session, or a waiter without one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 
 use engine::internals::decider::BATCH_BYTES;
 use engine::internals::shard::LogSpace;
-use engine::{Decision, Reply, Unavailable, Wait, WaiterConnection};
+use engine::waiters::{Wait, WaiterConnection};
+use engine::{Decision, Reply, Unavailable};
 use kernel::{
     Action, Bundle, Command, Granted, LeaseRequest, Limits, Outcome, Predicate, Renewal, Response, Span,
 };

@@ -12,9 +12,10 @@ use kernel::{
     Snapshot, Time, Token, Version,
 };
 
+use engine::Decision;
 use engine::internals::shard::StateDigest;
 use engine::internals::waiting::lease_request_of;
-use engine::{Blocked, Decision};
+use engine::waiters::Blocked;
 
 use super::clock::{Machine, TrueTime};
 

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use engine::document::DocumentLocation;
 use engine::internals::checkpoint::Mark;
 use engine::internals::documents::BlobId;
 use engine::internals::sequencer::{BatchObserver, Ended, OnEnd};
 use engine::internals::shard::StateDigest;
-use engine::{Delivery, DocumentLocation, OnDecided, Reply, ReplyTo};
+use engine::{Delivery, OnDecided, Reply, ReplyTo};
 use kernel::{Event, Lsn, Version};
 use store::{Bounds, Extent, LogCapacity, LogReader, LogStore, LsnRange, Preparation, Seq, StoreError};
 

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use engine::document::{DocumentLocation, Pin};
 use engine::internals::checkpoint::{self, CheckpointError, DocumentMove, TruncationPlan};
 use engine::internals::decider::Decider;
 use engine::internals::documents::{BlobId, Term, read_inline};
@@ -13,7 +14,8 @@ use engine::internals::recovery::{DamagedSnapshot, RecoveryError, SnapshotDamage
 use engine::internals::sequencer::{Ended, Health, Publish, Sequencer};
 use engine::internals::shard::{Shard, StateDigest};
 use engine::internals::uploads::Uploads;
-use engine::{DocumentLocation, Pin, ReplyTo, Submission, TenureConfig, Unavailable, Wait, WaiterConnection};
+use engine::waiters::{Wait, WaiterConnection};
+use engine::{ReplyTo, Submission, TenureConfig, Unavailable};
 use kernel::{Command, Cursor, Document, Kernel, Limits, Lsn, ResourceName, Span, Store, Time, Version};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, RetryPolicy, WriterId};

@@ -8,8 +8,9 @@ mod responses;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::document::{DocumentLocation, Pin};
 use engine::internals::waiting::lease_request_of;
-use engine::{DocumentLocation, Pin, Wait, WaiterConnection};
+use engine::waiters::{Wait, WaiterConnection};
 use kernel::{Action, Command, LeaseId, Span};
 use store::ErrorKind;
 use store::object::WriterId;

@@ -1,7 +1,8 @@
 //! A power failure at every call of a scripted workload: grants, commits, a long document, snapshots, relocated
 //! documents, deleted segments. The recovered state is the acknowledged one, or one batch later.
 
-use engine::{Decision, DocumentLocation};
+use engine::Decision;
+use engine::document::DocumentLocation;
 use kernel::{Action, Command, Commit, Granted, Location, Outcome, ResourceName, Response, Span, Write};
 use sim::disk::{FaultPlan, SimFs};
 use sim::fixture::{grant, held, identity, key};

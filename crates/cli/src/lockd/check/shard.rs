@@ -13,7 +13,7 @@ use cli::progress::ByteProgress;
 use engine::internals::record::decode_batch;
 use engine::internals::recovery::{restore, snapshots};
 use engine::internals::snapshot::SnapshotError;
-use engine::{DamagedSnapshot, SnapshotDamage};
+use engine::observe::{DamagedSnapshot, SnapshotDamage};
 use kernel::Shard;
 use store::disk::{LogItem, LogView, StoreView};
 use store::frame::frame_len;

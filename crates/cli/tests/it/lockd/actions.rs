@@ -1,6 +1,6 @@
 //! `lockd store dump`: the line of every action.
 
-use engine::Record;
+use engine::internals::record::Record;
 use kernel::{
     Action, Age, AgentAnnouncement, AgentName, Bundle, Close, Commit, Credential, Epoch, Etag,
     IdempotencyKey, Identity, LeaseId, LeaseRequest, Limits, Location, Lsn, Metadata, Namespace, OnExpiry,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::Record;
+use engine::internals::record::Record;
 use kernel::Action;
 use serde_json::{Value, json};
 use store::{LogStore, LsnRange};

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use engine::internals::decider::Decider;
-use engine::{Clock, Record, TenureConfig};
+use engine::internals::record::Record;
+use engine::{Clock, TenureConfig};
 use kernel::{Action, Kernel, Limits, Outcome, Span, Store};
 use sim::fixture::{grant, identity, key};
 use store::{LogStore, LsnRange};

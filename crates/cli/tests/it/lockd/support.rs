@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use engine::Record;
+use engine::internals::record::Record;
 use engine::internals::recovery::snapshot_name;
 use engine::internals::snapshot;
 use kernel::{Action, Identity, Lsn, Time};

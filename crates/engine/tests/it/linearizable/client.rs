@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use engine::{Engine, ReplyTo, Submission, Wait, WaiterConnection};
+use engine::waiters::{Wait, WaiterConnection};
+use engine::{Engine, ReplyTo, Submission};
 use kernel::{
     Action, Bundle, Command, Commit, Etag, Identity, LeaseRequest, LeaseView, Location, Member, OnExpiry,
     Predicate, Removal, Renewal, Span, Version, Write,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use engine::ContentionEvent;
+use engine::observe::ContentionEvent;
 use kernel::{AgentName, Event, Identity, Lsn, Member, Namespace, Shard};
 use tokio::sync::watch;
 

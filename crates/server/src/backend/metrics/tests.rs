@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use engine::Measure;
+use engine::observe::Measure;
 use kernel::Shard;
 use store::{Bounds, Seq};
 

@@ -2,7 +2,8 @@
 
 use engine::internals::shard::Shard;
 use engine::internals::waiting::lease_request_of;
-use engine::{Advice, Decision, Delivery, Reply, Unavailable};
+use engine::waiters::Advice;
+use engine::{Decision, Delivery, Reply, Unavailable};
 use kernel::{Action, LeaseId, Outcome, Response, State};
 
 use super::{ClientRequest, ServerSimulation};
@@ -191,7 +192,7 @@ fn granted(reply: &Reply) -> Option<LeaseId> {
 /// Whether a request may wait, or has taken the place of a try that does.
 fn is_waiting(server: &Server, request: &ClientRequest) -> bool {
     let command = &request.command;
-    let is_same = |(_, waiter): (_, &engine::Waiter)| {
+    let is_same = |(_, waiter): (_, &engine::waiters::Waiter)| {
         command.request.is_some()
             && waiter.command.request == command.request
             && waiter.command.identity == command.identity
