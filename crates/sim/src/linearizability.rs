@@ -50,7 +50,7 @@ pub struct NotLinearizable {
     pub state: String,
     /// The calls of which one would have to come next, and none can.
     pub next: Vec<String>,
-    /// The search was given up at [`VISITED_MAX`] states: the history is not proved wrong.
+    /// The search was given up at `VISITED_MAX` states: the history is not proved wrong.
     pub given_up: bool,
 }
 

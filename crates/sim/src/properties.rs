@@ -5,15 +5,15 @@
 //!
 //! | rule | check | planted faults that it catches |
 //! |---|---|---|
-//! | live leases on one resource are pairwise compatible; holds and revoked leases keep their resources | [`ClientProperties::check_exclusive`]: nothing is live while a conflicting lease covers its resources, unless a request could have freed them | `hold-ignored`, `manual-ends`, `revoke-frees`, `wall-clock` |
-//! | a delivered grant is not undone; none ends early | [`ClientProperties::check_refusal`]: a credential is honoured until its reported expiry | `delivered-undone`, `renew-shortens` |
-//! | a response is sent when its change is durable; versions only increase | [`ClientProperties::check_version`]: an acknowledged version is never issued again | `version-reused`, `removal-keeps-version` |
-//! | an accepted request is applied once; a replay never gives a second lease | [`ClientProperties::check_same_lease`]: within the window, an idempotency key has one lease | `request-forgotten` |
-//! | an undo deletes the idempotency entry | [`ClientProperties::check_fresh_start`]: a retry is not told that a lease has expired which no client has seen | `retract-keeps-request` |
-//! | authority ends with the deadline, a release or a revoke, and never revives | [`ClientProperties::check_honoured`]: no success under a credential that has ended, or after its reported expiry | none: a simulated server ends what is due before it decides a batch; the unit tests show what it rejects |
-//! | fencing tokens strictly increase for each resource, in the order of grants | [`ClientProperties::check_token`] | `token-reused`, `token-kept`; the kernel's own assertion stops both first |
-//! | reported remaining time is never more than the real one; a replay shows the time that remains now | [`ClientProperties::check_remaining`] | `replay-restarts-ttl`, `replay-stored` |
-//! | wait queues are FIFO; no request barges | [`ClientProperties::check_order`]: nothing is granted past an earlier conflicting waiter, in the same batch or in a later one | `barge`, `lifo` |
+//! | live leases on one resource are pairwise compatible; holds and revoked leases keep their resources | `check_exclusive`: nothing is live while a conflicting lease covers its resources, unless a request could have freed them | `hold-ignored`, `manual-ends`, `revoke-frees`, `wall-clock` |
+//! | a delivered grant is not undone; none ends early | `check_refusal`: a credential is honoured until its reported expiry | a unit test; the faults of this rule are caught by `check_exclusive` first |
+//! | a response is sent when its change is durable; versions only increase | `check_version`: an acknowledged version is never issued again | `version-reused`, `removal-keeps-version` |
+//! | an accepted request is applied once; a replay never gives a second lease | `check_same_lease`: within the window, an idempotency key has one lease | `request-forgotten` |
+//! | an undo deletes the idempotency entry | `check_fresh_start`: a retry is not told that a lease has expired which no client has seen | `retract-keeps-request` |
+//! | authority ends with the deadline, a release or a revoke, and never revives | `check_honoured`: no success under a credential that has ended, or after its reported expiry | none: a simulated server ends what is due before it decides a batch; the unit tests show what it rejects |
+//! | fencing tokens strictly increase for each resource, in the order of grants | `check_token` | `token-reused`, `token-kept`; the kernel's own assertion stops both first |
+//! | reported remaining time is never more than the real one; a replay shows the time that remains now | `check_remaining` | `replay-restarts-ttl`, `replay-stored` |
+//! | wait queues are FIFO; no request barges | `check_order`: nothing is granted past an earlier conflicting waiter, in the same batch or in a later one | `barge`, `lifo` |
 //!
 //! **Time.** Requests count from their arrival, which a client does not know, and the simulated network does. Reported
 //! times are compared with true time, with an allowance for the drift of clocks. A restart may lengthen a lease, because

@@ -1,7 +1,7 @@
 //! Reads the records of format 1. Nothing writes them any more.
 //!
 //! They differ from format 2 in this: a batch has no header, a record has a version after its length, and the fields
-//! in [`crate::wire::legacy`] are shorter.
+//! in `wire::legacy` are shorter.
 
 use kernel::{Action, Lsn, Shard};
 

@@ -3,14 +3,14 @@
 //!
 //! | rule | here |
 //! |---|---|
-//! | live leases on one resource are pairwise compatible; a bundle is granted whole or not at all | [`ResourcesState::grant`] |
-//! | fencing tokens increase for each resource, also at a rebind | [`ResourcesState::issue_token`] |
-//! | authority ends when the deadline has passed, a hold when its time has; manual holds end by reclaim | [`ResourcesState::at`] |
-//! | refusals in their fixed order | [`ResourcesState::authority`] |
-//! | rebind once for each hold caused by expiry, never after a revoke | [`ResourcesState::rebind`] |
-//! | a release is idempotent, and frees a lease on hold | [`ResourcesState::release`] |
-//! | versions increase with each commit and removal, and are fixed while a lease or a document keeps the key's entry | [`documents`] |
-//! | an accepted request is applied once; its replay shows the current deadline, or that the lease has ended | [`replay`] |
+//! | live leases on one resource are pairwise compatible; a bundle is granted whole or not at all | `grant` |
+//! | fencing tokens increase for each resource, also at a rebind | `issue_token` |
+//! | authority ends when the deadline has passed, a hold when its time has; manual holds end by reclaim | `at` |
+//! | refusals in their fixed order | `authority` |
+//! | rebind once for each hold caused by expiry, never after a revoke | `rebind` |
+//! | a release is idempotent, and frees a lease on hold | `release` |
+//! | versions increase with each commit and removal, and are fixed while a lease or a document keeps the key's entry | `documents` |
+//! | an accepted request is applied once; its replay shows the current deadline, or that the lease has ended | `replay` |
 //!
 //! Time is known only from responses. A state has a lower bound of the time. A call whose response shows its time must
 //! not be below it; any other call may have happened at the bound, or just after one of the later deadlines.
