@@ -289,7 +289,7 @@ fn snapshot() {
     println!("p99 with snapshots is {:.2} of that without", p99[1] / p99[0]);
 }
 
-/// 64 callers acquire and release; the latencies of so many replies, sorted.
+/// 64 callers acquire and release; the latencies of the replies, sorted.
 fn busy(client: &AsyncClient<'_>, who: &Identity, replies: usize) -> Vec<Duration> {
     let mut times = Vec::with_capacity(replies);
     let mut started = vec![Instant::now(); 64];

@@ -138,15 +138,15 @@ pub struct Health {
 /// When marks for snapshots are made.
 #[derive(Clone, Copy, Debug)]
 pub struct MarkInterval {
-    /// After so many bytes.
+    /// Bytes between two marks.
     pub every: u64,
-    /// So many bytes have been logged since the last snapshot, by earlier tenures. Without them a server that always ends
+    /// Bytes logged by earlier tenures since the last snapshot. Without them a server that always ends
     /// before it has logged a whole interval would never take a snapshot.
     pub since: u64,
 }
 
 impl From<u64> for MarkInterval {
-    /// After so many bytes of this tenure.
+    /// After this many bytes of this tenure.
     fn from(every: u64) -> MarkInterval {
         MarkInterval { every, since: 0 }
     }

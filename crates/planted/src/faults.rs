@@ -337,6 +337,8 @@ faults! {
     FailedDeliveryUnnoticed = "failed-delivery-unnoticed" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
     /// A timer that is set stays as it is, although something is due earlier.
     TimerKept = "timer-kept" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
+    /// The callers of queries are not released when the sequencer ends, and wait for ever.
+    QueriesKept = "queries-kept" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
     /// A thread continues with the state that a panic left half changed.
     PoisonIgnored = "poison-ignored" in "engine/src/sequencer/turn.rs" caught by "engine/shuttle",
     /// Requests for leases are decided while waiters have not been offered yet what became free.

@@ -349,7 +349,7 @@ impl Shared {
         let mut core = self.lock_core();
         core.has_ended = true;
         let on_end = core.on_end.take();
-        let mut left = core.take_replies();
+        let (mut left, queries) = core.take_callers();
         drop(core);
         left.extend(work.into_iter().flat_map(Work::into_replies));
         left.extend(self.inbox.take(Capacity::Everything).submissions.into_iter().map(|left| left.to));
@@ -363,7 +363,7 @@ impl Shared {
             on_end(why);
             self.note_ended();
         }
-        drop(left);
+        drop((left, queries));
         false
     }
 
@@ -379,7 +379,7 @@ impl Shared {
         let mut core = self.lock_core();
         core.has_ended = true;
         core.on_end = None;
-        let left = (core.take_replies(), std::mem::replace(&mut core.writer, WriterSlot::Appending));
+        let left = (core.take_callers(), std::mem::replace(&mut core.writer, WriterSlot::Appending));
         drop(core);
         drop((left, self.inbox.take(Capacity::Everything)));
         self.note_ended();
@@ -654,15 +654,16 @@ impl Core {
         }
     }
 
-    /// All reply addresses that are left: nothing will be published. To be dropped without `core`: who is dropped may
-    /// submit.
-    fn take_replies(&mut self) -> Vec<ReplyTo> {
+    /// The addresses of all callers without a reply or a result: nothing will be published. To be dropped without `core`:
+    /// a caller that is dropped may submit.
+    fn take_callers(&mut self) -> (Vec<ReplyTo>, Vec<Publish>) {
         reached!();
+        let queries = if planted!(QueriesKept) { Vec::new() } else { std::mem::take(&mut self.queries) };
         let mut left = self.shard.take_pending();
         if let WriterSlot::Undecided(work) = std::mem::replace(&mut self.writer, WriterSlot::Appending) {
             left.extend(work.into_replies());
         }
-        left
+        (left, queries)
     }
 }
 

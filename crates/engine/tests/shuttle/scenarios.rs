@@ -234,6 +234,11 @@ fn ends(kind: LogKind, fails: bool) {
             })
         })
         .collect();
+    // A query that saw a state which is never durable has no result, and its caller must not wait for one.
+    let reader = world.spawn(|world| {
+        let _ = world.query();
+    });
+    reader.join().expect("no panic");
     for client in clients {
         client.join().expect("no panic");
     }
