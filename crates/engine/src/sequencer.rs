@@ -148,6 +148,7 @@ pub struct MarkInterval {
 impl From<u64> for MarkInterval {
     /// After this many bytes of this tenure.
     fn from(every: u64) -> MarkInterval {
+        reached!();
         MarkInterval { every, since: 0 }
     }
 }
