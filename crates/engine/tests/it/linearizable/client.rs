@@ -57,6 +57,9 @@ pub(crate) struct Client<'a> {
     stored: Vec<Request>,
     /// The acquire that waits in the queue.
     pending: Option<Receiver<Learned>>,
+    /// The first try of a pending request that was sent again: its reply is recorded, so it must count as delivered.
+    /// A grant whose reply is lost is undone, and a retry that is decided after that gets another lease.
+    first_try: Option<Receiver<Learned>>,
 }
 
 impl<'a> Client<'a> {
@@ -76,6 +79,7 @@ impl<'a> Client<'a> {
             leases: Vec::new(),
             stored: Vec::new(),
             pending: None,
+            first_try: None,
         }
     }
 
@@ -234,16 +238,18 @@ impl<'a> Client<'a> {
             request = request.keyed(self.request_number());
         }
         let first = self.submit(request.clone(), wait());
-        self.pending = Some(match request.number.filter(|_| self.rng.one_in(2)) {
-            Some(_) => self.submit(request, wait()),
-            None => first,
-        });
+        if request.number.filter(|_| self.rng.one_in(2)).is_some() {
+            self.pending = Some(self.submit(request, wait()));
+            self.first_try = Some(first);
+        } else {
+            self.pending = Some(first);
+        }
     }
 
     fn collect(&mut self) {
         let Some(pending) = &self.pending else { return };
         if let Ok(learned) = pending.try_recv() {
-            self.pending = None;
+            (self.pending, self.first_try) = (None, None);
             self.learn(learned);
         }
     }
