@@ -276,7 +276,7 @@ fn snapshot() {
         let who = identity("ada");
         fill(&client, &who, 200_000);
         let before = watch.snapshots.load(Ordering::Relaxed);
-        let times = busy(&client, &who, 400_000);
+        let times = busy(&client, &who, "busy", 400_000);
         let snapshots = watch.snapshots.load(Ordering::Relaxed) - before;
         println!(
             "64 callers over 200,000 leases, {snapshots} concurrent snapshots: median {:.0} µs, p99 {:.0} µs, longest {:.1} ms",
@@ -290,10 +290,10 @@ fn snapshot() {
 }
 
 /// 64 callers acquire and release; the latencies of the replies, sorted.
-fn busy(client: &AsyncClient<'_>, who: &Identity, replies: usize) -> Vec<Duration> {
+fn busy(client: &AsyncClient<'_>, who: &Identity, part: &str, replies: usize) -> Vec<Duration> {
     let mut times = Vec::with_capacity(replies);
     let mut started = vec![Instant::now(); 64];
-    (0..64).for_each(|n| client.submit(n, acquire(who, &format!("busy-{n}")), None));
+    (0..64).for_each(|n| client.submit(n, acquire(who, &format!("{part}-{n}")), None));
     for _ in 0..replies {
         let (n, at, outcome) = client.next();
         times.push(at - started[n]);
@@ -302,9 +302,10 @@ fn busy(client: &AsyncClient<'_>, who: &Identity, replies: usize) -> Vec<Duratio
             Outcome::Applied(Response::Granted(lease), _) => {
                 client.submit(n, Command::by(who, Action::Release(held(&lease))), None);
             }
-            _ => client.submit(n, acquire(who, &format!("busy-{n}")), None),
+            _ => client.submit(n, acquire(who, &format!("{part}-{n}")), None),
         }
     }
+    (0..64).for_each(|_| drop(client.next()));
     times.sort_unstable();
     times
 }
@@ -321,9 +322,9 @@ fn rotation() {
         let who = identity("ada");
         if segment_bytes > SEGMENT {
             // Past the small first segments, so that the measured part stays within one.
-            busy(&client, &who, 200_000);
+            busy(&client, &who, "first", 200_000);
         }
-        let times = busy(&client, &who, 500_000);
+        let times = busy(&client, &who, "busy", 500_000);
         let segments = std::fs::read_dir(dir.path().join("log")).expect("a log").count();
         println!(
             "64 callers, {segments} files in the log: median {:.0} µs, p99 {:.0} µs, p99.9 {:.0} µs, longest {:.1} ms",

@@ -77,6 +77,9 @@ pub struct SealedBatch {
 pub const BATCH_BYTES: usize = 1 << 20;
 /// Initial capacity of a batch in bytes: one typical command.
 const BATCH_USUAL: usize = 256;
+/// Commands discard old history as they are applied. A tick does it only if none came for this long: a tick after every
+/// batch would cost a busy shard a tenth of its records.
+const GC_DELAY: Span = Span(1000);
 /// How many ticks one command may take if more is due than a command may end by itself.
 const CATCH_UP_STEPS: usize = 16;
 /// The parts of a record besides members and documents: header, texts, hashes, counts, an `open` with its limits.
@@ -213,7 +216,7 @@ impl Decider {
         if self.kernel.tenure().is_some_and(|tenure| tenure.closed.is_some()) {
             return None;
         }
-        let gc = self.kernel.next_gc().filter(|_| !planted!(IdleHistoryKept));
+        let gc = self.kernel.next_gc().filter(|_| !planted!(IdleHistoryKept)).map(|at| at.after(GC_DELAY));
         let due = self.kernel.next_due().into_iter().chain(gc).min()?;
         Some(self.now().until(due.after(late)))
     }

@@ -15,7 +15,7 @@ use kernel::{
 use sim::fixture::{default_namespace, grant, held, identity, key, member, one};
 use store::Seq;
 
-use crate::fixture::TestClock;
+use crate::fixture::{TENURE, TestClock};
 
 /// A shard whose callers are numbers, and a clock that the test advances.
 struct Driver {
@@ -526,12 +526,38 @@ fn history_is_retired_on_time_without_any_command() {
     let is_readable =
         |driver: &Driver| driver.shard.kernel().lease(granted.lease, driver.shard.now()).is_ok();
     let due = driver.shard.until_due().expect("history is retired some time");
-    assert_eq!(due, Span(window.0 + 1));
+    assert_eq!(due, Span(window.0 + 1 + 1000), "a second after the window, if no command comes");
     driver.advance(due.0 - 1);
     assert!(is_readable(&driver), "within the window");
     driver.advance(1);
     assert!(!is_readable(&driver), "after the window");
     assert_eq!(driver.shard.until_due(), None, "nothing is left to do");
+}
+
+/// History beyond its limit is discarded by the next command. A tick did it after every batch: a tenth of the records of a
+/// busy shard were ticks.
+#[test]
+fn a_busy_shard_logs_no_ticks_for_its_history() {
+    let clock = TestClock::default();
+    let tenure = TenureConfig { limits: Limits { history_max: 1, ..TENURE.limits }, ..TENURE };
+    let decider = Decider::open(Kernel::new(), Seq(0), Box::new(clock), &tenure).expect("a valid clock");
+    let mut shard: Shard<u32> = Shard::new(decider);
+    let mut records = 0;
+    let mut turn = |command: Command| {
+        shard.housekeep();
+        shard.submit(Submission::new(command, 0));
+        let turn = shard.end_turn();
+        records += turn.sealed.map_or(0, |sealed| sealed.lsns.last.0 - sealed.lsns.first.0 + 1);
+        turn.replies.into_iter().next().expect("a reply").1
+    };
+    for _ in 0..100 {
+        let reply = turn(acquire("ada", grant(key("k"), Span(60_000))));
+        let Ok(Decision::Outcome(Outcome::Applied(Response::Granted(granted), _))) = reply else {
+            panic!("{reply:?}")
+        };
+        assert!(turn(Command::by(&identity("ada"), Action::Release(held(&granted)))).is_ok());
+    }
+    assert_eq!(records, 201, "the opening, and each command once");
 }
 
 /// After a `close` deciding ends: every later command is refused with the server to ask, and time brings nothing.
