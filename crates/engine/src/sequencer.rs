@@ -196,7 +196,7 @@ impl Sequencer {
         let (send, receive) = sync_channel(1);
         let to: ReplyTo = Box::new(move |reply, delivery| delivery.settle(send.send(reply).is_ok()));
         let submission = Submission { command, correlation, document, wait, on_decided: None, to };
-        self.submit_as(submission, Runner::BLOCKING);
+        self.submit_as(submission, Runner::APPENDING);
         receive.recv().ok()
     }
 
@@ -276,7 +276,7 @@ impl Drop for Sequencer {
     fn drop(&mut self) {
         reached!();
         self.shared.inbox.close();
-        self.shared.run(Runner::BLOCKING);
+        self.shared.run(Runner::WORKER);
         self.shared.wait_until_ended();
     }
 }

@@ -47,14 +47,13 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    /// A thread of the executor.
+    /// A thread of the executor, or of an owner that closes the sequencer.
     pub(super) const WORKER: Runner = Runner { appends: true, waits: true, turns: usize::MAX };
-    /// A submitting thread that waits for its reply anyway.
-    pub(super) const BLOCKING: Runner = Runner { appends: true, waits: true, turns: TURNS_MAX };
+    /// A submitting thread that appends: it waits for its reply anyway, or an append does not block. It does not wait for
+    /// `core`: many such threads would wait in line for it, although one of them decides for all.
+    pub(super) const APPENDING: Runner = Runner { appends: true, waits: false, turns: TURNS_MAX };
     /// A submitting thread that must not block.
     const NON_BLOCKING: Runner = Runner { appends: false, waits: false, turns: TURNS_MAX };
-    /// A submitting thread that must not block, where an append does not.
-    const INSTANT: Runner = Runner { appends: true, waits: false, turns: TURNS_MAX };
 }
 
 /// A sequencer, shared by all threads that run its turns.
@@ -170,7 +169,7 @@ impl Shared {
     /// A thread that submits and must not block.
     pub(super) fn submitter(&self) -> Runner {
         reached!();
-        if self.is_instant { Runner::INSTANT } else { Runner::NON_BLOCKING }
+        if self.is_instant { Runner::APPENDING } else { Runner::NON_BLOCKING }
     }
 
     pub(super) fn health(&self) -> Health {
