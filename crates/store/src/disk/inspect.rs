@@ -14,6 +14,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::blobs::DiskBlobs;
 use super::clean_stop::CleanStop;
@@ -244,7 +245,10 @@ impl LogView {
             let what = "the log ends before its floor";
             return Err(Damage { file: path, offset: cursor.offset, what }.into());
         }
-        let torn = cursor.expected().classify_tail(&path, cursor.offset, &tail)?;
+        let torn = match cursor.expected().classify_tail(&path, cursor.offset, &tail) {
+            Err(_) if cursor.is_being_written()? => return Ok(Continuation::ReadAgain),
+            other => other?,
+        };
         self.mark.map_or(Ok(()), |mark| mark.check_end(cursor.next, &path, cursor.offset))?;
         Ok(Continuation::Nothing(torn.map_or(LogItem::End, LogItem::Torn)))
     }
@@ -264,6 +268,11 @@ impl LogView {
         Err(Damage { file: path, offset: cursor.offset, what }.into())
     }
 }
+
+/// How often, and after which pause each time, a frame that looks damaged is read again: its writer may have been
+/// interrupted in the middle of it.
+const WRITING_TRIES: u32 = 5;
+const WRITING_PAUSE: Duration = Duration::from_millis(4);
 
 /// What follows a cursor without a valid frame.
 enum Continuation {
@@ -298,6 +307,19 @@ impl Cursor {
     fn refresh(&mut self) -> Result<bool, StoreError> {
         self.window.clear();
         Ok(self.frame()?.is_some())
+    }
+
+    /// Whether the frame at the cursor becomes valid within a moment. A frame may be read while it is written, and then
+    /// looks damaged: all of its sectors are there, and some are of before.
+    #[expect(clippy::disallowed_methods, reason = "20 ms at most, in a tool that reads")]
+    fn is_being_written(&mut self) -> Result<bool, StoreError> {
+        for _ in 0..WRITING_TRIES {
+            std::thread::sleep(WRITING_PAUSE);
+            if self.refresh()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// `length` bytes from the cursor, fewer only at the end of the file. Buffered, so that small frames do
