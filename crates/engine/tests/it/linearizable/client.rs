@@ -238,7 +238,7 @@ impl<'a> Client<'a> {
             request = request.keyed(self.request_number());
         }
         let first = self.submit(request.clone(), wait());
-        if request.number.filter(|_| self.rng.one_in(2)).is_some() {
+        if request.number.is_some() && self.rng.one_in(2) {
             self.pending = Some(self.submit(request, wait()));
             self.first_try = Some(first);
         } else {
