@@ -14,7 +14,7 @@
 //! **What would break it.** The boot id alone: clones of a virtual machine share it, and their boot clocks differ. So a
 //! boot is identified by the boot id together with the machine's ids. The boot clock as the process reads it: a time
 //! namespace shifts it, and a restart in another one would end every lease. So the shift is taken out. A boot clock that
-//! jumps all the same, as in a restored image of a machine: the wall clock has to agree. The wall clock alone: it may be
+//! still jumps, as in a restored image of a machine: the wall clock has to agree. The wall clock alone: it may be
 //! set to any time.
 //!
 //! The wall clock has one more use: the LSN at which a log is opened is at least the Unix time in microseconds, so

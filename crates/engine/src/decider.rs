@@ -5,7 +5,7 @@
 //! and may be published once that batch is durable. The same holds for refusals.
 //!
 //! **What would break it.** A refusal that is published at once: "held by ada", before ada's grant is on disk.
-//! The power fails, the grant is lost, and the refused client was told of a lease that never existed.
+//! The power fails, the grant is lost, and the refused client learned of a lease that never existed.
 //!
 //! A failed append must end the process: the state is ahead of the log.
 //!
@@ -262,7 +262,7 @@ impl Decider {
         self.batch.len() >= BATCH_BYTES
     }
 
-    /// The kernel, to read. What it shows is revealed up to its last LSN.
+    /// The kernel, to read. Showing it reveals everything up to its last LSN.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
     }

@@ -43,7 +43,7 @@ impl Decision {
     }
 }
 
-/// Reads the state in which a command was decided. What it sees may be published with the reply, not before. The second
+/// Reads the state in which a command was decided. Its result may be published with the reply, not before. The second
 /// argument reads kernel time, so that a caller can read another clock before it.
 pub type OnDecided = Box<dyn FnOnce(&Kernel, &dyn Fn() -> Time, &Decision) + Send>;
 
@@ -70,7 +70,7 @@ pub enum Unavailable {
 /// A request for a lease is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// What the client should do.
+    /// The recommended action of the client.
     pub advice: Advice,
     /// Some of the conflicting leases, at most [`Conflict::SHOWN_MAX`](kernel::Conflict::SHOWN_MAX).
     pub holders: Vec<LeaseId>,
@@ -82,7 +82,7 @@ pub struct Blocked {
     pub age: Age,
 }
 
-/// What the client of a blocked request should do.
+/// The recommended action of a client whose request is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// Wait, or retry.

@@ -43,7 +43,7 @@ pub use executor::{Executor, Workers};
 pub use sequencer::{Delivery, ReplyTo};
 pub use shard::{RENEWALS_MAX, Submission};
 
-/// Requests for leases that wait, or are told why they may not.
+/// Requests for leases that wait, and the reasons why others may not.
 pub mod waiters {
     pub use crate::decision::{Advice, Blocked};
     pub use crate::waiting::{Ticket, Wait, Waiter, WaiterConnection, Waiters};

@@ -59,7 +59,7 @@ pub struct DamagedSnapshot {
     pub damage: SnapshotDamage,
 }
 
-/// What is wrong with a snapshot.
+/// A defect of a snapshot.
 #[derive(Debug)]
 pub enum SnapshotDamage {
     /// The device fails to read it.

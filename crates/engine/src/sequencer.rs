@@ -3,7 +3,7 @@
 //!
 //! **Invariant.** A reply, a refusal, an event or the result of a query is published only when the batch that it belongs
 //! to, and so every state that it reveals, is durable; and batches are published in order. One append is in flight at a
-//! time. Commands that arrive meanwhile form the next batch.
+//! time. Commands that arrive during an append form the next batch.
 //!
 //! **What would break it.** An append fails and the sequencer goes on: the state in memory is ahead of the log, and the
 //! next reply reveals what a restart will not know. So a failed append ends the sequencer: nothing is published any more,
@@ -16,16 +16,16 @@
 //! that has appended a batch publishes it, brings the writer back, and runs the next turn. A timer runs a turn when
 //! something is due.
 //!
-//! **Why no command is forgotten.** A submitting thread that cannot get `core` leaves. Whoever has it looks into the
-//! inbox after it has let `core` go, and whoever brings back the writer runs a turn. All other work is a worker's, which
-//! waits for `core`.
+//! **Why no command is forgotten.** A submitting thread that cannot get `core` returns. The thread that has `core` checks
+//! the inbox after it has released `core`, and the thread that brings back the writer runs a turn. All other work is done
+//! by workers, which wait for `core`.
 //!
 //! **Locks**, in the order in which they may be taken. None is held while a log, a reply, a query's result or an
 //! observer is called; a query itself runs under `core`.
 //!
 //! | lock | guards | taken |
 //! |---|---|---|
-//! | `core` | the shard, the batch under way, the writer | tried, by a submitting thread; waited for, by a worker and by whoever brings back the writer |
+//! | `core` | the shard, the batch under way, the writer | tried, by a submitting thread; waited for, by a worker and by the thread that brings back the writer |
 //! | `inbox` | what has arrived | by anyone, for a moment; also under `core` |
 //! | `health` | whether the log takes commands | as `inbox` |
 //! | `ended` | whether the sequencer has ended | as `inbox`; a closing owner waits on it |
@@ -184,7 +184,7 @@ impl Sequencer {
     }
 
     /// Submits a command and waits for its reply, appending on this thread if the log is not in use. `None` if the
-    /// sequencer ended meanwhile: the command may have been carried out.
+    /// sequencer ended before the reply: the command may have been carried out.
     pub fn call(
         &self,
         command: Command,
@@ -224,7 +224,7 @@ impl Sequencer {
         self.shared.spawn_turns();
     }
 
-    /// Queries the state. What the query returns is done once that state is durable.
+    /// Queries the state. The result is returned once that state is durable.
     pub fn query(&self, query: Query) -> Result<(), Unavailable> {
         reached!();
         self.shared.inbox.query(query)?;
@@ -258,8 +258,8 @@ impl Sequencer {
         self.shared.has_ended()
     }
 
-    /// Reads the state at once, for tests and the simulator: what it shows may not be durable. A [`Sequencer::query`] shows
-    /// what is.
+    /// Reads the state at once, for tests and the simulator: it may not be durable yet. [`Sequencer::query`] waits until
+    /// it is.
     pub fn inspect<T>(&self, read: impl FnOnce(&Shard<ReplyTo>) -> T) -> T {
         reached!();
         self.shared.inspect(read)

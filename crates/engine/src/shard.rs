@@ -194,7 +194,7 @@ impl<R> Shard<R> {
     }
 
     /// Whether freed resources have not been offered to all of their waiters, and there is log space for grants. The caller
-    /// postpones new requests for leases meanwhile; renewals, releases and commits go on.
+    /// postpones new requests for leases; renewals, releases and commits go on.
     pub fn is_handing_off(&self) -> bool {
         self.waiting.is_handing_off()
     }
@@ -375,7 +375,7 @@ impl<R> Shard<R> {
         match self.space {
             LogSpace::Plenty => true,
             _ if planted!(NoSpaceIgnored) => true,
-            LogSpace::Reserve => gives_back(action),
+            LogSpace::Reserve => frees_something(action),
             LogSpace::Nothing => false,
         }
     }
@@ -471,8 +471,8 @@ impl<R> Shard<R> {
     }
 }
 
-/// What is accepted when the log has only its reserve left.
-fn gives_back(action: &Action) -> bool {
+/// Whether a command is accepted when the log has only its reserve left.
+fn frees_something(action: &Action) -> bool {
     matches!(
         action,
         Action::Release(_)

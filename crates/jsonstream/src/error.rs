@@ -10,7 +10,7 @@ use std::fmt;
 /// A text that is not JSON, or exceeds a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonError {
-    /// What is wrong.
+    /// The kind of error.
     pub kind: JsonErrorKind,
     /// Offset of the first invalid byte; the length of the text if it ends too early.
     pub offset: u64,

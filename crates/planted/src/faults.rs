@@ -402,7 +402,7 @@ faults! {
     RemainingAtDecision = "remaining-at-decision" in "server/src/backend/moment.rs" caught by "server/reported_times",
     /// A response counts as delivered once its request's task could read it.
     ReplyIsDelivery = "reply-is-delivery" in "server/src/backend/shards.rs" caught by "server/dropped_requests",
-    /// The server reports that it is ready whatever its state.
+    /// The server reports that it is ready in every state.
     ReadyAlways = "ready-always" in "server/src/handlers/health.rs" caught by "server/readiness",
     /// `/readyz` does not show the torn tails that the start cut off.
     TornTailsHidden = "torn-tails-hidden" in "server/src/handlers/health.rs" caught by "server/readiness",

@@ -64,7 +64,7 @@ struct Disk {
 
 type Names = BTreeMap<PathBuf, Entry>;
 
-/// What a name refers to.
+/// The object that a name refers to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
     Directory,

@@ -145,7 +145,7 @@ fn the_wall_clock_affects_no_stamp_of_a_tenure() {
     assert_eq!(stamps.now(&ManualClock { unix_ms: WALL_MS + YEAR_MS, ..later(10_000) }), Time(12_000));
 }
 
-/// A batch was torn, and its LSNs had been handed to nobody; the next tenure used them again for other leases, while
+/// A batch was torn, and its LSNs had been returned to no client; the next tenure used them again for other leases, while
 /// copies of the torn batch could still turn up.
 #[test]
 fn an_opening_skips_every_lsn_that_a_torn_batch_may_have_used() {

@@ -25,7 +25,7 @@ const MOVES_BYTES: u64 = 1 << 20;
 /// Documents read in one query.
 type DocumentPage = Page<(Namespace, ResourceName, KeyView), Cursor>;
 
-/// What the tasks need.
+/// The shared state of the tasks.
 pub(super) struct Maintenance {
     pub(super) sequencer: Arc<Sequencer>,
     pub(super) reader: Box<dyn LogReader>,

@@ -247,7 +247,7 @@ mod tests {
         Task::Delete(BlobId { shard: kernel::Shard(0), term: Term(1), number, random: 0 })
     }
 
-    /// Each task began the period anew. Under steady traffic, a superseded blob every few seconds, blobs without a
+    /// Each task restarted the period. Under steady traffic, a superseded blob every few seconds, blobs without a
     /// reference were never collected and the disk filled up.
     #[test]
     fn steady_tasks_do_not_postpone_the_collection_of_blobs() {

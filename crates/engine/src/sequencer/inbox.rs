@@ -1,4 +1,4 @@
-//! What has arrived and is not decided yet: commands, queries, and reports about connections.
+//! Commands, queries and reports about connections that have arrived and are not decided yet.
 //!
 //! Bounded: a command that finds it full is refused. Requests for leases and other commands are counted apart, so that a
 //! thousand requests that wait for a hand-off cannot keep a renewal out.
@@ -39,7 +39,7 @@ struct InboxState {
     is_spawned: bool,
 }
 
-/// What a turn can take now.
+/// The capacity of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capacity {
     /// Nothing: the batch is full, and the one before is not durable yet.
@@ -50,7 +50,7 @@ pub(super) enum Capacity {
     Everything,
 }
 
-/// What a turn has taken.
+/// The part of the inbox that a turn has taken.
 pub(super) struct Arrivals {
     pub(super) submissions: VecDeque<Submission<ReplyTo>>,
     pub(super) queries: Vec<Query>,
@@ -102,7 +102,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Whether there was room. A connection that is closed is also noticed when its waiter would be served.
+    /// Returns whether there was capacity. A connection that is closed is also noticed when its waiter would be served.
     pub(super) fn disconnect(&self, connection: WaiterConnection) -> bool {
         reached!();
         let mut state = self.lock();

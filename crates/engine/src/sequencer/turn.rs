@@ -26,23 +26,23 @@ const RECORD_BYTES: usize = BATCH_BYTES / 4;
 const REPORTS_MAX: usize = 256;
 /// Releases, revokes and ticks are accepted while the log has this much space: more than a batch of them can have.
 const RESERVE_MIN: u64 = BATCH_BYTES as u64 + (256 << 10);
-/// After this time a log without space is asked again, and an undecided append is repeated.
+/// The interval at which a log without space is polled, and an undecided append repeated.
 const RETRY: Duration = Duration::from_millis(250);
 /// Maximum number of turns that a submitting thread runs before it leaves the rest to a worker.
 const TURNS_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 8 };
 /// The timer of the executor may stand still while the machine sleeps, and the shard's clock does not.
 const TIMER_MAX: Span = Span(5000);
-/// A timer is not set anew to be due earlier by less than this.
+/// A timer is not reset to be due earlier by less than this.
 const EARLIER: Span = Span(2);
 
-/// What the thread that runs turns may do.
+/// The operations that the thread may use that runs turns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Runner {
     /// It appends the batch itself. Otherwise a worker does.
     appends: bool,
     /// It waits for `core`. Otherwise it leaves its work to the thread that has it.
     waits: bool,
-    /// It leaves the rest to a worker after so many turns.
+    /// The number of turns after which it leaves the rest to a worker.
     turns: usize,
 }
 
@@ -82,7 +82,7 @@ struct Core {
     timer: Box<dyn Timer>,
     /// When the timer is due.
     armed: Option<Time>,
-    /// The timer was due: the log is asked for space again, or an append repeated.
+    /// The timer was due: poll the log for space, or repeat the append.
     retries: bool,
     space: LogSpace,
     /// The batch under way takes nothing more from this size on. Behind a large batch in flight it is less than usual: the
@@ -291,7 +291,7 @@ impl Shared {
         !planted!(NoTurnAfterAppend)
     }
 
-    /// Truncates the log where that was asked for, and sees to space for the next batch.
+    /// Truncates the log if requested, and reserves space for the next batch.
     fn maintain(&self, log: &mut dyn LogStore) -> Health {
         reached!();
         if let Some(floor) = self.inbox.take_floor() {
@@ -454,7 +454,7 @@ impl Drop for PanicGuard<'_> {
 }
 
 impl Core {
-    /// Decides what has arrived, as far as the batch has capacity. What is left goes back to the inbox.
+    /// Decides what has arrived, as far as the batch has capacity. The rest goes back to the inbox.
     fn decide(&mut self, inbox: &Inbox) {
         reached!();
         if !self.has_something() {
@@ -513,7 +513,7 @@ impl Core {
         }
     }
 
-    /// What a turn can take from the inbox.
+    /// The capacity that a turn has for the inbox.
     fn capacity(&self) -> Capacity {
         reached!();
         match (self.is_full(), self.shard.is_handing_off()) {

@@ -12,7 +12,7 @@
 //! that has visited fewer rows, and ends when the sides meet (a cycle) or when one of them has no more rows (no cycle).
 //! It thus costs at most twice the cheaper side. A session with a private lease that queues for a hot key has an empty
 //! backward side; the holder of the hot key that wants a quiet resource has a short forward side. A search that exceeds
-//! the budget of its turn is suspended, and continues in the next turn on a graph that has changed meanwhile.
+//! the budget of its turn is suspended, and continues in the next turn on a graph that may have changed.
 //!
 //! **Why a search over a changing graph is right.** Only a new waiter adds edges between nodes:
 //!

@@ -332,7 +332,7 @@ fn queues_agree_with_a_list_that_is_scanned_in_full() {
     }
 }
 
-/// A thousand shared leases on a name had expired and were not ended yet. A writer was told to wait, without a holder to
+/// A thousand shared leases on a name had expired and were not ended yet. A writer had to wait, without a holder to
 /// wait for, although the name was free.
 #[test]
 fn a_name_whose_many_shared_holders_have_all_expired_is_granted_at_once() {

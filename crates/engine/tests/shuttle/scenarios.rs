@@ -47,7 +47,7 @@ fn every_submitter_gets_its_reply_where_appends_are_instant() {
     explore(|| take_turns(LogKind::Instant));
 }
 
-/// Several commands of one thread at once: more than one turn's worth, and nobody else comes.
+/// Several commands of one thread at once: more than one turn's worth, and no other thread submits.
 #[test]
 fn commands_that_arrive_together_are_all_decided() {
     explore(|| {
@@ -67,7 +67,7 @@ fn commands_that_arrive_together_are_all_decided() {
     });
 }
 
-/// A waiter is granted what expires, though nobody submits anything.
+/// A waiter is granted what expires, though no thread submits anything.
 #[test]
 fn what_is_due_is_done_in_time() {
     explore(|| {

@@ -1,5 +1,5 @@
-//! What a scenario needs: an executor, a clock and a log whose steps the model checker schedules, and clients that check
-//! what they are told.
+//! The environment of a scenario: an executor, a clock and a log whose steps the model checker schedules, and clients
+//! that check their replies.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -84,7 +84,7 @@ pub(crate) async fn contention(
         let (readable, left) = (readable.clone(), (WAITERS_MAX + 1).saturating_sub(waiting.len()));
         let is_readable = move |waiter: &Waiter| readable.contains(&waiter.request().namespace);
         for ticket in lists::waiters(&backend, shard, left, is_readable).await? {
-            // One per query: the position of each is counted. It may have left the queue meanwhile.
+            // One per query: the position of each is counted. It may have left the queue by then.
             let read = move |view: &ShardView<'_>| {
                 let waiter = view.waiters.get(ticket).map(|waiter| present::waiter(view, ticket, waiter));
                 waiter.map(|waiter| (waiter, view.moment))

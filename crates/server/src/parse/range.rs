@@ -1,4 +1,4 @@
-//! What a client wants of a document: `Range`, `If-Range` and `If-None-Match`.
+//! The part of a document that a client requests: `Range`, `If-Range` and `If-None-Match`.
 
 use std::ops::Range;
 

@@ -32,7 +32,7 @@ pub enum Syntax {
 pub struct Choice {
     /// The word.
     pub name: &'static str,
-    /// What it means.
+    /// The meaning of the value.
     pub help: &'static str,
 }
 

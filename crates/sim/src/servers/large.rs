@@ -153,7 +153,7 @@ impl<'a> LargeWorld<'a> {
         if self.rng.one_in(2) {
             self.fs = self.fs.after_crash(&mut self.rng, FaultPlan::default());
         }
-        // What was held before is over then.
+        // Every lease held before has ended then.
         self.pass(TTL.0 + 1);
         self.start()
     }
@@ -283,7 +283,7 @@ impl<'a> LargeWorld<'a> {
         }
     }
 
-    /// The key is released: more waiters are served than a batch takes, and further requests arrive meanwhile.
+    /// The key is released: more waiters are served than a batch takes, and further requests arrive during it.
     fn hand_off(&mut self) -> Result<(), ServerError> {
         self.trace("hand-off");
         self.begin_append()?;

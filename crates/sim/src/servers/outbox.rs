@@ -19,7 +19,7 @@ use super::clock::Machine;
 use super::ledger::DecisionTime;
 use super::server::RequestNumber;
 
-/// What a server has published. Clones share it.
+/// Everything that a server has published. Clones share it.
 #[derive(Clone, Default)]
 pub struct Outbox(Arc<Mutex<OutboxState>>);
 
@@ -43,7 +43,7 @@ struct OutboxState {
     during_append: Option<DuringAppend>,
 }
 
-/// To be done once, during the next append of at least so many bytes.
+/// To be done once, during the next append of at least this number of bytes.
 struct DuringAppend {
     bytes: usize,
     act: Box<dyn FnOnce() + Send>,

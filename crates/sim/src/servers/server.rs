@@ -137,7 +137,7 @@ impl WorldSize {
 
 /// A sequencer sets no timer for longer than this.
 pub const TIMER_MAX: Span = Span(5000);
-/// A timer may be this late: it is not set anew to be due two milliseconds earlier, and clocks count in milliseconds.
+/// A timer may be this late: it is not reset to be due two milliseconds earlier, and clocks count in milliseconds.
 pub const TIMER_LATE: Span = Span(3);
 
 impl Server {
@@ -435,7 +435,7 @@ impl Server {
         self.sequencer.raise_floor(floor);
     }
 
-    /// Deletes blobs without a reference in the durable state. Runs jobs meanwhile.
+    /// Deletes blobs without a reference in the durable state. Runs jobs at the same time.
     pub fn sweep(&mut self, rng: &mut Rng, ledger: &mut Ledger) -> Result<usize, ServerError> {
         let (sequencer, executor) = (&self.sequencer, &self.executor);
         let swept = self.uploads.sweep(|| referenced_blobs(sequencer, executor, rng));

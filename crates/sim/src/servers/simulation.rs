@@ -290,13 +290,13 @@ impl<'a> ServerSimulation<'a> {
         self.check_response_deadlines(server)
     }
 
-    /// Runs at most so many jobs, and publishes what they write.
+    /// Runs at most `jobs` jobs, and publishes what they write.
     fn run_jobs(&mut self, server: &mut Server, jobs: u64) -> Result<(), ServerError> {
         let mut left = jobs;
         let mut runs = true;
         while runs && left > 0 {
             let step = server.step(&mut self.rng, &mut self.ledger);
-            // What was written before the end is on its way.
+            // Responses written before the end are in flight.
             self.publish(server)?;
             runs = step?;
             left -= 1;

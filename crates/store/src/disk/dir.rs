@@ -184,7 +184,7 @@ fn create(dir: &Path, file: StoreFile, map: &SlotMap, key: &Key) -> Result<(), S
     created.map_err(|error| StoreError::io(&error, "creating the store"))
 }
 
-/// Replaces a file: whoever opens it finds the old content or the new one.
+/// Replaces a file: a reader finds the old content or the new one.
 fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let tmp = dir.join(format!("{name}.tmp"));
     // Left over by a crash.

@@ -91,7 +91,7 @@ fn a_preparation_is_due_once_half_of_the_segment_is_used() {
     assert!(log.preparation().is_some());
 }
 
-/// A preparation that is slow, fails or is dropped holds nobody up: the log creates a spare itself.
+/// A preparation that is slow, fails or is dropped delays no append: the log creates a spare itself.
 #[test]
 fn a_log_does_not_wait_for_a_preparation() {
     let dir = tempfile::tempdir().expect("a directory");

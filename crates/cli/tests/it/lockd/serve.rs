@@ -39,7 +39,7 @@ impl Running {
 
     fn spawn(mut command: Command, data: &Path, args: &[&str]) -> Running {
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data).args(args);
-        // No file of whoever runs this counts.
+        // No file of the user who runs the tests is read.
         command.env("XDG_CONFIG_HOME", data).stderr(Stdio::piped()).stdin(Stdio::null());
         let mut child = command.spawn().expect("the program");
         let mut log = LogLines::new(child.stderr.take().expect("piped"));
@@ -406,7 +406,7 @@ fn every_request_is_a_span_at_the_collector() {
     let mut server = Running::start(&data, &["--otlp-endpoint", &endpoint]);
     let mut connection = server.connect(&data.join("client.pem"));
     assert_eq!(connection.ask("POST", "/v1/acquire", r#"{"key":"jobs"}"#).expect("an answer").0, 200);
-    // What is left is sent at the end.
+    // The remaining spans are sent at the end.
     server.signal(rustix::process::Signal::TERM);
     assert!(server.exit_status().success());
     let seen = collector.join().expect("traces");

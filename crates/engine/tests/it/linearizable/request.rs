@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub(crate) intent: Intent,
 }
 
-/// What the request is, in terms of the history.
+/// The request, in terms of the history.
 #[derive(Clone)]
 pub(crate) enum Intent {
     Acquire { members: Members, hold: Option<Span> },

@@ -43,7 +43,7 @@ impl ServerSimulation<'_> {
         Ok(())
     }
 
-    /// Takes a snapshot, and begins to relocate the documents that are in the way of a truncation.
+    /// Takes a snapshot, and begins to relocate the documents that prevent a truncation.
     fn checkpoint(&mut self, server: &mut Server) -> Result<(), ServerError> {
         let retain = self.rng.below(60_000);
         let plan = server.checkpoint(retain)?;
@@ -103,7 +103,7 @@ impl ServerSimulation<'_> {
         self.raise_floor(server);
     }
 
-    /// The log is truncated when every document that was in the way is durable elsewhere.
+    /// The log is truncated when every document that prevented it is durable elsewhere.
     fn raise_floor(&mut self, server: &Server) {
         let done = self.relocations.take_if(|relocations| relocations.pending.is_empty());
         if let Some(done) = done {
