@@ -53,3 +53,21 @@ fn a_place_that_is_not_damaged_is_refused() {
     assert_eq!(foreign.code, 2);
     assert!(foreign.stderr.contains("not a file of this store"), "{}", foreign.stderr);
 }
+
+/// The cut was made although the newest snapshot contains the damaged batch. The server, which had started until then,
+/// found the log shorter than the snapshot and refused to start.
+#[test]
+fn a_batch_that_a_snapshot_contains_is_not_cut() {
+    let store = ticking();
+    let (segment, places) = (store.segment(), frames(&store.segment()));
+    flip(&segment, places[1] + 50);
+    store.snapshot(0, 2);
+    let dir = store.close();
+    let before = std::fs::read(&segment).expect("readable");
+    let place = [segment.to_str().expect("a plain path"), &places[1].to_string()];
+    let refused = cut(dir.path(), &[&["--yes"], &place[..]].concat());
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("a snapshot contains this batch"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("snapshot=snapshot/0/0000000000000002 seq=1"), "{}", refused.stderr);
+    assert_eq!(std::fs::read(&segment).expect("readable"), before);
+}
