@@ -185,7 +185,7 @@ impl Kernel {
             _ => return Err(Rejection::LeaseExpired),
         }
         if held.epoch != row.epoch.issued() && !planted!(RebindOldEpoch) {
-            return Err(Rejection::NotHeld);
+            return Err(Rejection::LeaseExpired);
         }
         let namespace = self.namespace_of(self.accounts[row.account].parent);
         let agent_paused = row.agent().is_some_and(|agent| self.agents[agent].value.paused);

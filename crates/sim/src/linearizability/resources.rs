@@ -32,7 +32,7 @@ use self::replay::StoredResult;
 use super::SequentialModel;
 use super::operation::{CallResult, CredentialRefusal, FoundHolder, Held, Members, Op, ResourceNumber};
 
-/// The rules for a group of so many resources.
+/// The rules for a group of that number of resources.
 #[derive(Clone, Copy, Debug)]
 pub struct ResourcesModel {
     /// The number of resources.
@@ -265,7 +265,7 @@ impl ResourcesState {
         match (self.authority(held, None), self.live.get(&held.lease)) {
             (Ok(()), _) => Some(CredentialRefusal::Live),
             (Err(CredentialRefusal::Expired), Some(lease)) => {
-                (held.epoch != lease.epoch).then_some(CredentialRefusal::NotHeld)
+                (held.epoch != lease.epoch).then_some(CredentialRefusal::Expired)
             }
             (Err(why), _) => Some(why),
         }

@@ -170,7 +170,7 @@ impl Model {
         let settled = matches!(lease.phase, Phase::OnHold { .. });
         let issued = if settled { Epoch(lease.epoch.0 - 1) } else { lease.epoch };
         if held.epoch != issued {
-            return Err(Rejection::NotHeld.into());
+            return Err(Rejection::LeaseExpired.into());
         }
         let agent = self.agents.iter().find(|agent| {
             agent.namespace == lease.namespace && Some(&agent.name) == lease.details.agent.as_ref()
