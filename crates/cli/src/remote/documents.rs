@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::args::{Common, EditArgs, GetArgs, Remove, SetArgs, UpdateArgs, Verb, WriteConditions};
 use super::environment::{LeaseCredential, key, lease_credential};
 use super::{CommandResult, Failure, Output, client_failure, failed, print, print_bytes, usage_error};
-use crate::stderr::escape_control;
+use crate::untrusted::escape;
 use system::file::replace_existing;
 
 pub(crate) async fn get(client: &Client, common: &Common, args: &GetArgs) -> CommandResult {
@@ -108,7 +108,7 @@ pub(crate) fn edit(args: &EditArgs) -> CommandResult {
 pub fn edited(document: &[u8], edits: &[String]) -> Result<Vec<u8>, Failure> {
     let edits = edits.iter().map(|text| parse_edit(text)).collect::<Result<Vec<_>, _>>();
     let edited = edits.and_then(|edits| apply(document, &edits, &now()));
-    edited.map_err(|error| usage_error(escape_control(&error.to_string())))
+    edited.map_err(|error| usage_error(escape(&error.to_string())))
 }
 
 /// The wall-clock time in RFC 3339.
@@ -126,7 +126,7 @@ pub fn read_input(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
     };
     if bytes.starts_with(POISON_PREFIX) {
         let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let line = escape_control(&String::from_utf8_lossy(line));
+        let line = escape(&String::from_utf8_lossy(line));
         return Err(usage_error(format!(
             "the input is the error message of the previous command in the pipe: {line:?}"
         )));
@@ -149,7 +149,7 @@ pub fn poison_output(verb: &str, what: &str) {
     let mut out = io::stdout().lock();
     if !out.is_terminal() {
         // With the pipe closed there is no reader to mislead.
-        let _ = writeln!(out, "lockd: {verb} failed: {}", escape_control(what)).and_then(|()| out.flush());
+        let _ = writeln!(out, "lockd: {verb} failed: {}", escape(what)).and_then(|()| out.flush());
     }
 }
 
