@@ -130,7 +130,8 @@ impl Lease {
 
     /// Reads the document of the lease's key.
     pub async fn get_state(&self) -> Result<DocumentState, Error> {
-        self.shared.client.get_state(self.live_key()?, self.credential()).await
+        let (key, namespace) = (self.live_key()?, self.namespace());
+        self.shared.client.get_state(key, namespace, self.credential()).await
     }
 
     /// Commits the document of the lease's key, under its fencing token.
@@ -140,13 +141,18 @@ impl Lease {
         conditions: &Conditions,
     ) -> Result<responses::Committed, Error> {
         let fenced = Conditions { fencing_token: Some(self.fencing_token()), ..conditions.clone() };
-        let committed =
-            self.shared.client.update_state(self.live_key()?, self.credential(), document, &fenced).await?;
+        let (key, namespace) = (self.live_key()?, self.namespace());
+        let client = &self.shared.client;
+        let committed = client.update_state(key, namespace, self.credential(), document, &fenced).await?;
         if conditions.release {
             self.shared.released_by_commit.store(true, Ordering::Release);
             self.shared.lose(LossReason::Released);
         }
         Ok(committed)
+    }
+
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.granted().namespace)
     }
 
     fn live_key(&self) -> Result<&str, Error> {
