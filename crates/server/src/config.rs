@@ -18,7 +18,7 @@ use crate::backend::open_options::OpenOptions;
 use crate::backend::shards::RequestLimits;
 use crate::backend::store::StoreUrl;
 use crate::http::listener::ConnectionLimits;
-use crate::settings::{LogFormat, LogLevel, Range, Setting, duration_text, settings};
+use crate::settings::{HostNames, LogFormat, LogLevel, Range, Setting, duration_text, settings};
 
 mod page;
 #[cfg(test)]
@@ -90,6 +90,9 @@ settings! { |data_dir|
         range Range::SPAN;
     /// Allow listening beyond loopback without mTLS
     "insecure-listen" "LOCKD_INSECURE_LISTEN" "BOOL" => insecure_listen: bool = false;
+    /// Names of this machine that a request may have in its header `Host`, without mTLS: comma-separated, `*` for any
+    "allowed-hosts" "LOCKD_ALLOWED_HOSTS" "NAMES" => allowed_hosts: HostNames = HostNames::default(),
+        note "`localhost`, loopback addresses, the host name and the address of --listen are always allowed";
     /// Allow a store on a network filesystem
     "allow-network-fs" "LOCKD_ALLOW_NETWORK_FS" "BOOL" => allow_network_fs: bool = false;
     /// Format of log lines, which go to standard error

@@ -158,7 +158,10 @@ impl Server {
             tcp.local_addr().map_err(|error| StartError::Listen(self.config.listen.clone(), error))?;
         let mut listeners = vec![match &self.identities {
             Some(identities) => Listener::Tls(tcp, identities.tls.clone()),
-            None => Listener::Plain(tcp, Peer::anonymous(anonymous_role(bound))),
+            None => {
+                let peer = Peer::anonymous(anonymous_role(bound));
+                Listener::Plain(tcp, peer, self.config.allowed_hosts.clone())
+            }
         }];
         if let Some(path) = &self.config.unix {
             listeners.push(Listener::Unix(bind_unix(path)?, Peer::anonymous(Role::Operator)));

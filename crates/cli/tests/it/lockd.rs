@@ -3,6 +3,7 @@
 mod actions;
 mod attacks;
 mod auth;
+mod browsers;
 mod check;
 mod client;
 mod curl;
