@@ -34,11 +34,11 @@ use crate::backend::log_space;
 use crate::backend::machine_clocks;
 use crate::backend::metrics::Metrics;
 use crate::backend::moment::Clocks;
-use crate::backend::private_dir::private_dir;
+use crate::backend::private_files::{check_private, private_dir};
 use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
 use crate::config::{Config, ConfigError};
-use crate::http::identities::Identities;
+use crate::http::identities::{self, Identities};
 use crate::http::listener::{Listener, serve};
 use crate::http::router::router;
 use crate::peer::Peer;
@@ -115,8 +115,11 @@ impl Server {
     /// Like [`Server::new`]; when the log fails, `on_fatal` is called, from any thread, and must end the process.
     pub fn with_fatal_handler(config: Config, on_fatal: FatalHandler) -> Result<Server, StartError> {
         config.check()?;
-        if let Some(subdirectory) = config.data_subdirectory() {
-            private_dir(&config.data_dir, &[subdirectory])?;
+        if config.keeps_data() {
+            private_dir(&config.data_dir)?;
+        }
+        if config.mtls {
+            check_private(&identities::server_file(&config))?;
         }
         let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
         let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));

@@ -1,4 +1,4 @@
-//! What several crates need from the machine: durable file replacement, randomness, hexadecimal text, XDG directories,
+//! What several crates need from the machine: durable file replacement, the exposure of files, randomness, hexadecimal text, XDG directories,
 //! the host name.
 //!
 //! **What is absent.** Any other crate of ours; clocks; policy: callers decide what to store, where and for whom. `store`
@@ -6,6 +6,7 @@
 //! calls.
 #![forbid(unsafe_code)]
 
+pub mod exposure;
 pub mod file;
 pub mod hex;
 pub mod random;
