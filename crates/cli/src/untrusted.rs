@@ -6,6 +6,8 @@
 //!
 //! **What is absent.** Documents: `get` writes them byte for byte, for programs.
 
+use std::fmt::Write as _;
+
 /// Writes the characters that are not what they look like as `\uXXXX`.
 pub fn escape(text: &str) -> String {
     escape_where(text, is_deceptive)
@@ -31,7 +33,7 @@ fn escape_where(text: &str, escaped: impl Fn(char) -> bool) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         if escaped(c) {
-            shown.push_str(&format!("\\u{:04x}", u32::from(c)));
+            write!(shown, "\\u{:04x}", u32::from(c)).expect("writing to a string");
         } else {
             shown.push(c);
         }

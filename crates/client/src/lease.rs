@@ -130,7 +130,7 @@ impl Lease {
 
     /// Reads the document of the lease's key.
     pub async fn get_state(&self) -> Result<DocumentState, Error> {
-        let (key, namespace) = (self.live_key()?, self.namespace());
+        let (key, namespace) = (self.live_key()?, Some(self.granted().namespace.as_str()));
         self.shared.client.get_state(key, namespace, self.credential()).await
     }
 
@@ -141,7 +141,7 @@ impl Lease {
         conditions: &Conditions,
     ) -> Result<responses::Committed, Error> {
         let fenced = Conditions { fencing_token: Some(self.fencing_token()), ..conditions.clone() };
-        let (key, namespace) = (self.live_key()?, self.namespace());
+        let (key, namespace) = (self.live_key()?, Some(self.granted().namespace.as_str()));
         let client = &self.shared.client;
         let committed = client.update_state(key, namespace, self.credential(), document, &fenced).await?;
         if conditions.release {
@@ -149,10 +149,6 @@ impl Lease {
             self.shared.lose(LossReason::Released);
         }
         Ok(committed)
-    }
-
-    fn namespace(&self) -> Option<&str> {
-        Some(&self.granted().namespace)
     }
 
     fn live_key(&self) -> Result<&str, Error> {

@@ -90,9 +90,8 @@ settings! { |data_dir|
         range Range::SPAN;
     /// Allow listening beyond loopback without mTLS
     "insecure-listen" "LOCKD_INSECURE_LISTEN" "BOOL" => insecure_listen: bool = false;
-    /// Names of this machine that a request may have in its header `Host`, without mTLS: comma-separated, `*` for any
-    "allowed-hosts" "LOCKD_ALLOWED_HOSTS" "NAMES" => allowed_hosts: HostNames = HostNames::default(),
-        note "`localhost`, loopback addresses, the host name and the address of --listen are always allowed";
+    /// Names that requests without mTLS may have in `Host`, beside those of this machine; separated by commas, `*` for any
+    "allowed-hosts" "LOCKD_ALLOWED_HOSTS" "NAMES" => allowed_hosts: HostNames = HostNames::default();
     /// Allow a store on a network filesystem
     "allow-network-fs" "LOCKD_ALLOW_NETWORK_FS" "BOOL" => allow_network_fs: bool = false;
     /// Format of log lines, which go to standard error

@@ -161,10 +161,7 @@ impl Server {
             tcp.local_addr().map_err(|error| StartError::Listen(self.config.listen.clone(), error))?;
         let mut listeners = vec![match &self.identities {
             Some(identities) => Listener::Tls(tcp, identities.tls.clone()),
-            None => {
-                let peer = Peer::anonymous(anonymous_role(bound));
-                Listener::Plain(tcp, peer, self.config.allowed_hosts.clone())
-            }
+            None => plain_listener(tcp, bound, &self.config),
         }];
         if let Some(path) = &self.config.unix {
             listeners.push(Listener::Unix(bind_unix(path)?, Peer::anonymous(Role::Operator)));
@@ -221,6 +218,10 @@ fn warn_of_torn_tail(torn: &TornTail) {
 #[expect(clippy::disallowed_methods, reason = "memory is ahead of the log: no response may be sent any more")]
 fn end_process(_: &Fatal) {
     std::process::exit(1);
+}
+
+fn plain_listener(tcp: TcpListener, bound: SocketAddr, config: &Config) -> Listener {
+    Listener::Plain(tcp, Peer::anonymous(anonymous_role(bound)), config.allowed_hosts.clone())
 }
 
 /// The role of every client without mTLS: operator on a loopback address, worker beyond.
