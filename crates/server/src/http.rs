@@ -7,6 +7,7 @@ mod timeouts;
 mod browser_guard;
 pub mod connection;
 mod observer;
+mod response_budget;
 pub mod router;
 mod calls;
 mod openapi;

@@ -25,6 +25,7 @@ use crate::handlers::acquire;
 use crate::handlers::holder;
 use crate::http::browser_guard::BrowserGuard;
 use crate::http::observer::RequestObserver;
+use crate::http::response_budget;
 use crate::http::router::Routes;
 use crate::http::timeouts::IdleTimeoutBody;
 use crate::parse::Headers;
@@ -107,13 +108,14 @@ impl ConnectionContext {
             tracing::debug!(reason = %refusal.detail, "request of a web page refused");
             return RefusalResponse(refusal).into_response();
         }
-        match FastPath::find(&request) {
+        let response = match FastPath::find(&request) {
             Some(call) => {
                 let handle = async |request| call.handle(self, request).await;
                 self.observer.observe_direct(call.path(), &self.peer, request, handle).await
             }
             None => self.route(request).await,
-        }
+        };
+        response_budget::charge(&self.backend.responses, &self.peer.identity, response)
     }
 
     fn route<B: RequestBody>(&self, request: Request<B>) -> Pin<Box<dyn Future<Output = Response> + Send>> {
