@@ -46,7 +46,13 @@ pub(crate) async fn update(
 ) -> JsonResult<responses::Committed> {
     let key = parse::required_key(query.key.as_deref())?;
     let conditions = parse::conditions(&headers)?;
-    let (credential, shard) = lease(&backend, &peer, &query, &key, &headers).await?;
+    let (credential, shard) = match lease(&backend, &peer, &query, &key, &headers).await {
+        Ok(found) => found,
+        Err(refusal) => {
+            upload::discard(declared_body(&headers), body);
+            return Err(refusal);
+        }
+    };
     let release = Flag::is_set(query.release);
     let write = write(credential, key.clone(), &conditions, release);
     let planned = PlannedWrite {
