@@ -2,8 +2,11 @@
 
 use std::io::Write;
 
-/// Prints one line, prefixed with the program's name.
+use crate::untrusted::escape_lines;
+
+/// Prints a message, prefixed with the program's name. What others wrote in it cannot direct the terminal; callers escape
+/// line breaks.
 pub fn notice(program: &str, what: &str) {
     // With standard error closed, the exit code is all that is left to report with.
-    drop(writeln!(std::io::stderr(), "{program}: {what}"));
+    drop(writeln!(std::io::stderr(), "{program}: {}", escape_lines(what)));
 }
