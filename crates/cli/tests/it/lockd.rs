@@ -3,6 +3,7 @@
 mod actions;
 mod attacks;
 mod auth;
+mod authorization;
 mod browsers;
 mod check;
 mod client;
