@@ -21,4 +21,5 @@ mod serve;
 mod server;
 mod settings;
 mod support;
+mod supervised;
 mod watch;
