@@ -12,6 +12,7 @@ mod exit_codes;
 mod lockc;
 mod mcp;
 mod modes;
+mod packaging;
 mod pages;
 mod progress;
 mod reload;
