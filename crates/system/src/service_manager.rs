@@ -18,8 +18,8 @@ use std::time::Duration;
 /// The variable in which a service manager names its socket.
 pub const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// A notification is given up after this long: a manager that does not read must not stop the service. Long, because a
-/// service whose `Ready` is lost counts as starting for good.
+/// Timeout of a send: a manager that does not read must not block the service. Long, because a service whose `Ready` is
+/// lost counts as starting for good.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A change that a service manager acts on or shows.
@@ -31,7 +31,7 @@ pub enum Notification<'a> {
     Ready(&'a str),
     /// The service begins to reload, and sends `Ready` when it has.
     Reloading {
-        /// `CLOCK_MONOTONIC`, in microseconds: the manager tells this reload from an earlier one by it.
+        /// `CLOCK_MONOTONIC`, in microseconds: distinguishes this reload from an earlier one.
         monotonic_us: u64,
     },
     /// The service begins to shut down.
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_that_does_not_read_is_given_up() {
+    fn a_send_to_a_manager_that_does_not_read_times_out() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("notify");
         let _unread = UnixDatagram::bind(&path).expect("bound");

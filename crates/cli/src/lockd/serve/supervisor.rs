@@ -1,7 +1,7 @@
 //! Notifications about the server to the service manager that started it, if one did.
 //!
-//! **Invariant.** `ready` is called only when the store is recovered and every listener is bound: systemd starts what
-//! depends on the service then.
+//! **Invariant.** `ready` is called only when the store is recovered and every listener is bound: systemd then
+//! starts the units that are ordered after this one.
 //!
 //! **What is absent.** Failures: a notification that cannot be sent is a warning, and the server serves.
 

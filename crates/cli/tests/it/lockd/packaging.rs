@@ -1,4 +1,4 @@
-//! The files in `packaging/`: what they run is a command of this version.
+//! The files in `packaging/`: the commands in them are valid commands of this version.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn line<'a>(text: &'a str, prefix: &str) -> &'a str {
     rest
 }
 
-/// What `lockd config` makes of these arguments of `serve`, which it takes too.
+/// The settings that `serve` would use with these arguments, by `lockd config`.
 fn settings(arguments: &[&str]) -> Value {
     let flags = arguments.strip_prefix(&["serve"]).expect("the command serve");
     let Ran { code, stdout, stderr } = lockd(&[&["config", "--output", "json"], flags].concat());

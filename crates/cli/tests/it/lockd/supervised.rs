@@ -1,4 +1,4 @@
-//! `lockd serve` under a service manager: what it reports, and when.
+//! `lockd serve` under a service manager: its notifications and their order.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -103,7 +103,7 @@ fn is_ready(mut stream: impl Read + Write) -> bool {
     response.starts_with("HTTP/1.1 200")
 }
 
-/// The unit was of `Type=exec`: what is ordered after it was started during the recovery, and failed.
+/// The unit was of `Type=exec`: units ordered after it were started during the recovery, and failed.
 #[test]
 fn ready_is_reported_when_both_listeners_serve() {
     let service = Service::start(&["--mtls=false"]);
