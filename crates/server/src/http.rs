@@ -4,6 +4,7 @@
 pub mod identities;
 pub mod listener;
 mod timeouts;
+mod browser_guard;
 pub mod connection;
 mod observer;
 mod response_budget;

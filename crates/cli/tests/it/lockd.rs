@@ -3,12 +3,14 @@
 mod actions;
 mod attacks;
 mod auth;
+mod browsers;
 mod check;
 mod client;
 mod curl;
 mod cut;
 mod discovery;
 mod dump;
+mod exhaustion;
 mod exit_codes;
 mod lockc;
 mod mcp;

@@ -19,6 +19,11 @@ const SERVER: &str = "server.pem";
 /// The client's identity file that the first start creates in the data directory.
 pub const CLIENT: &str = "client.pem";
 
+/// The server's identity file. In the data directory it is created at the first start.
+pub(crate) fn server_file(config: &Config) -> PathBuf {
+    config.bundle.clone().unwrap_or_else(|| config.data_dir.join(SERVER))
+}
+
 /// A server's identity, and the files that it comes from.
 pub(crate) struct Identities {
     pub(crate) tls: Tls,
