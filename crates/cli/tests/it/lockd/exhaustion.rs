@@ -210,7 +210,7 @@ fn documents_that_are_not_read() {
         let lease = arena.lease(&key("d")).expect("granted");
         let document = format!("[\"{}\"]", "x".repeat(20 << 20));
         let header = format!("x-lease-id: {lease}\r\n");
-        let written = arena.attacker().send("POST", "/v1/update_state?key=d", &header, &document);
+        let written = arena.attacker().send("POST", "/v1/update_state?key=d&namespace=attacker", &header, &document);
         assert_eq!(written.map(|(status, _)| status), Some(200));
         let release = json!({"lease_id": lease}).to_string();
         arena.attacker().ask("POST", "/v1/release", &release);
@@ -267,7 +267,7 @@ fn uploads_that_never_end() {
             let mut uploads = Vec::new();
             while !stop.load(Ordering::Acquire) && uploads.len() < 150 {
                 let mut connection = arena.attacker();
-                connection.begin_body("POST", "/v1/update_state?key=u", &header, &part);
+                connection.begin_body("POST", "/v1/update_state?key=u&namespace=attacker", &header, &part);
                 uploads.push(connection);
             }
             idle_until(stop);
