@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::lockd::authorization::World;
+use crate::lockd::attacks::World;
 use crate::lockd::serve::Running;
 
 const DEADLINE: Duration = Duration::from_secs(60);
