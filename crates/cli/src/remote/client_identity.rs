@@ -18,6 +18,8 @@ use system::xdg;
 
 /// TLS for servers over HTTPS; `None` if all servers are plain HTTP.
 pub(super) fn identity(connection: &ConnectionArgs) -> Result<Option<ClientTls>, Failure> {
+    // Here and not in `bundle`, which some commands call twice: one warning is enough.
+    identity_file(connection)?.as_deref().map(check_private).transpose()?;
     let tls = |bundle| ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map_err(failure);
     bundle(connection)?.map(tls).transpose()
 }
@@ -29,7 +31,6 @@ pub(super) fn name(connection: &ConnectionArgs) -> Result<Option<String>, Failur
 
 fn bundle(connection: &ConnectionArgs) -> Result<Option<ClientBundle>, Failure> {
     let Some(path) = identity_file(connection)? else { return Ok(None) };
-    check_private(&path)?;
     let text = identity::file::read(&path).map_err(failure)?;
     ClientBundle::parse(&text).map(Some).map_err(|error| failure(error.in_file(&path)))
 }

@@ -210,7 +210,8 @@ fn documents_that_are_not_read() {
         let lease = arena.lease(&key("d")).expect("granted");
         let document = format!("[\"{}\"]", "x".repeat(20 << 20));
         let header = format!("x-lease-id: {lease}\r\n");
-        let written = arena.attacker().send("POST", "/v1/update_state?key=d&namespace=attacker", &header, &document);
+        let written =
+            arena.attacker().send("POST", "/v1/update_state?key=d&namespace=attacker", &header, &document);
         assert_eq!(written.map(|(status, _)| status), Some(200));
         let release = json!({"lease_id": lease}).to_string();
         arena.attacker().ask("POST", "/v1/release", &release);
