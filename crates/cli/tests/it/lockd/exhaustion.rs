@@ -1,4 +1,4 @@
-//! One malicious worker with a valid certificate against the real server: whatever it sends, another worker's requests
+//! One malicious worker with a valid certificate against the real server: during each attack, another worker's requests
 //! all succeed, and the server stays within its memory. Latency and resident memory are printed for each attack.
 //!
 //! With `LOCKD_LONG=1` each attack lasts ten seconds instead of one, and runs twice: in a control run the attacker talks to
