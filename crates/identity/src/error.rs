@@ -42,6 +42,11 @@ impl Error {
         Error::new(ErrorKind::Invalid, message)
     }
 
+    /// A file that should be there is not.
+    pub fn missing(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::NotFound, message)
+    }
+
     /// An I/O error on a file or directory.
     pub fn io(what: &str, path: &Path, cause: &io::Error) -> Error {
         let kind = match cause.kind() {

@@ -23,6 +23,8 @@ pub struct PeerIdentity {
     pub rights: Rights,
     /// End of the certificate's validity.
     pub not_after: UnixTime,
+    /// Identifies the key of the CA that issued the certificate, if the certificate names it.
+    pub issuer_key_id: Option<Vec<u8>>,
 }
 
 impl PeerIdentity {
@@ -34,7 +36,8 @@ impl PeerIdentity {
         }
         let (role, rights) = from_uris(certificate.uris())?;
         let (name, serial) = (certificate.name().clone(), certificate.serial());
-        Ok(PeerIdentity { name, serial, role, rights, not_after: certificate.not_after() })
+        let (not_after, issuer) = (certificate.not_after(), certificate.issuer_key_id());
+        Ok(PeerIdentity { name, serial, role, rights, not_after, issuer_key_id: issuer.map(<[u8]>::to_vec) })
     }
 
     /// The identity of a connection's peer, from its certificate chain (end entity first).

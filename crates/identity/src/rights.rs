@@ -262,6 +262,18 @@ impl Rights {
             || self.namespaces.get(namespace).is_some_and(|rights| rights.contains(right))
     }
 
+    /// The entries in the form of a certificate's URIs, separated by commas.
+    pub(crate) fn to_list(&self) -> String {
+        let entries = self.iter().map(|one| one.to_uri());
+        entries.map(|uri| uri[NAMESPACE_PREFIX.len()..].to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Parses the form of [`Rights::to_list`].
+    pub(crate) fn from_list(list: &str) -> Result<Rights, Error> {
+        let entries = list.split(',').filter(|entry| !entry.is_empty());
+        Rights::new(entries.map(NamespaceRights::from_uri_tail).collect::<Result<Vec<_>, _>>()?)
+    }
+
     /// All entries, `*` first.
     pub fn iter(&self) -> impl Iterator<Item = NamespaceRights> {
         let anywhere = (self.anywhere != RightSet::NONE)

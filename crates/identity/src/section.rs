@@ -78,6 +78,25 @@ impl Sections {
         self.take_certificate(Purpose::Authority, "CA certificate")
     }
 
+    /// All CA certificates; at least one.
+    pub(crate) fn take_cas(&mut self) -> Result<Vec<Certificate>, Error> {
+        let is_ca = |certificate: &Certificate| certificate.purpose() == Purpose::Authority;
+        let (found, rest) = std::mem::take(&mut self.certificates).into_iter().partition(is_ca);
+        self.certificates = rest;
+        let found: Vec<Certificate> = found;
+        if found.is_empty() {
+            let what = format!("no CA certificate in the file: it needs one for {}", Purpose::Authority);
+            return Err(Error::invalid(what));
+        }
+        Ok(found)
+    }
+
+    /// The certificates that are no CA's.
+    pub(crate) fn take_leaves(self) -> Vec<Certificate> {
+        let is_leaf = |certificate: &Certificate| certificate.purpose() != Purpose::Authority;
+        self.certificates.into_iter().filter(is_leaf).collect()
+    }
+
     /// The only certificate for that purpose, with its key.
     pub(crate) fn take_keyed(&mut self, purpose: Purpose, what: &str) -> Result<KeyedCertificate, Error> {
         let certificate = self.take_certificate(purpose, what)?;
@@ -149,6 +168,10 @@ impl PemWriter {
     pub(crate) fn certificate(mut self, certificate: &Certificate) -> PemWriter {
         self.section(CERTIFICATE, certificate.der());
         self
+    }
+
+    pub(crate) fn certificates(self, certificates: &[Certificate]) -> PemWriter {
+        certificates.iter().fold(self, PemWriter::certificate)
     }
 
     pub(crate) fn keyed(self, keyed: &KeyedCertificate) -> PemWriter {

@@ -41,6 +41,7 @@ use crate::config::{Config, ConfigError};
 use crate::http::identities::Identities;
 use crate::http::listener::{Listener, serve};
 use crate::http::router::router;
+use crate::http::{certificate_expiry, first_start};
 use crate::peer::Peer;
 
 /// Why a server cannot start.
@@ -116,7 +117,7 @@ impl Server {
     pub fn with_fatal_handler(config: Config, on_fatal: FatalHandler) -> Result<Server, StartError> {
         config.check()?;
         if let Some(subdirectory) = config.data_subdirectory() {
-            private_dir(&config.data_dir, &[subdirectory])?;
+            private_dir(&config.data_dir, &[subdirectory, first_start::CA_DIRECTORY])?;
         }
         let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
         let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
@@ -133,7 +134,9 @@ impl Server {
             boot: Box::new(machine_clocks::since_boot),
         };
         let random = Box::new(system::random::fill);
-        let backend = Backend::new(store, Components { settings, metrics, event_log, clocks, random });
+        let certificates = identities.as_ref().map(|found| Arc::clone(&found.dates)).unwrap_or_default();
+        let components = Components { settings, metrics, event_log, certificates, clocks, random };
+        let backend = Backend::new(store, components);
         Ok(Server { config, backend: Arc::new(backend), identities, serving: None })
     }
 
@@ -165,9 +168,10 @@ impl Server {
         }
         let (stop, stopped) = watch::channel(false);
         let log_space = log_space::watch(Arc::clone(&self.backend), stopped.clone());
+        let expiry = certificate_expiry::watch(Arc::clone(&self.backend), stopped.clone());
         let serving = serve(listeners, Arc::clone(&self.backend), self.config.connection_limits(), stopped);
         let task = tokio::spawn(async move {
-            tokio::join!(serving, log_space);
+            tokio::join!(serving, log_space, expiry);
         });
         self.serving = Some(Serving { stop, task });
         let scheme = if self.config.mtls { "https" } else { "http" };

@@ -6,7 +6,7 @@ mod settings;
 use std::net::SocketAddr;
 
 use clap::ArgMatches;
-use lockd_server::http::identities;
+use lockd_server::http::first_start;
 use lockd_server::{Config, Server};
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -81,7 +81,7 @@ fn greet(config: &Config, bound: SocketAddr) {
     let shown = match (config.mtls, &config.bundle) {
         (false, _) => " --mtls=false".to_string(),
         (true, Some(_)) => " --identity client.pem".to_string(),
-        (true, None) => format!(" --identity {}", config.data_dir.join(identities::CLIENT).display()),
+        (true, None) => format!(" --identity {}", config.data_dir.join(first_start::CLIENT).display()),
     };
     let port = bound.port();
     // As this program was called: it may not be in the PATH.

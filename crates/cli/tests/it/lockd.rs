@@ -9,6 +9,8 @@ mod cut;
 mod discovery;
 mod dump;
 mod exit_codes;
+mod first_start;
+mod identities;
 mod lockc;
 mod mcp;
 mod modes;

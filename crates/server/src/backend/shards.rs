@@ -11,6 +11,7 @@ use store::SlotMap;
 use tokio::sync::oneshot;
 
 use crate::backend::boot::OpenStore;
+use crate::backend::certificate_dates::CertificateDates;
 use crate::backend::credential::StoreKey;
 use crate::backend::error::BackendError;
 use crate::backend::event_log::EventLog;
@@ -44,6 +45,8 @@ pub(crate) struct Components {
     pub(crate) metrics: Arc<Metrics>,
     /// Shared with the observer of the shards.
     pub(crate) event_log: Arc<EventLog>,
+    /// Shared with the identities, which are reloaded.
+    pub(crate) certificates: Arc<CertificateDates>,
     pub(crate) clocks: Clocks,
     pub(crate) random: FillRandom,
 }
@@ -61,6 +64,8 @@ pub struct Backend {
     pub(crate) torn_tails: Vec<TornTail>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) event_log: Arc<EventLog>,
+    /// When the server's certificates expire.
+    pub(crate) certificates: Arc<CertificateDates>,
     pub(crate) subscribers: Arc<Subscribers>,
     /// The most rows that one query has visited.
     query_rows_max: Arc<AtomicU64>,
@@ -88,7 +93,7 @@ impl SubmitOptions {
 impl Backend {
     pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
         let OpenStore { engines, key, map, torn_tails, guard } = store;
-        let Components { settings, metrics, event_log, clocks, random } = components;
+        let Components { settings, metrics, event_log, certificates, clocks, random } = components;
         assert!(!engines.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
         Backend {
@@ -102,6 +107,7 @@ impl Backend {
             torn_tails,
             metrics,
             event_log,
+            certificates,
             subscribers: Arc::default(),
             query_rows_max: Arc::default(),
             _guard: guard,

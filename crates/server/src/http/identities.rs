@@ -3,25 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use identity::file::{self, Existing};
-use identity::{
-    Algorithm, Authority, Days, Denylist, Error, Host, IssueContext, Name, Rights, Role, ServerBundle,
-    ServerTls, SharedDenylist, UnixTime,
-};
+use identity::{Denylist, Error, ServerBundle, ServerTls, SharedDenylist, file};
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
-use crate::backend::machine_clocks;
+use crate::backend::certificate_dates::CertificateDates;
 use crate::config::Config;
 use crate::http::listener::Tls;
-
-const CA: &str = "ca.pem";
-const SERVER: &str = "server.pem";
-/// The client's identity file that the first start creates in the data directory.
-pub const CLIENT: &str = "client.pem";
+use crate::http::{certificate_expiry, first_start};
 
 /// A server's identity, and the files that it comes from.
 pub(crate) struct Identities {
     pub(crate) tls: Tls,
+    /// When the certificates in use expire.
+    pub(crate) dates: Arc<CertificateDates>,
     bundle: PathBuf,
     denylist: Option<PathBuf>,
 }
@@ -31,15 +25,19 @@ impl Identities {
     pub(crate) fn load(config: &Config) -> Result<Identities, Error> {
         let bundle = match &config.bundle {
             Some(path) => path.clone(),
-            None => first_start(&config.data_dir)?,
+            None => first_start::server_file(&config.data_dir)?,
         };
         let (read, denylist) = read(&bundle, config.denylist_path.as_deref())?;
+        first_start::warn_of_ca_key(&bundle, &read);
+        let dates = Arc::new(CertificateDates::default());
+        dates.replace(certificate_expiry::dates(&read, &bundle));
         let denylist = Arc::new(SharedDenylist::new(denylist));
         let server = ServerTls::new(&read, Arc::clone(&denylist), Arc::new(DefaultTimeProvider))?;
-        Ok(Identities { tls: Tls { server, denylist }, bundle, denylist: config.denylist_path.clone() })
+        let tls = Tls { server, denylist };
+        Ok(Identities { tls, dates, bundle, denylist: config.denylist_path.clone() })
     }
 
-    /// Reads the files again and takes over revocations and a new certificate of the same CA.
+    /// Reads the files again and takes over revocations, a new certificate, and added or removed CAs.
     ///
     /// **Invariant.** All or nothing: CA, certificate, key and denylist are checked before any of them is replaced.
     /// **What would break it.** A fallible step after the first replacement: the denylist of a refused file would be in
@@ -49,6 +47,7 @@ impl Identities {
         let certificate = self.tls.server.prepare(&bundle, &denylist)?;
         self.tls.denylist.replace(denylist);
         certificate.install();
+        self.dates.replace(certificate_expiry::dates(&bundle, &self.bundle));
         Ok(())
     }
 }
@@ -62,33 +61,4 @@ fn read(bundle: &Path, denylist: Option<&Path>) -> Result<(ServerBundle, Denylis
         revoked = revoked.union(&listed);
     }
     Ok((parsed, revoked))
-}
-
-/// Creates a CA, a server and an operator client in the data directory, unless it has a server.
-fn first_start(data: &Path) -> Result<PathBuf, Error> {
-    let server = data.join(SERVER);
-    if server.exists() {
-        return Ok(server);
-    }
-    store::private::create_dir(data)
-        .map_err(|error| Error::io("creating the data directory", data, &error))?;
-    let mut fill = system::random::fill;
-    let mut moment =
-        IssueContext { now: UnixTime::since_unix_epoch(machine_clocks::since_epoch()), fill: &mut fill };
-    let name = |text: &str| text.parse::<Name>();
-    let authority =
-        Authority::create(&name("lockd CA")?, Algorithm::default(), Days::CA_DEFAULT, &mut moment)?;
-    let usual = (Algorithm::default(), Days::DEFAULT);
-    let hosts = Host::of_this_machine(&system::host_name());
-    let bundle = authority.issue_server(&name("lockd")?, &hosts, usual, &mut moment)?;
-    let client =
-        authority.issue_client(&name("operator")?, (Role::Operator, &Rights::all()), usual, &mut moment)?;
-    let ca = authority.to_bundle(None, &mut moment)?;
-    let (ca_path, client_path) = (data.join(CA), data.join(CLIENT));
-    let files: [(&Path, &str); 3] =
-        [(&ca_path, &ca.to_pem()), (&client_path, &client.to_pem()), (&server, &bundle.to_pem())];
-    file::write(&files, Existing::Keep, &mut system::random::fill)?;
-    tracing::info!(directory = %data.display(), "created a CA, a server and a client identity");
-    tracing::warn!(file = %ca_path.display(), "the CA's key is not encrypted; keep it elsewhere");
-    Ok(server)
 }

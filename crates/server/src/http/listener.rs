@@ -68,7 +68,7 @@ pub async fn serve(
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
         let revocation = match &listener {
-            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.denylist, &backend)),
+            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.server, &tls.denylist, &backend)),
             Listener::Plain(..) | Listener::Unix(..) => None,
         };
         let acceptor = Acceptor {

@@ -104,6 +104,11 @@ impl LogLines {
         LogLines { lines, seen: String::new() }
     }
 
+    /// All lines that were waited for or skipped.
+    pub(crate) fn seen(&self) -> &str {
+        &self.seen
+    }
+
     /// Waits for a line that contains this text.
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
         loop {
