@@ -95,10 +95,9 @@ fn prepare(connection: &ConnectionArgs) -> Result<Builder, Failure> {
     let bar = Arc::new(ByteProgress::new("document", false));
     let builder = Client::builder().answer_timeout(connection.answer_timeout()).progress(bar);
     let builder = if connection.mtls { builder } else { builder.plain() };
-    let builder = match client_identity::identity(connection)? {
-        Some(identity) => builder.identity(identity),
-        None => builder,
-    };
+    let builder =
+        client_identity::identity_file(connection)?.into_iter().fold(builder, Builder::identity_file);
+    let builder = connection.denylist_path.iter().fold(builder, Builder::denylist_file);
     Ok(connection.server.iter().fold(builder, Builder::endpoint))
 }
 

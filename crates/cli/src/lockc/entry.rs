@@ -15,6 +15,8 @@ pub(crate) struct LeaseEntry {
     pub(crate) namespace: String,
     pub(crate) servers: Vec<String>,
     identity: Option<PathBuf>,
+    #[serde(default)]
+    denylist_path: Option<PathBuf>,
     timeout_ms: Option<u64>,
     pub(crate) owner: String,
     /// The credential; never printed.
@@ -61,6 +63,7 @@ impl LeaseEntry {
             namespace: granted.namespace.clone(),
             servers: servers(connection)?,
             identity: connection.identity.clone(),
+            denylist_path: connection.denylist_path.clone(),
             timeout_ms: connection.timeout.and_then(|timeout| timeout.as_millis().try_into().ok()),
             owner: granted.owner.clone(),
             lease_id: granted.lease_id.clone(),
@@ -93,6 +96,7 @@ impl LeaseEntry {
             namespace: Some(self.namespace.clone()),
             mtls: true,
             identity: self.identity.clone(),
+            denylist_path: self.denylist_path.clone(),
             timeout: self.timeout_ms.map(Duration::from_millis),
         }
     }

@@ -26,6 +26,9 @@ pub(crate) async fn acquire(
     let identity = identity_file(&args.connection)?.map(std::path::absolute).transpose();
     args.connection.identity =
         identity.map_err(|error| failed("resolving the path of the identity file", &error))?;
+    let denylist = args.connection.denylist_path.map(std::path::absolute).transpose();
+    args.connection.denylist_path =
+        denylist.map_err(|error| failed("resolving the path of the denylist", &error))?;
     let namespace = args.connection.namespace.as_deref().unwrap_or(api::DEFAULT_NAMESPACE);
     let servers = servers(&args.connection)?;
     store.change(|context| context.check_can_add(&args.key, namespace, &servers))?;

@@ -63,6 +63,9 @@ pub struct ConnectionArgs {
     /// The identity file [default: the only client*.pem in the data directory of `lockd serve`].
     #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "FILE")]
     pub identity: Option<PathBuf>,
+    /// File of revoked server certificates, one serial per line, in addition to those in the identity file.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_DENYLIST_PATH", value_name = "FILE")]
+    pub denylist_path: Option<PathBuf>,
     /// Timeout of one request, in addition to `--block` [default: 10s]; for `watch`, of the whole command [default: none].
     #[arg(long, global = true, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration)]
     pub timeout: Option<Duration>,

@@ -4,21 +4,13 @@
 //! which its user trusts servers, so a cloned repository could redirect its users.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use identity::{ClientBundle, ClientTls};
+use identity::ClientBundle;
 use lockd_client::endpoint::Endpoint;
-use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use super::Failure;
 use super::args::ConnectionArgs;
 use system::xdg;
-
-/// TLS for servers over HTTPS; `None` if all servers are plain HTTP.
-pub(super) fn identity(connection: &ConnectionArgs) -> Result<Option<ClientTls>, Failure> {
-    let tls = |bundle| ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map_err(failure);
-    bundle(connection)?.map(tls).transpose()
-}
 
 /// The name of the identity for servers over HTTPS; `None` if all servers are plain HTTP.
 pub(super) fn name(connection: &ConnectionArgs) -> Result<Option<String>, Failure> {

@@ -2,6 +2,7 @@
 
 mod actions;
 mod auth;
+mod certificate_errors;
 mod check;
 mod client;
 mod curl;
@@ -9,6 +10,7 @@ mod cut;
 mod discovery;
 mod dump;
 mod exit_codes;
+mod expiry;
 mod first_start;
 mod identities;
 mod lockc;
