@@ -2,6 +2,7 @@
 
 mod actions;
 mod auth;
+mod ca_change;
 mod certificate_errors;
 mod check;
 mod client;
