@@ -29,7 +29,7 @@ use crate::progress::ByteProgress;
 use crate::stderr::escape_control;
 
 use args::Verb;
-pub use args::{ClientArgs, ConnectionArgs, LeaseTerms, Output, WriteConditions, duration};
+pub use args::{ClientArgs, ConnectionArgs, LeaseTerms, Output, TlsFiles, WriteConditions, duration};
 pub use client_identity::identity_file;
 pub use documents::poison_output;
 pub use environment::{LeaseCredential, quoted, servers, values};
@@ -95,8 +95,8 @@ fn prepare(connection: &ConnectionArgs) -> Result<Builder, Failure> {
     let bar = Arc::new(ByteProgress::new("document", false));
     let builder = Client::builder().answer_timeout(connection.answer_timeout()).progress(bar);
     let builder = if connection.mtls { builder } else { builder.plain() };
-    let builder =
-        client_identity::identity_file(connection)?.into_iter().fold(builder, Builder::identity_file);
+    let location = client_identity::location(connection)?;
+    let builder = location.into_iter().fold(builder, Builder::identity_location);
     let builder = connection.denylist_path.iter().fold(builder, Builder::denylist_file);
     Ok(connection.server.iter().fold(builder, Builder::endpoint))
 }

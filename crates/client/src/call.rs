@@ -184,10 +184,11 @@ impl Servers {
     async fn open_stream(&self, server: &PooledServer, request: &ApiRequest) -> Result<Incoming, Error> {
         let (sent_at, timeout) =
             (BootTime::now(), self.policy.connect_timeout + self.policy.response_timeout);
-        let sent = self.pool(server).1.request(http_request(server, request, &None)?);
+        let (generation, pool) = self.pool(server);
+        let sent = pool.request(http_request(server, request, &None)?);
         let response = tokio::time::timeout(timeout, sent).await;
         let response = response.map_err(|_| unreachable_server(server, TIMED_OUT, false).error)?;
-        let response = response.map_err(|error| self.failed_attempt(server, &error).error)?;
+        let response = response.map_err(|error| self.failed_attempt(server, generation, &error).error)?;
         if response.status().is_success() {
             return Ok(response.into_body());
         }
@@ -220,7 +221,7 @@ impl Servers {
         let timeout = self.policy.connect_timeout + self.policy.response_timeout + request.wait + upload;
         let timeout = request.attempt_timeout.map_or(timeout, |max| timeout.min(max));
         let (generation, pool) = self.pool(server);
-        let exchanged = self.exchange(server, &pool, http_request, sent_at);
+        let exchanged = self.exchange(server, (generation, &pool), http_request, sent_at);
         let response = match tokio::time::timeout(timeout, exchanged).await {
             Ok(response) => response?,
             Err(_) => return Err(unreachable_server(server, TIMED_OUT, true)),
@@ -245,17 +246,21 @@ impl Servers {
     async fn exchange(
         &self,
         server: &PooledServer,
-        pool: &ConnectionPool,
+        (generation, pool): (u64, &ConnectionPool),
         request: Request<ProgressBody>,
         sent_at: BootTime,
     ) -> Result<ApiResponse, AttemptError> {
-        let response = pool.request(request).await.map_err(|error| self.failed_attempt(server, &error))?;
+        let response =
+            pool.request(request).await.map_err(|error| self.failed_attempt(server, generation, &error))?;
         read_body(server, response, &self.progress, sent_at).await
     }
 
-    /// Certificate errors end in the handshake: nothing was applied.
-    fn failed_attempt(&self, server: &PooledServer, error: &PoolError) -> AttemptError {
+    /// Certificate errors end in the handshake: nothing was applied. A retry helps only if the identity has changed since.
+    fn failed_attempt(&self, server: &PooledServer, generation: u64, error: &PoolError) -> AttemptError {
         match certificate_error::find(error, &server.endpoint, self.identity.as_ref()) {
+            Some(error) if self.identity_changed_since(generation) => {
+                AttemptError { error: error.with_kind(Kind::Unavailable), may_be_applied: false }
+            }
             Some(error) => AttemptError { error, may_be_applied: false },
             None => unreachable_server(server, causes(error), !error.is_connect()),
         }

@@ -24,16 +24,16 @@ pub(crate) fn find(
         TlsError::AlertReceived(alert) => own_refused(*alert, identity)?,
         _ => return None,
     };
-    let mut detail = format!("{what}: server={endpoint}");
-    if let Some(identity) = identity {
-        if let Some(file) = identity.file() {
-            detail += &format!(" identity={}", file.display());
-        }
-        let tls = identity.tls();
-        let own = tls.certificate();
-        detail += &format!(" cn={} serial={}", own.name(), own.serial());
-    }
+    let own = identity.map(describe_own).unwrap_or_default();
+    let detail = format!("{what}: server={endpoint}{own}");
     Some(Error::new(Kind::Denied, detail))
+}
+
+fn describe_own(identity: &ClientIdentity) -> String {
+    let file = identity.file().map(|file| format!(" identity={}", file.display())).unwrap_or_default();
+    let tls = identity.tls();
+    let own = tls.certificate();
+    format!("{file} cn={} serial={}", own.name(), own.serial())
 }
 
 /// An I/O error does not name the error inside it as its source.

@@ -9,7 +9,7 @@ use api::requests::{self, OnExpiry, Resource};
 use api::{Code, header, path, responses};
 use hyper::Method;
 use hyper::body::Bytes;
-use identity::ClientTls;
+use identity::{ClientTls, IdentityLocation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -107,11 +107,17 @@ impl Builder {
         self
     }
 
-    /// The client's identity file, for HTTPS endpoints. It is read again when it changes, so that a renewal needs no
-    /// restart.
+    /// The client's identity file, or a directory with `tls.crt`, `tls.key` and `ca.crt`, for HTTPS endpoints. It is read
+    /// again when it changes, so that a renewal needs no restart.
     #[must_use]
-    pub fn identity_file(mut self, path: impl Into<PathBuf>) -> Builder {
-        self.identity = Some(IdentitySource::File(path.into()));
+    pub fn identity_file(self, path: impl Into<PathBuf>) -> Builder {
+        self.identity_location(IdentityLocation::Path(path.into()))
+    }
+
+    /// The same, for an identity in files of any names.
+    #[must_use]
+    pub fn identity_location(mut self, location: IdentityLocation) -> Builder {
+        self.identity = Some(IdentitySource::Files(location));
         self
     }
 

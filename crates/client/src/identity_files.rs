@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use identity::{ClientTls, Denylist, file};
+use identity::{ClientTls, Denylist, IdentityLocation, file};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
@@ -26,8 +26,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) enum IdentitySource {
     /// Given by the program; never changes.
     Fixed(ClientTls),
-    /// An identity file.
-    File(PathBuf),
+    /// An identity file, or three.
+    Files(IdentityLocation),
 }
 
 /// The identity in use. Calls share it.
@@ -85,7 +85,7 @@ impl ClientIdentity {
     pub(crate) fn file(&self) -> Option<&Path> {
         match &self.source {
             IdentitySource::Fixed(_) => None,
-            IdentitySource::File(path) => Some(path),
+            IdentitySource::Files(location) => Some(location.path()),
         }
     }
 
@@ -115,10 +115,10 @@ impl ClientIdentity {
 
 fn stamps(source: &IdentitySource, denylist: Option<&Path>) -> Vec<Option<FileStamp>> {
     let own = match source {
-        IdentitySource::Fixed(_) => None,
-        IdentitySource::File(path) => Some(path.as_path()),
+        IdentitySource::Fixed(_) => Vec::new(),
+        IdentitySource::Files(location) => location.files(),
     };
-    own.into_iter().chain(denylist).map(FileStamp::of).collect()
+    own.iter().map(PathBuf::as_path).chain(denylist).map(FileStamp::of).collect()
 }
 
 impl FileStamp {
@@ -137,10 +137,8 @@ fn read(source: &IdentitySource, denylist: Option<&Path>) -> Result<ClientTls, i
     };
     match source {
         IdentitySource::Fixed(tls) => Ok(tls.clone()),
-        IdentitySource::File(path) => {
-            let bundle =
-                identity::ClientBundle::parse(&file::read(path)?).map_err(|error| error.in_file(path))?;
-            ClientTls::with_denylist(&bundle, &revoked, Arc::new(DefaultTimeProvider))
+        IdentitySource::Files(location) => {
+            ClientTls::with_denylist(&location.read_client()?, &revoked, Arc::new(DefaultTimeProvider))
         }
     }
 }

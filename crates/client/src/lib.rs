@@ -49,7 +49,7 @@ pub use client::{AcquireOptions, Builder, Client, Conditions, DocumentState};
 pub use digest::StateDigest;
 pub use error::{Error, Kind};
 pub use events::{Events, StreamItem};
-pub use identity::ClientTls;
+pub use identity::{ClientTls, IdentityLocation, SeparateFiles};
 pub use lease::{Lease, LossReason};
 pub use lockd_fence as fence;
 pub use progress::TransferProgress;

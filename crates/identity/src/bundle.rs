@@ -105,6 +105,12 @@ impl ServerBundle {
         Ok(ServerBundle { ca_key, denylist, ..bundle })
     }
 
+    /// From the texts of a certificate, its key and the trusted CAs. It has no certificate for forwarding.
+    pub(crate) fn from_separate(certificate: &str, key: &str, ca: &str) -> Result<ServerBundle, Error> {
+        let server = Sections::keyed_chain(certificate, key)?;
+        ServerBundle::new(anchors_of(ca_certificates(ca)?, &server)?, server, None)
+    }
+
     /// Adds the CA's key: with it, the file suffices to issue client certificates.
     #[must_use]
     pub fn with_ca_key(mut self, key: CaKey) -> ServerBundle {
@@ -208,7 +214,7 @@ impl ClientBundle {
     /// Refuses a certificate of another CA or with another purpose.
     pub fn new(anchors: TrustAnchors, client: KeyedCertificate) -> Result<ClientBundle, Error> {
         Trust::in_anchors(&anchors)?.check_issued(&client)?;
-        let identity = PeerIdentity::of(client.certificate())?;
+        let identity = PeerIdentity::of_own(client.certificate())?;
         Ok(ClientBundle { anchors, client, identity, denylist: Denylist::default() })
     }
 
@@ -221,6 +227,12 @@ impl ClientBundle {
         sections.finish("a client's file")?;
         let anchors = anchors_of(cas, &client)?;
         Ok(ClientBundle { denylist, ..ClientBundle::new(anchors, client)? })
+    }
+
+    /// From the texts of a certificate, its key and the trusted CAs.
+    pub(crate) fn from_separate(certificate: &str, key: &str, ca: &str) -> Result<ClientBundle, Error> {
+        let client = Sections::keyed_chain(certificate, key)?;
+        ClientBundle::new(anchors_of(ca_certificates(ca)?, &client)?, client)
     }
 
     /// The file's text. It is secret. The client's certificate comes first: tools that read certificate and key from one
@@ -280,8 +292,8 @@ pub fn ca_certificates(text: &str) -> Result<Vec<Certificate>, Error> {
 
 /// The trust anchors of a file, with the issuer of its own certificate first.
 fn anchors_of(mut cas: Vec<Certificate>, own: &KeyedCertificate) -> Result<TrustAnchors, Error> {
-    let issued = |ca: &Certificate| Trust::in_ca(ca).is_ok_and(|trust| trust.check_issued(own).is_ok());
-    let issuer = cas.remove(cas.iter().position(issued).unwrap_or(0));
+    let is_issuer = |ca: &Certificate| Trust::in_ca(ca).is_ok_and(|trust| trust.check_issued(own).is_ok());
+    let issuer = cas.remove(cas.iter().position(is_issuer).unwrap_or(0));
     TrustAnchors::new(issuer, cas)
 }
 

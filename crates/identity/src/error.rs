@@ -38,7 +38,8 @@ impl Error {
         Error { kind, message: message.into() }
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+    /// A file, a certificate, a setting or a text is invalid.
+    pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)
     }
 

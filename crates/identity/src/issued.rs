@@ -121,7 +121,7 @@ impl FromStr for IssuedCertificate {
     type Err = Error;
 
     fn from_str(line: &str) -> Result<IssuedCertificate, Error> {
-        let wrong = || Error::invalid(format!("not a line of issued certificates: line={:?}", line));
+        let wrong = || Error::invalid(format!("not a line of issued certificates: line={line:?}"));
         let columns: Vec<&str> = line.split('\t').collect();
         let &[serial, name, kind, role, namespaces, not_after, ca] = &columns[..] else {
             return Err(wrong());
@@ -198,7 +198,7 @@ fn append_lines(path: &Path, certificates: &[IssuedCertificate]) -> io::Result<(
         // A torn line ends here, so that it does not take the next one with it.
         Some(_) => "\n".to_string(),
     };
-    certificates.iter().for_each(|certificate| text += &format!("{certificate}\n"));
+    text.extend(certificates.iter().map(|certificate| format!("{certificate}\n")));
     record.write_all(text.as_bytes())?;
     record.sync_all()?;
     File::open(file::parent(path))?.sync_all()

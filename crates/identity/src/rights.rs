@@ -292,6 +292,11 @@ pub(crate) fn to_uris(role: Role, rights: &Rights) -> Vec<String> {
     [format!("{ROLE_PREFIX}{role}")].into_iter().chain(namespaces).collect()
 }
 
+/// Whether a certificate's URIs say anything about lockd.
+pub(crate) fn is_ours(uris: &[String]) -> bool {
+    uris.iter().any(|uri| uri.starts_with(PREFIX))
+}
+
 /// Role and rights from a certificate's URIs. Foreign URIs are ignored; every `lockd:` URI must be understood.
 pub(crate) fn from_uris(uris: &[String]) -> Result<(Role, Rights), Error> {
     let mut roles = Vec::new();

@@ -52,6 +52,20 @@ impl Sections {
         Ok(sections)
     }
 
+    /// A certificate, followed by those of intermediate CAs, with its key from another text.
+    pub(crate) fn keyed_chain(certificates: &str, key: &str) -> Result<KeyedCertificate, Error> {
+        let mut chain = Sections::parse(certificates)?.certificates.into_iter();
+        let own = chain.next().ok_or_else(|| Error::invalid("no certificate in the file"))?;
+        let intermediates: Vec<Certificate> = chain.collect();
+        if let Some(other) = intermediates.iter().find(|other| other.purpose() != Purpose::Authority) {
+            let what = "only certificates of intermediate CAs may follow the first one";
+            return Err(Error::invalid(format!("{what}: cn={}", other.name())));
+        }
+        let key =
+            Sections::parse(key)?.keys.pop().ok_or_else(|| Error::invalid("no private key in the file"))?;
+        Ok(KeyedCertificate::new(own, key)?.with_intermediates(intermediates))
+    }
+
     fn add(&mut self, section: Pem) -> Result<(), Error> {
         let label = section.tag().to_string();
         let bytes = section.into_contents();

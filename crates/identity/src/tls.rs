@@ -31,6 +31,7 @@ use crate::error::Error;
 use crate::key::KeyedCertificate;
 use crate::peer::PeerIdentity;
 use crate::serial::Serial;
+use crate::spiffe::SpiffeMap;
 use crate::trust::{Trust, provider};
 
 /// The offered protocols, in order of preference.
@@ -45,6 +46,7 @@ struct ServerState {
     certificate: Arc<OwnCertificate>,
     accepting: ArcSwap<Accepting>,
     denylist: Arc<SharedDenylist>,
+    spiffe: Arc<ArcSwap<SpiffeMap>>,
     clock: Arc<dyn TimeProvider>,
 }
 
@@ -67,9 +69,21 @@ impl ServerTls {
     ) -> Result<ServerTls, Error> {
         let certificate = Arc::new(OwnCertificate::new(bundle.server()));
         let anchors = bundle.anchors().clone();
-        let config = server_config(&anchors, &certificate, &denylist, &clock)?;
+        let spiffe = Arc::default();
+        let verifier = ClientVerifier::new(&anchors, &denylist, &spiffe)?;
+        let config = server_config(verifier, &certificate, &clock);
         let accepting = ArcSwap::from_pointee(Accepting { config, anchors, distrusted: Vec::new() });
-        Ok(ServerTls(Arc::new(ServerState { certificate, accepting, denylist, clock })))
+        Ok(ServerTls(Arc::new(ServerState { certificate, accepting, denylist, spiffe, clock })))
+    }
+
+    /// Maps SPIFFE ids to identities at every handshake from now on. No id is mapped by default.
+    pub fn map_spiffe_ids(&self, map: SpiffeMap) {
+        self.0.spiffe.store(Arc::new(map));
+    }
+
+    /// The identity of a connection's peer, from its verified certificate chain.
+    pub fn peer(&self, chain: &[CertificateDer<'_>]) -> Result<PeerIdentity, Error> {
+        PeerIdentity::from_chain(chain, &self.0.spiffe.load())
     }
 
     /// The configuration for the next handshake of a TLS acceptor.
@@ -128,26 +142,24 @@ impl ServerState {
         let before = current.anchors.iter().filter_map(Certificate::key_id).map(<[u8]>::to_vec);
         let mut distrusted: Vec<Vec<u8>> = before.chain(current.distrusted.iter().cloned()).collect();
         distrusted.retain(|id| !trusted(id));
-        let config = server_config(anchors, &self.certificate, &self.denylist, &self.clock)?;
+        let verifier = ClientVerifier::new(anchors, &self.denylist, &self.spiffe)?;
+        let config = server_config(verifier, &self.certificate, &self.clock);
         Ok(Some(Accepting { config, anchors: anchors.clone(), distrusted }))
     }
 }
 
 fn server_config(
-    anchors: &TrustAnchors,
+    verifier: ClientVerifier,
     certificate: &Arc<OwnCertificate>,
-    denylist: &Arc<SharedDenylist>,
     clock: &Arc<dyn TimeProvider>,
-) -> Result<Arc<ServerConfig>, Error> {
-    let trust = Trust::in_anchors(anchors)?;
-    let verifier = Arc::new(ClientVerifier { trust, denylist: Arc::clone(denylist) });
+) -> Arc<ServerConfig> {
     let mut config = ServerConfig::builder_with_details(provider(), Arc::clone(clock))
         .with_safe_default_protocol_versions()
         .expect("the provider supports the default protocol versions")
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::<OwnCertificate>::clone(certificate));
     config.alpn_protocols = alpn();
-    Ok(Arc::new(config))
+    Arc::new(config)
 }
 
 /// A checked certificate and CAs that are not in use yet. Dropping it changes nothing.
@@ -271,6 +283,18 @@ impl ResolvesClientCert for OwnCertificate {
 struct ClientVerifier {
     trust: Trust,
     denylist: Arc<SharedDenylist>,
+    spiffe: Arc<ArcSwap<SpiffeMap>>,
+}
+
+impl ClientVerifier {
+    fn new(
+        anchors: &TrustAnchors,
+        denylist: &Arc<SharedDenylist>,
+        spiffe: &Arc<ArcSwap<SpiffeMap>>,
+    ) -> Result<ClientVerifier, Error> {
+        let trust = Trust::in_anchors(anchors)?;
+        Ok(ClientVerifier { trust, denylist: Arc::clone(denylist), spiffe: Arc::clone(spiffe) })
+    }
 }
 
 impl ClientCertVerifier for ClientVerifier {
@@ -284,7 +308,8 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let peer = self.trust.check_client(own, intermediates, now)?;
+        let identify = |certificate: &Certificate| PeerIdentity::mapped(certificate, &self.spiffe.load());
+        let peer = self.trust.check_client(own, intermediates, now, identify)?;
         refuse_revoked(&self.denylist, peer.serial)?;
         Ok(ClientCertVerified::assertion())
     }

@@ -71,15 +71,16 @@ impl Trust {
         &self.algorithms
     }
 
-    /// Verifies a client certificate.
+    /// Verifies a client certificate. Its identity is for the caller to determine, which may refuse it.
     pub(crate) fn check_client(
         &self,
         own: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
+        identify: impl FnOnce(&Certificate) -> Result<PeerIdentity, Error>,
     ) -> Result<PeerIdentity, rustls::Error> {
         self.clients.verify_client_cert(own, intermediates, now)?;
-        Certificate::parse(own).and_then(|certificate| PeerIdentity::of(&certificate)).map_err(refusal)
+        Certificate::parse(own).and_then(|certificate| identify(&certificate)).map_err(refusal)
     }
 
     /// Verifies a server certificate.
@@ -109,7 +110,9 @@ impl Trust {
         let certificate = keyed.certificate();
         let chain: Vec<_> = keyed.intermediates().iter().map(|one| one.der().clone()).collect();
         let checked = match certificate.purpose() {
-            Purpose::Client => self.check_client(certificate.der(), &chain, now).map(drop),
+            Purpose::Client | Purpose::Workload => {
+                self.check_client(certificate.der(), &chain, now, PeerIdentity::of_own).map(drop)
+            }
             Purpose::Server => self.check_server(certificate.der(), &chain, now).map(drop),
             Purpose::Authority => Err(CertificateError::InvalidPurpose.into()),
         };

@@ -262,6 +262,9 @@ impl Supervisor<'_> {
         let files = [
             ("LOCKD_CLIENT_IDENTITY", &connection.identity),
             ("LOCKD_CLIENT_DENYLIST_PATH", &connection.denylist_path),
+            ("LOCKD_CLIENT_TLS_CERT", &connection.tls.tls_cert),
+            ("LOCKD_CLIENT_TLS_KEY", &connection.tls.tls_key),
+            ("LOCKD_CLIENT_TLS_CA", &connection.tls.tls_ca),
         ];
         for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
             // Absolute: the command may change its directory.

@@ -78,7 +78,7 @@ impl ServerSignals {
 /// Prints a first command to try.
 fn greet(config: &Config, bound: SocketAddr) {
     let host = if bound.ip().is_unspecified() { "localhost".to_string() } else { bound.ip().to_string() };
-    let shown = match (config.mtls, &config.bundle) {
+    let shown = match (config.mtls, config.bundle.as_ref().or(config.tls_cert.as_ref())) {
         (false, _) => " --mtls=false".to_string(),
         (true, Some(_)) => " --identity client.pem".to_string(),
         (true, None) => format!(" --identity {}", config.data_dir.join(first_start::CLIENT).display()),

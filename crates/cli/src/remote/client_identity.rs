@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use identity::ClientBundle;
+use identity::{ClientBundle, IdentityLocation};
 use lockd_client::endpoint::Endpoint;
 
 use super::Failure;
@@ -18,22 +18,33 @@ pub(super) fn name(connection: &ConnectionArgs) -> Result<Option<String>, Failur
 }
 
 fn bundle(connection: &ConnectionArgs) -> Result<Option<ClientBundle>, Failure> {
-    let Some(path) = identity_file(connection)? else { return Ok(None) };
-    let text = identity::file::read(&path).map_err(failure)?;
-    ClientBundle::parse(&text).map(Some).map_err(|error| failure(error.in_file(&path)))
+    location(connection)?.map(|location| location.read_client().map_err(failure)).transpose()
+}
+
+/// Where the identity for servers over HTTPS is; `None` if all servers are plain HTTP.
+pub(super) fn location(connection: &ConnectionArgs) -> Result<Option<IdentityLocation>, Failure> {
+    match connection.tls.separate()? {
+        Some(files) if needs_identity(connection) => Ok(Some(IdentityLocation::Separate(files))),
+        Some(_) => Ok(None),
+        None => Ok(identity_file(connection)?.map(IdentityLocation::Path)),
+    }
+}
+
+fn needs_identity(connection: &ConnectionArgs) -> bool {
+    let over_tls = |text: &String| {
+        Endpoint::parse(text, !connection.mtls)
+            .is_ok_and(|endpoint| endpoint.to_string().starts_with("https"))
+    };
+    connection.server.iter().any(over_tls)
 }
 
 fn failure(error: identity::Error) -> Failure {
     (2, String::from(error))
 }
 
-/// The identity file for servers over HTTPS; `None` if all servers are plain HTTP.
+/// The identity file for servers over HTTPS; `None` if all servers are plain HTTP, or three files are named instead.
 pub fn identity_file(connection: &ConnectionArgs) -> Result<Option<PathBuf>, Failure> {
-    let over_tls = |text: &String| {
-        Endpoint::parse(text, !connection.mtls)
-            .is_ok_and(|endpoint| endpoint.to_string().starts_with("https"))
-    };
-    if !connection.server.iter().any(over_tls) {
+    if !needs_identity(connection) || connection.tls.separate()?.is_some() {
         return Ok(None);
     }
     match &connection.identity {

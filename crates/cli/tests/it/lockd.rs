@@ -13,6 +13,7 @@ mod dump;
 mod exit_codes;
 mod expiry;
 mod first_start;
+mod foreign_identities;
 mod identities;
 mod lockc;
 mod mcp;

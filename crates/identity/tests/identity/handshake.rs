@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use identity::{
     CertificateRefusal, ClientBundle, ClientTls, Denylist, PeerIdentity, Role, ServerBundle, ServerTls,
-    SharedDenylist,
+    SharedDenylist, SpiffeMap,
 };
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose as Usage};
 use rustls::client::danger::ServerCertVerifier;
@@ -19,8 +19,8 @@ use rustls::{
 use crate::support::{DAY, FixedClock, ISSUED_AT, Project, at, pair};
 
 /// A server with its denylist, on a fixed clock.
-struct TestServer {
-    tls: ServerTls,
+pub(crate) struct TestServer {
+    pub(crate) tls: ServerTls,
     denylist: Arc<SharedDenylist>,
 }
 
@@ -31,23 +31,24 @@ fn server_at(bundle: &ServerBundle, seconds: u64) -> TestServer {
     TestServer { tls, denylist }
 }
 
-fn test_server(bundle: &ServerBundle) -> TestServer {
+pub(crate) fn test_server(bundle: &ServerBundle) -> TestServer {
     server_at(bundle, ISSUED_AT)
 }
 
-fn client(bundle: &ClientBundle) -> Arc<ClientConfig> {
+pub(crate) fn client(bundle: &ClientBundle) -> Arc<ClientConfig> {
     ClientTls::new(bundle, Arc::new(FixedClock(at(ISSUED_AT)))).expect("a sound bundle").config()
 }
 
 /// Both ends of a connection after its handshake.
-struct Connected {
+pub(crate) struct Connected {
     client: ClientConnection,
-    server: ServerConnection,
+    pub(crate) server: ServerConnection,
 }
 
 impl Connected {
     fn peer(&self) -> PeerIdentity {
-        PeerIdentity::from_chain(self.server.peer_certificates().expect("a certificate")).expect("verified")
+        let chain = self.server.peer_certificates().expect("a certificate");
+        PeerIdentity::from_chain(chain, &SpiffeMap::default()).expect("verified")
     }
 }
 
@@ -65,7 +66,7 @@ fn exchange(client: &mut ClientConnection, server: &mut ServerConnection) -> Res
 }
 
 /// Delivers bytes until neither side has any left.
-fn connect(config: &Arc<ClientConfig>, server: &TestServer) -> Result<Connected, Error> {
+pub(crate) fn connect(config: &Arc<ClientConfig>, server: &TestServer) -> Result<Connected, Error> {
     let name = ServerName::try_from("whatever.example").expect("a name");
     let mut client = ClientConnection::new(Arc::clone(config), name).expect("a client");
     let mut server = ServerConnection::new(server.tls.config()).expect("a server");
@@ -131,7 +132,7 @@ impl ServerCertVerifier for AcceptAll {
     }
 }
 
-fn refused(connected: Result<Connected, Error>) -> CertificateError {
+pub(crate) fn refused(connected: Result<Connected, Error>) -> CertificateError {
     match connected.map(|_| ()) {
         Err(Error::InvalidCertificate(error)) => error,
         other => panic!("accepted, or refused for another reason: {other:?}"),

@@ -34,12 +34,17 @@ pub(crate) fn dates(bundle: &ServerBundle, file: &std::path::Path) -> Vec<Certif
 }
 
 /// Warns at the start and each day, until the server stops.
-pub(crate) async fn watch(backend: Arc<Backend>, mut stopped: watch::Receiver<bool>) {
-    let mut ticks = tokio::time::interval(DAY);
+pub(crate) async fn watch(backend: Arc<Backend>, stopped: watch::Receiver<bool>) {
+    repeat(DAY, || warn(&backend), stopped).await;
+}
+
+/// Acts at once and after each period, until the server stops.
+async fn repeat(period: Duration, act: impl Fn(), mut stopped: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = ticks.tick() => warn(&backend),
+            _ = ticks.tick() => act(),
             _ = stopped.wait_for(|stopped| *stopped) => return,
         }
     }
@@ -56,5 +61,27 @@ fn warn(backend: &Backend) {
             let days = remaining / DAY.as_secs().cast_signed();
             tracing::warn!(which, cn, days, not_after_unix, "a certificate expires soon; {}", date.advice());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_warning_is_repeated_until_the_server_stops() {
+        let (stop, stopped) = watch::channel(false);
+        let warnings = Cell::new(0);
+        let count = || {
+            warnings.set(warnings.get() + 1);
+            if warnings.get() == 3 {
+                stop.send_replace(true);
+            }
+        };
+        let repeated = repeat(Duration::from_millis(1), count, stopped);
+        tokio::time::timeout(Duration::from_secs(60), repeated).await.expect("it stops");
+        assert!(warnings.get() >= 3);
     }
 }

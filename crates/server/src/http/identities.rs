@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use identity::{Denylist, Error, ServerBundle, ServerTls, SharedDenylist, file};
+use identity::{Denylist, Error, IdentityLocation, ServerBundle, ServerTls, SharedDenylist, SpiffeMap, file};
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use crate::backend::certificate_dates::CertificateDates;
@@ -16,25 +16,28 @@ pub(crate) struct Identities {
     pub(crate) tls: Tls,
     /// When the certificates in use expire.
     pub(crate) dates: Arc<CertificateDates>,
-    bundle: PathBuf,
+    location: IdentityLocation,
     denylist: Option<PathBuf>,
+    spiffe_map: Option<PathBuf>,
 }
 
 impl Identities {
     /// From the configured identity file, or from the one in the data directory, which is created if it does not exist.
     pub(crate) fn load(config: &Config) -> Result<Identities, Error> {
-        let bundle = match &config.bundle {
-            Some(path) => path.clone(),
-            None => first_start::server_file(&config.data_dir)?,
+        let location = match config.identity().map_err(|error| Error::invalid(error.to_string()))? {
+            Some(location) => location,
+            None => IdentityLocation::Path(first_start::server_file(&config.data_dir)?),
         };
-        let (read, denylist) = read(&bundle, config.denylist_path.as_deref())?;
-        first_start::warn_of_ca_key(&bundle, &read);
+        let (bundle, denylist) = read(&location, config.denylist_path.as_deref())?;
+        first_start::warn_of_ca_key(location.path(), &bundle);
         let dates = Arc::new(CertificateDates::default());
-        dates.replace(certificate_expiry::dates(&read, &bundle));
+        dates.replace(certificate_expiry::dates(&bundle, location.path()));
         let denylist = Arc::new(SharedDenylist::new(denylist));
-        let server = ServerTls::new(&read, Arc::clone(&denylist), Arc::new(DefaultTimeProvider))?;
+        let server = ServerTls::new(&bundle, Arc::clone(&denylist), Arc::new(DefaultTimeProvider))?;
+        server.map_spiffe_ids(read_map(config.spiffe_map.as_deref())?);
         let tls = Tls { server, denylist };
-        Ok(Identities { tls, dates, bundle, denylist: config.denylist_path.clone() })
+        let (denylist, spiffe_map) = (config.denylist_path.clone(), config.spiffe_map.clone());
+        Ok(Identities { tls, dates, location, denylist, spiffe_map })
     }
 
     /// Reads the files again and takes over revocations, a new certificate, and added or removed CAs.
@@ -43,22 +46,29 @@ impl Identities {
     /// **What would break it.** A fallible step after the first replacement: the denylist of a refused file would be in
     /// force, and clients that it does not name would be let in again.
     pub(crate) fn reload(&self) -> Result<(), Error> {
-        let (bundle, denylist) = read(&self.bundle, self.denylist.as_deref())?;
+        let (bundle, denylist) = read(&self.location, self.denylist.as_deref())?;
+        let spiffe_map = read_map(self.spiffe_map.as_deref())?;
         let certificate = self.tls.server.prepare(&bundle, &denylist)?;
         self.tls.denylist.replace(denylist);
         certificate.install();
-        self.dates.replace(certificate_expiry::dates(&bundle, &self.bundle));
+        self.tls.server.map_spiffe_ids(spiffe_map);
+        self.dates.replace(certificate_expiry::dates(&bundle, self.location.path()));
         Ok(())
     }
 }
 
 /// The bundle, and the union of its denylist and the one in the denylist file.
-fn read(bundle: &Path, denylist: Option<&Path>) -> Result<(ServerBundle, Denylist), Error> {
-    let parsed = ServerBundle::parse(&file::read(bundle)?).map_err(|error| error.in_file(bundle))?;
-    let mut revoked = parsed.denylist().clone();
+fn read(location: &IdentityLocation, denylist: Option<&Path>) -> Result<(ServerBundle, Denylist), Error> {
+    let bundle = location.read_server()?;
+    let mut revoked = bundle.denylist().clone();
     if let Some(path) = denylist {
         let listed = Denylist::parse(&file::read(path)?).map_err(|error| error.in_file(path))?;
         revoked = revoked.union(&listed);
     }
-    Ok((parsed, revoked))
+    Ok((bundle, revoked))
+}
+
+fn read_map(path: Option<&Path>) -> Result<SpiffeMap, Error> {
+    let Some(path) = path else { return Ok(SpiffeMap::default()) };
+    SpiffeMap::parse(&file::read(path)?).map_err(|error| error.in_file(path))
 }

@@ -26,14 +26,12 @@ pub(super) fn read(
     }
     let of_these =
         |one: &IssuedCertificate| anchors.is_none_or(|all| all.iter().any(|ca| ca.serial() == one.ca));
-    match found {
-        Some(all) => Ok(all.into_iter().filter(of_these).collect()),
-        None => {
-            let searched: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-            let what = "no record of issued certificates; name it with --issued, or the CA file with --ca-in";
-            Err(format!("{what}: searched={}", searched.join(",")))
-        }
-    }
+    let found = found.ok_or_else(|| {
+        let searched: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        let what = "no record of issued certificates; name it with --issued, or the CA file with --ca-in";
+        format!("{what}: searched={}", searched.join(","))
+    })?;
+    Ok(found.into_iter().filter(of_these).collect())
 }
 
 fn places(source: &RecordSource, identity_file: Option<&Path>) -> Vec<PathBuf> {

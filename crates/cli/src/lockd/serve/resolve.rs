@@ -216,7 +216,11 @@ mod tests {
             let said = match (name, text.as_str()) {
                 ("json-max", "100000000") => "100MB",
                 ("inline-max", "65536") => "64KiB",
-                ("data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint", _) => continue,
+                (
+                    "data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint" | "tls-cert"
+                    | "tls-key" | "tls-ca" | "spiffe-map",
+                    _,
+                ) => continue,
                 (_, text) => text,
             };
             assert!(line.contains(&format!("[default: {said}]")), "{line}: {said}");

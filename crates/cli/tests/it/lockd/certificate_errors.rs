@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use identity::UnixTime;
+use lockd_client::Client;
 
 use crate::lockd::identities::{IdentityDir, issue_at, server, worker};
 use crate::lockd::serve::Running;
@@ -103,10 +104,12 @@ fn a_server_that_is_not_trusted_is_denied_with_the_reason() {
 /// `lockd run`, `lockc` and `lockd health` with the denylist from the environment.
 fn refused_by_all_programs(server: &Running, identity: &Path, denylist: &Path) -> [Option<i32>; 3] {
     let home = tempfile::tempdir().expect("a directory");
-    let lockd = assert_cmd::cargo::cargo_bin!("lockd");
-    let lockc = assert_cmd::cargo::cargo_bin!("lockc");
-    let commands =
-        [(lockd, &["run", "--key", "k", "--", "true"][..]), (lockc, &["acquire", "k"]), (lockd, &["health"])];
+    let daemon = assert_cmd::cargo::cargo_bin!("lockd");
+    let commands = [
+        (daemon, &["run", "--key", "k", "--", "true"][..]),
+        (assert_cmd::cargo::cargo_bin!("lockc"), &["acquire", "k"]),
+        (daemon, &["health"]),
+    ];
     commands.map(|(program, words)| {
         let mut command = Command::new(program);
         command
@@ -116,4 +119,28 @@ fn refused_by_all_programs(server: &Running, identity: &Path, denylist: &Path) -
         command.env("LOCKD_CLIENT_DENYLIST_PATH", denylist).env("XDG_STATE_HOME", home.path());
         command.output().expect("it runs").status.code()
     })
+}
+
+/// A program that runs for weeks refuses a server from the moment at which its denylist names it.
+#[test]
+fn a_running_client_takes_over_its_denylist() {
+    let dir = IdentityDir::new();
+    dir.client("ada.pem", "ada");
+    fs::write(dir.path("denylist"), "# none yet\n").expect("written");
+    let server = start(&dir, "server.pem");
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    let builder = Client::builder().identity_file(dir.path("ada.pem")).denylist_file(dir.path("denylist"));
+    let client = builder.endpoint(&server.address).build().expect("sound");
+    runtime.block_on(client.ready()).expect("nothing is revoked");
+    let text = fs::read_to_string(dir.path("server.pem")).expect("there");
+    let serial = identity::ServerBundle::parse(&text).expect("sound").server().certificate().serial();
+    fs::write(dir.path("denylist"), format!("{serial}\n")).expect("written");
+    let mut refused = None;
+    crate::running::until("the list is taken over", || {
+        refused = runtime.block_on(client.ready()).err();
+        refused.is_some()
+    });
+    let refused = refused.expect("a refusal");
+    assert_eq!(refused.kind(), lockd_client::Kind::Denied, "{refused}");
+    assert!(refused.to_string().contains("the server's certificate is revoked"), "{refused}");
 }

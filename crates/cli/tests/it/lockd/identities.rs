@@ -105,7 +105,9 @@ fn lost_certificates_are_revoked_by_name() {
         dir.client(file, cn);
     }
     let serials = ["laptop.pem", "desktop.pem"].map(|file| dir.serial(file));
-    ["laptop.pem", "desktop.pem"].iter().for_each(|file| fs::remove_file(dir.path(file)).expect("stolen"));
+    for file in ["laptop.pem", "desktop.pem"] {
+        fs::remove_file(dir.path(file)).expect("stolen");
+    }
     let said = dir.auth("revoke client --server-in server.pem --cn ada");
     assert!(said.contains("running servers that use this file apply it within seconds"), "{said}");
     let mut expected = serials.to_vec();
