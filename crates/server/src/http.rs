@@ -8,6 +8,7 @@ pub mod listener;
 mod timeouts;
 pub mod connection;
 mod observer;
+mod response_budget;
 pub mod router;
 mod calls;
 mod openapi;

@@ -23,3 +23,4 @@ mod crashes;
 mod hand_off;
 mod idle_shards;
 mod linearizable;
+mod memory;

@@ -24,6 +24,7 @@ use crate::backend::shards::Backend;
 use crate::handlers::acquire;
 use crate::handlers::holder;
 use crate::http::observer::RequestObserver;
+use crate::http::response_budget;
 use crate::http::router::Routes;
 use crate::http::timeouts::IdleTimeoutBody;
 use crate::parse::Headers;
@@ -99,13 +100,14 @@ impl ConnectionContext {
         if let Err(refusal) = self.revocation.as_ref().map_or(Ok(()), |check| check.check(&self.peer)) {
             return RefusalResponse(refusal).into_response();
         }
-        match FastPath::find(&request) {
+        let response = match FastPath::find(&request) {
             Some(call) => {
                 let handle = async |request| call.handle(self, request).await;
                 self.observer.observe_direct(call.path(), &self.peer, request, handle).await
             }
             None => self.route(request).await,
-        }
+        };
+        response_budget::charge(&self.backend.responses, &self.peer.identity, response)
     }
 
     fn route<B: RequestBody>(&self, request: Request<B>) -> Pin<Box<dyn Future<Output = Response> + Send>> {
