@@ -46,6 +46,11 @@ impl IdentityLocation {
         }
     }
 
+    /// The file with the private key, which nobody else may read.
+    pub fn key_file(&self) -> PathBuf {
+        self.separate().map_or_else(|| self.path().to_path_buf(), |files| files.key)
+    }
+
     /// All files: a change of the identity changes one of them.
     pub fn files(&self) -> Vec<PathBuf> {
         match self.separate() {

@@ -6,6 +6,7 @@ pub(crate) mod certificate_expiry;
 pub mod identities;
 pub mod listener;
 mod timeouts;
+mod browser_guard;
 pub mod connection;
 mod observer;
 mod response_budget;

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use identity::{PeerIdentity, Rights, Role};
-use kernel::Identity;
+use identity::{PeerIdentity, Right, Rights, RightsScope, Role};
+use kernel::{Identity, Namespace};
 
 /// The authenticated client of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// The identity that its leases belong to.
     pub identity: Identity,
-    /// Operators may also act on the leases of other identities.
+    /// Operators may also act on the leases of other identities, in the namespaces that `rights` name.
     pub role: Role,
     /// Its rights, by namespace.
     pub rights: Arc<Rights>,
@@ -36,6 +36,16 @@ impl Peer {
     pub fn anonymous(role: Role) -> Peer {
         let identity = Identity::new("anonymous").expect("a valid name");
         Peer { identity, role, rights: Arc::new(Rights::all()), certificate: None }
+    }
+
+    /// Whether the peer is an operator of the namespace: one whose certificate names it, with any right. `None` stands
+    /// for all namespaces, which only `*` names.
+    pub(crate) fn operates(&self, namespace: Option<&Namespace>) -> bool {
+        let named = match namespace {
+            Some(namespace) => Right::ALL.iter().any(|right| self.rights.allows(namespace.as_str(), *right)),
+            None => self.rights.iter().any(|listed| *listed.scope() == RightsScope::Any),
+        };
+        named && self.role == Role::Operator
     }
 
     /// The client that presented this certificate.

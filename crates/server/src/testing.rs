@@ -27,6 +27,7 @@ use crate::backend::shards::{Backend, Components, RequestLimits};
 use crate::backend::store::StoreUrl;
 use crate::http::listener::{ConnectionLimits, Listener, serve};
 use crate::peer::Peer;
+use crate::settings::HostNames;
 pub use fill::fill;
 pub use proxy::Proxy;
 
@@ -119,7 +120,7 @@ impl Loopback {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("the socket is bound");
         let (stop, stopped) = watch::channel(false);
-        let listeners = vec![Listener::Plain(listener, Peer::anonymous(role))];
+        let listeners = vec![Listener::Plain(listener, Peer::anonymous(role), HostNames::any())];
         tokio::spawn(serve(listeners, backend(RequestLimits::default()), limits, stopped));
         Loopback { address, stop }
     }

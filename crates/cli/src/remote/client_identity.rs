@@ -10,6 +10,8 @@ use lockd_client::endpoint::Endpoint;
 
 use super::Failure;
 use super::args::ConnectionArgs;
+use crate::stderr::notice;
+use system::exposure::{self, Exposure};
 use system::xdg;
 
 /// The name of the identity for servers over HTTPS; `None` if all servers are plain HTTP.
@@ -21,13 +23,15 @@ fn bundle(connection: &ConnectionArgs) -> Result<Option<ClientBundle>, Failure> 
     location(connection)?.map(|location| location.read_client().map_err(failure)).transpose()
 }
 
-/// Where the identity for servers over HTTPS is; `None` if all servers are plain HTTP.
+/// Where the identity for servers over HTTPS is; `None` if all servers are plain HTTP. Its key must be private.
 pub(super) fn location(connection: &ConnectionArgs) -> Result<Option<IdentityLocation>, Failure> {
-    match connection.tls.separate()? {
-        Some(files) if needs_identity(connection) => Ok(Some(IdentityLocation::Separate(files))),
-        Some(_) => Ok(None),
-        None => Ok(identity_file(connection)?.map(IdentityLocation::Path)),
-    }
+    let location = match connection.tls.separate()? {
+        Some(files) if needs_identity(connection) => Some(IdentityLocation::Separate(files)),
+        Some(_) => None,
+        None => identity_file(connection)?.map(IdentityLocation::Path),
+    };
+    location.iter().try_for_each(|location| check_private(&location.key_file()))?;
+    Ok(location)
 }
 
 fn needs_identity(connection: &ConnectionArgs) -> bool {
@@ -36,6 +40,16 @@ fn needs_identity(connection: &ConnectionArgs) -> bool {
             .is_ok_and(|endpoint| endpoint.to_string().starts_with("https"))
     };
     connection.server.iter().any(over_tls)
+}
+
+/// Refuses a file that every user may read, and warns of one that a group may. A missing one is reported when it is read.
+fn check_private(path: &Path) -> Result<(), Failure> {
+    match exposure::of(path) {
+        Ok(Exposure::World(what)) => return Err((2, what)),
+        Ok(Exposure::Group(what)) => notice("lockd", &format!("warning: {what}")),
+        Ok(Exposure::Private) | Err(_) => {}
+    }
+    Ok(())
 }
 
 fn failure(error: identity::Error) -> Failure {

@@ -23,6 +23,7 @@ use tower::ServiceExt;
 use crate::backend::shards::Backend;
 use crate::handlers::acquire;
 use crate::handlers::holder;
+use crate::http::browser_guard::BrowserGuard;
 use crate::http::observer::RequestObserver;
 use crate::http::response_budget;
 use crate::http::router::Routes;
@@ -50,6 +51,7 @@ struct ConnectionContext {
     observer: Arc<RequestObserver>,
     /// `None` without mutual TLS.
     revocation: Option<RevocationCheck>,
+    guard: BrowserGuard,
     peer: Peer,
     /// The idle timeout of request bodies.
     stall_timeout: Duration,
@@ -59,7 +61,7 @@ impl ConnectionService {
     pub(crate) fn new(
         backend: &Arc<Backend>,
         routes: &Routes,
-        revocation: Option<&RevocationCheck>,
+        (revocation, guard): (Option<&RevocationCheck>, &BrowserGuard),
         peer: Peer,
         stall_timeout: Duration,
     ) -> ConnectionService {
@@ -68,14 +70,16 @@ impl ConnectionService {
             router: routes.router.clone(),
             observer: Arc::clone(&routes.observer),
             revocation: revocation.cloned(),
+            guard: guard.clone(),
             peer,
             stall_timeout,
         }))
     }
 
-    /// Without authentication: every client is this peer.
+    /// Without authentication, as on a Unix socket: every client is this peer.
     pub fn unauthenticated(backend: &Arc<Backend>, peer: Peer, stall_timeout: Duration) -> ConnectionService {
-        ConnectionService::new(backend, &Routes::new(backend), None, peer, stall_timeout)
+        let checks = (None, &BrowserGuard::unix());
+        ConnectionService::new(backend, &Routes::new(backend), checks, peer, stall_timeout)
     }
 
     /// Handles one request.
@@ -98,6 +102,10 @@ impl<B: RequestBody> hyper::service::Service<Request<B>> for ConnectionService {
 impl ConnectionContext {
     async fn handle<B: RequestBody>(&self, request: Request<B>) -> Response {
         if let Err(refusal) = self.revocation.as_ref().map_or(Ok(()), |check| check.check(&self.peer)) {
+            return RefusalResponse(refusal).into_response();
+        }
+        if let Err(refusal) = self.guard.check(&request) {
+            tracing::debug!(reason = %refusal.detail, "request of a web page refused");
             return RefusalResponse(refusal).into_response();
         }
         let response = match FastPath::find(&request) {

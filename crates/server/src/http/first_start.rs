@@ -17,9 +17,10 @@ use identity::{
 use crate::backend::machine_clocks;
 
 /// The directory of the CA, in the data directory.
-pub(crate) const CA_DIRECTORY: &str = "ca";
+const CA_DIRECTORY: &str = "ca";
 const CA: &str = "ca.pem";
-const SERVER: &str = "server.pem";
+/// The server's identity file in the data directory.
+pub(crate) const SERVER: &str = "server.pem";
 /// The client's identity file that the first start creates in the data directory.
 pub const CLIENT: &str = "client.pem";
 

@@ -7,9 +7,15 @@ use identity::{Denylist, Error, IdentityLocation, ServerBundle, ServerTls, Share
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use crate::backend::certificate_dates::CertificateDates;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::http::listener::Tls;
 use crate::http::{certificate_expiry, first_start};
+
+/// The file with the server's private key. In the data directory it is created at the first start.
+pub(crate) fn key_file(config: &Config) -> Result<PathBuf, ConfigError> {
+    let location = config.identity()?;
+    Ok(location.map_or_else(|| config.data_dir.join(first_start::SERVER), |location| location.key_file()))
+}
 
 /// A server's identity, and the files that it comes from.
 pub(crate) struct Identities {

@@ -20,10 +20,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::backend::shards::Backend;
+use crate::http::browser_guard::BrowserGuard;
 use crate::http::connection::{ConnectionService, RevocationCheck};
 use crate::http::router::Routes;
 use crate::http::timeouts::IdleTimeoutStream;
 use crate::peer::Peer;
+use crate::settings::HostNames;
 
 /// Limits and timeouts of connections.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +51,8 @@ pub struct Tls {
 
 /// A socket that the server listens on.
 pub enum Listener {
-    /// Plain HTTP: every client is this peer.
-    Plain(TcpListener, Peer),
+    /// Plain HTTP: every client is this peer. The names are those of this machine, beside the usual ones.
+    Plain(TcpListener, Peer, HostNames),
     /// A Unix socket: every client is this peer.
     Unix(UnixListener, Peer),
     /// Mutual TLS.
@@ -71,9 +73,15 @@ pub async fn serve(
             Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.server, &tls.denylist, &backend)),
             Listener::Plain(..) | Listener::Unix(..) => None,
         };
+        let guard = match &listener {
+            Listener::Plain(listener, _, allowed_hosts) => BrowserGuard::plain(listener, allowed_hosts),
+            Listener::Unix(..) => BrowserGuard::unix(),
+            Listener::Tls(..) => BrowserGuard::tls(),
+        };
         let acceptor = Acceptor {
             routes: Routes::new(&backend),
             revocation,
+            guard,
             backend: Arc::clone(&backend),
             limits,
             slots: Arc::clone(&slots),
@@ -99,6 +107,7 @@ const READ_BUFFER_MAX: usize = 256 << 10;
 struct Acceptor {
     routes: Routes,
     revocation: Option<RevocationCheck>,
+    guard: BrowserGuard,
     backend: Arc<Backend>,
     limits: ConnectionLimits,
     slots: Arc<Semaphore>,
@@ -130,7 +139,7 @@ impl Acceptor {
     ) -> std::io::Result<()> {
         let acceptor = Arc::clone(self);
         match listener {
-            Listener::Plain(listener, peer) => {
+            Listener::Plain(listener, peer, _) => {
                 let (stream, peer) = (without_delay(listener.accept().await?.0), peer.clone());
                 tokio::spawn(async move { acceptor.serve(stream, peer, slot).await });
             }
@@ -183,8 +192,8 @@ impl Acceptor {
         builder.http1().max_buf_size(READ_BUFFER_MAX);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
         let stall = self.limits.stall_timeout;
-        let service =
-            ConnectionService::new(&self.backend, &self.routes, self.revocation.as_ref(), peer, stall);
+        let checks = (self.revocation.as_ref(), &self.guard);
+        let service = ConnectionService::new(&self.backend, &self.routes, checks, peer, stall);
         let stream = IdleTimeoutStream::new(stream, self.limits.head_timeout, stall);
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let stopped = tokio::select! {

@@ -4,11 +4,12 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use cli::untrusted::{escape, escape_lines};
 use identity::{Denylist, IssuedCertificate, UnixTime};
 use serde_json::{Value, json};
 
 use super::args::{Output, OutputFormat, RecordSource};
-use super::view::{mask_control, rfc3339};
+use super::view::rfc3339;
 use super::{now, read_denylist, read_server, record};
 
 #[derive(Args)]
@@ -53,7 +54,10 @@ pub(crate) fn list(args: &List) -> Result<(), String> {
     let rows: Vec<Row> = issued.iter().map(|one| Row { one, status: status(one, &denylist, now) }).collect();
     let text = match args.output.output {
         OutputFormat::Text if !args.json => table(&rows),
-        _ => format!("{}\n", json!({"issued": rows.iter().map(Row::json).collect::<Vec<_>>()})),
+        _ => {
+            let issued: Vec<Value> = rows.iter().map(Row::json).collect();
+            escape_lines(&json!({"issued": issued}).to_string()) + "\n"
+        }
     };
     // A closed pipe is no failure.
     drop(std::io::stdout().write_all(text.as_bytes()));
@@ -111,10 +115,11 @@ impl Row<'_> {
 fn table(rows: &[Row<'_>]) -> String {
     let header = ["SERIAL", "CN", "KIND", "ROLE", "NAMESPACES", "NOT AFTER", "STATUS"].map(String::from);
     let lines: Vec<[String; 7]> = [header].into_iter().chain(rows.iter().map(Row::columns)).collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let width =
+        |column: usize| lines.iter().map(|line| escape(&line[column]).chars().count()).max().unwrap_or(0);
     let widths: [usize; 7] = std::array::from_fn(width);
     let padded = |line: &[String; 7]| {
-        let cells = line.iter().zip(widths).map(|(cell, width)| format!("{:width$}", mask_control(cell)));
+        let cells = line.iter().zip(widths).map(|(cell, width)| format!("{:width$}", escape(cell)));
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
     lines.iter().map(padded).collect()

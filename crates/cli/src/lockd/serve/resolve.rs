@@ -216,9 +216,10 @@ mod tests {
             let said = match (name, text.as_str()) {
                 ("json-max", "100000000") => "100MB",
                 ("inline-max", "65536") => "64KiB",
+                ("max-document-bytes-per-namespace", "17179869184") => "16GiB",
                 (
                     "data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint" | "tls-cert"
-                    | "tls-key" | "tls-ca" | "spiffe-map",
+                    | "tls-key" | "tls-ca" | "spiffe-map" | "allowed-hosts" | "memory-max",
                     _,
                 ) => continue,
                 (_, text) => text,

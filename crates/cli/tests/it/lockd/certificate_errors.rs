@@ -30,7 +30,7 @@ fn a_refused_certificate_is_denied_with_the_file_and_the_command_that_helps() {
     let dir = IdentityDir::new();
     dir.client("good.pem", "worker-1");
     dir.client("revoked.pem", "worker-2");
-    let write = |name: &str, text: &str| fs::write(dir.path(name), text).expect("written");
+    let write = |name: &str, text: &str| dir.write(name, text);
     write("expired.pem", &dir.days_ago(30, |authority, moment| worker(authority, "7", moment)).to_pem());
     let later = UnixTime::now().as_secs() + 7 * 86_400;
     write(
@@ -68,8 +68,7 @@ fn a_refused_certificate_is_denied_with_the_file_and_the_command_that_helps() {
 fn a_server_that_is_not_trusted_is_denied_with_the_reason() {
     let dir = IdentityDir::new();
     dir.client("ada.pem", "ada");
-    let text = dir.days_ago(400, server).to_pem();
-    fs::write(dir.path("expired.pem"), text.as_str()).expect("written");
+    dir.write("expired.pem", &dir.days_ago(400, server).to_pem());
     let expired = start(&dir, "expired.pem");
     let (code, said) = client(&expired, &dir, "ada.pem", "acquire --ttl 30s orders");
     assert_eq!(code, Some(14), "{said}");

@@ -1,6 +1,7 @@
 //! Identities that other issuers write: three files, as in a Kubernetes secret, and SPIFFE ids.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,6 +33,7 @@ fn secret(directory: &Path, [certificate, key, ca]: [&str; 3]) {
     for (name, text) in [("tls.crt", certificate), ("tls.key", key), ("ca.crt", ca)] {
         fs::write(directory.join(name), text).expect("written");
     }
+    fs::set_permissions(directory.join("tls.key"), fs::Permissions::from_mode(0o600)).expect("ours");
 }
 
 /// The server's and a client's file as secrets.

@@ -29,6 +29,12 @@ impl IdentityDir {
         self.0.path().join(name)
     }
 
+    /// Writes a file for its owner alone.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).expect("written");
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o600)).expect("ours");
+    }
+
     pub(crate) fn run(&self, words: &str) -> Ran {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
         let output = command.args(words.split(' ')).current_dir(self.0.path()).output().expect("it runs");

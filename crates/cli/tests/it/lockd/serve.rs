@@ -111,7 +111,7 @@ impl LogLines {
         LogLines { lines: Mutex::new(lines), seen: String::new() }
     }
 
-    /// All lines that were waited for or skipped.
+    /// All lines until the last that was waited for.
     pub(crate) fn seen(&self) -> &str {
         &self.seen
     }
