@@ -1,4 +1,4 @@
-//! One malicious worker with a valid certificate against the real server: whatever it sends, another worker's requests
+//! One malicious worker with a valid certificate against the real server: during each attack, another worker's requests
 //! all succeed, and the server stays within its memory. Latency and resident memory are printed for each attack.
 //!
 //! With `LOCKD_LONG=1` each attack lasts ten seconds instead of one, and runs twice: in a control run the attacker talks to
@@ -210,7 +210,8 @@ fn documents_that_are_not_read() {
         let lease = arena.lease(&key("d")).expect("granted");
         let document = format!("[\"{}\"]", "x".repeat(20 << 20));
         let header = format!("x-lease-id: {lease}\r\n");
-        let written = arena.attacker().send("POST", "/v1/update_state?key=d", &header, &document);
+        let written =
+            arena.attacker().send("POST", "/v1/update_state?key=d&namespace=attacker", &header, &document);
         assert_eq!(written.map(|(status, _)| status), Some(200));
         let release = json!({"lease_id": lease}).to_string();
         arena.attacker().ask("POST", "/v1/release", &release);
@@ -267,7 +268,7 @@ fn uploads_that_never_end() {
             let mut uploads = Vec::new();
             while !stop.load(Ordering::Acquire) && uploads.len() < 150 {
                 let mut connection = arena.attacker();
-                connection.begin_body("POST", "/v1/update_state?key=u", &header, &part);
+                connection.begin_body("POST", "/v1/update_state?key=u&namespace=attacker", &header, &part);
                 uploads.push(connection);
             }
             idle_until(stop);
