@@ -1,6 +1,8 @@
 //! Connections: listen, authenticate, time out, route, observe. The calls are one table, which makes both the router
 //! and the OpenAPI document.
 
+pub mod first_start;
+pub(crate) mod certificate_expiry;
 pub mod identities;
 pub mod listener;
 mod timeouts;

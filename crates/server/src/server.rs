@@ -39,6 +39,7 @@ use crate::backend::private_files::{check_private, private_dir};
 use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
 use crate::config::{Config, ConfigError};
+use crate::http::certificate_expiry;
 use crate::http::identities::{self, Identities};
 use crate::http::listener::{Listener, serve};
 use crate::http::router::router;
@@ -120,7 +121,7 @@ impl Server {
             private_dir(&config.data_dir)?;
         }
         if config.mtls {
-            check_private(&identities::server_file(&config))?;
+            check_private(&identities::key_file(&config)?)?;
         }
         let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
         let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
@@ -137,7 +138,9 @@ impl Server {
             boot: Box::new(machine_clocks::since_boot),
         };
         let random = Box::new(system::random::fill);
-        let backend = Backend::new(store, Components { settings, metrics, event_log, clocks, random });
+        let certificates = identities.as_ref().map(|found| Arc::clone(&found.dates)).unwrap_or_default();
+        let components = Components { settings, metrics, event_log, certificates, clocks, random };
+        let backend = Backend::new(store, components);
         Ok(Server { config, backend: Arc::new(backend), identities, serving: None })
     }
 
@@ -169,9 +172,10 @@ impl Server {
         }
         let (stop, stopped) = watch::channel(false);
         let log_space = log_space::watch(Arc::clone(&self.backend), stopped.clone());
+        let expiry = certificate_expiry::watch(Arc::clone(&self.backend), stopped.clone());
         let serving = serve(listeners, Arc::clone(&self.backend), self.config.connection_limits(), stopped);
         let task = tokio::spawn(async move {
-            tokio::join!(serving, log_space);
+            tokio::join!(serving, log_space, expiry);
         });
         self.serving = Some(Serving { stop, task });
         let scheme = if self.config.mtls { "https" } else { "http" };

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{BoxError, Extension, Router};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use identity::{SharedDenylist, UnixTime};
+use identity::{ServerTls, SharedDenylist, UnixTime};
 use tower::ServiceExt;
 
 use crate::backend::shards::Backend;
@@ -199,19 +199,34 @@ async fn read_body<B: RequestBody>(mut body: IdleTimeoutBody<B>) -> Result<Bytes
 /// Refuses certificates that were revoked or have expired since the handshake.
 #[derive(Clone)]
 pub(crate) struct RevocationCheck {
+    server: ServerTls,
     denylist: Arc<SharedDenylist>,
     backend: Arc<Backend>,
 }
 
 impl RevocationCheck {
-    pub(crate) fn new(denylist: &Arc<SharedDenylist>, backend: &Arc<Backend>) -> RevocationCheck {
-        RevocationCheck { denylist: Arc::clone(denylist), backend: Arc::clone(backend) }
+    pub(crate) fn new(
+        server: &ServerTls,
+        denylist: &Arc<SharedDenylist>,
+        backend: &Arc<Backend>,
+    ) -> RevocationCheck {
+        RevocationCheck {
+            server: server.clone(),
+            denylist: Arc::clone(denylist),
+            backend: Arc::clone(backend),
+        }
     }
 
     fn check(&self, peer: &Peer) -> Result<(), Refusal> {
         let refuse = |why: String| Refusal::new(Code::Unauthenticated, why);
         let certificate = peer.certificate.as_ref();
         let certificate = certificate.ok_or_else(|| refuse("the client has no certificate".to_string()))?;
+        if self.server.distrusts(certificate) {
+            return Err(refuse(format!(
+                "the certificate's CA is no longer trusted: serial={}",
+                certificate.serial
+            )));
+        }
         self.denylist.check(certificate, self.now()).map_err(|why| refuse(why.to_string()))
     }
 

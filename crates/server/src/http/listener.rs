@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use identity::{PeerIdentity, ServerTls, SharedDenylist};
+use identity::{ServerTls, SharedDenylist};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -70,7 +70,7 @@ pub async fn serve(
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
         let revocation = match &listener {
-            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.denylist, &backend)),
+            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.server, &tls.denylist, &backend)),
             Listener::Plain(..) | Listener::Unix(..) => None,
         };
         let guard = match &listener {
@@ -176,7 +176,7 @@ impl Acceptor {
         let acceptor = TlsAcceptor::from(tls.server.config());
         let stream = tokio::time::timeout(self.limits.head_timeout, acceptor.accept(stream)).await??;
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let peer = Peer::from_certificate(PeerIdentity::from_chain(chain)?)?;
+        let peer = Peer::from_certificate(tls.server.peer(chain)?)?;
         Ok((stream, peer))
     }
 
