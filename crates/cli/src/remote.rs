@@ -95,7 +95,7 @@ fn prepare(connection: &ConnectionArgs) -> Result<Builder, Failure> {
     let bar = Arc::new(ByteProgress::new("document", false));
     let builder = Client::builder().answer_timeout(connection.answer_timeout()).progress(bar);
     let builder = if connection.mtls { builder } else { builder.plain() };
-    let location = client_identity::location(connection)?;
+    let location = client_identity::private_location(connection)?;
     let builder = location.into_iter().fold(builder, Builder::identity_location);
     let builder = connection.denylist_path.iter().fold(builder, Builder::denylist_file);
     Ok(connection.server.iter().fold(builder, Builder::endpoint))

@@ -4,6 +4,7 @@
 //! the server still remembers that key: the response to a retry is the response to every attempt. If no response
 //! arrives, the error is [`Kind::Indeterminate`].
 
+use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -262,6 +263,11 @@ impl Servers {
                 AttemptError { error: error.with_kind(Kind::Unavailable), may_be_applied: false }
             }
             Some(error) => AttemptError { error, may_be_applied: false },
+            None if !server.endpoint.tls && is_no_http(error) => {
+                // A TLS server answers plain text with an alert, before it reads a request.
+                let why = "the response is no HTTP, the server may expect HTTPS; use an https:// address and an identity file";
+                unreachable_server(server, why, false)
+            }
             None => unreachable_server(server, causes(error), !error.is_connect()),
         }
     }
@@ -309,6 +315,17 @@ async fn read_body(
     let body = Limited::new(download(body, progress), RESPONSE_BYTES_MAX).collect().await;
     let body = body.map_err(|error| unreachable_server(server, error, true))?.to_bytes();
     Ok(ApiResponse { status: parts.status.as_u16(), headers: parts.headers, body, sent_at })
+}
+
+fn is_no_http(error: &PoolError) -> bool {
+    let mut next = error.source();
+    while let Some(cause) = next {
+        if cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
 }
 
 /// An error with its chain of sources.

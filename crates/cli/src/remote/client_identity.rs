@@ -20,23 +20,23 @@ pub(super) fn name(connection: &ConnectionArgs) -> Result<Option<String>, Failur
 }
 
 fn bundle(connection: &ConnectionArgs) -> Result<Option<ClientBundle>, Failure> {
-    find(connection)?.map(|location| location.read_client().map_err(failure)).transpose()
+    location(connection)?.map(|location| location.read_client().map_err(failure)).transpose()
 }
 
 /// Where the identity for servers over HTTPS is; `None` if all servers are plain HTTP. Its key must be private.
-pub(super) fn location(connection: &ConnectionArgs) -> Result<Option<IdentityLocation>, Failure> {
-    // Here and not in `find`, which some commands call twice: one warning is enough.
-    let location = find(connection)?;
+pub(super) fn private_location(connection: &ConnectionArgs) -> Result<Option<IdentityLocation>, Failure> {
+    // Here and not in `bundle`, which some commands call as well: one warning is enough.
+    let location = location(connection)?;
     location.iter().try_for_each(|location| check_private(&location.key_file()))?;
     Ok(location)
 }
 
-fn find(connection: &ConnectionArgs) -> Result<Option<IdentityLocation>, Failure> {
-    Ok(match connection.tls.separate()? {
-        Some(files) if needs_identity(connection) => Some(IdentityLocation::Separate(files)),
-        Some(_) => None,
-        None => identity_file(connection)?.map(IdentityLocation::Path),
-    })
+fn location(connection: &ConnectionArgs) -> Result<Option<IdentityLocation>, Failure> {
+    match connection.tls.separate()? {
+        Some(files) if needs_identity(connection) => Ok(Some(IdentityLocation::Separate(files))),
+        Some(_) => Ok(None),
+        None => Ok(identity_file(connection)?.map(IdentityLocation::Path)),
+    }
 }
 
 fn needs_identity(connection: &ConnectionArgs) -> bool {

@@ -63,6 +63,18 @@ fn a_refused_certificate_is_denied_with_the_file_and_the_command_that_helps() {
     }
 }
 
+/// Plain HTTP to a TLS server was reported as an invalid HTTP version, for a write as one that may have been applied.
+#[test]
+fn plain_http_to_a_tls_server_is_told_as_that() {
+    let dir = IdentityDir::new();
+    let server = start(&dir, "server.pem");
+    for words in ["list", "acquire orders"] {
+        let (code, said) = client(&server, &dir, "unused.pem", &format!("--mtls=false {words}"));
+        assert_eq!(code, Some(13), "{said}");
+        assert!(said.contains("the server may expect HTTPS"), "{said}");
+    }
+}
+
 /// Clients trusted every server of their CA, a revoked one too; and an expired one was reported as unreachable.
 #[test]
 fn a_server_that_is_not_trusted_is_denied_with_the_reason() {
