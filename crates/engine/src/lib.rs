@@ -3,7 +3,7 @@
 //! **What is absent.** No HTTP, no TLS, no command line. Clocks, randomness and stores come in as arguments.
 //!
 //! The modules in reading order: `record` encodes commands in the log, and `snapshot` a whole state; `clock` stamps;
-//! `decision` is the decision on a command; `decider` applies commands and collects them into batches; `waiting` has
+//! `authorization` is whether a client may still act; `decision` is the decision on a command; `decider` applies commands and collects them into batches; `waiting` has
 //! the wait queues, hand-off and deadlock detection; `rates` limits requests; `documents` locates documents; `shard` is
 //! all of that, one batch at a time;
 //! `executor` has the threads, and `sequencer` drives a shard with them; `recovery` goes from a store to a state; `checkpoint` does the same beside
@@ -20,6 +20,7 @@ mod wire;
 mod record;
 mod snapshot;
 mod clock;
+mod authorization;
 mod decision;
 mod decider;
 mod waiting;
@@ -35,6 +36,7 @@ mod uploads;
 mod engine;
 mod stopwatch;
 
+pub use authorization::Authorization;
 pub use clock::{Clock, MachineClock};
 pub use decider::TenureConfig;
 pub use decision::{Decision, OnDecided, Reply, Unavailable};

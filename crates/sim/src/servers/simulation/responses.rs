@@ -126,6 +126,7 @@ impl ServerSimulation<'_> {
                 | Unavailable::NoSpace
                 | Unavailable::TooOften
                 | Unavailable::Replaced
+                | Unavailable::Withdrawn
                 | Unavailable::Stopped
                 | Unavailable::Deposed,
             ) => {
