@@ -22,7 +22,7 @@ pub enum ErrorKind {
 }
 
 /// An error, whose message says what to do next where possible.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
@@ -38,7 +38,8 @@ impl Error {
         Error { kind, message: message.into() }
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+    /// A file, a certificate or a text is invalid.
+    pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)
     }
 

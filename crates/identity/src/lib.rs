@@ -39,4 +39,5 @@ pub use rights::{NamespaceRights, Right, RightSet, Rights, RightsScope, Role};
 pub use rustls::pki_types::UnixTime;
 pub use seal::{Cost, Passphrase};
 pub use serial::Serial;
-pub use tls::{ClientTls, ServerTls};
+pub use tls::{ClientTls, RefusalObserver, ServerTls};
+pub use zeroize::Zeroizing;

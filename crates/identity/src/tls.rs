@@ -48,8 +48,19 @@ impl ServerTls {
         denylist: Arc<SharedDenylist>,
         clock: Arc<dyn TimeProvider>,
     ) -> Result<ServerTls, Error> {
+        ServerTls::with_observer(bundle, denylist, clock, RefusalObserver::default())
+    }
+
+    /// Like [`ServerTls::new`]; the observer gets the serial of every certificate that is refused.
+    pub fn with_observer(
+        bundle: &ServerBundle,
+        denylist: Arc<SharedDenylist>,
+        clock: Arc<dyn TimeProvider>,
+        observer: RefusalObserver,
+    ) -> Result<ServerTls, Error> {
         let certificate = Arc::new(OwnCertificate::new(bundle.ca(), bundle.server()));
-        let verifier = Arc::new(ClientVerifier { trust: Trust::in_ca(bundle.ca())?, denylist });
+        let trust = Trust::in_ca(bundle.ca())?;
+        let verifier = Arc::new(ClientVerifier { trust, denylist, observer });
         let mut config = ServerConfig::builder_with_details(provider(), clock)
             .with_safe_default_protocol_versions()
             .expect("the provider supports the default protocol versions")
@@ -198,11 +209,48 @@ impl ResolvesClientCert for OwnCertificate {
     }
 }
 
+/// Receives the serial of each client certificate that a handshake refuses. It is called during the handshake, by the
+/// task that drives it: a failed handshake itself no longer has the certificate.
+#[derive(Clone, Default)]
+pub struct RefusalObserver(Option<Arc<dyn Fn(Serial) + Send + Sync>>);
+
+impl RefusalObserver {
+    /// Calls this function. It must not block.
+    pub fn new(on_refused: impl Fn(Serial) + Send + Sync + 'static) -> RefusalObserver {
+        RefusalObserver(Some(Arc::new(on_refused)))
+    }
+
+    fn refused(&self, certificate: &CertificateDer<'_>) {
+        if let (Some(on_refused), Ok(certificate)) = (&self.0, Certificate::parse(certificate)) {
+            on_refused(certificate.serial());
+        }
+    }
+}
+
+impl std::fmt::Debug for RefusalObserver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RefusalObserver")
+    }
+}
+
 /// A server's verifier of client certificates.
 #[derive(Debug)]
 struct ClientVerifier {
     trust: Trust,
     denylist: Arc<SharedDenylist>,
+    observer: RefusalObserver,
+}
+
+impl ClientVerifier {
+    fn verify(
+        &self,
+        own: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let peer = self.trust.check_client(own, intermediates, now)?;
+        refuse_revoked(&self.denylist, peer.serial)
+    }
 }
 
 impl ClientCertVerifier for ClientVerifier {
@@ -216,9 +264,8 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let peer = self.trust.check_client(own, intermediates, now)?;
-        refuse_revoked(&self.denylist, peer.serial)?;
-        Ok(ClientCertVerified::assertion())
+        let verified = self.verify(own, intermediates, now);
+        verified.inspect_err(|_| self.observer.refused(own)).map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

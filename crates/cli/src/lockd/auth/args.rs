@@ -18,6 +18,11 @@ pub(crate) enum AuthCommand {
         #[command(subcommand)]
         command: RevokeCommand,
     },
+    /// Make revoked client certificates valid again, by serial.
+    Unrevoke {
+        #[command(subcommand)]
+        command: UnrevokeCommand,
+    },
     /// Show the certificates in an identity file. Private keys are not shown.
     Inspect {
         #[command(subcommand)]
@@ -45,7 +50,21 @@ pub(crate) enum NewCommand {
 pub(crate) enum RevokeCommand {
     /// Add serials to the denylist in a server's identity file. Needs no CA key.
     ///
-    /// A running server applies the new list after SIGHUP (`systemctl reload lockd`), without a restart.
+    /// A running server that uses the file applies the new list within 5 seconds, without a restart: it closes the
+    /// connections of revoked clients and dismisses their waiters. `lockd reload` does it at once.
+    #[command(after_help = "Example:\n  \
+                            lockd auth revoke client --server-in server.pem --out server.pem 4f0c2e…\n\n\
+                            `lockd auth inspect client` shows the serial of a client's file.")]
+    Client(Revoke),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum UnrevokeCommand {
+    /// Mark serials in the denylist of a server's identity file as valid again. Needs no CA key.
+    ///
+    /// A server accepts a denylist that lost serials only if they are marked. A serial that is also in the file of
+    /// --denylist-path stays revoked until its line there is removed.
+    #[command(after_help = "Example:\n  lockd auth unrevoke client --server-in server.pem 4f0c2e…")]
     Client(Revoke),
 }
 
@@ -131,9 +150,6 @@ pub(crate) struct NewClient {
 }
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  \
-                        lockd auth revoke client --server-in server.pem --out server.pem 4f0c2e…\n\n\
-                        `lockd auth inspect client` shows the serial of a client's file.")]
 pub(crate) struct Revoke {
     /// Identity file of the server.
     #[arg(long, value_name = "FILE")]
@@ -141,7 +157,7 @@ pub(crate) struct Revoke {
     /// File to write the result to; by default it replaces --server-in.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Serials to revoke, in hexadecimal.
+    /// Serials of the certificates, in hexadecimal.
     #[arg(value_name = "HEX-SERIAL", required = true)]
     pub(crate) serials: Vec<Serial>,
     #[command(flatten)]
