@@ -1,9 +1,16 @@
 //! Connections: listen, authenticate, time out, route, observe. The calls are one table, which makes both the router
 //! and the OpenAPI document.
 
+mod refused_serial;
 pub mod identities;
+mod response_watch;
+pub mod connections;
+mod handshakes;
+pub(crate) mod descriptors;
+pub(crate) mod reload;
+mod refusal_log;
 pub mod listener;
-mod timeouts;
+pub mod timeouts;
 pub mod connection;
 mod observer;
 pub mod router;

@@ -30,6 +30,11 @@ struct EndLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RefusalLabels {
     code: &'static str,
 }
@@ -124,6 +129,12 @@ metrics! {
     connections: Gauge = Gauge::default(), "connections", None, "Open connections";
     handshakes_refused: Counter = Counter::default(), "handshakes_refused", None,
         "TLS handshakes without a valid certificate";
+    connections_refused: Family<EndLabels, Counter> = Family::default(), "connections_refused", None,
+        "Connections closed because of a limit, by limit";
+    connections_ended: Family<EndLabels, Counter> = Family::default(), "connections_ended", None,
+        "Connections that the server ended, by reason";
+    reloads: Family<ResultLabels, Counter> = Family::default(), "reloads", None,
+        "Reloads of identities and revocations";
     leases: Gauge = Gauge::default(), "leases", None, "Leases that cover resources";
     waiters: Gauge = Gauge::default(), "waiters", None, "Requests that wait for a lease";
     documents: Gauge = Gauge::default(), "documents", None, "Keys with a document";
@@ -140,6 +151,9 @@ impl Metrics {
             (end("released"), end("expired"), end("revoked"));
         for code in api::Code::ALL {
             drop(metrics.refusals.get_or_create(&RefusalLabels { code: code.as_str() }));
+        }
+        for result in ["accepted", "refused"] {
+            drop(metrics.reloads.get_or_create(&ResultLabels { result }));
         }
         metrics
     }
@@ -199,6 +213,21 @@ impl Metrics {
 
     pub(crate) fn handshake_refused(&self) {
         self.handshakes_refused.inc();
+    }
+
+    /// A connection was closed because of this limit.
+    pub(crate) fn connection_refused(&self, limit: &'static str) {
+        self.connections_refused.get_or_create(&EndLabels { reason: limit }).inc();
+    }
+
+    /// The server ended a connection.
+    pub(crate) fn connection_ended(&self, reason: &'static str) {
+        self.connections_ended.get_or_create(&EndLabels { reason }).inc();
+    }
+
+    pub(crate) fn reloaded(&self, accepted: bool) {
+        let result = if accepted { "accepted" } else { "refused" };
+        self.reloads.get_or_create(&ResultLabels { result }).inc();
     }
 
     pub(crate) fn refused(&self, code: api::Code) {

@@ -1,67 +1,124 @@
-//! The server's identity and denylist: loaded from files, created at the first start, reloaded on request.
+//! The server's identity and denylist: loaded from files, created at the first start, read again for a reload.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use identity::file::{self, Existing};
 use identity::{
-    Algorithm, Authority, Days, Denylist, Error, Host, IssueContext, Name, Rights, Role, ServerBundle,
-    ServerTls, SharedDenylist, UnixTime,
+    Algorithm, Authority, Days, Denylist, Error, Host, IssueContext, Name, RefusalObserver, Rights, Role,
+    ServerBundle, ServerTls, SharedDenylist, UnixTime, Zeroizing,
 };
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use crate::backend::machine_clocks;
-use crate::config::Config;
-use crate::http::listener::Tls;
+use crate::http::refused_serial;
 
 const CA: &str = "ca.pem";
 const SERVER: &str = "server.pem";
 /// The client's identity file that the first start creates in the data directory.
 pub const CLIENT: &str = "client.pem";
 
+/// TLS of a server: its certificate, its CA, and the revoked certificates.
+#[derive(Clone)]
+pub struct Tls {
+    /// The server's certificate, and the CA of its clients.
+    pub server: ServerTls,
+    /// Revoked client certificates, checked for every request.
+    pub denylist: Arc<SharedDenylist>,
+}
+
 /// A server's identity, and the files that it comes from.
 pub(crate) struct Identities {
     pub(crate) tls: Tls,
+    /// The files as they were loaded.
+    pub(crate) loaded: Fingerprint,
     bundle: PathBuf,
     denylist: Option<PathBuf>,
 }
 
 impl Identities {
     /// From the configured identity file, or from the one in the data directory, which is created if it does not exist.
-    pub(crate) fn load(config: &Config) -> Result<Identities, Error> {
-        let bundle = match &config.bundle {
-            Some(path) => path.clone(),
-            None => first_start(&config.data_dir)?,
+    pub(crate) fn load(
+        bundle: Option<&Path>,
+        denylist_path: Option<&Path>,
+        data_dir: &Path,
+    ) -> Result<Identities, Error> {
+        let bundle = match bundle {
+            Some(path) => path.to_path_buf(),
+            None => first_start(data_dir)?,
         };
-        let (read, denylist) = read(&bundle, config.denylist_path.as_deref())?;
+        let files = IdentityFiles::read(&bundle, denylist_path);
+        let (parsed, denylist) = files.parse()?;
         let denylist = Arc::new(SharedDenylist::new(denylist));
-        let server = ServerTls::new(&read, Arc::clone(&denylist), Arc::new(DefaultTimeProvider))?;
-        Ok(Identities { tls: Tls { server, denylist }, bundle, denylist: config.denylist_path.clone() })
+        let clock = Arc::new(DefaultTimeProvider);
+        let observer = RefusalObserver::new(refused_serial::note);
+        let server = ServerTls::with_observer(&parsed, Arc::clone(&denylist), clock, observer)?;
+        let (tls, loaded) = (Tls { server, denylist }, files.fingerprint());
+        Ok(Identities { tls, loaded, bundle, denylist: denylist_path.map(Path::to_path_buf) })
     }
 
-    /// Reads the files again and takes over revocations and a new certificate of the same CA.
-    ///
-    /// **Invariant.** All or nothing: CA, certificate, key and denylist are checked before any of them is replaced.
-    /// **What would break it.** A fallible step after the first replacement: the denylist of a refused file would be in
-    /// force, and clients that it does not name would be let in again.
-    pub(crate) fn reload(&self) -> Result<(), Error> {
-        let (bundle, denylist) = read(&self.bundle, self.denylist.as_deref())?;
-        let certificate = self.tls.server.prepare(&bundle, &denylist)?;
-        self.tls.denylist.replace(denylist);
-        certificate.install();
-        Ok(())
+    /// Reads the files as they are now.
+    pub(crate) fn read_files(&self) -> IdentityFiles {
+        IdentityFiles::read(&self.bundle, self.denylist.as_deref())
     }
 }
 
-/// The bundle, and the union of its denylist and the one in the denylist file.
-fn read(bundle: &Path, denylist: Option<&Path>) -> Result<(ServerBundle, Denylist), Error> {
-    let parsed = ServerBundle::parse(&file::read(bundle)?).map_err(|error| error.in_file(bundle))?;
-    let mut revoked = parsed.denylist().clone();
-    if let Some(path) = denylist {
-        let listed = Denylist::parse(&file::read(path)?).map_err(|error| error.in_file(path))?;
-        revoked = revoked.union(&listed);
+/// The texts of the identity file and the denylist file, read at one moment. Symbolic links are followed each time: a
+/// mounted directory may be swapped as a whole.
+pub(crate) struct IdentityFiles {
+    bundle: FileText,
+    denylist: Option<FileText>,
+}
+
+/// The hash of the texts of the files, or of the reasons why they cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint([u8; 32]);
+
+struct FileText {
+    path: PathBuf,
+    text: Result<Zeroizing<String>, Error>,
+}
+
+impl FileText {
+    fn read(path: &Path) -> FileText {
+        FileText { path: path.to_path_buf(), text: file::read(path) }
     }
-    Ok((parsed, revoked))
+
+    fn parse<T>(&self, parse: impl Fn(&str) -> Result<T, Error>) -> Result<T, Error> {
+        let text = self.text.as_ref().map_err(Clone::clone)?;
+        parse(text).map_err(|error| error.in_file(&self.path))
+    }
+
+    fn hash(&self) -> blake3::Hash {
+        match &self.text {
+            Ok(text) => blake3::hash(text.as_bytes()),
+            Err(error) => blake3::hash(error.to_string().as_bytes()),
+        }
+    }
+}
+
+impl IdentityFiles {
+    fn read(bundle: &Path, denylist: Option<&Path>) -> IdentityFiles {
+        IdentityFiles { bundle: FileText::read(bundle), denylist: denylist.map(FileText::read) }
+    }
+
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        let mut hasher = blake3::Hasher::new();
+        for file in std::iter::once(&self.bundle).chain(&self.denylist) {
+            hasher.update(file.hash().as_bytes());
+        }
+        Fingerprint(hasher.finalize().into())
+    }
+
+    /// The bundle, and the union of its denylist and the one in the denylist file.
+    pub(crate) fn parse(&self) -> Result<(ServerBundle, Denylist), Error> {
+        let bundle = self.bundle.parse(ServerBundle::parse)?;
+        let mut revoked = bundle.denylist().clone();
+        if let Some(file) = &self.denylist {
+            revoked = revoked.union(&file.parse(Denylist::parse)?);
+        }
+        Ok((bundle, revoked))
+    }
 }
 
 /// Creates a CA, a server and an operator client in the data directory, unless it has a server.
