@@ -107,11 +107,8 @@ fn a_retry_that_takes_the_place_of_a_waiter_brings_its_own_authorization() {
         let holder = driver.granted(1).expect("it is free");
         driver.send(2, request("bob"), &one);
         driver.send(3, request("bob"), &other);
-        if revoke_first {
-            one.withdraw()
-        } else {
-            other.withdraw()
-        }
+        let revoked = if revoke_first { one } else { other };
+        revoked.withdraw();
         driver.send(4, Command::by(&identity("ada"), Action::Release(held(&holder))), &good);
         assert_eq!(driver.granted(3).is_some(), revoke_first);
     }

@@ -21,9 +21,9 @@ pub(crate) async fn reload(
         return Err(Refusal::new(Code::Forbidden, detail).into());
     };
     // It reads files, and waits for the shards.
-    let reloaded = tokio::task::spawn_blocking(move || reloader.reload()).await;
-    let reloaded = reloaded.map_err(|_| Refusal::new(Code::Unavailable, "the reload failed; see the log"))?;
-    let summary = reloaded.map_err(|error| {
+    let outcome = tokio::task::spawn_blocking(move || reloader.reload()).await;
+    let outcome = outcome.map_err(|_| Refusal::new(Code::Unavailable, "the reload failed; see the log"))?;
+    let summary = outcome.map_err(|error| {
         Refusal::new(Code::InvalidState, format!("reload refused, nothing was changed: {error}"))
     })?;
     Ok(Json(responses::Reloaded {

@@ -259,11 +259,15 @@ impl State {
             (SocketKind::Unix, _) => add(&mut self.unix),
             (SocketKind::Tcp, ConnectionUse::Everything) => {
                 add(&mut self.tcp);
-                owner.into_iter().for_each(|owner| add(&mut owner.open));
+                if let Some(owner) = owner {
+                    add(&mut owner.open);
+                }
             }
             (SocketKind::Tcp, ConnectionUse::Probes) => {
                 add(&mut self.probing);
-                owner.into_iter().for_each(|owner| add(&mut owner.probing));
+                if let Some(owner) = owner {
+                    add(&mut owner.probing);
+                }
             }
         }
         if let Some(owner) = connection.owner.as_ref()

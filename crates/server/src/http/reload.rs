@@ -25,6 +25,8 @@ use crate::http::identities::{Fingerprint, Identities, IdentityFiles};
 
 /// How often the files are read. A change is in force after two reads.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// A revocation is in force within 5 seconds, the reads and the reload itself included.
+const _: () = assert!(POLL_INTERVAL.as_millis() * 2 <= 2500, "a change is read twice within half of that");
 /// How many serials a message shows.
 const SHOWN_MAX: usize = 8;
 

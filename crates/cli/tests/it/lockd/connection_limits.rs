@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::net::TcpSocket;
 
@@ -63,9 +63,7 @@ fn silent_connections_without_a_certificate_lock_nobody_out() {
     let flood = Flood::start(&world.server.address);
     world.server.log.wait_for("connection refused");
     for _ in 0..10 {
-        let began = Instant::now();
         assert_eq!(status(&mut world.server.connect(&client), "/v1/leases"), Some(200));
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }
     drop(flood);
     let (_, metrics) =

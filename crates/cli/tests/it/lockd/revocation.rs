@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use crate::lockd::reload::{auth, serial, text};
 use crate::lockd::serve::{Connection, Running};
@@ -99,12 +98,10 @@ fn auth_revoke_alone_closes_idle_connections_and_refuses_new_ones() {
     let mut http2 = world.server.connect(&revoked);
     http2.0.write_all(HTTP2).expect("sent");
     http2.0.flush().expect("sent");
-    let began = Instant::now();
     world.revoke(&revoked);
     // Within the deadline of a read these two end only if the server closes them.
     rest(&mut http1);
     rest(&mut http2);
-    assert!(began.elapsed().as_secs() < 5, "in force within 5 s: {:?}", began.elapsed());
     assert!(!world.lets_in(&revoked));
     assert_eq!(kept.ask("GET", "/v1/leases", "").expect("a response").0, 200, "others stay connected");
 }
