@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Both share one store: the other port shows the same lease.
     println!("{}", send(address, "GET /v1/describe?key=orders HTTP/1.1", "").await?);
 
-    lockd.shutdown().await;
+    lockd.shutdown().await?;
     Ok(())
 }
 

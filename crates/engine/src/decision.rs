@@ -6,6 +6,8 @@ use kernel::{
     Age, AgentName, Identity, Kernel, LeaseId, Lsn, Member, Namespace, Outcome, Rejection, Response, Time,
 };
 
+use crate::memory::ExceededLimit;
+
 /// The decision on a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -59,6 +61,8 @@ pub enum Unavailable {
     NoSpace,
     /// The identity requests leases more often than its quota allows.
     TooOften,
+    /// The request would exceed a limit in bytes.
+    OverLimit(ExceededLimit),
     /// A retry of the same request has taken its place.
     Replaced,
     /// The authorization of its client was withdrawn before the command was decided.

@@ -22,12 +22,13 @@ use crate::decider::{Decider, TenureConfig};
 use crate::decision::ContentionEvent;
 use crate::documents::{BlobId, DocumentLocation, Term, read_inline};
 use crate::executor::Executor;
+use crate::memory::MemoryBudget;
 use crate::recovery::{DamagedSnapshot, RecoveryError, recover, unsaved_bytes};
 use crate::sequencer::{BatchObserver, Ended, MarkInterval, Measure, Sequencer};
 use crate::uploads::{ReadHold, Uploads};
 
 /// Maintenance settings of an engine.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of log between two snapshots.
     pub snapshot_every: u64,
@@ -37,6 +38,8 @@ pub struct Options {
     pub sweep_every: Duration,
     /// Maximum delay before the expiry of an uncontended lease is logged.
     pub sweeper: Span,
+    /// Limits in bytes, shared by the shards of a server.
+    pub memory: MemoryBudget,
 }
 
 impl Default for Options {
@@ -46,6 +49,7 @@ impl Default for Options {
             retain: 256 << 20,
             sweep_every: Duration::from_secs(300),
             sweeper: Span(0),
+            memory: MemoryBudget::default(),
         }
     }
 }
@@ -208,6 +212,7 @@ impl Engine {
         let marks = MarkInterval { every: options.snapshot_every, since };
         let mut served = crate::shard::Shard::new(decider);
         served.set_sweeper(options.sweeper);
+        served.set_memory(options.memory.clone());
         let sequencer = Sequencer::start(served, log, follower, marks, on_end, executor);
         let sequencer = Arc::new(sequencer);
         let maintenance = Maintenance {

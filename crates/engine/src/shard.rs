@@ -21,6 +21,7 @@ use crate::authorization::Authorization;
 use crate::decider::{Decider, SealedBatch};
 use crate::decision::{ContentionEvent, Decision};
 pub use crate::decision::{OnDecided, Reply, Unavailable};
+use crate::memory::{ExceededLimit, MemoryBudget, ShardMemory};
 use crate::rates::Rates;
 use crate::record::Record;
 use crate::waiting::{LeaseReply, LeaseSubmission, WaiterConnection, Waiters, Waiting, lease_request_of};
@@ -130,6 +131,7 @@ pub struct Shard<R> {
     served: usize,
     sweeper: Span,
     rates: Rates,
+    memory: ShardMemory,
 }
 
 impl<R> Shard<R> {
@@ -146,6 +148,7 @@ impl<R> Shard<R> {
             served: 0,
             sweeper: Span(0),
             rates: Rates::default(),
+            memory: ShardMemory::default(),
         }
     }
 
@@ -153,6 +156,12 @@ impl<R> Shard<R> {
     /// case, and a conflicting request ends the lease at once.
     pub fn set_sweeper(&mut self, interval: Span) {
         self.sweeper = interval;
+    }
+
+    /// Sets the limits in bytes, and counts what the shard uses in a budget.
+    pub fn set_memory(&mut self, budget: MemoryBudget) {
+        self.memory = ShardMemory::new(budget);
+        self.memory.publish(self.decider.kernel(), self.waiting.waiters());
     }
 
     /// Takes a command, unless [`Shard::is_full`]. Its reply is in the output of this turn, or of a later one if it waits.
@@ -175,6 +184,9 @@ impl<R> Shard<R> {
             Action::RevokeAll(_) | Action::DropNamespace(_) => self.begin_long(submission),
             _ => {
                 let Submission { command, correlation, document, on_decided, to, .. } = submission;
+                if let Err(exceeded) = self.check_memory(&command, false) {
+                    return self.reply(to, Err(Unavailable::OverLimit(exceeded)));
+                }
                 let outcome = self.decide(&command, correlation, document.as_deref());
                 self.reply_decided(to, on_decided, Decision::Outcome(outcome));
             }
@@ -242,6 +254,7 @@ impl<R> Shard<R> {
 
     /// Ends the turn and seals the batch.
     pub fn end_turn(&mut self) -> TurnOutput<R> {
+        self.memory.publish(self.decider.kernel(), self.waiting.waiters());
         self.waiting.begin_batch();
         let sealed = self.decider.seal();
         let kernel = self.decider.kernel();
@@ -395,6 +408,12 @@ impl<R> Shard<R> {
         }
     }
 
+    /// `waits`: the command may become a waiter.
+    fn check_memory(&self, command: &Command, waits: bool) -> Result<(), ExceededLimit> {
+        let (kernel, waiters) = (self.decider.kernel(), self.waiting.waiters());
+        self.memory.check(kernel, waiters, self.decider.now(), command, waits)
+    }
+
     /// Decides a command, and hands off what it freed.
     fn decide(&mut self, command: &Command, correlation: u128, document: Option<&[u8]>) -> Outcome {
         let outcome = self.decider.decide(command, correlation, document);
@@ -406,11 +425,13 @@ impl<R> Shard<R> {
         let Submission { command, correlation, wait, authorization, on_decided, to, .. } = submission;
         let submission = LeaseSubmission { command, correlation, wait, authorization, on_decided, to };
         let Some(submission) = self.waiting.reattach(&self.decider, submission) else { return };
-        if self.is_within_rate(&submission.command) {
-            self.waiting.admit(&mut self.decider, submission);
-        } else {
-            self.reply(submission.to, Err(Unavailable::TooOften));
+        if !self.is_within_rate(&submission.command) {
+            return self.reply(submission.to, Err(Unavailable::TooOften));
         }
+        if let Err(exceeded) = self.check_memory(&submission.command, submission.wait.is_some()) {
+            return self.reply(submission.to, Err(Unavailable::OverLimit(exceeded)));
+        }
+        self.waiting.admit(&mut self.decider, submission);
     }
 
     /// Counts a request for a lease towards the rate quota of its identity. A replay does not count.

@@ -178,7 +178,16 @@ impl Kernel {
 
 fn namespace_content(row: &Row<NamespaceRow>) -> StateHash {
     let Row { parent: _, text, value } = row;
-    let NamespaceRow { floor, referrers, leases, documents, ended: _, agents, agents_by_name } = value;
+    let NamespaceRow {
+        floor,
+        referrers,
+        leases,
+        documents,
+        ended: _,
+        agents,
+        agents_by_name,
+        documents_bytes: _,
+    } = value;
     let mut hash = begin(1);
     hash.text(text);
     hash.words([floor.0, u64::from(*referrers), u64::from(*leases)]);

@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use crate::command::{Commit, Relocation, Removal, Write};
+use crate::footprint::document_name_bytes;
 use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::lease::LeaseRef;
 use crate::node::{Document, Node};
@@ -36,6 +37,9 @@ impl Kernel {
         if is_new {
             self.list_document(node);
         }
+        let before = self.nodes[node].value.document.as_ref().map_or(0, |document| document.bytes);
+        let counted = &mut self.namespace_mut(self.nodes[node].parent).documents_bytes;
+        *counted = *counted - before + document.bytes;
         let row = &mut self.nodes[node].value;
         let superseded = row.document.replace(Box::new(document)).map(|document| document.location);
         row.version = row.version.next();
@@ -94,6 +98,11 @@ impl Kernel {
         Ok(Response::Relocated { moved: true })
     }
 
+    /// Whether a write would be accepted. An upload is refused by it before its first byte is stored.
+    pub fn may_write(&self, now: Time, identity: &Identity, write: &Write) -> Result<(), Rejection> {
+        self.decide_write(now, identity, write).map(drop)
+    }
+
     /// Checks in this order: the lease, its token, its coverage, its state, the conditions.
     fn decide_write(
         &self,
@@ -148,6 +157,7 @@ impl Kernel {
     /// Lists the first document of a key in its namespace, so that deleting the namespace finds it.
     pub(crate) fn list_document(&mut self, node: RowId<Node>) {
         let (ns, text) = (self.nodes[node].parent, Arc::clone(&self.nodes[node].text));
+        self.footprint.document_bytes += document_name_bytes(&text);
         self.namespace_mut(ns).documents.insert(text, node);
         self.documents += 1;
     }
@@ -161,7 +171,10 @@ impl Kernel {
             row.value.version = row.value.version.next();
         }
         let (ns, text) = (row.parent, Arc::clone(&row.text));
-        self.namespace_mut(ns).documents.remove(&text);
+        self.footprint.document_bytes -= document_name_bytes(&text);
+        let ns = self.namespace_mut(ns);
+        ns.documents.remove(&text);
+        ns.documents_bytes -= document.bytes;
         self.documents -= 1;
         Some(document)
     }

@@ -8,6 +8,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::footprint::{IdentityFootprint, document_name_bytes};
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef, Phase};
 use crate::lease_index::IndexEntry;
@@ -103,6 +104,7 @@ impl Kernel {
         )?;
         let documents = self.nodes.iter().filter(|(_, row)| row.value.document.is_some()).count();
         ensure(self.documents as usize == documents, "the document count is correct")?;
+        self.check_footprint()?;
         let in_session = |id| self.leases.iter().filter(|(_, lease)| lease.session() == Some(id)).count();
         let sessions = self
             .sessions
@@ -125,6 +127,23 @@ impl Kernel {
         self.namespaces.iter().try_for_each(|(id, row)| self.check_namespace(id.as_parent(), &row.value))
     }
 
+    fn check_footprint(&self) -> Result<(), String> {
+        let leases = || self.leases.iter().map(|(_, lease)| lease);
+        let all: u64 = leases().map(|lease| self.lease_footprint(lease)).sum();
+        ensure(self.footprint.lease_bytes == all, "the memory of leases is counted")?;
+        let documents = self.nodes.iter().filter(|(_, row)| row.value.document.is_some());
+        let names: u64 = documents.map(|(_, row)| document_name_bytes(&row.text)).sum();
+        ensure(self.footprint.document_bytes == names, "the memory of documents is counted")?;
+        let is_counted = self.identities.iter().all(|(id, row)| {
+            let mine = |account| self.accounts[account].value.identity == id;
+            let bytes = leases().filter(|lease| mine(lease.account)).map(|lease| self.lease_footprint(lease));
+            let accounts = self.accounts.iter().filter(|(account, _)| mine(*account)).count();
+            let IdentityFootprint { lease_bytes, namespaces } = row.value;
+            lease_bytes == bytes.sum::<u64>() && namespaces as usize == accounts && accounts > 0
+        });
+        ensure(is_counted, "the memory of each identity is counted")
+    }
+
     /// Checks the lists that deleting a namespace relies on.
     fn check_namespace(&self, id: Parent, ns: &NamespaceRow) -> Result<(), String> {
         let here = |account| self.accounts[account].parent == id;
@@ -135,6 +154,9 @@ impl Kernel {
         documents.sort_unstable_by_key(|(text, _)| *text);
         let listed = ns.documents.iter().map(|(text, node)| (text, *node));
         ensure(listed.eq(documents), "a namespace lists its documents")?;
+        let lengths = ns.documents.values().filter_map(|node| self.nodes[*node].value.document.as_ref());
+        let bytes: u64 = lengths.map(|document| document.bytes).sum();
+        ensure(ns.documents_bytes == bytes, "a namespace counts the length of its documents")?;
         let agents = self.agents.iter().filter(|(_, row)| row.parent == id);
         let mut agents: Vec<_> = agents.map(|(agent, row)| (row.value.since, agent)).collect();
         agents.sort_unstable_by_key(|(since, _)| *since);

@@ -11,7 +11,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use crate::command::{Action, ClockReading, Close, Command, Open, Party, Pause, Paused, Store};
+use crate::command::{Action, ClockReading, Close, Command, Open, Party, Pause, Paused, RequestKey, Store};
+use crate::footprint::{Footprint, IdentityFootprint};
 use crate::history::History;
 use crate::lease::{LeaseRef, Leases, Phase};
 use crate::lease_index::LeaseIndex;
@@ -65,6 +66,9 @@ pub struct Kernel {
     pub(crate) documents: u32,
 
     pub(crate) accounts: Table<Account>,
+    /// The identities of the accounts.
+    pub(crate) identities: Table<IdentityFootprint>,
+    pub(crate) footprint: Footprint,
     /// Incremented when an account or namespace row is removed: row ids found earlier are valid while this
     /// is unchanged.
     pub(crate) generation: u64,
@@ -238,6 +242,11 @@ impl Kernel {
             .is_some_and(|(identity, request)| self.requests.find(identity, request.key, now).is_some())
     }
 
+    /// Whether a response is stored for this identity and key.
+    pub fn has_response(&self, now: Time, identity: &Identity, key: RequestKey) -> bool {
+        self.requests.find(identity, key, now).is_some()
+    }
+
     /// Stores the response for retries. A partial deletion has no final response yet: the same request
     /// continues it.
     fn store_response(&mut self, command: &Command, answer: &Response) {
@@ -338,6 +347,7 @@ impl Kernel {
         self.namespaces = Table::new(seed);
         self.nodes = Table::new(seed);
         self.accounts = Table::new(seed);
+        self.identities = Table::new(seed);
         self.agents = Table::new(seed);
         self.sessions = Table::new(seed);
     }

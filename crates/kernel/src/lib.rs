@@ -62,6 +62,7 @@ mod statehash;
 mod view;
 mod pages;
 mod wait_graph;
+mod footprint;
 mod snapshot;
 mod content;
 pub mod invariants;
@@ -72,6 +73,7 @@ pub use command::{
     LeaseRequest, OnExpiry, Open, Party, Pause, Paused, Relocation, Removal, Renewal, RequestKey, Retraction,
     Scope, SetQuota, Store, Write,
 };
+pub use footprint::{Footprint, IdentityFootprint};
 pub use history::{EndReason, LeaseAttributes};
 pub use kernel::{KERNEL_VERSION, Kernel, Tenure};
 pub use lease::Phase;
@@ -81,7 +83,7 @@ pub use outcome::{
     BoundedTable, Conflict, DocumentTag, Event, Granted, InvalidRecord, Live, Outcome, Rejection, Response,
     State,
 };
-pub use pages::{PAGE_ROWS, Page};
+pub use pages::{PAGE_BYTES, PAGE_ROWS, Page};
 pub use party_rows::{Policy, Restart};
 pub use predicate::Predicate;
 pub use requests::IdempotencyEntry;

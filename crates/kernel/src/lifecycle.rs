@@ -26,6 +26,7 @@ impl Kernel {
     /// Inserts a new row into every structure that tracks leases. Its nodes must exist already.
     pub(crate) fn insert_lease(&mut self, row: Lease) -> LeaseRef {
         let (lsn, account, agent, session) = (row.lsn, row.account, row.agent(), row.session());
+        self.count_footprint(&row, u64::wrapping_add);
         let lease = self.leases.insert(row);
         self.index.insert(lsn, IndexEntry::Live(lease));
         self.index_token(lease);
@@ -50,6 +51,15 @@ impl Kernel {
         self.hash_grant(lease);
         self.hash_lease(lease);
         lease
+    }
+
+    /// Adds the memory of a lease to the counts, or subtracts it. Its nodes must exist.
+    fn count_footprint(&mut self, row: &Lease, apply: fn(u64, u64) -> u64) {
+        let bytes = self.lease_footprint(row);
+        let identity = self.accounts[row.account].value.identity;
+        let mine = &mut self.identities[identity].value.lease_bytes;
+        *mine = apply(*mine, bytes);
+        self.footprint.lease_bytes = apply(self.footprint.lease_bytes, bytes);
     }
 
     /// The LSN of a grant finds its lease by itself.
@@ -104,6 +114,7 @@ impl Kernel {
             self.leave_chains(lease);
         }
         let mut row = self.leases.remove(lease);
+        self.count_footprint(&row, u64::wrapping_sub);
         self.rebound.remove(&(row.token, row.lsn));
         if row.epoch.is_authority() {
             row.end_authority();

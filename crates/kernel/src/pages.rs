@@ -16,7 +16,7 @@ use crate::claims::ClaimSet;
 use crate::command::Scope;
 use crate::expiry::EffectivePhase;
 use crate::kernel::Kernel;
-use crate::lease::LeaseRef;
+use crate::lease::{Lease, LeaseRef};
 use crate::party_rows::Policy;
 use crate::resource::{ClaimSetKind, ResourceName};
 use crate::slab::Slab;
@@ -26,6 +26,9 @@ use crate::view::{AgentView, Cursor, KeyView, LeaseView};
 
 /// Maximum number of rows that one query visits.
 pub const PAGE_ROWS: usize = 256;
+
+/// A page of leases ends once their estimated size reaches this, in bytes.
+pub const PAGE_BYTES: u64 = 256 << 10;
 
 /// Part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,23 +57,34 @@ impl Kernel {
 
     /// Leases that cover resources, from a cursor on, at most `most` of them, in no particular order.
     pub fn leases_page(&self, cursor: Cursor, most: usize, now: Time) -> Page<LeaseView, Cursor> {
-        self.slab_page(&self.leases, cursor, most, |row| Some(self.live_view(row, now)))
+        let bytes = |row: &Lease| self.lease_footprint(row);
+        self.slab_page(&self.leases, cursor, most, bytes, |row| Some(self.live_view(row, now)))
     }
 
     /// Documents, from a cursor on, in no particular order.
     pub fn documents_page(&self, cursor: Cursor) -> Page<(Namespace, ResourceName, KeyView), Cursor> {
-        self.slab_page(self.nodes.rows(), cursor, PAGE_ROWS, |row| {
-            let document = row.value.document.as_deref().copied()?;
-            let view = KeyView { version: row.value.version, document: Some(document) };
-            Some((self.namespace_of(row.parent), ResourceName::from_shared(&row.text), view))
-        })
+        self.slab_page(
+            self.nodes.rows(),
+            cursor,
+            PAGE_ROWS,
+            |_| 0,
+            |row| {
+                let document = row.value.document.as_deref().copied()?;
+                let view = KeyView { version: row.value.version, document: Some(document) };
+                Some((self.namespace_of(row.parent), ResourceName::from_shared(&row.text), view))
+            },
+        )
     }
 
     /// Namespaces in use, from a cursor on, in no particular order.
     pub fn namespaces_page(&self, cursor: Cursor) -> Page<Namespace, Cursor> {
-        self.slab_page(self.namespaces.rows(), cursor, PAGE_ROWS, |row| {
-            Some(Namespace::from_shared(&row.text))
-        })
+        self.slab_page(
+            self.namespaces.rows(),
+            cursor,
+            PAGE_ROWS,
+            |_| 0,
+            |row| Some(Namespace::from_shared(&row.text)),
+        )
     }
 
     /// A namespace's agents after `after`, at most `most` of them, by name.
@@ -195,22 +209,25 @@ impl Kernel {
         (found.into_iter().map(|lease| self.live_view(&self.leases[lease], now)).collect(), more)
     }
 
-    /// At most [`PAGE_ROWS`] entries of a slab from a cursor on, and at most `most` rows that `view` shows.
+    /// At most [`PAGE_ROWS`] entries of a slab from a cursor on, at most `most` rows that `view` shows, and no further row
+    /// once their `bytes` are [`PAGE_BYTES`].
     fn slab_page<R, T>(
         &self,
         slab: &Slab<R>,
         cursor: Cursor,
         most: usize,
+        bytes: impl Fn(&R) -> u64,
         view: impl Fn(&R) -> Option<T>,
     ) -> Page<T, Cursor> {
-        let (mut rows, mut at) = (Vec::new(), cursor.0);
+        let (mut rows, mut at, mut shown) = (Vec::new(), cursor.0, 0);
         let page_rows = if planted!(PageUnbounded) { usize::MAX } else { PAGE_ROWS };
         let entries = slab.entries(cursor.0).take(page_rows);
         for entry in entries {
-            if rows.len() == most {
+            if rows.len() == most || (shown >= PAGE_BYTES && !planted!(PageUnbounded)) {
                 break;
             }
             at += 1;
+            shown += entry.map_or(0, &bytes);
             rows.extend(entry.and_then(&view));
         }
         self.visits.add((at - cursor.0) as usize);

@@ -2,6 +2,7 @@
 //! removed with the last reference.
 
 use crate::command::AgentAnnouncement;
+use crate::footprint::IdentityFootprint;
 use crate::kernel::{CommandResult, Kernel, NotApplied, Stamp};
 use crate::outcome::{Rejection, Response};
 use crate::party_rows::{Account, Agent, NamespaceRow, Restart, Session};
@@ -53,7 +54,11 @@ impl Kernel {
             return account;
         }
         self.add_namespace_ref(ns);
-        self.accounts.insert(ns.as_parent(), identity.shared(), Account::default())
+        let row = self.identities.find(None, identity.as_str());
+        let row = row
+            .unwrap_or_else(|| self.identities.insert(None, identity.shared(), IdentityFootprint::default()));
+        self.identities[row].value.namespaces += 1;
+        self.accounts.insert(ns.as_parent(), identity.shared(), Account::new(row))
     }
 
     /// Drops one reference; the last one removes the account.
@@ -64,6 +69,16 @@ impl Kernel {
             self.generation += 1;
             let row = self.accounts.remove(account);
             self.drop_namespace_ref(namespace_row(row.parent));
+            self.drop_identity_ref(row.value.identity);
+        }
+    }
+
+    /// Drops one account of an identity; the last one removes the identity.
+    fn drop_identity_ref(&mut self, identity: RowId<IdentityFootprint>) {
+        let namespaces = &mut self.identities[identity].value.namespaces;
+        *namespaces -= 1;
+        if *namespaces == 0 {
+            self.identities.remove(identity);
         }
     }
 

@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 
 use crate::chain::Chain;
 use crate::command::Scope;
+use crate::footprint::IdentityFootprint;
 use crate::history::EndedLease;
 use crate::lease::Lease;
 use crate::limits::Quota;
@@ -33,11 +34,14 @@ pub(crate) struct NamespaceRow {
     pub(crate) agents: BTreeMap<Lsn, RowId<Agent>>,
     /// The same agents, by name.
     pub(crate) agents_by_name: BTreeMap<Arc<str>, RowId<Agent>>,
+    /// The length of its documents together.
+    pub(crate) documents_bytes: u64,
 }
 
 /// An identity in a namespace.
-#[derive(Default)]
 pub(crate) struct Account {
+    /// The same identity in all namespaces.
+    pub(crate) identity: RowId<IdentityFootprint>,
     /// The number of leases that cover resources.
     pub(crate) leases: u32,
     /// Those of its leases that can still be revoked.
@@ -46,6 +50,12 @@ pub(crate) struct Account {
     pub(crate) agents: u32,
     /// The number of leases, ended leases and agents that refer to this row.
     pub(crate) referrers: u32,
+}
+
+impl Account {
+    pub(crate) fn new(identity: RowId<IdentityFootprint>) -> Account {
+        Account { identity, leases: 0, revocable: Chain::default(), agents: 0, referrers: 0 }
+    }
 }
 
 /// An agent in a namespace.

@@ -253,8 +253,9 @@ impl Kernel {
             return Err(RestoreError("duplicate key, or a resource that is not a key"));
         }
         let node = self.insert_node(ns, data.key.shared(), Node::new(data.version, data.document));
-        if data.document.is_some() {
+        if let Some(document) = &data.document {
             self.list_document(node);
+            self.namespaces[ns].value.documents_bytes += document.bytes;
         }
         Ok(())
     }

@@ -393,6 +393,8 @@ faults! {
     RateNeverResets = "rate-never-resets" in "engine/src/rates.rs" caught by "engine/rates",
     /// A rate quota is not enforced.
     RateIgnored = "rate-ignored" in "engine/src/rates.rs" caught by "engine/rates",
+    /// No limit in bytes is enforced.
+    MemoryUnlimited = "memory-unlimited" in "engine/src/memory.rs" caught by "engine/memory",
     /// A retry of an accepted request counts towards the rate.
     RetryRateLimited = "retry-rate-limited" in "engine/src/shard.rs" caught by "engine/rates",
     /// A response that was handed to its socket is reported as lost.
@@ -402,6 +404,10 @@ faults! {
     RemainingAtDecision = "remaining-at-decision" in "server/src/backend/moment.rs" caught by "server/reported_times",
     /// A response counts as delivered once its request's task could read it.
     ReplyIsDelivery = "reply-is-delivery" in "server/src/backend/shards.rs" caught by "server/dropped_requests",
+    /// A long document is stored before its lease is checked.
+    UploadUnchecked = "upload-unchecked" in "server/src/backend/upload.rs" caught by "server/memory_limits",
+    /// Bodies and responses have no limit in bytes.
+    BudgetUnlimited = "budget-unlimited" in "server/src/backend/byte_budget.rs" caught by "server/memory_limits",
     /// The server reports that it is ready in every state.
     ReadyAlways = "ready-always" in "server/src/handlers/health.rs" caught by "server/readiness",
     /// `/readyz` does not show the torn tails that the start cut off.

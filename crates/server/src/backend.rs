@@ -14,6 +14,8 @@ pub(crate) mod leases;
 pub(crate) mod lists;
 pub(crate) mod bulk;
 pub(crate) mod agents;
+pub mod memory_plan;
+pub(crate) mod byte_budget;
 pub(crate) mod upload;
 pub(crate) mod download;
 pub mod engine_observer;

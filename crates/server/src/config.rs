@@ -10,10 +10,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::PORT;
-use engine::Options;
 use engine::document::INLINE_MAX;
+use engine::{MemoryBudget, Options};
 use kernel::Span;
 
+use crate::backend::memory_plan::MemoryPlan;
 use crate::backend::open_options::OpenOptions;
 use crate::backend::shards::RequestLimits;
 use crate::backend::store::StoreUrl;
@@ -76,6 +77,13 @@ settings! { |data_dir|
     "max-leases-per-identity" "LOCKD_MAX_LEASES_PER_IDENTITY" "N" =>
         max_leases_per_identity: u32 = kernel::Limits::default().leases_per_identity_max,
         range Range::count_from(1);
+    /// Memory that the server stays within; limits in bytes, in all and per identity, are shares of it
+    "memory-max" "LOCKD_MEMORY_MAX" "SIZE" => memory_max: u64 = default_memory_max(),
+        range Range::Size(MEMORY_MIN, i64::MAX as u64),
+        note "a quarter of the memory of the machine, or of its cgroup";
+    /// Maximum size of all documents of one namespace together
+    "max-document-bytes-per-namespace" "LOCKD_MAX_DOCUMENT_BYTES_PER_NAMESPACE" "SIZE" =>
+        max_document_bytes_per_namespace: u64 = 16 << 30, range Range::DOCUMENT;
     /// Maximum number of connections; a tenth, at most 64, is kept for operators, and further ones are closed
     "max-connections" "LOCKD_MAX_CONNECTIONS" "N" => max_connections: usize = 10_000,
         range Range::Count(1, 1_000_000);
@@ -232,6 +240,8 @@ impl Config {
             acquire_block: span(self.acquire_block),
             json_max: self.json_max,
             inline_max: usize::try_from(self.inline_max).unwrap_or(INLINE_MAX),
+            request_bodies: self.memory_plan().request_bodies(),
+            responses: self.memory_plan().responses(),
         }
     }
 
@@ -240,14 +250,26 @@ impl Config {
         let usual = kernel::Limits::default();
         // Two members per ended lease, as by default: otherwise the members would cap a larger history.
         let history_members_max = self.history_max.saturating_mul(2).max(usual.history_members_max);
-        kernel::Limits {
+        let configured = kernel::Limits {
             ttl_max: span(self.max_ttl),
             history_max: self.history_max,
             history_members_max,
             history_window: span(self.history_window),
             leases_per_identity_max: self.max_leases_per_identity,
             ..usual
+        };
+        let fitted = self.memory_plan().fit(configured);
+        // A history of another length than the default is the operator's choice.
+        let is_usual = self.history_max == usual.history_max;
+        if is_usual {
+            fitted
+        } else {
+            kernel::Limits { history_max: self.history_max, history_members_max, ..fitted }
         }
+    }
+
+    fn memory_plan(&self) -> MemoryPlan {
+        MemoryPlan::new(self.memory_max)
     }
 
     pub(crate) fn open_options(&self) -> OpenOptions {
@@ -258,7 +280,9 @@ impl Config {
             engine.retain = 0;
         }
         let sweeper = span(self.sweeper_interval);
-        let engine = Options { sweep_every: self.gc_temps_interval, sweeper, ..engine };
+        let limits_in_bytes = self.memory_plan().engine_limits(self.max_document_bytes_per_namespace);
+        let memory = MemoryBudget::new(limits_in_bytes);
+        let engine = Options { sweep_every: self.gc_temps_interval, sweeper, memory, ..engine };
         OpenOptions { shards: self.shards, limits, engine, allow_network: self.allow_network_fs }
     }
 
@@ -274,6 +298,13 @@ impl Config {
             drain_timeout: self.drain_timeout,
         }
     }
+}
+
+/// The least memory that a server is useful with.
+const MEMORY_MIN: u64 = 64 << 20;
+
+fn default_memory_max() -> u64 {
+    system::memory::available().map_or(MEMORY_MIN, |bytes| (bytes / 4).max(MEMORY_MIN))
 }
 
 fn of_span(span: Span) -> Duration {

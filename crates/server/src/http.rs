@@ -13,6 +13,7 @@ pub mod listener;
 pub mod timeouts;
 pub mod connection;
 mod observer;
+mod response_budget;
 pub mod router;
 mod calls;
 mod openapi;

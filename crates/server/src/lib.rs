@@ -27,4 +27,4 @@ pub mod server;
 pub mod testing;
 
 pub use config::{Config, ConfigError};
-pub use server::{Server, StartError};
+pub use server::{CloseTimeout, Server, StartError};

@@ -1,13 +1,13 @@
 //! [`Server`]: opens the store, listens, reloads, and shuts down; for `lockd serve`, or embedded in another program.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), lockd_server::StartError> {
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use lockd_server::{Config, Server};
 //!
 //! let mut server = Server::new(Config::in_directory("/var/lib/lockd"))?;
 //! let address = server.start().await?;
 //! println!("leases at {address}");
-//! server.shutdown().await;
+//! server.shutdown().await?;
 //! # Ok(()) }
 //! ```
 
@@ -17,6 +17,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use engine::observe::{EngineObserver, Fatal};
@@ -217,7 +218,10 @@ impl Server {
     }
 
     /// Stops granting, refuses waiters, completes requests in progress, and closes the store.
-    pub async fn shutdown(self) {
+    ///
+    /// A store that is not closed within the drain timeout stays open and locked until its last append is decided, or
+    /// the process ends.
+    pub async fn shutdown(self) -> Result<(), CloseTimeout> {
         tracing::info!("stopping; no more leases are granted");
         if let Some(Serving { stop, task }) = self.serving {
             stop.send_replace(true);
@@ -231,11 +235,34 @@ impl Server {
         // It has a reference to the backend.
         drop(self.reloader);
         let backend = self.backend;
-        // Blocks until the threads of all shards have ended.
-        let _ = tokio::task::spawn_blocking(move || drop(backend)).await;
+        // Blocks until every accepted command of all shards has its reply.
+        let closed = tokio::task::spawn_blocking(move || drop(backend));
+        let timeout = self.config.drain_timeout.max(CLOSE_TIMEOUT_MIN);
+        // A panic of the thread was reported by the panic hook.
+        let _ = tokio::time::timeout(timeout, closed).await.map_err(|_| CloseTimeout(timeout))?;
         tracing::info!("stopped");
+        Ok(())
     }
 }
+
+/// A store has at least this time to complete its last append, also with a shorter drain timeout.
+const CLOSE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+
+/// The store did not complete its last append in time.
+#[derive(Debug)]
+pub struct CloseTimeout(Duration);
+
+impl fmt::Display for CloseTimeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CloseTimeout(timeout) = self;
+        write!(
+            f,
+            "the store did not complete its last append; nothing acknowledged is lost: waited={timeout:?}"
+        )
+    }
+}
+
+impl std::error::Error for CloseTimeout {}
 
 fn warn_of_torn_tail(torn: &TornTail) {
     let TornTail { shard, file, offset, seq, lsns } = torn;

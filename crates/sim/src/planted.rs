@@ -46,6 +46,7 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("engine", "waiting"),
     SuitePart::Tests("engine", "batch_bound"),
     SuitePart::Tests("engine", "rates"),
+    SuitePart::Tests("engine", "memory"),
     SuitePart::Tests("engine", "sequencer"),
     SuitePart::Tests("engine", "linearizable"),
     SuitePart::Tests("engine", "retention"),
@@ -64,6 +65,7 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("server", "dropped_requests"),
     SuitePart::Tests("server", "readiness"),
     SuitePart::Tests("server", "holds"),
+    SuitePart::Tests("server", "memory_limits"),
 ];
 
 /// The time limit of one part.

@@ -1,5 +1,5 @@
 //! What several crates need from the machine: durable file replacement, randomness, hexadecimal text, XDG directories,
-//! the host name.
+//! the host name, the memory that a process may use.
 //!
 //! **What is absent.** Any other crate of ours; clocks; policy: callers decide what to store, where and for whom. `store`
 //! and `worktree` replace files through ports of their own, so that their simulators can cut the power between any two
@@ -8,6 +8,7 @@
 
 pub mod file;
 pub mod hex;
+pub mod memory;
 pub mod random;
 pub mod xdg;
 

@@ -24,11 +24,16 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), (u8, ServeFailure)> {
     let resolved = resolve(matches).map_err(|what| (2, what))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| (1, format!("no threads to serve with: {error}")))?;
-    let _entered = runtime.enter();
+    let entered = runtime.enter();
     let config = resolved.config;
     let logs = logs::start(config.log_format, config.log_level, config.otlp_endpoint.as_deref());
-    let _logs = logs.map_err(|what| (2, what))?;
-    runtime.block_on(serve(config)).map_err(|what| (1, what))
+    let logs = logs.map_err(|what| (2, what))?;
+    let served = runtime.block_on(serve(config));
+    // The last spans are exported on the runtime.
+    drop((logs, entered));
+    // Does not wait for a store that was not closed in time.
+    runtime.shutdown_background();
+    served.map_err(|what| (1, what))
 }
 
 async fn serve(config: Config) -> Result<(), ServeFailure> {
@@ -40,8 +45,7 @@ async fn serve(config: Config) -> Result<(), ServeFailure> {
         greet(server.config(), bound);
     }
     signals.wait(&server).await;
-    server.shutdown().await;
-    Ok(())
+    server.shutdown().await.map_err(|timeout| timeout.to_string())
 }
 
 struct ServerSignals {

@@ -1,6 +1,7 @@
 //! Tests of the real `lockd` and `lockc` binaries: their output and exit codes.
 
 mod actions;
+mod attacks;
 mod auth;
 mod check;
 mod client;

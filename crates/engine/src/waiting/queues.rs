@@ -76,6 +76,9 @@ impl Waiter {
     }
 }
 
+/// The tasks, buffers and queue entries of a waiter, without its names, in bytes.
+const WAITER_BYTES: u64 = 4096;
+
 /// All waiters of a shard.
 #[derive(Default)]
 pub struct Waiters {
@@ -84,6 +87,18 @@ pub struct Waiters {
     queues: BTreeMap<QueueId, Queue>,
     names: BTreeMap<Namespace, BTreeMap<String, QueuesByClaim>>,
     sessions: BTreeMap<Session, BTreeSet<Ticket>>,
+    footprint: WaiterFootprint,
+    /// The memory of each identity's waiters.
+    identities: BTreeMap<Identity, WaiterFootprint>,
+}
+
+/// An estimate of the memory that waiters occupy, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WaiterFootprint {
+    /// The waiters themselves.
+    pub(crate) waiter_bytes: u64,
+    /// The leases that they wait for.
+    pub(crate) lease_bytes: u64,
 }
 
 /// The number of a queue, unique among all queues that ever existed.
@@ -140,13 +155,48 @@ impl Waiters {
         if let Some(session) = session_of(&waiter.command) {
             self.sessions.entry(session).or_default().insert(ticket);
         }
+        self.count_footprint(&waiter, u64::wrapping_add);
         self.waiting.insert(ticket, waiter);
         ticket
+    }
+
+    /// An estimate of the memory that all waiters occupy.
+    pub(crate) fn footprint(&self) -> WaiterFootprint {
+        self.footprint
+    }
+
+    /// The same for the waiters of one identity.
+    pub(crate) fn footprint_of(&self, identity: &Identity) -> WaiterFootprint {
+        self.identities.get(identity).copied().unwrap_or_default()
+    }
+
+    /// An estimate of the memory that a waiter with this request occupies: the request, its names in the wait queues, and
+    /// the HTTP request that waits for the reply.
+    pub(crate) fn bytes_of(request: &LeaseRequest) -> u64 {
+        WAITER_BYTES + 2 * request.footprint()
+    }
+
+    /// Adds the memory of a waiter to the counts, or subtracts it.
+    fn count_footprint(&mut self, waiter: &Waiter, apply: fn(u64, u64) -> u64) {
+        let request = waiter.request();
+        let (waiter_bytes, lease_bytes) = (Waiters::bytes_of(request), request.footprint());
+        let count = |footprint: &mut WaiterFootprint| {
+            footprint.waiter_bytes = apply(footprint.waiter_bytes, waiter_bytes);
+            footprint.lease_bytes = apply(footprint.lease_bytes, lease_bytes);
+        };
+        count(&mut self.footprint);
+        let Some(identity) = &waiter.command.identity else { return };
+        let mine = self.identities.entry(identity.clone()).or_default();
+        count(mine);
+        if mine.waiter_bytes == 0 {
+            self.identities.remove(identity);
+        }
     }
 
     /// Removes a waiter from all its queues: it was served, timed out, or its connection closed.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiting.remove(&ticket)?;
+        self.count_footprint(&waiter, u64::wrapping_sub);
         let request = waiter.request();
         if let Some(names) = self.names.get_mut(&request.namespace) {
             for (name, kind, predicate) in claims(&request.bundle) {

@@ -293,7 +293,7 @@ fn a_server_that_is_restarted_often_takes_snapshots_too() {
     let dir = tempfile::tempdir().expect("a directory");
     let options = Options { snapshot_every: 8 << 20, ..Options::default() };
     for round in 0..12 {
-        let engine = open(dir.path(), &Arc::default(), options);
+        let engine = open(dir.path(), &Arc::default(), options.clone());
         for n in 0..20 {
             let name = format!("k{round}-{n}");
             put(&engine, &acquire(&engine, &name), &name, content(n, 50_000));

@@ -24,3 +24,4 @@ mod crashes;
 mod hand_off;
 mod idle_shards;
 mod linearizable;
+mod memory;

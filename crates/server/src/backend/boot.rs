@@ -84,6 +84,6 @@ fn start(
     let clock = (shared.environment.clock)()
         .map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
     let (blobs, observer) = (Arc::clone(blobs), Arc::clone(shared.observer));
-    let engine = Engine::open(log, blobs, clock, &tenure, options.engine, observer, shared.executor);
+    let engine = Engine::open(log, blobs, clock, &tenure, options.engine.clone(), observer, shared.executor);
     engine.map(Arc::new).map_err(|error| BootError::Shard(number, error))
 }

@@ -23,6 +23,8 @@ use crate::backend::shards::{Backend, ShardView};
 const CHUNK_BYTES: u64 = 256 << 10;
 /// How many chunks are read ahead of the client.
 const CHUNKS_AHEAD: usize = 2;
+/// Memory of one stream, in bytes: the chunks ahead, and the one that is being sent.
+pub(crate) const STREAM_BYTES: u64 = CHUNK_BYTES * (CHUNKS_AHEAD as u64 + 1);
 
 /// What allows a client to read a document.
 #[derive(Clone)]
@@ -66,13 +68,12 @@ impl ReadAccess {
 pub(crate) struct DocumentReader {
     engine: Arc<Engine>,
     location: Location,
-    length: u64,
 }
 
 impl DocumentReader {
     pub(crate) fn new(backend: &Backend, shard: Shard, document: &Document) -> DocumentReader {
         let engine = Arc::clone(backend.engine(shard));
-        DocumentReader { engine, location: document.location, length: document.bytes }
+        DocumentReader { engine, location: document.location }
     }
 
     /// Streams a range. The first chunk is read before this returns, so that the response can still be an error.
@@ -81,16 +82,6 @@ impl DocumentReader {
         let first = self.read(range.clone()).await?;
         range.start += first.len() as u64;
         Ok(if range.is_empty() { Body::from(first) } else { self.stream_rest(first, range, hold) })
-    }
-
-    /// Reads the whole document into memory.
-    pub(crate) async fn read_all(self) -> Result<Vec<u8>, StoreError> {
-        let _until_the_end = self.engine.hold(self.location);
-        let mut bytes = Vec::new();
-        while (bytes.len() as u64) < self.length {
-            bytes.extend_from_slice(&self.read(bytes.len() as u64..self.length).await?);
-        }
-        Ok(bytes)
     }
 
     /// Reads the first chunk of a range.

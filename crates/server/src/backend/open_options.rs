@@ -4,7 +4,7 @@ use engine::Options;
 use kernel::Limits;
 
 /// Options of opening a store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// The number of shards of a new store; an existing store keeps its own.
     pub shards: u32,

@@ -11,10 +11,12 @@ use store::SlotMap;
 use tokio::sync::oneshot;
 
 use crate::backend::boot::OpenStore;
+use crate::backend::byte_budget::ByteBudget;
 use crate::backend::credential::StoreKey;
 use crate::backend::error::BackendError;
 use crate::backend::event_log::EventLog;
 use crate::backend::event_log::subscribers::Subscribers;
+use crate::backend::memory_plan::Share;
 use crate::backend::metrics::Metrics;
 use crate::backend::moment::{Clocks, Moment};
 use crate::backend::store::{StoreGuard, TornTail};
@@ -33,7 +35,16 @@ pub struct RequestLimits {
     pub json_max: u64,
     /// Maximum size of a document that is stored in the log, in bytes.
     pub inline_max: usize,
+    /// Memory for request bodies being received.
+    pub request_bodies: Share,
+    /// Memory for responses being sent.
+    pub responses: Share,
 }
+
+/// Names of the limits on request bodies, in all and per identity.
+const REQUEST_BODY_LIMITS: (&str, &str) = ("request_body_bytes_max", "request_body_bytes_per_identity_max");
+/// Names of the limits on responses, in all and per identity.
+const RESPONSE_LIMITS: (&str, &str) = ("response_bytes_max", "response_bytes_per_identity_max");
 
 /// Fills a buffer with random bytes.
 pub(crate) type FillRandom = Box<dyn Fn(&mut [u8]) + Send + Sync>;
@@ -63,6 +74,10 @@ pub struct Backend {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) event_log: Arc<EventLog>,
     pub(crate) subscribers: Arc<Subscribers>,
+    /// Memory for request bodies being received.
+    pub(crate) request_bodies: ByteBudget,
+    /// Memory for responses being sent.
+    pub(crate) responses: ByteBudget,
     /// The most rows that one query has visited.
     query_rows_max: Arc<AtomicU64>,
     /// Dropped last: another process may open the store once its shards have ended.
@@ -105,6 +120,8 @@ impl Backend {
             metrics,
             event_log,
             subscribers: Arc::default(),
+            request_bodies: ByteBudget::new(REQUEST_BODY_LIMITS, settings.request_bodies),
+            responses: ByteBudget::new(RESPONSE_LIMITS, settings.responses),
             query_rows_max: Arc::default(),
             _guard: guard,
         }

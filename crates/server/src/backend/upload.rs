@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use engine::document::{Pin, Upload};
-use engine::{Decision, Engine};
+use engine::{Decision, Engine, ExceededLimit};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use jsonstream::{Compactor, JsonError, JsonErrorKind, Limits};
-use kernel::{Command, Etag, Outcome, Shard};
+use kernel::{Command, Etag, Identity, Outcome, RequestKey, Shard, Write};
 use store::{ErrorKind, StoreError};
 use tokio::task::JoinHandle;
 
 use crate::backend::error::BackendError;
-use crate::backend::shards::{Backend, SubmitOptions};
+use crate::backend::shards::{Backend, ShardView, SubmitOptions};
 
 /// A chunk is written to an idle writer once it is longer than this.
 const CHUNK_MIN: usize = 256 << 10;
@@ -31,6 +31,9 @@ const CHUNK_MAX: usize = 320 << 10;
 const PIECE_MAX: usize = 64 << 10;
 /// Fits the longest chunk, and the piece that ends it.
 const BUFFER_BYTES: usize = CHUNK_MAX + PIECE_MAX;
+
+/// Memory of an upload that is written to a blob: two buffers, the frame received last, and a task.
+const UPLOAD_BYTES: usize = 2 * BUFFER_BYTES + (256 << 10);
 
 /// How long the rest of a refused body is read.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -66,6 +69,32 @@ pub(crate) enum UploadError {
     InvalidJson(JsonError),
     /// The blob cannot be written.
     Store(StoreError),
+    /// The write would be refused.
+    Refused(BackendError),
+    /// Too many bodies are being received.
+    OverLimit(ExceededLimit),
+}
+
+/// The write that a body is received for.
+pub(crate) struct PlannedWrite {
+    pub(crate) identity: Identity,
+    pub(crate) write: Write,
+    /// The request's idempotency key. The upload of a retry is received whatever became of its lease.
+    pub(crate) request: Option<RequestKey>,
+    pub(crate) shard: Shard,
+}
+
+impl PlannedWrite {
+    /// Refuses a write that would be refused now: before anything of its document is stored.
+    async fn check(&self, backend: &Backend) -> Result<(), UploadError> {
+        let (identity, write, request) = (self.identity.clone(), self.write.clone(), self.request);
+        let query = move |view: &ShardView<'_>| {
+            let is_retry = request.is_some_and(|key| view.kernel.has_response(view.now, &identity, key));
+            if is_retry { Ok(()) } else { view.kernel.may_write(view.now, &identity, &write) }
+        };
+        let checked = backend.query(self.shard, query).await.map_err(UploadError::Refused)?;
+        checked.map_err(|rejection| UploadError::Refused(BackendError::Rejected(rejection)))
+    }
 }
 
 /// What the head of a request says about its body.
@@ -82,7 +111,7 @@ pub(crate) struct DeclaredBody {
 /// too long is refused at once, and discarded while the response is sent.
 pub(crate) async fn receive<B: Body<Data = Bytes, Error: Display> + Send + Unpin + 'static>(
     backend: &Backend,
-    shard: Shard,
+    planned: &PlannedWrite,
     declared: DeclaredBody,
     mut body: B,
 ) -> Result<ReceivedDocument, UploadError> {
@@ -94,7 +123,7 @@ pub(crate) async fn receive<B: Body<Data = Bytes, Error: Display> + Send + Unpin
         }
         return Err(UploadError::TooLarge { max_bytes });
     }
-    let received = receive_chunks(backend, backend.engine(shard), &mut body).await;
+    let received = receive_chunks(backend, planned, &mut body).await;
     if received.is_err() {
         drain(&mut body).await;
     }
@@ -129,10 +158,12 @@ pub(crate) async fn commit(
 
 async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
     backend: &Backend,
-    engine: &Arc<Engine>,
+    planned: &PlannedWrite,
     body: &mut B,
 ) -> Result<ReceivedDocument, UploadError> {
-    let settings = &backend.settings;
+    let (settings, engine) = (&backend.settings, backend.engine(planned.shard));
+    let take = |bytes: usize| backend.request_bodies.take(&planned.identity, bytes as u64);
+    let mut _taken = take(settings.inline_max).map_err(UploadError::OverLimit)?;
     let max_bytes = settings.json_max;
     let invalid = |error: JsonError| match error.kind {
         JsonErrorKind::TooLarge => UploadError::TooLarge { max_bytes },
@@ -151,6 +182,10 @@ async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
                 Some(_) => CHUNK_MAX,
             };
             if chunk.length > chunk_max {
+                if writer.is_none() && !planted!(UploadUnchecked) {
+                    planned.check(backend).await?;
+                    _taken = take(UPLOAD_BYTES).map_err(UploadError::OverLimit)?;
+                }
                 let (next, buffer) =
                     BlobWriter::write(engine, writer.take(), || backend.random(), chunk).await?;
                 (writer, chunk) = (Some(next), DocumentChunk::reusing(buffer));

@@ -87,12 +87,10 @@ async fn submit_for_lease(
     let mut body = Vec::with_capacity(GRANT_BYTES);
     serde_json::to_writer(&mut body, &response).expect("a lease serializes");
     if include_state && let Some(document) = view.key.and_then(|key| key.document) {
-        let document = DocumentReader::new(backend, shard, &document).read_all().await;
+        let bytes = document.bytes;
+        let document = DocumentReader::new(backend, shard, &document).stream(0..bytes).await;
         let document = document.map_err(|error| refusals::unreadable(&error))?;
-        body.pop();
-        body.extend_from_slice(b",\"state\":");
-        body.extend_from_slice(&document);
-        body.push(b'}');
+        return Ok(delivery::json_with_state(body, document, bytes, delivery));
     }
     Ok(delivery::json(body, delivery))
 }

@@ -9,9 +9,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use engine::{Decision, RENEWALS_MAX};
-use kernel::{
-    Action, Bundle, Credential, LeaseView, Live, Outcome, Rejection, Renewal, Shard, State as LeaseState,
-};
+use kernel::{Action, Credential, LeaseView, Live, Outcome, Rejection, Renewal, Shard, State as LeaseState};
 
 use crate::backend::agents::mark_alive;
 use crate::backend::bulk::{CHUNK, IndexedCommand, IndexedDecision, read_leases, submit_all};
@@ -23,12 +21,14 @@ use crate::parse::idempotency;
 use crate::present::JsonResult;
 use crate::present::bulk::{LeaseTruth, reconciled, results};
 use crate::present::leases::{self, GrantView};
-use crate::present::refusals::{refused, rejected};
+use crate::present::refusals::{over_limit, refused, rejected};
 
 const _: () = assert!(Bulk::MAX <= RENEWALS_MAX, "the heartbeats of one shard are one command");
 
-/// The most members in one response: a thousand of the largest leases. A request may name the same lease 10,000 times.
-const MEMBERS_MAX: usize = 1000 * Bundle::MAX_MEMBERS;
+/// The longest response to a reconcile, in bytes. A request may name the same lease 10,000 times.
+const RESPONSE_BYTES_MAX: usize = 12 << 20;
+/// Requests with more leases take the memory of the longest response until it is built.
+const COUNTED_MIN: usize = 64;
 
 pub(crate) async fn heartbeat(
     State(backend): State<Arc<Backend>>,
@@ -101,6 +101,8 @@ pub(crate) async fn reconcile(
     let Reconcile { namespace, agent_id, lease_ids, rebind } = body;
     let body = Bulk { namespace, agent_id, lease_ids };
     let request = begin(&backend, BulkBody { peer, headers: headers.clone(), body }).await?;
+    let most = if request.ids.len() < COUNTED_MIN { 0 } else { RESPONSE_BYTES_MAX as u64 };
+    let _taken = backend.responses.take(&request.peer.identity, most).map_err(|limit| over_limit(&limit))?;
     let mut truths = read_truths(&backend, &request).await;
     if rebind == Some(true) {
         rebind_expired(&backend, &request, &headers, &mut truths).await?;
@@ -124,10 +126,10 @@ async fn begin(backend: &Backend, body: BulkBody<Bulk>) -> Result<BulkRequest, R
 
 /// Each lease as it is now, if it belongs to the peer.
 async fn read_truths(backend: &Backend, request: &BulkRequest) -> Vec<Result<LeaseTruth, Refusal>> {
-    let (mut truths, mut members_left) = (request.blank_results(), MEMBERS_MAX);
+    let (mut truths, mut bytes_left) = (request.blank_results(), RESPONSE_BYTES_MAX);
     for (shard, leases) in request.by_shard() {
         for chunk in leases.chunks(CHUNK) {
-            read_chunk(backend, request, (shard, chunk), &mut truths, &mut members_left).await;
+            read_chunk(backend, request, (shard, chunk), &mut truths, &mut bytes_left).await;
         }
     }
     truths
@@ -138,13 +140,13 @@ async fn read_chunk(
     request: &BulkRequest,
     (shard, chunk): (Shard, &[(usize, Credential)]),
     truths: &mut [Result<LeaseTruth, Refusal>],
-    members_left: &mut usize,
+    bytes_left: &mut usize,
 ) {
     let ids = chunk.iter().map(|(_, credential)| credential.lease).collect();
     match read_leases(backend, shard, ids).await {
         Ok((views, moment)) => {
             for ((index, _), view) in chunk.iter().zip(views) {
-                truths[*index] = truth(request, view, moment, members_left);
+                truths[*index] = truth(request, view, moment, bytes_left);
             }
         }
         Err(error) => {
@@ -155,18 +157,18 @@ async fn read_chunk(
     }
 }
 
-/// `members_left` is how many more members fit into the response.
+/// `bytes_left` is how many more bytes fit into the response.
 fn truth(
     request: &BulkRequest,
     view: Result<LeaseView, Rejection>,
     moment: Moment,
-    members_left: &mut usize,
+    bytes_left: &mut usize,
 ) -> Result<LeaseTruth, Refusal> {
     let view = view.map_err(|rejection| rejected(&rejection))?;
     if view.identity != request.peer.identity {
         return Err(rejected(&Rejection::NotHeld));
     }
-    *members_left = members_left.checked_sub(view.members.len()).ok_or_else(|| {
+    *bytes_left = bytes_left.checked_sub(leases::json_bytes(&view)).ok_or_else(|| {
         let detail = "the response would be too long; send this lease again in a smaller request";
         Refusal::new(Code::Throttled, detail)
     })?;

@@ -30,6 +30,8 @@ use crate::present::leases::public_lease;
 const LEASES_MAX: usize = 100;
 /// The most waiters in a response.
 const WAITERS_MAX: usize = 100;
+/// No further waiters are added to a response of this length, in bytes.
+const RESPONSE_BYTES: usize = 1 << 20;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -79,11 +81,14 @@ pub(crate) async fn contention(
         parse::require_right(&peer, namespace, Right::Read)?;
     }
     let readable = ReadableNamespaces { peer, only };
-    let mut waiting = Vec::new();
+    let (mut waiting, mut bytes) = (Vec::new(), 0);
     for shard in backend.shards() {
         let (readable, left) = (readable.clone(), (WAITERS_MAX + 1).saturating_sub(waiting.len()));
         let is_readable = move |waiter: &Waiter| readable.contains(&waiter.request().namespace);
         for ticket in lists::waiters(&backend, shard, left, is_readable).await? {
+            if bytes >= RESPONSE_BYTES {
+                break;
+            }
             // One per query: the position of each is counted. It may have left the queue by then.
             let read = move |view: &ShardView<'_>| {
                 let waiter = view.waiters.get(ticket).map(|waiter| present::waiter(view, ticket, waiter));
@@ -94,13 +99,14 @@ pub(crate) async fn contention(
             for lease in &mut waiter.blocked_by {
                 lease.remaining_ms = lease.remaining_ms.saturating_sub(elapsed_ms);
             }
+            bytes += present::json_bytes(&waiter);
             waiting.push(waiter);
         }
     }
     // After the queries: waits that they no longer found are in the recent activity by now.
     let recent = backend.event_log.recent();
     let expired = recently_expired(&backend, &readable, &recent).await?;
-    let more = waiting.len() > WAITERS_MAX;
+    let more = waiting.len() > WAITERS_MAX || bytes >= RESPONSE_BYTES;
     waiting.truncate(WAITERS_MAX);
     let hotspots = present::hotspots(readable.contentions(&recent));
     let timeouts = present::timeouts(readable.contentions(&recent), expired);

@@ -22,6 +22,8 @@ use crate::present::refusals::{bad_cursor, no_such_key, no_such_lease};
 
 /// The most leases on a page.
 const PAGE_MAX: usize = 1000;
+/// No further leases are added to a page of this length, in bytes.
+const PAGE_BYTES: usize = 1 << 20;
 /// The most queries for one page. Rows that the caller may not see, or that are empty, may need many.
 const QUERIES_MAX: usize = 400;
 
@@ -122,8 +124,9 @@ pub(crate) async fn leases(
     };
     let limit = parse::page_limit(query.limit, PAGE_MAX)?;
     let mut page = responses::Leases::default();
+    let mut bytes = 0;
     for _ in 0..QUERIES_MAX {
-        if page.leases.len() == limit || !exists(&backend, shard) {
+        if page.leases.len() == limit || bytes >= PAGE_BYTES || !exists(&backend, shard) {
             break;
         }
         let (rights, only) = (peer.rights.clone(), namespace.clone());
@@ -137,6 +140,7 @@ pub(crate) async fn leases(
             (leases, view.moment)
         };
         let (leases, moment) = backend.query(shard, read).await?;
+        bytes += leases.rows.iter().map(leases::json_bytes).sum::<usize>();
         page.leases.extend(leases.rows.iter().map(|lease| public_lease(&backend, lease, &moment)));
         match leases.next {
             Some(next) => cursor = next,

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::shards::{Backend, SubmitOptions};
-use crate::backend::upload::{self, DeclaredBody, ReceivedContent};
+use crate::backend::upload::{self, DeclaredBody, PlannedWrite, ReceivedContent};
 use crate::parse::query::{Flag, Query};
 use crate::parse::{self, Conditions, Headers, idempotency};
 use crate::peer::Peer;
@@ -47,16 +47,22 @@ pub(crate) async fn update(
     let credential = parse::credential_header(&backend.key, &headers)?;
     let shard = backend.shard_of_lease(credential.lease)?;
     let conditions = parse::conditions(&headers)?;
-    let document = upload::receive(&backend, shard, declared_body(&headers), body).await?;
-    let (etag, bytes) = (document.etag, document.bytes);
     let release = Flag::is_set(query.release);
+    let write = write(credential, key.clone(), &conditions, release);
+    let planned = PlannedWrite {
+        identity: peer.identity.clone(),
+        write: write.clone(),
+        request: idempotency::key(&headers, api::path::UPDATE_STATE, &[])?.map(|request| request.key),
+        shard,
+    };
+    let document = upload::receive(&backend, &planned, declared_body(&headers), body).await?;
+    let (etag, bytes) = (document.etag, document.bytes);
     let sent: [&[u8]; 3] = [key.as_str().as_bytes(), &etag.0, &[u8::from(release)]];
     let request = idempotency::key(&headers, api::path::UPDATE_STATE, &sent)?;
     let (location, inline, pin) = match document.content {
         ReceivedContent::Inline(bytes) => (Location::default(), Some(bytes), None),
         ReceivedContent::Blob(pin) => (DocumentLocation::Blob(pin.blob()).location(), None, Some(pin)),
     };
-    let write = write(credential, key, &conditions, release);
     let action = Action::Commit(Commit { write, etag, bytes, location });
     let command = Command { identity: Some(peer.identity), request, action };
     let correlation = parse::correlation(&headers)?;

@@ -30,6 +30,7 @@ use crate::handlers::holder;
 use crate::http::connections::{ConnectionUse, Connections};
 use crate::http::observer::RequestObserver;
 use crate::http::reload::Reloader;
+use crate::http::response_budget;
 use crate::http::response_watch::ResponseWatch;
 use crate::http::router::Routes;
 use crate::http::timeouts::{BodyLimits, TimedBody};
@@ -151,13 +152,14 @@ impl ConnectionContext {
     }
 
     async fn dispatch<B: RequestBody>(&self, request: Request<B>) -> Response {
-        match FastPath::find(&request) {
+        let response = match FastPath::find(&request) {
             Some(call) => {
                 let handle = async |request| call.handle(self, request).await;
                 self.observer.observe_direct(call.path(), &self.peer, request, handle).await
             }
             None => self.route(request).await,
-        }
+        };
+        response_budget::charge(&self.backend.responses, &self.peer.identity, response)
     }
 
     fn route<B: RequestBody>(&self, request: Request<B>) -> Pin<Box<dyn Future<Output = Response> + Send>> {

@@ -49,6 +49,17 @@ pub(crate) fn waiter(view: &ShardView<'_>, ticket: Ticket, waiter: &Waiter) -> W
     }
 }
 
+/// An estimate of the length of a waiter in a response, in bytes.
+pub(crate) fn json_bytes(waiter: &Waiting) -> usize {
+    let names: usize = waiter.resources.iter().map(|resource| RESOURCE_BYTES + resource.name.len()).sum();
+    WAITER_BYTES * (1 + waiter.blocked_by.len()) + names
+}
+
+/// A waiter in a response without its resources, or a lease that blocks it, in bytes.
+const WAITER_BYTES: usize = 1024;
+/// A resource in a response, without its name, in bytes.
+const RESOURCE_BYTES: usize = 80;
+
 /// The resources that blocked the most requests, the most contended first.
 pub(crate) fn hotspots<'a>(contended: impl Iterator<Item = &'a ContentionEvent>) -> Vec<Hotspot> {
     let mut counts: BTreeMap<(&Namespace, &ResourceName), (u64, u64)> = BTreeMap::new();

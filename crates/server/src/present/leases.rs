@@ -84,6 +84,19 @@ pub(crate) fn extended(backend: &Backend, live: Live, moment: &Moment) -> respon
     responses::Extended { expires_at_unix: expires_at_unix_ms / 1000, expires_at_unix_ms, remaining_ms }
 }
 
+/// A lease in a response, without its resources and metadata, in bytes.
+const LEASE_BYTES: usize = 768;
+/// A resource in a response, without its name, in bytes.
+const MEMBER_BYTES: usize = 80;
+
+/// An estimate of the length of a lease in a response, in bytes.
+pub(crate) fn json_bytes(lease: &LeaseView) -> usize {
+    let members: usize = lease.members.iter().map(|member| MEMBER_BYTES + member.resource.name().len()).sum();
+    let details = &lease.details;
+    let metadata = details.metadata.as_ref().map_or(0, |metadata| 2 * metadata.as_bytes().len());
+    LEASE_BYTES + members + metadata
+}
+
 /// A lease without its credential.
 pub(crate) fn public_lease(backend: &Backend, lease: &LeaseView, moment: &Moment) -> responses::Lease {
     let authority_until = authority_until(lease, moment.now);

@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::waiters::{Advice, Blocked};
-use engine::{Decision, Unavailable};
+use engine::{Decision, ExceededLimit, Unavailable};
 use kernel::{BoundedTable, DocumentTag, InvalidRecord, Outcome, Rejection};
 use store::{ErrorKind, StoreError};
 
@@ -78,6 +78,8 @@ impl IntoRefusal for UploadError {
                 Code::DocumentTooLarge,
                 format!("the document is longer than the limit: max_bytes={max_bytes}"),
             ),
+            UploadError::Refused(error) => error.into_refusal(),
+            UploadError::OverLimit(limit) => over_limit(&limit),
             UploadError::InvalidJson(error) => Refusal::new(Code::InvalidJson, error.to_string()),
             UploadError::Store(error) if error.kind == ErrorKind::NoSpace => {
                 Refusal::new(Code::NoSpace, format!("the store has no free disk space: {error}"))
@@ -151,6 +153,7 @@ fn unavailable(why: Unavailable) -> Refusal {
             let detail = "the quota's rate of acquires is exceeded; retry in a second";
             Refusal::new(Code::QuotaExceeded, detail).with(|hints| hints.retry_after_seconds = Some(1))
         }
+        Unavailable::OverLimit(limit) => over_limit(&limit),
         Unavailable::Replaced => {
             Refusal::new(Code::Unavailable, "a retry with the same idempotency key took this request's place")
         }
@@ -163,6 +166,18 @@ fn unavailable(why: Unavailable) -> Refusal {
             "another server owns this shard now; the request was not carried out",
         ),
     }
+}
+
+/// A limit of the requester is 429, a limit that all share is 503.
+pub(crate) fn over_limit(limit: &ExceededLimit) -> Refusal {
+    let ExceededLimit { name, max, is_own } = limit;
+    if *is_own {
+        let what = "a limit of this identity or namespace is reached; release leases or remove documents";
+        return Refusal::new(Code::QuotaExceeded, format!("{what}: limit={name} max={max}"));
+    }
+    let what = "the server's memory for this is in use; retry later";
+    Refusal::new(Code::Unavailable, format!("{what}: limit={name} max={max}"))
+        .with(|hints| hints.retry_after_seconds = Some(5))
 }
 
 /// A decision that is not the response that the handler expects. `holder` is the owner of a conflicting lease.

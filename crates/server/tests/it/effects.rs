@@ -128,9 +128,14 @@ async fn ended_leases_are_kept_as_long_as_configured() {
 /// More ended leases than the default number of their members: a larger `history-max` was silently capped by that.
 #[test]
 fn a_large_history_is_not_capped_by_its_members() {
-    let config = Config { history_max: 1_000_000, ..Config::in_memory() };
+    let usual = Config { memory_max: 64 << 30, ..Config::in_memory() };
+    let config = Config { history_max: 1_000_000, ..usual.clone() };
     let limits = config.limits();
     assert_eq!(limits.history_max, 1_000_000);
     assert!(limits.history_members_max >= limits.history_max, "{}", limits.history_members_max);
-    assert_eq!(Config::in_memory().limits(), kernel::Limits::default());
+    assert_eq!(usual.limits(), kernel::Limits::default());
+    // Little memory lowers the default, and not what an operator has set.
+    let small = Config { memory_max: 64 << 20, ..Config::in_memory() };
+    assert!(small.limits().history_max < kernel::Limits::default().history_max);
+    assert_eq!(Config { history_max: 1_000_000, ..small }.limits().history_max, 1_000_000);
 }

@@ -12,6 +12,9 @@ use lockd_server::{Config, Server, StartError};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
+use crate::support::slow_store::SlowStore;
+use crate::support::within;
+
 pub(crate) async fn ask(router: &Router, method: &str, path: &str, body: &Value) -> (u16, Value) {
     ask_with(router, method, path, &[], body).await
 }
@@ -57,7 +60,7 @@ async fn a_store_is_unlocked_when_the_server_and_its_routers_are_dropped() {
     let (status, lease) = ask(&router, "POST", "/v1/acquire", &json!({"key": "k", "ttl_seconds": 300})).await;
     assert_eq!(status, 200, "{lease}");
 
-    server.shutdown().await;
+    server.shutdown().await.expect("the store closes");
     assert!(!dir.path().join("socket").exists());
     // A router that still exists keeps the store locked, and grants nothing.
     assert!(matches!(Server::new(on_disk(dir.path())), Err(StartError::Store(_))));
@@ -82,7 +85,7 @@ async fn a_unix_socket_replaces_the_socket_of_a_dead_server_and_no_other_file() 
     let mut server = Server::new(config()).expect("memory");
     let error = server.start().await.expect_err("a file is in its place");
     assert!(matches!(&error, StartError::Listen(at, _) if at.ends_with("precious")), "{error}");
-    server.shutdown().await;
+    server.shutdown().await.expect("the store closes");
     assert_eq!(std::fs::read_to_string(&path).expect("it is still there"), "data");
     std::fs::remove_file(&path).expect("ours");
 
@@ -90,7 +93,7 @@ async fn a_unix_socket_replaces_the_socket_of_a_dead_server_and_no_other_file() 
     let mut server = Server::new(config()).expect("memory");
     server.start().await.expect("it is replaced");
     assert!(tokio::net::UnixStream::connect(&path).await.is_ok());
-    server.shutdown().await;
+    server.shutdown().await.expect("the store closes");
     assert!(!path.exists(), "it is removed");
 }
 
@@ -126,4 +129,28 @@ async fn settings_are_in_force() {
     let response =
         router.clone().oneshot(long.body(Body::from(r#"{"longer":true}"#)).expect("a request")).await;
     assert_eq!(response.expect("an answer").status(), 413);
+}
+
+/// The last append of a store hung. The server waited for it for ever, and only SIGKILL ended it.
+#[tokio::test]
+async fn a_store_that_does_not_close_ends_the_shutdown_with_an_error() {
+    let store = SlowStore::default();
+    let config =
+        Config { store: StoreUrl::new(store.clone()), drain_timeout: Duration::ZERO, ..Config::in_memory() };
+    let mut server = Server::new(config).expect("a store in memory");
+    server.start().await.expect("a port");
+    let router = server.router().layer(Extension(Peer::anonymous(Role::Worker)));
+    store.delay(Duration::from_secs(3600));
+    let request =
+        tokio::spawn(async move { ask(&router, "POST", "/v1/acquire", &json!({"key": "k"})).await });
+    within("the append hangs", async {
+        while store.appending() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    request.abort();
+    let timeout = within("it gives up", server.shutdown()).await.expect_err("the store is still open");
+    assert!(timeout.to_string().contains("did not complete its last append"), "{timeout}");
+    store.delay(Duration::ZERO);
 }

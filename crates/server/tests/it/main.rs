@@ -15,6 +15,7 @@ mod holds;
 mod hostile;
 mod http;
 mod klis;
+mod memory_limits;
 mod metrics;
 mod module_graph;
 mod namespaces;

@@ -71,7 +71,7 @@ async fn a_change_of_log_space_is_logged() {
     store.set_full(false);
     within("its end is logged", logged(&["WARN", "log space", "space=Plenty", "shard=0"])).await;
     drop(router);
-    server.shutdown().await;
+    server.shutdown().await.expect("the store closes");
     assert_eq!(log_lines::containing(&full).len(), 1, "each change is logged once");
 }
 
@@ -121,7 +121,7 @@ async fn a_torn_tail_that_the_start_cut_is_shown_and_counted_until_the_next_star
     assert_eq!(readiness(&router).await, json!({"ready": true}));
     assert_eq!(torn_total(&router).await, "0");
     drop(router);
-    server.shutdown().await;
+    server.shutdown().await.expect("the store closes");
     let segment = tear(dir.path());
 
     let (server, router) = on_disk(dir.path());
@@ -134,7 +134,7 @@ async fn a_torn_tail_that_the_start_cut_is_shown_and_counted_until_the_next_star
     assert_eq!((&torn["first_lsn"], &torn["last_lsn"]), (&json!(u64::MAX - 2), &json!(u64::MAX - 1)));
     assert_eq!(torn_total(&router).await, "1");
     drop(router);
-    server.shutdown().await;
+    server.shutdown().await.expect("the store closes");
     let (_server, router) = on_disk(dir.path());
     assert_eq!(readiness(&router).await, json!({"ready": true}), "it was cut by the start before");
     assert_eq!(torn_total(&router).await, "0");

@@ -69,6 +69,11 @@ impl Server {
         Server::of(backend, Peer::anonymous(role))
     }
 
+    /// With other limits.
+    pub(crate) fn with_limits(limits: RequestLimits) -> Server {
+        Server::of(lockd_server::testing::backend(limits), Peer::anonymous(Role::Operator))
+    }
+
     /// On a clock that the test advances.
     pub(crate) fn start_by(clock: &TestClock) -> Server {
         Server::of(

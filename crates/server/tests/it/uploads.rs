@@ -103,7 +103,7 @@ async fn send(router: Router, request: Request<Body>) -> (u16, Value) {
     (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
 }
 
-fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+pub(crate) fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.path().is_dir() {
             collect(&entry.path(), files);

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use identity::{ClientBundle, ClientTls};
@@ -63,6 +63,11 @@ impl Running {
         rustix::process::kill_process(id, signal).expect("it runs");
     }
 
+    /// The process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn connect(&self, client: &Path) -> Connection {
         let bundle = ClientBundle::parse(&std::fs::read_to_string(client).expect("made")).expect("sound");
         let tls = ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).expect("sound");
@@ -72,6 +77,7 @@ impl Running {
         let session = ClientConnection::new(Arc::new(config), name).expect("sound");
         let stream = TcpStream::connect(&self.address).expect("it listens");
         stream.set_read_timeout(Some(DEADLINE)).expect("an open socket");
+        stream.set_write_timeout(Some(DEADLINE)).expect("an open socket");
         Connection(StreamOwned::new(session, stream))
     }
 
@@ -95,7 +101,8 @@ impl Drop for Running {
 
 /// The log of a server, which a thread reads line by line: so that every wait has a deadline.
 pub(crate) struct LogLines {
-    lines: Receiver<String>,
+    /// Behind a lock, so that threads can share a server.
+    lines: Mutex<Receiver<String>>,
     /// All lines that were waited for or skipped.
     pub(crate) seen: String,
 }
@@ -110,13 +117,13 @@ impl LogLines {
                 }
             }
         });
-        LogLines { lines, seen: String::new() }
+        LogLines { lines: Mutex::new(lines), seen: String::new() }
     }
 
     /// Waits for a line that contains this text.
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
         loop {
-            let line = self.lines.recv_timeout(DEADLINE);
+            let line = self.lines.get_mut().expect("not poisoned").recv_timeout(DEADLINE);
             let line = line.unwrap_or_else(|error| panic!("no line with {text:?}: {error}:\n{}", self.seen));
             self.seen.push_str(&line);
             self.seen.push('\n');
@@ -143,12 +150,34 @@ impl Connection {
         headers: &str,
         body: &str,
     ) -> Option<(u16, String)> {
-        let length = body.len();
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: lockd\r\n{headers}content-length: {length}\r\n\r\n{body}"
-        );
-        self.0.write_all(request.as_bytes()).ok()?;
-        let mut head = Vec::new();
+        self.begin(method, path, headers, body)?;
+        self.response(Vec::new())
+    }
+
+    /// Sends a request, and does not read the response. Nothing if the server hung up.
+    pub(crate) fn begin(&mut self, method: &str, path: &str, headers: &str, body: &str) -> Option<()> {
+        let headers = format!("{headers}content-length: {}\r\n", body.len());
+        self.begin_body(method, path, &headers, body)
+    }
+
+    /// Sends the head of a request, and the first part of its body.
+    pub(crate) fn begin_body(&mut self, method: &str, path: &str, headers: &str, part: &str) -> Option<()> {
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: lockd\r\n{headers}\r\n{part}");
+        self.0.write_all(request.as_bytes()).ok()
+    }
+
+    /// The response, if it begins within this time.
+    pub(crate) fn response_within(&mut self, timeout: Duration) -> Option<(u16, String)> {
+        self.0.sock.set_read_timeout(Some(timeout)).expect("an open socket");
+        let mut first = [0];
+        let read = self.0.read_exact(&mut first);
+        self.0.sock.set_read_timeout(Some(DEADLINE)).expect("an open socket");
+        read.ok()?;
+        self.response(first.to_vec())
+    }
+
+    /// Reads a response of which `head` was read already.
+    fn response(&mut self, mut head: Vec<u8>) -> Option<(u16, String)> {
         while !head.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
             self.0.read_exact(&mut byte).ok()?;

@@ -1,8 +1,8 @@
 //! A store in memory whose appends take a while, or whose disk is full; it keeps the wall-clock time at which the last
 //! append began.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockd_server::backend::boot_error::BootError;
@@ -18,10 +18,11 @@ pub(crate) struct SlowStore {
     delay_ms: Arc<AtomicU64>,
     appended_at: Arc<AtomicU64>,
     is_full: Arc<AtomicBool>,
+    appending: Arc<AtomicU64>,
 }
 
 impl SlowStore {
-    /// How long each append takes from now on.
+    /// How long each append takes from now on, the one that is under way included.
     pub(crate) fn delay(&self, delay: Duration) {
         self.delay_ms.store(u64::try_from(delay.as_millis()).expect("short"), Ordering::Release);
     }
@@ -36,12 +37,29 @@ impl SlowStore {
         self.appended_at.load(Ordering::Acquire)
     }
 
+    /// The number of appends that are paused now.
+    pub(crate) fn appending(&self) -> u64 {
+        self.appending.load(Ordering::Acquire)
+    }
+
+    /// Blocks the append thread, as a slow disk does.
+    fn pause(&self) {
+        const STEP_MS: u64 = 5;
+        self.appending.fetch_add(1, Ordering::AcqRel);
+        let mut paused_ms = 0;
+        while paused_ms < self.delay_ms.load(Ordering::Acquire) {
+            std::thread::park_timeout(Duration::from_millis(STEP_MS));
+            paused_ms += STEP_MS;
+        }
+        self.appending.fetch_sub(1, Ordering::AcqRel);
+    }
+
     fn plan(&self) -> Plan {
         let store = self.clone();
         Box::new(move |call| {
             if call == Call::Append {
                 store.appended_at.store(unix_ms(), Ordering::Release);
-                pause(Duration::from_millis(store.delay_ms.load(Ordering::Acquire)));
+                store.pause();
             }
             match call {
                 Call::Reserve if store.is_full.load(Ordering::Acquire) => Fault::Before(ErrorKind::NoSpace),
@@ -69,13 +87,6 @@ impl StoreBackend for SlowStore {
     fn url(&self) -> String {
         "mem://slow".to_string()
     }
-}
-
-/// Blocks the append thread, as a slow disk does.
-fn pause(delay: Duration) {
-    let never = Mutex::new(());
-    let guard = never.lock().expect("nothing else locks it");
-    drop(Condvar::new().wait_timeout_while(guard, delay, |()| true).expect("nothing else locks it"));
 }
 
 #[expect(clippy::disallowed_methods, reason = "compared with what a server publishes by the same clock")]

@@ -125,6 +125,7 @@ impl ServerSimulation<'_> {
                 Unavailable::Busy
                 | Unavailable::NoSpace
                 | Unavailable::TooOften
+                | Unavailable::OverLimit(_)
                 | Unavailable::Replaced
                 | Unavailable::Withdrawn
                 | Unavailable::Stopped

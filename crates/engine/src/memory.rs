@@ -1,0 +1,225 @@
+//! Limits in bytes on what requests may make the server keep: in all, per identity and per namespace.
+//!
+//! **Invariant.** A request that would exceed a limit is refused before it is decided, so nothing of it is logged. The
+//! limits are those of this process, not of the log: a replay does not depend on them, and leases that exist are never
+//! removed to meet them. A retry of a request that was granted is exempt: it adds nothing.
+//!
+//! **What would break it.** A waiter that is not counted as the lease that it will get: requests within the limit could
+//! queue without end, and exceed it together when they are granted. So a waiter counts twice: as a waiter, and as its
+//! future lease.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kernel::{Action, Command, Commit, Kernel, LeaseRequest, Time};
+
+use crate::waiting::{Waiters, lease_request_of};
+
+/// Limits on memory, and on the documents of a namespace. Estimates in bytes, unless stated otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Leases of all shards that share the budget, live or waited for.
+    pub lease_bytes_max: u64,
+    /// Leases of one identity in a shard, live or waited for.
+    pub lease_bytes_per_identity_max: u64,
+    /// Waiters of all shards that share the budget.
+    pub waiter_bytes_max: u64,
+    /// Waiters of one identity in a shard.
+    pub waiter_bytes_per_identity_max: u64,
+    /// Names of documents of all shards that share the budget.
+    pub document_name_bytes_max: u64,
+    /// Number of namespaces in which one identity may have leases, ended leases that are still readable, or agents.
+    pub namespaces_per_identity_max: u64,
+    /// Length of all documents of one namespace.
+    pub document_bytes_per_namespace_max: u64,
+}
+
+impl Default for MemoryLimits {
+    /// No limits.
+    fn default() -> MemoryLimits {
+        MemoryLimits {
+            lease_bytes_max: u64::MAX,
+            lease_bytes_per_identity_max: u64::MAX,
+            waiter_bytes_max: u64::MAX,
+            waiter_bytes_per_identity_max: u64::MAX,
+            document_name_bytes_max: u64::MAX,
+            namespaces_per_identity_max: u64::MAX,
+            document_bytes_per_namespace_max: u64::MAX,
+        }
+    }
+}
+
+/// The limit that a request would exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExceededLimit {
+    /// Its name, as in [`MemoryLimits`].
+    pub name: &'static str,
+    /// Its value.
+    pub max: u64,
+    /// Whether the requester alone, or its namespace, has reached it. Otherwise all requesters together have.
+    pub is_own: bool,
+}
+
+/// Limits, and what the shards that share them use. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryBudget(Arc<BudgetState>);
+
+#[derive(Debug, Default)]
+struct BudgetState {
+    limits: MemoryLimits,
+    lease_bytes: AtomicU64,
+    waiter_bytes: AtomicU64,
+    document_name_bytes: AtomicU64,
+}
+
+impl MemoryBudget {
+    /// An unused budget.
+    pub fn new(limits: MemoryLimits) -> MemoryBudget {
+        MemoryBudget(Arc::new(BudgetState { limits, ..BudgetState::default() }))
+    }
+}
+
+/// What a shard uses.
+#[derive(Clone, Copy, Default)]
+struct ShardUsage {
+    lease_bytes: u64,
+    waiter_bytes: u64,
+    document_name_bytes: u64,
+}
+
+impl ShardUsage {
+    fn of(kernel: &Kernel, waiters: &Waiters) -> ShardUsage {
+        let (footprint, waiting) = (kernel.footprint(), waiters.footprint());
+        ShardUsage {
+            lease_bytes: footprint.lease_bytes + waiting.lease_bytes,
+            waiter_bytes: waiting.waiter_bytes,
+            document_name_bytes: footprint.document_bytes,
+        }
+    }
+}
+
+/// The part of a budget that one shard uses.
+#[derive(Default)]
+pub(crate) struct ShardMemory {
+    budget: MemoryBudget,
+    /// What the budget contains of this shard.
+    published: ShardUsage,
+}
+
+impl ShardMemory {
+    pub(crate) fn new(budget: MemoryBudget) -> ShardMemory {
+        ShardMemory { budget, published: ShardUsage::default() }
+    }
+
+    /// Tells the other shards what this one uses now.
+    pub(crate) fn publish(&mut self, kernel: &Kernel, waiters: &Waiters) {
+        self.publish_usage(ShardUsage::of(kernel, waiters));
+    }
+
+    fn publish_usage(&mut self, usage: ShardUsage) {
+        let (state, before) = (&self.budget.0, std::mem::replace(&mut self.published, usage));
+        let add = |counter: &AtomicU64, before: u64, now: u64| {
+            if before != now {
+                counter.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+            }
+        };
+        add(&state.lease_bytes, before.lease_bytes, usage.lease_bytes);
+        add(&state.waiter_bytes, before.waiter_bytes, usage.waiter_bytes);
+        add(&state.document_name_bytes, before.document_name_bytes, usage.document_name_bytes);
+    }
+
+    /// Whether a command is within the limits. `waits`: it may become a waiter.
+    pub(crate) fn check(
+        &self,
+        kernel: &Kernel,
+        waiters: &Waiters,
+        now: Time,
+        command: &Command,
+        waits: bool,
+    ) -> Result<(), ExceededLimit> {
+        if self.budget.0.limits == MemoryLimits::default() || planted!(MemoryUnlimited) {
+            return Ok(());
+        }
+        let checked = match &command.action {
+            Action::Commit(commit) => self.check_commit(kernel, waiters, commit),
+            _ => match lease_request_of(command) {
+                Some(request) => self.check_request(kernel, waiters, command, request, waits),
+                None => return Ok(()),
+            },
+        };
+        checked.or_else(|exceeded| if kernel.is_retry(now, command) { Ok(()) } else { Err(exceeded) })
+    }
+
+    fn check_request(
+        &self,
+        kernel: &Kernel,
+        waiters: &Waiters,
+        command: &Command,
+        request: &LeaseRequest,
+        waits: bool,
+    ) -> Result<(), ExceededLimit> {
+        let limits = &self.budget.0.limits;
+        let bytes = request.footprint();
+        if let Some(identity) = &command.identity {
+            let (mine, waiting) = (kernel.identity_footprint(identity), waiters.footprint_of(identity));
+            let leases = mine.lease_bytes + waiting.lease_bytes + bytes;
+            let max = limits.lease_bytes_per_identity_max;
+            within("lease_bytes_per_identity_max", leases, max, true)?;
+            if waits {
+                let (waiters, max) = (waiting.waiter_bytes, limits.waiter_bytes_per_identity_max);
+                within("waiter_bytes_per_identity_max", waiters + Waiters::bytes_of(request), max, true)?;
+            }
+            let namespaces = u64::from(mine.namespaces);
+            if !kernel.has_account(&request.namespace, identity) {
+                let max = limits.namespaces_per_identity_max;
+                within("namespaces_per_identity_max", namespaces + 1, max, true)?;
+            }
+        }
+        let (all, own) = (self.others(), ShardUsage::of(kernel, waiters));
+        let leases = all.lease_bytes + own.lease_bytes + bytes;
+        within("lease_bytes_max", leases, limits.lease_bytes_max, false)?;
+        if waits {
+            let waiters = all.waiter_bytes + own.waiter_bytes + Waiters::bytes_of(request);
+            within("waiter_bytes_max", waiters, limits.waiter_bytes_max, false)?;
+        }
+        Ok(())
+    }
+
+    /// A new version of a document counts instead of the present one.
+    fn check_commit(&self, kernel: &Kernel, waiters: &Waiters, commit: &Commit) -> Result<(), ExceededLimit> {
+        let limits = &self.budget.0.limits;
+        let namespace = kernel.namespace_of_lease(commit.write.held.lease);
+        let Some(namespace) = namespace else { return Ok(()) };
+        let present = kernel.key(&namespace, &commit.write.key).and_then(|key| key.document);
+        let documents = kernel.documents_bytes(&namespace) + commit.bytes;
+        let documents = documents - present.map_or(0, |document| document.bytes);
+        let max = limits.document_bytes_per_namespace_max;
+        within("document_bytes_per_namespace_max", documents, max, true)?;
+        if present.is_some() {
+            return Ok(());
+        }
+        let names = self.others().document_name_bytes + ShardUsage::of(kernel, waiters).document_name_bytes;
+        within("document_name_bytes_max", names + 1, limits.document_name_bytes_max, false)
+    }
+
+    /// What the other shards use.
+    fn others(&self) -> ShardUsage {
+        let (state, mine) = (&self.budget.0, &self.published);
+        let read = |counter: &AtomicU64, mine: u64| counter.load(Ordering::Relaxed).saturating_sub(mine);
+        ShardUsage {
+            lease_bytes: read(&state.lease_bytes, mine.lease_bytes),
+            waiter_bytes: read(&state.waiter_bytes, mine.waiter_bytes),
+            document_name_bytes: read(&state.document_name_bytes, mine.document_name_bytes),
+        }
+    }
+}
+
+impl Drop for ShardMemory {
+    fn drop(&mut self) {
+        self.publish_usage(ShardUsage::default());
+    }
+}
+
+fn within(name: &'static str, used: u64, max: u64, is_own: bool) -> Result<(), ExceededLimit> {
+    if used <= max { Ok(()) } else { Err(ExceededLimit { name, max, is_own }) }
+}

@@ -1,0 +1,117 @@
+//! A budget of bytes that many requests share: in all, and for each identity.
+//!
+//! **Invariant.** The bytes taken and not returned are at most the share. A guard returns its bytes when it is dropped.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use engine::ExceededLimit;
+use kernel::Identity;
+
+use crate::backend::memory_plan::Share;
+
+/// A budget. Clones share it.
+#[derive(Clone)]
+pub(crate) struct ByteBudget(Arc<BudgetState>);
+
+struct BudgetState {
+    /// The names of the limit in all and of the limit per identity.
+    names: (&'static str, &'static str),
+    share: Share,
+    taken: Mutex<TakenBytes>,
+}
+
+#[derive(Default)]
+struct TakenBytes {
+    all: u64,
+    identities: BTreeMap<Identity, u64>,
+}
+
+/// Bytes taken from a budget until it is dropped.
+pub(crate) struct TakenGuard {
+    budget: ByteBudget,
+    identity: Identity,
+    bytes: u64,
+}
+
+impl ByteBudget {
+    pub(crate) fn new(names: (&'static str, &'static str), share: Share) -> ByteBudget {
+        ByteBudget(Arc::new(BudgetState { names, share, taken: Mutex::default() }))
+    }
+
+    /// Takes bytes, unless that would exceed the share, of all or of the identity. A single request may take more than
+    /// its identity's share if it is the only one: no limit makes a document unreadable.
+    pub(crate) fn take(&self, identity: &Identity, bytes: u64) -> Result<TakenGuard, ExceededLimit> {
+        let BudgetState { names, share, .. } = &*self.0;
+        let mut taken = self.taken();
+        let mine = taken.identities.get(identity).copied().unwrap_or_default();
+        let share =
+            if planted!(BudgetUnlimited) { &Share { all: u64::MAX, per_identity: u64::MAX } } else { share };
+        if mine > 0 && mine + bytes > share.per_identity {
+            return Err(ExceededLimit { name: names.1, max: share.per_identity, is_own: true });
+        }
+        if taken.all > 0 && taken.all + bytes > share.all {
+            return Err(ExceededLimit { name: names.0, max: share.all, is_own: false });
+        }
+        taken.all += bytes;
+        *taken.identities.entry(identity.clone()).or_default() += bytes;
+        Ok(TakenGuard { budget: self.clone(), identity: identity.clone(), bytes })
+    }
+
+    /// The bytes taken by all.
+    #[cfg(test)]
+    fn in_use(&self) -> u64 {
+        self.taken().all
+    }
+
+    fn taken(&self) -> MutexGuard<'_, TakenBytes> {
+        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for TakenGuard {
+    fn drop(&mut self) {
+        let mut taken = self.budget.taken();
+        taken.all -= self.bytes;
+        let mine = taken.identities.get_mut(&self.identity).expect("a guard's identity is counted");
+        *mine -= self.bytes;
+        if *mine == 0 {
+            taken.identities.remove(&self.identity);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(name: &str) -> Identity {
+        Identity::new(name).expect("a name")
+    }
+
+    #[test]
+    fn an_identity_is_refused_beyond_its_part_and_all_beyond_the_share() {
+        let budget = ByteBudget::new(("all", "mine"), Share { all: 100, per_identity: 40 });
+        let (ada, bob) = (identity("ada"), identity("bob"));
+        let first = budget.take(&ada, 40).expect("within");
+        let refused = budget.take(&ada, 1).err().expect("beyond");
+        assert_eq!(refused, ExceededLimit { name: "mine", max: 40, is_own: true });
+        let _bob = budget.take(&bob, 40).expect("within");
+        let carol = budget.take(&identity("carol"), 20).expect("within");
+        let refused = budget.take(&identity("dave"), 1).err().expect("beyond");
+        assert_eq!(refused, ExceededLimit { name: "all", max: 100, is_own: false });
+        drop((first, carol));
+        assert_eq!(budget.in_use(), 40);
+        assert!(budget.take(&ada, 30).is_ok());
+    }
+
+    /// A document longer than the share could never be read.
+    #[test]
+    fn a_single_request_may_take_more_than_the_share() {
+        let budget = ByteBudget::new(("all", "mine"), Share { all: 100, per_identity: 40 });
+        let whole = budget.take(&identity("ada"), 1000).expect("alone");
+        assert!(budget.take(&identity("bob"), 1).is_err());
+        drop(whole);
+        assert_eq!(budget.in_use(), 0);
+    }
+}

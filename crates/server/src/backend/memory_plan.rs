@@ -1,0 +1,121 @@
+//! How the memory of `--memory-max` is divided.
+//!
+//! **Invariant.** The shares together, with a snapshot of the state in progress and the memory of an idle server, stay
+//! within the maximum. Every share has a part that one identity may use, so that it alone cannot use up any of them.
+//!
+//! | use | share | of which one identity |
+//! |---|---|---|
+//! | leases, live or waited for | 1/6 | 1/2 |
+//! | names of documents | 1/24 | |
+//! | ended leases that are readable | 1/48 | |
+//! | stored responses (idempotency) | 1/24 | 1/8 |
+//! | agents | 1/48 | 1/8 |
+//! | waiters | 1/16 | 1/4 |
+//! | request bodies being received | 1/12 | 1/4 |
+//! | responses being sent | 1/12 | 1/4 |
+//!
+//! The first five are the state, 7/24 together. A snapshot in progress has a copy of it and its encoded parts.
+
+use engine::MemoryLimits;
+use kernel::Limits;
+
+/// An ended lease and one member, in bytes.
+const ENDED_LEASE_BYTES: u64 = 320;
+/// A member of an ended lease with a long name, in bytes.
+const ENDED_MEMBER_BYTES: u64 = 512;
+/// A stored response with its indexes, in bytes.
+const REQUEST_BYTES: u64 = 384;
+/// An agent with a long name and its indexes, in bytes.
+const AGENT_BYTES: u64 = 768;
+/// Number of namespaces in which one identity may have leases.
+const NAMESPACES_PER_IDENTITY: u64 = 10_000;
+
+/// The division of a maximum, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryPlan {
+    memory_max: u64,
+}
+
+/// A share, and the part of it that one identity may use, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// All requests together.
+    pub all: u64,
+    /// Requests of one identity.
+    pub per_identity: u64,
+}
+
+impl MemoryPlan {
+    pub(crate) fn new(memory_max: u64) -> MemoryPlan {
+        MemoryPlan { memory_max }
+    }
+
+    /// Request bodies being received.
+    pub(crate) fn request_bodies(self) -> Share {
+        let all = self.memory_max / 12;
+        Share { all, per_identity: all / 4 }
+    }
+
+    /// Responses being sent.
+    pub(crate) fn responses(self) -> Share {
+        self.request_bodies()
+    }
+
+    /// The limits of the engine.
+    pub(crate) fn engine_limits(self, documents_per_namespace: u64) -> MemoryLimits {
+        let (leases, waiters) = (self.memory_max / 6, self.memory_max / 16);
+        MemoryLimits {
+            lease_bytes_max: leases,
+            lease_bytes_per_identity_max: leases / 2,
+            waiter_bytes_max: waiters,
+            waiter_bytes_per_identity_max: waiters / 4,
+            document_name_bytes_max: self.memory_max / 24,
+            namespaces_per_identity_max: NAMESPACES_PER_IDENTITY,
+            document_bytes_per_namespace_max: documents_per_namespace,
+        }
+    }
+
+    /// Lowers the kernel's limits, which are numbers of rows, to what fits.
+    pub(crate) fn fit(self, limits: Limits) -> Limits {
+        let at_most =
+            |limit: u32, bytes: u64, row: u64| limit.min(u32::try_from(bytes / row).unwrap_or(u32::MAX));
+        let history = self.memory_max / 48;
+        let requests_max = at_most(limits.requests_max, self.memory_max / 24, REQUEST_BYTES);
+        let agents_max = at_most(limits.agents_max, self.memory_max / 48, AGENT_BYTES);
+        Limits {
+            history_max: at_most(limits.history_max, history, ENDED_LEASE_BYTES),
+            history_members_max: at_most(limits.history_members_max, history, ENDED_MEMBER_BYTES),
+            requests_max,
+            requests_per_identity_max: limits.requests_per_identity_max.min(requests_max / 8),
+            agents_max,
+            agents_per_identity_max: limits.agents_per_identity_max.min(agents_max / 8),
+            ..limits
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_machine_keeps_the_kernels_limits_but_for_the_shares_of_identities() {
+        let usual = Limits::default();
+        let fitted = MemoryPlan::new(64 << 30).fit(usual);
+        assert_eq!(fitted, usual);
+    }
+
+    #[test]
+    fn a_small_machine_lowers_them_and_none_to_zero() {
+        let fitted = MemoryPlan::new(64 << 20).fit(Limits::default());
+        assert_eq!(fitted.requests_max, 7281);
+        assert_eq!(fitted.requests_per_identity_max, 910);
+        let all = [
+            fitted.history_max,
+            fitted.history_members_max,
+            fitted.agents_max,
+            fitted.agents_per_identity_max,
+        ];
+        assert!(all.iter().all(|limit| (100..10_000).contains(limit)), "{fitted:?}");
+    }
+}
