@@ -1,6 +1,6 @@
 //! A revocation reaches everything that a revoked client has under way, without anything else to do.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -75,9 +75,14 @@ fn release(connection: &mut Connection, lease: &str) {
 pub(crate) fn rest(connection: &mut Connection) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
-    // A closed TLS connection without a farewell is an error, and closed as well.
-    while let Ok(read @ 1..) = connection.0.read(&mut buffer) {
-        bytes.extend_from_slice(&buffer[..read]);
+    loop {
+        match connection.0.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => bytes.extend_from_slice(&buffer[..read]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("it is not closed: {bytes:?}"),
+            // A closed TLS connection without a farewell is an error, and closed as well.
+            Err(_) => break,
+        }
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -89,7 +94,7 @@ const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\
 /// container could send. Idle connections of the revoked client stayed open even then.
 #[test]
 fn auth_revoke_alone_closes_idle_connections_and_refuses_new_ones() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     let [revoked, good] = ["revoked", "good"].map(|name| world.client(name));
     let mut kept = world.server.connect(&good);
     assert_eq!(kept.ask("GET", "/v1/leases", "").expect("a response").0, 200);
@@ -99,7 +104,8 @@ fn auth_revoke_alone_closes_idle_connections_and_refuses_new_ones() {
     http2.0.write_all(HTTP2).expect("sent");
     http2.0.flush().expect("sent");
     world.revoke(&revoked);
-    // Within the deadline of a read these two end only if the server closes them.
+    let line = world.server.log.wait_for("reloaded identities");
+    assert!(line.contains("revoked=1") && line.contains("closed=2"), "{line}");
     rest(&mut http1);
     rest(&mut http2);
     assert!(!world.lets_in(&revoked));
