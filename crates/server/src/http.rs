@@ -4,13 +4,13 @@
 mod refused_serial;
 pub mod identities;
 mod response_watch;
-pub mod connections;
+pub(crate) mod connections;
 mod handshakes;
 pub(crate) mod descriptors;
 pub(crate) mod reload;
 mod refusal_log;
 pub mod listener;
-pub mod timeouts;
+mod timeouts;
 pub mod connection;
 mod observer;
 mod response_budget;

@@ -104,7 +104,7 @@ impl Owner {
 }
 
 /// The open connections of a server.
-pub struct Connections {
+pub(crate) struct Connections {
     max: usize,
     operators_reserved: usize,
     per_owner_max: usize,

@@ -63,11 +63,11 @@ impl std::error::Error for IdleTimeout {}
 
 /// How fast a client must send a body.
 #[derive(Clone, Copy, Debug)]
-pub struct BodyLimits {
+pub(crate) struct BodyLimits {
     /// Maximum time without a byte; also what a body may take beyond the time that the minimum rate allows.
-    pub stall_timeout: Duration,
+    pub(crate) stall_timeout: Duration,
     /// Minimum rate, in bytes per second, on average over the body.
-    pub bytes_per_second_min: u64,
+    pub(crate) bytes_per_second_min: u64,
 }
 
 /// Measures how long a body waits for its client.

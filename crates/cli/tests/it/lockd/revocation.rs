@@ -4,8 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use tokio_rustls::rustls::HandshakeKind;
+
 use crate::lockd::reload::{auth, serial, text};
-use crate::lockd::serve::{Connection, Running};
+use crate::lockd::serve::{Connection, Running, tls_config};
 use crate::lockd::support::lockd;
 
 /// A server with its Unix socket, and the identities of clients.
@@ -110,6 +112,26 @@ fn auth_revoke_alone_closes_idle_connections_and_refuses_new_ones() {
     rest(&mut http2);
     assert!(!world.lets_in(&revoked));
     assert_eq!(kept.ask("GET", "/v1/leases", "").expect("a response").0, 200, "others stay connected");
+}
+
+/// No verifier runs when a session is resumed.
+#[test]
+fn a_revoked_client_cannot_resume_its_session() {
+    let world = World::new(&[]);
+    let revoked = world.client("revoked");
+    let config = tls_config(&revoked);
+    for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        let mut connection = world.server.connect_with(&config);
+        assert_eq!(connection.ask("GET", "/v1/leases", "").expect("a response").0, 200);
+        assert_eq!(connection.0.conn.handshake_kind(), Some(kind));
+    }
+    world.revoke(&revoked);
+    assert_eq!(world.reload().0, 0);
+    let mut connection = world.server.connect_with(&config);
+    let response = connection.ask("GET", "/v1/leases", "");
+    assert_eq!(connection.0.conn.handshake_kind(), Some(HandshakeKind::Resumed), "the verifier did not run");
+    assert_eq!(response, None);
+    rest(&mut connection);
 }
 
 /// A revoked client that waited for a lease was granted it when the holder released it, for its whole TTL.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use identity::{ClientBundle, ClientTls};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
-use tokio_rustls::rustls::{ClientConnection, StreamOwned};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::running::until;
 
@@ -69,12 +69,13 @@ impl Running {
     }
 
     pub(crate) fn connect(&self, client: &Path) -> Connection {
-        let bundle = ClientBundle::parse(&std::fs::read_to_string(client).expect("made")).expect("sound");
-        let tls = ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).expect("sound");
-        let mut config = (*tls.config()).clone();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        self.connect_with(&tls_config(client))
+    }
+
+    /// Resumes the session of an earlier connection with the same configuration, if there is one.
+    pub(crate) fn connect_with(&self, config: &Arc<ClientConfig>) -> Connection {
         let name = ServerName::try_from("anything").expect("a name");
-        let session = ClientConnection::new(Arc::new(config), name).expect("sound");
+        let session = ClientConnection::new(Arc::clone(config), name).expect("sound");
         let stream = TcpStream::connect(&self.address).expect("it listens");
         stream.set_read_timeout(Some(DEADLINE)).expect("an open socket");
         stream.set_write_timeout(Some(DEADLINE)).expect("an open socket");
@@ -90,6 +91,15 @@ impl Running {
         });
         status.expect("it has ended")
     }
+}
+
+/// The TLS of a client, with HTTP/1.1 only and sessions of its own.
+pub(crate) fn tls_config(client: &Path) -> Arc<ClientConfig> {
+    let bundle = ClientBundle::parse(&std::fs::read_to_string(client).expect("made")).expect("sound");
+    let tls = ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).expect("sound");
+    let mut config = (*tls.config()).clone();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(config)
 }
 
 impl Drop for Running {
