@@ -1,7 +1,7 @@
 //! `lockd client`: leases and documents from a shell.
 //!
-//! **Invariant.** Server responses are untrusted: the exports that `acquire` prints are safe to eval, and text output
-//! contains no control characters. A lease from the environment is used for its own key only.
+//! **Invariant.** Server responses are untrusted: the exports that `acquire` prints are safe to eval, and output
+//! for people and JSON contain no characters that direct a terminal or the order of text. A lease from the environment is used for its own key only.
 //!
 //! Its exit codes are in [`exit_codes`].
 //!
@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use crate::exit_codes::{self, FAILED, USAGE};
 use crate::progress::ByteProgress;
-use crate::stderr::escape_control;
+use crate::untrusted::{escape, escape_lines, quote};
 
 use args::Verb;
 pub use args::{ClientArgs, ConnectionArgs, LeaseTerms, Output, WriteConditions, duration};
@@ -107,7 +107,7 @@ fn prepare(connection: &ConnectionArgs) -> Result<Builder, Failure> {
 pub fn client_failure(error: Error) -> Failure {
     let code = exit_codes::of_kind(error.kind());
     let hints = error.refusal().map(|refusal| hints(&refusal.hints)).unwrap_or_default();
-    (code, escape_control(&format!("{error}{hints}")))
+    (code, escape(&format!("{error}{hints}")))
 }
 
 fn hints(hints: &api::Hints) -> String {
@@ -117,7 +117,7 @@ fn hints(hints: &api::Hints) -> String {
             text = format!("{text} {name}={value}");
         }
     };
-    add("holder", hints.holder.clone());
+    add("holder", hints.holder.as_deref().map(quote));
     add("position", hints.position.map(|position| position.to_string()));
     add("current_version", hints.current_version.map(|version| version.to_string()));
     add("current_etag", hints.current_etag.clone());
@@ -137,7 +137,7 @@ pub fn usage_error(what: impl Into<String>) -> Failure {
 /// Prints a response as JSON or as `text`.
 pub fn print(output: Output, response: &impl Serialize, text: impl FnOnce() -> String) -> CommandResult {
     let text = match output {
-        Output::Json => serde_json::to_string(response).expect("plain data") + "\n",
+        Output::Json => escape_lines(&serde_json::to_string(response).expect("plain data")) + "\n",
         Output::Text => text(),
     };
     print_bytes(text.as_bytes())

@@ -343,9 +343,14 @@ impl Client {
         self.call(get(lease_path(public_id, ""))).await
     }
 
-    /// The document of a key, under a lease.
-    pub async fn get_state(&self, key: &str, lease_id: &str) -> Result<DocumentState, Error> {
-        let request = get(query(path::GET_STATE, &[("key", Some(key))]));
+    /// The document of a key, under a lease in the same namespace.
+    pub async fn get_state(
+        &self,
+        key: &str,
+        namespace: Option<&str>,
+        lease_id: &str,
+    ) -> Result<DocumentState, Error> {
+        let request = get(query(path::GET_STATE, &[("key", Some(key)), ("namespace", namespace)]));
         let headers = vec![(header::LEASE_ID, lease_id.to_string())];
         self.read_state(ApiRequest { headers, ..request }).await
     }
@@ -366,26 +371,28 @@ impl Client {
         Ok(DocumentState { document, version, etag })
     }
 
-    /// Commits the document of a key, under a lease.
+    /// Commits the document of a key, under a lease in the same namespace.
     pub async fn update_state(
         &self,
         key: &str,
+        namespace: Option<&str>,
         lease_id: &str,
         document: impl Into<Bytes>,
         conditions: &Conditions,
     ) -> Result<responses::Committed, Error> {
-        let request = write(path::UPDATE_STATE, key, lease_id, conditions);
+        let request = write(path::UPDATE_STATE, (key, namespace), lease_id, conditions);
         self.call(ApiRequest { body: document.into(), ..request }).await
     }
 
-    /// Removes the document of a key, under a lease.
+    /// Removes the document of a key, under a lease in the same namespace.
     pub async fn remove_state(
         &self,
         key: &str,
+        namespace: Option<&str>,
         lease_id: &str,
         conditions: &Conditions,
     ) -> Result<responses::Removed, Error> {
-        self.call(write(path::REMOVE_STATE, key, lease_id, conditions)).await
+        self.call(write(path::REMOVE_STATE, (key, namespace), lease_id, conditions)).await
     }
 
     /// Revokes a lease; its resources stay blocked until it is reclaimed. For operators.
@@ -463,7 +470,12 @@ pub(crate) fn post(path: &str, body: &impl Serialize) -> ApiRequest {
     ApiRequest { method: Method::POST, headers, body, mutates: true, ..get(path.to_string()) }
 }
 
-fn write(path: &str, key: &str, lease_id: &str, conditions: &Conditions) -> ApiRequest {
+fn write(
+    path: &str,
+    (key, namespace): (&str, Option<&str>),
+    lease_id: &str,
+    conditions: &Conditions,
+) -> ApiRequest {
     let release = conditions.release.then_some("1");
     let mut headers =
         vec![("content-type", "application/json".to_string()), (header::LEASE_ID, lease_id.to_string())];
@@ -471,7 +483,7 @@ fn write(path: &str, key: &str, lease_id: &str, conditions: &Conditions) -> ApiR
     add(header::FENCING_TOKEN, conditions.fencing_token.map(|token| token.to_string()));
     add(header::IF_VERSION, conditions.if_version.map(|version| version.to_string()));
     add(header::IF_STATE_ETAG, conditions.if_etag.as_ref().map(|etag| format!("\"{etag}\"")));
-    let path = query(path, &[("key", Some(key)), ("release", release)]);
+    let path = query(path, &[("key", Some(key)), ("namespace", namespace), ("release", release)]);
     ApiRequest { method: Method::POST, headers, mutates: true, ..get(path) }
 }
 

@@ -130,7 +130,8 @@ impl Lease {
 
     /// Reads the document of the lease's key.
     pub async fn get_state(&self) -> Result<DocumentState, Error> {
-        self.shared.client.get_state(self.live_key()?, self.credential()).await
+        let (key, namespace) = (self.live_key()?, Some(self.granted().namespace.as_str()));
+        self.shared.client.get_state(key, namespace, self.credential()).await
     }
 
     /// Commits the document of the lease's key, under its fencing token.
@@ -140,8 +141,9 @@ impl Lease {
         conditions: &Conditions,
     ) -> Result<responses::Committed, Error> {
         let fenced = Conditions { fencing_token: Some(self.fencing_token()), ..conditions.clone() };
-        let committed =
-            self.shared.client.update_state(self.live_key()?, self.credential(), document, &fenced).await?;
+        let (key, namespace) = (self.live_key()?, Some(self.granted().namespace.as_str()));
+        let client = &self.shared.client;
+        let committed = client.update_state(key, namespace, self.credential(), document, &fenced).await?;
         if conditions.release {
             self.shared.released_by_commit.store(true, Ordering::Release);
             self.shared.lose(LossReason::Released);

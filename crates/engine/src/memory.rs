@@ -1,4 +1,4 @@
-//! Limits in bytes on what requests may make the server keep: in all, per identity and per namespace.
+//! Limits in bytes on the memory and documents of requests: in all, per identity and per namespace.
 //!
 //! **Invariant.** A request that would exceed a limit is refused before it is decided, so nothing of it is logged. The
 //! limits are those of this process, not of the log: a replay does not depend on them, and leases that exist are never
@@ -60,7 +60,7 @@ pub struct ExceededLimit {
     pub is_own: bool,
 }
 
-/// Limits, and what the shards that share them use. Clones share it.
+/// Limits, and the memory in use by the shards that share them. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryBudget(Arc<BudgetState>);
 
@@ -79,7 +79,7 @@ impl MemoryBudget {
     }
 }
 
-/// What a shard uses.
+/// The memory in use by a shard.
 #[derive(Clone, Copy, Default)]
 struct ShardUsage {
     lease_bytes: u64,
@@ -102,7 +102,7 @@ impl ShardUsage {
 #[derive(Default)]
 pub(crate) struct ShardMemory {
     budget: MemoryBudget,
-    /// What the budget contains of this shard.
+    /// The usage of this shard that the budget includes.
     published: ShardUsage,
 }
 
@@ -111,7 +111,7 @@ impl ShardMemory {
         ShardMemory { budget, published: ShardUsage::default() }
     }
 
-    /// Tells the other shards what this one uses now.
+    /// Updates the shard's usage in the budget.
     pub(crate) fn publish(&mut self, kernel: &Kernel, waiters: &Waiters) {
         self.publish_usage(ShardUsage::of(kernel, waiters));
     }
@@ -202,7 +202,7 @@ impl ShardMemory {
         within("document_name_bytes_max", names + 1, limits.document_name_bytes_max, false)
     }
 
-    /// What the other shards use.
+    /// The memory in use by the other shards.
     fn others(&self) -> ShardUsage {
         let (state, mine) = (&self.budget.0, &self.published);
         let read = |counter: &AtomicU64, mine: u64| counter.load(Ordering::Relaxed).saturating_sub(mine);

@@ -150,6 +150,12 @@ impl Kernel {
         Ok(self.view(self.lookup(id)?, now))
     }
 
+    /// The namespace of a lease, live or ended. It never changes.
+    pub fn lease_namespace(&self, id: LeaseId) -> Result<Namespace, Rejection> {
+        let account = self.account_of(self.lookup(id)?);
+        Ok(self.namespace_of(self.accounts[account].parent))
+    }
+
     /// Every lease that covers resources, from a cursor on, in no particular order. Visits any number of rows: under
     /// the lock of a live shard, use [`Kernel::leases_page`].
     ///

@@ -4,7 +4,7 @@
 
 pub mod boot_error;
 pub mod open_options;
-pub(crate) mod private_dir;
+pub(crate) mod private_files;
 pub mod store;
 pub mod boot;
 pub mod credential;

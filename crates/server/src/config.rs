@@ -19,7 +19,7 @@ use crate::backend::open_options::OpenOptions;
 use crate::backend::shards::RequestLimits;
 use crate::backend::store::StoreUrl;
 use crate::http::listener::ConnectionLimits;
-use crate::settings::{LogFormat, LogLevel, Range, Setting, duration_text, settings};
+use crate::settings::{HostNames, LogFormat, LogLevel, Range, Setting, duration_text, settings};
 
 mod page;
 #[cfg(test)]
@@ -110,6 +110,8 @@ settings! { |data_dir|
         range Range::SPAN;
     /// Allow listening beyond loopback without mTLS
     "insecure-listen" "LOCKD_INSECURE_LISTEN" "BOOL" => insecure_listen: bool = false;
+    /// Names that requests without mTLS may have in `Host`, beside those of this machine; separated by commas, `*` for any
+    "allowed-hosts" "LOCKD_ALLOWED_HOSTS" "NAMES" => allowed_hosts: HostNames = HostNames::default();
     /// Allow a store on a network filesystem
     "allow-network-fs" "LOCKD_ALLOW_NETWORK_FS" "BOOL" => allow_network_fs: bool = false;
     /// Format of log lines, which go to standard error
@@ -217,20 +219,11 @@ impl Config {
         ConfigError { setting: "listen", what: what.into(), value: self.listen.clone() }
     }
 
-    /// The only directory that the server makes in the data directory; `None` if it keeps nothing there.
-    pub(crate) fn data_subdirectory(&self) -> Option<&str> {
-        if self.data_dir.as_os_str().is_empty() {
-            return None;
-        }
+    /// Whether the server keeps anything in the data directory: identities, or the store.
+    pub(crate) fn keeps_data(&self) -> bool {
         let identities = self.mtls && self.bundle.is_none();
-        let store = self.store.backend().directory();
-        let below = store.and_then(|path| path.strip_prefix(&self.data_dir).ok());
-        match below.map(|path| path.iter().next().and_then(OsStr::to_str)) {
-            Some(Some(name)) => Some(name),
-            // The store is the data directory, and tightened as such.
-            Some(None) => None,
-            None => identities.then_some("store"),
-        }
+        let store = self.store.backend().directory().is_some_and(|path| path.starts_with(&self.data_dir));
+        !self.data_dir.as_os_str().is_empty() && (identities || store)
     }
 
     pub(crate) fn settings(&self) -> RequestLimits {

@@ -11,6 +11,7 @@ pub(crate) mod reload;
 mod refusal_log;
 pub mod listener;
 mod timeouts;
+mod browser_guard;
 pub mod connection;
 mod observer;
 mod response_budget;

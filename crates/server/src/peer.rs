@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use engine::Authorization;
-use identity::{PeerIdentity, Rights, Role};
-use kernel::Identity;
+use identity::{PeerIdentity, Right, Rights, RightsScope, Role};
+use kernel::{Identity, Namespace};
 use tokio::sync::Notify;
 
 /// The authenticated client of a connection.
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 pub struct Peer {
     /// The identity that its leases belong to.
     pub identity: Identity,
-    /// Operators may also act on the leases of other identities.
+    /// Operators may also act on the leases of other identities, in the namespaces that `rights` name.
     pub role: Role,
     /// Its rights, by namespace.
     pub rights: Arc<Rights>,
@@ -42,6 +42,16 @@ impl Peer {
         let identity = Identity::new("anonymous").expect("a valid name");
         let (rights, connection) = (Arc::new(Rights::all()), PeerConnection::default());
         Peer { identity, role, rights, certificate: None, connection }
+    }
+
+    /// Whether the peer is an operator of the namespace: one whose certificate names it, with any right. `None` stands
+    /// for all namespaces, which only `*` names.
+    pub(crate) fn operates(&self, namespace: Option<&Namespace>) -> bool {
+        let named = match namespace {
+            Some(namespace) => Right::ALL.iter().any(|right| self.rights.allows(namespace.as_str(), *right)),
+            None => self.rights.iter().any(|listed| *listed.scope() == RightsScope::Any),
+        };
+        named && self.role == Role::Operator
     }
 
     /// The client that presented this certificate.

@@ -35,13 +35,13 @@ use crate::backend::log_space;
 use crate::backend::machine_clocks;
 use crate::backend::metrics::Metrics;
 use crate::backend::moment::Clocks;
-use crate::backend::private_dir::private_dir;
+use crate::backend::private_files::{check_private, private_dir};
 use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
 use crate::config::{Config, ConfigError};
 use crate::http::connections::Connections;
 use crate::http::descriptors;
-use crate::http::identities::Identities;
+use crate::http::identities::{self, Identities};
 use crate::http::listener::{ConnectionLimits, Listener, ListenerContext, serve};
 use crate::http::reload::Reloader;
 use crate::http::router::router;
@@ -123,10 +123,13 @@ impl Server {
     /// Like [`Server::new`]; when the log fails, `on_fatal` is called, from any thread, and must end the process.
     pub fn with_fatal_handler(config: Config, on_fatal: FatalHandler) -> Result<Server, StartError> {
         config.check()?;
-        if let Some(subdirectory) = config.data_subdirectory() {
-            private_dir(&config.data_dir, &[subdirectory])?;
+        if config.keeps_data() {
+            private_dir(&config.data_dir)?;
         }
         let (bundle, denylist) = (config.bundle.as_deref(), config.denylist_path.as_deref());
+        if config.mtls {
+            check_private(&identities::server_file(bundle, &config.data_dir))?;
+        }
         let load = || Identities::load(bundle, denylist, &config.data_dir);
         let identities = config.mtls.then(load).transpose()?;
         let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
@@ -174,7 +177,7 @@ impl Server {
             tcp.local_addr().map_err(|error| StartError::Listen(self.config.listen.clone(), error))?;
         let mut listeners = vec![match &self.reloader {
             Some(reloader) => Listener::Tls(tcp, reloader.identities().tls.clone()),
-            None => Listener::Plain(tcp, Peer::anonymous(anonymous_role(bound))),
+            None => plain_listener(tcp, bound, &self.config),
         }];
         if let Some(path) = &self.config.unix {
             listeners.push(Listener::Unix(bind_unix(path)?, Peer::anonymous(Role::Operator)));
@@ -274,6 +277,10 @@ fn warn_of_torn_tail(torn: &TornTail) {
 #[expect(clippy::disallowed_methods, reason = "memory is ahead of the log: no response may be sent any more")]
 fn end_process(_: &Fatal) {
     std::process::exit(1);
+}
+
+fn plain_listener(tcp: TcpListener, bound: SocketAddr, config: &Config) -> Listener {
+    Listener::Plain(tcp, Peer::anonymous(anonymous_role(bound)), config.allowed_hosts.clone())
 }
 
 /// The role of every client without mTLS: operator on a loopback address, worker beyond.

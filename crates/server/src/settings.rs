@@ -11,11 +11,13 @@
 //! **What is absent.** The configuration type: a [`Setting`] is generic over it. The command line: the program derives
 //! its flags.
 
+mod host_names;
 mod quantity;
 mod value;
 
 use std::ffi::OsStr;
 
+pub use host_names::HostNames;
 pub(crate) use quantity::Quantity;
 pub use quantity::{Range, duration_text, size_text};
 pub(crate) use value::SettingValue;

@@ -28,6 +28,7 @@ use crate::backend::store::StoreUrl;
 use crate::http::connections::Connections;
 use crate::http::listener::{ConnectionLimits, Listener, ListenerContext, serve};
 use crate::peer::Peer;
+use crate::settings::HostNames;
 pub use fill::fill;
 pub use proxy::Proxy;
 
@@ -117,7 +118,7 @@ impl Loopback {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("the socket is bound");
         let (stop, stopped) = watch::channel(false);
-        let listeners = vec![Listener::Plain(listener, Peer::anonymous(role))];
+        let listeners = vec![Listener::Plain(listener, Peer::anonymous(role), HostNames::any())];
         let backend = backend(RequestLimits::default());
         let (max, per_identity_max) = (limits.connections_max, limits.connections_per_identity_max);
         let connections = Connections::new(max, per_identity_max, &backend.metrics);

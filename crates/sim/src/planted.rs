@@ -44,6 +44,8 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("engine", "lib"),
     SuitePart::Tests("engine", "shard"),
     SuitePart::Tests("engine", "waiting"),
+    SuitePart::Tests("engine", "waiting_cost"),
+    SuitePart::Tests("engine", "deadlock"),
     SuitePart::Tests("engine", "batch_bound"),
     SuitePart::Tests("engine", "rates"),
     SuitePart::Tests("engine", "memory"),
@@ -89,6 +91,10 @@ struct FaultReport {
 /// Tries the faults of these names, or all of them, and writes the table to a file if one is given.
 pub(crate) fn run(names: &[String], table: Option<&Path>) -> Result<String, String> {
     let faults = selected(names)?;
+    // Before anything is built.
+    if let Some(fault) = faults.iter().find(|fault| SuitePart::named(fault.caught_by()).is_none()) {
+        return Err(format!("no such part: {}", fault.caught_by()));
+    }
     let (started, suite) = (now(), Suite::build()?);
     suite.check_passes()?;
     println!("all {} parts pass without a fault, {:.0?}", PARTS.len(), started.elapsed());

@@ -33,72 +33,32 @@ pub fn create_file(path: &Path) -> io::Result<File> {
     file_options().read(true).write(true).create_new(true).open(path)
 }
 
-/// Which users may enter a directory, after [`tighten`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Its owner alone.
-    Private,
-    /// Other users too: the directory is not lockd's alone.
-    Open,
-}
-
-/// Takes a directory's permissions away from group and others, if this process owns it and has it for itself.
-///
-/// A directory with the sticky bit, or with a subdirectory that is not named in `subdirectories`, is used for something
-/// else too (`/`, `/tmp`, a home directory), and stays as it is.
-pub fn tighten(path: &Path, subdirectories: &[&str]) -> io::Result<Access> {
+/// Restricts an empty directory to its owner, if this process is the owner and the directory is not shared (sticky).
+pub fn restrict_empty(path: &Path) -> io::Result<()> {
     let metadata = fs::metadata(path)?;
     let mode = metadata.permissions().mode();
-    if mode & OTHERS == 0 {
-        return Ok(Access::Private);
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw() && mode & STICKY == 0;
+    if mode & OTHERS != 0 && is_own && fs::read_dir(path)?.next().is_none() {
+        fs::set_permissions(path, Permissions::from_mode(DIR_MODE))?;
     }
-    let owned = metadata.uid() == rustix::process::geteuid().as_raw();
-    if !owned || mode & STICKY != 0 || has_other_subdirectory(path, subdirectories)? {
-        return Ok(Access::Open);
-    }
-    fs::set_permissions(path, Permissions::from_mode(DIR_MODE))?;
-    Ok(Access::Private)
-}
-
-fn has_other_subdirectory(path: &Path, known: &[&str]) -> io::Result<bool> {
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() && !known.iter().any(|name| entry.file_name() == *name) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn mode(path: &Path) -> u32 {
-        fs::metadata(path).expect("it is there").permissions().mode() & 0o7777
-    }
-
     #[test]
-    fn a_directory_is_tightened_only_if_it_has_nothing_else_in_it() {
+    fn only_an_empty_directory_that_is_not_shared_is_restricted() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path();
-        let widen = |mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
-        for (wide, access, left) in [
-            (0o755, Access::Private, 0o700),
-            (0o2770, Access::Private, 0o700),
-            (0o1777, Access::Open, 0o1777),
-        ] {
-            widen(wide);
-            assert_eq!(tighten(path, &[]).expect("ours"), access, "{wide:o}");
-            assert_eq!(mode(path) & 0o1777, left, "{wide:o}");
-        }
-        widen(0o755);
-        create_dir(&path.join("store/log")).expect("made");
-        assert_eq!(tighten(path, &["store"]).expect("ours"), Access::Private);
-        widen(0o755);
-        assert_eq!(tighten(path, &[]).expect("ours"), Access::Open);
-        assert_eq!(mode(path), 0o755);
-        assert_eq!([mode(&path.join("store")), mode(&path.join("store/log"))], [0o700; 2]);
+        let after = |mode: u32| {
+            fs::set_permissions(dir.path(), Permissions::from_mode(mode)).expect("ours");
+            restrict_empty(dir.path()).expect("ours");
+            fs::metadata(dir.path()).expect("there").permissions().mode() & 0o7777
+        };
+        assert_eq!([after(0o755), after(0o770), after(0o500), after(0o1777)], [0o700, 0o700, 0o500, 0o1777]);
+        fs::write(dir.path().join("file"), "").expect("written");
+        assert_eq!(after(0o755), 0o755);
     }
 
     /// `lock` was opened with `File::create`: a symbolic link of that name had its target emptied.

@@ -1,15 +1,17 @@
-//! What several crates need from the machine: durable file replacement, randomness, hexadecimal text, XDG directories,
-//! the host name, the memory that a process may use.
+//! What several crates need from the machine: durable file replacement, the exposure of files, randomness, hexadecimal
+//! text, XDG directories, the host name, the memory that a process may use, the service manager that started it.
 //!
 //! **What is absent.** Any other crate of ours; clocks; policy: callers decide what to store, where and for whom. `store`
 //! and `worktree` replace files through ports of their own, so that their simulators can cut the power between any two
 //! calls.
 #![forbid(unsafe_code)]
 
+pub mod exposure;
 pub mod file;
 pub mod hex;
 pub mod memory;
 pub mod random;
+pub mod service_manager;
 pub mod xdg;
 
 /// The machine's host name; empty if it is not UTF-8.

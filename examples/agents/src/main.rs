@@ -74,7 +74,7 @@ async fn guarded(root: &Path) -> ExampleResult {
     // Blocking is fine here: other threads serve.
     let result =
         start_all(root, Some(&address)).and_then(|all| rendezvous::host(all, ARRIVAL_TIMEOUT, false));
-    lockd.shutdown().await;
+    lockd.shutdown().await?;
     result
 }
 

@@ -88,7 +88,8 @@ async fn bytes_per_upload(file: &Path) -> f64 {
 
 fn head(lease: &str, length: u64) -> String {
     format!(
-        "POST /v1/update_state?key=big HTTP/1.1\r\nhost: lockd\r\nx-lease-id: {lease}\r\ncontent-length: {length}\r\n\r\n"
+        "POST /v1/update_state?key=big HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         x-lease-id: {lease}\r\ncontent-length: {length}\r\n\r\n"
     )
 }
 
@@ -167,7 +168,7 @@ fn update(address: &str, lease: &str, file: &Path) -> f64 {
 
 async fn send(address: &str, target: &str) -> TcpStream {
     let mut stream = plain(address).await;
-    let request = format!("GET {target}\r\nhost: lockd\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {target}\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("it listens");
     stream
 }

@@ -53,12 +53,12 @@ impl Connection {
     /// Sends a request; returns the body of the response, whose status must be 200.
     pub(crate) async fn post(&mut self, path: &str, body: &str) -> &[u8] {
         let length = body.len();
-        self.send(&format!("POST {path} HTTP/1.1\r\nhost: lockd\r\ncontent-length: {length}\r\n\r\n{body}"))
-            .await
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n");
+        self.send(&format!("{head}content-length: {length}\r\n\r\n{body}")).await
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> &[u8] {
-        self.send(&format!("GET {path} HTTP/1.1\r\nhost: lockd\r\n\r\n")).await
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await
     }
 
     async fn send(&mut self, request: &str) -> &[u8] {

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use cli::untrusted::escape_lines;
 use serde::Serialize;
 use serde_json::{Value, json};
 use worktree::error::Error;
@@ -31,6 +32,7 @@ impl CommandOutput {
     /// Prints the result; returns the exit code.
     pub(crate) fn print(&self, json: bool) -> ExitCode {
         let line = if json { json!({"ok": true, "data": self.data}).to_string() } else { self.text.clone() };
+        let line = escape_lines(&line);
         if !line.is_empty() {
             // A closed pipe does not make a completed command fail.
             drop(writeln!(std::io::stdout(), "{}", line.trim_end_matches('\n')));
@@ -46,9 +48,9 @@ pub(crate) fn print_error(error: &Error, json: bool, exit_code: u8) -> ExitCode 
         fields.insert("class".into(), error.class().name().into());
         fields.insert("detail".into(), error.detail().into());
         let response = json!({"ok": false, "error": with_rfc3339(Value::Object(fields))});
-        drop(writeln!(std::io::stdout(), "{response}"));
+        drop(writeln!(std::io::stdout(), "{}", escape_lines(&response.to_string())));
     } else {
-        drop(writeln!(std::io::stderr(), "jvs: {error}"));
+        drop(writeln!(std::io::stderr(), "jvs: {}", escape_lines(&error.to_string())));
     }
     ExitCode::from(exit_code)
 }

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use cli::exit_codes::EXPIRED;
 use cli::remote::documents::failed_file;
 use cli::remote::{Failure, usage_error};
-use cli::stderr::escape_control;
+use cli::untrusted::escape;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use system::{file, xdg};
@@ -50,12 +50,11 @@ impl LeaseContext {
             if keys.is_empty() {
                 "no leases held; acquire one with `lockc acquire KEY`".to_string()
             } else {
-                escape_control(&format!("keys={}", keys.join(",")))
+                escape(&format!("keys={}", keys.join(",")))
             }
         };
-        let lease_expired = |key: &str| {
-            (EXPIRED, escape_control(&format!("the lease has expired; acquire it again: key={key}")))
-        };
+        let lease_expired =
+            |key: &str| (EXPIRED, escape(&format!("the lease has expired; acquire it again: key={key}")));
         let Some(key) = key.or(self.current.as_deref()) else {
             return match self.expired.last() {
                 Some(key) => Err(lease_expired(key)),
@@ -81,7 +80,7 @@ impl LeaseContext {
     ) -> Result<(), Failure> {
         match self.leases.iter().find(|entry| entry.key == key) {
             Some(entry) if entry.namespace != namespace || entry.servers != servers => {
-                Err(usage_error(escape_control(&format!(
+                Err(usage_error(escape(&format!(
                     "this context has a lease on that key at another server or namespace; use --context NAME: server={} \
                      namespace={}",
                     entry.servers.join(","),
@@ -124,7 +123,7 @@ impl LeaseContext {
         let is_expired = |entry: &&LeaseEntry| entry.left(&clock).is_zero();
         let expired: Vec<LeaseEntry> = self.leases.iter().filter(is_expired).cloned().collect();
         for entry in expired {
-            notice(&escape_control(&format!(
+            notice(&escape(&format!(
                 "a lease has expired and is removed from the context: key={}",
                 entry.key
             )));

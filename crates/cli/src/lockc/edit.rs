@@ -25,7 +25,8 @@ use crate::notice;
 
 pub(crate) async fn edit(store: &ContextStore, output: Output, args: &LockcEditArgs) -> CommandResult {
     let (client, entry) = connect_current(store, args.key.as_deref())?;
-    let read = client.get_state(&entry.key, &entry.lease_id).await.map_err(client_failure);
+    let read =
+        client.get_state(&entry.key, Some(&entry.namespace), &entry.lease_id).await.map_err(client_failure);
     let read = forget_if_expired(store, &entry, read)?;
     let before = read.document.as_deref().unwrap_or(b"{}");
     let draft = Draft::make(store.folder()?, &entry, args.format, &args.format.write_indented(before)?)?;

@@ -99,6 +99,7 @@ impl LeaseEntry {
 
     pub(crate) fn credential(&self) -> LeaseCredential {
         let (key, lease_id) = (self.key.clone(), self.lease_id.clone());
-        LeaseCredential { key, lease_id, fencing_token: Some(self.fencing_token) }
+        let namespace = Some(self.namespace.clone());
+        LeaseCredential { key, namespace, lease_id, fencing_token: Some(self.fencing_token) }
     }
 }

@@ -7,7 +7,7 @@ use cli::remote::leases::{grant, print_extended, print_released};
 use cli::remote::{
     CommandResult, Failure, Output, client_failure, connect, failed, identity_file, print, servers,
 };
-use cli::stderr::escape_control;
+use cli::untrusted::escape;
 use lockd_client::Client;
 use serde::Serialize;
 use worktree::clock::SystemClock;
@@ -98,10 +98,7 @@ pub(crate) fn forget_if_expired<T>(
 ) -> Result<T, Failure> {
     if matches!(done, Err((EXPIRED, _))) {
         forget(store, entry)?;
-        notice(&escape_control(&format!(
-            "the lease has expired and is removed from the context: key={}",
-            entry.key
-        )));
+        notice(&escape(&format!("the lease has expired and is removed from the context: key={}", entry.key)));
     }
     done
 }
@@ -172,7 +169,7 @@ impl LeaseListing {
             self.fencing_token,
             self.remaining_ms
         );
-        escape_control(&text)
+        escape(&text)
     }
 
     fn line(&self) -> String {

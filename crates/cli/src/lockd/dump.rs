@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use cli::untrusted::escape_lines;
 use engine::internals::record::decode_batch;
 use kernel::Shard;
 use store::Batch;
@@ -72,6 +73,7 @@ fn print(batch: &Batch, shard: u32, args: &Dump, out: &mut dyn Write) -> Result<
     for record in &contents.records {
         if (args.from_lsn..=args.to_lsn).contains(&record.lsn.0) {
             let line = serde_json::to_string(&AuditLine::new(shard, batch.seq, record)).expect("plain data");
+            let line = escape_lines(&line);
             writeln!(out, "{line}")?;
         }
     }

@@ -2,17 +2,19 @@
 
 mod resolve;
 mod settings;
+mod supervisor;
 
 use std::net::SocketAddr;
 
 use clap::ArgMatches;
 use lockd_server::http::identities;
-use lockd_server::{Config, Server};
+use lockd_server::{Config, Server, StartError};
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::resolve::{Source, resolve};
 pub(crate) use self::settings::Serve;
+use self::supervisor::Supervisor;
 use crate::logs::{self, Format};
 use crate::notice;
 use cli::remote::Output;
@@ -37,14 +39,20 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), (u8, ServeFailure)> {
 }
 
 async fn serve(config: Config) -> Result<(), ServeFailure> {
-    let failure = |error: lockd_server::StartError| error.to_string();
+    let failure = |error: StartError| error.to_string();
+    // Before the recovery, which SIGHUP would end otherwise; SIGTERM and SIGINT may end it.
+    let reload = listen(SignalKind::hangup())?;
+    let supervisor = Supervisor::from_environment();
+    supervisor.recovering();
     let mut server = Server::new(config).map_err(failure)?;
-    let signals = ServerSignals::new()?;
+    let signals = ServerSignals::new(reload)?;
     let bound = server.start().await.map_err(failure)?;
-    if server.config().log_format == Format::Text {
+    supervisor.ready(bound);
+    if server.config().log_format == Format::Text && !supervisor.is_present() {
         greet(server.config(), bound);
     }
-    signals.wait(&server).await;
+    signals.wait(&server, &supervisor).await;
+    supervisor.stopping();
     server.shutdown().await.map_err(|timeout| timeout.to_string())
 }
 
@@ -55,26 +63,26 @@ struct ServerSignals {
 }
 
 impl ServerSignals {
-    fn new() -> Result<ServerSignals, ServeFailure> {
-        let on = |kind| signal(kind).map_err(|error| format!("listening for signals: {error}"));
-        Ok(ServerSignals {
-            end: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
-            reload: on(SignalKind::hangup())?,
-        })
+    fn new(reload: Signal) -> Result<ServerSignals, ServeFailure> {
+        let (end, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        Ok(ServerSignals { end, interrupt, reload })
     }
 
     /// Reloads on SIGHUP; returns on SIGTERM or SIGINT.
-    async fn wait(mut self, server: &Server) {
+    async fn wait(mut self, server: &Server, supervisor: &Supervisor) {
         loop {
             tokio::select! {
                 _ = self.end.recv() => return,
                 _ = self.interrupt.recv() => return,
-                // The outcome is logged.
-                _ = self.reload.recv() => drop(server.reload()),
+                // The server logs the outcome.
+                _ = self.reload.recv() => supervisor.reload(|| server.reload()),
             }
         }
     }
+}
+
+fn listen(kind: SignalKind) -> Result<Signal, ServeFailure> {
+    signal(kind).map_err(|error| format!("listening for signals: {error}"))
 }
 
 /// Prints a first command to try.

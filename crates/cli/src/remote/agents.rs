@@ -7,7 +7,7 @@ use system::{hex, random};
 
 use super::{ConnectionArgs, Failure, client_identity, failed, usage_error};
 use crate::exit_codes;
-use crate::stderr::escape_control;
+use crate::untrusted::{escape, quote};
 
 /// The predicates of an intent.
 const PREDICATES: [&str; 6] = ["PROVIDES", "CONSUMES", "MUTATES", "DELETES", "DEPENDS_ON", "RENAMES"];
@@ -87,7 +87,7 @@ pub fn intent(text: &str) -> Result<Intent, String> {
 
 /// The exit code and message for a manifest that was not granted.
 pub fn rejection(judged: &ManifestOutcome) -> Failure {
-    let detail = judged.detail.as_deref().map(escape_control).unwrap_or_default();
+    let detail = judged.detail.as_deref().map(escape).unwrap_or_default();
     match judged.verdict {
         Verdict::Paused => {
             (exit_codes::DENIED, format!("this agent is paused, or its quota is used up: {detail}"))
@@ -111,10 +111,10 @@ pub fn conflicts(judged: &ManifestOutcome) -> String {
 }
 
 fn conflict(lease: &ConflictingLease) -> String {
-    let mut text = format!("holder={} public_id={}", lease.holder, lease.public_id);
+    let mut text = format!("holder={} public_id={}", quote(&lease.holder), lease.public_id);
     let mut add = |name: &str, value: Option<&str>| {
         if let Some(value) = value {
-            text = format!("{text} {name}={value:?}");
+            text = format!("{text} {name}={}", quote(value));
         }
     };
     add("owner", Some(lease.owner.as_str()).filter(|owner| *owner != lease.holder));
@@ -124,7 +124,7 @@ fn conflict(lease: &ConflictingLease) -> String {
         0 => " (ended, but not yet freed)".to_string(),
         ms => format!(" (expires in {ms} ms unless renewed)"),
     };
-    escape_control(&(text + &ends))
+    escape(&(text + &ends))
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
         let judged =
             ManifestOutcome { holders: vec![lease], position: Some(2), ..ManifestOutcome::default() };
         let (code, message) = rejection(&judged);
-        let expected = "not granted, conflicting leases: holder=ada public_id=L-1 reason=\"rename\\na field\" (expires in \
+        let expected = "not granted, conflicting leases: holder=\"ada\" public_id=L-1 reason=\"rename\\na field\" (expires in \
                         1500 ms unless renewed); 2 earlier waiters in the queue";
         assert_eq!((code, message.as_str()), (10, expected));
     }

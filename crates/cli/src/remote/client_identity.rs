@@ -12,6 +12,8 @@ use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use super::Failure;
 use super::args::ConnectionArgs;
+use crate::stderr::notice;
+use system::exposure::{self, Exposure};
 use system::xdg;
 
 /// TLS for servers over HTTPS; `None` if all servers are plain HTTP.
@@ -27,8 +29,19 @@ pub(super) fn name(connection: &ConnectionArgs) -> Result<Option<String>, Failur
 
 fn bundle(connection: &ConnectionArgs) -> Result<Option<ClientBundle>, Failure> {
     let Some(path) = identity_file(connection)? else { return Ok(None) };
+    check_private(&path)?;
     let text = identity::file::read(&path).map_err(failure)?;
     ClientBundle::parse(&text).map(Some).map_err(|error| failure(error.in_file(&path)))
+}
+
+/// Refuses a file that every user may read, and warns of one that a group may. A missing one is reported when it is read.
+fn check_private(path: &Path) -> Result<(), Failure> {
+    match exposure::of(path) {
+        Ok(Exposure::World(what)) => return Err((2, what)),
+        Ok(Exposure::Group(what)) => notice("lockd", &format!("warning: {what}")),
+        Ok(Exposure::Private) | Err(_) => {}
+    }
+    Ok(())
 }
 
 fn failure(error: identity::Error) -> Failure {

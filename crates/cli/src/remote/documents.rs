@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::args::{Common, EditArgs, GetArgs, Remove, SetArgs, UpdateArgs, Verb, WriteConditions};
 use super::environment::{LeaseCredential, key, lease_credential};
 use super::{CommandResult, Failure, Output, client_failure, failed, print, print_bytes, usage_error};
-use crate::stderr::escape_control;
+use crate::untrusted::escape;
 use system::file::replace_existing;
 
 pub(crate) async fn get(client: &Client, common: &Common, args: &GetArgs) -> CommandResult {
@@ -24,8 +24,8 @@ pub(crate) async fn get(client: &Client, common: &Common, args: &GetArgs) -> Com
         let key = key(args.held.key.as_deref())?;
         client.get_public_state(&key, common.connection.namespace.as_deref()).await
     } else {
-        let lease = lease_credential(args.held.key.as_deref(), &args.held.lease)?;
-        client.get_state(&lease.key, &lease.lease_id).await
+        let lease = lease_credential(&common.connection, args.held.key.as_deref(), &args.held.lease)?;
+        client.get_state(&lease.key, lease.namespace.as_deref(), &lease.lease_id).await
     };
     let document = read.map_err(client_failure)?.document.unwrap_or_default();
     write_output(&args.out, &document)
@@ -40,16 +40,17 @@ pub fn write_output(out: &Path, document: &[u8]) -> CommandResult {
 }
 
 pub(crate) async fn update(client: &Client, common: &Common, args: &UpdateArgs) -> CommandResult {
-    let lease = lease_credential(args.held.key.as_deref(), &args.held.lease)?;
+    let lease = lease_credential(&common.connection, args.held.key.as_deref(), &args.held.lease)?;
     let document = read_input(Some(&args.file))?;
     commit(client, common.output, &lease, document, &args.only.conditions(&lease)).await.map(drop)
 }
 
 pub(crate) async fn remove(client: &Client, common: &Common, args: &Remove) -> CommandResult {
-    let lease = lease_credential(args.held.key.as_deref(), &args.held.lease)?;
+    let lease = lease_credential(&common.connection, args.held.key.as_deref(), &args.held.lease)?;
     let conditions = args.only.conditions(&lease);
-    let removed: Removed =
-        client.remove_state(&lease.key, &lease.lease_id, &conditions).await.map_err(client_failure)?;
+    let namespace = lease.namespace.as_deref();
+    let removed = client.remove_state(&lease.key, namespace, &lease.lease_id, &conditions).await;
+    let removed: Removed = removed.map_err(client_failure)?;
     let what = if removed.removed { "removed" } else { "no document" };
     print(common.output, &removed, || format!("{what} version={}\n", removed.new_version))
 }
@@ -68,8 +69,11 @@ impl WriteConditions {
 
 /// Applies the edits to the current document, on the condition that its version has not changed.
 pub(crate) async fn set(client: &Client, common: &Common, args: &SetArgs) -> CommandResult {
-    let lease = lease_credential(Some(&args.key), &args.lease)?;
-    let read = client.get_state(&lease.key, &lease.lease_id).await.map_err(client_failure)?;
+    let lease = lease_credential(&common.connection, Some(&args.key), &args.lease)?;
+    let read = client
+        .get_state(&lease.key, lease.namespace.as_deref(), &lease.lease_id)
+        .await
+        .map_err(client_failure)?;
     let document = edited(&read.document.unwrap_or_default(), &args.edits)?;
     let conditions = Conditions {
         fencing_token: lease.fencing_token,
@@ -88,7 +92,7 @@ pub async fn commit(
     conditions: &Conditions,
 ) -> Result<Committed, Failure> {
     let committed: Committed = client
-        .update_state(&lease.key, &lease.lease_id, document, conditions)
+        .update_state(&lease.key, lease.namespace.as_deref(), &lease.lease_id, document, conditions)
         .await
         .map_err(client_failure)?;
     let text = || format!("committed version={} bytes={}\n", committed.new_version, committed.bytes);
@@ -108,7 +112,7 @@ pub(crate) fn edit(args: &EditArgs) -> CommandResult {
 pub fn edited(document: &[u8], edits: &[String]) -> Result<Vec<u8>, Failure> {
     let edits = edits.iter().map(|text| parse_edit(text)).collect::<Result<Vec<_>, _>>();
     let edited = edits.and_then(|edits| apply(document, &edits, &now()));
-    edited.map_err(|error| usage_error(escape_control(&error.to_string())))
+    edited.map_err(|error| usage_error(escape(&error.to_string())))
 }
 
 /// The wall-clock time in RFC 3339.
@@ -126,7 +130,7 @@ pub fn read_input(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
     };
     if bytes.starts_with(POISON_PREFIX) {
         let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let line = escape_control(&String::from_utf8_lossy(line));
+        let line = escape(&String::from_utf8_lossy(line));
         return Err(usage_error(format!(
             "the input is the error message of the previous command in the pipe: {line:?}"
         )));
@@ -149,7 +153,7 @@ pub fn poison_output(verb: &str, what: &str) {
     let mut out = io::stdout().lock();
     if !out.is_terminal() {
         // With the pipe closed there is no reader to mislead.
-        let _ = writeln!(out, "lockd: {verb} failed: {}", escape_control(what)).and_then(|()| out.flush());
+        let _ = writeln!(out, "lockd: {verb} failed: {}", escape(what)).and_then(|()| out.flush());
     }
 }
 

@@ -13,6 +13,8 @@ use super::{Failure, client_failure, usage_error};
 pub struct LeaseCredential {
     /// The key that the lease covers.
     pub key: String,
+    /// The namespace of the lease; `default` if missing.
+    pub namespace: Option<String>,
     /// The secret `lease_id`.
     pub lease_id: String,
     /// Sent with writes if known.
@@ -31,12 +33,13 @@ pub(crate) fn key(named: Option<&str>) -> Result<String, Failure> {
 
 /// The lease over a key: from `--lease-id`, or from the environment.
 pub(crate) fn lease_credential(
+    connection: &ConnectionArgs,
     key_named: Option<&str>,
     lease: &LeaseIdArg,
 ) -> Result<LeaseCredential, Failure> {
-    let key = key(key_named)?;
+    let (key, namespace) = (key(key_named)?, connection.namespace.clone());
     if let Some(lease_id) = &lease.lease_id {
-        return Ok(LeaseCredential { key, lease_id: lease_id.clone(), fencing_token: None });
+        return Ok(LeaseCredential { key, namespace, lease_id: lease_id.clone(), fencing_token: None });
     }
     let ours = variable("KEY").is_none_or(|ours| ours == key);
     let lease_id = variable("LEASE_ID").filter(|_| ours).ok_or_else(|| {
@@ -45,7 +48,7 @@ pub(crate) fn lease_credential(
         ))
     })?;
     let fencing_token = variable("FENCING_TOKEN").and_then(|token| token.parse().ok());
-    Ok(LeaseCredential { key, lease_id, fencing_token })
+    Ok(LeaseCredential { key, namespace, lease_id, fencing_token })
 }
 
 /// Shell `export` lines for a granted lease.

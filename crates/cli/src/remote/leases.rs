@@ -39,7 +39,7 @@ pub async fn grant(
 }
 
 pub(crate) async fn keepalive(client: &Client, common: &Common, args: &KeepaliveArgs) -> CommandResult {
-    let lease = lease_credential(args.held.key.as_deref(), &args.held.lease)?;
+    let lease = lease_credential(&common.connection, args.held.key.as_deref(), &args.held.lease)?;
     let extended = client.keepalive(&lease.lease_id, args.ttl).await.map_err(client_failure)?;
     print_extended(common.output, &extended)
 }
@@ -50,7 +50,7 @@ pub fn print_extended(output: Output, extended: &Extended) -> CommandResult {
 }
 
 pub(crate) async fn release(client: &Client, common: &Common, args: &LeaseKey) -> CommandResult {
-    let lease = lease_credential(args.key.as_deref(), &args.lease)?;
+    let lease = lease_credential(&common.connection, args.key.as_deref(), &args.lease)?;
     client.release(&lease.lease_id).await.map_err(client_failure)?;
     print_released(common.output)
 }

@@ -6,7 +6,7 @@ use lockd_client::{Client, Error};
 
 use super::args::{Common, KeyArg};
 use super::{CommandResult, client_failure, print};
-use crate::stderr::escape_control;
+use crate::untrusted::{escape, word};
 
 pub(crate) async fn describe(client: &Client, common: &Common, args: &KeyArg) -> CommandResult {
     let description =
@@ -16,20 +16,20 @@ pub(crate) async fn describe(client: &Client, common: &Common, args: &KeyArg) ->
 
 fn described(key: &Described) -> String {
     let mut lines = vec![
-        format!("key={}", key.key),
-        format!("namespace={}", key.namespace),
+        format!("key={}", word(&key.key)),
+        format!("namespace={}", word(&key.namespace)),
         format!("version={}", key.version),
         format!("etag={}", key.state_etag),
         format!("waiters={}", key.waiters),
     ];
     if let Some(lease) = &key.lease {
         lines.push(format!("public_id={}", lease.lease_id));
-        lines.push(format!("owner={}", lease.owner));
+        lines.push(format!("owner={}", word(&lease.owner)));
         lines.push(format!("expires_at_unix={}", lease.expires_at_unix));
     }
     lines.extend(key.state.as_ref().map(|state| format!("state={state}")));
     lines.extend(key.fencing_token.map(|token| format!("fencing_token={token}")));
-    lines.iter().map(|line| escape_control(line) + "\n").collect()
+    lines.iter().map(|line| escape(line) + "\n").collect()
 }
 
 pub(crate) async fn why(client: &Client, common: &Common, args: &KeyArg) -> CommandResult {
@@ -37,7 +37,7 @@ pub(crate) async fn why(client: &Client, common: &Common, args: &KeyArg) -> Comm
         .await
         .map_err(client_failure)?
         .unwrap_or_else(|| unused_key(common, &args.key));
-    print(common.output, &description, || escape_control(&explanation(&description)) + "\n")
+    print(common.output, &description, || escape(&explanation(&description)) + "\n")
 }
 
 /// The description of a key; `None` if the server has no record of it.
@@ -60,7 +60,7 @@ pub(crate) fn unused_key(common: &Common, key: &str) -> Described {
 
 fn explanation(key: &Described) -> String {
     let Some(lease) = &key.lease else {
-        return format!("free: acquire would be granted: key={} waiters={}", key.key, key.waiters);
+        return format!("free: acquire would be granted: key={} waiters={}", word(&key.key), key.waiters);
     };
     let what = match key.state.as_deref() {
         Some("revoking") => {
@@ -70,7 +70,11 @@ fn explanation(key: &Described) -> String {
     };
     format!(
         "{what}: key={} owner={} public_id={} expires_at_unix={} waiters={}",
-        key.key, lease.owner, lease.lease_id, lease.expires_at_unix, key.waiters
+        word(&key.key),
+        word(&lease.owner),
+        lease.lease_id,
+        lease.expires_at_unix,
+        key.waiters
     )
 }
 
@@ -95,11 +99,16 @@ pub(crate) fn show(common: &Common, lease: &Lease) -> CommandResult {
 }
 
 fn line(lease: &Lease) -> String {
-    let members = lease.resources.iter().map(|member| format!("{}:{}", member.kind, member.name));
+    let members = lease.resources.iter().map(|member| word(&format!("{}:{}", member.kind, member.name)));
     let resources = members.collect::<Vec<_>>().join(",");
     let text = format!(
         "{} {} {} resources={resources} owner={} remaining_ms={} fencing_token={}",
-        lease.public_id, lease.state, lease.namespace, lease.owner, lease.remaining_ms, lease.fencing_token
+        lease.public_id,
+        lease.state,
+        word(&lease.namespace),
+        word(&lease.owner),
+        lease.remaining_ms,
+        lease.fencing_token
     );
-    escape_control(&text) + "\n"
+    escape(&text) + "\n"
 }

@@ -14,7 +14,8 @@ use super::documents::now;
 use super::views::{describe_or_none, unused_key};
 use super::{CommandResult, Failure, client_failure, prepare, write_stdout};
 use crate::exit_codes;
-use crate::stderr::{escape_control, notice};
+use crate::stderr::notice;
+use crate::untrusted::{escape, escape_lines, word};
 
 /// Timeout of one poll; `--timeout` limits the whole watch.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -105,17 +106,19 @@ impl WatchedKey {
         }
         match output {
             Output::Json => {
-                serde_json::to_string(&Timestamped { time: now(), state: self }).expect("plain data") + "\n"
+                let line = serde_json::to_string(&Timestamped { time: now(), state: self });
+                escape_lines(&line.expect("plain data")) + "\n"
             }
-            Output::Text => escape_control(&format!("{} {}", now(), self.text(first))) + "\n",
+            Output::Text => escape(&format!("{} {}", now(), self.text(first))) + "\n",
         }
     }
 
     fn text(&self, first: bool) -> String {
-        let WatchedKey { key, version, waiters, .. } = self;
+        let WatchedKey { version, waiters, .. } = self;
+        let key = word(&self.key);
         match (&self.owner, &self.public_id) {
             (Some(owner), Some(public_id)) => {
-                let state = self.state.as_deref().unwrap_or_default();
+                let (owner, state) = (word(owner), self.state.as_deref().unwrap_or_default());
                 format!(
                     "held key={key} owner={owner} public_id={public_id} state={state} version={version} waiters={waiters}"
                 )

@@ -186,7 +186,8 @@ async fn names_with_special_characters_are_encoded() {
     assert_eq!(lease.granted().key.as_deref(), Some(key));
     lease.update_state("1", &Conditions::default()).await.expect("held");
     assert_eq!(client.describe(key, None).await.expect("known").key, key);
-    let gone = client.remove_state(key, lease.credential(), &Conditions::default()).await.expect("held");
+    let gone =
+        client.remove_state(key, None, lease.credential(), &Conditions::default()).await.expect("held");
     assert!(gone.removed);
     assert_eq!(client.get_public_state(key, None).await.expect("allowed").document, None);
 }

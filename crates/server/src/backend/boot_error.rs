@@ -27,6 +27,8 @@ pub enum BootError {
     BadKey(PathBuf),
     /// A shard cannot be started.
     Shard(u32, OpenError),
+    /// A file or directory of secrets that every user may access.
+    Exposed(String),
     /// A file or directory cannot be read or written.
     Io(PathBuf, io::Error),
 }
@@ -50,6 +52,7 @@ impl fmt::Display for BootError {
                 )
             }
             BootError::Shard(shard, error) => write!(f, "shard {shard}: {error}"),
+            BootError::Exposed(text) => f.write_str(text),
             BootError::Io(path, error) => write!(f, "{error}: path={}", path.display()),
         }
     }

@@ -7,10 +7,11 @@
 //! others are refused as if the shard were overloaded, and so is every other client. Ten thousand leases read in one
 //! query: the shard decides nothing until it ends. Heartbeats are one command, which the shard itself splits.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::Decision;
-use kernel::{Action, Command, Kernel, LeaseId, LeaseView, Rejection, Shard};
+use kernel::{Action, Command, Credential, Kernel, LeaseId, LeaseView, Namespace, Rejection, Shard};
 use tokio::task::JoinSet;
 
 use crate::backend::error::BackendError;
@@ -57,6 +58,28 @@ pub(crate) async fn submit_all<T: Send + 'static>(
         }
         decisions.extend(pending.join_all().await);
     }
+}
+
+/// The indexes of leases that are in another namespace. One that is not known is in none: the kernel refuses it.
+pub(crate) async fn leases_elsewhere(
+    backend: &Backend,
+    namespace: &Namespace,
+    leases: BTreeMap<Shard, Vec<(usize, Credential)>>,
+) -> Result<Vec<usize>, BackendError> {
+    let mut elsewhere = Vec::new();
+    for (shard, leases) in leases {
+        for chunk in leases.chunks(CHUNK) {
+            let (chunk, namespace) = (chunk.to_vec(), namespace.clone());
+            let found = backend.peek(shard, move |kernel| {
+                let is_elsewhere = |(_, credential): &&(usize, Credential)| {
+                    kernel.lease_namespace(credential.lease).is_ok_and(|found| found != namespace)
+                };
+                chunk.iter().filter(is_elsewhere).map(|(index, _)| *index).collect::<Vec<_>>()
+            });
+            elsewhere.extend(found.await?);
+        }
+    }
+    Ok(elsewhere)
 }
 
 /// Reads leases of one shard, at most [`CHUNK`], and the moment at which they were read.

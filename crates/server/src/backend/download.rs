@@ -29,8 +29,13 @@ pub(crate) const STREAM_BYTES: u64 = CHUNK_BYTES * (CHUNKS_AHEAD as u64 + 1);
 /// What allows a client to read a document.
 #[derive(Clone)]
 pub(crate) enum ReadAccess {
-    /// A lease that covers the key. It also determines the key's namespace.
-    Lease(Identity, Credential),
+    /// A lease that covers the key, in this namespace.
+    Lease {
+        /// The identity of the caller.
+        identity: Identity,
+        credential: Credential,
+        namespace: Namespace,
+    },
     /// The right to read the last committed version of any key in the namespace.
     Public(Namespace),
 }
@@ -38,7 +43,7 @@ pub(crate) enum ReadAccess {
 impl ReadAccess {
     pub(crate) fn shard(&self, backend: &Backend) -> Result<Shard, BackendError> {
         match self {
-            ReadAccess::Lease(_, credential) => backend.shard_of_lease(credential.lease),
+            ReadAccess::Lease { credential, .. } => backend.shard_of_lease(credential.lease),
             ReadAccess::Public(namespace) => Ok(backend.shard_of(namespace)),
         }
     }
@@ -52,14 +57,17 @@ impl ReadAccess {
     ) -> Result<Option<KeyView>, BackendError> {
         let (access, key) = (self.clone(), key.clone());
         let query = move |view: &ShardView<'_>| match access {
-            ReadAccess::Lease(identity, credential) => {
-                view.kernel.may_read(view.now, &identity, credential, &key)?;
-                let lease = view.kernel.lease(credential.lease, view.now)?;
-                Ok(view.kernel.key(&lease.namespace, &key))
+            ReadAccess::Lease { identity, credential, namespace } => {
+                let allowed = view.kernel.may_read(view.now, &identity, credential, &key);
+                allowed.map_err(BackendError::Rejected)?;
+                match view.kernel.lease_namespace(credential.lease).map_err(BackendError::Rejected)? {
+                    own if own == namespace => Ok(view.kernel.key(&namespace, &key)),
+                    _ => Err(BackendError::OtherNamespace(namespace)),
+                }
             }
             ReadAccess::Public(namespace) => Ok(view.kernel.key(&namespace, &key)),
         };
-        backend.query(shard, query).await?.map_err(BackendError::Rejected)
+        backend.query(shard, query).await?
     }
 }
 

@@ -1,7 +1,7 @@
 //! Why the backend has no result for a request.
 
 use engine::{Decision, Unavailable};
-use kernel::Rejection;
+use kernel::{Namespace, Rejection};
 
 /// Why the backend has no result for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub(crate) enum BackendError {
     NoSuchLease,
     /// The agent is unknown in its namespace.
     NoSuchAgent,
+    /// The lease is in another namespace than this one, which the request names.
+    OtherNamespace(Namespace),
     /// A query found that the kernel would reject the command.
     Rejected(Rejection),
     /// The command was decided, and the decision is a refusal.

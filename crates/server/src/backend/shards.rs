@@ -263,6 +263,24 @@ impl Backend {
         self.query_rows_max.load(Ordering::Relaxed)
     }
 
+    /// Reads what can no longer change, without waiting until the state around it is durable.
+    ///
+    /// **What would break it.** To read anything that the caller does not know to be durable already: the response would
+    /// reveal a change that a crash undoes.
+    pub(crate) async fn peek<T: Send + 'static>(
+        &self,
+        shard: Shard,
+        peek: impl FnOnce(&Kernel) -> T + Send + 'static,
+    ) -> Result<T, BackendError> {
+        let (send, receive) = oneshot::channel();
+        let queued = self.engine(shard).sequencer().query(Box::new(move |shard| {
+            drop(send.send(peek(shard.kernel())));
+            Box::new(|| ())
+        }));
+        queued.map_err(BackendError::Unavailable)?;
+        receive.await.map_err(|_| BackendError::QueryFailed)
+    }
+
     /// Reads a shard's state. The state that was read is durable when this returns.
     pub(crate) async fn query<T: Send + 'static>(
         &self,

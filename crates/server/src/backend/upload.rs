@@ -117,10 +117,7 @@ pub(crate) async fn receive<B: Body<Data = Bytes, Error: Display> + Send + Unpin
 ) -> Result<ReceivedDocument, UploadError> {
     let max_bytes = backend.settings.json_max;
     if declared.length.is_some_and(|length| length > max_bytes) {
-        // To read the body would send `100 Continue`.
-        if !declared.expects_continue {
-            tokio::spawn(async move { drain(&mut body).await });
-        }
+        discard(declared, body);
         return Err(UploadError::TooLarge { max_bytes });
     }
     let received = receive_chunks(backend, planned, &mut body).await;
@@ -128,6 +125,17 @@ pub(crate) async fn receive<B: Body<Data = Bytes, Error: Display> + Send + Unpin
         drain(&mut body).await;
     }
     received
+}
+
+/// Discards the body of a request that its head refuses, while the response is sent.
+pub(crate) fn discard<B: Body<Data = Bytes, Error: Display> + Send + Unpin + 'static>(
+    declared: DeclaredBody,
+    mut body: B,
+) {
+    // To read the body would send `100 Continue`.
+    if !declared.expects_continue {
+        tokio::spawn(async move { drain(&mut body).await });
+    }
 }
 
 async fn drain<B: Body<Data = Bytes, Error: Display> + Unpin>(body: &mut B) {

@@ -7,6 +7,7 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::Response;
+use identity::Right;
 use kernel::{Action, Command, Shard};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -27,7 +28,7 @@ const GRANT_BYTES: usize = 512;
 #[derive(Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AcquireQuery {
-    /// 1: include the key's document in the response, as `state`.
+    /// 1: include the key's document in the response, as `state`; needs the right `r`.
     include_state: Option<Flag>,
 }
 
@@ -41,6 +42,11 @@ pub(crate) async fn acquire(
     backend.check_not_draining()?;
     let fields: requests::Acquire = parse::body(&body)?;
     let grant = lease_request::grant(&backend.settings, &peer, &fields)?;
+    let include_state = Flag::is_set(query.include_state);
+    if include_state {
+        // `w`, which the grant needs, does not include `r`.
+        parse::require_right(&peer, &grant.namespace, Right::Read)?;
+    }
     let wait = lease_request::wait(&backend.settings, fields.block_seconds)?;
     let shard = backend.shard_of(&grant.namespace);
     let reserve = fields.reserve.unwrap_or(false);
@@ -49,7 +55,7 @@ pub(crate) async fn acquire(
     let command = Command { identity: Some(peer.identity), request, action };
     let correlation = parse::correlation(&headers)?;
     let options = SubmitOptions { wait, ..SubmitOptions::new(&peer.connection, correlation) };
-    submit_for_lease(&backend, shard, command, options, Flag::is_set(query.include_state)).await
+    submit_for_lease(&backend, shard, command, options, include_state).await
 }
 
 pub(crate) async fn rebind(

@@ -7,7 +7,7 @@ use api::schema_types;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use identity::{Right, Role};
+use identity::Right;
 use kernel::AgentName;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -56,7 +56,7 @@ pub(crate) async fn agents(
     Ok(Json(Agents { agents: agents.iter().map(|agent| presented(&namespace, agent)).collect(), cursor }))
 }
 
-/// Agents announce their own state. An operator sets that of any agent, and alone pauses one.
+/// Agents announce their own state. An operator of the namespace sets that of any agent, and alone pauses one.
 pub(crate) async fn set_state(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
@@ -67,12 +67,12 @@ pub(crate) async fn set_state(
     let SetAgent { namespace, state } = parse::body(&body)?;
     let namespace = parse::namespace(namespace.as_deref())?;
     let agent = parse::agent(&id)?;
-    let operator = peer.role == Role::Operator;
+    let operator = peer.operates(Some(&namespace));
     if !operator {
         parse::require_right(&peer, &namespace, Right::Write)?;
     }
     if state == AgentState::Paused {
-        parse::require_operator(&peer)?;
+        parse::require_operator_of(&peer, Some(&namespace))?;
     }
     let correlation = parse::correlation(&headers)?;
     let commands =

@@ -12,7 +12,9 @@ use engine::{Decision, RENEWALS_MAX};
 use kernel::{Action, Credential, LeaseView, Live, Outcome, Rejection, Renewal, Shard, State as LeaseState};
 
 use crate::backend::agents::mark_alive;
-use crate::backend::bulk::{CHUNK, IndexedCommand, IndexedDecision, read_leases, submit_all};
+use crate::backend::bulk::{
+    CHUNK, IndexedCommand, IndexedDecision, leases_elsewhere, read_leases, submit_all,
+};
 use crate::backend::error::BackendError;
 use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, SubmitOptions};
@@ -21,7 +23,7 @@ use crate::parse::idempotency;
 use crate::present::JsonResult;
 use crate::present::bulk::{LeaseTruth, reconciled, results};
 use crate::present::leases::{self, GrantView};
-use crate::present::refusals::{over_limit, refused, rejected};
+use crate::present::refusals::{other_namespace, over_limit, refused, rejected};
 
 const _: () = assert!(Bulk::MAX <= RENEWALS_MAX, "the heartbeats of one shard are one command");
 
@@ -115,9 +117,14 @@ pub(crate) async fn reconcile(
     Ok(Json(Results { results: results.collect() }))
 }
 
-/// Parses the request, and marks its agent as running.
+/// Parses the request, and marks its agent as running. Leases in another namespace than the named one are refused.
 async fn begin(backend: &Backend, body: BulkBody<Bulk>) -> Result<BulkRequest, Refusal> {
-    let request = BulkRequest::parse(backend, body)?;
+    let mut request = BulkRequest::parse(backend, body)?;
+    if request.is_namespace_named {
+        for index in leases_elsewhere(backend, &request.namespace, request.by_shard()).await? {
+            request.credentials[index] = Err(other_namespace(&request.namespace));
+        }
+    }
     if let Some(agent) = &request.agent {
         mark_alive(backend, &request.peer, &request.namespace, agent, request.correlation).await?;
     }

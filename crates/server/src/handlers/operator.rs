@@ -1,4 +1,7 @@
 //! What operators do: revoke and reclaim leases, pause grants, set quotas, delete namespaces.
+//!
+//! **Invariant.** An operator acts in the namespaces of its certificate and nowhere else; what concerns all namespaces
+//! needs a certificate for `*`. A lease elsewhere is reported like one that was never issued.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +18,7 @@ use kernel::{
 };
 
 use crate::backend::error::BackendError;
+use crate::backend::leases::visible_lease;
 use crate::backend::lists;
 use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, SubmitOptions};
@@ -57,6 +61,7 @@ async fn act_on_lease(
     let sent = SentAction { headers, body: id.as_bytes(), part: "" };
     let command = command(peer, action(lease), sent)?;
     let options = SubmitOptions::new(&peer.connection, parse::correlation(headers)?);
+    visible_lease(backend, lease, |namespace| peer.operates(Some(namespace))).await?;
     let read = move |kernel: &Kernel, at: Moment, _: &Decision| (kernel.lease(lease, at.now).ok(), at);
     let (decision, (view, moment)) = backend.submit(shard, command, options, read).await?;
     match view.filter(|_| decision.response().is_some()) {
@@ -75,6 +80,7 @@ pub(crate) async fn revoke(
     let fields: requests::Party = parse::body(&body)?;
     let party = parse::operator::party(&fields)?;
     let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = &party;
+    parse::require_operator_of(&peer, Some(namespace))?;
     let shard = backend.shard_of(namespace);
     let sent = SentAction { headers: &headers, body: &body, part: "" };
     let decision = submit(&backend, &peer, shard, Action::RevokeAll(party), sent).await?;
@@ -131,6 +137,7 @@ pub(crate) async fn delete_namespace(
 ) -> JsonResult<responses::Done> {
     parse::require_operator(&peer)?;
     let namespace = parse::namespace(Some(&name))?;
+    parse::require_operator_of(&peer, Some(&namespace))?;
     let shard = backend.shard_of(&namespace);
     let action = Action::DropNamespace(namespace);
     let sent = SentAction { headers: &headers, body: name.as_bytes(), part: "" };
@@ -151,7 +158,8 @@ struct SentAction<'a> {
     part: &'static str,
 }
 
-/// Submits an action to the namespace's shard; without a namespace, to all shards.
+/// Submits an action to the namespace's shard; without a namespace, to all shards. Refuses a peer that is not an operator
+/// of the namespace, or of all.
 async fn submit_to_scope(
     backend: &Backend,
     peer: &Peer,
@@ -159,6 +167,7 @@ async fn submit_to_scope(
     action: &Action,
     sent: SentAction<'_>,
 ) -> JsonResult<responses::Done> {
+    parse::require_operator_of(peer, namespace)?;
     let shards: Vec<Shard> = match namespace {
         Some(namespace) => vec![backend.shard_of(namespace)],
         None => backend.shards().collect(),
@@ -204,7 +213,8 @@ pub(crate) async fn quotas(
     for shard in backend.shards() {
         policies.extend(lists::policies(&backend, shard).await?);
     }
-    let quotas = policies.iter().map(|(scope, policy)| scope_quota(scope, policy)).collect();
+    let visible = policies.iter().filter(|(scope, _)| peer.operates(scope.namespace.as_ref()));
+    let quotas = visible.map(|(scope, policy)| scope_quota(scope, policy)).collect();
     Ok(Json(responses::Quotas { quotas }))
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct ReadQuery {
     /// Name of the key.
     #[param(value_type = Key)]
     key: Option<String>,
-    /// The namespace, for a read without a lease; `default` if missing.
+    /// The namespace, which must be the lease's own; `default` if missing.
     #[param(value_type = Option<Namespace>)]
     namespace: Option<String>,
     /// 1: read the last committed version without a lease.
@@ -78,7 +78,8 @@ fn access(
     let namespace = parse::namespace(query.namespace.as_deref())?;
     if !Flag::is_set(query.public) {
         let credential = parse::credential_header(&backend.key, headers)?;
-        return Ok(ReadAccess::Lease(peer.identity.clone(), credential));
+        parse::require_right(peer, &namespace, Right::Read)?;
+        return Ok(ReadAccess::Lease { identity: peer.identity.clone(), credential, namespace });
     }
     parse::require_right(peer, &namespace, Right::PublicRead)?;
     // A public read needs no credential, but refuses an invalid one.

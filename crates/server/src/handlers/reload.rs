@@ -15,7 +15,7 @@ pub(crate) async fn reload(
     Extension(peer): Extension<Peer>,
     reloader: Option<Extension<Arc<Reloader>>>,
 ) -> JsonResult<responses::Reloaded> {
-    parse::require_operator(&peer)?;
+    parse::require_operator_of(&peer, None)?;
     let Some(Extension(reloader)) = reloader else {
         let detail = "only on the Unix socket of a server with mTLS: lockd reload --unix PATH";
         return Err(Refusal::new(Code::Forbidden, detail).into());

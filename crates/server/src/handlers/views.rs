@@ -6,11 +6,11 @@ use api::{Code, Refusal, responses, schema_types};
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use identity::Right;
-use kernel::{Bundle, Cursor, LeaseView, Predicate, Shard, Token};
+use kernel::{Bundle, Cursor, LeaseView, Namespace, Predicate, Shard, Token};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::backend::error::BackendError;
+use crate::backend::leases::visible_lease;
 use crate::backend::lists;
 use crate::backend::shards::{Backend, ShardView};
 use crate::parse;
@@ -18,7 +18,7 @@ use crate::parse::query::Query;
 use crate::peer::Peer;
 use crate::present::JsonResult;
 use crate::present::leases::{self, KeyDescription, public_lease};
-use crate::present::refusals::{bad_cursor, no_such_key, no_such_lease};
+use crate::present::refusals::{bad_cursor, no_such_key};
 
 /// The most leases on a page.
 const PAGE_MAX: usize = 1000;
@@ -95,15 +95,8 @@ pub(crate) async fn lease(
     Extension(peer): Extension<Peer>,
     Path(id): Path<String>,
 ) -> JsonResult<responses::Lease> {
-    let id = parse::public_id(&id)?;
-    let shard = backend.shard_of_lease(id)?;
-    let read = move |view: &ShardView<'_>| (view.kernel.lease(id, view.now), view.moment);
-    let (view, moment) = backend.query(shard, read).await?;
-    let view = view.map_err(BackendError::Rejected)?;
-    // Not "forbidden": that would reveal the namespace of a lease that the client may not read.
-    if !peer.rights.allows(view.namespace.as_str(), Right::Read) {
-        return Err(no_such_lease().into());
-    }
+    let may_read = |namespace: &Namespace| peer.rights.allows(namespace.as_str(), Right::Read);
+    let (view, moment) = visible_lease(&backend, parse::public_id(&id)?, may_read).await?;
     Ok(Json(public_lease(&backend, &view, &moment)))
 }
 

@@ -9,10 +9,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::{Extension, Json};
 use engine::document::DocumentLocation;
-use kernel::{Action, Command, Commit, Credential, Location, Removal, ResourceName, Write};
+use identity::Right;
+use kernel::{Action, Command, Commit, Credential, Location, Removal, ResourceName, Shard, Write};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::backend::leases::check_namespace;
 use crate::backend::shards::{Backend, SubmitOptions};
 use crate::backend::upload::{self, DeclaredBody, PlannedWrite, ReceivedContent};
 use crate::parse::query::{Flag, Query};
@@ -20,7 +22,7 @@ use crate::parse::{self, Conditions, Headers, idempotency};
 use crate::peer::Peer;
 use crate::present::JsonResult;
 use crate::present::etag::etag_text;
-use crate::present::refusals::refused;
+use crate::present::refusals::{RefusalResponse, refused};
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -28,8 +30,7 @@ pub(crate) struct WriteQuery {
     /// Name of the key.
     #[param(value_type = Key)]
     key: Option<String>,
-    /// Accepted and ignored: the lease determines the namespace.
-    #[expect(dead_code, reason = "every call that takes a query takes it")]
+    /// The namespace, which must be the lease's own; `default` if missing.
     #[param(value_type = Option<Namespace>)]
     namespace: Option<String>,
     /// 1: release the lease in the same atomic step.
@@ -44,9 +45,14 @@ pub(crate) async fn update(
     body: Body,
 ) -> JsonResult<responses::Committed> {
     let key = parse::required_key(query.key.as_deref())?;
-    let credential = parse::credential_header(&backend.key, &headers)?;
-    let shard = backend.shard_of_lease(credential.lease)?;
     let conditions = parse::conditions(&headers)?;
+    let (credential, shard) = match lease(&backend, &peer, &query, &key, &headers).await {
+        Ok(found) => found,
+        Err(refusal) => {
+            upload::discard(declared_body(&headers), body);
+            return Err(refusal);
+        }
+    };
     let release = Flag::is_set(query.release);
     let write = write(credential, key.clone(), &conditions, release);
     let planned = PlannedWrite {
@@ -83,12 +89,12 @@ pub(crate) async fn remove(
     Headers(headers): Headers,
 ) -> JsonResult<responses::Removed> {
     let key = parse::required_key(query.key.as_deref())?;
-    let credential = parse::credential_header(&backend.key, &headers)?;
-    let shard = backend.shard_of_lease(credential.lease)?;
+    let conditions = parse::conditions(&headers)?;
     let release = Flag::is_set(query.release);
     let sent: [&[u8]; 2] = [key.as_str().as_bytes(), &[u8::from(release)]];
     let request = idempotency::key(&headers, api::path::REMOVE_STATE, &sent)?;
-    let write = write(credential, key, &parse::conditions(&headers)?, release);
+    let (credential, shard) = lease(&backend, &peer, &query, &key, &headers).await?;
+    let write = write(credential, key, &conditions, release);
     let action = Action::Remove(Removal { write });
     let command = Command { identity: Some(peer.identity), request, action };
     let options = SubmitOptions::new(&peer.connection, parse::correlation(&headers)?);
@@ -99,6 +105,21 @@ pub(crate) async fn remove(
         }
         _ => Err(refused(&decision, None).into()),
     }
+}
+
+/// The lease in `X-Lease-ID`, in the namespace that the query names, of a peer that may write there.
+async fn lease(
+    backend: &Backend,
+    peer: &Peer,
+    query: &WriteQuery,
+    key: &ResourceName,
+    headers: &HeaderMap,
+) -> Result<(Credential, Shard), RefusalResponse> {
+    let namespace = parse::namespace(query.namespace.as_deref())?;
+    let credential = parse::credential_header(&backend.key, headers)?;
+    parse::require_right(peer, &namespace, Right::Write)?;
+    check_namespace(backend, &peer.identity, credential, (&namespace, key)).await?;
+    Ok((credential, backend.shard_of_lease(credential.lease)?))
 }
 
 fn declared_body(headers: &HeaderMap) -> DeclaredBody {

@@ -341,7 +341,7 @@ fn writes(call: ApiCall) -> ApiCall {
         )
         .changes()
         .refuses(&INVALID_CREDENTIAL)
-        .refuses(&[InvalidKey, MissingKey, MissingLeaseId])
+        .refuses(&[InvalidKey, MissingKey, MissingLeaseId, Forbidden])
         .refuses(&[FencingMismatch, VersionConflict, EtagMismatch, InvalidState])
 }
 

@@ -27,6 +27,7 @@ use tower::ServiceExt;
 use crate::backend::shards::Backend;
 use crate::handlers::acquire;
 use crate::handlers::holder;
+use crate::http::browser_guard::BrowserGuard;
 use crate::http::connections::{ConnectionUse, Connections};
 use crate::http::observer::RequestObserver;
 use crate::http::reload::Reloader;
@@ -60,6 +61,7 @@ struct ConnectionContext {
     observer: Arc<RequestObserver>,
     /// `None` without mutual TLS.
     revocation: Option<RevocationCheck>,
+    guard: BrowserGuard,
     peer: Peer,
     body_limits: BodyLimits,
     responses: ResponseWatch,
@@ -72,6 +74,7 @@ struct ConnectionContext {
 pub(crate) struct ConnectionSetup<'a> {
     pub(crate) routes: &'a Routes,
     pub(crate) revocation: Option<&'a RevocationCheck>,
+    pub(crate) guard: &'a BrowserGuard,
     pub(crate) body_limits: BodyLimits,
     pub(crate) responses: ResponseWatch,
     pub(crate) allowed: ConnectionUse,
@@ -80,12 +83,13 @@ pub(crate) struct ConnectionSetup<'a> {
 
 impl ConnectionService {
     pub(crate) fn new(backend: &Arc<Backend>, peer: Peer, setup: ConnectionSetup<'_>) -> ConnectionService {
-        let ConnectionSetup { routes, revocation, body_limits, responses, allowed, reloader } = setup;
+        let ConnectionSetup { routes, revocation, guard, body_limits, responses, allowed, reloader } = setup;
         ConnectionService(Arc::new(ConnectionContext {
             backend: Arc::clone(backend),
             router: routes.router.clone(),
             observer: Arc::clone(&routes.observer),
             revocation: revocation.cloned(),
+            guard: guard.clone(),
             peer,
             body_limits,
             responses,
@@ -94,12 +98,13 @@ impl ConnectionService {
         }))
     }
 
-    /// Without authentication: every client is this peer.
+    /// Without authentication, as on a Unix socket: every client is this peer.
     pub fn unauthenticated(backend: &Arc<Backend>, peer: Peer, stall_timeout: Duration) -> ConnectionService {
         let body_limits = BodyLimits { stall_timeout, bytes_per_second_min: 1 };
         let setup = ConnectionSetup {
             routes: &Routes::new(backend),
             revocation: None,
+            guard: &BrowserGuard::unix(),
             body_limits,
             responses: ResponseWatch::default(),
             allowed: ConnectionUse::Everything,
@@ -152,6 +157,10 @@ impl ConnectionContext {
     }
 
     async fn dispatch<B: RequestBody>(&self, request: Request<B>) -> Response {
+        if let Err(refusal) = self.guard.check(&request) {
+            tracing::debug!(reason = %refusal.detail, "request of a web page refused");
+            return RefusalResponse(refusal).into_response();
+        }
         let response = match FastPath::find(&request) {
             Some(call) => {
                 let handle = async |request| call.handle(self, request).await;

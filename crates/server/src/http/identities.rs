@@ -18,6 +18,11 @@ const SERVER: &str = "server.pem";
 /// The client's identity file that the first start creates in the data directory.
 pub const CLIENT: &str = "client.pem";
 
+/// The server's identity file. In the data directory it is created at the first start.
+pub(crate) fn server_file(bundle: Option<&Path>, data_dir: &Path) -> PathBuf {
+    bundle.map_or_else(|| data_dir.join(SERVER), Path::to_path_buf)
+}
+
 /// TLS of a server: its certificate, its CA, and the revoked certificates.
 #[derive(Clone)]
 pub struct Tls {

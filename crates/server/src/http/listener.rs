@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::backend::shards::Backend;
+use crate::http::browser_guard::BrowserGuard;
 use crate::http::connection::{ConnectionService, ConnectionSetup, RevocationCheck};
 use crate::http::connections::{ConnectionLimit, ConnectionUse, Connections, SocketKind};
 use crate::http::handshakes::{HandshakeSlot, Handshakes};
@@ -32,6 +33,7 @@ use crate::http::response_watch::ResponseWatch;
 use crate::http::router::Routes;
 use crate::http::timeouts::{BodyLimits, IdleTimeoutStream};
 use crate::peer::{ConnectionEnd, Peer, PeerConnection};
+use crate::settings::HostNames;
 
 /// Limits and timeouts of connections.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +64,8 @@ impl ConnectionLimits {
 
 /// A socket that the server listens on.
 pub(crate) enum Listener {
-    /// Plain HTTP: every client is this peer.
-    Plain(TcpListener, Peer),
+    /// Plain HTTP: every client is this peer. The names are those of this machine, beside the usual ones.
+    Plain(TcpListener, Peer, HostNames),
     /// A Unix socket: every client is this peer.
     Unix(UnixListener, Peer),
     /// Mutual TLS.
@@ -91,10 +93,16 @@ pub(crate) async fn serve(listeners: Vec<Listener>, context: ListenerContext) {
             Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.denylist, &context.backend)),
             Listener::Plain(..) | Listener::Unix(..) => None,
         };
+        let guard = match &listener {
+            Listener::Plain(listener, _, allowed_hosts) => BrowserGuard::plain(listener, allowed_hosts),
+            Listener::Unix(..) => BrowserGuard::unix(),
+            Listener::Tls(..) => BrowserGuard::tls(),
+        };
         revocation = revocation.or(revocation_check.clone());
         let acceptor = Acceptor {
             routes: Routes::new(&context.backend),
             revocation: revocation_check,
+            guard,
             handshakes: Arc::clone(&handshakes),
             refusals: RefusalLog::default(),
             context: context.clone(),
@@ -145,6 +153,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(1);
 struct Acceptor {
     routes: Routes,
     revocation: Option<RevocationCheck>,
+    guard: BrowserGuard,
     handshakes: Arc<Handshakes>,
     refusals: RefusalLog,
     context: ListenerContext,
@@ -169,7 +178,7 @@ impl Acceptor {
     async fn accept_one(self: &Arc<Self>, listener: &Listener) -> std::io::Result<()> {
         let acceptor = Arc::clone(self);
         match listener {
-            Listener::Plain(listener, peer) => {
+            Listener::Plain(listener, peer, _) => {
                 let (stream, address) = listener.accept().await?;
                 let (stream, peer) = (without_delay(stream), peer.on_connection(Some(address)));
                 tokio::spawn(async move { acceptor.serve(stream, peer, SocketKind::Tcp).await });
@@ -271,6 +280,7 @@ impl Acceptor {
         let setup = ConnectionSetup {
             routes: &self.routes,
             revocation: self.revocation.as_ref(),
+            guard: &self.guard,
             body_limits: limits.of_bodies(),
             responses,
             allowed,

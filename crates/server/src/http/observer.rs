@@ -87,13 +87,14 @@ impl OperatorAct {
 }
 
 impl RequestInfo {
-    /// Also checks the correlation id.
+    /// Also checks that no header is ambiguous, and the correlation id.
     fn new<B>(
         request: &Request<B>,
         path: &'static str,
         peer: Option<&Peer>,
     ) -> (RequestInfo, Result<(), Refusal>) {
-        let checked = parse::correlation(request.headers()).map(|_| ());
+        let headers = request.headers();
+        let checked = parse::check_single(headers).and_then(|()| parse::correlation(headers).map(drop));
         let correlation = request.headers().get(&parse::CORRELATION_ID).filter(|_| checked.is_ok()).cloned();
         let span = tracing::debug_span!(
             "request",

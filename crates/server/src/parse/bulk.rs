@@ -53,6 +53,8 @@ pub(crate) struct BulkRequest {
     pub(crate) peer: Peer,
     pub(crate) correlation: u128,
     pub(crate) namespace: Namespace,
+    /// Whether the request names the namespace: then every lease must be in it.
+    pub(crate) is_namespace_named: bool,
     /// The agent that sends the request. The peer may write in the namespace if there is one.
     pub(crate) agent: Option<AgentName>,
     /// The credentials as they were sent.
@@ -71,6 +73,7 @@ impl BulkRequest {
             let detail = format!("lease_ids is empty or longer than the limit: max={}", Bulk::MAX);
             return Err(Refusal::new(Code::InvalidBody, detail));
         }
+        let is_namespace_named = namespace.is_some();
         let namespace = parse::namespace(namespace.as_deref())?;
         let agent = agent_id.as_deref().map(parse::agent).transpose()?;
         let correlation = parse::correlation(&headers)?;
@@ -85,7 +88,7 @@ impl BulkRequest {
             Ok((credential, backend.shard_of_lease(credential.lease)?))
         };
         let credentials = ids.iter().map(located).collect();
-        Ok(BulkRequest { peer, correlation, namespace, agent, ids, credentials })
+        Ok(BulkRequest { peer, correlation, namespace, is_namespace_named, agent, ids, credentials })
     }
 
     /// The accepted credentials by shard, each with its index in the request.

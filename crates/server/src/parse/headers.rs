@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use api::{Code, Refusal, header};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, header as http};
 use kernel::{Credential, Etag, Token, Version};
 
 use crate::backend::credential::StoreKey;
@@ -23,6 +23,37 @@ pub(crate) static CORRELATION_ID: HeaderName = HeaderName::from_static(header::C
 /// The headers that change what a request does.
 pub(crate) static REQUEST_HEADERS: [&HeaderName; 4] =
     [&LEASE_ID, &FENCING_TOKEN, &IF_VERSION, &IF_STATE_ETAG];
+
+/// Headers that decide what a request does, or whether it may: each at most once. Two values would be understood
+/// differently by a proxy, which takes the last, and by a server, which takes the first.
+static SINGLE_HEADERS: [HeaderName; 12] = [
+    HeaderName::from_static(header::LEASE_ID),
+    HeaderName::from_static(header::FENCING_TOKEN),
+    HeaderName::from_static(header::IF_VERSION),
+    HeaderName::from_static(header::IF_STATE_ETAG),
+    HeaderName::from_static(header::IDEMPOTENCY_KEY),
+    HeaderName::from_static(header::CORRELATION_ID),
+    HeaderName::from_static("last-event-id"),
+    http::HOST,
+    http::ORIGIN,
+    http::CONTENT_TYPE,
+    http::RANGE,
+    http::IF_RANGE,
+];
+
+/// Refuses a request with two values of a header that has one.
+pub(crate) fn check_single(headers: &HeaderMap) -> Result<(), Refusal> {
+    // No header has two values: nearly every request.
+    if headers.len() == headers.keys_len() {
+        return Ok(());
+    }
+    match SINGLE_HEADERS.iter().find(|name| headers.get_all(*name).iter().nth(1).is_some()) {
+        Some(name) => {
+            Err(Refusal::new(Code::InvalidBody, format!("the header is sent more than once: header={name}")))
+        }
+        None => Ok(()),
+    }
+}
 
 /// The headers of a request, moved out of it.
 pub(crate) struct Headers(pub(crate) HeaderMap);

@@ -119,6 +119,24 @@ pub(crate) fn require_right(peer: &Peer, namespace: &Namespace, right: Right) ->
     Err(Refusal::new(Code::Forbidden, detail))
 }
 
+/// Refuses a peer that is not an operator of the namespace; `None` stands for all namespaces.
+pub(crate) fn require_operator_of(peer: &Peer, namespace: Option<&Namespace>) -> Result<(), Refusal> {
+    require_operator(peer)?;
+    if peer.operates(namespace) {
+        return Ok(());
+    }
+    let detail = match namespace {
+        Some(name) => {
+            format!("the certificate makes no operator of this namespace: namespace={}", name.as_str())
+        }
+        None => {
+            "this concerns all namespaces, and so needs an operator's certificate for `*`; name a namespace"
+                .to_string()
+        }
+    };
+    Err(Refusal::new(Code::Forbidden, detail))
+}
+
 /// Refuses a peer that is not an operator.
 pub(crate) fn require_operator(peer: &Peer) -> Result<(), Refusal> {
     match peer.role {

@@ -6,7 +6,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::waiters::{Advice, Blocked};
 use engine::{Decision, ExceededLimit, Unavailable};
-use kernel::{BoundedTable, DocumentTag, InvalidRecord, Outcome, Rejection};
+use kernel::{BoundedTable, DocumentTag, InvalidRecord, Namespace, Outcome, Rejection};
 use store::{ErrorKind, StoreError};
 
 use crate::backend::error::BackendError;
@@ -64,6 +64,7 @@ impl IntoRefusal for BackendError {
             BackendError::QueryFailed => Refusal::new(Code::Unavailable, "the server failed; retry"),
             BackendError::NoSuchLease => no_such_lease(),
             BackendError::NoSuchAgent => no_such_agent(),
+            BackendError::OtherNamespace(namespace) => other_namespace(&namespace),
             BackendError::Rejected(rejection) => rejected(&rejection),
             BackendError::Refused(decision) => refused(&decision, None),
         }
@@ -107,6 +108,12 @@ pub(crate) fn no_such_agent() -> Refusal {
 
 pub(crate) fn no_such_key() -> Refusal {
     Refusal::new(Code::NotFound, "no such key")
+}
+
+pub(crate) fn other_namespace(namespace: &Namespace) -> Refusal {
+    let detail =
+        "the lease is in another namespace than the request, whose `namespace` is `default` if missing";
+    Refusal::new(Code::NotHeld, format!("{detail}: namespace={}", namespace.as_str()))
 }
 
 pub(crate) fn wrong_lease() -> Refusal {

@@ -121,7 +121,7 @@ async fn serve(config: Config) -> Result<(), String> {
     assert!([200, 403, 410, 413, 429].contains(&status), "{status} {reply}");
     if over_tcp {
         let mut socket = tokio::net::TcpStream::connect(address).await.expect("it listens");
-        let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         socket.write_all(request).await.expect("it reads");
         let mut response = String::new();
         socket.read_to_string(&mut response).await.expect("it answers");

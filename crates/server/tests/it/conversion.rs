@@ -1,7 +1,8 @@
 //! Stores of format 1 are converted when they are opened: every lease, document, holder and idempotency entry is found,
 //! and found again after the next start.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,6 +30,10 @@ fn unpack(name: &str) -> (TempDir, Value) {
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("writable");
+    // The test's temporary directory, the store and what is in it.
+    for dir in to.ancestors().take(2) {
+        let _ = fs::set_permissions(dir, Permissions::from_mode(0o700));
+    }
     for entry in fs::read_dir(from).expect("readable") {
         let (from, name) = entry.map(|entry| (entry.path(), entry.file_name())).expect("readable");
         let to = to.join(name);
@@ -37,6 +42,7 @@ fn copy(from: &Path, to: &Path) {
             continue;
         }
         fs::copy(&from, &to).expect("writable");
+        fs::set_permissions(&to, Permissions::from_mode(0o600)).expect("ours");
         if from.extension().is_some_and(|extension| extension == "seg") {
             // Without the zeros at its end.
             let file = fs::OpenOptions::new().write(true).open(&to).expect("writable");

@@ -113,6 +113,25 @@ async fn a_body_without_end_is_refused_as_soon_as_it_is_too_long() {
     nobody_holds(&server, "k").await;
 }
 
+/// A write that is refused by its head (a missing right, another namespace) closed the connection under a client that was
+/// still sending its document: it got a broken pipe instead of the refusal.
+#[tokio::test]
+async fn a_long_document_that_its_head_refuses_gets_the_refusal() {
+    let server = server().await;
+    let reply = ask(&server, "POST /v1/acquire", r#"{"key":"k","ttl_seconds":60}"#).await;
+    let lease =
+        reply.split(r#""lease_id":""#).nth(1).and_then(|rest| rest.split('"').next()).expect("a lease");
+    let document = format!(r#""{}""#, "x".repeat(16 << 20));
+    let head = format!(
+        "POST /v1/update_state?key=k&namespace=other HTTP/1.1\r\nx-lease-id: {lease}\r\nhost: h\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n",
+        document.len()
+    );
+    let mut stream = connect(&server).await;
+    within("it reads", stream.write_all((head + &document).as_bytes())).await.expect("it reads to the end");
+    assert!(rest(stream).await.contains(r#""error":"not_held""#));
+}
+
 /// It requests a long document repeatedly, and reads nothing: the buffers fill, and the idle timeout runs.
 #[tokio::test]
 async fn a_client_that_does_not_read_loses_its_connection() {

@@ -64,7 +64,7 @@ async fn sees_nothing(bob: &Server, inside: &Inside) {
     for lease in [&inside.key, &inside.file] {
         let public = lease["public_id"].as_str().expect("a name");
         let (status, reply) = bob.get(&format!("/v1/leases/{public}")).await;
-        let unknown = bob.get(&format!("/v1/leases/L-{}{}", "0".repeat(19), "f".repeat(13))).await;
+        let unknown = bob.get(&format!("/v1/leases/{}{:016x}", &public[..18], 1)).await;
         assert_eq!((status, reply), unknown, "as if it had never been");
     }
 }

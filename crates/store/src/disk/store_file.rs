@@ -12,6 +12,8 @@
 //!
 //! Version 1 had no format and no MAC: 36 bytes, the last four of them the CRC32C of the rest.
 
+use crate::slot_map::SlotMap;
+
 /// The parameters that are fixed when a store is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreFile {
@@ -75,6 +77,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<StoredFile, &'static str> {
         shards: u32::from_le_bytes(rest[12..16].try_into().expect("four bytes")),
         store_id: u128::from_le_bytes(rest[16..32].try_into().expect("sixteen bytes")),
     };
+    if !(1..=SlotMap::SHARDS_MAX).contains(&file.shards) {
+        return Err("the store file names no shards, or more than a store has");
+    }
     match u32::from_le_bytes(rest[8..12].try_into().expect("four bytes")) {
         legacy::VERSION if bytes.len() == legacy::BYTES => Ok(StoredFile::Legacy(file)),
         VERSION if bytes.len() == BYTES && rest[32..SIGNED] == FORMAT.to_le_bytes() => {
@@ -133,6 +138,16 @@ mod tests {
     fn golden_bytes_of_version_1_decode() {
         let golden = bytes("6c6f636b6473746f010000000300000002010000000000000000000000000000170378d4");
         assert_eq!(decode(&golden), Ok(StoredFile::Legacy(FILE)));
+    }
+
+    /// With 4,294,967,295 shards and a valid checksum, `store dump` did not end, and a server created logs until the disk
+    /// was full.
+    #[test]
+    fn a_number_of_shards_that_no_store_has_is_refused() {
+        for shards in [0, SlotMap::SHARDS_MAX + 1, u32::MAX] {
+            assert!(decode(&encode(StoreFile { shards, ..FILE }, &[7; 32])).is_err(), "{shards}");
+        }
+        assert!(decode(&encode(StoreFile { shards: SlotMap::SHARDS_MAX, ..FILE }, &[7; 32])).is_ok());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
+use cli::untrusted::{escape, escape_lines};
 use identity::{CaKey, Certificate, ClientBundle, Denylist, PeerIdentity, ServerBundle, UnixTime};
 use serde_json::{Value, json};
 
@@ -88,7 +89,7 @@ impl IdentityReport {
     /// Prints the report. A closed pipe is no failure: the files are written already.
     pub(crate) fn print(self, format: OutputFormat) {
         let text = match format {
-            OutputFormat::Json => format!("{}\n", Field::Group(self.0).json()),
+            OutputFormat::Json => escape_lines(&Field::Group(self.0).json().to_string()) + "\n",
             OutputFormat::Text => self.0.iter().map(|(name, field)| field.lines(name, "")).collect(),
         };
         drop(std::io::stdout().write_all(text.as_bytes()));
@@ -111,12 +112,12 @@ impl Field {
     /// The text form.
     fn lines(&self, name: &str, indent: &str) -> String {
         match self {
-            Field::Text(text) => format!("{indent}{name}: {}\n", mask_control(text)),
+            Field::Text(text) => format!("{indent}{name}: {}\n", escape(text)),
             Field::Number(_) => String::new(),
             Field::Flag(flag) => format!("{indent}{name}: {}\n", if *flag { "yes" } else { "no" }),
             Field::List(items) if items.is_empty() => format!("{indent}{name}: none\n"),
             Field::List(items) => items.iter().fold(format!("{indent}{name}:\n"), |lines, item| {
-                lines + indent + "  " + &mask_control(item) + "\n"
+                lines + indent + "  " + &escape(item) + "\n"
             }),
             Field::Group(fields) => {
                 fields.iter().fold(format!("{indent}{name}:\n"), |lines, (name, field)| {
@@ -130,9 +131,4 @@ impl Field {
 pub(crate) fn rfc3339(time: UnixTime) -> String {
     let time = UNIX_EPOCH + Duration::from_secs(time.as_secs());
     humantime::format_rfc3339_seconds(time).to_string()
-}
-
-/// Masks control characters: the names in certificates are untrusted, and a terminal would interpret them.
-fn mask_control(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

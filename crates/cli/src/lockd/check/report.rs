@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use cli::remote::quoted;
-use cli::stderr::escape_control;
+use cli::untrusted::{escape, escape_lines};
 use serde::Serialize;
 use store::disk::{CutPlace, TornTail};
 use store::{Damage, LsnRange};
@@ -86,13 +86,13 @@ impl Report {
     }
 
     pub(super) fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain data") + "\n"
+        escape_lines(&serde_json::to_string_pretty(self).expect("plain data")) + "\n"
     }
 
     pub(super) fn text(&self) -> String {
         let lines = self.shards.iter().map(ShardReport::line).chain(self.findings.iter().map(Finding::lines));
         let verdict = if self.sound { "sound" } else { "damaged" };
-        format!("{}{verdict}: store={}\n", lines.collect::<String>(), escape_control(&self.store))
+        format!("{}{verdict}: store={}\n", lines.collect::<String>(), escape(&self.store))
     }
 }
 
@@ -186,10 +186,10 @@ impl Finding {
             FindingKind::TornTail => "torn tail",
             FindingKind::Damage => "damage",
         };
-        let mut line = format!("{kind}: {}; {}:", escape_control(&self.what), self.advice);
+        let mut line = format!("{kind}: {}; {}:", escape(&self.what), self.advice);
         let mut add = |name: &str, value: Option<String>| {
             if let Some(value) = value {
-                write!(line, " {name}={}", escape_control(&value)).expect("memory");
+                write!(line, " {name}={}", escape(&value)).expect("memory");
             }
         };
         add("shard", self.shard.map(|shard| shard.to_string()));
@@ -197,7 +197,7 @@ impl Finding {
         add("lsns", self.first_lsn.zip(self.last_lsn).map(|(first, last)| format!("{first}-{last}")));
         add("file", self.file.clone());
         add("offset", self.offset.map(|offset| offset.to_string()));
-        let command = self.cut_command.as_ref().map(|command| format!("  {}\n", escape_control(command)));
+        let command = self.cut_command.as_ref().map(|command| format!("  {}\n", escape(command)));
         format!("{}\n{}", line.trim_end_matches(':'), command.unwrap_or_default())
     }
 }

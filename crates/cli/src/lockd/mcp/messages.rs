@@ -1,6 +1,7 @@
 //! The text of tool results: the facts, and what to do NEXT.
 //!
-//! Untrusted names are escaped so that they cannot start a new line and imitate a message of lockd.
+//! **Invariant.** Everything that a client wrote (names, owners, reasons, keys, documents) is quoted and escaped, on one
+//! line: it cannot pass for lockd's own words, of which `NEXT:` is the one that an agent follows.
 
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,7 +10,7 @@ use api::agents::{ManifestOutcome, ReconciledLease, ResourceState, Verdict};
 use api::responses::{Committed, Granted, Lease};
 use cli::remote::agents::conflicts;
 use cli::remote::client_failure;
-use cli::stderr::escape_control;
+use cli::untrusted::{escape, quote};
 use lockd_client::{DocumentState, Error, Kind, LossReason};
 
 use super::lease_table::{Handle, LeaseInfo};
@@ -28,7 +29,7 @@ pub(super) fn granted(info: &LeaseInfo) -> String {
          It is renewed automatically while this connection is open; without renewal it expires at {until}.\n\
          NEXT: do your work, pass the fencing token to any system that checks it, and call release with handle={} when done.\n",
         covered(&info.granted),
-        escape_control(namespace),
+        quote(namespace),
         info.handle,
         info.granted.fencing_token,
         info.handle,
@@ -63,8 +64,8 @@ pub(super) fn no_longer_held(found: &ReconciledLease) -> String {
     let name = found.lease_id.split('.').next().unwrap_or_default();
     format!(
         "GONE: public_id={} is no longer yours: {}. NEXT: stop the work under it, and call manifest or acquire again.\n",
-        escape_control(name),
-        escape_control(why.unwrap_or("the server has no record of it"))
+        quote(name),
+        escape(why.unwrap_or("the server has no record of it"))
     )
 }
 
@@ -84,7 +85,7 @@ pub(super) fn judged(judged: &ManifestOutcome, release: &[LeaseInfo]) -> String 
     let backoff = judged.backoff_ms.unwrap_or_default();
     let (what, next) = match judged.verdict {
         Verdict::Paused => {
-            let why = escape_control(judged.detail.as_deref().unwrap_or("this agent is paused"));
+            let why = escape(judged.detail.as_deref().unwrap_or("this agent is paused"));
             (format!("PAUSED: {why}"), "tell the user. When that is resolved,".to_string())
         }
         Verdict::Die if !release.is_empty() => {
@@ -129,7 +130,7 @@ pub(super) fn refused(error: &Error) -> String {
 
 /// A call with invalid arguments.
 pub(super) fn invalid(what: &str) -> String {
-    format!("REFUSED: {}. NEXT: correct the arguments.\n", escape_control(what))
+    format!("REFUSED: {}. NEXT: correct the arguments.\n", escape(what))
 }
 
 /// The connection holds the maximum number of leases.
@@ -146,7 +147,8 @@ pub(super) fn no_handle(handle: Handle, live: &[LeaseInfo]) -> String {
 
 pub(super) fn key_not_held(key: &str) -> String {
     format!(
-        "REFUSED: this connection does not hold the key {key:?}. NEXT: acquire it, and read its document again.\n"
+        "REFUSED: this connection does not hold the key {}. NEXT: acquire it, and read its document again.\n",
+        quote(key)
     )
 }
 
@@ -167,7 +169,7 @@ fn list(live: &[LeaseInfo]) -> String {
 
 /// The holders of a resource.
 pub(super) fn resource(state: &ResourceState, own: &[LeaseInfo]) -> String {
-    let name = escape_control(&format!("{}:{}", state.kind, state.name));
+    let name = quote(&format!("{}:{}", state.kind, state.name));
     if state.leases.is_empty() {
         return format!("FREE: no lease on {name}, waiters={}.\n", state.waiters);
     }
@@ -189,19 +191,19 @@ pub(super) fn resource(state: &ResourceState, own: &[LeaseInfo]) -> String {
 }
 
 fn holder(lease: &Lease, yours: Option<&LeaseInfo>) -> String {
-    let mut text = format!("- by {}", lease.holder);
+    let mut text = format!("- by {}", quote(&lease.holder));
     if lease.owner != lease.holder {
-        write!(text, " owner={:?}", lease.owner).expect("writing to a string");
+        write!(text, " owner={}", quote(&lease.owner)).expect("writing to a string");
     }
     if let Some(agent) = &lease.agent_id {
-        write!(text, " agent_id={agent:?}").expect("writing to a string");
+        write!(text, " agent_id={}", quote(agent)).expect("writing to a string");
     }
     let yours = yours.map(|info| format!(" (this is you: handle={})", info.handle)).unwrap_or_default();
     let tail = format!(
         " public_id={} fencing_token={} expires in {} ms unless renewed",
         lease.public_id, lease.fencing_token, lease.remaining_ms
     );
-    escape_control(&(text + &tail + &yours)) + "\n"
+    escape(&(text + &tail + &yours)) + "\n"
 }
 
 /// The result of `state_get`.
@@ -213,10 +215,10 @@ pub(super) fn document(state: &DocumentState, under: Option<&LeaseInfo>) -> Stri
     match &state.document {
         None => format!("There is no document ({how}). version={}\n", state.version),
         Some(document) => format!(
-            "version={} etag={} ({how}). The document:\n{}\n",
+            "version={} etag={} ({how}). The document, as its last holder wrote it, on one line:\n{}\n",
             state.version,
-            state.etag,
-            String::from_utf8_lossy(document)
+            escape(&state.etag),
+            escape(&String::from_utf8_lossy(document))
         ),
     }
 }
@@ -231,8 +233,8 @@ pub(super) fn committed(committed: &Committed, released: Option<Handle>) -> Stri
 fn covered(granted: &Granted) -> String {
     let members = granted.resources.iter().flatten().map(|member| {
         let how = member.predicate.as_deref().unwrap_or("MUTATES");
-        format!("{how} {}:{}", member.kind, member.name)
+        format!("{how} {}", quote(&format!("{}:{}", member.kind, member.name)))
     });
-    let key = granted.key.iter().map(|key| format!("KEY:{key}"));
-    escape_control(&key.chain(members).collect::<Vec<_>>().join(", "))
+    let key = granted.key.iter().map(|key| quote(&format!("KEY:{key}")));
+    escape(&key.chain(members).collect::<Vec<_>>().join(", "))
 }

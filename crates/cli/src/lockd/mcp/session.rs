@@ -7,7 +7,7 @@ use api::agents::{self, Intent, ManifestOutcome, ReconciledLease};
 use api::responses::Granted;
 use cli::remote::agents::AgentRun;
 use cli::remote::documents::edited;
-use lockd_client::{AcquireOptions, Client, Conditions, DeclareOutcome, Error, Lease};
+use lockd_client::{AcquireOptions, Client, Conditions, DeclareOutcome, DocumentState, Error, Lease};
 use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
@@ -235,12 +235,16 @@ impl AgentSession {
     async fn state_get(&self, args: &StateGet) -> ToolResult {
         let under = self.over_key(&args.key);
         let read = match &under {
-            Some(info) => self.client.get_state(&args.key, &info.granted.lease_id).await,
+            Some(info) => self.read_held(&args.key, info).await,
             None => self.client.get_public_state(&args.key, self.namespace.as_deref()).await,
         };
         let state = read.map_err(|error| messages::refused(&error))?;
         fits(state.document.as_deref().map_or(0, <[u8]>::len))?;
         Ok(messages::document(&state, under.as_ref()))
+    }
+
+    async fn read_held(&self, key: &str, info: &LeaseInfo) -> Result<DocumentState, Error> {
+        self.client.get_state(key, Some(&info.granted.namespace), &info.granted.lease_id).await
     }
 
     async fn state_update(&self, args: StateUpdate) -> ToolResult {
@@ -253,7 +257,8 @@ impl AgentSession {
             release: args.release,
             ..Conditions::default()
         };
-        let update = self.client.update_state(&args.key, &info.granted.lease_id, document, &conditions);
+        let Granted { namespace, lease_id, .. } = &info.granted;
+        let update = self.client.update_state(&args.key, Some(namespace), lease_id, document, &conditions);
         let committed = update.await.map_err(|error| messages::refused(&error))?;
         if args.release {
             // Released with the write already; the release on drop has no effect.
@@ -271,7 +276,7 @@ impl AgentSession {
         match (&args.document, &args.edits) {
             (Some(document), None) => Ok((document.clone().into_bytes(), args.if_version)),
             (None, Some(edits)) => {
-                let read = self.client.get_state(&args.key, &info.granted.lease_id).await;
+                let read = self.read_held(&args.key, info).await;
                 let read = read.map_err(|error| messages::refused(&error))?;
                 let document = edited(&read.document.unwrap_or_default(), edits);
                 let document = document.map_err(|(_, what)| messages::invalid(&what))?;

@@ -216,7 +216,14 @@ mod tests {
             let said = match (name, text.as_str()) {
                 ("json-max", "100000000") => "100MB",
                 ("inline-max", "65536") => "64KiB",
-                ("data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint", _) => continue,
+                ("max-document-bytes-per-namespace", "17179869184") => "16GiB",
+                (
+                    "data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint"
+                    | "allowed-hosts" | "memory-max",
+                    _,
+                ) => {
+                    continue;
+                }
                 (_, text) => text,
             };
             assert!(line.contains(&format!("[default: {said}]")), "{line}: {said}");

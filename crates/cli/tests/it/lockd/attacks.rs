@@ -1,318 +1,344 @@
-//! One malicious worker with a valid certificate against the real server: whatever it sends, another worker's requests
-//! all succeed, and the server stays within its memory. Latency and resident memory are printed for each attack.
-//!
-//! With `LOCKD_LONG=1` each attack lasts ten seconds instead of one, and runs twice: in a control run the attacker talks to
-//! another server on the same machine. The victim's p99 must be at most three times that of the control run, because the
-//! attacker's use of the machine is the same in both.
+//! Attacks by a client with a valid certificate, over mTLS against the real binary: an operator beyond its namespaces, a
+//! reader without the right, a second certificate of the same name, credentials in the wrong namespace, ambiguous headers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::Scope;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::lockd::serve::{Connection, Running};
 
-/// The server's resident memory at its peak must stay below this.
-const RESIDENT_MAX_KIB: u64 = 512 << 10;
-
-/// A server, a malicious worker and a well-behaved one, each in a namespace of its own.
-struct Arena {
-    server: Running,
-    /// The server that is attacked instead, in a control run.
-    sink: Option<Running>,
-    attacker: PathBuf,
-    victim: PathBuf,
-    _dir: tempfile::TempDir,
+/// A server with a store in memory, and clients of it.
+pub(crate) struct World {
+    pub(crate) server: Running,
+    dir: TempDir,
 }
 
-impl Arena {
-    fn start(is_control: bool) -> Arena {
+/// A client with a connection of its own.
+pub(crate) struct Client(Connection);
+
+impl World {
+    pub(crate) fn start() -> World {
         let dir = tempfile::tempdir().expect("a directory");
-        let data = dir.path().join("data");
-        let server = Running::start(&data, &["--memory-max", "256MiB"]);
-        let bundle = data.join("server.pem");
-        let bundle = ["--memory-max", "256MiB", "--bundle", bundle.to_str().expect("text")];
-        let sink = is_control.then(|| Running::start(&dir.path().join("sink"), &bundle));
-        let client = |name: &str| {
-            let out = dir.path().join(format!("{name}.pem"));
-            let rights = format!("{name}:rwp");
-            let made = Command::new(assert_cmd::cargo::cargo_bin!("lockd"))
-                .args(["auth", "new", "client", "--cn", name, "--namespace", &rights, "--server-in"])
-                .arg(data.join("server.pem"))
-                .arg("--out")
-                .arg(&out)
-                .output();
-            assert!(made.expect("the program").status.success());
-            out
-        };
-        let (attacker, victim) = (client("attacker"), client("victim"));
-        Arena { server, sink, attacker, victim, _dir: dir }
+        let server = Running::start(&dir.path().join("data"), &["--store", "mem://"]);
+        World { server, dir }
     }
 
-    fn attacker(&self) -> Connection {
-        self.sink.as_ref().unwrap_or(&self.server).connect(&self.attacker)
+    /// The identity file of a new client. `file` is its name, `name` that of the identity.
+    pub(crate) fn issue(&self, file: &str, name: &str, args: &[&str]) -> PathBuf {
+        let (out, server) = (self.dir.path().join(file), self.data().join("server.pem"));
+        let mut auth = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+        auth.args(["auth", "new", "client", "--cn", name, "--server-in"]).arg(server);
+        let made = auth.arg("--out").arg(&out).args(args).output().expect("the binary runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        out
     }
 
-    /// The attacker's lease.
-    fn lease(&self, body: &Value) -> Option<String> {
-        let (status, reply) = self.attacker().ask("POST", "/v1/acquire", &body.to_string())?;
-        let reply: Value = serde_json::from_str(&reply).ok()?;
-        (status == 200).then(|| reply["lease_id"].as_str().expect("a credential").to_string())
+    pub(crate) fn client(&self, name: &str, args: &[&str]) -> Client {
+        self.connect(&self.issue(&format!("{name}.pem"), name, args))
     }
 
-    fn peak_resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.id())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux");
-        line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+    /// The client that the first start created: an operator of all namespaces.
+    fn operator(&self) -> Client {
+        self.connect(&self.data().join("client.pem"))
+    }
+
+    pub(crate) fn connect(&self, file: &Path) -> Client {
+        Client(self.server.connect(file))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
     }
 }
 
-fn is_long() -> bool {
-    std::env::var_os("LOCKD_LONG").is_some()
-}
-
-/// How long each attack lasts.
-fn duration() -> Duration {
-    Duration::from_secs(if is_long() { 10 } else { 1 })
-}
-
-/// A bundle of 128 names of 500 bytes in the attacker's namespace.
-fn bundle(prefix: &str) -> Value {
-    let name = |n: usize| json!({"kind": "KEY", "name": format!("{prefix}-{n:03}-{}", "x".repeat(490))});
-    let resources: Vec<Value> = (0..128).map(name).collect();
-    json!({"namespace": "attacker", "resources": resources, "ttl_seconds": 300})
-}
-
-fn key(name: &str) -> Value {
-    json!({"namespace": "attacker", "key": name, "ttl_seconds": 300})
-}
-
-/// Acquires and releases as the victim until the attack is over. Returns the latencies.
-fn victim(arena: &Arena, stop: &AtomicBool) -> Vec<Duration> {
-    let mut connection = arena.server.connect(&arena.victim);
-    let mut took = Vec::new();
-    while !stop.load(Ordering::Acquire) || took.len() < 20 {
-        let begun = now();
-        let body = r#"{"namespace":"victim","key":"k","ttl_seconds":60}"#;
-        let (status, reply) = connection.ask("POST", "/v1/acquire", body).expect("a response");
-        assert_eq!(status, 200, "the victim was refused: {reply}");
-        let lease: Value = serde_json::from_str(&reply).expect("JSON");
-        let body = json!({"lease_id": lease["lease_id"]}).to_string();
-        let (status, reply) = connection.ask("POST", "/v1/release", &body).expect("a response");
-        assert_eq!(status, 200, "the victim was refused: {reply}");
-        took.push(begun.elapsed());
+impl Client {
+    pub(crate) fn send(&mut self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+        self.0.send(method, path, headers, body).expect("a response")
     }
-    took
-}
 
-#[expect(clippy::disallowed_methods, reason = "latency is printed")]
-fn now() -> Instant {
-    Instant::now()
-}
+    fn get(&mut self, path: &str) -> (u16, String) {
+        self.send("GET", path, "", "")
+    }
 
-type Spawn =
-    for<'scope, 'env> fn(&'scope Scope<'scope, 'env>, &'env Arena, &'env AtomicBool, &'env AtomicUsize);
+    fn post(&mut self, path: &str, body: &Value) -> (u16, String) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.send("POST", path, "", &body)
+    }
 
-/// Runs an attack, and compares it with a control run.
-fn withstands(name: &str, spawn: Spawn) {
-    let control = is_long().then(|| attack(name, true, spawn));
-    let attacked = attack(name, false, spawn);
-    if let Some(control) = control {
-        assert!(attacked <= 3 * control, "{name}: p99 {attacked:?}, in the control run {control:?}");
+    fn acquire(&mut self, body: &Value) -> Value {
+        let (status, text) = self.post("/v1/acquire", body);
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// Commits a document under a lease.
+    fn write(&mut self, query: &str, lease: &Value, document: &str) -> (u16, String) {
+        self.send("POST", &format!("/v1/update_state?{query}"), &credential(lease), document)
+    }
+
+    fn read(&mut self, query: &str, lease: &Value) -> (u16, String) {
+        self.send("GET", &format!("/v1/get_state?{query}"), &credential(lease), "")
     }
 }
 
-/// Runs an attack beside the victim, and returns the victim's p99. `spawn` starts the attack's threads, which end when the
-/// flag is set, and count what the server refused.
-fn attack(name: &str, is_control: bool, spawn: Spawn) -> Duration {
-    let arena = Arena::start(is_control);
-    let (stop, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let mut took = std::thread::scope(|scope| {
-        spawn(scope, &arena, &stop, &refused);
-        let victim = scope.spawn(|| victim(&arena, &stop));
-        std::thread::park_timeout(duration());
-        stop.store(true, Ordering::Release);
-        victim.join().expect("every request of the victim succeeds")
-    });
-    took.sort_unstable();
-    let at = |percent: usize| took[(took.len() - 1) * percent / 100];
-    let resident = arena.peak_resident_kib();
-    println!(
-        "{name}{}: victim p50 {:.1?} p99 {:.1?} of {} rounds; {} refused; peak resident {} MiB",
-        if is_control { " (control)" } else { "" },
-        at(50),
-        at(99),
-        took.len(),
-        refused.load(Ordering::Relaxed),
-        resident >> 10
+fn credential(lease: &Value) -> String {
+    format!("x-lease-id: {}\r\n", lease["lease_id"].as_str().expect("a credential"))
+}
+
+fn public_id(lease: &Value) -> &str {
+    lease["public_id"].as_str().expect("a public id")
+}
+
+/// The public id in the same shard that was never issued, and is not above the last LSN.
+fn never_issued(lease: &Value) -> String {
+    format!("{}{:016x}", &public_id(lease)[..18], 1)
+}
+
+fn code(response: &(u16, String)) -> (u16, String) {
+    let body: Value = serde_json::from_str(&response.1).unwrap_or_default();
+    (response.0, body["error"].as_str().unwrap_or_default().to_string())
+}
+
+/// An operator's certificate for one namespace revoked leases of another, was shown their holder and metadata, paused
+/// identities, set quotas and deleted the documents of every namespace: the role was checked, and the namespaces were not.
+#[test]
+fn an_operator_has_no_power_beyond_the_namespaces_of_its_certificate() {
+    let world = World::start();
+    let mut ada = world.client("ada", &["--namespace", "default:rw"]);
+    let mut eve = world.client("eve", &["--role", "operator", "--namespace", "teamb:rw"]);
+    let lease =
+        ada.acquire(&json!({"key": "k", "owner": "alice", "metadata": "meta-secret", "ttl_seconds": 300}));
+    assert_eq!(ada.write("key=k", &lease, r#"{"secret":1}"#).0, 200);
+    let manifest = json!({"agent_id": "coder", "session_id": "s",
+        "intents": [{"predicate": "MUTATES", "object": "FILE:/plan"}]});
+    assert_eq!(ada.post("/v1/manifest", &manifest).0, 200);
+    let mut star = world.operator();
+    let quota = json!({"namespace": "default", "max_leases": 7});
+    assert_eq!(star.send("PUT", "/v1/quotas", "", &quota.to_string()).0, 200);
+    assert_eq!(star.send("PUT", "/v1/quotas", "", r#"{"identity":"ada","max_leases":8}"#).0, 200);
+
+    let forbidden = (403, "forbidden".to_string());
+    for (method, path, body) in [
+        ("POST", "/v1/revoke", json!({"identity": "ada"})),
+        ("POST", "/v1/revoke", json!({"namespace": "default", "identity": "ada"})),
+        ("POST", "/v1/revoke", json!({"agent_id": "coder"})),
+        ("POST", "/v1/pause", json!({"identity": "ada", "paused": true})),
+        ("POST", "/v1/pause", json!({"namespace": "default", "identity": "ada", "paused": true})),
+        ("POST", "/v1/pause", json!({"agent_id": "coder", "paused": true})),
+        ("PUT", "/v1/quotas", json!({"max_leases": 0})),
+        ("PUT", "/v1/quotas", json!({"identity": "ada", "max_leases": 0})),
+        ("PUT", "/v1/quotas", json!({"namespace": "default", "max_leases": 0})),
+        ("PUT", "/v1/quotas", json!({"namespace": "default", "paused": true})),
+        ("POST", "/v1/agents/coder/state", json!({"state": "PAUSED"})),
+        ("POST", "/v1/agents/coder/state", json!({"state": "DIE_RESTART"})),
+        ("POST", "/v1/agents/nobody/state", json!({"state": "DIE_RESTART"})),
+        ("DELETE", "/v1/namespaces/default", Value::Null),
+        ("DELETE", "/v1/namespaces/never-used", Value::Null),
+        ("GET", "/v1/leases?namespace=default", Value::Null),
+        ("GET", "/v1/agents", Value::Null),
+        ("GET", "/v1/contention?namespace=default", Value::Null),
+        ("GET", "/v1/events?namespace=default", Value::Null),
+        ("GET", "/v1/resource/KEY:k/state", Value::Null),
+    ] {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        assert_eq!(code(&eve.send(method, path, "", &body)), forbidden, "{method} {path} {body}");
+    }
+    for path in ["/v1/leases", "/v1/quotas", "/v1/namespaces", "/v1/contention"] {
+        let (status, text) = eve.get(path);
+        let shown = ["ada", "default", "alice", "coder"].iter().find(|word| text.contains(**word));
+        assert_eq!((status, shown), (200, None), "{path}: {text}");
+    }
+    // Nothing has changed: the lease is live, nobody is paused, the document is there.
+    assert_eq!(ada.post("/v1/keepalive", &json!({"lease_id": lease["lease_id"]})).0, 200);
+    ada.acquire(&json!({"key": "another"}));
+    assert_eq!(ada.read("key=k", &lease), (200, r#"{"secret":1}"#.to_string()));
+
+    // In its own namespace it is an operator.
+    let mut bob = world.client("bob", &["--namespace", "teamb:rw"]);
+    let theirs = bob.acquire(&json!({"namespace": "teamb", "key": "k"}));
+    for (call, state) in [("revoke", "revoking"), ("reclaim", "revoked")] {
+        let (status, text) = eve.post(&format!("/v1/leases/{}/{call}", public_id(&theirs)), &Value::Null);
+        assert!(status == 200 && text.contains(&format!("\"state\":\"{state}\"")), "{call}: {text}");
+    }
+    let pause = json!({"namespace": "teamb", "identity": "bob", "paused": true});
+    assert_eq!(eve.post("/v1/pause", &pause).0, 200);
+    assert_eq!(eve.send("PUT", "/v1/quotas", "", r#"{"namespace":"teamb","max_leases":3}"#).0, 200);
+    let (_, quotas) = eve.get("/v1/quotas");
+    assert!(quotas.contains("\"max_leases\":3") && !quotas.contains("\"max_leases\":7"), "{quotas}");
+    assert_eq!(eve.send("DELETE", "/v1/namespaces/teamb", "", "").0, 200);
+    // And the operator of `*` is one everywhere.
+    assert!(star.get("/v1/quotas").1.contains("\"max_leases\":8"));
+    assert_eq!(star.post(&format!("/v1/leases/{}/revoke", public_id(&lease)), &Value::Null).0, 200);
+}
+
+/// `GET /v1/leases/ID` answered 404 for a lease that the caller may not see and 410 for an LSN that is no lease: whoever
+/// counted through the LSNs found every lease of the store. An operator of another namespace could even revoke it.
+#[test]
+fn a_lease_in_another_namespace_answers_like_one_that_was_never_issued() {
+    let world = World::start();
+    let mut ada = world.client("ada", &["--namespace", "default:rw"]);
+    let live = ada.acquire(&json!({"key": "live"}));
+    let ended = ada.acquire(&json!({"key": "ended"}));
+    assert_eq!(ada.post("/v1/release", &json!({"lease_id": ended["lease_id"]})).0, 200);
+    let mut eve = world.client("eve", &["--role", "operator", "--namespace", "teamb:rw"]);
+    let mut none = world.client("none", &["--namespace", "none:r"]);
+    for lease in [&live, &ended] {
+        let (real, unreal) = (public_id(lease).to_string(), never_issued(lease));
+        assert_eq!(ada.get(&format!("/v1/leases/{real}")).0, 200);
+        for client in [&mut eve, &mut none] {
+            let unknown = client.get(&format!("/v1/leases/{unreal}"));
+            assert_eq!(code(&unknown), (410, "retired".to_string()));
+            assert_eq!(client.get(&format!("/v1/leases/{real}")), unknown);
+        }
+        for call in ["revoke", "reclaim"] {
+            for headers in ["", "x-idempotency-key: once\r\n"] {
+                let mut post = |id: &str| eve.send("POST", &format!("/v1/leases/{id}/{call}"), headers, "");
+                assert_eq!(post(&real), post(&unreal), "{call} {headers}");
+            }
+            let (status, text) = none.post(&format!("/v1/leases/{real}/{call}"), &Value::Null);
+            assert_eq!(
+                code(&(status, text)),
+                (403, "forbidden".to_string()),
+                "a worker learns nothing either"
+            );
+        }
+    }
+    assert_eq!(
+        ada.post("/v1/keepalive", &json!({"lease_id": live["lease_id"]})).0,
+        200,
+        "nothing was revoked"
     );
-    assert!(resident < RESIDENT_MAX_KIB, "{name}: {resident} KiB");
-    at(99)
 }
 
-fn note(refused: &AtomicUsize, response: Option<(u16, String)>) {
-    if response.is_none_or(|(status, _)| status != 200) {
-        refused.fetch_add(1, Ordering::Relaxed);
+/// A certificate with `w` alone read documents, by `include_state` and under its lease. A second certificate of the same
+/// name, without any right in the namespace, read and wrote under the lease of the first.
+#[test]
+fn documents_need_their_right_under_a_lease_too() {
+    let world = World::start();
+    let mut ada = world.client("ada", &["--namespace", "default:rw"]);
+    let lease = ada.acquire(&json!({"key": "k"}));
+    assert_eq!(ada.write("key=k", &lease, r#"{"password":"hunter2"}"#).0, 200);
+    let forbidden = (403, "forbidden".to_string());
+    // The same identity, other certificates.
+    let twin = |rights: &str, file: &str| {
+        let file = world.issue(file, "ada", &["--namespace", rights]);
+        world.connect(&file)
+    };
+    let (mut bare, mut reader, mut writer) =
+        (twin("none:r", "bare.pem"), twin("default:r", "reader.pem"), twin("default:w", "writer.pem"));
+    for query in ["key=k", "key=k&release=1"] {
+        for client in [&mut bare, &mut reader] {
+            assert_eq!(code(&client.write(query, &lease, "{}")), forbidden);
+            let path = format!("/v1/remove_state?{query}");
+            assert_eq!(code(&client.send("POST", &path, &credential(&lease), "")), forbidden);
+        }
     }
-}
-
-/// 4,000 bundles of 128 long names took 700 MB, and a restart took them again.
-#[test]
-fn leases_with_long_names() {
-    withstands("leases with long names", |scope, arena, stop, refused| {
-        for thread in 0..4 {
-            scope.spawn(move || {
-                let mut connection = arena.attacker();
-                for n in 0.. {
-                    if stop.load(Ordering::Acquire) {
-                        return;
-                    }
-                    let body = bundle(&format!("{thread}-{n}")).to_string();
-                    note(refused, connection.ask("POST", "/v1/acquire", &body));
-                }
-            });
-        }
-    });
-}
-
-/// 760 waiting bundles of long names took 150 MB.
-#[test]
-fn waiters_with_long_names() {
-    withstands("waiters with long names", |scope, arena, stop, refused| {
-        arena.lease(&bundle("hot")).expect("the first is granted");
-        for _ in 0..4 {
-            scope.spawn(move || {
-                let mut body = bundle("hot");
-                body["block_seconds"] = json!(50);
-                let body = body.to_string();
-                let mut waiting = Vec::new();
-                while !stop.load(Ordering::Acquire) && waiting.len() < 200 {
-                    let mut connection = arena.attacker();
-                    connection.begin("POST", "/v1/acquire", "", &body);
-                    match connection.response_within(Duration::from_millis(20)) {
-                        Some(response) => note(refused, Some(response)),
-                        None => waiting.push(connection),
-                    }
-                }
-                idle_until(stop);
-            });
-        }
-    });
-}
-
-/// Ten requests for a document of 60 MB with the lease, whose responses were not read, took a gigabyte.
-#[test]
-fn documents_that_are_not_read() {
-    withstands("documents that are not read", |scope, arena, stop, _| {
-        let lease = arena.lease(&key("d")).expect("granted");
-        let document = format!("[\"{}\"]", "x".repeat(20 << 20));
-        let header = format!("x-lease-id: {lease}\r\n");
-        let written = arena.attacker().send("POST", "/v1/update_state?key=d", &header, &document);
-        assert_eq!(written.map(|(status, _)| status), Some(200));
-        let release = json!({"lease_id": lease}).to_string();
-        arena.attacker().ask("POST", "/v1/release", &release);
-        scope.spawn(move || {
-            let resources = json!([{"kind": "KEY", "name": "d", "predicate": "CONSUMES"}]);
-            let shared =
-                json!({"namespace": "attacker", "resources": resources, "ttl_seconds": 300}).to_string();
-            let mut unread = Vec::new();
-            while !stop.load(Ordering::Acquire) && unread.len() < 60 {
-                let mut connection = arena.attacker();
-                connection.begin("POST", "/v1/acquire?include_state=1", "", &shared);
-                unread.push(connection);
-                let mut connection = arena.attacker();
-                let path = "/v1/get_state?key=d&public=1&namespace=attacker";
-                connection.begin("GET", path, "", "");
-                unread.push(connection);
+    for method in ["GET", "POST"] {
+        for path in ["/v1/get_state?key=k", "/v1/get-state?key=k"] {
+            for client in [&mut bare, &mut writer] {
+                let response = client.send(method, path, &credential(&lease), "");
+                assert_eq!(code(&response), forbidden, "{method} {path}");
             }
-            idle_until(stop);
-        });
-    });
-}
-
-/// Eight reconciles of one credential a thousand times took 900 MB, and delayed others by seconds.
-#[test]
-fn reconciles_of_one_lease() {
-    withstands("reconciles of one lease", |scope, arena, stop, refused| {
-        let lease = arena.lease(&bundle("r")).expect("granted");
-        let ids = vec![lease; 1000];
-        let body = json!({"namespace": "attacker", "lease_ids": ids}).to_string();
-        for _ in 0..8 {
-            let body = body.clone();
-            scope.spawn(move || {
-                let mut connection = arena.attacker();
-                while !stop.load(Ordering::Acquire) {
-                    let response = connection.ask("POST", "/v1/leases/reconcile", &body);
-                    if response.is_none() {
-                        connection = arena.attacker();
-                    }
-                    note(refused, response);
-                }
-            });
         }
-    });
-}
-
-/// 150 uploads at once took 120 MB, and as many files and descriptors.
-#[test]
-fn uploads_that_never_end() {
-    withstands("uploads that never end", |scope, arena, stop, _| {
-        let lease = arena.lease(&key("u")).expect("granted");
-        scope.spawn(move || {
-            let header = format!("x-lease-id: {lease}\r\ncontent-length: 90000000\r\n");
-            let part = format!("[\"{}", "x".repeat(420 << 10));
-            let mut uploads = Vec::new();
-            while !stop.load(Ordering::Acquire) && uploads.len() < 150 {
-                let mut connection = arena.attacker();
-                connection.begin_body("POST", "/v1/update_state?key=u", &header, &part);
-                uploads.push(connection);
-            }
-            idle_until(stop);
-        });
-    });
-}
-
-/// Polling what many waiting bundles contend for took a second of every other client's time.
-#[test]
-fn lists_are_polled() {
-    withstands("lists are polled", |scope, arena, stop, refused| {
-        arena.lease(&bundle("l")).expect("granted");
-        for path in
-            ["/v1/contention", "/v1/leases?limit=1000", "/v1/agents?namespace=attacker", "/v1/namespaces"]
-        {
-            scope.spawn(move || {
-                let mut connection = arena.attacker();
-                while !stop.load(Ordering::Acquire) {
-                    let response = connection.ask("GET", path, "");
-                    if response.is_none() {
-                        connection = arena.attacker();
-                    }
-                    note(refused, response);
-                }
-            });
-        }
-        scope.spawn(move || {
-            let mut body = bundle("l");
-            body["block_seconds"] = json!(50);
-            let body = body.to_string();
-            let waiting: Vec<Connection> = (0..50)
-                .map(|_| {
-                    let mut connection = arena.attacker();
-                    connection.begin("POST", "/v1/acquire", "", &body);
-                    connection
-                })
-                .collect();
-            idle_until(stop);
-            drop(waiting);
-        });
-    });
-}
-
-fn idle_until(stop: &AtomicBool) {
-    while !stop.load(Ordering::Acquire) {
-        std::thread::park_timeout(Duration::from_millis(10));
     }
+    assert_eq!(reader.read("key=k", &lease), (200, r#"{"password":"hunter2"}"#.to_string()));
+    assert_eq!(writer.write("key=k", &lease, r#"{"password":"hunter3"}"#).0, 200);
+    assert_eq!(ada.read("key=k", &lease).1, r#"{"password":"hunter3"}"#);
+    assert_eq!(ada.post("/v1/release", &json!({"lease_id": lease["lease_id"]})).0, 200);
+    // Acquiring needs `w`, and a document in the response `r` as well. A refusal grants nothing.
+    for query in ["?include_state=1", ""] {
+        let response = reader.post(&format!("/v1/acquire{query}"), &json!({"key": "k"}));
+        assert_eq!(code(&response), forbidden);
+    }
+    assert_eq!(code(&writer.post("/v1/acquire?include_state=1", &json!({"key": "k"}))), forbidden);
+    let (status, text) = ada.post("/v1/acquire?include_state=1", &json!({"key": "k"}));
+    assert!(status == 200 && text.contains("hunter3"), "{text}");
+}
+
+/// `namespace=` was ignored under a lease: a write addressed to team-b replaced the document of team-a, and so did one
+/// addressed to a namespace that does not exist, or to none.
+#[test]
+fn a_credential_is_of_no_use_in_another_namespace() {
+    let world = World::start();
+    let mut ada = world.client(
+        "ada",
+        &["--namespace", "team-a:rw", "--namespace", "team-b:rw", "--namespace", "default:rw"],
+    );
+    let lease = ada.acquire(&json!({"namespace": "team-a", "key": "k"}));
+    assert_eq!(ada.write("key=k&namespace=team-a", &lease, "1").0, 200);
+    let other = ada.acquire(&json!({"namespace": "team-b", "key": "k"}));
+    let not_held = (403, "not_held".to_string());
+    for namespace in ["&namespace=team-b", "&namespace=default", ""] {
+        let query = format!("key=k{namespace}");
+        assert_eq!(code(&ada.write(&query, &lease, "2")), not_held, "{query}");
+        assert_eq!(code(&ada.read(&query, &lease)), not_held, "{query}");
+        let removed = ada.send("POST", &format!("/v1/remove_state?{query}"), &credential(&lease), "");
+        assert_eq!(code(&removed), not_held, "{query}");
+    }
+    assert_eq!(code(&ada.write("key=k&namespace=", &lease, "2")), (400, "invalid_key".to_string()));
+    assert_eq!(code(&ada.write("key=k&namespace=elsewhere", &lease, "2")), (403, "forbidden".to_string()));
+    assert_eq!(ada.read("key=k&namespace=team-a", &lease), (200, "1".to_string()), "nothing was written");
+    // The calls over many leases.
+    for call in ["heartbeat", "reconcile", "release"] {
+        let ids = json!([lease["lease_id"], other["lease_id"]]);
+        let body = json!({"namespace": "team-b", "lease_ids": ids});
+        let (status, text) = ada.post(&format!("/v1/leases/{call}"), &body);
+        let results: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(status, 200, "{text}");
+        assert_eq!(results["results"][0]["error"], json!("not_held"), "{call}: {text}");
+        assert_eq!(results["results"][1]["ok"], json!(true), "{call}: {text}");
+    }
+    assert_eq!(ada.write("key=k&namespace=team-a", &lease, "3").0, 200, "it was not released");
+    let (_, text) = ada.post("/v1/leases/heartbeat", &json!({"lease_ids": [lease["lease_id"]]}));
+    assert!(text.contains("\"ok\":true"), "without a namespace, leases of any: {text}");
+}
+
+/// Of two `X-Idempotency-Key`, `X-Lease-ID` and other headers the first was used, silently. A proxy may use the last.
+#[test]
+fn a_header_that_decides_something_is_sent_once() {
+    let world = World::start();
+    let mut ada = world.client("ada", &["--namespace", "default:rw"]);
+    let lease = ada.acquire(&json!({"key": "k"}));
+    let held = json!({"lease_id": lease["lease_id"]}).to_string();
+    let own = credential(&lease);
+    // The first three bypass the router.
+    for (path, body) in [
+        ("/v1/acquire", r#"{"key":"x"}"#),
+        ("/v1/keepalive", held.as_str()),
+        ("/v1/release", &held),
+        ("/v1/update_state?key=k", "1"),
+        ("/v1/remove_state?key=k", ""),
+        ("/v1/get_state?key=k", ""),
+        ("/v1/leases/heartbeat", &format!(r#"{{"lease_ids":[{}]}}"#, lease["lease_id"])),
+    ] {
+        for name in [
+            "X-Lease-ID",
+            "X-Idempotency-Key",
+            "X-Fencing-Token",
+            "X-If-Version",
+            "X-If-State-ETag",
+            "X-Correlation-Id",
+            "Last-Event-ID",
+            "Range",
+        ] {
+            let value = lease["lease_id"].as_str().expect("text");
+            let extra = if name == "X-Lease-ID" { "" } else { own.as_str() };
+            let headers = format!("{extra}{name}: {value}\r\n{}: {value}\r\n", name.to_lowercase());
+            let (status, text) = ada.send("POST", path, &headers, body);
+            assert_eq!(
+                code(&(status, text.clone())),
+                (400, "invalid_body".to_string()),
+                "{path} {name}: {text}"
+            );
+            assert!(text.contains(&format!("more than once: header={}", name.to_lowercase())), "{text}");
+        }
+    }
+    assert_eq!(ada.get("/v1/describe?key=x").0, 404, "nothing was granted");
+    assert_eq!(
+        ada.send("POST", "/v1/release", "accept: a\r\naccept: b\r\n", &held).0,
+        200,
+        "lists may repeat"
+    );
 }

@@ -266,3 +266,31 @@ fn a_document_is_removed_under_the_lease_and_its_conditions() {
                     given back: 11\n";
     assert_eq!(ran.stdout, expected, "{}", ran.stderr);
 }
+
+/// Keys and owners with U+202E and U+2028 reached the terminal as they were, and `--output json` printed U+009B, which a
+/// terminal takes for the beginning of a control sequence.
+#[test]
+fn names_of_others_cannot_direct_the_terminal_in_text_or_json() {
+    let server = Server::start(Role::Operator);
+    let ran = server.sh(
+        r#"
+        rlo=$(printf '\342\200\256'); sep=$(printf '\342\200\250'); mark=$(printf '\342\200\217'); iso=$(printf '\342\201\246')
+        key="k${rlo}x${sep}y"
+        lockd client acquire --owner "eve${mark}${iso} state=free" "$key" > /dev/null || exit 77
+        for output in text json; do
+            lockd client list --output $output; lockd client describe --output $output "$key"
+            lockd client why --output $output "$key"; lockd client watch --until held --output $output "$key"
+            lockd client acquire --output $output "$key" 2>&1
+        done
+        "#,
+    );
+    assert!(ran.stdout.contains("\\u202e") && ran.stdout.contains("\\u2066"), "{}", ran.stdout);
+    let is_plain = |c: char| c == '\n' || (' '..='~').contains(&c);
+    assert!(ran.stdout.chars().all(is_plain), "{:?}", ran.stdout);
+    assert!(
+        ran.stdout.contains("owner=\"eve\\u200f\\u2066 state=free\""),
+        "a value is one word: {}",
+        ran.stdout
+    );
+    assert!(ran.stderr.is_empty(), "{}", ran.stderr);
+}

@@ -3,8 +3,11 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::lockd::serve::Running;
+use crate::lockd::support::{Ran, lockd};
+use crate::running::Running as Ended;
 
 /// Every directory at or below `path` whose mode is not 0700, and every other file whose mode is not 0600.
 fn wider(path: &Path) -> Vec<String> {
@@ -56,18 +59,132 @@ fn everything_in_the_data_directory_is_for_its_owner_alone_whatever_the_umask() 
     }
 }
 
-/// A data directory that an earlier version, or `mkdir`, made readable for all stayed so.
+/// The exit code and messages of a server that does not start.
+fn refused_start(data: &Path, args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data).args(args);
+    let child = command.env("XDG_CONFIG_HOME", data).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    Ended::new(child).ended()
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
+}
+
+/// A data directory, an identity file or a store key that every user could read was used without a word.
 #[test]
-fn a_data_directory_that_is_open_to_others_is_tightened_at_start() {
+fn what_every_user_may_access_is_refused_at_start_with_the_command_that_helps() {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
-    let store = dir.path().join("elsewhere");
-    for path in [&data, &store] {
-        fs::create_dir(path).expect("made");
-        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("ours");
+    drop(Running::start(&data, &[]));
+    for (path, world, private) in [
+        (data.clone(), 0o701, "700"),
+        (data.join("store"), 0o755, "700"),
+        (data.join("server.pem"), 0o644, "600"),
+        (data.join("store/store.key"), 0o604, "600"),
+    ] {
+        set_mode(&path, world);
+        let (code, text) = refused_start(&data, &[]);
+        let advice = format!("run `chmod {private} {}`", path.display());
+        assert!(code == Some(1) && text.contains(&advice), "{code:?} {text}");
+        // The command that is advised is the one that helps.
+        let fixed = Command::new("sh").args(["-c", &format!("chmod {private} {}", path.display())]).status();
+        assert!(fixed.expect("a shell").success());
     }
-    let server = Running::start(&data, &["--store", &format!("disk://{}", store.display())]);
-    use_it(&server, &data);
-    assert_eq!(wider(&data), Vec::<String>::new());
-    assert_eq!(wider(&store), Vec::<String>::new());
+    // A group is warned of.
+    set_mode(&data.join("server.pem"), 0o640);
+    let server = Running::start(&data, &[]);
+    assert!(server.log.seen().contains("a group of users may access it"), "{}", server.log.seen());
+    drop(server);
+    set_mode(&data.join("server.pem"), 0o600);
+    // An empty directory, as `mkdir` makes it, becomes private.
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).expect("made");
+    set_mode(&empty, 0o755);
+    let server = Running::start(&empty, &[]);
+    use_it(&server, &empty);
+    assert_eq!(wider(&empty), Vec::<String>::new());
+}
+
+/// A client's identity file, with its private key, was used however many users could read it.
+#[test]
+fn a_clients_identity_file_that_every_user_may_read_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let server = Running::start(&data, &["--store", "mem://"]);
+    let identity = data.join("client.pem");
+    let list = || {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+        command.args(["client", "list", "--server", &server.address, "--identity"]).arg(&identity);
+        let output = command.output().expect("the binary runs");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    assert_eq!(list(), (Some(0), String::new()));
+    set_mode(&identity, 0o640);
+    let (code, text) = list();
+    assert!(code == Some(0) && text.contains("warning: a group of users may access it"), "{text}");
+    set_mode(&identity, 0o644);
+    let (code, text) = list();
+    let advice = format!("run `chmod 600 {}`: mode=0644", identity.display());
+    assert!(code == Some(2) && text.contains(&advice), "{code:?} {text}");
+}
+
+/// `--unix PATH` removed whatever was at PATH, and the socket had the mode that the umask left: with umask 0 every user was
+/// an operator.
+#[test]
+fn a_unix_socket_is_private_and_replaces_nothing_but_a_socket() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let at = |name: &str| dir.path().join(name).to_str().expect("text").to_string();
+    fs::write(at("precious"), "precious").expect("written");
+    std::os::unix::fs::symlink("precious", at("link")).expect("linked");
+    fs::create_dir(at("directory")).expect("made");
+    for name in ["precious", "link", "directory"] {
+        let (code, text) = refused_start(&data, &["--store", "mem://", "--unix", &at(name)]);
+        assert!(code == Some(1) && text.contains(&at(name)), "{name}: {code:?} {text}");
+    }
+    assert_eq!(fs::read_to_string(at("link")).expect("there"), "precious");
+    assert!(fs::metadata(at("directory")).expect("there").is_dir());
+    let mode = || fs::metadata(at("socket")).expect("it listens").permissions().mode() & 0o7777;
+    for _ in 0..2 {
+        // The second time over the socket of a server that was killed.
+        let _server =
+            Running::start_with_umask("000", &data, &["--store", "mem://", "--unix", &at("socket")]);
+        assert_eq!(mode(), 0o600);
+    }
+}
+
+/// A store file with a valid checksum and 4,294,967,295 shards: `store dump` did not end, and `serve` created logs until
+/// the disk was full. A link in the place of `lock` had its target emptied.
+#[test]
+fn a_store_directory_that_was_tampered_with_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    drop(Running::start(&data, &[]));
+    let store = data.join("store");
+    let original = fs::read(store.join("store")).expect("a store");
+    let url = format!("disk://{}", store.display());
+    // Both versions of the file.
+    for length in [original.len(), 36] {
+        let mut bytes = original[..length].to_vec();
+        bytes[8] = if length == 36 { 1 } else { 2 };
+        bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..length - 4]).to_le_bytes();
+        bytes[length - 4..].copy_from_slice(&crc);
+        fs::write(store.join("store"), &bytes).expect("writable");
+        let (code, text) = refused_start(&data, &[]);
+        assert!(code == Some(1) && text.contains("more than a store has"), "{code:?} {text}");
+        for verb in ["dump", "check"] {
+            let Ran { code, stdout, stderr } = lockd(&["store", verb, "--store", &url]);
+            let text = stdout + &stderr;
+            assert!(code != 0 && text.contains("more than a store has"), "{verb}: {code} {text}");
+        }
+    }
+    fs::write(store.join("store"), original).expect("writable");
+    let target = dir.path().join("target");
+    fs::write(&target, "precious").expect("written");
+    fs::remove_file(store.join("lock")).expect("there");
+    std::os::unix::fs::symlink(&target, store.join("lock")).expect("linked");
+    assert_eq!(refused_start(&data, &[]).0, Some(1));
+    assert_eq!(fs::read_to_string(&target).expect("there"), "precious");
 }

@@ -49,7 +49,7 @@ fn acquire_and_release(address: &str) {
 fn post(address: &str, path: &str, body: &Value) -> Value {
     let body = body.to_string();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nhost: lockd\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut stream = TcpStream::connect(address).expect("it listens");

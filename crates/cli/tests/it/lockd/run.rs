@@ -337,7 +337,7 @@ fn a_conflicting_bundle_is_exit_10_and_names_the_holder() {
          lockd run --intent CONSUMES:FILE:/x --block 300ms -- echo started");
     assert_eq!((ran.code, ran.stdout.as_str()), (10, ""), "{}", ran.stderr);
     assert!(
-        ran.stderr.contains("holder=anonymous") && ran.stderr.contains(r#"reason="clean up""#),
+        ran.stderr.contains(r#"holder="anonymous""#) && ran.stderr.contains(r#"reason="clean up""#),
         "{}",
         ran.stderr
     );

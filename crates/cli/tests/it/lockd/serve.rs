@@ -130,6 +130,11 @@ impl LogLines {
         LogLines { lines: Mutex::new(lines), seen: String::new() }
     }
 
+    /// All lines until the last that was waited for.
+    pub(crate) fn seen(&self) -> &str {
+        &self.seen
+    }
+
     /// Waits for a line that contains this text.
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
         loop {

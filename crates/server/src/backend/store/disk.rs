@@ -13,7 +13,7 @@ use super::{StoreBackend, StoreParts, StoreUrl, TornTail, random_bytes};
 use crate::backend::boot_error::BootError;
 use crate::backend::credential::StoreKey;
 use crate::backend::open_options::OpenOptions;
-use crate::backend::private_dir::private_dir;
+use crate::backend::private_files::{check_private, private_dir};
 
 const KEY_FILE: &str = "store.key";
 
@@ -36,11 +36,12 @@ impl DiskBackend {
 impl StoreBackend for DiskBackend {
     fn open(&self, options: &OpenOptions, random: &dyn Fn(&mut [u8])) -> Result<StoreParts, BootError> {
         let (path, key_path) = (&self.path, self.path.join(KEY_FILE));
-        private_dir(path, &["log", "blob", "map"])?;
+        private_dir(path)?;
         let locked = LockedDir::lock(path, options.allow_network)?;
         if locked.is_new()? {
             create_key(&key_path, random)?;
         }
+        check_private(&key_path)?;
         let key = read_key(&key_path)?;
         let fresh = StoreFile { store_id: u128::from_le_bytes(random_bytes(random)), shards: options.shards };
         let dir = locked.open(fresh, key.as_bytes())?;

@@ -1,0 +1,319 @@
+//! One malicious worker with a valid certificate against the real server: during each attack, another worker's requests
+//! all succeed, and the server stays within its memory. Latency and resident memory are printed for each attack.
+//!
+//! With `LOCKD_LONG=1` each attack lasts ten seconds instead of one, and runs twice: in a control run the attacker talks to
+//! another server on the same machine. The victim's p99 must be at most three times that of the control run, because the
+//! attacker's use of the machine is the same in both.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::lockd::serve::{Connection, Running};
+
+/// The server's resident memory at its peak must stay below this.
+const RESIDENT_MAX_KIB: u64 = 512 << 10;
+
+/// A server, a malicious worker and a well-behaved one, each in a namespace of its own.
+struct Arena {
+    server: Running,
+    /// The server that is attacked instead, in a control run.
+    sink: Option<Running>,
+    attacker: PathBuf,
+    victim: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Arena {
+    fn start(is_control: bool) -> Arena {
+        let dir = tempfile::tempdir().expect("a directory");
+        let data = dir.path().join("data");
+        let server = Running::start(&data, &["--memory-max", "256MiB"]);
+        let bundle = data.join("server.pem");
+        let bundle = ["--memory-max", "256MiB", "--bundle", bundle.to_str().expect("text")];
+        let sink = is_control.then(|| Running::start(&dir.path().join("sink"), &bundle));
+        let client = |name: &str| {
+            let out = dir.path().join(format!("{name}.pem"));
+            let rights = format!("{name}:rwp");
+            let made = Command::new(assert_cmd::cargo::cargo_bin!("lockd"))
+                .args(["auth", "new", "client", "--cn", name, "--namespace", &rights, "--server-in"])
+                .arg(data.join("server.pem"))
+                .arg("--out")
+                .arg(&out)
+                .output();
+            assert!(made.expect("the program").status.success());
+            out
+        };
+        let (attacker, victim) = (client("attacker"), client("victim"));
+        Arena { server, sink, attacker, victim, _dir: dir }
+    }
+
+    fn attacker(&self) -> Connection {
+        self.sink.as_ref().unwrap_or(&self.server).connect(&self.attacker)
+    }
+
+    /// The attacker's lease.
+    fn lease(&self, body: &Value) -> Option<String> {
+        let (status, reply) = self.attacker().ask("POST", "/v1/acquire", &body.to_string())?;
+        let reply: Value = serde_json::from_str(&reply).ok()?;
+        (status == 200).then(|| reply["lease_id"].as_str().expect("a credential").to_string())
+    }
+
+    fn peak_resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux");
+        line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+    }
+}
+
+fn is_long() -> bool {
+    std::env::var_os("LOCKD_LONG").is_some()
+}
+
+/// How long each attack lasts.
+fn duration() -> Duration {
+    Duration::from_secs(if is_long() { 10 } else { 1 })
+}
+
+/// A bundle of 128 names of 500 bytes in the attacker's namespace.
+fn bundle(prefix: &str) -> Value {
+    let name = |n: usize| json!({"kind": "KEY", "name": format!("{prefix}-{n:03}-{}", "x".repeat(490))});
+    let resources: Vec<Value> = (0..128).map(name).collect();
+    json!({"namespace": "attacker", "resources": resources, "ttl_seconds": 300})
+}
+
+fn key(name: &str) -> Value {
+    json!({"namespace": "attacker", "key": name, "ttl_seconds": 300})
+}
+
+/// Acquires and releases as the victim until the attack is over. Returns the latencies.
+fn victim(arena: &Arena, stop: &AtomicBool) -> Vec<Duration> {
+    let mut connection = arena.server.connect(&arena.victim);
+    let mut took = Vec::new();
+    while !stop.load(Ordering::Acquire) || took.len() < 20 {
+        let begun = now();
+        let body = r#"{"namespace":"victim","key":"k","ttl_seconds":60}"#;
+        let (status, reply) = connection.ask("POST", "/v1/acquire", body).expect("a response");
+        assert_eq!(status, 200, "the victim was refused: {reply}");
+        let lease: Value = serde_json::from_str(&reply).expect("JSON");
+        let body = json!({"lease_id": lease["lease_id"]}).to_string();
+        let (status, reply) = connection.ask("POST", "/v1/release", &body).expect("a response");
+        assert_eq!(status, 200, "the victim was refused: {reply}");
+        took.push(begun.elapsed());
+    }
+    took
+}
+
+#[expect(clippy::disallowed_methods, reason = "latency is printed")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+type Spawn =
+    for<'scope, 'env> fn(&'scope Scope<'scope, 'env>, &'env Arena, &'env AtomicBool, &'env AtomicUsize);
+
+/// Runs an attack, and compares it with a control run.
+fn withstands(name: &str, spawn: Spawn) {
+    let control = is_long().then(|| attack(name, true, spawn));
+    let attacked = attack(name, false, spawn);
+    if let Some(control) = control {
+        assert!(attacked <= 3 * control, "{name}: p99 {attacked:?}, in the control run {control:?}");
+    }
+}
+
+/// Runs an attack beside the victim, and returns the victim's p99. `spawn` starts the attack's threads, which end when the
+/// flag is set, and count what the server refused.
+fn attack(name: &str, is_control: bool, spawn: Spawn) -> Duration {
+    let arena = Arena::start(is_control);
+    let (stop, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let mut took = std::thread::scope(|scope| {
+        spawn(scope, &arena, &stop, &refused);
+        let victim = scope.spawn(|| victim(&arena, &stop));
+        std::thread::park_timeout(duration());
+        stop.store(true, Ordering::Release);
+        victim.join().expect("every request of the victim succeeds")
+    });
+    took.sort_unstable();
+    let at = |percent: usize| took[(took.len() - 1) * percent / 100];
+    let resident = arena.peak_resident_kib();
+    println!(
+        "{name}{}: victim p50 {:.1?} p99 {:.1?} of {} rounds; {} refused; peak resident {} MiB",
+        if is_control { " (control)" } else { "" },
+        at(50),
+        at(99),
+        took.len(),
+        refused.load(Ordering::Relaxed),
+        resident >> 10
+    );
+    assert!(resident < RESIDENT_MAX_KIB, "{name}: {resident} KiB");
+    at(99)
+}
+
+fn note(refused: &AtomicUsize, response: Option<(u16, String)>) {
+    if response.is_none_or(|(status, _)| status != 200) {
+        refused.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// 4,000 bundles of 128 long names took 700 MB, and a restart took them again.
+#[test]
+fn leases_with_long_names() {
+    withstands("leases with long names", |scope, arena, stop, refused| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let mut connection = arena.attacker();
+                for n in 0.. {
+                    if stop.load(Ordering::Acquire) {
+                        return;
+                    }
+                    let body = bundle(&format!("{thread}-{n}")).to_string();
+                    note(refused, connection.ask("POST", "/v1/acquire", &body));
+                }
+            });
+        }
+    });
+}
+
+/// 760 waiting bundles of long names took 150 MB.
+#[test]
+fn waiters_with_long_names() {
+    withstands("waiters with long names", |scope, arena, stop, refused| {
+        arena.lease(&bundle("hot")).expect("the first is granted");
+        for _ in 0..4 {
+            scope.spawn(move || {
+                let mut body = bundle("hot");
+                body["block_seconds"] = json!(50);
+                let body = body.to_string();
+                let mut waiting = Vec::new();
+                while !stop.load(Ordering::Acquire) && waiting.len() < 200 {
+                    let mut connection = arena.attacker();
+                    connection.begin("POST", "/v1/acquire", "", &body);
+                    match connection.response_within(Duration::from_millis(20)) {
+                        Some(response) => note(refused, Some(response)),
+                        None => waiting.push(connection),
+                    }
+                }
+                idle_until(stop);
+            });
+        }
+    });
+}
+
+/// Ten requests for a document of 60 MB with the lease, whose responses were not read, took a gigabyte.
+#[test]
+fn documents_that_are_not_read() {
+    withstands("documents that are not read", |scope, arena, stop, _| {
+        let lease = arena.lease(&key("d")).expect("granted");
+        let document = format!("[\"{}\"]", "x".repeat(20 << 20));
+        let header = format!("x-lease-id: {lease}\r\n");
+        let written =
+            arena.attacker().send("POST", "/v1/update_state?key=d&namespace=attacker", &header, &document);
+        assert_eq!(written.map(|(status, _)| status), Some(200));
+        let release = json!({"lease_id": lease}).to_string();
+        arena.attacker().ask("POST", "/v1/release", &release);
+        scope.spawn(move || {
+            let resources = json!([{"kind": "KEY", "name": "d", "predicate": "CONSUMES"}]);
+            let shared =
+                json!({"namespace": "attacker", "resources": resources, "ttl_seconds": 300}).to_string();
+            let mut unread = Vec::new();
+            while !stop.load(Ordering::Acquire) && unread.len() < 60 {
+                let mut connection = arena.attacker();
+                connection.begin("POST", "/v1/acquire?include_state=1", "", &shared);
+                unread.push(connection);
+                let mut connection = arena.attacker();
+                let path = "/v1/get_state?key=d&public=1&namespace=attacker";
+                connection.begin("GET", path, "", "");
+                unread.push(connection);
+            }
+            idle_until(stop);
+        });
+    });
+}
+
+/// Eight reconciles of one credential a thousand times took 900 MB, and delayed others by seconds.
+#[test]
+fn reconciles_of_one_lease() {
+    withstands("reconciles of one lease", |scope, arena, stop, refused| {
+        let lease = arena.lease(&bundle("r")).expect("granted");
+        let ids = vec![lease; 1000];
+        let body = json!({"namespace": "attacker", "lease_ids": ids}).to_string();
+        for _ in 0..8 {
+            let body = body.clone();
+            scope.spawn(move || {
+                let mut connection = arena.attacker();
+                while !stop.load(Ordering::Acquire) {
+                    let response = connection.ask("POST", "/v1/leases/reconcile", &body);
+                    if response.is_none() {
+                        connection = arena.attacker();
+                    }
+                    note(refused, response);
+                }
+            });
+        }
+    });
+}
+
+/// 150 uploads at once took 120 MB, and as many files and descriptors.
+#[test]
+fn uploads_that_never_end() {
+    withstands("uploads that never end", |scope, arena, stop, _| {
+        let lease = arena.lease(&key("u")).expect("granted");
+        scope.spawn(move || {
+            let header = format!("x-lease-id: {lease}\r\ncontent-length: 90000000\r\n");
+            let part = format!("[\"{}", "x".repeat(420 << 10));
+            let mut uploads = Vec::new();
+            while !stop.load(Ordering::Acquire) && uploads.len() < 150 {
+                let mut connection = arena.attacker();
+                connection.begin_body("POST", "/v1/update_state?key=u&namespace=attacker", &header, &part);
+                uploads.push(connection);
+            }
+            idle_until(stop);
+        });
+    });
+}
+
+/// Polling what many waiting bundles contend for took a second of every other client's time.
+#[test]
+fn lists_are_polled() {
+    withstands("lists are polled", |scope, arena, stop, refused| {
+        arena.lease(&bundle("l")).expect("granted");
+        for path in
+            ["/v1/contention", "/v1/leases?limit=1000", "/v1/agents?namespace=attacker", "/v1/namespaces"]
+        {
+            scope.spawn(move || {
+                let mut connection = arena.attacker();
+                while !stop.load(Ordering::Acquire) {
+                    let response = connection.ask("GET", path, "");
+                    if response.is_none() {
+                        connection = arena.attacker();
+                    }
+                    note(refused, response);
+                }
+            });
+        }
+        scope.spawn(move || {
+            let mut body = bundle("l");
+            body["block_seconds"] = json!(50);
+            let body = body.to_string();
+            let waiting: Vec<Connection> = (0..50)
+                .map(|_| {
+                    let mut connection = arena.attacker();
+                    connection.begin("POST", "/v1/acquire", "", &body);
+                    connection
+                })
+                .collect();
+            idle_until(stop);
+            drop(waiting);
+        });
+    });
+}
+
+fn idle_until(stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) {
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
