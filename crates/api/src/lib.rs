@@ -58,6 +58,8 @@ pub mod path {
     pub const REVOKE: &str = "/v1/revoke";
     /// Pause or resume the grants of an identity or an agent.
     pub const PAUSE: &str = "/v1/pause";
+    /// Reload the server's identity file and denylist.
+    pub const RELOAD: &str = "/v1/reload";
     /// Read or set quotas.
     pub const QUOTAS: &str = "/v1/quotas";
     /// List namespaces.

@@ -247,6 +247,18 @@ pub struct Done {
     pub done: bool,
 }
 
+/// The identity file and the denylist are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Reloaded {
+    /// Certificates that were not revoked before.
+    pub revoked: u64,
+    /// Certificates that are no longer revoked.
+    pub unrevoked: u64,
+    /// Open connections that were closed.
+    pub connections_closed: u64,
+}
+
 /// Namespaces visible to the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

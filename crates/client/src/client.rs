@@ -340,6 +340,11 @@ impl Client {
         self.servers.call(get("/readyz".into())).await.map(drop)
     }
 
+    /// Makes the server read its identity file and denylist again. Only over its Unix socket.
+    pub async fn reload(&self) -> Result<responses::Reloaded, Error> {
+        self.call(ApiRequest { method: Method::POST, ..get(path::RELOAD.into()) }).await
+    }
+
     /// Succeeds if any server responds, ready or not.
     pub async fn alive(&self) -> Result<(), Error> {
         self.servers.call(get("/healthz".into())).await.map(drop)

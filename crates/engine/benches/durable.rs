@@ -18,7 +18,7 @@ use engine::internals::decider::Decider;
 use engine::internals::recovery::replay;
 use engine::internals::sequencer::Sequencer;
 use engine::internals::shard::Shard;
-use engine::{Decision, Delivery, Executor, MachineClock, Submission, TenureConfig, Workers};
+use engine::{Decision, Delivery, Executor, MachineClock, ReplyTo, Submission, TenureConfig, Workers};
 use kernel::{Action, Command, Identity, Kernel, Limits, Outcome, Response, Span, Store};
 use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
@@ -111,14 +111,7 @@ fn tasks(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
         let send = send.clone();
         let to =
             Box::new(move |reply, delivery: Delivery| delivery.settle(send.send((caller, reply)).is_ok()));
-        sequencer.submit(Submission {
-            command,
-            correlation: 0,
-            document: None,
-            wait: None,
-            on_decided: None,
-            to,
-        });
+        sequencer.submit(Submission::new(command, to as ReplyTo));
     };
     let mut cycles: Vec<Cycle> = (0..callers).map(|caller| Cycle::new(caller, rounds)).collect();
     for (caller, cycle) in cycles.iter_mut().enumerate() {

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use engine::observe::{EngineObserver, Fatal, MaintenanceEvent};
 use engine::waiters::{Wait, WaiterConnection};
 use engine::{
-    Decision, Delivery, Engine, Executor, MachineClock, Options, Reply, Submission, TenureConfig, Workers,
+    Decision, Delivery, Engine, Executor, MachineClock, Options, Reply, ReplyTo, Submission, TenureConfig,
+    Workers,
 };
 use kernel::{
     Action, Command, Event, Granted, Identity, Limits, Lsn, Outcome, Renewal, Response, Span, Store,
@@ -100,14 +101,7 @@ impl<'a> AsyncClient<'a> {
         let to = Box::new(move |reply, delivery: Delivery| {
             delivery.settle(send.send((number, Instant::now(), reply)).is_ok());
         });
-        self.engine.sequencer().submit(Submission {
-            command,
-            correlation: 0,
-            document: None,
-            wait,
-            on_decided: None,
-            to,
-        });
+        self.engine.sequencer().submit(Submission { wait, ..Submission::new(command, to as ReplyTo) });
     }
 
     fn next(&self) -> (usize, Instant, Outcome) {

@@ -65,6 +65,8 @@ pub enum Unavailable {
     OverLimit(ExceededLimit),
     /// A retry of the same request has taken its place.
     Replaced,
+    /// The authorization of its client was withdrawn before the command was decided.
+    Withdrawn,
     /// The shard has stopped, or is about to.
     Stopped,
     /// Another server owns the shard now; the command was not carried out.

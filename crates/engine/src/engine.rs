@@ -233,6 +233,13 @@ impl Engine {
         &self.sequencer
     }
 
+    /// Returns when the turn that runs now has ended: every command decided from here on sees what this thread has done
+    /// before. An [`Authorization`](crate::Authorization) that it has withdrawn counts in every decision after this.
+    /// Blocks for as long as a turn takes, which appends nothing.
+    pub fn pass_turn(&self) {
+        self.sequencer.inspect(|_| ());
+    }
+
     /// Uploads of documents that are too long for the log.
     pub fn uploads(&self) -> &Uploads {
         &self.uploads

@@ -3,8 +3,9 @@
 //! **What is absent.** No HTTP, no TLS, no command line. Clocks, randomness and stores come in as arguments.
 //!
 //! The modules in reading order: `record` encodes commands in the log, and `snapshot` a whole state; `clock` stamps;
-//! `decision` is the decision on a command; `decider` applies commands and collects them into batches; `waiting` has
-//! the wait queues, hand-off and deadlock detection; `rates` limits requests, and `memory` what they may occupy; `documents` locates documents; `shard` is
+//! `authorization` is whether a client may still act; `decision` is the decision on a command; `decider` applies
+//! commands and collects them into batches; `waiting` has the wait queues, hand-off and deadlock detection; `rates`
+//! limits requests, and `memory` what they may occupy; `documents` locates documents; `shard` is
 //! all of that, one batch at a time;
 //! `executor` has the threads, and `sequencer` drives a shard with them; `recovery` goes from a store to a state; `checkpoint` does the same beside
 //! the live state, to snapshot it and to truncate the log; `uploads` are documents that are too long for the log;
@@ -20,6 +21,7 @@ mod wire;
 mod record;
 mod snapshot;
 mod clock;
+mod authorization;
 mod decision;
 mod decider;
 mod waiting;
@@ -36,6 +38,7 @@ mod uploads;
 mod engine;
 mod stopwatch;
 
+pub use authorization::Authorization;
 pub use clock::{Clock, MachineClock};
 pub use decider::TenureConfig;
 pub use decision::{Decision, OnDecided, Reply, Unavailable};

@@ -195,7 +195,7 @@ impl Sequencer {
         reached!();
         let (send, receive) = sync_channel(1);
         let to: ReplyTo = Box::new(move |reply, delivery| delivery.settle(send.send(reply).is_ok()));
-        let submission = Submission { command, correlation, document, wait, on_decided: None, to };
+        let submission = Submission { correlation, document, wait, ..Submission::new(command, to) };
         self.submit_as(submission, Runner::APPENDING);
         receive.recv().ok()
     }
@@ -258,8 +258,7 @@ impl Sequencer {
         self.shared.has_ended()
     }
 
-    /// Reads the state at once, for tests and the simulator: it may not be durable yet. [`Sequencer::query`] waits until
-    /// it is.
+    /// Reads the state at once, between two turns: it may not be durable yet. [`Sequencer::query`] waits until it is.
     pub fn inspect<T>(&self, read: impl FnOnce(&Shard<ReplyTo>) -> T) -> T {
         reached!();
         self.shared.inspect(read)

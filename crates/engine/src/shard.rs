@@ -17,6 +17,7 @@ use kernel::{
 };
 
 use self::long_command::LongCommand;
+use crate::authorization::Authorization;
 use crate::decider::{Decider, SealedBatch};
 use crate::decision::{ContentionEvent, Decision};
 pub use crate::decision::{OnDecided, Reply, Unavailable};
@@ -41,6 +42,8 @@ pub struct Submission<R> {
     pub document: Option<Vec<u8>>,
     /// Set if a request for a lease may wait while it is blocked.
     pub wait: Option<Wait>,
+    /// Whether its client may still act when the command is decided.
+    pub authorization: Authorization,
     /// Called when the command is decided.
     pub on_decided: Option<OnDecided>,
     /// Where the reply goes.
@@ -50,7 +53,16 @@ pub struct Submission<R> {
 impl<R> Submission<R> {
     /// A command without options.
     pub fn new(command: Command, to: R) -> Submission<R> {
-        Submission { command, correlation: 0, document: None, wait: None, on_decided: None, to }
+        let authorization = Authorization::default();
+        Submission {
+            command,
+            correlation: 0,
+            document: None,
+            wait: None,
+            authorization,
+            on_decided: None,
+            to,
+        }
     }
 }
 
@@ -158,6 +170,9 @@ impl<R> Shard<R> {
     /// conflicts with no waiter is decided while freed resources are being handed off is up to the caller: the sequencer
     /// postpones it while [`Shard::is_handing_off`].
     pub fn submit(&mut self, submission: Submission<R>) {
+        if submission.authorization.is_withdrawn() {
+            return self.reply(submission.to, Err(Unavailable::Withdrawn));
+        }
         if !self.may_take(&submission.command.action) {
             return self.reply(submission.to, Err(Unavailable::NoSpace));
         }
@@ -407,8 +422,8 @@ impl<R> Shard<R> {
     }
 
     fn admit(&mut self, submission: Submission<R>) {
-        let Submission { command, correlation, wait, on_decided, to, .. } = submission;
-        let submission = LeaseSubmission { command, correlation, wait, on_decided, to };
+        let Submission { command, correlation, wait, authorization, on_decided, to, .. } = submission;
+        let submission = LeaseSubmission { command, correlation, wait, authorization, on_decided, to };
         let Some(submission) = self.waiting.reattach(&self.decider, submission) else { return };
         if !self.is_within_rate(&submission.command) {
             return self.reply(submission.to, Err(Unavailable::TooOften));
@@ -463,14 +478,14 @@ impl<R> Shard<R> {
     }
 
     fn begin_long(&mut self, submission: Submission<R>) {
-        let Submission { command, correlation, on_decided, to, .. } = submission;
+        let Submission { command, correlation, authorization, on_decided, to, .. } = submission;
         if matches!(&command.action, Action::Renew(renewals) if renewals.len() > RENEWALS_MAX) {
             return self.reply(to, Ok(Decision::rejected(Rejection::InvalidBatch)));
         }
         if self.long.len() >= LONG_MAX {
             return self.reply(to, Err(Unavailable::Busy));
         }
-        self.long.push_back(LongCommand::new(command, correlation, on_decided, to));
+        self.long.push_back(LongCommand::new(command, correlation, authorization, on_decided, to));
         if !self.is_full() {
             self.continue_long();
         }
@@ -479,6 +494,9 @@ impl<R> Shard<R> {
     /// Decides the next part of the first long command.
     fn continue_long(&mut self) {
         let Some(mut long) = self.long.pop_front() else { return };
+        if long.authorization.is_withdrawn() {
+            return self.reply(long.to, Err(Unavailable::Withdrawn));
+        }
         if !self.may_take(long.action()) {
             return self.reply(long.to, Err(Unavailable::NoSpace));
         }

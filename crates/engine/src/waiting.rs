@@ -35,6 +35,7 @@ use self::deadlock::Search;
 use self::parked::Parked;
 pub use self::queues::{Session, Ticket, Waiter, Waiters, lease_request_of, session_of};
 use self::serving::Serving;
+use crate::authorization::Authorization;
 use crate::decider::Decider;
 use crate::decision::{Blocked, ContentionEvent, ContentionOutcome, Decision, OnDecided, Reply};
 
@@ -43,6 +44,7 @@ pub(crate) struct LeaseSubmission<R> {
     pub(crate) command: Command,
     pub(crate) correlation: u128,
     pub(crate) wait: Option<Wait>,
+    pub(crate) authorization: Authorization,
     pub(crate) on_decided: Option<OnDecided>,
     pub(crate) to: R,
 }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use rustls::pki_types::UnixTime;
@@ -14,61 +15,121 @@ use crate::error::Error;
 use crate::peer::PeerIdentity;
 use crate::serial::Serial;
 
-/// Revoked serials. Its text has one serial per line, in hexadecimal; `#` begins a comment.
+/// Revoked serials, and serials that were revoked and are explicitly valid again.
+///
+/// Its text has one serial per line, in hexadecimal; `!` before a serial un-revokes it, and `#` begins a comment. A
+/// serial that is both is revoked.
+///
+/// **Invariant.** No serial is in both sets. A serial leaves a list in force only through an un-revocation:
+/// [`Denylist::lost_in`] finds those that would just be missing.
+///
+/// **What would break it.** A truncated or emptied file, an old backup, or a file written by a tool that does not know
+/// the serials of others: each would silently let revoked clients in again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Denylist(BTreeSet<Serial>);
+pub struct Denylist {
+    revoked: BTreeSet<Serial>,
+    unrevoked: BTreeSet<Serial>,
+}
 
 impl Denylist {
-    /// Parses the text of a denylist.
-    pub fn parse(text: &str) -> Result<Denylist, Error> {
-        let mut serials = BTreeSet::new();
-        for (number, line) in text.lines().enumerate() {
-            let line = line.split('#').next().expect("a split has a first part").trim();
-            if !line.is_empty() {
-                let serial = line.parse::<Serial>();
-                serials
-                    .insert(serial.map_err(|error| Error::invalid(format!("{error} line={}", number + 1)))?);
-            }
-        }
-        Ok(Denylist(serials))
+    fn new(revoked: BTreeSet<Serial>, unrevoked: &BTreeSet<Serial>) -> Denylist {
+        let unrevoked = unrevoked - &revoked;
+        Denylist { revoked, unrevoked }
     }
 
-    /// The serials of both lists.
+    /// Parses the text of a denylist.
+    pub fn parse(text: &str) -> Result<Denylist, Error> {
+        let (mut revoked, mut unrevoked) = (BTreeSet::new(), BTreeSet::new());
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().expect("a split has a first part").trim();
+            let (set, serial) = match line.strip_prefix('!') {
+                Some(serial) => (&mut unrevoked, serial.trim_start()),
+                None => (&mut revoked, line),
+            };
+            if !line.is_empty() {
+                let serial = serial.parse::<Serial>();
+                set.insert(serial.map_err(|error| Error::invalid(format!("{error} line={}", number + 1)))?);
+            }
+        }
+        Ok(Denylist::new(revoked, &unrevoked))
+    }
+
+    /// The entries of both lists. A serial that either list revokes is revoked.
     #[must_use]
     pub fn union(&self, other: &Denylist) -> Denylist {
-        Denylist(&self.0 | &other.0)
+        Denylist::new(&self.revoked | &other.revoked, &(&self.unrevoked | &other.unrevoked))
+    }
+
+    /// The list with these serials revoked.
+    #[must_use]
+    pub fn with_revoked(&self, serials: &[Serial]) -> Denylist {
+        let revoked = self.revoked.iter().chain(serials).copied().collect();
+        Denylist::new(revoked, &self.unrevoked)
+    }
+
+    /// The list with these serials un-revoked.
+    #[must_use]
+    pub fn with_unrevoked(&self, serials: &[Serial]) -> Denylist {
+        let added: BTreeSet<Serial> = serials.iter().copied().collect();
+        Denylist::new(&self.revoked - &added, &(&self.unrevoked | &added))
+    }
+
+    /// The serials that this list revokes and `next` neither revokes nor un-revokes.
+    pub fn lost_in(&self, next: &Denylist) -> Vec<Serial> {
+        self.revoked
+            .iter()
+            .filter(|serial| !next.contains(**serial))
+            .copied()
+            .filter(|serial| !next.unrevoked.contains(serial))
+            .collect()
+    }
+
+    /// The serials that this list revokes and `next` un-revokes.
+    pub fn unrevoked_in(&self, next: &Denylist) -> Vec<Serial> {
+        self.revoked.intersection(&next.unrevoked).copied().collect()
+    }
+
+    /// The serials that this list does not revoke and `next` does.
+    pub fn added_in(&self, next: &Denylist) -> Vec<Serial> {
+        next.revoked.difference(&self.revoked).copied().collect()
     }
 
     /// Whether the certificate with this serial is revoked.
     pub fn contains(&self, serial: Serial) -> bool {
-        self.0.contains(&serial)
+        self.revoked.contains(&serial)
     }
 
-    /// Whether the list is empty.
+    /// Whether the list has no entries.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.revoked.is_empty() && self.unrevoked.is_empty()
     }
 
     /// The number of revoked serials.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.revoked.len()
     }
 
     /// The revoked serials, in order.
     pub fn iter(&self) -> impl Iterator<Item = Serial> {
-        self.0.iter().copied()
+        self.revoked.iter().copied()
+    }
+
+    /// The serials that are explicitly not revoked, in order.
+    pub fn unrevoked(&self) -> impl Iterator<Item = Serial> {
+        self.unrevoked.iter().copied()
     }
 }
 
 impl FromIterator<Serial> for Denylist {
     fn from_iter<I: IntoIterator<Item = Serial>>(serials: I) -> Denylist {
-        Denylist(serials.into_iter().collect())
+        Denylist { revoked: serials.into_iter().collect(), unrevoked: BTreeSet::new() }
     }
 }
 
 impl fmt::Display for Denylist {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|serial| writeln!(f, "{serial}"))
+        self.revoked.iter().try_for_each(|serial| writeln!(f, "{serial}"))?;
+        self.unrevoked.iter().try_for_each(|serial| writeln!(f, "!{serial}"))
     }
 }
 
@@ -107,6 +168,11 @@ impl SharedDenylist {
     /// Replaces the whole list.
     pub fn replace(&self, denylist: Denylist) {
         self.0.store(denylist.into());
+    }
+
+    /// The list in use.
+    pub fn current(&self) -> Arc<Denylist> {
+        self.0.load_full()
     }
 
     /// Whether the certificate with this serial is revoked.
@@ -152,6 +218,26 @@ mod tests {
     fn a_malformed_line_is_reported_with_its_number() {
         let error = Denylist::parse("0a\n# x\nnope\n").expect_err("no serial").to_string();
         assert!(error.contains("serial=nope line=3"), "{error}");
+    }
+
+    #[test]
+    fn a_serial_leaves_a_list_only_through_an_un_revocation() {
+        let list = |text: &str| Denylist::parse(text).expect("valid");
+        let before = list("01\n02\n03\n");
+        let after = before.with_unrevoked(&["02".parse().expect("a serial")]);
+        assert_eq!(after.to_string(), "01\n03\n!02\n");
+        assert_eq!(list(&after.to_string()), after);
+        assert!(!after.contains("02".parse().expect("a serial")));
+        let shown = |serials: Vec<Serial>| format!("{serials:?}");
+        assert_eq!(
+            (shown(before.lost_in(&after)), shown(before.unrevoked_in(&after))),
+            ("[]".into(), "[02]".into())
+        );
+        assert_eq!(shown(before.lost_in(&list("03\n! 02 # on leave\n"))), "[01]");
+        let again = after.with_revoked(&["02".parse().expect("a serial")]);
+        assert_eq!(again.to_string(), before.to_string(), "revoking wins, and leaves no trace of the other");
+        assert_eq!(list("!02\n02\n").to_string(), "02\n", "so it does within one text");
+        assert_eq!(list("02").union(&list("!02")).to_string(), "02\n", "and between two lists");
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub enum ErrorKind {
 }
 
 /// An error, whose message says what to do next where possible.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
     message: String,

@@ -47,6 +47,7 @@ struct ServerState {
     accepting: ArcSwap<Accepting>,
     denylist: Arc<SharedDenylist>,
     spiffe: Arc<ArcSwap<SpiffeMap>>,
+    observer: RefusalObserver,
     clock: Arc<dyn TimeProvider>,
 }
 
@@ -67,13 +68,23 @@ impl ServerTls {
         denylist: Arc<SharedDenylist>,
         clock: Arc<dyn TimeProvider>,
     ) -> Result<ServerTls, Error> {
+        ServerTls::with_observer(bundle, denylist, clock, RefusalObserver::default())
+    }
+
+    /// Like [`ServerTls::new`]; the observer gets the serial of every certificate that is refused.
+    pub fn with_observer(
+        bundle: &ServerBundle,
+        denylist: Arc<SharedDenylist>,
+        clock: Arc<dyn TimeProvider>,
+        observer: RefusalObserver,
+    ) -> Result<ServerTls, Error> {
         let certificate = Arc::new(OwnCertificate::new(bundle.server()));
         let anchors = bundle.anchors().clone();
         let spiffe = Arc::default();
-        let verifier = ClientVerifier::new(&anchors, &denylist, &spiffe)?;
+        let verifier = ClientVerifier::new(&anchors, &denylist, &spiffe, &observer)?;
         let config = server_config(verifier, &certificate, &clock);
         let accepting = ArcSwap::from_pointee(Accepting { config, anchors, distrusted: Vec::new() });
-        Ok(ServerTls(Arc::new(ServerState { certificate, accepting, denylist, spiffe, clock })))
+        Ok(ServerTls(Arc::new(ServerState { certificate, accepting, denylist, spiffe, observer, clock })))
     }
 
     /// Maps SPIFFE ids to identities at every handshake from now on. No id is mapped by default.
@@ -142,7 +153,7 @@ impl ServerState {
         let before = current.anchors.iter().filter_map(Certificate::key_id).map(<[u8]>::to_vec);
         let mut distrusted: Vec<Vec<u8>> = before.chain(current.distrusted.iter().cloned()).collect();
         distrusted.retain(|id| !trusted(id));
-        let verifier = ClientVerifier::new(anchors, &self.denylist, &self.spiffe)?;
+        let verifier = ClientVerifier::new(anchors, &self.denylist, &self.spiffe, &self.observer)?;
         let config = server_config(verifier, &self.certificate, &self.clock);
         Ok(Some(Accepting { config, anchors: anchors.clone(), distrusted }))
     }
@@ -278,12 +289,37 @@ impl ResolvesClientCert for OwnCertificate {
     }
 }
 
+/// Receives the serial of each client certificate that a handshake refuses. It is called during the handshake, by the
+/// task that drives it: a failed handshake itself no longer has the certificate.
+#[derive(Clone, Default)]
+pub struct RefusalObserver(Option<Arc<dyn Fn(Serial) + Send + Sync>>);
+
+impl RefusalObserver {
+    /// Calls this function. It must not block.
+    pub fn new(on_refused: impl Fn(Serial) + Send + Sync + 'static) -> RefusalObserver {
+        RefusalObserver(Some(Arc::new(on_refused)))
+    }
+
+    fn refused(&self, certificate: &CertificateDer<'_>) {
+        if let (Some(on_refused), Ok(certificate)) = (&self.0, Certificate::parse(certificate)) {
+            on_refused(certificate.serial());
+        }
+    }
+}
+
+impl std::fmt::Debug for RefusalObserver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RefusalObserver")
+    }
+}
+
 /// A server's verifier of client certificates.
 #[derive(Debug)]
 struct ClientVerifier {
     trust: Trust,
     denylist: Arc<SharedDenylist>,
     spiffe: Arc<ArcSwap<SpiffeMap>>,
+    observer: RefusalObserver,
 }
 
 impl ClientVerifier {
@@ -291,9 +327,26 @@ impl ClientVerifier {
         anchors: &TrustAnchors,
         denylist: &Arc<SharedDenylist>,
         spiffe: &Arc<ArcSwap<SpiffeMap>>,
+        observer: &RefusalObserver,
     ) -> Result<ClientVerifier, Error> {
-        let trust = Trust::in_anchors(anchors)?;
-        Ok(ClientVerifier { trust, denylist: Arc::clone(denylist), spiffe: Arc::clone(spiffe) })
+        let (denylist, spiffe) = (Arc::clone(denylist), Arc::clone(spiffe));
+        Ok(ClientVerifier {
+            trust: Trust::in_anchors(anchors)?,
+            denylist,
+            spiffe,
+            observer: observer.clone(),
+        })
+    }
+
+    fn verify(
+        &self,
+        own: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let identify = |certificate: &Certificate| PeerIdentity::mapped(certificate, &self.spiffe.load());
+        let peer = self.trust.check_client(own, intermediates, now, identify)?;
+        refuse_revoked(&self.denylist, peer.serial)
     }
 }
 
@@ -308,10 +361,8 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let identify = |certificate: &Certificate| PeerIdentity::mapped(certificate, &self.spiffe.load());
-        let peer = self.trust.check_client(own, intermediates, now, identify)?;
-        refuse_revoked(&self.denylist, peer.serial)?;
-        Ok(ClientCertVerified::assertion())
+        let verified = self.verify(own, intermediates, now);
+        verified.inspect_err(|_| self.observer.refused(own)).map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

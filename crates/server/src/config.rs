@@ -93,15 +93,27 @@ settings! { |data_dir|
     /// Maximum size of all documents of one namespace together
     "max-document-bytes-per-namespace" "LOCKD_MAX_DOCUMENT_BYTES_PER_NAMESPACE" "SIZE" =>
         max_document_bytes_per_namespace: u64 = 16 << 30, range Range::DOCUMENT;
-    /// Maximum number of connections; further ones wait to be accepted
+    /// Maximum number of connections; a tenth, at most 64, is kept for operators, and further ones are closed
     "max-connections" "LOCKD_MAX_CONNECTIONS" "N" => max_connections: usize = 10_000,
         range Range::Count(1, 1_000_000);
+    /// Maximum number of connections of one identity (without mTLS: of one address), and at most half of all
+    "max-connections-per-identity" "LOCKD_MAX_CONNECTIONS_PER_IDENTITY" "N" =>
+        max_connections_per_identity: usize = 1000, range Range::Count(1, 1_000_000);
+    /// Maximum number of TLS handshakes in progress
+    "max-handshakes" "LOCKD_MAX_HANDSHAKES" "N" => max_handshakes: usize = 256,
+        range Range::Count(1, 100_000);
+    /// Maximum number of TLS handshakes in progress from one address; an IPv6 network of 64 bits is one address
+    "max-handshakes-per-address" "LOCKD_MAX_HANDSHAKES_PER_ADDRESS" "N" =>
+        max_handshakes_per_address: usize = 64, range Range::Count(1, 100_000);
     /// Timeout of the TLS handshake, and of the head of a request
     "head-timeout" "LOCKD_HEAD_TIMEOUT" "TIME" => head_timeout: Duration = Duration::from_secs(15),
         range Range::SPAN_FROM_1_MS;
     /// Maximum idle time while a body is sent or received
     "stall-timeout" "LOCKD_STALL_TIMEOUT" "TIME" => stall_timeout: Duration = Duration::from_secs(30),
         range Range::SPAN_FROM_1_MS;
+    /// Minimum rate per second of a body that is sent or received, on average after the first --stall-timeout
+    "min-body-rate" "LOCKD_MIN_BODY_RATE" "SIZE" => min_body_rate: u64 = 8000,
+        range Range::Size(1, 1_000_000_000);
     /// How long requests in progress may continue when the server stops
     "drain-timeout" "LOCKD_DRAIN_TIMEOUT" "TIME" => drain_timeout: Duration = Duration::from_secs(10),
         range Range::SPAN;
@@ -299,6 +311,10 @@ impl Config {
     pub(crate) fn connection_limits(&self) -> ConnectionLimits {
         ConnectionLimits {
             connections_max: self.max_connections,
+            connections_per_identity_max: self.max_connections_per_identity,
+            handshakes_max: self.max_handshakes,
+            handshakes_per_address_max: self.max_handshakes_per_address,
+            body_rate_min: self.min_body_rate,
             head_timeout: self.head_timeout,
             stall_timeout: self.stall_timeout,
             drain_timeout: self.drain_timeout,

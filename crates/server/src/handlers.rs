@@ -11,6 +11,7 @@ pub(crate) mod contention;
 pub(crate) mod events;
 pub(crate) mod write;
 pub(crate) mod read;
+pub(crate) mod reload;
 pub(crate) mod views;
 pub(crate) mod operator;
 pub(crate) mod health;

@@ -3,7 +3,14 @@
 
 pub mod first_start;
 pub(crate) mod certificate_expiry;
+mod refused_serial;
 pub mod identities;
+mod response_watch;
+pub(crate) mod connections;
+mod handshakes;
+pub(crate) mod descriptors;
+pub(crate) mod reload;
+mod refusal_log;
 pub mod listener;
 mod timeouts;
 mod browser_guard;

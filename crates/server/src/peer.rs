@@ -1,10 +1,13 @@
-//! The authenticated client of a connection, and its rights.
+//! The authenticated client of a connection, its rights, and whether it may still act.
 
 use std::fmt;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 
+use engine::Authorization;
 use identity::{PeerIdentity, Right, Rights, RightsScope, Role};
 use kernel::{Identity, Namespace};
+use tokio::sync::Notify;
 
 /// The authenticated client of a connection.
 #[derive(Clone, Debug)]
@@ -17,6 +20,8 @@ pub struct Peer {
     pub rights: Arc<Rights>,
     /// Its certificate, which is checked again for every request; `None` without mutual TLS.
     pub certificate: Option<Arc<PeerIdentity>>,
+    /// Its connection.
+    pub connection: PeerConnection,
 }
 
 /// A certificate whose name is not a valid identity.
@@ -35,7 +40,8 @@ impl Peer {
     /// Every client of a server without authentication: an operator on the same machine, a worker from elsewhere.
     pub fn anonymous(role: Role) -> Peer {
         let identity = Identity::new("anonymous").expect("a valid name");
-        Peer { identity, role, rights: Arc::new(Rights::all()), certificate: None }
+        let (rights, connection) = (Arc::new(Rights::all()), PeerConnection::default());
+        Peer { identity, role, rights, certificate: None, connection }
     }
 
     /// Whether the peer is an operator of the namespace: one whose certificate names it, with any right. `None` stands
@@ -52,7 +58,98 @@ impl Peer {
     pub fn from_certificate(certificate: PeerIdentity) -> Result<Peer, InvalidIdentity> {
         let identity = Identity::new(certificate.name.as_str()).map_err(InvalidIdentity)?;
         let (role, rights) = (certificate.role, Arc::new(certificate.rights.clone()));
-        Ok(Peer { identity, role, rights, certificate: Some(Arc::new(certificate)) })
+        let (certificate, connection) = (Some(Arc::new(certificate)), PeerConnection::default());
+        Ok(Peer { identity, role, rights, certificate, connection })
+    }
+
+    /// The same client on a connection from this address; `None` for a Unix socket.
+    #[must_use]
+    pub(crate) fn on_connection(&self, address: Option<SocketAddr>) -> Peer {
+        Peer { connection: PeerConnection::from_address(address), ..self.clone() }
+    }
+}
+
+/// The connection of a client: where it comes from, and whether the client may still act. Clones are the same
+/// connection. The default is one that this server did not accept: it is never ended from here.
+#[derive(Clone, Debug, Default)]
+pub struct PeerConnection(Arc<ConnectionState>);
+
+#[derive(Debug, Default)]
+struct ConnectionState {
+    address: Option<SocketAddr>,
+    authorization: Authorization,
+    end: OnceLock<ConnectionEnd>,
+    ended: Notify,
+}
+
+/// Why the server ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionEnd {
+    /// The certificate was revoked.
+    Revoked,
+    /// The certificate has expired.
+    Expired,
+    /// The certificate's CA is no longer trusted.
+    Distrusted,
+    /// The client does not take its responses.
+    Stalled,
+}
+
+impl ConnectionEnd {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            ConnectionEnd::Revoked => "revoked",
+            ConnectionEnd::Expired => "expired",
+            ConnectionEnd::Distrusted => "distrusted",
+            ConnectionEnd::Stalled => "stalled",
+        }
+    }
+}
+
+impl PeerConnection {
+    fn from_address(address: Option<SocketAddr>) -> PeerConnection {
+        let authorization = Authorization::new();
+        PeerConnection(Arc::new(ConnectionState { address, authorization, ..ConnectionState::default() }))
+    }
+
+    /// The address of the client; `None` on a Unix socket, or if another program accepted the connection.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.0.address
+    }
+
+    /// Whether the commands of this client may still be decided.
+    pub(crate) fn authorization(&self) -> &Authorization {
+        &self.0.authorization
+    }
+
+    /// Ends the connection. Without a valid certificate, nothing more is decided for its client: at the latest once every
+    /// shard has passed its turn. Returns whether it had not been ended before.
+    pub(crate) fn end(&self, why: ConnectionEnd) -> bool {
+        if self.0.end.set(why).is_err() {
+            return false;
+        }
+        if why != ConnectionEnd::Stalled {
+            self.0.authorization.withdraw();
+        }
+        self.0.ended.notify_waiters();
+        true
+    }
+
+    /// Why it was ended; `None` while it is not.
+    pub(crate) fn end_reason(&self) -> Option<ConnectionEnd> {
+        self.0.end.get().copied()
+    }
+
+    /// Waits until it is ended.
+    pub(crate) async fn ended(&self) -> ConnectionEnd {
+        loop {
+            // Created before the check: an end in between wakes it.
+            let notified = self.0.ended.notified();
+            if let Some(why) = self.end_reason() {
+                return why;
+            }
+            notified.await;
+        }
     }
 }
 

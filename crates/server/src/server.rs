@@ -40,8 +40,11 @@ use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
 use crate::config::{Config, ConfigError};
 use crate::http::certificate_expiry;
+use crate::http::connections::Connections;
+use crate::http::descriptors;
 use crate::http::identities::{self, Identities};
-use crate::http::listener::{Listener, serve};
+use crate::http::listener::{ConnectionLimits, Listener, ListenerContext, serve};
+use crate::http::reload::Reloader;
 use crate::http::router::router;
 use crate::peer::Peer;
 
@@ -95,8 +98,11 @@ impl From<identity::Error> for StartError {
 /// A server with an open store. The store is closed and unlocked when this and every router of it are dropped.
 pub struct Server {
     config: Config,
+    limits: ConnectionLimits,
     backend: Arc<Backend>,
-    identities: Option<Identities>,
+    connections: Arc<Connections>,
+    /// `None` without mutual TLS.
+    reloader: Option<Arc<Reloader>>,
     serving: Option<Serving>,
 }
 
@@ -106,7 +112,8 @@ struct Serving {
 }
 
 impl Server {
-    /// Opens or creates the store, and reads or creates identities. Serves no requests yet.
+    /// Opens or creates the store, and reads or creates identities. Serves no requests yet. Raises the process's limit of
+    /// open files to its hard limit.
     ///
     /// If an append to the log ever fails, **the process ends**: memory is then ahead of the log, and no further
     /// response may be sent. [`Server::with_fatal_handler`] is for programs that have to do something first.
@@ -123,7 +130,7 @@ impl Server {
         if config.mtls {
             check_private(&identities::key_file(&config)?)?;
         }
-        let identities = if config.mtls { Some(Identities::load(&config)?) } else { None };
+        let identities = config.mtls.then(|| Identities::load(&config)).transpose()?;
         let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
         let (counted, recorded) = (Arc::clone(&metrics), Arc::clone(&event_log));
         let observer: Arc<dyn EngineObserver> =
@@ -140,8 +147,13 @@ impl Server {
         let random = Box::new(system::random::fill);
         let certificates = identities.as_ref().map(|found| Arc::clone(&found.dates)).unwrap_or_default();
         let components = Components { settings, metrics, event_log, certificates, clocks, random };
-        let backend = Backend::new(store, components);
-        Ok(Server { config, backend: Arc::new(backend), identities, serving: None })
+        let backend = Arc::new(Backend::new(store, components));
+        let limits = descriptors::fit(config.connection_limits());
+        let (max, per_identity_max) = (limits.connections_max, limits.connections_per_identity_max);
+        let connections = Connections::new(max, per_identity_max, &backend.metrics);
+        let reloader =
+            identities.map(|identities| Arc::new(Reloader::new(identities, &connections, &backend)));
+        Ok(Server { config, limits, backend, connections, reloader, serving: None })
     }
 
     /// The configuration.
@@ -163,8 +175,8 @@ impl Server {
         let tcp = bind(self.config.address()?).await?;
         let bound =
             tcp.local_addr().map_err(|error| StartError::Listen(self.config.listen.clone(), error))?;
-        let mut listeners = vec![match &self.identities {
-            Some(identities) => Listener::Tls(tcp, identities.tls.clone()),
+        let mut listeners = vec![match &self.reloader {
+            Some(reloader) => Listener::Tls(tcp, reloader.identities().tls.clone()),
             None => plain_listener(tcp, bound, &self.config),
         }];
         if let Some(path) = &self.config.unix {
@@ -173,9 +185,15 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let log_space = log_space::watch(Arc::clone(&self.backend), stopped.clone());
         let expiry = certificate_expiry::watch(Arc::clone(&self.backend), stopped.clone());
-        let serving = serve(listeners, Arc::clone(&self.backend), self.config.connection_limits(), stopped);
+        let reloading = self.reloader.clone().map(|reloader| reloader.watch(stopped.clone()));
+        let serving = serve(listeners, self.listener_context(stopped));
         let task = tokio::spawn(async move {
-            tokio::join!(serving, log_space, expiry);
+            let reloading = async {
+                if let Some(reloading) = reloading {
+                    reloading.await;
+                }
+            };
+            tokio::join!(serving, log_space, expiry, reloading);
         });
         self.serving = Some(Serving { stop, task });
         let scheme = if self.config.mtls { "https" } else { "http" };
@@ -186,10 +204,19 @@ impl Server {
         Ok(bound)
     }
 
-    /// Reads identities and revocations again. If any of them is invalid, none is replaced.
+    fn listener_context(&self, stop: watch::Receiver<bool>) -> ListenerContext {
+        let (backend, connections) = (Arc::clone(&self.backend), Arc::clone(&self.connections));
+        ListenerContext { backend, connections, reloader: self.reloader.clone(), limits: self.limits, stop }
+    }
+
+    /// Reads identities and revocations again, at once; a running server also notices by itself that the files have
+    /// changed. If any of them is invalid, or revoked serials are missing, none is replaced. Logs the outcome.
+    ///
+    /// When this returns, nothing more is decided for a client whose certificate is revoked. Blocks for as long as it
+    /// takes to read the files, and for a turn of each shard.
     pub fn reload(&self) -> Result<(), StartError> {
-        match &self.identities {
-            Some(identities) => Ok(identities.reload()?),
+        match &self.reloader {
+            Some(reloader) => Ok(reloader.reload().map(drop)?),
             None => Ok(()),
         }
     }
@@ -209,6 +236,8 @@ impl Server {
             }
         }
         self.backend.drain();
+        // It has a reference to the backend.
+        drop(self.reloader);
         let backend = self.backend;
         // Blocks until every accepted command of all shards has its reply.
         let closed = tokio::task::spawn_blocking(move || drop(backend));

@@ -25,7 +25,8 @@ use crate::backend::moment::Clocks;
 use crate::backend::open_options::OpenOptions;
 use crate::backend::shards::{Backend, Components, RequestLimits};
 use crate::backend::store::StoreUrl;
-use crate::http::listener::{ConnectionLimits, Listener, serve};
+use crate::http::connections::Connections;
+use crate::http::listener::{ConnectionLimits, Listener, ListenerContext, serve};
 use crate::peer::Peer;
 use crate::settings::HostNames;
 pub use fill::fill;
@@ -121,7 +122,11 @@ impl Loopback {
         let address = listener.local_addr().expect("the socket is bound");
         let (stop, stopped) = watch::channel(false);
         let listeners = vec![Listener::Plain(listener, Peer::anonymous(role), HostNames::any())];
-        tokio::spawn(serve(listeners, backend(RequestLimits::default()), limits, stopped));
+        let backend = backend(RequestLimits::default());
+        let (max, per_identity_max) = (limits.connections_max, limits.connections_per_identity_max);
+        let connections = Connections::new(max, per_identity_max, &backend.metrics);
+        let context = ListenerContext { backend, connections, reloader: None, limits, stop: stopped };
+        tokio::spawn(serve(listeners, context));
         Loopback { address, stop }
     }
 }

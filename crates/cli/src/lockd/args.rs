@@ -10,6 +10,7 @@ use cli::remote::{self, ClientArgs, Output};
 use crate::auth::AuthCommand;
 use crate::health::HealthArgs;
 use crate::mcp::Mcp;
+use crate::reload::ReloadArgs;
 use crate::run::RunArgs;
 use crate::serve::Serve;
 
@@ -62,6 +63,11 @@ pub(crate) enum LockdCommand {
     Man(Man),
     /// Serve leases and documents to an AI agent over the Model Context Protocol.
     Mcp(Box<Mcp>),
+    /// Make a server read its identity file and denylist again, at once.
+    ///
+    /// A server also notices within 5 seconds that they have changed. This command returns when the new state is in force,
+    /// or says why it was refused.
+    Reload(ReloadArgs),
     /// Run a command while holding a lease.
     Run(Box<RunArgs>),
     /// Serve leases over HTTPS.

@@ -23,7 +23,7 @@ use identity::{ClientBundle, Denylist, Error, ServerBundle, UnixTime, file};
 use system::random::fill;
 
 pub(crate) use self::args::AuthCommand;
-use self::args::{CheckCommand, InspectCommand, NewCommand, RevokeCommand};
+use self::args::{CheckCommand, InspectCommand, NewCommand, RevokeCommand, UnrevokeCommand};
 
 pub(crate) fn run(command: &AuthCommand) -> Result<(), String> {
     match command {
@@ -35,6 +35,7 @@ pub(crate) fn run(command: &AuthCommand) -> Result<(), String> {
         AuthCommand::List(args) => list::list(args),
         AuthCommand::Revoke { command: RevokeCommand::Client(args) } => revoke::client(args),
         AuthCommand::Revoke { command: RevokeCommand::Server(args) } => revoke::server(args),
+        AuthCommand::Unrevoke { command: UnrevokeCommand::Client(args) } => revoke::unrevoke_client(args),
         AuthCommand::Inspect { command: InspectCommand::Server(args) } => inspect::server(args),
         AuthCommand::Inspect { command: InspectCommand::Client(args) } => inspect::client(args),
         AuthCommand::Verify { command: CheckCommand::Server(args) } => verify::server(args),

@@ -13,6 +13,7 @@ mod health;
 mod audit_line;
 mod logs;
 mod mcp;
+mod reload;
 mod run;
 mod serve;
 
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         LockdCommand::Health(health) => health::run(health).map(|()| 0),
         LockdCommand::Man(man) => man.write(LockdArgs::command()).map_err(failed).map(|()| 0),
         LockdCommand::Mcp(args) => mcp::run(args).map(|()| 0),
+        LockdCommand::Reload(args) => reload::run(args).map(|()| 0),
         LockdCommand::Run(args) => run::run(args),
         LockdCommand::Serve(_) => serve::run(submatches()).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Check(args) } => check::check(args),

@@ -74,7 +74,8 @@ impl ServerSignals {
             tokio::select! {
                 _ = self.end.recv() => return,
                 _ = self.interrupt.recv() => return,
-                _ = self.reload.recv() => supervisor.reload(|| reload(server)),
+                // The server logs the outcome.
+                _ = self.reload.recv() => supervisor.reload(|| server.reload()),
             }
         }
     }
@@ -82,17 +83,6 @@ impl ServerSignals {
 
 fn listen(kind: SignalKind) -> Result<Signal, ServeFailure> {
     signal(kind).map_err(|error| format!("listening for signals: {error}"))
-}
-
-fn reload(server: &Server) -> Result<(), StartError> {
-    let reloaded = server.reload();
-    match &reloaded {
-        Ok(()) => tracing::info!("reloaded identities and revocations"),
-        Err(error) => {
-            tracing::error!(%error, "reload failed, the previous identities and revocations stay in use");
-        }
-    }
-    reloaded
 }
 
 /// Prints a first command to try.

@@ -26,6 +26,8 @@ mod pages;
 mod progress;
 mod reload;
 mod restarts;
+mod revocation;
+mod connection_limits;
 mod run;
 mod serve;
 mod server;

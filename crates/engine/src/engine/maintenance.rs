@@ -113,14 +113,7 @@ impl Maintenance {
                 let _ = send.send(reply.map(drop));
             });
             let (command, document) = (step.command(), Some(document));
-            self.sequencer.submit(Submission {
-                command,
-                correlation: 0,
-                document,
-                wait: None,
-                on_decided: None,
-                to,
-            });
+            self.sequencer.submit(Submission { document, ..Submission::new(command, to) });
             if in_flight.len() >= MOVES_MAX || in_flight_bytes >= MOVES_BYTES {
                 wait_until_durable(&mut in_flight)?;
                 in_flight_bytes = 0;

@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 
 use kernel::{Action, Command, Event, Outcome, Renewal, Response};
 
+use crate::authorization::Authorization;
 use crate::decision::OnDecided;
 
 /// A long command, and the results of the parts that are decided.
 pub(super) struct LongCommand<R> {
     command: Command,
     pub(super) correlation: u128,
+    /// Checked before each part.
+    pub(super) authorization: Authorization,
     /// The renewals that are left.
     renewals: VecDeque<Renewal>,
     response: Response,
@@ -22,6 +25,7 @@ impl<R> LongCommand<R> {
     pub(super) fn new(
         command: Command,
         correlation: u128,
+        authorization: Authorization,
         on_decided: Option<OnDecided>,
         to: R,
     ) -> LongCommand<R> {
@@ -34,7 +38,8 @@ impl<R> LongCommand<R> {
             Action::DropNamespace(_) => Response::Dropped { more: false },
             _ => Response::RevokedAll { revoked: 0, more: false },
         };
-        LongCommand { command, correlation, renewals, response, events: Vec::new(), on_decided, to }
+        let events = Vec::new();
+        LongCommand { command, correlation, authorization, renewals, response, events, on_decided, to }
     }
 
     pub(super) fn action(&self) -> &Action {

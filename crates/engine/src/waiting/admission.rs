@@ -83,7 +83,7 @@ impl<R> Waiting<R> {
         age: Age,
         dies: bool,
     ) {
-        let LeaseSubmission { command, correlation, wait, on_decided, to } = submission;
+        let LeaseSubmission { command, correlation, wait, on_decided, to, .. } = submission;
         let request = lease_request_of(&command).expect("an acquire or a reserve");
         let blocked = verdict::blocked(&self.queues, request, age, conflict);
         if dies {
@@ -133,7 +133,7 @@ impl<R> Waiting<R> {
         let request = command.identity.clone().zip(command.request.map(|request| request.key));
         let ticket = request.and_then(|request| self.parked.of_request(&request));
         let Some(ticket) = ticket.filter(|_| !planted!(RetryQueuesTwice)) else { return Some(submission) };
-        let LeaseSubmission { command, wait, on_decided, to, .. } = submission;
+        let LeaseSubmission { command, wait, authorization, on_decided, to, .. } = submission;
         // Fingerprints are compared, as they are once there is a response. Other fields that the edge adds may differ,
         // such as the age of a new attempt: the waiter keeps its own.
         let is_same = |waiter: &Waiter| waiter.command.request == command.request;
@@ -144,7 +144,10 @@ impl<R> Waiting<R> {
             return None;
         }
         // A retry that does not want to wait gets its reply when it times out, at once.
-        let wait = wait.unwrap_or(Wait { timeout: Span(0), connection: WaiterConnection::default() });
+        let wait = wait.unwrap_or_else(|| {
+            let connection = WaiterConnection::new(authorization);
+            Wait { timeout: Span(0), connection }
+        });
         let deadline = decider.now().after(wait.timeout);
         let before = self.parked.replace(ticket, (to, on_decided), &wait.connection, deadline);
         self.queues.reattach(ticket, wait.connection);

@@ -8,12 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kernel::Span;
 
+use crate::authorization::Authorization;
+
 /// The terms on which a request for a lease waits.
 #[derive(Clone, Debug)]
 pub struct Wait {
     /// The maximum time to wait. There is no waiting without a timeout.
     pub timeout: Span,
-    /// The connection that receives the reply. Once it is closed, the waiter is removed and not granted anything.
+    /// The connection that receives the reply. Once it is closed, or its client's authorization is withdrawn, the waiter
+    /// is removed and not granted anything.
     pub connection: WaiterConnection,
 }
 
@@ -25,25 +28,31 @@ pub struct WaiterConnection(Arc<Shared>);
 struct Shared {
     number: u64,
     closed: AtomicBool,
+    authorization: Authorization,
 }
 
 impl Default for WaiterConnection {
     fn default() -> WaiterConnection {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        WaiterConnection(Arc::new(Shared { number, closed: AtomicBool::new(false) }))
+        WaiterConnection::new(Authorization::default())
     }
 }
 
 impl WaiterConnection {
+    /// The connection of a client with this authorization.
+    pub fn new(authorization: Authorization) -> WaiterConnection {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        WaiterConnection(Arc::new(Shared { number, closed: AtomicBool::new(false), authorization }))
+    }
+
     /// Marks the connection as closed: its waiter is not granted anything from now on.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
     }
 
-    /// Whether the connection has closed.
+    /// Whether the connection has closed, or its client may no longer act.
     pub fn is_closed(&self) -> bool {
-        self.0.closed.load(Ordering::Acquire)
+        self.0.closed.load(Ordering::Acquire) || self.0.authorization.is_withdrawn()
     }
 
     /// Unique within the process.
@@ -71,5 +80,14 @@ mod tests {
         assert!(one == clone && one != other);
         clone.close();
         assert!(one.is_closed() && !other.is_closed());
+    }
+
+    #[test]
+    fn a_connection_is_closed_once_its_authorization_is_withdrawn() {
+        let authorization = Authorization::new();
+        let connection = WaiterConnection::new(authorization.clone());
+        assert!(!connection.is_closed());
+        authorization.withdraw();
+        assert!(connection.is_closed());
     }
 }

@@ -7,7 +7,7 @@ use engine::internals::decider::Decider;
 use engine::internals::sequencer::Sequencer;
 use engine::internals::shard::{LogSpace, Shard};
 use engine::waiters::{Wait, WaiterConnection};
-use engine::{Decision, Delivery, MachineClock, Reply, Submission};
+use engine::{Decision, Delivery, MachineClock, Reply, ReplyTo, Submission};
 use kernel::{
     Action, Bundle, Command, Granted, IdempotencyKey, Kernel, LeaseRequest, Metadata, Outcome, Predicate,
     Renewal, RequestKey, Response, Span,
@@ -288,7 +288,7 @@ fn submit(sequencer: &Sequencer, action: Action, wait: bool) -> Receiver<Reply> 
     let wait = wait.then(|| Wait { timeout: Span(60_000), connection: WaiterConnection::default() });
     let command = Command::by(&identity("ada"), action);
     let to = Box::new(move |reply, delivery: Delivery| delivery.settle(send.send(reply).is_ok()));
-    sequencer.submit(Submission { command, correlation: 0, document: None, wait, on_decided: None, to });
+    sequencer.submit(Submission { wait, ..Submission::new(command, to as ReplyTo) });
     receive
 }
 

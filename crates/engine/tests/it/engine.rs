@@ -1,6 +1,7 @@
 //! A whole engine on a real disk: documents, snapshots, log truncation, garbage collection.
 
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,6 +65,38 @@ fn open(dir: &Path, maintenance: &Arc<MaintenanceLog>, options: Options) -> Engi
     let observer: Arc<dyn EngineObserver> = Arc::clone(maintenance) as Arc<dyn EngineObserver>;
     Engine::open(Box::new(log(dir)), blobs(dir), clock, &tenure, options, observer, &executor())
         .expect("a sound store")
+}
+
+/// A turn had checked that a client may act, the client's authorization was withdrawn, which was reported, and then the
+/// turn decided.
+#[test]
+fn a_withdrawal_waits_for_the_turn_that_runs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = Arc::new(open(dir.path(), &Arc::default(), Options::default()));
+    let (begun, running) = channel();
+    let (end, ended) = channel::<()>();
+    let querying = Arc::clone(&engine);
+    // A query runs within a turn, as every decision does.
+    let turn = std::thread::spawn(move || {
+        let query = Box::new(move |_: &_| -> Box<dyn FnOnce() + Send> {
+            begun.send(()).expect("the test waits");
+            let _ = ended.recv_timeout(DEADLINE);
+            Box::new(|| ())
+        });
+        querying.sequencer().query(query).expect("accepted");
+    });
+    running.recv_timeout(DEADLINE).expect("the turn runs");
+    let (passed, passing) = channel();
+    let withdrawing = Arc::clone(&engine);
+    let withdrawal = std::thread::spawn(move || {
+        withdrawing.pass_turn();
+        passed.send(()).expect("the test waits");
+    });
+    assert!(passing.recv_timeout(Duration::from_millis(50)).is_err(), "the turn has not ended");
+    end.send(()).expect("the turn waits");
+    passing.recv_timeout(DEADLINE).expect("the turn has ended");
+    turn.join().expect("no panic");
+    withdrawal.join().expect("no panic");
 }
 
 fn frequent_snapshots() -> Options {

@@ -9,6 +9,7 @@ mod golden_snapshots;
 mod snapshots;
 mod waiting;
 mod shard;
+mod authorization;
 mod batch_bound;
 mod rates;
 mod waiting_cost;

@@ -63,7 +63,7 @@ fn submit_waiting(sequencer: &Sequencer, name: &str, action: Action, wait: Optio
     let command = Command::by(&identity(name), action);
     // The test may have dropped the receiver.
     let to = Box::new(move |reply, delivery: Delivery| delivery.settle(send.send(reply).is_ok()));
-    sequencer.submit(Submission { command, correlation: 0, document: None, wait, on_decided: None, to });
+    sequencer.submit(Submission { wait, ..Submission::new(command, to as ReplyTo) });
     receive
 }
 

@@ -58,7 +58,7 @@ impl Driver {
 
     fn send(&mut self, to: u32, command: Command, wait: Option<u64>) {
         let wait = wait.map(|most| Wait { timeout: Span(most), connection: WaiterConnection::default() });
-        self.shard.submit(Submission { command, correlation: 0, document: None, wait, on_decided: None, to });
+        self.shard.submit(Submission { wait, ..Submission::new(command, to) });
         self.turn();
     }
 
@@ -388,22 +388,8 @@ fn a_long_command_is_logged_in_records_of_256_with_others_in_between() {
     }
     let before = driver.records;
     let command = Command::by(&identity("ada"), Action::Renew(renewals));
-    driver.shard.submit(Submission {
-        command,
-        correlation: 0,
-        document: None,
-        wait: None,
-        on_decided: None,
-        to: 1000,
-    });
-    driver.shard.submit(Submission {
-        command: acquire("bob", grant(key("other"), Span(60_000))),
-        correlation: 0,
-        document: None,
-        wait: None,
-        on_decided: None,
-        to: 1001,
-    });
+    driver.shard.submit(Submission::new(command, 1000));
+    driver.shard.submit(Submission::new(acquire("bob", grant(key("other"), Span(60_000))), 1001));
     assert_eq!(driver.shard.until_due(), Some(Span(0)), "there is more to do");
     for _ in 0..3 {
         driver.turn();

@@ -281,7 +281,7 @@ impl World {
             delivery.settle(send.send(reply).is_ok());
         });
         let command = Command::by(&identity(name), action);
-        let submission = Submission { command, correlation: 0, document: None, wait, on_decided, to };
+        let submission = Submission { wait, on_decided, ..Submission::new(command, to) };
         self.sequencer().submit(submission);
         Request { reply, connection }
     }

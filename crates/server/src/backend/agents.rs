@@ -49,7 +49,7 @@ impl AgentCommands<'_> {
         request: Option<IdempotencyKey>,
     ) -> Result<AgentView, BackendError> {
         let command = Command { identity: Some(self.peer.identity.clone()), request, action };
-        let options = SubmitOptions::new(self.correlation);
+        let options = SubmitOptions::new(&self.peer.connection, self.correlation);
         let (namespace, agent) = (self.namespace.clone(), self.agent.clone());
         let view = move |kernel: &Kernel, at: Moment, _: &Decision| kernel.agent(&namespace, &agent, at.now);
         let shard = self.backend.shard_of(self.namespace);

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::backend::error::BackendError;
 use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, ShardView, SubmitOptions};
+use crate::peer::PeerConnection;
 
 /// How many leases are submitted or read at a time: as many as the kernel renews with one record.
 pub(crate) const CHUNK: usize = Action::MAX_BATCH;
@@ -39,7 +40,7 @@ pub(crate) struct IndexedDecision<T> {
 /// Submits commands, [`CHUNK`] at a time, and waits for all decisions. They come in any order.
 pub(crate) async fn submit_all<T: Send + 'static>(
     backend: &Arc<Backend>,
-    correlation: u128,
+    (client, correlation): (&PeerConnection, u128),
     mut commands: impl Iterator<Item = IndexedCommand>,
     view: fn(&Kernel, Moment, &Decision) -> T,
 ) -> Vec<IndexedDecision<T>> {
@@ -47,9 +48,8 @@ pub(crate) async fn submit_all<T: Send + 'static>(
     loop {
         let mut pending = JoinSet::new();
         for IndexedCommand { index, shard, command } in commands.by_ref().take(CHUNK) {
-            let backend = Arc::clone(backend);
+            let (backend, options) = (Arc::clone(backend), SubmitOptions::new(client, correlation));
             pending.spawn(async move {
-                let options = SubmitOptions::new(correlation);
                 IndexedDecision { index, result: backend.submit(shard, command, options, view).await }
             });
         }

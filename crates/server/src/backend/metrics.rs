@@ -32,6 +32,11 @@ struct EndLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RefusalLabels {
     code: &'static str,
 }
@@ -133,6 +138,12 @@ metrics! {
         "TLS handshakes without a valid certificate";
     certificate_expires: Family<CertificateLabels, Gauge> = Family::default(), "certificate_expires",
         Some(Unit::Seconds), "Time until a certificate of the server expires; negative once it has";
+    connections_refused: Family<EndLabels, Counter> = Family::default(), "connections_refused", None,
+        "Connections closed because of a limit, by limit";
+    connections_ended: Family<EndLabels, Counter> = Family::default(), "connections_ended", None,
+        "Connections that the server ended, by reason";
+    reloads: Family<ResultLabels, Counter> = Family::default(), "reloads", None,
+        "Reloads of identities and revocations";
     leases: Gauge = Gauge::default(), "leases", None, "Leases that cover resources";
     waiters: Gauge = Gauge::default(), "waiters", None, "Requests that wait for a lease";
     documents: Gauge = Gauge::default(), "documents", None, "Keys with a document";
@@ -149,6 +160,9 @@ impl Metrics {
             (end("released"), end("expired"), end("revoked"));
         for code in api::Code::ALL {
             drop(metrics.refusals.get_or_create(&RefusalLabels { code: code.as_str() }));
+        }
+        for result in ["accepted", "refused"] {
+            drop(metrics.reloads.get_or_create(&ResultLabels { result }));
         }
         metrics
     }
@@ -217,6 +231,21 @@ impl Metrics {
             let which = CertificateLabels { which: date.which.as_str() };
             self.certificate_expires.get_or_create(&which).set(date.remaining(now));
         }
+    }
+
+    /// A connection was closed because of this limit.
+    pub(crate) fn connection_refused(&self, limit: &'static str) {
+        self.connections_refused.get_or_create(&EndLabels { reason: limit }).inc();
+    }
+
+    /// The server ended a connection.
+    pub(crate) fn connection_ended(&self, reason: &'static str) {
+        self.connections_ended.get_or_create(&EndLabels { reason }).inc();
+    }
+
+    pub(crate) fn reloaded(&self, accepted: bool) {
+        let result = if accepted { "accepted" } else { "refused" };
+        self.reloads.get_or_create(&ResultLabels { result }).inc();
     }
 
     pub(crate) fn refused(&self, code: api::Code) {

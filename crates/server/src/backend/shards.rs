@@ -21,6 +21,7 @@ use crate::backend::memory_plan::Share;
 use crate::backend::metrics::Metrics;
 use crate::backend::moment::{Clocks, Moment};
 use crate::backend::store::{StoreGuard, TornTail};
+use crate::peer::PeerConnection;
 
 /// Defaults and limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +89,10 @@ pub struct Backend {
     _guard: StoreGuard,
 }
 
-/// The correlation id, document and wait of a command.
-#[derive(Default)]
+/// The client, correlation id, document and wait of a command.
 pub(crate) struct SubmitOptions {
+    /// The connection that the command came by: it is decided only while its client may act.
+    pub(crate) connection: PeerConnection,
     /// 0 if the client sent no correlation id.
     pub(crate) correlation: u128,
     /// The document of a commit, if it is stored in the log.
@@ -100,8 +102,8 @@ pub(crate) struct SubmitOptions {
 }
 
 impl SubmitOptions {
-    pub(crate) fn new(correlation: u128) -> SubmitOptions {
-        SubmitOptions { correlation, ..SubmitOptions::default() }
+    pub(crate) fn new(connection: &PeerConnection, correlation: u128) -> SubmitOptions {
+        SubmitOptions { connection: connection.clone(), correlation, document: None, wait: None }
     }
 }
 
@@ -138,6 +140,14 @@ impl Backend {
             engine.sequencer().dismiss();
         }
         self.event_log.events.close();
+    }
+
+    /// Returns when the turns that run now have ended: an authorization that was withdrawn before counts in every
+    /// decision after this.
+    pub(crate) fn pass_turn(&self) {
+        for engine in &self.engines {
+            engine.pass_turn();
+        }
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -213,8 +223,8 @@ impl Backend {
             let value = view(kernel, Moment::read(&clocks, now), decision);
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         });
-        let SubmitOptions { correlation, document, wait } = options;
-        let mut guard = wait.map(|_| WaiterGuard::new(self.engine(shard)));
+        let SubmitOptions { connection: client, correlation, document, wait } = options;
+        let mut guard = wait.map(|_| WaiterGuard::new(self.engine(shard), &client));
         let connection = guard.as_ref().map(|guard| guard.connection.clone());
         let wait = wait.zip(connection).map(|(timeout, connection)| Wait { timeout, connection });
         let (send, receive) = oneshot::channel();
@@ -227,12 +237,16 @@ impl Backend {
                 drop(send.send((reply, delivery)));
             }
         });
-        let submission =
-            Submission { command, correlation, document, wait, on_decided: Some(on_decided), to };
+        let authorization = client.authorization().clone();
+        let on_decided = Some(on_decided);
+        let submission = Submission { command, correlation, document, wait, authorization, on_decided, to };
         self.engine(shard).sequencer().submit(submission);
-        let reply = receive.await.ok();
-        if let Some(guard) = &mut guard {
-            guard.replied = true;
+        let reply = match &mut guard {
+            Some(guard) => guard.wait(receive, &client).await,
+            None => receive.await.ok(),
+        };
+        if reply.is_none() && client.authorization().is_withdrawn() {
+            return Err(BackendError::Unavailable(Unavailable::Withdrawn));
         }
         let (reply, delivery) = reply.unzip();
         let decision = self.decision(reply)?;
@@ -312,7 +326,8 @@ impl ShardView<'_> {
     }
 }
 
-/// Removes a waiter from its queue if the request is dropped before the reply: its connection has closed.
+/// Removes a waiter from its queue if the request ends before the reply: its connection has closed, or its client may no
+/// longer act.
 struct WaiterGuard {
     engine: Arc<Engine>,
     connection: WaiterConnection,
@@ -321,8 +336,21 @@ struct WaiterGuard {
 }
 
 impl WaiterGuard {
-    fn new(engine: &Arc<Engine>) -> WaiterGuard {
-        WaiterGuard { engine: Arc::clone(engine), connection: WaiterConnection::default(), replied: false }
+    fn new(engine: &Arc<Engine>, client: &PeerConnection) -> WaiterGuard {
+        let connection = WaiterConnection::new(client.authorization().clone());
+        WaiterGuard { engine: Arc::clone(engine), connection, replied: false }
+    }
+
+    /// The reply; `None` if the connection was ended before, or the shard failed.
+    async fn wait<T>(&mut self, receive: oneshot::Receiver<T>, client: &PeerConnection) -> Option<T> {
+        tokio::select! {
+            biased;
+            reply = receive => {
+                self.replied = true;
+                reply.ok()
+            }
+            _ = client.ended() => None,
+        }
     }
 }
 

@@ -53,7 +53,8 @@ pub(crate) async fn acquire(
     let action = if reserve { Action::Reserve(grant) } else { Action::Acquire(grant) };
     let request = idempotency::key(&headers, api::path::ACQUIRE, &[&body])?;
     let command = Command { identity: Some(peer.identity), request, action };
-    let options = SubmitOptions { correlation: parse::correlation(&headers)?, wait, document: None };
+    let correlation = parse::correlation(&headers)?;
+    let options = SubmitOptions { wait, ..SubmitOptions::new(&peer.connection, correlation) };
     submit_for_lease(&backend, shard, command, options, include_state).await
 }
 
@@ -72,7 +73,7 @@ pub(crate) async fn rebind(
     let shard = backend.shard_of_lease(credential.lease)?;
     let request = idempotency::key(&headers, "rebind", &[&body])?;
     let command = Command { identity: Some(peer.identity), request, action: Action::Rebind(credential) };
-    let options = SubmitOptions::new(parse::correlation(&headers)?);
+    let options = SubmitOptions::new(&peer.connection, parse::correlation(&headers)?);
     submit_for_lease(&backend, shard, command, options, false).await
 }
 

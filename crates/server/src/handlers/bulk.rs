@@ -42,7 +42,7 @@ pub(crate) async fn heartbeat(
         let renewals =
             leases.iter().map(|(_, credential)| Renewal { held: *credential, ttl: None }).collect();
         let command = request.command(Action::Renew(renewals), None);
-        let options = SubmitOptions::new(request.correlation);
+        let options = SubmitOptions::new(&request.peer.connection, request.correlation);
         let decision = backend.submit(shard, command, options, |_, moment, _| moment).await;
         for (position, (index, _)) in leases.iter().enumerate() {
             renewed[*index] = renewal(&decision, position);
@@ -84,9 +84,8 @@ pub(crate) async fn release(
         };
         leases.into_iter().map(command).collect::<Vec<_>>()
     });
-    for IndexedDecision { index, result } in
-        submit_all(&backend, request.correlation, commands, |_, _, _| ()).await
-    {
+    let source = (&request.peer.connection, request.correlation);
+    for IndexedDecision { index, result } in submit_all(&backend, source, commands, |_, _, _| ()).await {
         released[index] =
             result.map_err(Refusal::from).and_then(|(decision, ())| match (decision.response(), &decision) {
                 (Some(kernel::Response::Released), _)
@@ -202,7 +201,8 @@ async fn rebind_expired(
             commands.push(IndexedCommand { index, shard: *shard, command });
         }
     }
-    let decisions = submit_all(backend, request.correlation, commands.into_iter(), GrantView::read).await;
+    let source = (&request.peer.connection, request.correlation);
+    let decisions = submit_all(backend, source, commands.into_iter(), GrantView::read).await;
     for IndexedDecision { index, result } in decisions {
         let Ok(truth) = &mut truths[index] else { continue };
         match result {

@@ -52,7 +52,7 @@ pub(crate) async fn manifest(
         namespace: manifest.namespace.clone(),
     };
     let shard = backend.shard_of(&manifest.namespace);
-    let options = SubmitOptions { wait: manifest.wait, ..SubmitOptions::new(correlation) };
+    let options = SubmitOptions { wait: manifest.wait, ..SubmitOptions::new(&peer.connection, correlation) };
     let action = Action::Acquire(manifest.into_grant(age));
     let command = Command { identity: Some(peer.identity), request, action };
     match backend.submit_for_lease(shard, command, options, ManifestView::read).await {

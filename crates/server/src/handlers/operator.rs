@@ -60,7 +60,7 @@ async fn act_on_lease(
     let shard = backend.shard_of_lease(lease)?;
     let sent = SentAction { headers, body: id.as_bytes(), part: "" };
     let command = command(peer, action(lease), sent)?;
-    let options = SubmitOptions::new(parse::correlation(headers)?);
+    let options = SubmitOptions::new(&peer.connection, parse::correlation(headers)?);
     visible_lease(backend, lease, |namespace| peer.operates(Some(namespace))).await?;
     let read = move |kernel: &Kernel, at: Moment, _: &Decision| (kernel.lease(lease, at.now).ok(), at);
     let (decision, (view, moment)) = backend.submit(shard, command, options, read).await?;
@@ -194,7 +194,7 @@ async fn submit(
     sent: SentAction<'_>,
 ) -> Result<Decision, RefusalResponse> {
     let command = command(peer, action, sent)?;
-    let options = SubmitOptions::new(parse::correlation(sent.headers)?);
+    let options = SubmitOptions::new(&peer.connection, parse::correlation(sent.headers)?);
     Ok(backend.submit(shard, command, options, |_, _, _| ()).await?.0)
 }
 

@@ -13,7 +13,7 @@ use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, Required, Respo
 
 use crate::handlers::{
     acquire, agents as agent_calls, bulk, contention as contention_calls, events, health, holder, manifest,
-    operator, read, views as view_calls, write,
+    operator, read, reload, views as view_calls, write,
 };
 use crate::http::openapi::{self, ApiCall, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
 
@@ -428,6 +428,14 @@ fn operators() -> Vec<ApiCall> {
             .changes()
             .returns::<responses::Done>("The change was applied.")
             .refuses(&[InvalidKey, Forbidden]),
+        ApiCall::post(path::RELOAD, reload::reload)
+            .named("operators", "reload", "Reload the server's identity file and denylist")
+            .described(
+                "Only on the Unix socket. When the call returns, revoked certificates are refused everywhere: their \
+                 connections are closed, their waiters dismissed. A refused reload changes nothing.",
+            )
+            .returns::<responses::Reloaded>("The files are in use.")
+            .refuses(&[Forbidden, InvalidState]),
     ]
 }
 

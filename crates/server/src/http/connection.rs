@@ -1,5 +1,9 @@
 //! The service of one connection: checks the peer's certificate for every request, and calls the handler.
 //!
+//! **Invariant.** A request whose client loses its certificate while it is in progress is refused as unauthenticated, if
+//! it has not been carried out. A client error that the loss itself causes, such as a body that was cut off, is replaced by
+//! that refusal; other responses say what has happened, and are sent.
+//!
 //! Nearly all requests of a busy server are acquire, keepalive and release. In their plain form, with a short body of
 //! known length and without a query, they take a fast path straight to their handlers; all other requests go through
 //! the router, which costs a dozen allocations. The observer wraps both.
@@ -17,17 +21,21 @@ use axum::response::{IntoResponse, Response};
 use axum::{BoxError, Extension, Router};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use identity::{ServerTls, SharedDenylist, UnixTime};
+use identity::UnixTime;
 use tower::ServiceExt;
 
 use crate::backend::shards::Backend;
 use crate::handlers::acquire;
 use crate::handlers::holder;
 use crate::http::browser_guard::BrowserGuard;
+use crate::http::connections::{ConnectionUse, Connections};
+use crate::http::identities::Tls;
 use crate::http::observer::RequestObserver;
+use crate::http::reload::Reloader;
 use crate::http::response_budget;
+use crate::http::response_watch::ResponseWatch;
 use crate::http::router::Routes;
-use crate::http::timeouts::IdleTimeoutBody;
+use crate::http::timeouts::{BodyLimits, TimedBody};
 use crate::parse::Headers;
 use crate::parse::query::Query;
 use crate::peer::{CertificateCheck, Peer};
@@ -35,6 +43,9 @@ use crate::present::refusals::{self, RefusalResponse};
 
 /// The longest body on the fast path, in bytes.
 const FAST_PATH_BODY_MAX: u64 = 16 << 10;
+
+/// The calls of connections beyond the limit.
+const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Handles the requests of one connection.
 #[derive(Clone)]
@@ -53,18 +64,27 @@ struct ConnectionContext {
     revocation: Option<RevocationCheck>,
     guard: BrowserGuard,
     peer: Peer,
-    /// The idle timeout of request bodies.
-    stall_timeout: Duration,
+    body_limits: BodyLimits,
+    responses: ResponseWatch,
+    allowed: ConnectionUse,
+    /// Only on connections that may reload the server's identities.
+    reloader: Option<Arc<Reloader>>,
+}
+
+/// What a connection has beside its peer.
+pub(crate) struct ConnectionSetup<'a> {
+    pub(crate) routes: &'a Routes,
+    pub(crate) revocation: Option<&'a RevocationCheck>,
+    pub(crate) guard: &'a BrowserGuard,
+    pub(crate) body_limits: BodyLimits,
+    pub(crate) responses: ResponseWatch,
+    pub(crate) allowed: ConnectionUse,
+    pub(crate) reloader: Option<Arc<Reloader>>,
 }
 
 impl ConnectionService {
-    pub(crate) fn new(
-        backend: &Arc<Backend>,
-        routes: &Routes,
-        (revocation, guard): (Option<&RevocationCheck>, &BrowserGuard),
-        peer: Peer,
-        stall_timeout: Duration,
-    ) -> ConnectionService {
+    pub(crate) fn new(backend: &Arc<Backend>, peer: Peer, setup: ConnectionSetup<'_>) -> ConnectionService {
+        let ConnectionSetup { routes, revocation, guard, body_limits, responses, allowed, reloader } = setup;
         ConnectionService(Arc::new(ConnectionContext {
             backend: Arc::clone(backend),
             router: routes.router.clone(),
@@ -72,14 +92,26 @@ impl ConnectionService {
             revocation: revocation.cloned(),
             guard: guard.clone(),
             peer,
-            stall_timeout,
+            body_limits,
+            responses,
+            allowed,
+            reloader,
         }))
     }
 
     /// Without authentication, as on a Unix socket: every client is this peer.
     pub fn unauthenticated(backend: &Arc<Backend>, peer: Peer, stall_timeout: Duration) -> ConnectionService {
-        let checks = (None, &BrowserGuard::unix());
-        ConnectionService::new(backend, &Routes::new(backend), checks, peer, stall_timeout)
+        let body_limits = BodyLimits { stall_timeout, bytes_per_second_min: 1 };
+        let setup = ConnectionSetup {
+            routes: &Routes::new(backend),
+            revocation: None,
+            guard: &BrowserGuard::unix(),
+            body_limits,
+            responses: ResponseWatch::default(),
+            allowed: ConnectionUse::Everything,
+            reloader: None,
+        };
+        ConnectionService::new(backend, peer, setup)
     }
 
     /// Handles one request.
@@ -101,9 +133,31 @@ impl<B: RequestBody> hyper::service::Service<Request<B>> for ConnectionService {
 
 impl ConnectionContext {
     async fn handle<B: RequestBody>(&self, request: Request<B>) -> Response {
-        if let Err(refusal) = self.revocation.as_ref().map_or(Ok(()), |check| check.check(&self.peer)) {
-            return RefusalResponse(refusal).into_response();
+        let version = request.version();
+        let response = match self.check(request.uri().path()) {
+            Ok(()) => self.dispatch(request).await,
+            Err(refusal) => RefusalResponse(refusal).into_response(),
+        };
+        let is_withdrawn = self.peer.connection.authorization().is_withdrawn();
+        let response = if is_withdrawn && response.status().is_client_error() {
+            RefusalResponse(refusals::certificate_withdrawn()).into_response()
+        } else {
+            response
+        };
+        self.responses.watch(version, response)
+    }
+
+    /// Checks that the client may send requests now, and this one.
+    fn check(&self, path: &str) -> Result<(), Refusal> {
+        self.revocation.as_ref().map_or(Ok(()), |check| check.check(&self.peer))?;
+        match self.allowed {
+            ConnectionUse::Everything => Ok(()),
+            ConnectionUse::Probes if PROBES.contains(&path) => Ok(()),
+            ConnectionUse::Probes => Err(refusals::too_many_connections()),
         }
+    }
+
+    async fn dispatch<B: RequestBody>(&self, request: Request<B>) -> Response {
         if let Err(refusal) = self.guard.check(&request) {
             tracing::debug!(reason = %refusal.detail, "request of a web page refused");
             return RefusalResponse(refusal).into_response();
@@ -119,12 +173,15 @@ impl ConnectionContext {
     }
 
     fn route<B: RequestBody>(&self, request: Request<B>) -> Pin<Box<dyn Future<Output = Response> + Send>> {
-        let with_timeout = |body| Body::new(IdleTimeoutBody::new(body, self.stall_timeout));
+        let with_timeout = |body| Body::new(TimedBody::new(body, self.body_limits, &self.peer.connection));
         let mut request =
             request.map(|body: B| if body.is_end_stream() { Body::empty() } else { with_timeout(body) });
         request.extensions_mut().insert(self.peer.clone());
         if let Some(revocation) = &self.revocation {
             request.extensions_mut().insert(revocation.recheck(&self.peer));
+        }
+        if let Some(reloader) = &self.reloader {
+            request.extensions_mut().insert(Arc::clone(reloader));
         }
         let response = self.router.clone().oneshot(request);
         Box::pin(async move {
@@ -167,7 +224,8 @@ impl FastPath {
 
     async fn handle<B: RequestBody>(self, service: &ConnectionContext, request: Request<B>) -> Response {
         let (head, body) = request.into_parts();
-        let body = match read_body(IdleTimeoutBody::new(body, service.stall_timeout)).await {
+        let body = TimedBody::new(body, service.body_limits, &service.peer.connection);
+        let body = match read_body(body).await {
             Ok(body) => body,
             Err(refusal) => return RefusalResponse(refusal).into_response(),
         };
@@ -185,7 +243,7 @@ impl FastPath {
 }
 
 /// Reads a body, whose length is known and short. Most bodies are one frame, which is not copied.
-async fn read_body<B: RequestBody>(mut body: IdleTimeoutBody<B>) -> Result<Bytes, Refusal> {
+async fn read_body<B: RequestBody>(mut body: TimedBody<B>) -> Result<Bytes, Refusal> {
     let broken = |error: axum::Error| refusals::truncated(&error);
     let Some(first) = body.frame().await else { return Ok(Bytes::new()) };
     let first = first.map_err(broken)?.into_data().unwrap_or_default();
@@ -199,39 +257,35 @@ async fn read_body<B: RequestBody>(mut body: IdleTimeoutBody<B>) -> Result<Bytes
 /// Refuses certificates that were revoked or have expired since the handshake.
 #[derive(Clone)]
 pub(crate) struct RevocationCheck {
-    server: ServerTls,
-    denylist: Arc<SharedDenylist>,
+    tls: Tls,
     backend: Arc<Backend>,
 }
 
 impl RevocationCheck {
-    pub(crate) fn new(
-        server: &ServerTls,
-        denylist: &Arc<SharedDenylist>,
-        backend: &Arc<Backend>,
-    ) -> RevocationCheck {
-        RevocationCheck {
-            server: server.clone(),
-            denylist: Arc::clone(denylist),
-            backend: Arc::clone(backend),
-        }
+    pub(crate) fn new(tls: &Tls, backend: &Arc<Backend>) -> RevocationCheck {
+        RevocationCheck { tls: tls.clone(), backend: Arc::clone(backend) }
     }
 
-    fn check(&self, peer: &Peer) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, peer: &Peer) -> Result<(), Refusal> {
         let refuse = |why: String| Refusal::new(Code::Unauthenticated, why);
         let certificate = peer.certificate.as_ref();
         let certificate = certificate.ok_or_else(|| refuse("the client has no certificate".to_string()))?;
-        if self.server.distrusts(certificate) {
+        if self.tls.server.distrusts(certificate) {
             return Err(refuse(format!(
                 "the certificate's CA is no longer trusted: serial={}",
                 certificate.serial
             )));
         }
-        self.denylist.check(certificate, self.now()).map_err(|why| refuse(why.to_string()))
+        self.tls.denylist.check(certificate, self.now()).map_err(|why| refuse(why.to_string()))
     }
 
     fn now(&self) -> UnixTime {
         UnixTime::since_unix_epoch(Duration::from_millis(self.backend.clocks.unix_ms()))
+    }
+
+    /// Ends the connections whose certificate has expired.
+    pub(crate) fn end_expired(&self, connections: &Connections) {
+        connections.end_invalid(&self.tls, self.now());
     }
 
     fn recheck(&self, peer: &Peer) -> CertificateCheck {

@@ -1,15 +1,17 @@
-//! The server's identity and denylist: loaded from files, created at the first start, reloaded on request.
+//! The server's identity and denylist: loaded from files, created at the first start, read again for a reload.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use identity::{Denylist, Error, IdentityLocation, ServerBundle, ServerTls, SharedDenylist, SpiffeMap, file};
+use identity::{
+    Denylist, Error, IdentityLocation, RefusalObserver, ServerBundle, ServerTls, SharedDenylist, SpiffeMap,
+    Zeroizing, file,
+};
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use crate::backend::certificate_dates::CertificateDates;
 use crate::config::{Config, ConfigError};
-use crate::http::listener::Tls;
-use crate::http::{certificate_expiry, first_start};
+use crate::http::{certificate_expiry, first_start, refused_serial};
 
 /// The file with the server's private key. In the data directory it is created at the first start.
 pub(crate) fn key_file(config: &Config) -> Result<PathBuf, ConfigError> {
@@ -17,11 +19,22 @@ pub(crate) fn key_file(config: &Config) -> Result<PathBuf, ConfigError> {
     Ok(location.map_or_else(|| config.data_dir.join(first_start::SERVER), |location| location.key_file()))
 }
 
+/// TLS of a server: its certificate, its CAs, and the revoked certificates.
+#[derive(Clone)]
+pub struct Tls {
+    /// The server's certificate, and the CAs of its clients.
+    pub server: ServerTls,
+    /// Revoked client certificates, checked for every request.
+    pub denylist: Arc<SharedDenylist>,
+}
+
 /// A server's identity, and the files that it comes from.
 pub(crate) struct Identities {
     pub(crate) tls: Tls,
     /// When the certificates in use expire.
     pub(crate) dates: Arc<CertificateDates>,
+    /// The files as they were loaded.
+    pub(crate) loaded: Fingerprint,
     location: IdentityLocation,
     denylist: Option<PathBuf>,
     spiffe_map: Option<PathBuf>,
@@ -34,47 +47,118 @@ impl Identities {
             Some(location) => location,
             None => IdentityLocation::Path(first_start::server_file(&config.data_dir)?),
         };
-        let (bundle, denylist) = read(&location, config.denylist_path.as_deref())?;
-        first_start::warn_of_ca_key(location.path(), &bundle);
-        let dates = Arc::new(CertificateDates::default());
-        dates.replace(certificate_expiry::dates(&bundle, location.path()));
-        let denylist = Arc::new(SharedDenylist::new(denylist));
-        let server = ServerTls::new(&bundle, Arc::clone(&denylist), Arc::new(DefaultTimeProvider))?;
-        server.map_spiffe_ids(read_map(config.spiffe_map.as_deref())?);
-        let tls = Tls { server, denylist };
         let (denylist, spiffe_map) = (config.denylist_path.clone(), config.spiffe_map.clone());
-        Ok(Identities { tls, dates, location, denylist, spiffe_map })
+        let files = IdentityFiles::read(&location, denylist.as_deref(), spiffe_map.as_deref());
+        let parsed = files.parse()?;
+        first_start::warn_of_ca_key(location.path(), &parsed.bundle);
+        let dates = Arc::new(CertificateDates::default());
+        dates.replace(certificate_expiry::dates(&parsed.bundle, location.path()));
+        let revoked = Arc::new(SharedDenylist::new(parsed.denylist));
+        let clock = Arc::new(DefaultTimeProvider);
+        let observer = RefusalObserver::new(refused_serial::note);
+        let server = ServerTls::with_observer(&parsed.bundle, Arc::clone(&revoked), clock, observer)?;
+        server.map_spiffe_ids(parsed.spiffe_map);
+        let (tls, loaded) = (Tls { server, denylist: revoked }, files.fingerprint());
+        Ok(Identities { tls, dates, loaded, location, denylist, spiffe_map })
     }
 
-    /// Reads the files again and takes over revocations, a new certificate, and added or removed CAs.
-    ///
-    /// **Invariant.** All or nothing: CA, certificate, key and denylist are checked before any of them is replaced.
-    /// **What would break it.** A fallible step after the first replacement: the denylist of a refused file would be in
-    /// force, and clients that it does not name would be let in again.
-    pub(crate) fn reload(&self) -> Result<(), Error> {
-        let (bundle, denylist) = read(&self.location, self.denylist.as_deref())?;
-        let spiffe_map = read_map(self.spiffe_map.as_deref())?;
-        let certificate = self.tls.server.prepare(&bundle, &denylist)?;
-        self.tls.denylist.replace(denylist);
-        certificate.install();
-        self.tls.server.map_spiffe_ids(spiffe_map);
-        self.dates.replace(certificate_expiry::dates(&bundle, self.location.path()));
-        Ok(())
+    /// Reads the files as they are now.
+    pub(crate) fn read_files(&self) -> IdentityFiles {
+        IdentityFiles::read(&self.location, self.denylist.as_deref(), self.spiffe_map.as_deref())
+    }
+
+    /// Notes when the certificates of a bundle expire, which is in use from now on.
+    pub(crate) fn note_dates(&self, bundle: &ServerBundle) {
+        self.dates.replace(certificate_expiry::dates(bundle, self.location.path()));
     }
 }
 
-/// The bundle, and the union of its denylist and the one in the denylist file.
-fn read(location: &IdentityLocation, denylist: Option<&Path>) -> Result<(ServerBundle, Denylist), Error> {
-    let bundle = location.read_server()?;
-    let mut revoked = bundle.denylist().clone();
-    if let Some(path) = denylist {
-        let listed = Denylist::parse(&file::read(path)?).map_err(|error| error.in_file(path))?;
-        revoked = revoked.union(&listed);
-    }
-    Ok((bundle, revoked))
+/// The texts of the identity, the denylist file and the map of SPIFFE ids, read at one moment. Symbolic links are followed
+/// each time: a mounted directory may be swapped as a whole.
+pub(crate) struct IdentityFiles {
+    /// One identity file; or the certificate, its key and the CAs.
+    identity: Vec<FileText>,
+    denylist: Option<FileText>,
+    spiffe_map: Option<FileText>,
 }
 
-fn read_map(path: Option<&Path>) -> Result<SpiffeMap, Error> {
-    let Some(path) = path else { return Ok(SpiffeMap::default()) };
-    SpiffeMap::parse(&file::read(path)?).map_err(|error| error.in_file(path))
+/// The content of the files.
+pub(crate) struct ParsedIdentity {
+    pub(crate) bundle: ServerBundle,
+    /// The union of the bundle's denylist and the one in the denylist file.
+    pub(crate) denylist: Denylist,
+    pub(crate) spiffe_map: SpiffeMap,
+}
+
+/// The hash of the texts of the files, or of the reasons why they cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint([u8; 32]);
+
+struct FileText {
+    path: PathBuf,
+    text: Result<Zeroizing<String>, Error>,
+}
+
+impl FileText {
+    fn read(path: &Path) -> FileText {
+        FileText { path: path.to_path_buf(), text: file::read(path) }
+    }
+
+    fn text(&self) -> Result<&str, Error> {
+        self.text.as_ref().map(|text| text.as_str()).map_err(Clone::clone)
+    }
+
+    fn parse<T>(&self, parse: impl Fn(&str) -> Result<T, Error>) -> Result<T, Error> {
+        parse(self.text()?).map_err(|error| error.in_file(&self.path))
+    }
+
+    fn hash(&self) -> blake3::Hash {
+        match &self.text {
+            Ok(text) => blake3::hash(text.as_bytes()),
+            Err(error) => blake3::hash(error.to_string().as_bytes()),
+        }
+    }
+}
+
+impl IdentityFiles {
+    fn read(
+        location: &IdentityLocation,
+        denylist: Option<&Path>,
+        spiffe_map: Option<&Path>,
+    ) -> IdentityFiles {
+        IdentityFiles {
+            identity: location.files().iter().map(|path| FileText::read(path)).collect(),
+            denylist: denylist.map(FileText::read),
+            spiffe_map: spiffe_map.map(FileText::read),
+        }
+    }
+
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        let mut hasher = blake3::Hasher::new();
+        for file in self.identity.iter().chain(&self.denylist).chain(&self.spiffe_map) {
+            hasher.update(file.hash().as_bytes());
+        }
+        Fingerprint(hasher.finalize().into())
+    }
+
+    pub(crate) fn parse(&self) -> Result<ParsedIdentity, Error> {
+        let bundle = self.bundle()?;
+        let mut denylist = bundle.denylist().clone();
+        if let Some(file) = &self.denylist {
+            denylist = denylist.union(&file.parse(Denylist::parse)?);
+        }
+        let spiffe_map = self.spiffe_map.as_ref().map(|file| file.parse(SpiffeMap::parse)).transpose()?;
+        Ok(ParsedIdentity { bundle, denylist, spiffe_map: spiffe_map.unwrap_or_default() })
+    }
+
+    fn bundle(&self) -> Result<ServerBundle, Error> {
+        match &self.identity[..] {
+            [certificate, key, ca] => {
+                let parse = |text: &str| ServerBundle::from_separate(text, key.text()?, ca.text()?);
+                certificate.parse(parse)
+            }
+            [file, ..] => file.parse(ServerBundle::parse),
+            [] => unreachable!("an identity has at least one file"),
+        }
+    }
 }

@@ -1,9 +1,11 @@
 //! Accepts connections, and serves them until the server stops.
 //!
 //! **Invariant.** A slow, endless, half-open or malformed client costs at most one connection of bounded memory, and
-//! never a lease. Over TLS the certificate is checked at the handshake and again with every request: resumed sessions
-//! and open connections end with a revocation.
+//! never a lease. A connection beyond a limit is closed at once. Over TLS the certificate is checked at the handshake,
+//! again when the connection is registered, and with every request: a revocation ends resumed sessions and open
+//! connections.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -11,46 +13,56 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use identity::{ServerTls, SharedDenylist};
-use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::backend::shards::Backend;
 use crate::http::browser_guard::BrowserGuard;
-use crate::http::connection::{ConnectionService, RevocationCheck};
+use crate::http::connection::{ConnectionService, ConnectionSetup, RevocationCheck};
+use crate::http::connections::{ConnectionLimit, ConnectionUse, Connections, SocketKind};
+use crate::http::handshakes::{HandshakeSlot, Handshakes};
+use crate::http::identities::Tls;
+use crate::http::refusal_log::RefusalLog;
+use crate::http::refused_serial;
+use crate::http::reload::Reloader;
+use crate::http::response_watch::ResponseWatch;
 use crate::http::router::Routes;
-use crate::http::timeouts::IdleTimeoutStream;
-use crate::peer::Peer;
+use crate::http::timeouts::{BodyLimits, IdleTimeoutStream};
+use crate::peer::{ConnectionEnd, Peer, PeerConnection};
 use crate::settings::HostNames;
 
 /// Limits and timeouts of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// Maximum number of connections; further ones wait to be accepted.
+    /// Maximum number of connections over TCP; further ones are closed.
     pub connections_max: usize,
+    /// Maximum number of them that one identity may have, or one address without mTLS.
+    pub connections_per_identity_max: usize,
+    /// Maximum number of TLS handshakes in progress.
+    pub handshakes_max: usize,
+    /// Maximum number of them from one address.
+    pub handshakes_per_address_max: usize,
     /// Timeout of the TLS handshake, and of the head of a request.
     pub head_timeout: Duration,
     /// Maximum idle time while a body is sent or received.
     pub stall_timeout: Duration,
+    /// Minimum rate of a body, in bytes per second.
+    pub body_rate_min: u64,
     /// How long requests in progress may continue when the server stops.
     pub drain_timeout: Duration,
 }
 
-/// TLS of a server: its certificate, its CA, and the revoked certificates.
-#[derive(Clone)]
-pub struct Tls {
-    /// The server's certificate, and the CA of its clients.
-    pub server: ServerTls,
-    /// Revoked client certificates, checked for every request.
-    pub denylist: Arc<SharedDenylist>,
+impl ConnectionLimits {
+    fn of_bodies(&self) -> BodyLimits {
+        BodyLimits { stall_timeout: self.stall_timeout, bytes_per_second_min: self.body_rate_min }
+    }
 }
 
 /// A socket that the server listens on.
-pub enum Listener {
+pub(crate) enum Listener {
     /// Plain HTTP: every client is this peer. The names are those of this machine, beside the usual ones.
     Plain(TcpListener, Peer, HostNames),
     /// A Unix socket: every client is this peer.
@@ -59,18 +71,25 @@ pub enum Listener {
     Tls(TcpListener, Tls),
 }
 
+/// What the listeners of a server share.
+#[derive(Clone)]
+pub(crate) struct ListenerContext {
+    pub(crate) backend: Arc<Backend>,
+    pub(crate) connections: Arc<Connections>,
+    /// For the Unix socket; `None` without mutual TLS.
+    pub(crate) reloader: Option<Arc<Reloader>>,
+    pub(crate) limits: ConnectionLimits,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
 /// Serves HTTP/1.1 and HTTP/2 until `stop` is true, then stops granting, and waits for requests in progress.
-pub async fn serve(
-    listeners: Vec<Listener>,
-    backend: Arc<Backend>,
-    limits: ConnectionLimits,
-    stop: watch::Receiver<bool>,
-) {
-    let slots = Arc::new(Semaphore::new(limits.connections_max));
-    let mut accepting = tokio::task::JoinSet::new();
+pub(crate) async fn serve(listeners: Vec<Listener>, context: ListenerContext) {
+    let ConnectionLimits { handshakes_max, handshakes_per_address_max, drain_timeout, .. } = context.limits;
+    let mut tasks = tokio::task::JoinSet::new();
+    let (mut revocation, handshakes) = (None, Handshakes::new(handshakes_max, handshakes_per_address_max));
     for listener in listeners {
-        let revocation = match &listener {
-            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.server, &tls.denylist, &backend)),
+        let revocation_check = match &listener {
+            Listener::Tls(_, tls) => Some(RevocationCheck::new(tls, &context.backend)),
             Listener::Plain(..) | Listener::Unix(..) => None,
         };
         let guard = match &listener {
@@ -78,23 +97,41 @@ pub async fn serve(
             Listener::Unix(..) => BrowserGuard::unix(),
             Listener::Tls(..) => BrowserGuard::tls(),
         };
+        revocation = revocation.or(revocation_check.clone());
         let acceptor = Acceptor {
-            routes: Routes::new(&backend),
-            revocation,
+            routes: Routes::new(&context.backend),
+            revocation: revocation_check,
             guard,
-            backend: Arc::clone(&backend),
-            limits,
-            slots: Arc::clone(&slots),
-            stop: stop.clone(),
+            handshakes: Arc::clone(&handshakes),
+            refusals: RefusalLog::default(),
+            context: context.clone(),
         };
-        accepting.spawn(acceptor.accept(listener));
+        tasks.spawn(acceptor.accept(listener));
     }
-    while accepting.join_next().await.is_some() {}
-    backend.drain();
-    // All slots are free when every connection is closed.
-    let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
-    let _ = tokio::time::timeout(limits.drain_timeout, slots.acquire_many(all)).await;
+    tasks.spawn(end_connections(revocation, context.clone()));
+    while tasks.join_next().await.is_some() {}
+    context.backend.drain();
+    let _ = tokio::time::timeout(drain_timeout, context.connections.closed()).await;
 }
+
+/// Ends connections whose certificate has expired, or whose client does not take its responses.
+async fn end_connections(revocation: Option<RevocationCheck>, mut context: ListenerContext) {
+    let ConnectionLimits { stall_timeout, body_rate_min, .. } = context.limits;
+    let interval = (stall_timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            _ = context.stop.wait_for(|stop| *stop) => return,
+            () = tokio::time::sleep(interval) => {}
+        }
+        context.connections.end_stalled(stall_timeout, body_rate_min);
+        if let Some(revocation) = &revocation {
+            revocation.end_expired(&context.connections);
+        }
+    }
+}
+
+/// Why a handshake was ended for another one.
+const REPLACED: &str = "too many handshakes: it was the oldest";
 
 /// Why a handshake failed: for the log.
 type HandshakeError = Box<dyn std::error::Error + Send + Sync>;
@@ -102,27 +139,32 @@ type HandshakeError = Box<dyn std::error::Error + Send + Sync>;
 /// Read buffer of an HTTP/1 connection, in bytes. It bounds the head of a request, and long reads make long uploads
 /// faster.
 const READ_BUFFER_MAX: usize = 256 << 10;
+/// Maximum number of HTTP/2 requests in progress on one connection, waiters included.
+const STREAMS_MAX: u32 = 200;
+/// How much of an HTTP/2 response is buffered, in bytes. With [`STREAMS_MAX`] it bounds the memory of a connection.
+const SEND_BUFFER_MAX: usize = 64 << 10;
+/// How long a connection that may only probe stays open.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the requests of a connection that is ended may take to send their responses.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Accepts the connections of one listener.
 struct Acceptor {
     routes: Routes,
     revocation: Option<RevocationCheck>,
     guard: BrowserGuard,
-    backend: Arc<Backend>,
-    limits: ConnectionLimits,
-    slots: Arc<Semaphore>,
-    stop: watch::Receiver<bool>,
+    handshakes: Arc<Handshakes>,
+    refusals: RefusalLog,
+    context: ListenerContext,
 }
 
 impl Acceptor {
     async fn accept(self, listener: Listener) {
-        let mut stop = self.stop.clone();
+        let mut stop = self.context.stop.clone();
         let acceptor = Arc::new(self);
         loop {
-            let slot =
-                Arc::clone(&acceptor.slots).acquire_owned().await.expect("the semaphore is never closed");
             let accepted = tokio::select! {
-                accepted = acceptor.accept_one(&listener, slot) => accepted,
+                accepted = acceptor.accept_one(&listener) => accepted,
                 _ = stop.wait_for(|stop| *stop) => return,
             };
             if accepted.is_err() {
@@ -132,40 +174,51 @@ impl Acceptor {
         }
     }
 
-    async fn accept_one(
-        self: &Arc<Self>,
-        listener: &Listener,
-        slot: OwnedSemaphorePermit,
-    ) -> std::io::Result<()> {
+    async fn accept_one(self: &Arc<Self>, listener: &Listener) -> std::io::Result<()> {
         let acceptor = Arc::clone(self);
         match listener {
             Listener::Plain(listener, peer, _) => {
-                let (stream, peer) = (without_delay(listener.accept().await?.0), peer.clone());
-                tokio::spawn(async move { acceptor.serve(stream, peer, slot).await });
+                let (stream, address) = listener.accept().await?;
+                let (stream, peer) = (without_delay(stream), peer.on_connection(Some(address)));
+                tokio::spawn(async move { acceptor.serve(stream, peer, SocketKind::Tcp).await });
             }
             Listener::Unix(listener, peer) => {
-                let (stream, peer) = (listener.accept().await?.0, peer.clone());
-                tokio::spawn(async move { acceptor.serve(stream, peer, slot).await });
+                let (stream, peer) = (listener.accept().await?.0, peer.on_connection(None));
+                tokio::spawn(async move { acceptor.serve(stream, peer, SocketKind::Unix).await });
             }
             Listener::Tls(listener, tls) => {
-                let (stream, tls) = (without_delay(listener.accept().await?.0), tls.clone());
-                tokio::spawn(async move { acceptor.serve_tls(stream, tls, slot).await });
+                let (stream, address) = listener.accept().await?;
+                match self.handshakes.begin(address.ip()) {
+                    Ok(slot) => {
+                        let (stream, tls) = (without_delay(stream), tls.clone());
+                        tokio::spawn(async move { acceptor.serve_tls(stream, tls, slot).await });
+                    }
+                    Err(limit) => self.refuse(limit, Some(address)),
+                }
             }
         }
         Ok(())
     }
 
     /// Drops connections that do not complete the handshake in time.
-    async fn serve_tls(&self, stream: TcpStream, tls: Tls, slot: OwnedSemaphorePermit) {
-        let (stream, peer) = match self.handshake(stream, &tls).await {
-            Ok(accepted) => accepted,
-            Err(why) => {
-                self.backend.metrics.handshake_refused();
-                tracing::debug!(%why, "TLS handshake failed");
-                return;
+    async fn serve_tls(&self, stream: TcpStream, tls: Tls, slot: HandshakeSlot) {
+        let address = stream.peer_addr().ok();
+        let handshake = async {
+            tokio::select! {
+                done = self.handshake(stream, &tls) => done,
+                () = slot.ended() => Err(REPLACED.into()),
+                _ = StopSignal::new(&self.context.stop, &PeerConnection::default()) => Err("shutting down".into()),
             }
         };
-        self.serve(stream, peer, slot).await;
+        let (done, serial) = refused_serial::during(handshake).await;
+        drop(slot);
+        match done {
+            Ok((stream, peer)) => self.serve(stream, peer.on_connection(address), SocketKind::Tcp).await,
+            Err(why) => {
+                self.context.backend.metrics.handshake_refused();
+                self.refusals.handshake(address, serial, &*why);
+            }
+        }
     }
 
     async fn handshake(
@@ -174,89 +227,138 @@ impl Acceptor {
         tls: &Tls,
     ) -> Result<(TlsStream<TcpStream>, Peer), HandshakeError> {
         let acceptor = TlsAcceptor::from(tls.server.config());
-        let stream = tokio::time::timeout(self.limits.head_timeout, acceptor.accept(stream)).await??;
+        let timeout = self.context.limits.head_timeout;
+        let stream = tokio::time::timeout(timeout, acceptor.accept(stream)).await??;
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let peer = Peer::from_certificate(tls.server.peer(chain)?)?;
         Ok((stream, peer))
+    }
+
+    fn refuse(&self, limit: ConnectionLimit, address: Option<SocketAddr>) {
+        self.context.backend.metrics.connection_refused(limit.as_str());
+        self.refusals.connection(address, limit);
     }
 
     async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         stream: I,
         peer: Peer,
-        slot: OwnedSemaphorePermit,
+        kind: SocketKind,
     ) {
-        let _counted = GaugeGuard::new(self.backend.metrics.connections());
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.head_timeout);
-        builder.http1().max_buf_size(READ_BUFFER_MAX);
-        builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
-        let stall = self.limits.stall_timeout;
-        let checks = (self.revocation.as_ref(), &self.guard);
-        let service = ConnectionService::new(&self.backend, &self.routes, checks, peer, stall);
-        let stream = IdleTimeoutStream::new(stream, self.limits.head_timeout, stall);
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let stopped = tokio::select! {
-            biased;
-            () = StopSignal::new(&self.stop) => true,
-            // An error of a client ends its own connection only.
-            _ = connection.as_mut() => false,
+        let responses = ResponseWatch::default();
+        let slot = match self.context.connections.admit(&peer, kind, &responses) {
+            Ok(slot) => slot,
+            Err(limit) => return self.refuse(limit, peer.connection.address()),
         };
-        if stopped {
-            connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
+        // After it is registered: see the invariant of `connections`.
+        if let Some(Err(why)) = self.revocation.as_ref().map(|check| check.check(&peer)) {
+            let serial = peer.certificate.as_ref().map(|certificate| certificate.serial);
+            self.context.backend.metrics.handshake_refused();
+            return self.refusals.handshake(peer.connection.address(), serial, &why.detail);
         }
-        drop(slot);
+        let connection = peer.connection.clone();
+        let serving = self.serve_admitted(stream, peer, kind, slot.allowed, responses);
+        if slot.allowed == ConnectionUse::Probes {
+            let _ = tokio::time::timeout(PROBE_TIMEOUT, serving).await;
+        } else {
+            serving.await;
+        }
+        drop((slot, connection));
+    }
+
+    async fn serve_admitted<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: I,
+        peer: Peer,
+        kind: SocketKind,
+        allowed: ConnectionUse,
+        responses: ResponseWatch,
+    ) {
+        let ListenerContext { limits, stop, backend, reloader, .. } = &self.context;
+        let stopped = StopSignal::new(stop, &peer.connection);
+        let setup = ConnectionSetup {
+            routes: &self.routes,
+            revocation: self.revocation.as_ref(),
+            guard: &self.guard,
+            body_limits: limits.of_bodies(),
+            responses,
+            allowed,
+            reloader: reloader.clone().filter(|_| kind == SocketKind::Unix),
+        };
+        let service = ConnectionService::new(backend, peer, setup);
+        let stream = IdleTimeoutStream::new(stream, limits.head_timeout, limits.stall_timeout);
+        let builder = self.builder(allowed);
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let end = tokio::select! {
+            biased;
+            end = stopped => end,
+            // An error of a client ends its own connection only.
+            _ = connection.as_mut() => return,
+        };
+        match end {
+            // Dropped, with all its requests.
+            Some(ConnectionEnd::Stalled) => {}
+            Some(ConnectionEnd::Revoked | ConnectionEnd::Expired | ConnectionEnd::Distrusted) => {
+                connection.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(END_TIMEOUT, connection).await;
+            }
+            None => {
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.await;
+            }
+        }
+    }
+
+    fn builder(&self, allowed: ConnectionUse) -> auto::Builder<TokioExecutor> {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        let http1 = &mut builder.http1();
+        http1.timer(TokioTimer::new()).header_read_timeout(self.context.limits.head_timeout);
+        http1.max_buf_size(READ_BUFFER_MAX).keep_alive(allowed == ConnectionUse::Everything);
+        let http2 = &mut builder.http2();
+        http2.timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
+        http2.max_concurrent_streams(STREAMS_MAX).max_send_buf_size(SEND_BUFFER_MAX);
+        builder
     }
 }
 
-/// Completes when the server stops.
+/// Completes when the server stops, with `None`, or when it ends this connection.
 ///
 /// A connection's task is polled with every request, and each poll of `watch` would lock the waiter list that all
-/// connections share. So this registers a waker once, and after that only checks whether the value has changed.
+/// connections share. So this registers a waker once, and after that only checks whether anything has changed.
 struct StopSignal {
     stop: watch::Receiver<bool>,
-    waiting: Pin<Box<dyn Future<Output = ()> + Send>>,
+    connection: PeerConnection,
+    waiting: Pin<Box<dyn Future<Output = Option<ConnectionEnd>> + Send>>,
     /// The waker that is registered.
     registered: Option<Waker>,
 }
 
 impl StopSignal {
-    fn new(stop: &watch::Receiver<bool>) -> StopSignal {
-        let mut signal = stop.clone();
+    fn new(stop: &watch::Receiver<bool>, connection: &PeerConnection) -> StopSignal {
+        let (mut signal, peer) = (stop.clone(), connection.clone());
         // Without the task's cooperative budget: an exhausted one would return pending before the waker is registered.
-        let waiting = tokio::task::unconstrained(async move { drop(signal.wait_for(|stop| *stop).await) });
-        let waiting = Box::pin(waiting);
-        StopSignal { stop: stop.clone(), waiting, registered: None }
+        let waiting = tokio::task::unconstrained(async move {
+            tokio::select! {
+                end = peer.ended() => Some(end),
+                _ = signal.wait_for(|stop| *stop) => None,
+            }
+        });
+        let (stop, connection) = (stop.clone(), connection.clone());
+        StopSignal { stop, connection, waiting: Box::pin(waiting), registered: None }
     }
 }
 
 impl Future for StopSignal {
-    type Output = ();
+    type Output = Option<ConnectionEnd>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
         let is_registered = self.registered.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
-        if is_registered && matches!(self.stop.has_changed(), Ok(false)) {
+        let is_stopped = !matches!(self.stop.has_changed(), Ok(false));
+        if is_registered && !is_stopped && self.connection.end_reason().is_none() {
             return Poll::Pending;
         }
         self.registered = Some(context.waker().clone());
         self.waiting.as_mut().poll(context)
-    }
-}
-
-/// Counts in a gauge until it is dropped.
-struct GaugeGuard<'a>(&'a Gauge);
-
-impl GaugeGuard<'_> {
-    fn new(gauge: &Gauge) -> GaugeGuard<'_> {
-        gauge.inc();
-        GaugeGuard(gauge)
-    }
-}
-
-impl Drop for GaugeGuard<'_> {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }
 

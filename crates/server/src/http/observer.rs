@@ -1,5 +1,5 @@
 //! Wraps every request: turns the framework's own errors into API errors, echoes the correlation id, counts the request
-//! and its duration, and logs it at level debug.
+//! and its duration, and logs it at level debug. Acts of operators are logged at level info, with serial and address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use axum::http::{HeaderValue, Method, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::observe::Stopwatch;
+use identity::Role;
+use tracing::field::display;
 use tracing::{Instrument, Span};
 
 use crate::backend::metrics::RouteMetrics;
@@ -32,6 +34,8 @@ pub(crate) struct RequestObserver {
     unknown: RouteMetrics,
     /// Calls that take no query, by path and method.
     without_query: BTreeSet<(&'static str, &'static str)>,
+    /// Acts of operators, by path and method.
+    operator_acts: BTreeSet<(&'static str, &'static str)>,
 }
 
 /// The state of a request until its response.
@@ -51,11 +55,35 @@ pub(crate) async fn observe(
     let path = request.extensions().get::<MatchedPath>();
     let route = path.and_then(|path| observer.routes.get(path.as_str())).unwrap_or(&observer.unknown);
     let (info, checked) = RequestInfo::new(&request, route.path, request.extensions().get::<Peer>());
+    let act = observer.operator_act(&request, route.path);
     let response = match checked.and_then(|()| observer.check_query(&request, route.path)) {
         Ok(()) => as_api_error(next.run(request).instrument(info.span.clone()).await).await,
         Err(refusal) => RefusalResponse(refusal).into_response(),
     };
+    if let Some(act) = act {
+        act.log(&response, info.correlation.as_ref());
+    }
     observer.finish(route, info, response)
+}
+
+/// A request of an operator that changes something.
+struct OperatorAct {
+    method: Method,
+    /// As it was sent: it names the lease or the namespace.
+    path: String,
+    peer: Peer,
+}
+
+impl OperatorAct {
+    fn log(&self, response: &Response, correlation: Option<&HeaderValue>) {
+        let OperatorAct { method, path, peer } = self;
+        let (identity, status) = (peer.identity.as_str(), response.status().as_u16());
+        let serial = peer.certificate.as_ref().map(|certificate| display(certificate.serial));
+        let address = peer.connection.address().map(display);
+        let correlation = correlation.and_then(|id| id.to_str().ok());
+        let code = response.extensions().get::<Code>().map(|code| code.as_str());
+        tracing::info!(identity, serial, address, %method, path, status, code, correlation, "operator's act");
+    }
 }
 
 impl RequestInfo {
@@ -82,11 +110,13 @@ impl RequestInfo {
 impl RequestObserver {
     pub(crate) fn new(backend: &Arc<Backend>, calls: &[ApiCall]) -> RequestObserver {
         let without = calls.iter().filter(|call| !call.takes_query).map(|call| (call.path, call.verb()));
+        let acts = calls.iter().filter(|call| call.is_operator_act()).map(|call| (call.path, call.verb()));
         RequestObserver {
             backend: Arc::clone(backend),
             routes: calls.iter().map(|call| (call.path, RouteMetrics::new(call.path))).collect(),
             unknown: RouteMetrics::new(UNKNOWN),
             without_query: without.collect(),
+            operator_acts: acts.collect(),
         }
     }
 
@@ -120,6 +150,16 @@ impl RequestObserver {
         route.responded(&self.backend.metrics, status, took);
         tracing::debug!(parent: &span, status, code = code.map(Code::as_str), ms = took.as_secs_f64() * 1000.0, "responded");
         response
+    }
+
+    /// The act, if an operator sends one.
+    fn operator_act(&self, request: &Request<Body>, path: &str) -> Option<OperatorAct> {
+        let peer = request.extensions().get::<Peer>().filter(|peer| peer.role == Role::Operator)?;
+        let method = request.method();
+        self.operator_acts.contains(&(path, method.as_str())).then(|| {
+            let path = request.uri().path().to_string();
+            OperatorAct { method: method.clone(), path, peer: peer.clone() }
+        })
     }
 
     /// Refuses query parameters of calls that take none.

@@ -1,7 +1,12 @@
-//! Idle timeouts of bodies and connections.
+//! Timeouts of bodies and connections.
 //!
 //! **Invariant.** A client that stalls while it sends a body or receives a response loses its connection after the idle
-//! timeout. A client that waits for a lease does neither, and keeps its connection.
+//! timeout; so does a client that sends a body more slowly than the minimum rate. A client that waits for a lease does
+//! neither, and keeps its connection. The body of a client whose connection is ended fails at once: nothing of it is
+//! stored.
+//!
+//! **What would break it.** An idle timeout alone: a byte just before each timeout keeps an upload, with its file and its
+//! buffers, for days. Time in which the server itself does not read the body does not count.
 //!
 //! **What would break it.** hyper reads the first bytes to tell HTTP/1 from HTTP/2, without a timeout: a client that
 //! connects and sends nothing would keep its connection for ever. So the first bytes have a timeout of their own.
@@ -18,7 +23,9 @@ use axum::BoxError;
 use axum::body::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
+
+use crate::peer::{ConnectionEnd, PeerConnection};
 
 /// Runs while the polled operation is pending.
 struct IdleTimer {
@@ -48,25 +55,89 @@ pub(crate) struct IdleTimeout;
 
 impl std::fmt::Display for IdleTimeout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("idle timeout")
+        f.write_str("idle timeout, or below the minimum rate")
     }
 }
 
 impl std::error::Error for IdleTimeout {}
 
-/// A request body with an idle timeout.
-pub(crate) struct IdleTimeoutBody<B> {
-    inner: B,
-    timer: IdleTimer,
+/// How fast a client must send a body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyLimits {
+    /// Maximum time without a byte; also what a body may take beyond the time that the minimum rate allows.
+    pub(crate) stall_timeout: Duration,
+    /// Minimum rate, in bytes per second, on average over the body.
+    pub(crate) bytes_per_second_min: u64,
 }
 
-impl<B> IdleTimeoutBody<B> {
-    pub(crate) fn new(inner: B, timeout: Duration) -> IdleTimeoutBody<B> {
-        IdleTimeoutBody { inner, timer: IdleTimer::new(timeout) }
+/// Measures how long a body waits for its client.
+struct BodyTimer {
+    limits: BodyLimits,
+    /// Since when the body waits, and its timer.
+    running: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// How long earlier frames waited.
+    waited: Duration,
+    bytes: u64,
+}
+
+impl BodyTimer {
+    fn received(&mut self, bytes: usize) {
+        if let Some((since, _)) = self.running.take() {
+            self.waited += since.elapsed();
+        }
+        self.bytes += bytes as u64;
+    }
+
+    fn poll_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let (_, timer) = self.running.get_or_insert_with(|| {
+            let BodyLimits { stall_timeout, bytes_per_second_min } = self.limits;
+            let allowed =
+                Duration::from_millis(self.bytes.saturating_mul(1000) / bytes_per_second_min.max(1));
+            let left = (stall_timeout + allowed).saturating_sub(self.waited);
+            (Instant::now(), Box::pin(tokio::time::sleep(stall_timeout.min(left))))
+        });
+        timer.as_mut().poll(context)
     }
 }
 
-impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin> http_body::Body for IdleTimeoutBody<B> {
+/// The connection is ended by the server.
+#[derive(Debug)]
+struct EndedConnection;
+
+impl std::fmt::Display for EndedConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the connection is ended")
+    }
+}
+
+impl std::error::Error for EndedConnection {}
+
+/// A request body with an idle timeout and a minimum rate, which fails when its connection is ended.
+pub(crate) struct TimedBody<B> {
+    inner: B,
+    timer: BodyTimer,
+    connection: PeerConnection,
+    /// Waits for the end of the connection; created when the body is first pending.
+    ended: Option<Pin<Box<dyn Future<Output = ConnectionEnd> + Send>>>,
+}
+
+impl<B> TimedBody<B> {
+    pub(crate) fn new(inner: B, limits: BodyLimits, connection: &PeerConnection) -> TimedBody<B> {
+        let timer = BodyTimer { limits, running: None, waited: Duration::ZERO, bytes: 0 };
+        TimedBody { inner, timer, connection: connection.clone(), ended: None }
+    }
+
+    fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<ConnectionEnd> {
+        let connection = &self.connection;
+        let ended = self.ended.get_or_insert_with(|| {
+            let connection = connection.clone();
+            Box::pin(async move { connection.ended().await })
+        });
+        ended.as_mut().poll(context)
+    }
+}
+
+impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin> http_body::Body for TimedBody<B> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -74,11 +145,18 @@ impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin> http_body:
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(context);
-        self.timer.check(context, polled).map(|frame| match frame {
-            Ok(frame) => frame.map(|frame| frame.map_err(axum::Error::new)),
-            Err(timeout) => Some(Err(axum::Error::new(timeout))),
-        })
+        if self.connection.end_reason().is_some() {
+            return Poll::Ready(Some(Err(axum::Error::new(EndedConnection))));
+        }
+        if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) {
+            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+            self.timer.received(data.map_or(0, Bytes::len));
+            return Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)));
+        }
+        if self.poll_ended(context).is_ready() {
+            return Poll::Ready(Some(Err(axum::Error::new(EndedConnection))));
+        }
+        self.timer.poll_timeout(context).map(|()| Some(Err(axum::Error::new(IdleTimeout))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -140,6 +140,15 @@ pub(crate) fn unreadable(error: &StoreError) -> Refusal {
     Refusal::new(Code::Unavailable, format!("the document cannot be read: {error}"))
 }
 
+pub(crate) fn certificate_withdrawn() -> Refusal {
+    Refusal::new(Code::Unauthenticated, "the client's certificate was revoked or has expired")
+}
+
+pub(crate) fn too_many_connections() -> Refusal {
+    let detail = "the server has too many connections; only /healthz and /readyz are answered; retry later";
+    Refusal::new(Code::Unavailable, detail).with(|hints| hints.retry_after_seconds = Some(1))
+}
+
 fn unavailable(why: Unavailable) -> Refusal {
     match why {
         Unavailable::Busy => Refusal::new(Code::Throttled, "too many requests are queued; retry later"),
@@ -155,6 +164,7 @@ fn unavailable(why: Unavailable) -> Refusal {
         Unavailable::Replaced => {
             Refusal::new(Code::Unavailable, "a retry with the same idempotency key took this request's place")
         }
+        Unavailable::Withdrawn => certificate_withdrawn(),
         Unavailable::Stopped => {
             Refusal::new(Code::Unavailable, "the server has stopped; retry with another server")
         }

@@ -1,7 +1,7 @@
 //! Very many rows of each kind, for tests and benchmarks of lists.
 
-use engine::Submission;
 use engine::waiters::{Wait, WaiterConnection};
+use engine::{ReplyTo, Submission};
 use kernel::{
     Action, AgentName, Bundle, Command, Identity, LeaseRequest, Namespace, OnExpiry, Pause, Paused,
     ResourceName, Scope, Shard, Span,
@@ -31,14 +31,9 @@ pub fn fill(backend: &Backend, many: usize) {
 fn submit(backend: &Backend, shard: Shard, action: Action, wait: Option<&WaiterConnection>) {
     let identity = Identity::new("ada").expect("valid");
     let wait = wait.map(|connection| Wait { timeout: Span(300_000), connection: connection.clone() });
-    backend.engine(shard).sequencer().submit(Submission {
-        command: Command::by(&identity, action),
-        correlation: 0,
-        document: None,
-        wait,
-        on_decided: None,
-        to: Box::new(|_, delivery| delivery.confirm()),
-    });
+    let to: ReplyTo = Box::new(|_, delivery| delivery.confirm());
+    let submission = Submission { wait, ..Submission::new(Command::by(&identity, action), to) };
+    backend.engine(shard).sequencer().submit(submission);
 }
 
 fn request(namespace: &Namespace, key: &str, agent: Option<String>) -> LeaseRequest {

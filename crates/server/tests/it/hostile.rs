@@ -136,18 +136,7 @@ async fn a_long_document_that_its_head_refuses_gets_the_refusal() {
 #[tokio::test]
 async fn a_client_that_does_not_read_loses_its_connection() {
     let server = server().await;
-    let reply = ask(&server, "POST /v1/acquire", r#"{"key":"k","ttl_seconds":60}"#).await;
-    let lease =
-        reply.split(r#""lease_id":""#).nth(1).and_then(|rest| rest.split('"').next()).expect("a lease");
-    let document = format!(r#""{}""#, "x".repeat(1 << 20));
-    let line = format!(
-        "POST /v1/update_state?key=k HTTP/1.1\r\nx-lease-id: {lease}\r\nhost: h\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-        document.len()
-    );
-    let mut stream = connect(&server).await;
-    stream.write_all((line + &document).as_bytes()).await.expect("it reads");
-    assert!(rest(stream).await.starts_with("HTTP/1.1 200"));
-
+    store_document(&server).await;
     let mut stream = connect(&server).await;
     let request = "GET /v1/get_state?key=k&public=1 HTTP/1.1\r\nhost: h\r\n\r\n";
     // Until a write fails: the server has closed the connection.
@@ -174,31 +163,125 @@ async fn a_client_that_waits_for_a_lease_may_be_idle() {
     assert!(began.elapsed() > 2 * SHORT);
 }
 
+/// Connections above the limit waited to be accepted, and probes with them: the supervisor restarted the server.
 #[tokio::test]
-async fn a_connection_above_the_limit_waits_until_another_closes() {
+async fn a_connection_above_the_limit_may_only_probe_and_further_ones_are_closed() {
     let limits = ConnectionLimits { connections_max: 2, ..ConnectionLimits::default() };
     let server = Loopback::with_limits(Role::Operator, limits).await;
-    let held = [connect(&server).await, connect(&server).await];
-    let asking = {
-        let address = server.address;
-        tokio::spawn(async move {
-            let mut stream = TcpStream::connect(address).await.expect("the machine takes it");
-            stream
-                .write_all(b"GET /healthz HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
-                .await
-                .expect("sent");
-            rest(stream).await
-        })
-    };
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
+    let mut held = [connect(&server).await, connect(&server).await];
+    for stream in &mut held {
+        // It has its place once it is served.
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n").await.expect("it reads");
+        within("a response", stream.read_exact(&mut [0; 12])).await.expect("a response");
     }
-    assert!(!asking.is_finished());
-    drop(held);
-    assert!(
-        within("the queued connection is served", asking)
-            .await
-            .expect("a response")
-            .starts_with("HTTP/1.1 200")
+    assert!(ask(&server, "GET /healthz", "").await.starts_with("HTTP/1.1 200"));
+    assert!(ask(&server, "GET /readyz", "").await.starts_with("HTTP/1.1 200"));
+    let refused = ask(&server, "POST /v1/acquire", r#"{"key":"k"}"#).await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("too many connections"), "{refused}");
+    let mut probing = Vec::new();
+    for _ in 0..17 {
+        probing.push(connect(&server).await);
+    }
+    let last = probing.pop().expect("one of them");
+    assert_eq!(rest(last).await, "", "closed at once");
+    drop((held, probing));
+    let poll = async { while !ask(&server, "GET /v1/leases", "").await.starts_with("HTTP/1.1 200") {} };
+    within("there are connections again", poll).await;
+}
+
+/// A client sent a byte just before each idle timeout, and kept an upload with its file for days.
+#[tokio::test]
+async fn a_body_below_the_minimum_rate_is_cut_off() {
+    let server = server().await;
+    let mut stream = connect(&server).await;
+    stream.write_all(HALF.as_bytes()).await.expect("it reads");
+    let began = tokio::time::Instant::now();
+    let (mut reading, mut writing) = stream.into_split();
+    let slow = tokio::spawn(async move {
+        while writing.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(SHORT / 4).await;
+        }
+    });
+    let mut reply = String::new();
+    let _ = within("the connection is closed", reading.read_to_string(&mut reply)).await;
+    assert!(reply.starts_with("HTTP/1.1 400") && reply.contains("minimum rate"), "{reply}");
+    assert!(began.elapsed() >= SHORT, "the first bytes have time");
+    within("the upload is stopped", slow).await.expect("it cannot go on");
+    nobody_holds(&server, "k").await;
+}
+
+/// A long document in the store, over plain HTTP/1.1.
+async fn store_document(server: &Loopback) {
+    let reply = ask(server, "POST /v1/acquire", r#"{"key":"k","ttl_seconds":60}"#).await;
+    let lease =
+        reply.split(r#""lease_id":""#).nth(1).and_then(|rest| rest.split('"').next()).expect("a lease");
+    let document = format!(r#""{}""#, "x".repeat(1 << 20));
+    let head = format!(
+        "POST /v1/update_state?key=k HTTP/1.1\r\nx-lease-id: {lease}\r\nhost: h\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        document.len()
     );
+    let mut stream = connect(server).await;
+    stream.write_all((head + &document).as_bytes()).await.expect("it reads");
+    assert!(rest(stream).await.starts_with("HTTP/1.1 200"));
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The head of a GET request, in literal header fields.
+fn get_head(path: &str) -> Vec<u8> {
+    let mut head = vec![0x82, 0x86];
+    for (name, value) in [(":path", path), (":authority", "h")] {
+        head.push(0);
+        for text in [name, value] {
+            head.push(u8::try_from(text.len()).expect("shorter than 127"));
+            head.extend_from_slice(text.as_bytes());
+        }
+    }
+    head
+}
+
+/// A client with a flow-control window of 0 asked for a long document on many streams, and answered pings: nothing was
+/// ever written, so no timeout ran, and each stream kept its buffers.
+#[tokio::test]
+async fn an_http2_client_with_a_window_of_zero_loses_its_connection() {
+    let server = server().await;
+    store_document(&server).await;
+    for path in ["/v1/get_state?key=k&public=1", "/v1/describe?key=k"] {
+        let mut stream = connect(&server).await;
+        let window = [0, 4, 0, 0, 0, 0];
+        let head = frame(1, 5, 1, &get_head(path));
+        let begin = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, &window), &head].concat();
+        stream.write_all(&begin).await.expect("it reads");
+        let (mut reading, mut writing) = stream.into_split();
+        // It looks alive: it sends pings, and reads everything.
+        let pings = tokio::spawn(async move {
+            while writing.write_all(&frame(6, 0, 0, &[0; 8])).await.is_ok() {
+                tokio::time::sleep(SHORT / 4).await;
+            }
+        });
+        let mut received = Vec::new();
+        // Sooner than the server gives up on its own pings, which this client does not answer.
+        let closed = tokio::time::timeout(Duration::from_secs(15), reading.read_to_end(&mut received)).await;
+        assert!(closed.is_ok(), "the connection is closed");
+        assert!(received.len() < 100_000, "no body was sent: {}", received.len());
+        within("it is closed", pings).await.expect("it cannot go on");
+    }
+}
+
+/// Waiting for events is not slow: there is nothing to take.
+#[tokio::test]
+async fn an_idle_event_stream_over_http2_stays_open() {
+    let server = server().await;
+    let mut stream = connect(&server).await;
+    let head = frame(1, 5, 1, &get_head("/v1/events"));
+    let begin = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, &[]), &head].concat();
+    stream.write_all(&begin).await.expect("it reads");
+    let mut received = Vec::new();
+    let reading = async { while stream.read_buf(&mut received).await.is_ok_and(|read| read > 0) {} };
+    let ended = tokio::time::timeout(3 * SHORT, reading).await;
+    assert!(ended.is_err(), "it was closed: {received:?}");
 }

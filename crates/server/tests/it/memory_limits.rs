@@ -46,7 +46,7 @@ impl SmallServer {
     fn router_of(&self, name: &str) -> Router {
         let rights = Rights::new(["*:rw".parse().expect("rights")]).expect("rights");
         let identity = Identity::new(name).expect("a name");
-        let peer = Peer { identity, role: Role::Worker, rights: rights.into(), certificate: None };
+        let peer = Peer { identity, rights: rights.into(), ..Peer::anonymous(Role::Worker) };
         self.server.router().layer(Extension(peer))
     }
 

@@ -15,7 +15,7 @@ use kernel::Identity;
 use lockd_server::backend::shards::{Backend, RequestLimits};
 use lockd_server::http::connection::ConnectionService;
 use lockd_server::http::router::router;
-use lockd_server::peer::Peer;
+use lockd_server::peer::{Peer, PeerConnection};
 use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -101,6 +101,7 @@ impl Server {
             role: Role::Worker,
             rights: Rights::new(rights).expect("rights").into(),
             certificate: None,
+            connection: PeerConnection::default(),
         };
         Server::of(Arc::clone(&self.backend), peer)
     }

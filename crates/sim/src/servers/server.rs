@@ -184,7 +184,8 @@ impl Server {
         let ServerRequest { number, command, document, wait } = request;
         let (to, on_decided) =
             (self.outbox.reply_to(number), Some(self.outbox.on_decided(number, &self.machine)));
-        Submission { command, correlation: u128::from(number), document, wait, on_decided, to }
+        let correlation = u128::from(number);
+        Submission { correlation, document, wait, on_decided, ..Submission::new(command, to) }
     }
 
     /// Submits requests while the next append of at least `bytes` bytes is in flight, by whichever job makes it.

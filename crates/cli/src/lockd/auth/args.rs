@@ -32,6 +32,11 @@ pub(crate) enum AuthCommand {
         #[command(subcommand)]
         command: RevokeCommand,
     },
+    /// Make revoked client certificates valid again.
+    Unrevoke {
+        #[command(subcommand)]
+        command: UnrevokeCommand,
+    },
     /// Show the certificates in an identity file. Private keys are not shown.
     Inspect {
         #[command(subcommand)]
@@ -61,13 +66,29 @@ pub(crate) enum NewCommand {
 pub(crate) enum RevokeCommand {
     /// Add clients to the denylist in a server's identity file. Needs no CA key.
     ///
-    /// Running servers that use the file apply the new list within seconds.
+    /// A running server that uses the file applies the new list within 5 seconds, without a restart: it closes the
+    /// connections of revoked clients and dismisses their waiters. `lockd reload` does it at once.
+    #[command(after_help = "Example:\n  \
+                            lockd auth revoke client --server-in server.pem 4f0c2e…\n  \
+                            lockd auth revoke client --server-in server.pem --in client1.pem\n  \
+                            lockd auth revoke client --server-in server.pem --cn worker-1\n\n\
+                            `lockd auth list` shows the serials of all issued certificates.")]
     Client(Revoke),
     /// Add servers to the denylist in clients' identity files: those clients refuse to connect to them.
     ///
     /// Running clients that use the files apply the new list within seconds. For clients whose files are elsewhere, give
     /// them the serials in a file with --denylist-path.
     Server(RevokeServer),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum UnrevokeCommand {
+    /// Mark clients in the denylist of a server's identity file as valid again. Needs no CA key.
+    ///
+    /// A server accepts a denylist that lost serials only if they are marked. A serial that is also in the file of
+    /// --denylist-path stays revoked until its line there is removed.
+    #[command(after_help = "Example:\n  lockd auth unrevoke client --server-in server.pem 4f0c2e…")]
+    Client(Revoke),
 }
 
 #[derive(Subcommand)]
@@ -173,11 +194,6 @@ pub(crate) struct NewCa {
 }
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  \
-                        lockd auth revoke client --server-in server.pem 4f0c2e…\n  \
-                        lockd auth revoke client --server-in server.pem --in client1.pem\n  \
-                        lockd auth revoke client --server-in server.pem --cn worker-1\n\n\
-                        `lockd auth list` shows the serials of all issued certificates.")]
 pub(crate) struct Revoke {
     /// Identity file of the server.
     #[arg(long, value_name = "FILE")]

@@ -1,4 +1,4 @@
-//! `lockd auth revoke`: adds serials to the denylist in the server's file, or in clients' files.
+//! `lockd auth revoke` and `lockd auth unrevoke`: edit the denylist in the server's file, or in clients' files.
 
 use std::fs;
 use std::path::Path;
@@ -13,23 +13,43 @@ use super::{fill, now, read_client, read_server, record};
 use crate::notice;
 
 pub(crate) fn client(args: &Revoke) -> Result<(), String> {
+    let (bundle, selected) = edit(args, "revoked_now", Denylist::with_revoked)?;
+    warn_if_own(&bundle, &selected);
+    notice("note: servers that use this file apply it within 5 s; at once: lockd reload --unix PATH");
+    Ok(())
+}
+
+pub(crate) fn unrevoke_client(args: &Revoke) -> Result<(), String> {
+    let (bundle, selected) = edit(args, "unrevoked_now", Denylist::with_unrevoked)?;
+    for serial in selected.iter().filter(|serial| !bundle.denylist().contains(*serial)) {
+        notice(&format!("note: this serial was not revoked in the file: serial={serial}"));
+    }
+    Ok(())
+}
+
+/// Edits the denylist, writes and reports the file. Returns the file as it was, and the selected serials.
+fn edit(
+    args: &Revoke,
+    what: &'static str,
+    change: fn(&Denylist, &[Serial]) -> Denylist,
+) -> Result<(ServerBundle, Denylist), String> {
     let out = args.out.as_ref().unwrap_or(&args.server_in);
     let anchors = read_server(&args.server_in)?.anchors().clone();
-    let added = args.selection.serials(&args.server_in, &anchors, |kind| kind == IssuedKind::Client)?;
+    let selected = args.selection.serials(&args.server_in, &anchors, |kind| kind == IssuedKind::Client)?;
+    let serials: Vec<Serial> = selected.iter().collect();
     // Concurrent revocations must not overwrite each other.
     let _held = file::lock_beside(out)?;
     let bundle = read_server(&args.server_in)?;
-    let changed = bundle.clone().with_denylist(bundle.denylist().union(&added));
+    let changed = bundle.clone().with_denylist(change(bundle.denylist(), &serials));
     let same = out == &args.server_in || fs::canonicalize(out).ok() == fs::canonicalize(&args.server_in).ok();
     let existing = if same { Existing::Replace } else { args.write.existing() };
     file::write(&[(out, changed.to_pem().as_str())], existing, &mut fill)?;
-    warn_if_own(&bundle, &added);
     let mut report = IdentityReport::about(out);
-    report.add_serials("revoked_now", &added);
+    report.add_serials(what, &selected);
     report.add_serials("revoked", changed.denylist());
     report.add_text("in_force", "running servers that use this file apply it within seconds");
     report.print(args.write.output.output);
-    Ok(())
+    Ok((bundle, selected))
 }
 
 pub(crate) fn server(args: &RevokeServer) -> Result<(), String> {

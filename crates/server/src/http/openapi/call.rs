@@ -124,6 +124,11 @@ impl ApiCall {
         }
     }
 
+    /// Whether it is an operator's act, which is logged.
+    pub(crate) fn is_operator_act(&self) -> bool {
+        self.tag == "operators" && self.method != HttpMethod::Get
+    }
+
     /// Tag, operation id and summary.
     pub(crate) fn named(mut self, tag: &'static str, name: &'static str, summary: &'static str) -> ApiCall {
         (self.tag, self.name, self.summary) = (tag, name, summary);

@@ -127,6 +127,7 @@ impl ServerSimulation<'_> {
                 | Unavailable::TooOften
                 | Unavailable::OverLimit(_)
                 | Unavailable::Replaced
+                | Unavailable::Withdrawn
                 | Unavailable::Stopped
                 | Unavailable::Deposed,
             ) => {

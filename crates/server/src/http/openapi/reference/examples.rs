@@ -178,7 +178,7 @@ const DOCUMENTS: [Example; 8] = [
     ),
 ];
 
-const ADMINISTRATION: [Example; 12] = [
+const ADMINISTRATION: [Example; 13] = [
     example("describe", READ, 200, r#"@"/v1/describe?key=orders""#),
     example("leases", READ_SOME, 200, r#"@"/v1/leases?namespace=default&limit=10""#),
     noted(
@@ -237,6 +237,16 @@ const ADMINISTRATION: [Example; 12] = [
         200,
         r"@/v1/namespaces/retired-team \
   -X DELETE",
+    ),
+    noted(
+        example(
+            "reload",
+            "operators, on the server's Unix socket",
+            403,
+            r"@/v1/reload \
+  -X POST",
+        ),
+        "On the Unix socket: `lockd reload --unix PATH`, or `curl --unix-socket PATH -X POST http://lockd/v1/reload`.",
     ),
 ];
 

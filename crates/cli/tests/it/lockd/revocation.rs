@@ -1,0 +1,303 @@
+//! A revocation reaches everything that a revoked client has under way, without anything else to do.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use tokio_rustls::rustls::HandshakeKind;
+
+use crate::lockd::reload::{auth, serial, text};
+use crate::lockd::serve::{Connection, Running, tls_config};
+use crate::lockd::support::lockd;
+
+/// A server with its Unix socket, and the identities of clients.
+pub(crate) struct World {
+    pub(crate) server: Running,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl World {
+    pub(crate) fn new(args: &[&str]) -> World {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s");
+        let server = Running::start(&dir.path().join("data"), &[&["--unix", text(&socket)], args].concat());
+        World { server, dir }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn bundle(&self) -> PathBuf {
+        self.path("data/server.pem")
+    }
+
+    /// Creates the identity of a worker on the namespace `default`.
+    pub(crate) fn client(&self, name: &str) -> PathBuf {
+        let out = self.path(&format!("{name}.pem"));
+        auth(&["new", "client", "--cn", name, "--server-in", text(&self.bundle()), "--out", text(&out)]);
+        out
+    }
+
+    /// Only edits the file.
+    fn revoke(&self, client: &Path) {
+        auth(&["revoke", "client", "--server-in", text(&self.bundle()), &serial(client)]);
+    }
+
+    /// Returns when the files are in force; the exit code and the output.
+    fn reload(&self) -> (i32, String) {
+        let ran = lockd(&["reload", "--unix", text(&self.path("s"))]);
+        (ran.code, ran.stdout + &ran.stderr)
+    }
+
+    fn lets_in(&self, client: &Path) -> bool {
+        let response = self.server.connect(client).ask("GET", "/v1/leases", "");
+        response.is_some_and(|(status, _)| status == 200)
+    }
+}
+
+/// A field of a JSON response.
+fn field(body: &str, name: &str) -> String {
+    let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    body[name].as_str().unwrap_or_else(|| panic!("no {name}: {body}")).to_string()
+}
+
+fn acquire(connection: &mut Connection, body: &str) -> String {
+    let (status, body) = connection.ask("POST", "/v1/acquire", body).expect("a response");
+    assert_eq!(status, 200, "{body}");
+    field(&body, "lease_id")
+}
+
+fn release(connection: &mut Connection, lease: &str) {
+    let body = format!(r#"{{"lease_id":"{lease}"}}"#);
+    assert_eq!(connection.ask("POST", "/v1/release", &body).expect("a response").0, 200);
+}
+
+/// What the server still sends on a connection, until it closes it.
+pub(crate) fn rest(connection: &mut Connection) -> String {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        match connection.0.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => bytes.extend_from_slice(&buffer[..read]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("it is not closed: {bytes:?}"),
+            // A closed TLS connection without a farewell is an error, and closed as well.
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The start of an HTTP/2 connection: the preface and empty settings.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+
+/// `auth revoke` changed nothing on a running server until it got SIGHUP, which nothing said, and which nothing in a
+/// container could send. Idle connections of the revoked client stayed open even then.
+#[test]
+fn auth_revoke_alone_closes_idle_connections_and_refuses_new_ones() {
+    let mut world = World::new(&[]);
+    let [revoked, good] = ["revoked", "good"].map(|name| world.client(name));
+    let mut kept = world.server.connect(&good);
+    assert_eq!(kept.ask("GET", "/v1/leases", "").expect("a response").0, 200);
+    let mut http1 = world.server.connect(&revoked);
+    assert_eq!(http1.ask("GET", "/v1/leases", "").expect("a response").0, 200);
+    let mut http2 = world.server.connect(&revoked);
+    http2.0.write_all(HTTP2).expect("sent");
+    http2.0.flush().expect("sent");
+    world.revoke(&revoked);
+    let line = world.server.log.wait_for("reloaded identities");
+    assert!(line.contains("revoked=1") && line.contains("closed=2"), "{line}");
+    rest(&mut http1);
+    rest(&mut http2);
+    assert!(!world.lets_in(&revoked));
+    assert_eq!(kept.ask("GET", "/v1/leases", "").expect("a response").0, 200, "others stay connected");
+}
+
+/// No verifier runs when a session is resumed.
+#[test]
+fn a_revoked_client_cannot_resume_its_session() {
+    let world = World::new(&[]);
+    let revoked = world.client("revoked");
+    let config = tls_config(&revoked);
+    for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        let mut connection = world.server.connect_with(&config);
+        assert_eq!(connection.ask("GET", "/v1/leases", "").expect("a response").0, 200);
+        assert_eq!(connection.0.conn.handshake_kind(), Some(kind));
+    }
+    world.revoke(&revoked);
+    assert_eq!(world.reload().0, 0);
+    let mut connection = world.server.connect_with(&config);
+    let response = connection.ask("GET", "/v1/leases", "");
+    assert_eq!(connection.0.conn.handshake_kind(), Some(HandshakeKind::Resumed), "the verifier did not run");
+    assert_eq!(response, None);
+    rest(&mut connection);
+}
+
+/// A revoked client that waited for a lease was granted it when the holder released it, for its whole TTL.
+#[test]
+fn waiters_of_a_revoked_client_are_dismissed_and_granted_nothing() {
+    let world = World::new(&[]);
+    let [revoked, good] = ["revoked", "good"].map(|name| world.client(name));
+    let mut holder = world.server.connect(&good);
+    let manifest = |more: &str| {
+        let intents = r#"[{"predicate":"MUTATES","object":"KEY:l"}]"#;
+        format!(r#"{{"agent_id":"a","session_id":"s","intents":{intents}{more}}}"#)
+    };
+    // An attempt that is older than the holder may wait for it.
+    let first = acquire(&mut holder, r#"{"key":"l"}"#);
+    let (_, verdict) =
+        world.server.connect(&revoked).ask("POST", "/v1/manifest", &manifest("")).expect("a response");
+    let attempt = format!(r#","wait_ms":50000,"attempt_id":"{}""#, field(&verdict, "attempt_id"));
+    release(&mut holder, &first);
+    let leases = ["k", "l"].map(|key| acquire(&mut holder, &format!(r#"{{"key":"{key}"}}"#)));
+    let requests = [
+        ("/v1/acquire", r#"{"key":"k","block_seconds":50}"#.to_string()),
+        ("/v1/manifest", manifest(&attempt)),
+    ];
+    let waiters = requests.map(|(path, body)| {
+        let mut waiter = world.server.connect(&revoked);
+        std::thread::spawn(move || waiter.ask("POST", path, &body).expect("a response"))
+    });
+    crate::running::until("both wait", || {
+        ["k", "l"].iter().all(|key| {
+            let path = format!("/v1/describe?key={key}");
+            holder.ask("GET", &path, "").expect("a response").1.contains(r#""waiters":1"#)
+        })
+    });
+    world.revoke(&revoked);
+    let (code, output) = world.reload();
+    assert_eq!(code, 0, "{output}");
+    for lease in leases {
+        release(&mut holder, &lease);
+    }
+    for waiter in waiters {
+        let (status, body) = waiter.join().expect("it ends");
+        assert_eq!(status, 401, "{body}");
+        assert!(body.contains("unauthenticated"), "{body}");
+    }
+    for key in ["k", "l"] {
+        let mut other = world.server.connect(&good);
+        acquire(&mut other, &format!(r#"{{"key":"{key}"}}"#));
+    }
+}
+
+/// An upload that had begun before its client was revoked was committed after it.
+#[test]
+fn uploads_and_event_streams_of_a_revoked_client_end() {
+    let world = World::new(&[]);
+    let [revoked, good] = ["revoked", "good"].map(|name| world.client(name));
+    let lease = acquire(&mut world.server.connect(&revoked), r#"{"key":"k","ttl_seconds":60}"#);
+    let mut upload = world.server.connect(&revoked);
+    let head = format!(
+        "POST /v1/update_state?key=k HTTP/1.1\r\nhost: h\r\nx-lease-id: {lease}\r\ncontent-length: 40\r\n\r\n"
+    );
+    upload.0.write_all(format!("{head}{{\"written\":\"before").as_bytes()).expect("sent");
+    let mut events = world.server.connect(&revoked);
+    events.0.write_all(b"GET /v1/events HTTP/1.1\r\nhost: h\r\n\r\n").expect("sent");
+    let mut begun = [0; 12];
+    events.0.read_exact(&mut begun).expect("a response");
+    assert_eq!(&begun, b"HTTP/1.1 200");
+    // Read up to here: the body of the upload, as far as it was sent, is at the server.
+    assert_eq!(world.server.connect(&revoked).ask("GET", "/v1/leases", "").expect("a response").0, 200);
+    world.revoke(&revoked);
+    assert_eq!(world.reload().0, 0);
+    let _ = upload.0.write_all(b" and after\"          }");
+    let response = rest(&mut upload);
+    assert!(!response.contains("200 OK") && !response.contains("new_version"), "{response}");
+    rest(&mut events);
+    let (status, body) =
+        world.server.connect(&good).ask("GET", "/v1/describe?key=k", "").expect("a response");
+    assert!(status == 200 && body.contains(r#""version":0"#), "nothing was committed: {body}");
+}
+
+/// In Kubernetes the file is a symbolic link into a directory that is swapped as a whole: neither the link nor its time
+/// changes.
+#[test]
+fn a_swapped_directory_behind_a_symbolic_link_is_noticed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [old, new, data] = ["old", "new", "data"].map(|name| dir.path().join(name));
+    for made in [&old, &new] {
+        std::fs::create_dir(made).expect("made");
+    }
+    std::fs::write(old.join("denylist"), "# none\n").expect("written");
+    symlink(&old, dir.path().join("..data")).expect("made");
+    symlink("..data/denylist", dir.path().join("denylist")).expect("made");
+    let mut server = Running::start(&data, &["--denylist-path", text(&dir.path().join("denylist"))]);
+    let client = data.join("client.pem");
+    let mut connection = server.connect(&client);
+    assert_eq!(connection.ask("GET", "/v1/leases", "").expect("a response").0, 200);
+    std::fs::write(new.join("denylist"), format!("{}\n", serial(&client))).expect("written");
+    symlink(&new, dir.path().join("..next")).expect("made");
+    std::fs::rename(dir.path().join("..next"), dir.path().join("..data")).expect("swapped");
+    server.log.wait_for("reloaded identities");
+    rest(&mut connection);
+}
+
+/// An emptied denylist un-revoked everybody.
+#[test]
+fn a_denylist_that_lost_serials_is_refused_once_and_changes_nothing() {
+    let mut world = World::new(&[]);
+    let revoked = world.client("revoked");
+    let without = std::fs::read_to_string(world.bundle()).expect("made");
+    world.revoke(&revoked);
+    assert_eq!(world.reload().0, 0);
+    world.server.log.wait_for("reloaded identities");
+    std::fs::write(world.bundle(), &without).expect("written");
+    let line = world.server.log.wait_for("reload failed");
+    assert!(line.contains("ERROR") && line.contains(&serial(&revoked)), "{line}");
+    let (code, output) = world.reload();
+    assert!(
+        code == 1 && output.contains("lockd auth unrevoke") && output.contains(&serial(&revoked)),
+        "{output}"
+    );
+    assert!(!world.lets_in(&revoked));
+    let (_, metrics) =
+        world.server.connect(&world.path("data/client.pem")).ask("GET", "/metrics", "").expect("it");
+    assert!(metrics.contains(r#"lockd_reloads_total{result="refused"} 2"#), "{metrics}");
+    auth(&["unrevoke", "client", "--server-in", text(&world.bundle()), &serial(&revoked)]);
+    world.server.log.wait_for("un-revoked");
+    assert!(world.lets_in(&revoked));
+}
+
+#[test]
+fn reload_says_why_it_was_refused_and_works_only_on_the_unix_socket() {
+    let world = World::new(&[]);
+    let bundle = std::fs::read_to_string(world.bundle()).expect("made");
+    std::fs::write(world.bundle(), "not an identity file").expect("written");
+    let (code, output) = world.reload();
+    assert!(code == 1 && output.contains("nothing was changed") && output.contains("server.pem"), "{output}");
+    std::fs::write(world.bundle(), bundle).expect("written");
+    let (code, output) = world.reload();
+    assert_eq!((code, output.as_str()), (0, "reloaded: revoked=0 unrevoked=0 connections_closed=0\n"));
+    let mut operator = world.server.connect(&world.path("data/client.pem"));
+    let (status, body) = operator.ask("POST", "/v1/reload", "").expect("a response");
+    assert!(status == 403 && body.contains("Unix socket"), "{status} {body}");
+    let ran = lockd(&["reload", "--unix", text(&world.path("none"))]);
+    assert_eq!(ran.code, 13, "{}", ran.stderr);
+}
+
+/// At the default level an attack left nothing in the log but counters.
+#[test]
+fn refused_handshakes_and_operators_acts_are_logged_with_serial_and_address() {
+    let mut world = World::new(&[]);
+    let revoked = world.client("revoked");
+    world.revoke(&revoked);
+    assert_eq!(world.reload().0, 0);
+    assert!(!world.lets_in(&revoked));
+    let line = world.server.log.wait_for("handshake refused");
+    assert!(
+        line.contains("INFO") && line.contains("127.0.0.1:") && line.contains(&serial(&revoked)),
+        "{line}"
+    );
+    let operator = world.path("data/client.pem");
+    let body = r#"{"identity":"ada","paused":true}"#;
+    let (status, body) = world.server.connect(&operator).ask("POST", "/v1/pause", body).expect("a response");
+    assert_eq!(status, 200, "{body}");
+    let line = world.server.log.wait_for("operator's act");
+    for wanted in
+        ["INFO", "127.0.0.1:", &serial(&operator), "identity=\"operator\"", "/v1/pause", "status=200"]
+    {
+        assert!(line.contains(wanted), "{wanted}: {line}");
+    }
+}
