@@ -109,9 +109,9 @@ fn tasks(sequencer: &Arc<Sequencer>, callers: usize, rounds: usize) {
     let (send, receive) = channel();
     let submit = |caller: usize, command: Command| {
         let send = send.clone();
-        let to =
+        let to: ReplyTo =
             Box::new(move |reply, delivery: Delivery| delivery.settle(send.send((caller, reply)).is_ok()));
-        sequencer.submit(Submission::new(command, to as ReplyTo));
+        sequencer.submit(Submission::new(command, to));
     };
     let mut cycles: Vec<Cycle> = (0..callers).map(|caller| Cycle::new(caller, rounds)).collect();
     for (caller, cycle) in cycles.iter_mut().enumerate() {

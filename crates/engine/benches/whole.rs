@@ -98,10 +98,10 @@ impl<'a> AsyncClient<'a> {
 
     fn submit(&self, number: usize, command: Command, wait: Option<Wait>) {
         let send = self.send.clone();
-        let to = Box::new(move |reply, delivery: Delivery| {
+        let to: ReplyTo = Box::new(move |reply, delivery: Delivery| {
             delivery.settle(send.send((number, Instant::now(), reply)).is_ok());
         });
-        self.engine.sequencer().submit(Submission { wait, ..Submission::new(command, to as ReplyTo) });
+        self.engine.sequencer().submit(Submission { wait, ..Submission::new(command, to) });
     }
 
     fn next(&self) -> (usize, Instant, Outcome) {
