@@ -216,6 +216,7 @@ mod tests {
             let said = match (name, text.as_str()) {
                 ("json-max", "100000000") => "100MB",
                 ("inline-max", "65536") => "64KiB",
+                ("min-body-rate", "8000") => "8KB",
                 ("max-document-bytes-per-namespace", "17179869184") => "16GiB",
                 (
                     "data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint" | "tls-cert"
